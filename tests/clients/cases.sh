@@ -18,6 +18,18 @@ kcat() { command kcat "${kcat_tls[@]}" "$@"; }
 # archive of `all` saves where it is there and fits; a warning that it does not would be among what the tool prints.
 java_tool=(java -Xshare:auto -XX:SharedArchiveFile="${JARS:-}.jsa" -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "${JARS:-}/*")
 
+# How many replicas topics of the cases have, and how a line of `describe` tells that all are in sync.
+replicas=${REPLICAS:-1}
+replicated="Replicas: ([0-9]+(,[0-9]+){$((replicas - 1))}).Isr: [0-9]+(,[0-9]+){$((replicas - 1))}(\s|$)"
+
+# tool CLASS ARGS...: what a failing tool printed goes to stderr, so that it is not lost in a substitution
+tool() {
+  local out status
+  out=$("${java_tool[@]}" "$@") && status=0 || status=$?
+  [ $status = 0 ] || { echo "$out" >&2; return $status; }
+  echo "$out"
+}
+
 passed=0 failed=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -16,7 +16,7 @@ configs() { local action=$1; shift; "$FULLBORE_BIN" configs "$action" --bootstra
 perf() { local action=$1; shift; "$FULLBORE_BIN" perf "$action" --bootstrap-server "$bootstrap" "${secured[@]}" "$@"; }
 
 create() {
-  has "^Created topic $topic\.$" "$(topics create --topic "$topic" --partitions 3 --replication-factor 1 --config retention.ms=12345000)"
+  has "^Created topic $topic\.$" "$(topics create --topic "$topic" --partitions 3 --replication-factor "$replicas" --config retention.ms=12345000)"
   refused 'already exists' topics create --topic "$topic"
   topics create --topic "$topic" --if-not-exists
 }
@@ -24,8 +24,8 @@ create() {
 describe() {
   has "^$topic$" "$(topics list)"
   local described; described=$(topics describe --topic "$topic")
-  has "Topic: $topic.TopicId: [A-Za-z0-9_-]{22}.PartitionCount: 3.ReplicationFactor: 1.Configs: .*retention.ms=12345000" "$described"
-  has 'Partition: 2.Leader: ([0-9]+).Replicas: \1.Isr: \1' "$described"
+  has "Topic: $topic.TopicId: [A-Za-z0-9_-]{22}.PartitionCount: 3.ReplicationFactor: $replicas.Configs: .*retention.ms=12345000" "$described"
+  has "Partition: 2.Leader: [0-9]+.$replicated" "$described"
 }
 
 has_window() { # the answer is kept first: with pipefail, the refusal would be the pipe's outcome, whatever it says
@@ -42,7 +42,7 @@ window() {
 
 produce() { # produce PROPERTY...: kcat finds each record once, in order
   local name="$topic-$*"; name=${name//[ =.]/-}
-  topics create --topic "$name" --partitions 1 --replication-factor 1
+  topics create --topic "$name" --partitions 1 --replication-factor "$replicas"
   has '^20000 records sent, [0-9.]+ records/sec' "$(perf produce --topic "$name" --num-records 20000 --payload-file "$work/payload" \
     --throughput -1 --command-property "$@")"
   kcat -q -b "$bootstrap" -C -t "$name" -p 0 -o beginning -e -f '%o|%K|%s\n' >"$work/found"
@@ -51,7 +51,7 @@ produce() { # produce PROPERTY...: kcat finds each record once, in order
 
 consume() { # what kcat wrote, with each codec of librdkafka in one log
   local codec
-  topics create --topic "$topic-consume" --partitions 1 --replication-factor 1
+  topics create --topic "$topic-consume" --partitions 1 --replication-factor "$replicas"
   for codec in none gzip snappy lz4 zstd; do
     seq -f 'some text, some text %g' 2000 | kcat -q -b "$bootstrap" -P -t "$topic-consume" -p 0 -z $codec
   done
@@ -72,7 +72,7 @@ like_theirs() {
 
 perf_lines() { # of the whole run, of the steady state, of what is read, and of a reader that finds too little
   local sending=(--topic "$topic-lines" --num-records 3000 --record-size 100 --throughput -1 --reporting-interval 60000) reading=(--topic "$topic-lines" --timeout 20000)
-  topics create --topic "$topic-lines" --partitions 1 --replication-factor 1
+  topics create --topic "$topic-lines" --partitions 1 --replication-factor "$replicas"
   like_theirs ProducerPerformance "${sending[@]}" -- perf produce
   like_theirs ProducerPerformance "${sending[@]}" --warmup-records 1000 --command-property linger.ms=0 acks=1 -- perf produce
   like_theirs ConsumerPerformance "${reading[@]}" --num-records 5000 -- perf consume
@@ -113,7 +113,7 @@ first_group() { # a coordinator that is only being made is waited for
 }
 
 members() { # a group with a member, with librdkafka in it
-  topics create --topic "$topic-read" --partitions 2 --replication-factor 1
+  topics create --topic "$topic-read" --partitions 2 --replication-factor "$replicas"
   seq 50 | kcat -q -b "$bootstrap" -P -t "$topic-read" -p 0
   command kcat "${kcat_tls[@]}" -q -b "$bootstrap" -X auto.commit.interval.ms=100 -o beginning -G "$topic-group" "$topic-read" >"$work/read" 2>"$work/reader" &
   local reader=$!

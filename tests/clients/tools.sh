@@ -1,19 +1,12 @@
 #!/usr/bin/env bash
 # Kafka's own command-line tools against a broker: `tools.sh BOOTSTRAP`, with their jars in $JARS.
-# With DATA_DIR set to the broker's data folder, Kafka's DumpLogSegments also reads the segments.
+# With DATA_DIR set to the broker's data folder, or that of all brokers, Kafka's DumpLogSegments also reads the segments of each replica.
 # Not here: kafka-consumer-groups, whose lines fullbore.sh compares with ours, and what AdminTools.java runs.
 set -uo pipefail
 bootstrap=$1 client=tools
 . "$(dirname "$0")/cases.sh"
 topic="tools-$$-$(date +%s)"
 
-# tool CLASS ARGS...: what a failing tool printed goes to stderr, so that it is not lost in a substitution
-tool() {
-  local out status
-  out=$("${java_tool[@]}" "$@") && status=0 || status=$?
-  [ $status = 0 ] || { echo "$out" >&2; return $status; }
-  echo "$out"
-}
 topics() { tool org.apache.kafka.tools.TopicCommand --bootstrap-server "$bootstrap" "$@"; }
 configs() { tool kafka.admin.ConfigCommand --bootstrap-server "$bootstrap" --describe --all "$@"; }
 offsets() { tool org.apache.kafka.tools.GetOffsetShell --bootstrap-server "$bootstrap" --topic "$1" --time "$2"; }
@@ -23,7 +16,7 @@ consume() {
 }
 
 create() {
-  has "Created topic $topic\.$" "$(topics --create --topic "$topic" --partitions 3 --replication-factor 1 --config retention.ms=12345000)"
+  has "Created topic $topic\.$" "$(topics --create --topic "$topic" --partitions 3 --replication-factor "$replicas" --config retention.ms=12345000)"
   refused 'already exists' topics --create --topic "$topic"
   topics --create --topic "$topic" --if-not-exists
 }
@@ -31,8 +24,8 @@ create() {
 list_and_describe() {
   has "^$topic$" "$(topics --list)"
   local described; described=$(topics --describe --topic "$topic")
-  has "Topic: $topic.TopicId: [A-Za-z0-9_-]{22}.PartitionCount: 3.ReplicationFactor: 1.Configs: .*retention.ms=12345000" "$described"
-  has 'Partition: 2.Leader: ([0-9]+).Replicas: \1.Isr: \1' "$described"
+  has "Topic: $topic.TopicId: [A-Za-z0-9_-]{22}.PartitionCount: 3.ReplicationFactor: $replicas.Configs: .*retention.ms=12345000" "$described"
+  has "Partition: 2.Leader: [0-9]+.$replicated" "$described"
   refused 'does not exist' topics --describe --topic "$topic-absent"
 }
 
@@ -47,7 +40,6 @@ alter() { tool kafka.admin.ConfigCommand --bootstrap-server "$bootstrap" --alter
 
 alter_configs() { # of a topic, of a broker, of every broker
   local node of_topic=(--entity-type topics --entity-name "$topic")
-  node=$(broker)
   alter "${of_topic[@]}" --add-config retention.ms=54321000,max.message.bytes=2000000
   local found; found=$(configs "${of_topic[@]}")
   has '^ *retention.ms=54321000 sensitive=false synonyms=\{DYNAMIC_TOPIC_CONFIG:retention.ms=54321000' "$found"
@@ -59,9 +51,10 @@ alter_configs() { # of a topic, of a broker, of every broker
 
   alter --entity-type brokers --entity-default --add-config message.max.bytes=1500000
   eventually described_as DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=1500000 "${of_topic[@]}"
-  alter --entity-type brokers --entity-name "$node" --add-config message.max.bytes=1600000
+  local nodes; nodes=$(brokers) # any of them may be asked for a topic's
+  for node in $nodes; do alter --entity-type brokers --entity-name "$node" --add-config message.max.bytes=1600000; done
   eventually described_as '1600000 .*DYNAMIC_BROKER_CONFIG:message.max.bytes=1600000, DYNAMIC_DEFAULT_BROKER_CONFIG:message.max.bytes=1500000' "${of_topic[@]}"
-  alter --entity-type brokers --entity-name "$node" --delete-config message.max.bytes
+  for node in $nodes; do alter --entity-type brokers --entity-name "$node" --delete-config message.max.bytes; done
   alter --entity-type brokers --entity-default --delete-config message.max.bytes
   eventually described_as 'max.message.bytes=1048588 ' "${of_topic[@]}"
   refused '[Cc]annot' alter --entity-type brokers --entity-name "$node" --add-config node.id=9
@@ -84,6 +77,7 @@ alter_window() { # KIP-1269, which Apache Kafka does not know yet
 knows_window() { described_as '^ *max.idempotence.batches.to.retain=' --entity-type brokers --entity-name "$(broker)" >/dev/null; }
 
 broker() { topics --describe --topic "$topic" | sed -nE 's/.*Partition: 0.Leader: ([0-9]+).*/\1/p'; }
+brokers() { tool org.apache.kafka.tools.ClusterTool list-endpoints --bootstrap-server "$bootstrap" | sed -nE 's/^([0-9]+) .*/\1/p'; }
 
 console() { # what goes in by the console comes out by the console
   printf 'h:1,h:2\tkey\tvalue\nNULL\tNULL\tno key\nNULL\tgone\tNULL\n' >"$work/in"
@@ -108,10 +102,14 @@ recompress() { # what comes with one codec is stored with the topic's, and read 
   same "$(consume --topic "$name" --offset earliest --max-messages 1200)" "$(for codec in gzip lz4 zstd uncompressed; do seq -f "$codec %g" 300; done)"
   refused 'compression.type' alter "${of_topic[@]}" --add-config compression.type=brotli
   [ -n "${DATA_DIR:-}" ] || return 0
-  local dumped; dumped=$(tool org.apache.kafka.tools.DumpLogSegments --deep-iteration --files "$(find "$DATA_DIR" -path "*/$name-0/*.log")" 2>&1)
-  lacks 'corrupt|isvalid: false|exception' "$dumped"
-  same "$(grep -o 'compresscodec: [a-z0-9]*' <<<"$dumped" | cut -d' ' -f2 | uniq | paste -sd,)" gzip,lz4,zstd,none
-  same "$(grep -c '^| offset: ' <<<"$dumped")" 1200
+  local dumped files; files=$(find "$DATA_DIR" -path "*/$name-0/*.log")
+  same "$(wc -l <<<"$files")" "$replicas"
+  for file in $files; do
+    dumped=$(tool org.apache.kafka.tools.DumpLogSegments --deep-iteration --files "$file" 2>&1)
+    lacks 'corrupt|isvalid: false|exception' "$dumped"
+    same "$(grep -o 'compresscodec: [a-z0-9]*' <<<"$dumped" | cut -d' ' -f2 | uniq | paste -sd,)" gzip,lz4,zstd,none
+    same "$(grep -c '^| offset: ' <<<"$dumped")" 1200
+  done
 }
 
 perf() { # perf PROPERTY...: 30,000 records, all of them in the log
@@ -143,7 +141,8 @@ offset_shell() {
 
 cluster() {
   has '^Cluster ID: .+' "$(tool org.apache.kafka.tools.ClusterTool cluster-id --bootstrap-server "$bootstrap")"
-  has "${bootstrap%:*} +${bootstrap#*:}" "$(tool org.apache.kafka.tools.ClusterTool list-endpoints --bootstrap-server "$bootstrap")"
+  local address endpoints; endpoints=$(tool org.apache.kafka.tools.ClusterTool list-endpoints --bootstrap-server "$bootstrap")
+  for address in ${bootstrap//,/ }; do has "${address%:*} +${address#*:}" "$endpoints"; done
   local versions; versions=$(tool org.apache.kafka.tools.BrokerApiVersionsCommand --bootstrap-server "$bootstrap")
   has 'Produce\(0\): 0 to 1[34] \[usable: 13\]' "$versions"
   has 'Fetch\(1\): 4 to 18 \[usable: 18\]' "$versions"
@@ -156,7 +155,7 @@ dump() { # every segment of the perf topics, record by record; the indexes are c
   has '.log,.*.timeindex,' "$(files '*.log'),$(files '*.timeindex'),"
   dumped=$(tool org.apache.kafka.tools.DumpLogSegments --deep-iteration --files "$(files '*.log')" 2>&1)
   lacks 'invalid|corrupt|mismatch|missing|isvalid: false|exception' "$dumped"
-  same "$(grep -c '^| offset: ' <<<"$dumped")" 60000
+  same "$(grep -c '^| offset: ' <<<"$dumped")" $((60000 * replicas))
   dumped=$(tool org.apache.kafka.tools.DumpLogSegments --verify-index-only --files "$(files '*.index'),$(files '*.timeindex')" 2>&1)
   lacks 'mismatch|exception|out of order|not found' "$dumped"
 }

@@ -6,6 +6,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -13,18 +14,21 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 const wait = 20 * time.Second
 
 var (
 	bootstrap = os.Args[1]
+	replicas  = replicationFactor()
 	run       = fmt.Sprintf("go-%d-%d", os.Getpid(), time.Now().Unix())
 	t0        = time.UnixMilli(time.Now().UnixMilli()).Add(-10 * time.Minute)     // inside every default timestamp bound
 	admin     = kadm.NewClient(client(kgo.MetadataMinAge(50 * time.Millisecond))) // kadm answers from this cache
@@ -58,6 +62,13 @@ func within() context.Context {
 	return ctx
 }
 
+// replicationFactor of the cases' topics.
+func replicationFactor() int16 {
+	count, err := strconv.ParseInt(cmp.Or(os.Getenv("REPLICAS"), "1"), 10, 16)
+	check(err)
+	return int16(count)
+}
+
 func until(condition func() bool) {
 	for ctx := within(); !condition(); {
 		check(ctx.Err())
@@ -68,7 +79,7 @@ func until(condition func() bool) {
 
 // connection has the broker's address; with TLS naming a file of Kafka's client properties, those too.
 func connection() []kgo.Opt {
-	options := []kgo.Opt{kgo.SeedBrokers(bootstrap)}
+	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(bootstrap, ",")...)}
 	path := os.Getenv("TLS")
 	if path == "" {
 		return options
@@ -139,9 +150,29 @@ func newTopic(name string, partitions int32, configs ...string) string {
 		key, value, _ := strings.Cut(config, "=")
 		table[key] = &value
 	}
-	check(create(topic, partitions, 1, table))
-	until(func() bool { return exists(topic) }) // Apache Kafka answers before it knows the topic
+	check(create(topic, partitions, replicas, table))
+	until(func() bool { return known(topic) })
 	return topic
+}
+
+// known tells whether every broker knows the topic: CreateTopics is answered before.
+func known(topic string) bool {
+	c := client()
+	defer c.Close()
+	metadata, err := admin.BrokerMetadata(within())
+	check(err)
+	for _, node := range metadata.Brokers.NodeIDs() {
+		request := kmsg.NewPtrMetadataRequest()
+		asked := kmsg.NewMetadataRequestTopic()
+		asked.Topic = &topic
+		request.Topics = append(request.Topics, asked)
+		answer, err := c.Broker(int(node)).RetriableRequest(within(), request)
+		check(err)
+		if answer.(*kmsg.MetadataResponse).Topics[0].ErrorCode != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // send produces to partition 0, in order, and returns the first error.

@@ -25,10 +25,12 @@ RUN = f"groups-{os.getpid()}-{int(time.time())}"
 WAIT_S = 60
 SESSION_MS = 6000
 PARTITIONS = 6
+REPLICAS = int(os.environ.get("REPLICAS", "1"))
 ADMIN = AdminClient({"bootstrap.servers": BOOTSTRAP})
 STARTING, STARTED = threading.Lock(), []  # every member's process
 
-JAVA = ["java", "-Xshare:auto", f"-XX:SharedArchiveFile={TARGET}/java-tools.jsa", "-Xlog:disable", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128M", "-cp", f"{TARGET}/java-tools/*",
+JAVA = ["java", "-Xshare:auto", f"-XX:SharedArchiveFile={TARGET}/java-tools.jsa", "-Xlog:disable", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128M",
+        "-Dlog4j2.level=INFO", "-cp", f"{TARGET}/java-tools/*",
         "org.apache.kafka.tools.VerifiableConsumer", "--reset-policy", "earliest"]
 PYTHON = sys.executable
 ASSIGNOR = {"range": "org.apache.kafka.clients.consumer.RangeAssignor",
@@ -122,7 +124,10 @@ class Member:
         self.process.wait(WAIT_S)
 
     def complaint(self):
-        return f"{self.name} owns {sorted(self.owned)}, ended {self.process.poll()}, said {self.events[-8:]}, {''.join(self.raw)[-600:]}"
+        with self.lock:
+            read = {partition: max(last for *of, _, last in self.read if tuple(of) == partition) for partition in {(t, p) for t, p, *_ in self.read}}
+            return (f"{self.name} owns {sorted(self.owned)}, ended {self.process.poll()}, said {self.events[-8:]}, read to {sorted(read.items())}, "
+                    f"committed {sorted(self.committed.items())}, {''.join(self.raw)[-3000:]}")
 
 
 class Scene:
@@ -135,7 +140,7 @@ class Scene:
         self.create(self.topic, partitions)
 
     def create(self, topic, partitions):
-        ADMIN.create_topics([NewTopic(topic, partitions, 1)])[topic].result(WAIT_S)
+        ADMIN.create_topics([NewTopic(topic, partitions, REPLICAS)])[topic].result(WAIT_S)
         until(f"topic {topic}", lambda: len(ADMIN.list_topics(topic, timeout=WAIT_S).topics[topic].partitions) == partitions)
         self.written |= {(topic, partition): 0 for partition in range(partitions)}
 
@@ -355,4 +360,5 @@ def main():
     sys.exit(passed < len(wanted))
 
 
-main()
+if __name__ == "__main__":
+    main()

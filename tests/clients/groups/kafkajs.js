@@ -6,7 +6,7 @@ const names = ['bootstrap-server', 'group-id', 'topic', 'pattern', 'session-time
 const given = parseArgs({ options: Object.fromEntries(names.map(name => [name, { type: 'string' }])) }).values
 
 const say = (name, more = {}) => console.log(JSON.stringify({ name, ...more }))
-const kafka = new Kafka({ clientId: 'kafkajs', brokers: [given['bootstrap-server']], logLevel: logLevel.NOTHING })
+const kafka = new Kafka({ clientId: 'kafkajs', brokers: given['bootstrap-server'].split(','), logLevel: logLevel.NOTHING })
 const consumer = kafka.consumer({
   groupId: given['group-id'], sessionTimeout: Number(given['session-timeout']), heartbeatInterval: 500,
   metadataMaxAge: 1000, maxWaitTimeInMs: 100,

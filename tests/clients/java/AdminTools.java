@@ -31,6 +31,7 @@ public class AdminTools {
     static final Map<String, Check> CASES = new LinkedHashMap<>();
     static final String TOOLS = "org.apache.kafka.tools.";
     static String bootstrap;
+    static final int REPLICAS = Integer.parseInt(System.getenv().getOrDefault("REPLICAS", "1"));
     static String node;
     static int written; // a partition with records
     static Integer ended; // the status of the tool that runs
@@ -77,7 +78,7 @@ public class AdminTools {
     }
 
     static void morePartitions() throws Exception {
-        done("TopicCommand", "--create", "--topic", RUN, "--partitions", "1");
+        done("TopicCommand", "--create", "--topic", RUN, "--partitions", "1", "--replication-factor", "" + REPLICAS);
         done("TopicCommand", "--alter", "--topic", RUN, "--partitions", "3");
         String described = done("TopicCommand", "--describe", "--topic", RUN);
         has("PartitionCount: 3", described);
@@ -107,6 +108,7 @@ public class AdminTools {
         String described = done("LogDirsCommand", "--describe", "--topic-list", RUN);
         has("\"partition\":\"" + RUN + "-2\",\"size\":[0-9]+,\"offsetLag\":0,\"isFuture\":false", described);
         has("\"error\":null", described);
+        same(Pattern.compile("\"partition\":\"" + RUN + "-2\"").matcher(described).results().count(), (long) REPLICAS);
     }
 
     static void elect() throws Exception {
@@ -119,18 +121,20 @@ public class AdminTools {
     static void reassign() throws Exception {
         String tool = "reassign.ReassignPartitionsCommand";
         Path topics = file("{\"topics\": [{\"topic\": \"%s\"}], \"version\": 1}", RUN);
-        has("Proposed partition reassignment", done(tool, "--topics-to-move-json-file", topics.toString(), "--broker-list", node, "--generate"));
-        String of = "{\"version\": 1, \"partitions\": [{\"topic\": \"%s\", \"partition\": 0, \"replicas\": [%s], \"log_dirs\": [\"any\"]}]}";
-        String here = file(of, RUN, node).toString();
+        String replicas = find("Partition: 0\\s+Leader: \\d+\\s+Replicas: ([0-9,]+)", done("TopicCommand", "--describe", "--topic", RUN));
+        has("Proposed partition reassignment", done(tool, "--topics-to-move-json-file", topics.toString(), "--broker-list", replicas, "--generate"));
+        String of = "{\"version\": 1, \"partitions\": [{\"topic\": \"%s\", \"partition\": 0, \"replicas\": [%s], \"log_dirs\": [\"any\"" + ", \"any\"".repeat(REPLICAS - 1) + "]}]}";
+        String here = file(of, RUN, replicas).toString();
         has("Successfully started partition reassignment for " + RUN + "-0", done(tool, "--reassignment-json-file", here, "--execute"));
         has("Reassignment of partition " + RUN + "-0 is completed", done(tool, "--reassignment-json-file", here, "--verify"));
         has("No partition reassignments found", done(tool, "--list"));
         has("None of the specified partition reassignments are active", done(tool, "--reassignment-json-file", here, "--cancel"));
-        String folder = find("\"logDir\":\"([^\"]*)\"", done("LogDirsCommand", "--describe", "--topic-list", RUN));
-        String inFolder = file(of.replace("any", folder), RUN, node).toString();
-        has("Successfully started moving log directory to " + folder + " for replica " + RUN + "-0 with broker " + node, done(tool, "--reassignment-json-file", inFolder, "--execute"));
-        has("Reassignment of replica " + RUN + "-0-" + node + " completed successfully", done(tool, "--reassignment-json-file", inFolder, "--verify"));
-        has("Unknown broker id 99", refused(tool, "--reassignment-json-file", file(of, RUN, "99").toString(), "--execute"));
+        String first = replicas.split(",")[0];
+        String folder = find("\"logDir\":\"([^\"]*)\"", done("LogDirsCommand", "--describe", "--topic-list", RUN, "--broker-list", first));
+        String inFolder = file(of.replaceFirst("any", folder), RUN, replicas).toString();
+        has("Successfully started moving log directory to " + folder + " for replica " + RUN + "-0 with broker " + first, done(tool, "--reassignment-json-file", inFolder, "--execute"));
+        has("Reassignment of replica " + RUN + "-0-" + first + " completed successfully", done(tool, "--reassignment-json-file", inFolder, "--verify"));
+        has("Unknown broker id 99", refused(tool, "--reassignment-json-file", file(of, RUN, replicas.replaceFirst("\\d+", "99")).toString(), "--execute"));
     }
 
     static void producers() throws Exception {
@@ -141,9 +145,9 @@ public class AdminTools {
 
     static void quorum() throws Exception {
         String status = done("MetadataQuorumCommand", "describe", "--status");
-        has("LeaderId: +" + node, status);
-        has("CurrentVoters: +\\[\\{\"id\": " + node, status);
-        has("(?m)^" + node + "\\s.*Leader", done("MetadataQuorumCommand", "describe", "--replication"));
+        String leader = find("LeaderId: +(\\d+)", status);
+        has("CurrentVoters: +\\[.*\\{\"id\": " + leader, status);
+        has("(?m)^" + leader + "\\s.*Leader", done("MetadataQuorumCommand", "describe", "--replication"));
     }
 
     static void features() throws Exception {

@@ -8,6 +8,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.Comparator;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -77,6 +78,7 @@ public class Client {
     static final Duration WAIT = Duration.ofSeconds(20);
     static final long T0 = System.currentTimeMillis() - 600_000; // inside every default timestamp bound
     static final String RUN = "java-" + ProcessHandle.current().pid() + "-" + System.currentTimeMillis() / 1000;
+    static final int REPLICAS = Integer.parseInt(System.getenv().getOrDefault("REPLICAS", "1"));
     static final Map<String, Check> CASES = new LinkedHashMap<>();
     static String bootstrap;
     static Admin admin;
@@ -173,8 +175,8 @@ public class Client {
 
     static String newTopic(String name, int partitions, Map<String, String> configs) throws Exception {
         String topic = RUN + "-" + name;
-        create(topic, partitions, 1, configs);
-        until(topic, true); // Apache Kafka answers before it knows the topic
+        create(topic, partitions, REPLICAS, configs);
+        untilKnown(topic);
         return topic;
     }
 
@@ -407,14 +409,14 @@ public class Client {
         CASES.put("configs of a topic and of the broker", Client::configs);
         CASES.put("create answers with the topic's id and configs", Client::createAnswer);
         CASES.put("validate only creates nothing", () -> {
-            get(admin.createTopics(List.of(new NewTopic(RUN + "-validate", 1, (short) 1)), new CreateTopicsOptions().validateOnly(true)).all());
+            get(admin.createTopics(List.of(new NewTopic(RUN + "-validate", 1, (short) REPLICAS)), new CreateTopicsOptions().validateOnly(true)).all());
             want(!exists(RUN + "-validate"), "a topic");
         });
-        refusedCreate("bad topic name", InvalidTopicException.class, "bad name!", 1, 1, Map.of());
-        refusedCreate("no partitions", InvalidPartitionsException.class, RUN + "-zero", 0, 1, Map.of());
+        refusedCreate("bad topic name", InvalidTopicException.class, "bad name!", 1, REPLICAS, Map.of());
+        refusedCreate("no partitions", InvalidPartitionsException.class, RUN + "-zero", 0, REPLICAS, Map.of());
         refusedCreate("9 replicas", InvalidReplicationFactorException.class, RUN + "-nine", 1, 9, Map.of());
-        refusedCreate("unknown config", InvalidConfigurationException.class, RUN + "-unknown", 1, 1, Map.of("no.such.key", "1"));
-        refusedCreate("bad config value", InvalidConfigurationException.class, RUN + "-value", 1, 1, Map.of("retention.ms", "abc"));
+        refusedCreate("unknown config", InvalidConfigurationException.class, RUN + "-unknown", 1, REPLICAS, Map.of("no.such.key", "1"));
+        refusedCreate("bad config value", InvalidConfigurationException.class, RUN + "-value", 1, REPLICAS, Map.of("retention.ms", "abc"));
         CASES.put("refused: topic exists, topic unknown", Client::existsOrNot);
         CASES.put("no authorizer, quotas, credentials, transactions", Client::unsecured);
         CASES.put("authorized operations are all", Client::authorizedOperations);
@@ -435,6 +437,17 @@ public class Client {
         while (exists(topic) != there) want(System.nanoTime() < deadline, topic);
     }
 
+    /** Every broker knows it, each of which has a replica: createTopics is answered before. */
+    static void untilKnown(String topic) throws Exception {
+        long deadline = System.nanoTime() + WAIT.toNanos();
+        List<Integer> nodes = get(admin.describeCluster().nodes()).stream().map(Node::id).toList();
+        while (true) {
+            var dirs = get(admin.describeLogDirs(nodes).allDescriptions()).values().stream().flatMap(of -> of.values().stream());
+            if (dirs.filter(dir -> dir.replicaInfos().containsKey(zero(topic))).count() == REPLICAS) return;
+            want(System.nanoTime() < deadline, topic);
+        }
+    }
+
     static TopicDescription describe(String topic) throws Exception {
         return get(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic);
     }
@@ -445,7 +458,7 @@ public class Client {
         var cluster = admin.describeCluster();
         Collection<Node> nodes = get(cluster.nodes());
         want(!get(cluster.clusterId()).isEmpty() && nodes.contains(get(cluster.controller())), nodes);
-        same(bootstrap, nodes.stream().map(n -> n.host() + ":" + n.port()).reduce((a, b) -> a + "," + b).orElse(""));
+        same(bootstrap, nodes.stream().sorted(Comparator.comparing(Node::id)).map(n -> n.host() + ":" + n.port()).reduce((a, b) -> a + "," + b).orElse(""));
     }
 
     static void topicLife() throws Exception {
@@ -453,7 +466,7 @@ public class Client {
         want(exists(topic), "no topic");
         var first = describe(topic);
         same(first.partitions().stream().map(p -> p.partition()).toList(), List.of(0, 1, 2));
-        want(first.partitions().stream().allMatch(p -> p.leader() != null && p.replicas().size() == 1 && p.isr().size() == 1), first);
+        want(first.partitions().stream().allMatch(p -> p.leader() != null && p.replicas().size() == REPLICAS && p.isr().size() == REPLICAS), first);
         roundTrip(topic, oddRecords());
         delete(List.of(topic));
         until(topic, false);
@@ -492,20 +505,20 @@ public class Client {
 
     static void createAnswer() throws Exception {
         String topic = RUN + "-answer";
-        var created = admin.createTopics(List.of(new NewTopic(topic, 2, (short) 1).configs(Map.of("retention.ms", "12345000"))));
-        until(topic, true);
+        var created = admin.createTopics(List.of(new NewTopic(topic, 2, (short) REPLICAS).configs(Map.of("retention.ms", "12345000"))));
+        untilKnown(topic);
         same(get(created.topicId(topic)), describe(topic).topicId());
         same(get(created.numPartitions(topic)), 2);
-        same(get(created.replicationFactor(topic)), 1);
+        same(get(created.replicationFactor(topic)), REPLICAS);
         same(get(created.config(topic)).get("retention.ms").value(), "12345000");
         create(RUN + "-defaults", -1, -1, Map.of());
-        until(RUN + "-defaults", true);
+        untilKnown(RUN + "-defaults");
         want(!describe(RUN + "-defaults").partitions().isEmpty(), "no partitions");
     }
 
     static void existsOrNot() throws Exception {
         String topic = newTopic("twice");
-        refused(TopicExistsException.class, () -> create(topic, 1, 1, Map.of()));
+        refused(TopicExistsException.class, () -> create(topic, 1, REPLICAS, Map.of()));
         refused(UnknownTopicOrPartitionException.class, () -> delete(List.of(RUN + "-absent")));
         refused(UnknownTopicOrPartitionException.class, () -> config(ConfigResource.Type.TOPIC, RUN + "-absent", "retention.ms"));
     }

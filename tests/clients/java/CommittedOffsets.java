@@ -55,6 +55,7 @@ public class CommittedOffsets {
     static final GroupCoordinatorRecordSerde SERDE = new GroupCoordinatorRecordSerde();
     static String bootstrap;
     static String run;
+    static short replicas = Short.parseShort(System.getenv().getOrDefault("REPLICAS", "1"));
     static Admin admin;
 
     public static void main(String[] args) throws Exception {
@@ -86,8 +87,8 @@ public class CommittedOffsets {
 
     /** Groups: `-alone` commits without members, `-classic` and `-consumer` as members, `-none` is left without offsets. */
     static void commit() throws Exception {
-        admin.createTopics(List.of(new NewTopic(run + "-a", 3, (short) 1), new NewTopic(run + "-b", 2, (short) 1),
-            new NewTopic(run + "-gone", 1, (short) 1))).all().get();
+        admin.createTopics(List.of(new NewTopic(run + "-a", 3, replicas), new NewTopic(run + "-b", 2, replicas),
+            new NewTopic(run + "-gone", 1, replicas))).all().get();
         for (String group : List.of("-alone", "-gr\u00fcppe-\ud83e\udd80", "-deleted", "-none")) {
             try (var consumer = consumer("group.id", run + group)) {
                 consumer.assign(List.of(at("-a", 0), at("-a", 1), at("-a", 2), at("-b", 1), at("-gone", 0)));

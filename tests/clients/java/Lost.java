@@ -1,9 +1,10 @@
-// Java's idempotent producer for python/lost.py: `java -cp 'jars/*' Lost.java BOOTSTRAP TOPIC`.
+// Java's idempotent producer for python/lost.py and groups/chaos.py: `java -cp 'jars/*' Lost.java BOOTSTRAP TOPIC [PARTITIONS PER_SECOND]`.
 //
-// Sends 0, 1, 2 ... to partition 0 until its input ends, and prints a line for each that is acknowledged or failed.
+// Sends 0, 1, 2 ... to the partitions in turn until its input ends, and prints a line for each that is acknowledged or failed.
 
 import java.util.Map;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.StringSerializer;
@@ -20,16 +21,19 @@ public class Lost {
         });
         input.setDaemon(true);
         input.start();
+        int partitions = args.length > 2 ? Integer.parseInt(args[2]) : 1;
+        long betweenNs = args.length > 3 ? 1_000_000_000L / Integer.parseInt(args[3]) : 0;
         // Small batches, so that five requests are on their way all the time.
         Map<String, Object> settings = Map.of("bootstrap.servers", args[0], "enable.idempotence", true, "acks", "all",
             "max.in.flight.requests.per.connection", 5, "batch.size", 100, "linger.ms", 0, "reconnect.backoff.max.ms", 200);
         var unanswered = new Semaphore(200);
-        long sent = 0;
+        long sent = 0, began = System.nanoTime();
         try (var producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer())) {
             for (; !stopping; sent++) {
                 unanswered.acquire();
+                LockSupport.parkNanos(began + sent * betweenNs - System.nanoTime());
                 String value = "" + sent;
-                producer.send(new ProducerRecord<>(args[1], 0, null, value), (metadata, error) -> {
+                producer.send(new ProducerRecord<>(args[1], (int) (sent % partitions), null, value), (metadata, error) -> {
                     System.out.println(error == null ? "acked " + value : "failed " + value + " " + error);
                     unanswered.release();
                 });

@@ -4,8 +4,9 @@ const assert = require('node:assert/strict')
 
 const bootstrap = process.argv[2]
 const run = `js-${process.pid}-${Date.now()}`
-const kafka = new Kafka({ clientId: 'client.js', brokers: [bootstrap], logLevel: logLevel.NOTHING, retry: { retries: 8 } })
+const kafka = new Kafka({ clientId: 'client.js', brokers: bootstrap.split(','), logLevel: logLevel.NOTHING, retry: { retries: 8 } })
 const admin = kafka.admin()
+const replicas = Number(process.env.REPLICAS ?? 1)
 const WAIT_MS = 20_000
 
 async function until (what, condition) {
@@ -18,7 +19,7 @@ async function until (what, condition) {
 
 async function newTopic (name, numPartitions = 1) {
   const topic = `${run}-${name}`
-  assert(await admin.createTopics({ topics: [{ topic, numPartitions, replicationFactor: 1 }] }))
+  assert(await admin.createTopics({ topics: [{ topic, numPartitions, replicationFactor: replicas }] }))
   return topic
 }
 
@@ -69,7 +70,7 @@ async function acks (number) {
 async function transaction () {
   const errors = []
   const logCreator = () => ({ log }) => errors.push(log.error)
-  const producer = new Kafka({ brokers: [bootstrap], logLevel: logLevel.ERROR, logCreator })
+  const producer = new Kafka({ brokers: bootstrap.split(','), logLevel: logLevel.ERROR, logCreator })
     .producer({ transactionalId: `${run}-transaction`, idempotent: true, maxInFlightRequests: 1 })
   await producer.connect()
   const begun = producer.transaction().then(

@@ -12,6 +12,7 @@ from aiokafka.errors import TransactionalIdAuthorizationFailed
 
 BOOTSTRAP = sys.argv[1]
 RUN = f"aio-{os.getpid()}-{int(time.time())}"
+REPLICAS = int(os.environ.get("REPLICAS", "1"))
 WAIT_S = 20
 CASES = []
 
@@ -26,7 +27,7 @@ def case(name, *args):
 
 async def new_topic(admin, name, partitions=1):
     topic = f"{RUN}-{name}"
-    await admin.create_topics([NewTopic(topic, partitions, 1)])
+    await admin.create_topics([NewTopic(topic, partitions, REPLICAS)])
     return topic
 
 
@@ -139,7 +140,7 @@ async def groups(admin):
 async def topics(admin):
     topic = await new_topic(admin, "topics")
     await admin.create_partitions({topic: NewPartitions(3)})
-    await send(topic, [(None, b"a"), (None, b"b"), (None, b"c")], partition=0)
+    await send(topic, [(None, b"a"), (None, b"b"), (None, b"c")], partition=0, acks="all")  # only what all have may be deleted
     part = TopicPartition(topic, 0)
     await admin.delete_records({part: RecordsToDelete(2)})
     async with consumer() as reader:

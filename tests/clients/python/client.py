@@ -20,6 +20,7 @@ BOOTSTRAP = sys.argv[1]
 RUN = f"py-{os.getpid()}-{int(time.time())}"
 WAIT_S = 20
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+REPLICAS = int(os.environ.get("REPLICAS", "1"))
 T0 = int(time.time() * 1000) - 600_000  # inside every default timestamp bound
 
 
@@ -63,9 +64,15 @@ def odd_records():
 def new_topic(name, partitions=1, **config):
     topic = f"{RUN}-{name}"
     config = {key.replace("_", "."): value for key, value in config.items()}
-    ADMIN.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(WAIT_S)
-    until(lambda: topic in ADMIN.list_topics(timeout=WAIT_S).topics)  # Apache Kafka answers before it knows the topic
+    ADMIN.create_topics([NewTopic(topic, partitions, REPLICAS, config=config)])[topic].result(WAIT_S)
+    until(lambda: known(topic))
     return topic
+
+
+def known(topic):
+    """Whether every broker knows it: CreateTopics is answered before. A new client's first broker is the one that it is given."""
+    each = [AdminClient(connection() | {"bootstrap.servers": address}) for address in BOOTSTRAP.split(",")]
+    return all(admin.list_topics(topic, WAIT_S).topics[topic].error is None for admin in each)
 
 
 def until(condition):
@@ -354,7 +361,7 @@ def topic_life():
 
     first = describe()
     assert [p.id for p in first.partitions] == [0, 1, 2] and not first.is_internal
-    assert all(p.leader and len(p.replicas) == len(p.isr) == 1 for p in first.partitions)
+    assert all(p.leader and len(p.replicas) == len(p.isr) == REPLICAS for p in first.partitions)
     ADMIN.delete_topics([topic])[topic].result(WAIT_S)
     until(lambda: topic not in ADMIN.list_topics(timeout=WAIT_S).topics)
     refused(KafkaError.UNKNOWN_TOPIC_OR_PART, describe)
@@ -409,12 +416,14 @@ def alter_topic():
 
 @case("alter configs of the broker")
 def alter_broker():
-    node, of_broker = str(next(iter(ADMIN.list_topics(timeout=WAIT_S).brokers))), ConfigResource.Type.BROKER
+    nodes, of_broker = [str(node) for node in ADMIN.list_topics(timeout=WAIT_S).brokers], ConfigResource.Type.BROKER
     topic, op = new_topic("of-broker"), AlterConfigOpType
-    alter(of_broker, node, (op.SET, "log.retention.ms", "7654321000"))
-    until(lambda: config(of_broker, node, "log.retention.ms") == ("7654321000", ConfigSource.DYNAMIC_BROKER_CONFIG))
+    for node in nodes:  # any of them may be asked for the topic's
+        alter(of_broker, node, (op.SET, "log.retention.ms", "7654321000"))
+        until(lambda: config(of_broker, node, "log.retention.ms") == ("7654321000", ConfigSource.DYNAMIC_BROKER_CONFIG))
     assert config(ConfigResource.Type.TOPIC, topic, "retention.ms")[0] == "7654321000"
-    alter(of_broker, node, (op.DELETE, "log.retention.ms", None))
+    for node in nodes:
+        alter(of_broker, node, (op.DELETE, "log.retention.ms", None))
     until(lambda: config(ConfigResource.Type.TOPIC, topic, "retention.ms")[0] == "604800000")
     for key, value in [("log.retention.ms", "soon"), ("node.id", "9")]:
         codes = (KafkaError.INVALID_CONFIG, KafkaError.INVALID_REQUEST)  # the second is Apache Kafka's, KAFKA-13609
@@ -424,11 +433,11 @@ def alter_broker():
 @case("validate only creates nothing")
 def validate_only():
     topic = f"{RUN}-validate"
-    ADMIN.create_topics([NewTopic(topic, 1, 1)], validate_only=True)[topic].result(WAIT_S)
+    ADMIN.create_topics([NewTopic(topic, 1, REPLICAS)], validate_only=True)[topic].result(WAIT_S)
     assert topic not in ADMIN.list_topics(timeout=WAIT_S).topics
 
 
-def creates(name, partitions=1, replicas=1, **config):
+def creates(name, partitions=1, replicas=REPLICAS, **config):
     ADMIN.create_topics([NewTopic(name, partitions, replicas, config=config)])[name].result(WAIT_S)
 
 

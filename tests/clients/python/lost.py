@@ -159,9 +159,9 @@ class Broker:
 
 # --- the clients ---------------------------------------------------------------------------------
 
-def librdkafka(bootstrap, topic):
+def librdkafka(bootstrap, topic, partitions="1", per_second="1000000"):
     """What Lost.java does, with librdkafka: numbers until its input ends; a line for each that is acknowledged."""
-    stop, sent, acked = threading.Event(), 0, 0
+    stop, sent, acked, began = threading.Event(), 0, 0, time.time()
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
 
     def on_delivery(error, message):
@@ -176,8 +176,8 @@ def librdkafka(bootstrap, topic):
     })
     try:
         while not stop.is_set():
-            if sent - acked < 200:
-                producer.produce(topic, str(sent), partition=0, on_delivery=on_delivery)
+            if sent - acked < 200 and sent < (time.time() - began) * int(per_second):
+                producer.produce(topic, str(sent), partition=sent % int(partitions), on_delivery=on_delivery)
                 sent += 1
             producer.poll(0.001)
     except KafkaException as error:
@@ -219,10 +219,11 @@ class Client:
         return int(self.summary[1])
 
 
-def read_back(bootstrap, topic, count):
+def read_back(bootstrap, topic, numbers, partition=0):
+    """The partition has these numbers, once and in order."""
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
-    end = reader.get_watermark_offsets(TopicPartition(topic, 0), WAIT_S)[1]
-    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    end = reader.get_watermark_offsets(TopicPartition(topic, partition), WAIT_S)[1]
+    reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     found = []
     until_s = time.time() + WAIT_S
     while len(found) < end and time.time() < until_s:
@@ -232,7 +233,7 @@ def read_back(bootstrap, topic, count):
             found.append(int(message.value()))
     reader.close()
     assert len(found) == len(set(found)), f"{len(found) - len(set(found))} duplicates"
-    assert found == list(range(count)), f"{len(found)} records for {count} numbers, or out of order"
+    assert found == list(numbers), f"{len(found)} records for {len(numbers)} numbers, or out of order"
 
 
 # --- the cases -----------------------------------------------------------------------------------
@@ -257,7 +258,7 @@ def case(broker, command, topic, lost_at_once, meanwhile):
         broker.proxy.losing.clear()
         client.process.kill()
     assert client.acked == count, f"{client.acked} acknowledged of {count}"
-    read_back(bootstrap, topic, count)
+    read_back(bootstrap, topic, range(count))
 
 
 def main(binary, class_path):
@@ -288,7 +289,8 @@ def main(binary, class_path):
     sys.exit(failed > 0)
 
 
-if sys.argv[1] == "produce":
-    librdkafka(*sys.argv[2:])
-else:
-    main(*sys.argv[1:])
+if __name__ == "__main__":
+    if sys.argv[1] == "produce":
+        librdkafka(*sys.argv[2:])
+    else:
+        main(*sys.argv[1:])

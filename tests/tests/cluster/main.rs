@@ -1,11 +1,12 @@
 //! Several brokers over a PostgreSQL, each a process: what is promised of a cluster, whatever befalls it.
 
+mod asked;
 mod chaos;
 mod command;
 mod database;
 mod faults;
-mod hunted;
 mod frozen;
+mod hunted;
 mod links;
 mod power;
 mod records;

@@ -1,5 +1,5 @@
-//! AlterPartitionReassignments 0-1. A partition is on this broker and there is no other, so that a move is either done
-//! already or refused, and there is never one to cancel.
+//! AlterPartitionReassignments 0-1. Partitions do not move yet, so that a move is either done already or refused, and there is never
+//! one to cancel.
 
 use super::call::{Call, Fault, Reply, once, told};
 use crate::control::{Image, Refusal, check_replicas};
@@ -38,15 +38,23 @@ fn reassign(image: &Image, asked: ReassignableTopic) -> ReassignableTopicRespons
 fn check(image: &Image, topic: &Text, asked: &ReassignablePartition) -> Result<(), Refusal> {
     let unknown = |message| Err(Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, message));
     let index = asked.partition_index;
-    match image.topic(topic) {
-        None => return unknown(format!("Unable to find a topic named {topic}.")),
-        Some(known) if known.partition(index).is_none() => {
-            return unknown(format!("Unable to find partition {topic}-{index}."));
-        }
-        Some(_) => (),
-    }
+    let Some(known) = image.topic(topic) else {
+        return unknown(format!("Unable to find a topic named {topic}."));
+    };
+    let Some(registered) = known.partition(index) else {
+        return unknown(format!("Unable to find partition {topic}-{index}."));
+    };
     match &asked.replicas {
-        Some(replicas) => check_replicas(image, replicas),
+        Some(replicas) => {
+            check_replicas(image, replicas)?;
+            if *replicas == registered.replicas {
+                return Ok(());
+            }
+            let has = &registered.replicas;
+            let message =
+                format!("This broker does not move partitions between brokers yet; {topic}-{index} is on {has:?}.");
+            Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message))
+        }
         None => {
             let message = format!("No partition reassignment is in progress for {topic}-{index}.");
             Err(Refusal::new(ErrorCode::NO_REASSIGNMENT_IN_PROGRESS, message))

@@ -1,8 +1,9 @@
-//! AlterReplicaLogDirs 1-2. There is one data folder: a partition is in it already, and there is no other to move it to.
+//! AlterReplicaLogDirs 1-2. A broker has one data folder: its replicas are in it already, and there is no other to move them to.
 
 use super::call::{Call, Fault, Reply};
 use super::describe_log_dirs;
 use crate::control::Image;
+use crate::node::Node;
 use fullbore_wire::apis::alter_replica_log_dirs::{
     AlterReplicaLogDirPartitionResult, AlterReplicaLogDirTopicResult, AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
@@ -26,7 +27,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let results = wanted.into_iter().map(|(topic_name, partitions)| {
         let moved = |(partition_index, is_here)| AlterReplicaLogDirPartitionResult {
             partition_index,
-            error_code: outcome(&image, &topic_name, partition_index, is_here),
+            error_code: outcome(call.broker, &image, (&topic_name, partition_index), is_here),
             ..Default::default()
         };
         let partitions = partitions.into_iter().map(moved).collect();
@@ -36,13 +37,13 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AlterReplicaLogDirsRequest>(&response)
 }
 
-fn outcome(image: &Image, topic: &Text, partition: i32, is_here: bool) -> ErrorCode {
-    let is_known = || image.topic(topic).is_some_and(|topic| topic.partition(partition).is_some());
+fn outcome(broker: &Node, image: &Image, (topic, index): (&Text, i32), is_here: bool) -> ErrorCode {
     if !is_here {
-        ErrorCode::LOG_DIR_NOT_FOUND
-    } else if !is_known() {
-        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
-    } else {
-        ErrorCode::NONE
+        return ErrorCode::LOG_DIR_NOT_FOUND;
+    }
+    match image.topic(topic).and_then(|topic| topic.partition(index)) {
+        None => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+        Some(partition) if !partition.replicas.contains(&broker.config.node_id) => ErrorCode::REPLICA_NOT_AVAILABLE,
+        Some(_) => ErrorCode::NONE,
     }
 }

@@ -1,8 +1,10 @@
-//! DescribeQuorum 0-2. The metadata of one machine is a database and not a Raft log; what is told is what Kafka tells
-//! of a node that is broker and controller at once: it leads, has the only vote and lags behind nobody. Its epoch is
-//! the number of starts, its offset the number of changes.
+//! DescribeQuorum 0-2. The metadata is a database and not a Raft log; what is told is what Kafka tells of nodes that are broker and
+//! controller at once: each that serves has a vote and lags behind nobody, and the one of the lowest id leads, so that all of them say the
+//! same. Its epoch is that of its registration, its offset the number of changes.
 
 use super::call::{Call, Fault, Reply};
+use super::nodes;
+use crate::control::{Endpoint, Image, RegisteredBroker};
 use crate::node::Node;
 use fullbore_wire::apis::describe_quorum::{
     DescribeQuorumRequest, DescribeQuorumResponse, Listener, Node as QuorumNode, PartitionData, PartitionRequest,
@@ -14,47 +16,52 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 const TOPIC: &str = "__cluster_metadata";
 const PARTITION: i32 = 0;
 
+type Voter<'i> = (i32, &'i RegisteredBroker, &'i Endpoint);
+
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeQuorumRequest = call.body(reply.version)?;
     let mut response = DescribeQuorumResponse::default();
     let is_whole = matches!(&request.topics[..], [topic] if topic.topic_name == *TOPIC
         && matches!(topic.partitions[..], [PartitionRequest { partition_index: PARTITION, .. }]));
     if is_whole {
-        let partitions = vec![leader(call.broker)];
+        let image = call.broker.control.image();
+        let voters: Vec<_> = nodes::reached(call.broker, &image, call.listener).collect();
+        let partitions = vec![partition(call.broker, &image, &voters)];
         response.topics = vec![TopicData { topic_name: Text::from_static(TOPIC), partitions, ..Default::default() }];
-        response.nodes = vec![node(call.broker, call.listener)];
+        let name = Text::from(call.broker.config.listeners[call.listener].name.as_str());
+        response.nodes = voters.iter().map(|voter| node(&name, voter)).collect();
     } else {
         response.topics = request.topics.into_iter().map(unknown).collect();
     }
     reply.frame::<DescribeQuorumRequest>(&response)
 }
 
-fn leader(broker: &Node) -> PartitionData {
+fn partition(broker: &Node, image: &Image, voters: &[Voter<'_>]) -> PartitionData {
     let now_ms = broker.now_ms();
-    let end = i64::try_from(broker.control.image().epoch()).unwrap_or(i64::MAX);
-    let voter = ReplicaState {
-        replica_id: broker.config.node_id,
+    let end = i64::try_from(image.epoch()).unwrap_or(i64::MAX);
+    let state = |(replica_id, ..): &Voter<'_>| ReplicaState {
+        replica_id: *replica_id,
         log_end_offset: end,
         last_fetch_timestamp: now_ms,
         last_caught_up_timestamp: now_ms,
         ..Default::default()
     };
+    let (leader_id, epoch) =
+        voters.first().map_or((nodes::NO_LEADER, 0), |(id, node, _)| (*id, node.registration.epoch));
     PartitionData {
         partition_index: PARTITION,
-        leader_id: broker.config.node_id,
-        leader_epoch: i32::try_from(broker.control.broker_epoch()).unwrap_or(i32::MAX),
+        leader_id,
+        leader_epoch: i32::try_from(epoch).unwrap_or(i32::MAX),
         high_watermark: end,
-        current_voters: vec![voter],
+        current_voters: voters.iter().map(state).collect(),
         ..Default::default()
     }
 }
 
-fn node(broker: &Node, listener: usize) -> QuorumNode {
-    let (host, port) = broker.endpoint(listener);
-    let name = Text::from(broker.config.listeners[listener].name.as_str());
-    let port = u16::try_from(port).expect("a listener's port is one");
-    let listeners = vec![Listener { name, host, port, ..Default::default() }];
-    QuorumNode { node_id: broker.config.node_id, listeners, ..Default::default() }
+fn node(listener: &Text, (node_id, _, at): &Voter<'_>) -> QuorumNode {
+    let listeners =
+        vec![Listener { name: listener.clone(), host: at.host.clone(), port: at.port, ..Default::default() }];
+    QuorumNode { node_id: *node_id, listeners, ..Default::default() }
 }
 
 fn unknown(asked: TopicRequest) -> TopicData {

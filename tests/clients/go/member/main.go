@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -62,7 +63,7 @@ func options() []kgo.Opt {
 	}
 	opts := []kgo.Opt{
 		kgo.WithContext(base),
-		kgo.SeedBrokers(*bootstrap),
+		kgo.SeedBrokers(strings.Split(*bootstrap, ",")...),
 		kgo.ConsumerGroup(*group),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
