@@ -9,7 +9,7 @@ const TOPIC: &str = "hunted";
 fn records_that_were_deleted_are_not_there_again_once_their_leader_is_killed() {
     let mut cluster = Cluster::start(3, &[]);
     cluster.create(TOPIC, 1, 3, &["min.insync.replicas=2"]);
-    cluster.wait_for_isr(1, TOPIC, 3);
+    (1..=3).for_each(|id| cluster.wait_for_isr(id, TOPIC, 3));
     let leader = cluster.partitions(1, TOPIC)[0].leader_id;
     let mut client = Client::connect(cluster.address(leader));
     for _ in 0..20 {

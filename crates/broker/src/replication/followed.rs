@@ -106,6 +106,10 @@ impl Followed {
             if !self.replica.is_settled() {
                 return Naming::Opening;
             }
+            if self.replica.is_broken() {
+                // Where it ends would count, though nothing can be added there.
+                return Naming::Failed;
+            }
             if let Some(ticket) = self.replica.unflushed() {
                 return Naming::Unflushed(ticket);
             }

@@ -181,6 +181,7 @@ async fn what_a_leader_cannot_write_any_more_others_lead() {
     cluster.replica(1, &topic, 0).break_down();
     assert_eq!(produce(&client, "t", 0, 1, batch(b"v")).await, Err(ErrorCode::KAFKA_STORAGE_ERROR));
     eventually("another leads", || cluster.registered("t", 0).leader == Some(2)).await;
+    cluster.hear().await;
     assert_eq!(cluster.registered("t", 0).isr, [2, 3]);
     let client = cluster.client(2).await;
     produce(&client, "t", 0, -1, batch(b"w")).await.expect("acknowledged");
