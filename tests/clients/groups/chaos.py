@@ -58,7 +58,7 @@ class Group:
         for member in self.members:
             with member.lock:
                 for key, offset in member.committed.items():
-                    found[key] = max(offset, found.get(key, 0))
+                    found[key] = max(offset, found.get(key, offset))
         return found
 
     def watch(self):
@@ -72,7 +72,7 @@ class Group:
     def look(self):
         least = self.told()
         for key, offset in self.committed.items():
-            least[key] = max(offset, least.get(key, 0))
+            least[key] = max(offset, least.get(key, offset))
         answer = self.reader.committed([TopicPartition(self.topic, partition) for partition in range(PARTITIONS)], 10)
         if any(p.error for p in answer):
             return

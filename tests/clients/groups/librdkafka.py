@@ -58,7 +58,7 @@ while running:
     try:
         offsets = consumer.commit(asynchronous=False)
         say("offsets_committed", success=True,
-            offsets=[{"topic": p.topic, "partition": p.partition, "offset": p.offset} for p in offsets if not p.error])
+            offsets=[{"topic": p.topic, "partition": p.partition, "offset": p.offset} for p in offsets if not p.error and p.offset >= 0])
     except KafkaException as error:  # a rebalance came between: whoever has the partition now reads it again
         say("offsets_committed", success=False, error=str(error), offsets=[])
 consumer.close()
