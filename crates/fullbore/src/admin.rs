@@ -128,7 +128,7 @@ fn run_migrate(database: &DatabaseArgs) -> Result<(), Failure> {
     if database.format.json {
         line(&object([("schema_before", before.to_string())]));
     } else {
-        line(&format!("The schema, which was of version {before}, is what this Fullbore needs."));
+        line(&format!("The schema was of version {before}, and now is what this Fullbore needs."));
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ mod queue;
 mod resources;
 mod sqlite;
 mod store;
+mod takeover;
 mod telling;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -164,6 +165,11 @@ impl Control {
         })?;
         let shared = &control.shared;
         let of_folder = told.recv().expect("it is opened");
+        if of_folder.seen.is_none() {
+            // Not before: a broker that is refused leaves its folder as it was.
+            let unusable = |source| OpenError::FolderIdentity { file: folder.join(identity::FILE), source };
+            of_folder.write(&folder).map_err(unusable)?;
+        }
         let seen = of_folder.follow(&folder, shared.image.clone()).map_err(OpenError::Thread)?;
         shared.threads.lock().push(seen);
         let known = shared.image.clone();
@@ -481,7 +487,8 @@ fn started<S: Store>(
     let [folder, process] = [identity.folder, random_id()].map(|id| u128::from_be_bytes(id.0));
     let joining = Joining { folder, process, ended: arrival.ended };
     let endpoints = arrival.endpoints;
-    let register = Command::RegisterBroker(RegisterBroker { id: broker.node_id, joining, rack, endpoints });
+    let (id, session_timeout_ms) = (broker.node_id, broker.session_timeout_ms);
+    let register = Command::RegisterBroker(RegisterBroker { id, joining, rack, endpoints });
     let refused = |failure: Failure| {
         let store = identity.store.clone();
         match failure {
@@ -492,9 +499,18 @@ fn started<S: Store>(
     };
     let (mut owner, images) =
         Owner::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
-    let outcome = owner.transact(&[&register]).map_err(refused)?.pop();
-    if let Some(Outcome::Done(Err(refusal))) = outcome {
-        return Err(OpenError::NotRegistered(refusal.message));
+    let session = Duration::from_millis(session_timeout_ms);
+    loop {
+        match owner.transact(&[&register]).map_err(refused)?.pop() {
+            Some(Outcome::Done(Err(refusal))) => {
+                let is_taken = refusal.code == ErrorCode::DUPLICATE_BROKER_REGISTRATION;
+                let image = Arc::clone(&images.borrow());
+                if !is_taken || !takeover::fence_if_silent(&mut owner, &image, id, session).map_err(refused)? {
+                    return Err(OpenError::NotRegistered(refusal.message));
+                }
+            }
+            _ => break,
+        }
     }
     owner.stock_up();
     Ok((owner, Started { identity, images, process: Uuid(process.to_be_bytes()) }))

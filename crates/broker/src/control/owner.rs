@@ -79,7 +79,7 @@ impl Failure {
         match self {
             Failure::Store(StoreError::Full) => Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The disk is full."),
             Failure::Store(StoreError::Away(_) | StoreError::WentBack(_)) => {
-                let message = format!("The metadata cannot be changed now: {self}");
+                let message = format!("The metadata cannot be changed now; of its database: {self}");
                 Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
             }
             Failure::Store(_) | Failure::Inapplicable(_) => {

@@ -39,7 +39,7 @@ pub fn server(settings: &PlaneSettings, node_id: i32) -> Result<Server, OpenErro
     Server::new(settings, &format!("fullbore {node_id}")).map_err(refused)
 }
 
-/// That database, for the broker with this folder, which becomes one of its cluster where it is of none.
+/// That database, for the broker with this folder, which is one of its cluster once it is registered where it was of none.
 ///
 /// # Errors
 /// Why it is not used.
@@ -67,11 +67,7 @@ pub fn of_cluster(
             return Err(OpenError::OtherCluster { file, stored: known.cluster_id, database, found: cluster_id });
         }
         Some(known) => known,
-        None => {
-            let new = ClusterFolder { cluster_id, node_id, folder: random_id(), seen: None };
-            new.write(folder).map_err(unusable)?;
-            new
-        }
+        None => ClusterFolder { cluster_id, node_id, folder: random_id(), seen: None },
     };
     if let Some(seen) = of_folder.seen {
         let knows = store.knows(seen).map_err(|error| OpenError::of_store(name.clone(), error))?;

@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+use fullbore_wire::Uuid;
+
 use super::change::{Change, Version};
 
 /// An open store of the metadata.
@@ -27,6 +29,11 @@ pub trait Store: Send + 'static {
     fn look(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let (_, progress) = self.begin(at)?;
         Ok(progress)
+    }
+
+    /// How many beats this process of a broker has sent; `None` where nobody beats.
+    fn beats_of(&mut self, _broker: i32, _process: Uuid) -> Result<Option<u64>, StoreError> {
+        Ok(None)
     }
 
     /// The longest that a command may wait for its turn; then it is refused, so that callers do not pile up. `None` for a store that is

@@ -79,6 +79,8 @@ pub enum UnusableDatabase {
     Away(String),
     #[error("it has a schema fullbore that is not of this program; use another database")]
     Foreign,
+    #[error("it is empty, so that there is nothing to upgrade; the first start of a broker fills it")]
+    Empty,
     #[error("it has schema {0}, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate")]
     Older(i64),
     #[error("it was written by a newer Fullbore (schema {0}, this one knows {SCHEMA_VERSION}); run that version")]
@@ -93,6 +95,7 @@ impl From<SchemaError> for UnusableDatabase {
             SchemaError::Ask(error) => Self::Away(error.words),
             SchemaError::Read(error) => Self::Store(error),
             SchemaError::Foreign => Self::Foreign,
+            SchemaError::Empty => Self::Empty,
             SchemaError::Older(found) => Self::Older(found),
             SchemaError::Newer(found) => Self::Newer(found),
         }
@@ -269,6 +272,16 @@ impl Store for Postgres {
 
     fn look(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         self.peek(at)
+    }
+
+    fn beats_of(&mut self, broker: i32, process: Uuid) -> Result<Option<u64>, StoreError> {
+        let process = write::literal(&process);
+        let sent = format!("SELECT number FROM fullbore.beats WHERE broker_id = {broker} AND process = {process}");
+        let answers = self.begin_with(&sent).map_err(AskError::failed)?;
+        match next(&mut answers.into_iter())?.first() {
+            Some(row) => Ok(Some(number::<i64>(row, 0)?.cast_unsigned())),
+            None => Ok(Some(0)),
+        }
     }
 
     fn wait_max(&self) -> Option<Duration> {

@@ -33,6 +33,7 @@ pub enum Found {
 pub enum SchemaError {
     Ask(AskError),
     Read(StoreError),
+    Empty,
     Foreign,
     Older(i64),
     Newer(i64),
@@ -122,7 +123,8 @@ pub(super) async fn upgrade(
     session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
     let found = match look(session, call_max).await? {
         Found::Version(version) => version,
-        _ => return Err(SchemaError::Foreign),
+        Found::Empty | Found::EmptySchema => return Err(SchemaError::Empty),
+        Found::Foreign => return Err(SchemaError::Foreign),
     };
     if found > known {
         return Err(SchemaError::Newer(found));

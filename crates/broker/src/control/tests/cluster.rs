@@ -79,6 +79,7 @@ async fn a_folder_belongs_to_one_broker_of_one_cluster() {
     let epoch = opened.control.broker_epoch();
     let live = tempfile::tempdir().expect("tempdir");
     assert_eq!(refused(live.path(), 1, &database.url()), "A broker with node.id=1 lives, and has another data folder.");
+    assert!(!live.path().join(FILE).exists(), "it may be another broker's yet");
     drop(opened);
     let file = first.path().join(FILE);
     let told = refused(first.path(), 3, &database.url());
@@ -104,6 +105,22 @@ async fn a_folder_belongs_to_one_broker_of_one_cluster() {
         refused(first.path(), 1, &database.url())
             .starts_with(&format!("{} cannot be used: it is damaged", file.display()))
     );
+}
+
+#[tokio::test]
+async fn who_has_sent_no_beat_for_a_session_gives_his_place_to_another_folder_though_no_broker_runs() {
+    let database = Database::new();
+    let folders = [tempfile::tempdir(), tempfile::tempdir()].map(|folder| folder.expect("tempdir"));
+    let setting = "broker.session.timeout.ms=1000\n";
+    let opened = of_cluster(folders[0].path(), 1, &database.url(), setting).expect("opens");
+    let (epoch, process) = (opened.control.broker_epoch(), opened.control.process());
+    let beats = opened.control.beats().expect("a cluster");
+    wait_until("it beats", HANGS, || beats.borrow().peers.iter().any(|peer| peer.process == process));
+    // As a process that is killed.
+    drop(opened);
+    let opened = of_cluster(folders[1].path(), 1, &database.url(), setting).expect("opens");
+    assert!(opened.control.broker_epoch() > epoch);
+    assert!(folders[1].path().join(FILE).exists());
 }
 
 #[tokio::test]
