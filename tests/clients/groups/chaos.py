@@ -121,6 +121,7 @@ class Side:
         with groups.STARTING:
             self.producer = lost.Client(words)
             groups.STARTED.append(self.producer.process)
+        self.passes(1)
 
     def complaint(self):
         return "; ".join(group.complaint() for group in self.groups)
