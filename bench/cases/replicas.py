@@ -5,8 +5,8 @@ from cases.groups import EXAMPLES
 
 FACTORS = (1, 3)
 SWEEP_PARTITIONS = 9
-# Records of 64 and 1024 bytes: half a GB and a GB, for Java on Kafka less.
-SWEEP = ((64, 4_000_000, 20_000_000), (1024, 1_000_000, 2_000_000))
+# Bytes of a record, and how many records Java and our producer send.
+SWEEP = ((64, 2_000_000, 10_000_000), (1024, 400_000, 1_000_000))
 
 
 def pick(results, key):
