@@ -500,16 +500,11 @@ fn started<S: Store>(
     let (mut owner, images) =
         Owner::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
     let session = Duration::from_millis(session_timeout_ms);
-    loop {
-        match owner.transact(&[&register]).map_err(refused)?.pop() {
-            Some(Outcome::Done(Err(refusal))) => {
-                let is_taken = refusal.code == ErrorCode::DUPLICATE_BROKER_REGISTRATION;
-                let image = Arc::clone(&images.borrow());
-                if !is_taken || !takeover::fence_if_silent(&mut owner, &image, id, session).map_err(refused)? {
-                    return Err(OpenError::NotRegistered(refusal.message));
-                }
-            }
-            _ => break,
+    while let Some(Outcome::Done(Err(refusal))) = owner.transact(&[&register]).map_err(refused)?.pop() {
+        let is_taken = refusal.code == ErrorCode::DUPLICATE_BROKER_REGISTRATION;
+        let image = Arc::clone(&images.borrow());
+        if !is_taken || !takeover::fence_if_silent(&mut owner, &image, id, session).map_err(refused)? {
+            return Err(OpenError::NotRegistered(refusal.message));
         }
     }
     owner.stock_up();
