@@ -41,6 +41,7 @@ pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, aft
         (old, new) => {
             if let Some(old) = old {
                 logs.delete_topic(old.id);
+                logs.note_deleted_elsewhere(&old.name, &old.partitions);
             }
             if let Some(new) = new {
                 put(logs, new, origin);

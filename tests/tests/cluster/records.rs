@@ -96,7 +96,8 @@ pub fn logs_are_equal(cluster: &mut Cluster, topic: &str, partitions: i32, ids: 
     }
 }
 
-fn log_of(broker: &Broker, topic: &str, partition: i32) -> Vec<u8> {
+/// The bytes of a replica's log on the disk.
+pub fn log_of(broker: &Broker, topic: &str, partition: i32) -> Vec<u8> {
     let read = |file: PathBuf| std::fs::read(file).expect("readable");
     broker.partition_files(topic, partition, "log").into_iter().flat_map(read).collect()
 }

@@ -1,7 +1,12 @@
 //! Topics of a cluster: who has them, and what becomes of them while a broker is away.
 
-use fullbore_tests::{Cluster, wait_until};
+use crate::records::log_of;
+use fullbore_tests::{Batch, Client, Cluster, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::create_topics::{CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest};
 use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(30);
 
 #[test]
 fn what_one_broker_was_asked_for_all_of_them_show() {
@@ -48,4 +53,79 @@ fn a_topic_deleted_and_made_again_while_a_broker_is_away_begins_anew_there() {
         let folder = cluster.broker(id).partition_dir("gone", 0);
         wait_until("the deleted topic's folder is gone", Duration::from_secs(30), || !folder.exists());
     }
+}
+
+/// Makes a topic of one partition on these brokers, of which the first leads.
+fn create_on(client: &mut Client, topic: &str, broker_ids: &[i32]) {
+    let assignment =
+        CreatableReplicaAssignment { partition_index: 0, broker_ids: broker_ids.to_vec(), ..Default::default() };
+    let topic = CreatableTopic {
+        name: topic.to_owned().into(),
+        num_partitions: -1,
+        replication_factor: -1,
+        assignments: vec![assignment],
+        ..Default::default()
+    };
+    let created =
+        client.call(&CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() }, 7);
+    assert_eq!(created.topics[0].error_code, ErrorCode::NONE, "{:?}", created.topics[0].error_message);
+}
+
+/// What a broker answers a batch that every client sends again for as long as it does not know that it leads.
+fn answered_as_leader(client: &mut Client, topic: &str, batch: &Batch) -> ErrorCode {
+    let mut code = ErrorCode::NONE;
+    wait_until("it knows that it leads", SOON, || {
+        code = client.produce(topic, 0, batch).error_code;
+        ![ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, ErrorCode::NOT_LEADER_OR_FOLLOWER].contains(&code)
+    });
+    code
+}
+
+/// How many batches of one length a log has.
+fn batches_of(log: &[u8]) -> usize {
+    let length = |at: &[u8]| usize::try_from(u32::from_be_bytes(at.try_into().expect("4 bytes"))).expect("small");
+    log.get(8..12).map_or(0, |at| log.len() / (12 + length(at)))
+}
+
+#[test]
+fn a_producer_goes_on_with_a_topic_made_again_from_the_batch_that_waited_for_replicas() {
+    const TOPIC: &str = "waited";
+    let mut cluster = Cluster::start(3, &[]);
+    for (leader, next) in [(1, [1, 2]), (1, [2, 1])] {
+        let mut client = Client::connect(cluster.address(leader));
+        let id = client.init_producer_id();
+        let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+        create_on(&mut client, TOPIC, &[leader, 2, 3]);
+        assert_eq!(answered_as_leader(&mut client, TOPIC, &one(0)), ErrorCode::NONE);
+        cluster.wait_for_isr(leader, TOPIC, 3);
+        cluster.broker(3).freeze();
+        let mut waiting = Client::connect(cluster.address(leader));
+        waiting.send_produce(TOPIC, 0, &one(1));
+        wait_until("it is on the other follower", SOON, || batches_of(&log_of(cluster.broker(2), TOPIC, 0)) == 2);
+        client.delete_topic(TOPIC);
+        assert!(waiting.receive_produced().error_code.is_err());
+        create_on(&mut client, TOPIC, &next);
+        let mut client = Client::connect(cluster.address(next[0]));
+        assert_eq!(answered_as_leader(&mut client, TOPIC, &one(1)), ErrorCode::NONE, "led by {next:?}");
+        cluster.broker(3).thaw();
+        client.delete_topic(TOPIC);
+    }
+}
+
+#[test]
+fn a_producer_goes_on_with_a_topic_made_again_on_another_broker() {
+    const TOPIC: &str = "moved";
+    let cluster = Cluster::start(2, &[]);
+    let mut first = Client::connect(cluster.address(1));
+    let mut second = Client::connect(cluster.address(2));
+    let id = first.init_producer_id();
+    let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    create_on(&mut first, TOPIC, &[1]);
+    (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut first, TOPIC, &one(n)), ErrorCode::NONE));
+    wait_until("the other broker knows the topic", SOON, || !cluster.partitions(2, TOPIC).is_empty());
+    first.delete_topic(TOPIC);
+    create_on(&mut first, TOPIC, &[2]);
+    assert_eq!(answered_as_leader(&mut second, TOPIC, &one(3)), ErrorCode::NONE);
+    create_on(&mut first, "new", &[2]);
+    assert_eq!(answered_as_leader(&mut second, "new", &one(3)), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
 }

@@ -21,6 +21,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fullbore_rules::replica::{Brokers, PartitionRegistration};
+use fullbore_rules::sequence::Stops;
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
@@ -220,6 +221,20 @@ impl Partitions {
     /// files go after file.delete.delay.ms. Waits for nobody.
     pub fn delete_topic(&self, id: Uuid) {
         self.deletion.add(id, &self.registry.remove_topic(id));
+    }
+
+    /// A topic of this name is deleted, and this broker had no replica of some of its partitions: producers that go on with the next
+    /// topic of the name come to it with any sequence.
+    pub fn note_deleted_elsewhere<'a>(
+        &self,
+        topic: &str,
+        partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
+    ) {
+        for (index, registered) in (0..).zip(partitions) {
+            if !registered.replicas.contains(&self.log_dir.cluster.node_id) {
+                self.log_dir.succession.leave((topic.to_owned(), index), Stops::partial());
+            }
+        }
     }
 
     /// Waits until a deleted topic's logs are out of use and its folders out of the way. The deletion goes on without.

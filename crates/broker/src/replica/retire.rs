@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
 
+use fullbore_rules::sequence::Stops;
+
 use super::Replica;
 use super::checkpoints::Checkpointed;
 use super::state::LogState;
@@ -53,7 +55,7 @@ impl Replica {
         let was_open = left.is_some();
         if let Some(log) = left {
             log.went_with_its_topic();
-            self.log_dir.succession.leave(self.key(), log.producers().stops());
+            self.log_dir.succession.leave(self.key(), self.stops_in(&log));
         }
         self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
         let given_away = self.give_folder_away(was_open);
@@ -69,6 +71,14 @@ impl Replica {
         *self.predecessor.lock() = None;
         *retired = Some(given_away.is_ok());
         given_away.is_ok()
+    }
+
+    /// Where producers stopped: where this replica was behind, others know more.
+    fn stops_in(&self, log: &Log) -> Stops {
+        if !self.registered().isr.contains(&self.log_dir.cluster.node_id) {
+            return Stops::partial();
+        }
+        log.producers().stops(self.lock().replica.high_watermark())
     }
 
     /// Has the folder renamed and later removed, if it is this topic's, which that of a log that `was_open` is.

@@ -2,7 +2,8 @@
 //!
 //! A client whose topic is deleted and made again while it produces goes on with the sequence that it has come to. On a
 //! partition that was never written that would be refused, since it may have overtaken others; here it is known which one is
-//! next. Not on the disk: after a restart such a client is refused, as on a partition of which nothing is known.
+//! next. Where the deleted one was on other brokers, or this one was behind, it is known that there was one, and any sequence
+//! is taken, as Kafka does. Not on the disk: after a restart such a client is refused, as on a partition of which nothing is known.
 //!
 //! Invariant: never more than [`BYTES_MAX`]; what was deleted longest ago is forgotten first.
 
@@ -62,7 +63,7 @@ impl Succession {
 impl DeletedStops {
     fn take(&mut self, key: &TopicPartition) -> Stops {
         let found = self.by_key.remove(key).and_then(|turn| self.by_age.remove(&turn));
-        let Some((key, stops)) = found else { return Stops::new() };
+        let Some((key, stops)) = found else { return Stops::default() };
         self.bytes -= bytes_of(&key, &stops);
         stops
     }
@@ -75,9 +76,15 @@ fn bytes_of((topic, _): &TopicPartition, stops: &Stops) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fullbore_rules::sequence::{Producers, Stamp};
 
     fn stops(count: i64) -> Stops {
-        (0..count).map(|producer_id| (producer_id, (0, 7))).collect()
+        let mut producers = Producers::default();
+        for producer_id in 0..count {
+            let stamp = Stamp { producer_id, producer_epoch: 0, base_sequence: 0, record_count: 7 };
+            producers.append(&stamp, producer_id * 7, 0, 0, 5);
+        }
+        producers.stops(0)
     }
 
     #[test]

@@ -100,12 +100,11 @@ impl ReplicationTicket {
         let waiter = Arc::new(Notify::new());
         let registered = self.replica.register(&waiter);
         loop {
-            if registered.is_over() || self.replica.is_stopping() {
-                return Err(AppendError::Gone);
-            }
+            let is_over = registered.is_over() || self.replica.is_stopping();
             match self.replica.acknowledgement(self.leader_epoch, self.end_offset) {
-                Acknowledgement::Wait => waiter.notified().await,
                 Acknowledgement::Done => return Ok(()),
+                _ if is_over => return Err(AppendError::Gone),
+                Acknowledgement::Wait => waiter.notified().await,
                 Acknowledgement::Refused(code) => return Err(AppendError::Role(code)),
             }
         }

@@ -26,7 +26,7 @@ impl Producers {
                 let ahead = sequence_distance(known.next_sequence(), stamp.base_sequence);
                 if ahead < HALF_RANGE { ahead } else { 0 }
             }
-            None if self.continues_predecessor(stamp) => 0,
+            None => self.predecessor.ahead(stamp).unwrap_or(stamp.base_sequence),
             _ => stamp.base_sequence,
         }
     }

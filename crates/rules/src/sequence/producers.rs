@@ -32,6 +32,16 @@ impl Producer {
         sequence_add(self.window.newest().last_sequence(), 1)
     }
 
+    fn stop(&self, high_watermark: i64) -> Stop {
+        let mut newest_first = self.window.iter().rev();
+        let acknowledged = newest_first.find(|batch| batch.last_offset() < high_watermark);
+        let unacknowledged = match acknowledged {
+            Some(batch) => sequence_add(batch.last_sequence(), 1),
+            None => self.window.oldest().base_sequence,
+        };
+        Stop { epoch: self.epoch, unacknowledged, unwritten: self.next_sequence() }
+    }
+
     fn check(&self, stamp: &Stamp) -> Verdict {
         if stamp.producer_epoch < self.epoch {
             return Verdict::Refuse(SequenceRefusal::InvalidProducerEpoch);
@@ -92,11 +102,60 @@ pub struct Producers {
     limit: usize,
     evicted: u64,
     /// Where producers stopped on the deleted partition of the same name, until something is written here.
-    predecessor: Stops,
+    pub(super) predecessor: Stops,
 }
 
-/// Where producers stopped: by producer id, their epoch and the sequence that would have been next.
-pub type Stops = HashMap<i64, (i16, i32)>;
+/// Where producers stopped on a partition that is deleted, as far as this broker knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stops {
+    by_producer: HashMap<i64, Stop>,
+    is_partial: bool,
+}
+
+/// Where one of them stopped. Its next sequence is from the first that may not have been acknowledged to the one after the last
+/// that was written: what waited for replicas when the topic was deleted is refused, and sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stop {
+    epoch: i16,
+    unacknowledged: i32,
+    unwritten: i32,
+}
+
+impl Stops {
+    /// Of a partition whose records this broker did not have, or not all of them.
+    pub fn partial() -> Stops {
+        Stops { by_producer: HashMap::new(), is_partial: true }
+    }
+
+    /// Producers among them.
+    pub fn len(&self) -> usize {
+        self.by_producer.len()
+    }
+
+    /// Whether they say nothing: nobody has written.
+    pub fn is_empty(&self) -> bool {
+        self.by_producer.is_empty() && !self.is_partial
+    }
+
+    /// Producers there is room for.
+    pub fn capacity(&self) -> usize {
+        self.by_producer.capacity()
+    }
+
+    /// Whether the batch may be its producer's next one. One behind it may not, since it may have overtaken those that were refused
+    /// while there was no topic; where that is not known, any may.
+    fn are_continued_by(&self, stamp: &Stamp) -> bool {
+        self.is_partial || self.ahead(stamp).is_some()
+    }
+
+    /// How many sequences that may not have been acknowledged come before a batch that may be its producer's next one.
+    pub(super) fn ahead(&self, stamp: &Stamp) -> Option<i32> {
+        let stop = self.by_producer.get(&stamp.producer_id)?;
+        let after = |sequence| sequence_distance(stop.unacknowledged, sequence);
+        let ahead = after(stamp.base_sequence);
+        (stop.epoch == stamp.producer_epoch && ahead <= after(stop.unwritten)).then_some(ahead)
+    }
+}
 
 impl Default for Producers {
     fn default() -> Self {
@@ -113,7 +172,7 @@ impl Producers {
             turns: 0,
             limit: limit.max(1),
             evicted: 0,
-            predecessor: Stops::new(),
+            predecessor: Stops::default(),
         }
     }
 
@@ -124,16 +183,13 @@ impl Producers {
         self.predecessor = predecessor;
     }
 
-    /// Where producers stopped here, and on the partition before this one if nothing was written since.
-    pub fn stops(&self) -> Stops {
-        let here = self.by_id.iter().map(|(&id, producer)| (id, (producer.epoch, producer.next_sequence())));
-        self.predecessor.iter().map(|(&id, &stop)| (id, stop)).chain(here).collect()
-    }
-
-    /// Whether the batch is the very next one of a producer of the deleted partition: one behind it is not, since it
-    /// may have overtaken those that were refused while there was no topic.
-    pub(super) fn continues_predecessor(&self, stamp: &Stamp) -> bool {
-        self.predecessor.get(&stamp.producer_id) == Some(&(stamp.producer_epoch, stamp.base_sequence))
+    /// Where producers stopped here, and on the partition before this one if nothing was written since. Of what is past the
+    /// high watermark it is not known whether it was acknowledged.
+    pub fn stops(&self, high_watermark: i64) -> Stops {
+        let mut stops = self.predecessor.clone();
+        let here = self.by_id.iter().map(|(&id, producer)| (id, producer.stop(high_watermark)));
+        stops.by_producer.extend(here);
+        stops
     }
 
     /// What to do with a batch. Changes nothing; O(log window).
@@ -150,7 +206,7 @@ impl Producers {
         }
         match self.by_id.get(&stamp.producer_id) {
             Some(producer) => producer.check(stamp),
-            None if log_end_offset > 0 || self.continues_predecessor(stamp) => Verdict::Append,
+            None if log_end_offset > 0 || self.predecessor.are_continued_by(stamp) => Verdict::Append,
             None => first_of_epoch(stamp),
         }
     }
@@ -165,7 +221,7 @@ impl Producers {
     /// retain, and `now_ms` the time of activity [`Producers::expire`] counts from.
     pub fn append(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64, window: usize) {
         // The partition is written from now on, and any first sequence is taken.
-        self.predecessor = Stops::new();
+        self.predecessor = Stops::default();
         if !stamp.is_valid() {
             return;
         }

@@ -91,12 +91,15 @@ fn row_1_a_partition_emptied_by_delete_records_accepts_any_first_sequence() {
     assert_eq!(Partition::written(5).produce(stamp(7, 0, 17, 5)), Append);
 }
 
+/// Everything is before it.
+const END: i64 = i64::MAX;
+
 /// A partition whose producer 7 has written ten batches of three records before its topic was deleted and made again.
 fn made_again() -> Partition {
     let mut before = Partition::new(5);
     before.fill(10);
     let mut after = Partition::new(5);
-    after.producers.succeed(before.producers.stops());
+    after.producers.succeed(before.producers.stops(END));
     after
 }
 
@@ -122,17 +125,42 @@ fn row_1_on_a_topic_made_again_a_producer_may_begin_anew() {
 }
 
 #[test]
+fn row_1_on_a_topic_made_again_what_waited_for_replicas_may_be_sent_again() {
+    let refused = Refuse(OutOfOrderSequence);
+    for (high_watermark, first) in [(24, 8), (25, 8), (0, 5)] {
+        let mut before = Partition::new(5);
+        before.fill(10);
+        for n in 0..=12 {
+            let mut after = Partition::new(5);
+            after.producers.succeed(before.producers.stops(high_watermark));
+            let expected = if n == 0 || (first..=10).contains(&n) { Append } else { refused };
+            assert_eq!(after.produce(third(n)), expected, "batch {n}, acknowledged before {high_watermark}");
+        }
+    }
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_that_was_elsewhere_any_first_sequence_is_taken() {
+    let mut partition = Partition::new(5);
+    partition.producers.succeed(Stops::partial());
+    assert_eq!(partition.produce(third(10)), Append);
+    assert_eq!(partition.produce(third(12)), Refuse(OutOfOrderSequence));
+    assert!(partition.producers.stops(END).len() == 1, "written, it is like any other");
+    assert_eq!(partition.produce(stamp(8, 0, 17, 3)), Append);
+}
+
+#[test]
 fn row_1_a_topic_made_again_twice_remembers_what_was_written_last() {
     let mut partition = made_again();
     let mut unwritten = Partition::new(5);
-    unwritten.producers.succeed(partition.producers.stops());
+    unwritten.producers.succeed(partition.producers.stops(END));
     assert_eq!(unwritten.produce(third(10)), Append, "nothing was written in between");
     assert_eq!(partition.produce(third(10)), Append);
     let mut next = Partition::new(5);
-    next.producers.succeed(partition.producers.stops());
+    next.producers.succeed(partition.producers.stops(END));
     assert_eq!(next.produce(third(10)), Refuse(OutOfOrderSequence));
     assert_eq!(next.produce(third(11)), Append);
-    assert_eq!(next.producers.stops().len(), 1, "and nobody else");
+    assert_eq!(next.producers.stops(END).len(), 1, "and nobody else");
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl SequenceWindow {
         self.batches.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &BatchMetadata> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &BatchMetadata> {
         self.batches.iter()
     }
 
