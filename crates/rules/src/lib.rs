@@ -5,12 +5,14 @@
 //!
 //! - [`group`]: who is in a consumer group, and in which generation.
 //! - [`cluster`]: who is a member, who leads, who is in sync, who is held for dead.
+//! - [`commit`]: which batches of diskless topics are appended, and where.
 //! - [`compaction`]: what of a log is to be cleaned, and which records survive.
 //! - [`replica`]: who leads a partition and who follows, and up to where readers may see it.
 //! - [`sequence`]: what an idempotent producer may append to a partition next.
 //! - [`telemetry`]: which clients may tell their metrics when.
 
 pub mod cluster;
+pub mod commit;
 pub mod compaction;
 pub mod group;
 pub mod replica;

@@ -295,6 +295,11 @@ impl Producers {
         self.by_id.values().map(|producer| producer.window.size()).max().unwrap_or(WINDOW_MIN)
     }
 
+    /// Whether anything is remembered of the producer.
+    pub fn knows(&self, producer_id: i64) -> bool {
+        self.by_id.contains_key(&producer_id)
+    }
+
     /// Producers remembered.
     pub fn len(&self) -> usize {
         self.by_id.len()

@@ -1,0 +1,139 @@
+//! What a broker takes of a producer for one partition before anything of it is committed.
+//!
+//! The order is fixed here, and the coordinator confirms it: what a producer has sent to this broker is checked against what is committed
+//! as far as this broker knows, and what was admitted since. Admission only accepts. Before it refuses, and at a producer's first
+//! batch, the coordinator is to be asked, since the producer may have written by way of another broker.
+//!
+//! What it is not: it holds no bytes and waits for nobody.
+//!
+//! Invariants: what is pending of a producer is one unbroken run of sequences of its epochs; once a batch has failed, no batch that was admitted
+//! behind it is pending any more.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::PartitionState;
+use crate::sequence::{SequenceRefusal, Stamp, Verdict, sequence_add};
+
+/// A batch that is admitted, by a number of its broker's.
+pub type TicketId = u64;
+
+/// What to do with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Take it, then call [`PartitionAdmission::admitted`].
+    Admit,
+    /// It is pending already: it shares that one's answer.
+    Shares(TicketId),
+    /// It is committed already: answer with what was answered first.
+    Duplicate {
+        /// The offset of its first record.
+        base_offset: i64,
+        /// The timestamp it was appended with, in ms.
+        timestamp: i64,
+    },
+    /// Bring what is known of the partition up to date, and check it again.
+    Ask,
+    /// Answer the error.
+    Refuse(SequenceRefusal),
+}
+
+/// How new what is known of a partition is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Others may have written since.
+    Perhaps,
+    /// It was read after the batch came.
+    Now,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PendingBatch {
+    stamp: Stamp,
+    ticket: TicketId,
+}
+
+/// What is pending of one partition.
+#[derive(Clone, Debug, Default)]
+pub struct PartitionAdmission {
+    by_producer: HashMap<i64, VecDeque<PendingBatch>>,
+}
+
+impl PartitionAdmission {
+    /// What to do with a batch. `committed` is what is known to be committed; `fresh_from` as in [`Coordinator`](super::Coordinator).
+    pub fn check(&self, stamp: &Stamp, committed: &PartitionState, fresh_from: i64, known: Known) -> Admission {
+        if !stamp.is_idempotent() {
+            return Admission::Admit;
+        }
+        if let Some(pending) = self.by_producer.get(&stamp.producer_id) {
+            if let Some(same) = pending.iter().find(|pending| pending.stamp == *stamp) {
+                return Admission::Shares(same.ticket);
+            }
+            let newest = pending.back().expect("a producer without pending batches is removed").stamp;
+            if follows(stamp, &newest) {
+                return Admission::Admit;
+            }
+        }
+        let is_known = committed.producers.knows(stamp.producer_id);
+        match committed.check(stamp, fresh_from) {
+            Verdict::Duplicate { base_offset, timestamp } => Admission::Duplicate { base_offset, timestamp },
+            // It would follow what is committed, but others of its producer are pending, which it does not follow.
+            Verdict::Append if self.by_producer.contains_key(&stamp.producer_id) => match known {
+                Known::Perhaps => Admission::Ask,
+                Known::Now => Admission::Refuse(SequenceRefusal::OutOfOrderSequence),
+            },
+            Verdict::Append if is_known || known == Known::Now => Admission::Admit,
+            Verdict::Refuse(why) if known == Known::Now => Admission::Refuse(why),
+            Verdict::Append | Verdict::Refuse(_) => Admission::Ask,
+        }
+    }
+
+    /// The batch is in an object, and pending from now on.
+    pub fn admitted(&mut self, stamp: &Stamp, ticket: TicketId) {
+        if stamp.is_idempotent() {
+            let pending = self.by_producer.entry(stamp.producer_id).or_default();
+            pending.push_back(PendingBatch { stamp: *stamp, ticket });
+        }
+    }
+
+    /// The oldest pending batch of its producer is committed, or was found to be.
+    pub fn committed(&mut self, stamp: &Stamp, ticket: TicketId) {
+        if let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) {
+            pending.retain(|of| of.ticket != ticket);
+            if pending.is_empty() {
+                self.by_producer.remove(&stamp.producer_id);
+            }
+        }
+    }
+
+    /// A batch has failed: it is pending no more, nor is any that was admitted of its producer behind it. Those are dead: nothing of them may
+    /// be committed, so that they can be sent again. Their tickets, in their order.
+    #[must_use = "whoever waits for them is to be answered"]
+    pub fn failed(&mut self, stamp: &Stamp, ticket: TicketId) -> Vec<TicketId> {
+        let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) else { return Vec::new() };
+        let Some(at) = pending.iter().position(|of| of.ticket == ticket) else { return Vec::new() };
+        let dead = pending.drain(at..).skip(1).map(|of| of.ticket).collect();
+        if pending.is_empty() {
+            self.by_producer.remove(&stamp.producer_id);
+        }
+        dead
+    }
+
+    /// Whether a batch is pending, and not dead.
+    pub fn is_pending(&self, stamp: &Stamp, ticket: TicketId) -> bool {
+        self.by_producer.get(&stamp.producer_id).is_some_and(|pending| pending.iter().any(|of| of.ticket == ticket))
+    }
+
+    /// Whether nothing is pending of an idempotent producer.
+    pub fn is_empty(&self) -> bool {
+        self.by_producer.is_empty()
+    }
+}
+
+/// Whether a batch is the very next one after another of its producer, or the first of a later epoch.
+fn follows(stamp: &Stamp, newest: &Stamp) -> bool {
+    if stamp.producer_epoch == newest.producer_epoch {
+        stamp.base_sequence == sequence_add(newest.last_sequence(), 1)
+    } else {
+        stamp.producer_epoch > newest.producer_epoch && stamp.base_sequence == 0
+    }
+}

@@ -1,0 +1,356 @@
+//! Clients, brokers, an object store that is late and a database whose answers are lost: by seed.
+//!
+//! Each broker admits, closes objects, uploads them in any order and commits them in the order of their closing. A client sends what
+//! is next within its window, and again what was refused; it may move to another broker at any time. After every commit the logs are
+//! looked at: offsets are dense, each client's records are there once and in order, and what was acknowledged is where it was said.
+//!
+//! The check itself is tested: with each [`Fault`] it finds schedules that break a promise.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::admission::{Admission, Known, PartitionAdmission, TicketId};
+use super::*;
+
+const CLIENTS: usize = 3;
+const BROKERS: usize = 2;
+const PARTITIONS: i64 = 2;
+const WINDOW: usize = 5;
+const BATCHES: usize = 30;
+const STEPS: usize = 400;
+/// The first client's id was handed out long ago, so that a first sequence above 0 is taken where it is not known.
+const FRESH_FROM: i64 = 1;
+
+/// A rule that is broken on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// Objects are committed as their uploads end.
+    CommitsOutOfOrder,
+    /// A batch is answered when its object is uploaded.
+    AnswersBeforeCommit,
+    /// What was admitted behind a failed batch is committed.
+    CommitsTheDead,
+}
+
+/// As small as a generator can be: SplitMix64.
+struct Seeded(u64);
+
+impl Seeded {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        usize::try_from((mixed ^ (mixed >> 31)) % end as u64).expect("below end")
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    No,
+    Waits { broker: usize, ticket: TicketId },
+    Acknowledged { base_offset: i64 },
+}
+
+/// A producer of one partition, which sends batches of one record.
+struct Client {
+    partition: PartitionId,
+    broker: usize,
+    batches: Vec<Sent>,
+}
+
+#[derive(Clone)]
+struct Admitted {
+    ticket: TicketId,
+    batch: Batch,
+}
+
+#[derive(Clone)]
+struct Uploading {
+    id: ObjectId,
+    batches: Vec<Admitted>,
+    /// Whether its upload has ended, and how.
+    ended: Option<bool>,
+    /// Whether a commit of it was tried.
+    is_tried: bool,
+}
+
+#[derive(Default)]
+struct Broker {
+    known: HashMap<PartitionId, PartitionState>,
+    admission: HashMap<PartitionId, PartitionAdmission>,
+    active: Vec<Admitted>,
+    uploading: Vec<Uploading>,
+}
+
+struct World {
+    random: Seeded,
+    fault: Option<Fault>,
+    clients: Vec<Client>,
+    brokers: Vec<Broker>,
+    /// The database.
+    partitions: HashMap<PartitionId, PartitionState>,
+    objects: HashMap<ObjectId, ObjectState>,
+    /// By partition and offset: the client, and the sequence.
+    logs: BTreeMap<(PartitionId, i64), (i64, i32)>,
+    ids: i64,
+}
+
+impl World {
+    fn new(seed: u64, fault: Option<Fault>) -> World {
+        let fresh = || (0..PARTITIONS).map(|id| (id, PartitionState::new(WINDOW))).collect::<HashMap<_, _>>();
+        let mut partitions = fresh();
+        // Somebody has written before, or an old producer would have to begin at 0, too.
+        partitions.values_mut().for_each(|state| state.next_offset = 1);
+        let client = |n: usize| Client {
+            partition: n as i64 % PARTITIONS,
+            broker: n % BROKERS,
+            batches: vec![Sent::No; BATCHES],
+        };
+        World {
+            random: Seeded(seed),
+            fault,
+            clients: (0..CLIENTS).map(client).collect(),
+            brokers: (0..BROKERS).map(|_| Broker { known: fresh(), ..Broker::default() }).collect(),
+            partitions,
+            objects: HashMap::new(),
+            logs: BTreeMap::new(),
+            ids: 0,
+        }
+    }
+
+    fn next_id(&mut self) -> i64 {
+        self.ids += 1;
+        self.ids
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let (client, broker) = (self.random.below(CLIENTS), self.random.below(BROKERS));
+        match self.random.below(10) {
+            0..=3 => self.send(client),
+            4 => self.close(broker),
+            5..=6 => self.end_upload(broker),
+            7..=8 => return self.commit(broker),
+            _ if self.random.one_in(4) => self.clients[client].broker = broker,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The client sends what is next within its window; all that waits at another broker, and one time in eight what waits here, it sends again.
+    fn send(&mut self, at: usize) {
+        let client = &self.clients[at];
+        let Some(first) = client.batches.iter().position(|sent| !matches!(sent, Sent::Acknowledged { .. })) else {
+            return;
+        };
+        let elsewhere = |sent: &Sent| matches!(sent, Sent::Waits { broker, .. } if *broker != client.broker);
+        let within = first..(first + WINDOW).min(BATCHES);
+        let next = within.clone().find(|n| client.batches[*n] == Sent::No || elsewhere(&client.batches[*n]));
+        let again = self.random.one_in(8).then_some(first);
+        let Some(n) = again.or(next) else { return };
+        let (partition, broker) = (self.clients[at].partition, self.clients[at].broker);
+        let stamp = Stamp { producer_id: at as i64, producer_epoch: 0, base_sequence: n as i32, record_count: 1 };
+        let ticket = self.next_id() as TicketId;
+        let here = &mut self.brokers[broker];
+        let admission = here.admission.entry(partition).or_default();
+        let mut admitted = admission.check(&stamp, &here.known[&partition], FRESH_FROM, Known::Perhaps);
+        if admitted == Admission::Ask {
+            here.known.insert(partition, self.partitions[&partition].clone());
+            admitted = admission.check(&stamp, &here.known[&partition], FRESH_FROM, Known::Now);
+        }
+        self.clients[at].batches[n] = match admitted {
+            Admission::Admit => {
+                admission.admitted(&stamp, ticket);
+                let batch = Batch { partition, position: 0, size: 10, stamp, max_timestamp: 0 };
+                here.active.push(Admitted { ticket, batch });
+                Sent::Waits { broker, ticket }
+            }
+            Admission::Shares(ticket) => Sent::Waits { broker, ticket },
+            Admission::Duplicate { base_offset, .. } => Sent::Acknowledged { base_offset },
+            Admission::Ask | Admission::Refuse(_) => Sent::No,
+        };
+    }
+
+    fn close(&mut self, broker: usize) {
+        let id = self.next_id();
+        let here = &mut self.brokers[broker];
+        if here.active.is_empty() {
+            return;
+        }
+        let mut batches = std::mem::take(&mut here.active);
+        batches.sort_by_key(|admitted| admitted.batch.partition);
+        for (n, admitted) in (0..).zip(&mut batches) {
+            admitted.batch.position = n * 10;
+        }
+        here.uploading.push(Uploading { id, batches, ended: None, is_tried: false });
+        self.objects.insert(id, ObjectState::Registered);
+    }
+
+    fn end_upload(&mut self, broker: usize) {
+        let failed = self.random.one_in(10);
+        let waiting = self.brokers[broker].uploading.iter().filter(|object| object.ended.is_none()).count();
+        if waiting == 0 {
+            return;
+        }
+        let pick = self.random.below(waiting);
+        let object = self.brokers[broker].uploading.iter_mut().filter(|object| object.ended.is_none()).nth(pick);
+        let object = object.expect("counted");
+        object.ended = Some(!failed);
+        if self.fault == Some(Fault::AnswersBeforeCommit) && !failed {
+            for admitted in object.batches.clone() {
+                self.answer(admitted.ticket, Sent::Acknowledged { base_offset: i64::MAX });
+            }
+        }
+    }
+
+    /// Commits what is finished, from the first object on; one that failed to be uploaded fails its batches.
+    fn commit(&mut self, broker: usize) -> Result<(), String> {
+        if self.fault == Some(Fault::CommitsOutOfOrder) {
+            self.brokers[broker].uploading.sort_by_key(|object| object.ended.is_none());
+        }
+        let finished = self.brokers[broker].uploading.iter().take_while(|object| object.ended.is_some()).count();
+        let objects: Vec<Uploading> = self.brokers[broker].uploading.drain(..finished).collect();
+        let mut left = Vec::new();
+        for mut object in objects {
+            // What is tried is settled with the first try, since nobody knows whether that was carried out. Until then, a batch of an earlier
+            // object may fail, and others be dead since.
+            if !object.is_tried && self.fault != Some(Fault::CommitsTheDead) {
+                object.batches.retain(|admitted| self.is_waited_for(broker, admitted));
+            }
+            if object.ended == Some(false) {
+                object.batches.iter().for_each(|admitted| self.fail(broker, admitted));
+                continue;
+            }
+            if !left.is_empty() || !self.commit_one(broker, &mut object)? {
+                left.push(object);
+            }
+        }
+        left.append(&mut self.brokers[broker].uploading);
+        self.brokers[broker].uploading = left;
+        Ok(())
+    }
+
+    fn is_waited_for(&self, broker: usize, admitted: &Admitted) -> bool {
+        let here = &self.brokers[broker].admission[&admitted.batch.partition];
+        here.is_pending(&admitted.batch.stamp, admitted.ticket)
+    }
+
+    /// Whether the outcome is known. Every fourth commit is answered with silence, whether or not it was carried out.
+    fn commit_one(&mut self, broker: usize, object: &mut Uploading) -> Result<bool, String> {
+        let (is_silent, is_lost) = (self.random.one_in(4), self.random.one_in(2));
+        object.is_tried = true;
+        if is_silent && is_lost {
+            return Ok(false);
+        }
+        let batches = object.batches.iter().map(|admitted| admitted.batch).collect();
+        let state = self.objects[&object.id].clone();
+        let finished = FinishedObject { id: object.id, state, batches };
+        let mut coordinator = Coordinator { partitions: &mut self.partitions, fresh_from: FRESH_FROM, now_ms: 0 };
+        let decided = super::commit(&mut coordinator, &[finished]);
+        if !decided.objects.is_empty() {
+            self.objects.insert(object.id, ObjectState::Live(decided.runs.clone()));
+        }
+        for (admitted, verdict) in object.batches.iter().zip(&decided.verdicts[0]) {
+            if let Verdict::Appended { base_offset } = verdict
+                && !decided.objects.is_empty()
+            {
+                let stamp = admitted.batch.stamp;
+                let key = (admitted.batch.partition, *base_offset);
+                if self.logs.insert(key, (stamp.producer_id, stamp.base_sequence)).is_some() {
+                    return Err(format!("offset {key:?} is given twice"));
+                }
+            }
+        }
+        self.check()?;
+        if is_silent {
+            return Ok(false);
+        }
+        for (admitted, verdict) in object.batches.iter().zip(&decided.verdicts[0]) {
+            match *verdict {
+                Verdict::Appended { base_offset } | Verdict::Duplicate { base_offset, .. } => {
+                    self.commits(broker, admitted, base_offset);
+                }
+                Verdict::Refused(_) => self.fail(broker, admitted),
+            }
+        }
+        Ok(true)
+    }
+
+    fn commits(&mut self, broker: usize, admitted: &Admitted, base_offset: i64) {
+        let Batch { partition, stamp, .. } = admitted.batch;
+        let here = &mut self.brokers[broker];
+        here.admission.entry(partition).or_default().committed(&stamp, admitted.ticket);
+        here.known.insert(partition, self.partitions[&partition].clone());
+        self.answer(admitted.ticket, Sent::Acknowledged { base_offset });
+    }
+
+    fn fail(&mut self, broker: usize, admitted: &Admitted) {
+        let Batch { partition, stamp, .. } = admitted.batch;
+        let dead = self.brokers[broker].admission.entry(partition).or_default().failed(&stamp, admitted.ticket);
+        dead.into_iter().chain([admitted.ticket]).for_each(|ticket| self.answer(ticket, Sent::No));
+    }
+
+    fn answer(&mut self, answered: TicketId, outcome: Sent) {
+        for sent in self.clients.iter_mut().flat_map(|client| &mut client.batches) {
+            if matches!(sent, Sent::Waits { ticket, .. } if *ticket == answered) {
+                *sent = outcome;
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        for partition in 0..PARTITIONS {
+            let log: Vec<_> = self.logs.range((partition, 0)..=(partition, i64::MAX)).collect();
+            for (n, ((_, offset), _)) in (1..).zip(&log) {
+                if *offset != n {
+                    return Err(format!("the offsets of partition {partition} have a gap at {n}"));
+                }
+            }
+            for (at, client) in self.clients.iter().enumerate().filter(|(_, client)| client.partition == partition) {
+                let own = log.iter().filter(|(_, (by, _))| *by == at as i64);
+                let sequences: Vec<i32> = own.map(|(_, (_, sequence))| *sequence).collect();
+                if !sequences.iter().copied().eq(0..sequences.len() as i32) {
+                    return Err(format!("client {at} wrote {sequences:?}"));
+                }
+                for (n, sent) in (0..).zip(&client.batches) {
+                    if let Sent::Acknowledged { base_offset } = sent
+                        && self.logs.get(&(partition, *base_offset)) != Some(&(at as i64, n))
+                    {
+                        return Err(format!("batch {n} of client {at} is not at {base_offset}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn run(seed: u64, fault: Option<Fault>) -> Result<usize, String> {
+    let mut world = World::new(seed, fault);
+    for _ in 0..STEPS {
+        world.step()?;
+    }
+    world.check()?;
+    let is_acknowledged = |sent: &&Sent| matches!(sent, Sent::Acknowledged { .. });
+    Ok(world.clients.iter().flat_map(|client| &client.batches).filter(is_acknowledged).count())
+}
+
+#[test]
+fn whatever_happens_each_record_is_there_once_and_in_order() {
+    let mut acknowledged = 0;
+    for seed in 0..3000 {
+        acknowledged += run(seed, None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+    assert!(acknowledged > 3000 * 10, "{acknowledged} is so little that nothing may have been tried");
+}
+
+#[test]
+fn each_fault_is_found() {
+    use Fault::*;
+    for fault in [CommitsOutOfOrder, AnswersBeforeCommit, CommitsTheDead] {
+        assert!((0..2000).any(|seed| run(seed, Some(fault)).is_err()), "{fault:?} is not found");
+    }
+}

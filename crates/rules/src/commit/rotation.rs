@@ -1,0 +1,141 @@
+//! When the object that is being filled is closed and uploaded.
+//!
+//! A full one goes at once, and one that has waited for the commit interval since its first batch goes, too. One goes early while an
+//! upload slot is idle, since waiting would win nothing but cheaper requests; and because requests are money, only under a ceiling of
+//! PUTs a second, which counts all of them.
+//!
+//! What it is not: it uploads nothing, and knows no clock. Times are durations since any one moment.
+
+use std::time::Duration;
+
+/// The settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RotationSettings {
+    /// Bytes at which an object is full (`diskless.produce.buffer.max.bytes`).
+    pub bytes_max: usize,
+    /// How long its first batch waits at most (`diskless.produce.commit.interval.ms`).
+    pub interval: Duration,
+    /// Uploads at a time (`diskless.produce.upload.thread.pool.size`), at least one.
+    pub slots: usize,
+    /// Under how many PUTs a second an object may go early (`diskless.puts.per.second.max`); 0: never.
+    pub early_puts_per_second: u32,
+}
+
+/// The object that is being filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActiveObject {
+    /// Bytes of its batches.
+    pub bytes: usize,
+    /// When the first of them came.
+    pub first_at: Duration,
+}
+
+/// When the active object is to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// Now.
+    Now,
+    /// Then, if nothing happens before.
+    At(Duration),
+}
+
+/// Knows how many PUTs have gone.
+#[derive(Clone, Debug)]
+pub struct Rotation {
+    settings: RotationSettings,
+    /// From when on another PUT is under the ceiling.
+    early_from: Duration,
+}
+
+impl Rotation {
+    /// Nothing has been put yet.
+    pub fn new(settings: RotationSettings) -> Rotation {
+        Rotation { settings, early_from: Duration::ZERO }
+    }
+
+    /// When the active object is to be closed, with so many uploads under way. To be asked again when it grows, and when an upload ends.
+    pub fn close(&self, active: ActiveObject, uploads: usize, now: Duration) -> Close {
+        let due = active.first_at.saturating_add(self.settings.interval);
+        if active.bytes >= self.settings.bytes_max || due <= now {
+            return Close::Now;
+        }
+        let may_go_early = self.settings.early_puts_per_second > 0 && uploads < self.settings.slots;
+        match self.early_from {
+            early if may_go_early && early <= now => Close::Now,
+            early if may_go_early => Close::At(early.min(due)),
+            _ => Close::At(due),
+        }
+    }
+
+    /// An object was closed, and goes. Those that have to go do not wait for the ceiling; the next early one waits for them.
+    pub fn closed(&mut self, now: Duration) {
+        let Some(between) = Duration::from_secs(1).checked_div(self.settings.early_puts_per_second) else { return };
+        // What went over the ceiling is not owed for longer than an object would have waited anyway.
+        let latest = now.saturating_add(self.settings.interval.max(between));
+        self.early_from = self.early_from.max(now).saturating_add(between).min(latest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    fn rotation(early_puts_per_second: u32) -> Rotation {
+        Rotation::new(RotationSettings { bytes_max: 1000, interval: MS(250), slots: 2, early_puts_per_second })
+    }
+
+    fn active(bytes: usize, first_at: u64) -> ActiveObject {
+        ActiveObject { bytes, first_at: MS(first_at) }
+    }
+
+    #[test]
+    fn a_full_one_goes_at_once_and_one_that_waited_for_the_interval_goes() {
+        for ceiling in [0, 10] {
+            let mut rotation = rotation(ceiling);
+            rotation.closed(MS(1000));
+            for uploads in [0, 2, 100] {
+                assert_eq!(rotation.close(active(1000, 1000), uploads, MS(1000)), Close::Now);
+                assert_eq!(rotation.close(active(1, 1000), uploads, MS(1250)), Close::Now);
+            }
+            assert_eq!(rotation.close(active(999, 1001), 2, MS(1002)), Close::At(MS(1251)));
+        }
+    }
+
+    #[test]
+    fn one_goes_early_into_an_idle_slot_as_often_as_the_ceiling_lets_it() {
+        let mut rotation = rotation(10);
+        assert_eq!(rotation.close(active(1, 5000), 1, MS(5000)), Close::Now);
+        rotation.closed(MS(5000));
+        assert_eq!(rotation.close(active(1, 5001), 1, MS(5001)), Close::At(MS(5100)));
+        assert_eq!(rotation.close(active(1, 5001), 1, MS(5100)), Close::Now);
+        assert_eq!(rotation.close(active(1, 5001), 2, MS(5100)), Close::At(MS(5251)), "no slot is idle");
+    }
+
+    #[test]
+    fn without_a_ceiling_none_goes_early() {
+        assert_eq!(rotation(0).close(active(1, 0), 0, MS(1)), Close::At(MS(250)));
+    }
+
+    #[test]
+    fn full_ones_count_and_no_more_is_owed_than_an_interval() {
+        let mut rotation = rotation(10);
+        (0..50).for_each(|n| rotation.closed(MS(10 * n)));
+        assert_eq!(rotation.close(active(1, 495), 0, MS(495)), Close::At(MS(740)));
+        assert_eq!(rotation.close(active(1, 600), 0, MS(740)), Close::Now);
+    }
+
+    #[test]
+    fn in_the_long_run_early_ones_stay_under_the_ceiling() {
+        let mut rotation = rotation(10);
+        let (mut puts, mut first_at) = (0, 0);
+        for now in 0..10_000 {
+            if rotation.close(active(1, first_at), 0, MS(now)) == Close::Now {
+                rotation.closed(MS(now));
+                (puts, first_at) = (puts + 1, now);
+            }
+        }
+        assert_eq!(puts, 100);
+    }
+}

@@ -1,0 +1,95 @@
+//! The adjacent batches of one partition in one object, which are one row.
+//!
+//! Invariant: neither their offsets nor their bytes have a gap.
+
+use super::{Batch, ObjectId, PartitionId};
+
+/// One row: where records of a partition are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Whose they are.
+    pub partition: PartitionId,
+    /// The object that has them.
+    pub object: ObjectId,
+    /// The offset of the first record.
+    pub base_offset: i64,
+    /// Where the first batch begins in the object, in bytes.
+    pub position: u32,
+    /// The largest timestamp of the partition up to the end of this run, in ms: never less than in the run before, so that the first run
+    /// with a timestamp is found by an index.
+    pub max_timestamp_so_far: i64,
+    /// The batches, in their order.
+    pub batches: Vec<PackedBatch>,
+}
+
+/// What a run knows of each of its batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedBatch {
+    /// Its length in bytes.
+    pub size: u32,
+    /// Offsets that it takes.
+    pub record_count: i32,
+    /// Its largest timestamp in ms.
+    pub max_timestamp: i64,
+}
+
+impl Run {
+    /// A run of one batch.
+    pub(super) fn of(batch: &Batch, object: ObjectId, base_offset: i64, max_timestamp_so_far: i64) -> Run {
+        Run {
+            partition: batch.partition,
+            object,
+            base_offset,
+            position: batch.position,
+            max_timestamp_so_far,
+            batches: vec![PackedBatch::of(batch)],
+        }
+    }
+
+    /// Takes the batch that is appended next, if it follows this run in the object, too.
+    pub(super) fn extend(&mut self, batch: &Batch, max_timestamp_so_far: i64) -> bool {
+        let is_adjacent = batch.partition == self.partition && batch.position == self.end_position();
+        if is_adjacent {
+            self.batches.push(PackedBatch::of(batch));
+            self.max_timestamp_so_far = max_timestamp_so_far;
+        }
+        is_adjacent
+    }
+
+    /// The offset after its last record.
+    pub fn end_offset(&self) -> i64 {
+        self.base_offset + self.batches.iter().map(|batch| i64::from(batch.record_count)).sum::<i64>()
+    }
+
+    /// Bytes of its batches.
+    pub fn bytes(&self) -> u32 {
+        self.batches.iter().map(|batch| batch.size).sum()
+    }
+
+    /// Where it ends in the object, in bytes.
+    pub fn end_position(&self) -> u32 {
+        self.position + self.bytes()
+    }
+
+    /// The offset of the batch that begins there in the object.
+    pub fn offset_at(&self, position: u32) -> Option<i64> {
+        self.placed().find(|(at, ..)| *at == position).map(|(_, offset, _)| offset)
+    }
+
+    /// Each batch with where it begins in the object and its first offset.
+    pub fn placed(&self) -> impl Iterator<Item = (u32, i64, &PackedBatch)> {
+        let begin = (self.position, self.base_offset);
+        self.batches.iter().scan(begin, |(position, offset), batch| {
+            let placed = (*position, *offset, batch);
+            *position += batch.size;
+            *offset += i64::from(batch.record_count);
+            Some(placed)
+        })
+    }
+}
+
+impl PackedBatch {
+    fn of(batch: &Batch) -> PackedBatch {
+        PackedBatch { size: batch.size, record_count: batch.stamp.record_count, max_timestamp: batch.max_timestamp }
+    }
+}

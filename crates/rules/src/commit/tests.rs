@@ -1,0 +1,219 @@
+//! One commit after the other, by hand.
+
+use std::collections::HashMap;
+
+use super::admission::{Admission, Known, PartitionAdmission, TicketId};
+use super::*;
+use crate::sequence::Verdict as Sequence;
+
+const WINDOW: usize = 128;
+const NOBODY_FRESH: i64 = i64::MAX;
+
+struct Case {
+    partitions: HashMap<PartitionId, PartitionState>,
+    fresh_from: i64,
+}
+
+impl Case {
+    fn new(partitions: i64) -> Case {
+        let partitions = (0..partitions).map(|id| (id, PartitionState::new(WINDOW))).collect();
+        Case { partitions, fresh_from: NOBODY_FRESH }
+    }
+
+    fn commit(&mut self, objects: &[FinishedObject]) -> Commit {
+        let mut coordinator = Coordinator { partitions: &mut self.partitions, fresh_from: self.fresh_from, now_ms: 0 };
+        commit(&mut coordinator, objects)
+    }
+
+    /// What becomes of the batches of one object.
+    fn verdicts(&mut self, id: ObjectId, batches: &[Batch]) -> Vec<Verdict> {
+        self.commit(&[object(id, batches)]).verdicts.remove(0)
+    }
+}
+
+/// Registered, and its batches one behind the other.
+fn object(id: ObjectId, batches: &[Batch]) -> FinishedObject {
+    let mut position = 0;
+    let place = |batch: &Batch| {
+        let placed = Batch { position, ..*batch };
+        position += batch.size;
+        placed
+    };
+    FinishedObject { id, state: ObjectState::Registered, batches: batches.iter().map(place).collect() }
+}
+
+fn stamp(producer_id: i64, base_sequence: i32, record_count: i32) -> Stamp {
+    Stamp { producer_id, producer_epoch: 0, base_sequence, record_count }
+}
+
+/// Ten bytes a record.
+fn batch(partition: PartitionId, stamp: Stamp) -> Batch {
+    let size = u32::try_from(stamp.record_count * 10).expect("few");
+    Batch { partition, position: 0, size, stamp, max_timestamp: i64::from(stamp.base_sequence) }
+}
+
+fn appended(base_offset: i64) -> Verdict {
+    Verdict::Appended { base_offset }
+}
+
+const OUT_OF_ORDER: Verdict = Verdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
+
+#[test]
+fn adjacent_batches_of_a_partition_are_one_run_and_offsets_are_dense() {
+    let mut case = Case::new(2);
+    let batches =
+        [batch(0, stamp(7, 0, 3)), batch(0, stamp(8, 0, 2)), batch(1, stamp(7, 0, 4)), batch(1, stamp(-1, -1, 1))];
+    let decided = case.commit(&[object(1, &batches), object(2, &[batch(0, stamp(7, 3, 5))])]);
+    assert_eq!(decided.verdicts, [vec![appended(0), appended(3), appended(0), appended(4)], vec![appended(5)]]);
+    let rows: Vec<_> = decided
+        .runs
+        .iter()
+        .map(|run| (run.partition, run.object, run.base_offset, run.end_offset(), run.position))
+        .collect();
+    assert_eq!(rows, [(0, 1, 0, 5, 0), (1, 1, 0, 5, 50), (0, 2, 5, 10, 0)]);
+    assert_eq!(decided.objects.iter().map(|object| object.live_bytes).collect::<Vec<_>>(), [100, 50]);
+    // A row for each producer and partition, whatever the number of objects; none for who is not idempotent.
+    let of: Vec<_> = decided.producers.iter().map(|row| (row.partition, row.producer_id, row.batches.len())).collect();
+    assert_eq!(of, [(0, 7, 2), (0, 8, 1), (1, 7, 1)]);
+    assert_eq!((case.partitions[&0].next_offset, case.partitions[&0].bytes), (10, 100));
+}
+
+#[test]
+fn what_is_not_appended_ends_a_run_and_takes_no_offset() {
+    let mut case = Case::new(1);
+    case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
+    let again =
+        [batch(0, stamp(8, 0, 1)), batch(0, stamp(7, 0, 2)), batch(0, stamp(8, 1, 1)), batch(0, stamp(7, 9, 1))];
+    let decided = case.commit(&[object(2, &again)]);
+    let duplicate = Verdict::Duplicate { base_offset: 0, timestamp: 0 };
+    assert_eq!(decided.verdicts[0], [appended(2), duplicate, appended(3), OUT_OF_ORDER]);
+    let rows: Vec<_> = decided.runs.iter().map(|run| (run.base_offset, run.position, run.bytes())).collect();
+    assert_eq!(rows, [(2, 0, 10), (3, 30, 10)]);
+}
+
+#[test]
+fn an_object_of_which_nothing_is_appended_has_no_live_bytes() {
+    let mut case = Case::new(1);
+    case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
+    let decided = case.commit(&[object(2, &[batch(0, stamp(7, 0, 2)), batch(5, stamp(7, 0, 2))])]);
+    assert_eq!(decided.verdicts[0][1], Verdict::Refused(Refusal::PartitionGone));
+    assert_eq!(decided.objects, [CommittedObject { id: 2, live_bytes: 0 }]);
+    assert!(decided.runs.is_empty() && decided.producers.is_empty());
+}
+
+#[test]
+fn a_commit_that_is_repeated_says_the_same_and_appends_nothing() {
+    let mut case = Case { fresh_from: 9, ..Case::new(2) };
+    case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
+    // The last one is refused at first, and would be in order when the commit is repeated.
+    let batches =
+        [batch(0, stamp(7, 0, 2)), batch(0, stamp(7, 2, 2)), batch(1, stamp(-1, -1, 3)), batch(1, stamp(9, 4, 1))];
+    let first = case.commit(&[object(2, &batches)]);
+    case.verdicts(3, &[batch(1, stamp(9, 0, 4)), batch(0, stamp(7, 4, 2))]);
+    let before = case.partitions[&1].next_offset;
+    let mut committed = object(2, &batches);
+    committed.state = ObjectState::Live(first.runs.clone());
+    let again = case.commit(&[committed]);
+    assert_eq!(again.verdicts[0][..3], first.verdicts[0][..3]);
+    assert_eq!((first.verdicts[0][3], again.verdicts[0][3]), (OUT_OF_ORDER, Verdict::Refused(Refusal::Earlier)));
+    assert!(again.runs.is_empty() && again.objects.is_empty() && again.producers.is_empty());
+    assert_eq!(case.partitions[&1].next_offset, before);
+}
+
+#[test]
+fn an_object_that_is_gone_commits_nothing() {
+    let mut case = Case::new(1);
+    let mut late = object(1, &[batch(0, stamp(7, 0, 2))]);
+    late.state = ObjectState::Gone;
+    assert_eq!(case.commit(&[late]).verdicts[0], [Verdict::Refused(Refusal::ObjectGone)]);
+    assert_eq!(case.partitions[&0].next_offset, 0);
+}
+
+#[test]
+fn a_producer_of_late_must_begin_at_zero_also_where_others_have_written() {
+    let mut case = Case::new(1);
+    case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
+    case.fresh_from = 10;
+    assert_eq!(case.verdicts(2, &[batch(0, stamp(10, 5, 1))]), [OUT_OF_ORDER]);
+    assert_eq!(case.verdicts(3, &[batch(0, stamp(9, 5, 1))]), [appended(2)], "its state may have expired");
+    assert_eq!(case.verdicts(4, &[batch(0, stamp(10, 0, 1))]), [appended(3)]);
+    case.partitions.get_mut(&0).expect("there").has_forgotten = true;
+    assert_eq!(case.verdicts(5, &[batch(0, stamp(11, 5, 1))]), [appended(4)], "it may have been forgotten");
+}
+
+#[test]
+fn the_largest_timestamp_so_far_never_falls() {
+    let mut case = Case::new(1);
+    let at = |sequence, max_timestamp| Batch { max_timestamp, ..batch(0, stamp(7, sequence, 1)) };
+    let decided = case.commit(&[object(1, &[at(0, 50), at(1, 20)]), object(2, &[at(2, 30)]), object(3, &[at(3, 60)])]);
+    let largest: Vec<i64> = decided.runs.iter().map(|run| run.max_timestamp_so_far).collect();
+    assert_eq!(largest, [50, 50, 60]);
+}
+
+/// A partition of which this broker knows what was committed, and what it has admitted itself.
+fn admitting(committed: &[Batch]) -> (PartitionState, PartitionAdmission) {
+    let mut case = Case::new(1);
+    case.verdicts(1, committed);
+    (case.partitions.remove(&0).expect("there"), PartitionAdmission::default())
+}
+
+#[test]
+fn what_follows_what_is_pending_is_admitted_without_waiting() {
+    let (state, mut admission) = admitting(&[batch(0, stamp(7, 0, 2))]);
+    for (ticket, sequence) in [(1, 2), (2, 4), (3, 6)] {
+        let next = stamp(7, sequence, 2);
+        assert_eq!(admission.check(&next, &state, 0, Known::Perhaps), Admission::Admit);
+        admission.admitted(&next, ticket);
+    }
+    assert_eq!(admission.check(&stamp(7, 4, 2), &state, 0, Known::Perhaps), Admission::Shares(2));
+    let duplicate = Admission::Duplicate { base_offset: 0, timestamp: 0 };
+    assert_eq!(admission.check(&stamp(7, 0, 2), &state, 0, Known::Perhaps), duplicate);
+}
+
+#[test]
+fn before_it_refuses_and_for_who_is_new_here_it_asks() {
+    let (mut state, mut admission) = admitting(&[batch(0, stamp(7, 0, 2))]);
+    let (next, ahead, stranger) = (stamp(7, 2, 2), stamp(7, 4, 2), stamp(8, 0, 2));
+    for unsure in [ahead, stranger] {
+        assert_eq!(admission.check(&unsure, &state, 0, Known::Perhaps), Admission::Ask, "{unsure:?}");
+    }
+    let refused = Admission::Refuse(SequenceRefusal::OutOfOrderSequence);
+    assert_eq!(admission.check(&ahead, &state, 0, Known::Now), refused);
+    assert_eq!(admission.check(&stranger, &state, 0, Known::Now), Admission::Admit);
+    // Another broker commits the batch before it.
+    state.take_over(&next, 2, 0, 0);
+    assert_eq!(admission.check(&ahead, &state, 0, Known::Perhaps), Admission::Admit);
+    admission.admitted(&ahead, 1);
+    // What would follow what is committed is not what this producer is to send next here.
+    assert_eq!(admission.check(&stamp(7, 4, 1), &state, 0, Known::Now), refused);
+}
+
+#[test]
+fn what_was_admitted_behind_a_batch_that_fails_is_dead() {
+    let (state, mut admission) = admitting(&[]);
+    let of = |n: i32| stamp(7, n * 2, 2);
+    for n in 0..4 {
+        admission.admitted(&of(n), n as TicketId);
+    }
+    admission.admitted(&stamp(8, 0, 1), 9);
+    admission.committed(&of(0), 0);
+    assert_eq!(admission.failed(&of(1), 1), [2, 3]);
+    assert!(admission.failed(&of(2), 2).is_empty(), "once");
+    assert_eq!(
+        admission.check(&stamp(8, 0, 1), &state, 0, Known::Perhaps),
+        Admission::Shares(9),
+        "others are not concerned"
+    );
+    let mut state = state;
+    state.take_over(&of(0), 0, 0, 0);
+    assert_eq!(admission.check(&of(1), &state, 0, Known::Perhaps), Admission::Admit, "it is sent again");
+    admission.committed(&stamp(8, 0, 1), 9);
+    assert!(admission.is_empty());
+}
+
+#[test]
+fn a_partition_says_what_the_rules_of_sequences_say() {
+    let state = PartitionState::new(WINDOW);
+    assert_eq!(state.check(&stamp(7, 0, 2), NOBODY_FRESH), Sequence::Append);
+    assert_eq!(state.check(&stamp(7, 2, 2), NOBODY_FRESH), Sequence::Refuse(SequenceRefusal::OutOfOrderSequence));
+}
