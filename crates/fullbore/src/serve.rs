@@ -117,7 +117,11 @@ pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if config.worker_threads > 0 {
+        runtime.worker_threads(config.worker_threads);
+    }
+    let runtime = runtime.enable_all().build()?;
     runtime.block_on(serve_until_signal(config, Loggers::of(levels)))
 }
 

@@ -77,6 +77,8 @@ pub struct BrokerConfig {
     pub producer_id_expiration_check_interval_ms: u64,
     /// Threads that open logs, above all those that a crash has left.
     pub recovery_threads: usize,
+    /// Threads that serve connections; 0: as many as there are cores.
+    pub worker_threads: usize,
     /// How it follows other brokers.
     pub replication: ReplicationConfig,
     /// replica.lag.time.max.ms
@@ -175,6 +177,7 @@ impl BrokerConfig {
             cleaner,
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
             recovery_threads: values.number("num.recovery.threads.per.data.dir"),
+            worker_threads: values.number("fullbore.worker.threads"),
             replication,
             replica_lag_time_max_ms: values.number("replica.lag.time.max.ms"),
             high_watermark_checkpoint_interval_ms: values.number("replica.high.watermark.checkpoint.interval.ms"),

@@ -105,6 +105,9 @@ const KEYS: &[Key] = &[
     Key::new("connections.max.idle.ms", Type::Long, Some("600000"), "A connection over which no byte has come or gone for so long is closed, an eighth later at most; -1 never closes it.")
         .allow(Allowed::MinusOneOr(1, i64::MAX))
         .differs("a client that waits for an answer is not idle"),
+    Key::int("fullbore.worker.threads", Some("0"), 0, "Threads that serve connections; 0: as many as the machine has cores. Where brokers share a machine, fewer serve more: fullbore cluster up shares the cores out.")
+        .allow(Allowed::Between(0, 1024))
+        .differs("not a Kafka key: any of them reads, does and answers a request, where Kafka has num.network.threads and num.io.threads"),
     Key::int("fullbore.connection.requests.max", Some("1024"), 1, "Requests of one connection read and not answered yet; past it, reading pauses.")
         .allow(Allowed::Between(1, 65_536))
         .differs("not a Kafka key: Kafka serves one request of a connection at a time"),

@@ -21,6 +21,7 @@ const ADMIN_LISTENER: &str = "fullbore.admin.listener";
 /// Without so many brokers there are no groups, so that fewer brokers have it smaller.
 const OFFSETS_REPLICAS: &str = "offsets.topic.replication.factor";
 const OFFSETS_REPLICAS_DEFAULT: u32 = 3;
+const WORKER_THREADS: &str = "fullbore.worker.threads";
 /// From a broker's port to that of its admin page, as the defaults have it.
 const TO_ADMIN_PORT: u16 = 9644 - PORT_DEFAULT;
 /// What each broker has for itself, and what says it instead.
@@ -93,11 +94,8 @@ impl Plan {
             let mut properties = there.or(present.brokers.first()).map(|broker| broker.properties.clone());
             let properties = properties.get_or_insert_default();
             settings.iter().for_each(|(key, value)| properties.set_at(key, value, SET));
-            if present.brokers.is_empty()
-                && count < OFFSETS_REPLICAS_DEFAULT
-                && properties.get(OFFSETS_REPLICAS).is_none()
-            {
-                properties.set(OFFSETS_REPLICAS, count.to_string());
+            if present.brokers.is_empty() {
+                set_for_size(properties, count);
             }
             if there.is_none() {
                 listen(properties, id, port)?;
@@ -129,6 +127,21 @@ impl Plan {
     pub fn bootstrap_servers(&self) -> String {
         self.brokers.iter().filter_map(|broker| broker.file.address()).collect::<Vec<_>>().join(",")
     }
+}
+
+/// What a new cluster of so many brokers has, unless it is set.
+fn set_for_size(properties: &mut Properties, brokers: u32) {
+    let mut set = |key, value: u32| {
+        if properties.get(key).is_none() {
+            properties.set(key, value.to_string());
+        }
+    };
+    if brokers < OFFSETS_REPLICAS_DEFAULT {
+        set(OFFSETS_REPLICAS, brokers);
+    }
+    // They share one machine: threads of one that wake up for nothing take the place of another's that has work.
+    let cores = std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
+    set(WORKER_THREADS, (cores / brokers).max(1));
 }
 
 fn count(present: &Present<'_>, wanted: Option<u32>) -> Result<u32, Failure> {
@@ -244,10 +257,14 @@ mod tests {
         let new = plan(&present(&[]), |wanted| wanted.settings = vec!["num.partitions=6".into()]).expect("possible");
         assert!(new.has_own_postgres && new.brokers.iter().all(|broker| broker.is_new && broker.is_changed));
         assert_eq!(new.bootstrap_servers(), "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094");
+        let threads = value(&new, 0, WORKER_THREADS);
+        assert!(threads.parse::<usize>().is_ok_and(|threads| threads > 0), "{threads}");
         assert_eq!(
             new.brokers[1].file.properties.to_text(),
-            "control.plane=postgres://own\nfullbore.admin.listener=127.0.0.1:9645\nlisteners=PLAINTEXT://127.0.0.1:9093\n\
-             log.dirs=/c/broker-2\nnode.id=2\nnum.partitions=6\n"
+            format!(
+                "control.plane=postgres://own\nfullbore.admin.listener=127.0.0.1:9645\nfullbore.worker.threads={threads}\n\
+                 listeners=PLAINTEXT://127.0.0.1:9093\nlog.dirs=/c/broker-2\nnode.id=2\nnum.partitions=6\n"
+            )
         );
         let given = |wanted: &mut WantedCluster| {
             (wanted.brokers, wanted.port) = (Some(1), Some(65_000));
