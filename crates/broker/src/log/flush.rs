@@ -136,6 +136,11 @@ impl Flushes {
         self.recovery_point
     }
 
+    /// Times that the log was cut off.
+    pub fn cuts(&self) -> u32 {
+        self.cuts
+    }
+
     /// Whether what is on the disk is not known any more.
     pub fn is_broken(&self) -> bool {
         self.is_broken

@@ -153,6 +153,7 @@ impl Partitions {
             aside: aside::SetAsideFolders::default(),
             doomed: Mutex::new(doomed),
             momentary: Seldom::default(),
+            not_followed: Seldom::default(),
             cold: Arc::default(),
             space,
         });

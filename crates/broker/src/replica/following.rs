@@ -7,6 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Release};
 
 use bytes::Bytes;
 use fullbore_rules::replica::epochs::{EpochEnd, Position, truncation};
@@ -91,6 +92,7 @@ impl Replica {
     /// # Errors
     /// [`FollowError`]; batches before a bad one are in the log.
     pub fn append_from_leader(self: &Arc<Self>, from: FromLeader<'_>) -> Result<Replicated, FollowError> {
+        self.tell_of_cut()?;
         let mut state = self.lock();
         let check = |state: &ReplicaState| state.replica.check_following(from.leader_epoch).map_err(FollowError::Role);
         check(&state)?;
@@ -132,6 +134,11 @@ impl Replica {
         appended.map(|()| Replicated { log_end, log_start, flushed })
     }
 
+    /// Whether the log is to have a line of what the disk did not take from a leader, and how many were left out.
+    pub fn line_of_not_followed(&self) -> Option<u64> {
+        self.log_dir.not_followed.due()
+    }
+
     /// As follower: the leader answered a fetch from `asked` that the logs part, the leader's epoch ending where it says. Cuts the
     /// own log off there, and says where it now ends; `None` if the log no longer ended at `asked`.
     ///
@@ -170,6 +177,9 @@ impl Replica {
         let config = self.config();
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone.into()) };
         let done = cut(log, now_ms(), &config);
+        if !matches!(done, Ok(None)) {
+            self.has_untold_cut.store(true, Release);
+        }
         if done.is_err() {
             // Files and memory may not agree: the next start works it out.
             log.give_up();
@@ -179,10 +189,21 @@ impl Replica {
         state.replica.truncated(log_end);
         drop(state);
         let done = done.map_err(failed)?;
-        if done.is_some() {
-            self.log_dir.checkpoints.write_of(self).map_err(failed)?;
-        }
+        self.tell_of_cut()?;
         Ok(done)
+    }
+
+    /// Has the checkpoints say no more than what is left by a cut that they do not know of: of what is appended after it, they would say that
+    /// it is on the disk.
+    fn tell_of_cut(&self) -> Result<(), FollowError> {
+        // Whoever cuts it off meanwhile tells of that.
+        if self.has_untold_cut.swap(false, AcqRel)
+            && let Err(error) = self.log_dir.checkpoints.write_of(self)
+        {
+            self.has_untold_cut.store(true, Release);
+            return Err(AppendError::from(StorageError::io(self.dir().as_ref(), error)).into());
+        }
+        Ok(())
     }
 }
 

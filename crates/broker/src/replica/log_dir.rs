@@ -36,6 +36,8 @@ pub struct LogDir {
     pub doomed: Mutex<Vec<(Instant, PathBuf)>>,
     /// The line of reads that fail for what will pass, as a want of descriptors.
     pub momentary: Seldom,
+    /// The line of what leaders sent and the disk did not take.
+    pub not_followed: Seldom,
     /// What is read around the page cache.
     pub cold: Arc<Cold>,
     /// Whether the disk is full.

@@ -81,6 +81,8 @@ pub struct Replica {
     is_open: AtomicBool,
     /// Whether the partition's folder is being made: it has no records, and what waits for it is over soon.
     being_made: AtomicBool,
+    /// Whether the log was cut off and the checkpoints may still say more than what is left.
+    has_untold_cut: AtomicBool,
     /// Whether it stands in the opener's queues.
     asked: OpeningMarks,
     /// A deleted partition whose folder may still have this one's name.
@@ -127,6 +129,7 @@ impl Replica {
             being_made: AtomicBool::new(false),
             state: Mutex::new(state),
             opening_ended: Condvar::new(),
+            has_untold_cut: AtomicBool::new(false),
             asked: OpeningMarks::default(),
             predecessor: Mutex::new(predecessor),
             leaving: AtomicBool::new(false),

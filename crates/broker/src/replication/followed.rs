@@ -250,7 +250,12 @@ impl Followed {
             FollowError::Records(_) => {
                 tracing::error!(topic, partition, %error, "not replicated, tried again");
             }
-            FollowError::Append(_) => tracing::warn!(topic, partition, %error, "not replicated, tried again"),
+            FollowError::Append(_) => {
+                // A full disk has every partition fail many times a second.
+                if let Some(left_out) = self.replica.line_of_not_followed() {
+                    tracing::warn!(topic, partition, %error, left_out, "not replicated, tried again");
+                }
+            }
         }
         Taken::Failed
     }

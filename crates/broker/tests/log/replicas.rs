@@ -333,6 +333,27 @@ fn a_follower_goes_on_where_the_leader_begins_and_keeps_its_high_watermark() {
     assert_eq!((offsets(&cluster).log_start, offsets(&cluster).log_end), (100, 100));
 }
 
+#[test]
+fn checkpoints_that_could_not_be_written_after_a_cut_are_written_before_anything_is_appended() {
+    let cluster = Cluster::new(2, |_| {});
+    cluster.append(&plain(4, b"v"), Acks::Leader).expect("appended");
+    cluster.catch_up(2);
+    let dir = cluster.of(2).folder.dir.clone();
+    let (in_the_way, log_starts) = ("recovery-point-offset-checkpoint", dir.join("log-start-offset-checkpoint"));
+    let in_the_way = dir.join(in_the_way);
+    let _ = std::fs::remove_file(&in_the_way);
+    std::fs::create_dir(&in_the_way).expect("made");
+    let follower = Arc::clone(cluster.partition(2));
+    follower.begin_anew_at(0, 100).expect_err("a folder has the name");
+    let nothing = Bytes::new();
+    let from = FromLeader { leader_epoch: 0, from: 100, records: &nothing, high_watermark: 100, log_start: 100 };
+    follower.append_from_leader(from).expect_err("the checkpoints may still say more than there is");
+    std::fs::remove_dir(&in_the_way).expect("removed");
+    follower.append_from_leader(from).expect("taken");
+    assert!(std::fs::read_to_string(&log_starts).expect("written").contains("100"));
+    assert_eq!(follower.offsets().expect("open").log_end, 100);
+}
+
 fn bytes_of(records: fullbore_wire::Records) -> Vec<u8> {
     use std::os::unix::fs::FileExt;
     match records {

@@ -12,13 +12,14 @@ use crate::config::ClientConfig;
 use crate::error::ConnectionError;
 use crate::protocol::{Asking, Handshake, Versions, decode};
 use bytes::Bytes;
+use fullbore_wire::Frame;
 use fullbore_wire::api::Request;
 use shared::{ConnectionState, Handler, RequestOutcome};
 use socket::Writing;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// The writing side, one request at a time.
@@ -141,10 +142,7 @@ impl Connection {
         };
         asked.log(self.address(), frame.len());
         // No answer will be missed, so that this alone tells of a broker that takes nothing more.
-        let patience = self.inner.shared.request_timeout;
-        let written = tokio::time::timeout(patience, socket.write_frame(&frame)).await;
-        let written =
-            written.unwrap_or_else(|_| Err(io::Error::other(format!("it took nothing more in {patience:?}"))));
+        let written = write_in_time(socket, &frame, self.inner.shared.request_timeout).await;
         *self.inner.shared.unanswered_at.lock() = Some(Instant::now());
         written.map_err(|e| {
             self.inner.shared.fail(&e.to_string());
@@ -156,6 +154,12 @@ impl Connection {
     pub fn close(&self) {
         self.inner.shared.fail("closed by this client");
     }
+}
+
+/// Writes a frame, or says that the broker takes nothing more; part of it may have left then, so that the connection has to end.
+async fn write_in_time(socket: &mut Writing, frame: &Frame, patience: Duration) -> io::Result<()> {
+    let written = tokio::time::timeout(patience, socket.write_frame(frame)).await;
+    written.unwrap_or_else(|_| Err(io::Error::other(format!("it took nothing more in {patience:?}"))))
 }
 
 /// A request that waits for its turn to be written. One whose sender gives up before that is answered as well.
@@ -186,8 +190,9 @@ impl Inner {
         }
         asked.log(&self.shared.address, frame.len());
         // Without a socket the request was answered with the connection's end.
+        // A broker that takes nothing more would hold whoever waits here, though the reader has given up the answers.
         if let Some(socket) = &mut sending.socket
-            && let Err(error) = socket.write_frame(&frame).await
+            && let Err(error) = write_in_time(socket, &frame, self.shared.request_timeout).await
         {
             self.shared.fail(&error.to_string());
         }
@@ -213,10 +218,10 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fullbore_wire::Text;
     use fullbore_wire::api::ApiKey;
     use fullbore_wire::apis::api_versions::ApiVersionsRequest;
-    use fullbore_wire::apis::metadata::MetadataRequest;
-    use std::time::Duration;
+    use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -246,6 +251,28 @@ mod tests {
         config.set("security.protocol", "SSL").expect("valid");
         let error = Connection::connect(&address, &config).await.err().expect("nobody answered").to_string();
         assert!(error.contains("no answer in 50ms"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_broker_that_reads_nothing_more_does_not_hold_who_writes() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (_read, write) = TcpStream::connect(address).await.expect("connected").into_split();
+        let (_frozen, _) = listener.accept().await.expect("a client");
+        let config = ClientConfig { request_timeout: Duration::from_millis(100), ..Default::default() };
+        let shared = Arc::new(ConnectionState::new(&address.to_string(), &config));
+        let sending = Sending { socket: Some(Writing::Plain(write)), asking: Asking::new("test") };
+        let sending = Arc::new(tokio::sync::Mutex::new(sending));
+        let inner = Inner { shared, sending, versions: Versions::default() };
+        let name = Some(Text::from("t".repeat(30_000).as_str()));
+        let topic = MetadataRequestTopic { name, ..Default::default() };
+        let request = MetadataRequest { topics: Some(vec![topic; 300]), ..Default::default() };
+        let until_it_ends = async {
+            while !inner.shared.closed.load(Ordering::Acquire) {
+                inner.send(&request, 12, drop).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), until_it_ends).await.expect("who writes is not held for ever");
     }
 
     /// A broker that gives each request the next of these answers, as they stand, and closes.

@@ -47,6 +47,11 @@ impl Log {
         Ok(found)
     }
 
+    /// Times that the log was cut off since it was opened.
+    pub fn cuts(&self) -> u32 {
+        self.flushes.cuts()
+    }
+
     /// Whether there is a segment that begins with this offset.
     pub fn has_segment(&self, base_offset: i64) -> bool {
         self.segments.iter().any(|known| known.base_offset == base_offset)

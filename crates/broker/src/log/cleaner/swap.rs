@@ -24,10 +24,17 @@ use crate::log::segment::{Segment, Stage};
 use crate::log::steps::step;
 
 impl Log {
-    /// Changes the list of segments: `cleaned` in the place of those with these base offsets, neighbours and not the active one.
+    /// Changes the list of segments: `cleaned` in the place of those with these base offsets, neighbours and not the active one,
+    /// as they were when the log had been cut off so many times ([`Log::cuts`]): what begins there after another cut is something else.
     /// Those that are out of it, or the new ones back if there are no such segments.
-    pub fn exchange(&mut self, cleaned: Vec<Segment>, sources: &[i64]) -> Result<Vec<Segment>, Vec<Segment>> {
-        let Some(first) = self.find_run(sources) else { return Err(cleaned) };
+    pub fn exchange(
+        &mut self,
+        cleaned: Vec<Segment>,
+        sources: &[i64],
+        cuts: u32,
+    ) -> Result<Vec<Segment>, Vec<Segment>> {
+        let found = self.find_run(sources).filter(|_| cuts == self.cuts());
+        let Some(first) = found else { return Err(cleaned) };
         self.generation.fetch_add(1, Release);
         let mut after = self.segments.split_off(first);
         let kept = after.split_off(sources.len());

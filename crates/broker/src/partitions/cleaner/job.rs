@@ -61,6 +61,8 @@ pub trait Pace {
 struct Mapped {
     map: OffsetMap,
     mapped_to: i64,
+    /// How many times the log had been cut off before its segments were read.
+    cuts: u32,
 }
 
 /// What becomes of a batch.
@@ -74,8 +76,8 @@ enum Fate {
 impl Cleaning<'_> {
     /// Cleans; how far the log is clean then.
     pub fn run(&self) -> Result<(i64, Tally), CleanError> {
-        let (dir, found) = self.find_segments()?;
-        let mapped = self.map_keys(&found)?;
+        let (dir, found, cuts) = self.find_segments()?;
+        let mapped = self.map_keys(&found, cuts)?;
         let sources: Vec<Source> = found.iter().map(|found| found.source).collect();
         let count = sources.partition_point(|source| source.base_offset < mapped.mapped_to);
         let limits =
@@ -87,14 +89,14 @@ impl Cleaning<'_> {
         Ok((mapped.mapped_to, tally))
     }
 
-    fn find_segments(&self) -> Result<(Arc<Path>, Vec<DirtySegment>), CleanError> {
+    fn find_segments(&self) -> Result<(Arc<Path>, Vec<DirtySegment>, u32), CleanError> {
         let mut state = self.partition.lock();
         let LogState::Open(log) = &mut state.log else { return Err(CleanError::Changed) };
-        Ok((log.dir().clone(), log.segments_to_clean(&self.dirty)?))
+        Ok((log.dir().clone(), log.segments_to_clean(&self.dirty)?, log.cuts()))
     }
 
     /// Reads the dirty part.
-    fn map_keys(&self, found: &[DirtySegment]) -> Result<Mapped, CleanError> {
+    fn map_keys(&self, found: &[DirtySegment], cuts: u32) -> Result<Mapped, CleanError> {
         let offsets = usize::try_from(self.dirty.end - self.dirty.first_dirty).unwrap_or(usize::MAX);
         let (bytes, load_factor) = (self.settings.map_bytes(), self.settings.dedupe_load_factor);
         let mut map = OffsetMap::new(hash_key(), bytes, load_factor, offsets);
@@ -110,11 +112,11 @@ impl Cleaning<'_> {
                 }
                 let full_at = put_keys(&mut map, &batch, self.dirty.first_dirty);
                 if let Some(mapped_to) = full_at.map_err(|why| found.damaged(position, why))? {
-                    return Ok(Mapped { map, mapped_to });
+                    return Ok(Mapped { map, mapped_to, cuts });
                 }
             }
         }
-        Ok(Mapped { map, mapped_to: self.dirty.end })
+        Ok(Mapped { map, mapped_to: self.dirty.end, cuts })
     }
 
     /// A segment that retention has taken meanwhile is a change; any other missing file is not.
@@ -176,7 +178,7 @@ impl Cleaning<'_> {
         tally.bytes_after += cleaned.iter().map(|segment| segment.size).sum::<u64>();
         tally.records_removed += removed;
         let sources: Vec<i64> = group.iter().map(|found| found.source.base_offset).collect();
-        let retired = replace(self.partition, dir, cleaned, &sources)?;
+        let retired = replace(self.partition, dir, cleaned, &sources, mapped.cuts)?;
         self.doom(retired);
         Ok(())
     }

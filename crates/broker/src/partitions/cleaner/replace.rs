@@ -15,8 +15,8 @@ use crate::replica::Replica;
 use crate::replica::state::LogState;
 use crate::system::is_momentary;
 
-/// Replaces the segments with these base offsets, neighbours, by `cleaned`, which are whole and on the disk. The files
-/// to be removed after file.delete.delay.ms.
+/// Replaces the segments with these base offsets, neighbours, by `cleaned`, which are whole and on the disk, unless the log has been
+/// cut off more than `cuts` times. The files to be removed after file.delete.delay.ms.
 ///
 /// # Errors
 /// [`CleanError::Changed`] if they are not there any more; nothing has happened then. With any other error the rest
@@ -26,6 +26,7 @@ pub fn replace(
     dir: &Path,
     mut cleaned: Vec<Segment>,
     sources: &[i64],
+    cuts: u32,
 ) -> Result<Vec<PathBuf>, CleanError> {
     // The first comes last: as long as one is not renamed, a start takes none for whole.
     let renamed = cleaned.iter_mut().rev().try_for_each(|segment| segment.rename_to(Stage::Swap));
@@ -34,7 +35,7 @@ pub fn replace(
         return Err(error.into());
     }
     let bases: Vec<i64> = cleaned.iter().map(|segment| segment.base_offset).collect();
-    let old = match exchange(partition, cleaned, sources) {
+    let old = match exchange(partition, cleaned, sources, cuts) {
         Ok(old) => old,
         Err(unused) => {
             unused.into_iter().rev().for_each(Segment::discard);
@@ -67,10 +68,15 @@ fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Changes the list of segments; those that are out of it, or the new ones back if there is no such list.
-fn exchange(partition: &Replica, cleaned: Vec<Segment>, sources: &[i64]) -> Result<Vec<Segment>, Vec<Segment>> {
+fn exchange(
+    partition: &Replica,
+    cleaned: Vec<Segment>,
+    sources: &[i64],
+    cuts: u32,
+) -> Result<Vec<Segment>, Vec<Segment>> {
     let mut state = partition.lock();
     let LogState::Open(log) = &mut state.log else { return Err(cleaned) };
-    log.exchange(cleaned, sources)
+    log.exchange(cleaned, sources, cuts)
 }
 
 /// Gives the new files their last names.

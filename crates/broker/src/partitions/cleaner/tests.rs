@@ -17,6 +17,7 @@ use crate::log::cleaner::error::CleanError;
 use crate::log::steps::watch;
 use crate::partitions::{Acks, LogSettings, Origin, Partitions, Replica, led_by};
 use crate::replica::checkpoints::Checkpointed;
+use crate::replica::state::LogState;
 use crate::validation::ValidBatch;
 
 const NOW: i64 = 1_700_000_000_000;
@@ -185,6 +186,54 @@ fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
         }
         assert!(again > 100, "{again} crashes after crashes");
     }
+}
+
+/// Cuts the whole log off and writes it again, with the same keys and sizes and other values, by a thread whose steps nobody looks at.
+fn write_again(partition: &Arc<Replica>) -> Rows {
+    let partition = Arc::clone(partition);
+    let written = std::thread::spawn(move || {
+        let config = settings().1;
+        let mut rows = Rows::new();
+        let mut state = partition.lock_as_it_is();
+        let LogState::Open(log) = &mut state.log else { panic!("it is open") };
+        log.truncate_to(0, NOW, &config).expect("cut off");
+        for n in 0..40_u8 {
+            let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+            for at in 0..4 {
+                let key = (n.wrapping_mul(5).wrapping_add(at)) % KEYS;
+                let value = vec![n + 100; 30 + usize::from(n % 5) * 10];
+                builder.append(NOW + i64::from(n), Some(&[key]), Some(&value), &[]);
+                rows.insert(rows.len() as i64, (key, value));
+            }
+            let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+            log.append(&ValidBatch::unchecked(&bytes), 0, NOW, &config).expect("appended");
+        }
+        rows
+    });
+    written.join().expect("no panic")
+}
+
+#[test]
+fn a_log_cut_off_and_written_again_while_it_is_cleaned_keeps_what_is_new() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (logs, partition) = open(folder.path(), 1500);
+    fill(&partition);
+    let again = Rc::new(RefCell::new(None));
+    let (dir, of, rows) = (folder.path().to_owned(), Arc::clone(&partition), Rc::clone(&again));
+    let look = move || {
+        // Something was read before, and is to take the place of what it was read from.
+        let is_read = |name: &String| {
+            let len = fs::metadata(dir.join("t-0").join(name)).map(|file| file.len());
+            name.ends_with(".log.cleaned") && len.is_ok_and(|len| len > 0)
+        };
+        if rows.borrow().is_none() && names_left(&dir).iter().any(is_read) {
+            *rows.borrow_mut() = Some(write_again(&of));
+        }
+    };
+    assert!(watch(look, || logs.clean_dirtiest(NOW)));
+    let written = again.take().expect("it was cut off meanwhile");
+    assert_eq!(read(&partition), written, "nothing of it was cleaned");
+    assert_eq!(names_left(folder.path()), Vec::<String>::new());
 }
 
 #[test]
