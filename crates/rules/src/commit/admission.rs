@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::PartitionState;
+use super::state::PartitionState;
 use crate::sequence::{SequenceRefusal, Stamp, Verdict, sequence_add};
 
 /// A batch that is admitted, by a number of its broker's.

@@ -2,14 +2,17 @@
 
 use std::collections::HashMap;
 
-use super::{Batch, FinishedObject, ObjectId, ObjectState, PartitionId, PartitionState, Refusal, Run, Verdict};
+use super::batch::{DisklessPartitionId, ObjectBatch, ObjectId};
+use super::object::{CommitVerdict, FinishedObject, ObjectState, Refusal};
+use super::run::BatchRun;
+use super::state::PartitionState;
 use crate::sequence::{self, Stamp};
 
 /// What a commit is decided on: the newest state of every partition that it touches.
 #[derive(Debug)]
 pub struct Coordinator<'a> {
     /// Those that there are; one that is missing is deleted. They are changed as the commit says.
-    pub partitions: &'a mut HashMap<PartitionId, PartitionState>,
+    pub partitions: &'a mut HashMap<DisklessPartitionId, PartitionState>,
     /// The first producer id that was handed out within `producer.id.expiration.ms`: ids grow.
     pub fresh_from: i64,
     /// The wall clock in ms, from which producers' idleness counts.
@@ -18,13 +21,13 @@ pub struct Coordinator<'a> {
 
 /// What a commit has decided: what to answer, and what to write.
 #[derive(Clone, Debug, Default)]
-pub struct Commit {
+pub struct CommitDecision {
     /// For each object what became of each of its batches, in their order.
-    pub verdicts: Vec<Vec<Verdict>>,
+    pub verdicts: Vec<Vec<CommitVerdict>>,
     /// The objects that are committed now; not those that were before.
     pub objects: Vec<CommittedObject>,
     /// Where what was appended is, in the order of the objects.
-    pub runs: Vec<Run>,
+    pub runs: Vec<BatchRun>,
     /// What was appended of each idempotent producer: a row each.
     pub producers: Vec<AppendedBatches>,
 }
@@ -42,7 +45,7 @@ pub struct CommittedObject {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendedBatches {
     /// The partition.
-    pub partition: PartitionId,
+    pub partition: DisklessPartitionId,
     /// The producer.
     pub producer_id: i64,
     /// Stamp, first offset and timestamp of each batch, in the order of the offsets. There may be several epochs.
@@ -51,34 +54,34 @@ pub struct AppendedBatches {
 
 /// Decides on objects in the order in which their broker has closed them. The partitions are as after the commit; if that is not known to
 /// be written, they are to be read anew.
-pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> Commit {
-    let mut decided = Commit::default();
+pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> CommitDecision {
+    let mut decided = CommitDecision::default();
     let mut producers = HashMap::new();
     for object in objects {
         let verdicts = match &object.state {
             ObjectState::Registered => append(coordinator, object, &mut decided, &mut producers),
             ObjectState::Live(runs) => object.batches.iter().map(|batch| again(coordinator, batch, runs)).collect(),
-            ObjectState::Gone => vec![Verdict::Refused(Refusal::ObjectGone); object.batches.len()],
+            ObjectState::Gone => vec![CommitVerdict::Refused(Refusal::ObjectGone); object.batches.len()],
         };
         decided.verdicts.push(verdicts);
     }
     decided
 }
 
-/// Where in [`Commit::producers`] the row of a producer is.
-type ProducerRows = HashMap<(PartitionId, i64), usize>;
+/// Where in [`CommitDecision::producers`] the row of a producer is.
+type ProducerRows = HashMap<(DisklessPartitionId, i64), usize>;
 
 fn append(
     coordinator: &mut Coordinator<'_>,
     object: &FinishedObject,
-    decided: &mut Commit,
+    decided: &mut CommitDecision,
     rows: &mut ProducerRows,
-) -> Vec<Verdict> {
+) -> Vec<CommitVerdict> {
     let (first_run, mut live_bytes) = (decided.runs.len(), 0);
     let mut verdicts = Vec::with_capacity(object.batches.len());
     for batch in &object.batches {
         let Some(partition) = coordinator.partitions.get_mut(&batch.partition) else {
-            verdicts.push(Verdict::Refused(Refusal::PartitionGone));
+            verdicts.push(CommitVerdict::Refused(Refusal::PartitionGone));
             continue;
         };
         let verdict = match partition.check(&batch.stamp, coordinator.fresh_from) {
@@ -87,14 +90,16 @@ fn append(
                 let so_far = partition.max_timestamp;
                 let last = decided.runs[first_run..].last_mut();
                 if !last.is_some_and(|run| run.extend(batch, so_far)) {
-                    decided.runs.push(Run::of(batch, object.id, base_offset, so_far));
+                    decided.runs.push(BatchRun::of(batch, object.id, base_offset, so_far));
                 }
                 note_producer(&mut decided.producers, rows, batch, base_offset);
                 live_bytes += i64::from(batch.size);
-                Verdict::Appended { base_offset }
+                CommitVerdict::Appended { base_offset }
             }
-            sequence::Verdict::Duplicate { base_offset, timestamp } => Verdict::Duplicate { base_offset, timestamp },
-            sequence::Verdict::Refuse(why) => Verdict::Refused(Refusal::Sequence(why)),
+            sequence::Verdict::Duplicate { base_offset, timestamp } => {
+                CommitVerdict::Duplicate { base_offset, timestamp }
+            }
+            sequence::Verdict::Refuse(why) => CommitVerdict::Refused(Refusal::Sequence(why)),
         };
         verdicts.push(verdict);
     }
@@ -102,11 +107,11 @@ fn append(
     verdicts
 }
 
-fn note_producer(producers: &mut Vec<AppendedBatches>, rows: &mut ProducerRows, batch: &Batch, base_offset: i64) {
+fn note_producer(producers: &mut Vec<AppendedBatches>, rows: &mut ProducerRows, batch: &ObjectBatch, base_offset: i64) {
     if !batch.stamp.is_idempotent() {
         return;
     }
-    let &Batch { partition, stamp, max_timestamp, .. } = batch;
+    let &ObjectBatch { partition, stamp, max_timestamp, .. } = batch;
     let row = *rows.entry((partition, stamp.producer_id)).or_insert_with(|| {
         producers.push(AppendedBatches { partition, producer_id: stamp.producer_id, batches: Vec::new() });
         producers.len() - 1
@@ -115,38 +120,17 @@ fn note_producer(producers: &mut Vec<AppendedBatches>, rows: &mut ProducerRows, 
 }
 
 /// What to answer of an object that was committed before: what its rows say, and of a batch that is not in them what holds now.
-fn again(coordinator: &Coordinator<'_>, batch: &Batch, runs: &[Run]) -> Verdict {
+fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> CommitVerdict {
     let in_partition = runs.iter().filter(|run| run.partition == batch.partition);
     if let Some(base_offset) = in_partition.filter_map(|run| run.offset_at(batch.position)).next() {
-        return Verdict::Appended { base_offset };
+        return CommitVerdict::Appended { base_offset };
     }
     let Some(partition) = coordinator.partitions.get(&batch.partition) else {
-        return Verdict::Refused(Refusal::PartitionGone);
+        return CommitVerdict::Refused(Refusal::PartitionGone);
     };
     match partition.check(&batch.stamp, coordinator.fresh_from) {
-        sequence::Verdict::Append => Verdict::Refused(Refusal::Earlier),
-        sequence::Verdict::Duplicate { base_offset, timestamp } => Verdict::Duplicate { base_offset, timestamp },
-        sequence::Verdict::Refuse(why) => Verdict::Refused(Refusal::Sequence(why)),
-    }
-}
-
-impl PartitionState {
-    /// Appends a batch that [`PartitionState::check`] lets pass; its first offset.
-    fn append(&mut self, batch: &Batch, now_ms: i64) -> i64 {
-        let base_offset = self.next_offset;
-        self.max_timestamp = self.max_timestamp.max(batch.max_timestamp);
-        self.take_over(&batch.stamp, base_offset, batch.max_timestamp, now_ms);
-        self.bytes += i64::from(batch.size);
-        base_offset
-    }
-
-    /// Takes over a batch that is committed: what another broker has appended since this state was read.
-    pub fn take_over(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64) {
-        self.next_offset = base_offset + i64::from(stamp.record_count);
-        let evicted = self.producers.evicted();
-        if stamp.is_idempotent() {
-            self.producers.append(stamp, base_offset, timestamp, now_ms, self.window);
-        }
-        self.has_forgotten |= self.producers.evicted() > evicted;
+        sequence::Verdict::Append => CommitVerdict::Refused(Refusal::Earlier),
+        sequence::Verdict::Duplicate { base_offset, timestamp } => CommitVerdict::Duplicate { base_offset, timestamp },
+        sequence::Verdict::Refuse(why) => CommitVerdict::Refused(Refusal::Sequence(why)),
     }
 }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::admission::{Admission, Known, PartitionAdmission, TicketId};
 use super::*;
+use crate::sequence::Stamp;
 
 const CLIENTS: usize = 3;
 const BROKERS: usize = 2;
@@ -57,7 +58,7 @@ enum Sent {
 
 /// A producer of one partition, which sends batches of one record.
 struct Client {
-    partition: PartitionId,
+    partition: DisklessPartitionId,
     broker: usize,
     batches: Vec<Sent>,
 }
@@ -65,7 +66,7 @@ struct Client {
 #[derive(Clone)]
 struct Admitted {
     ticket: TicketId,
-    batch: Batch,
+    batch: ObjectBatch,
 }
 
 #[derive(Clone)]
@@ -80,8 +81,8 @@ struct Uploading {
 
 #[derive(Default)]
 struct Broker {
-    known: HashMap<PartitionId, PartitionState>,
-    admission: HashMap<PartitionId, PartitionAdmission>,
+    known: HashMap<DisklessPartitionId, PartitionState>,
+    admission: HashMap<DisklessPartitionId, PartitionAdmission>,
     active: Vec<Admitted>,
     uploading: Vec<Uploading>,
 }
@@ -92,10 +93,10 @@ struct World {
     clients: Vec<Client>,
     brokers: Vec<Broker>,
     /// The database.
-    partitions: HashMap<PartitionId, PartitionState>,
+    partitions: HashMap<DisklessPartitionId, PartitionState>,
     objects: HashMap<ObjectId, ObjectState>,
     /// By partition and offset: the client, and the sequence.
-    logs: BTreeMap<(PartitionId, i64), (i64, i32)>,
+    logs: BTreeMap<(DisklessPartitionId, i64), (i64, i32)>,
     ids: i64,
 }
 
@@ -164,7 +165,7 @@ impl World {
         self.clients[at].batches[n] = match admitted {
             Admission::Admit => {
                 admission.admitted(&stamp, ticket);
-                let batch = Batch { partition, position: 0, size: 10, stamp, max_timestamp: 0 };
+                let batch = ObjectBatch { partition, position: 0, size: 10, stamp, max_timestamp: 0 };
                 here.active.push(Admitted { ticket, batch });
                 Sent::Waits { broker, ticket }
             }
@@ -254,7 +255,7 @@ impl World {
             self.objects.insert(object.id, ObjectState::Live(decided.runs.clone()));
         }
         for (admitted, verdict) in object.batches.iter().zip(&decided.verdicts[0]) {
-            if let Verdict::Appended { base_offset } = verdict
+            if let CommitVerdict::Appended { base_offset } = verdict
                 && !decided.objects.is_empty()
             {
                 let stamp = admitted.batch.stamp;
@@ -270,17 +271,17 @@ impl World {
         }
         for (admitted, verdict) in object.batches.iter().zip(&decided.verdicts[0]) {
             match *verdict {
-                Verdict::Appended { base_offset } | Verdict::Duplicate { base_offset, .. } => {
+                CommitVerdict::Appended { base_offset } | CommitVerdict::Duplicate { base_offset, .. } => {
                     self.commits(broker, admitted, base_offset);
                 }
-                Verdict::Refused(_) => self.fail(broker, admitted),
+                CommitVerdict::Refused(_) => self.fail(broker, admitted),
             }
         }
         Ok(true)
     }
 
     fn commits(&mut self, broker: usize, admitted: &Admitted, base_offset: i64) {
-        let Batch { partition, stamp, .. } = admitted.batch;
+        let ObjectBatch { partition, stamp, .. } = admitted.batch;
         let here = &mut self.brokers[broker];
         here.admission.entry(partition).or_default().committed(&stamp, admitted.ticket);
         here.known.insert(partition, self.partitions[&partition].clone());
@@ -288,7 +289,7 @@ impl World {
     }
 
     fn fail(&mut self, broker: usize, admitted: &Admitted) {
-        let Batch { partition, stamp, .. } = admitted.batch;
+        let ObjectBatch { partition, stamp, .. } = admitted.batch;
         let dead = self.brokers[broker].admission.entry(partition).or_default().failed(&stamp, admitted.ticket);
         dead.into_iter().chain([admitted.ticket]).for_each(|ticket| self.answer(ticket, Sent::No));
     }

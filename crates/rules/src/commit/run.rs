@@ -2,13 +2,13 @@
 //!
 //! Invariant: neither their offsets nor their bytes have a gap.
 
-use super::{Batch, ObjectId, PartitionId};
+use super::batch::{DisklessPartitionId, ObjectBatch, ObjectId};
 
 /// One row: where records of a partition are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct BatchRun {
     /// Whose they are.
-    pub partition: PartitionId,
+    pub partition: DisklessPartitionId,
     /// The object that has them.
     pub object: ObjectId,
     /// The offset of the first record.
@@ -33,10 +33,10 @@ pub struct PackedBatch {
     pub max_timestamp: i64,
 }
 
-impl Run {
+impl BatchRun {
     /// A run of one batch.
-    pub(super) fn of(batch: &Batch, object: ObjectId, base_offset: i64, max_timestamp_so_far: i64) -> Run {
-        Run {
+    pub(super) fn of(batch: &ObjectBatch, object: ObjectId, base_offset: i64, max_timestamp_so_far: i64) -> BatchRun {
+        BatchRun {
             partition: batch.partition,
             object,
             base_offset,
@@ -47,7 +47,7 @@ impl Run {
     }
 
     /// Takes the batch that is appended next, if it follows this run in the object, too.
-    pub(super) fn extend(&mut self, batch: &Batch, max_timestamp_so_far: i64) -> bool {
+    pub(super) fn extend(&mut self, batch: &ObjectBatch, max_timestamp_so_far: i64) -> bool {
         let is_adjacent = batch.partition == self.partition && batch.position == self.end_position();
         if is_adjacent {
             self.batches.push(PackedBatch::of(batch));
@@ -89,7 +89,7 @@ impl Run {
 }
 
 impl PackedBatch {
-    fn of(batch: &Batch) -> PackedBatch {
+    fn of(batch: &ObjectBatch) -> PackedBatch {
         PackedBatch { size: batch.size, record_count: batch.stamp.record_count, max_timestamp: batch.max_timestamp }
     }
 }

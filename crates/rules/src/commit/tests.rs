@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use super::admission::{Admission, Known, PartitionAdmission, TicketId};
 use super::*;
 use crate::sequence::Verdict as Sequence;
+use crate::sequence::{SequenceRefusal, Stamp};
 
 const WINDOW: usize = 128;
 const NOBODY_FRESH: i64 = i64::MAX;
 
 struct Case {
-    partitions: HashMap<PartitionId, PartitionState>,
+    partitions: HashMap<DisklessPartitionId, PartitionState>,
     fresh_from: i64,
 }
 
@@ -20,22 +21,22 @@ impl Case {
         Case { partitions, fresh_from: NOBODY_FRESH }
     }
 
-    fn commit(&mut self, objects: &[FinishedObject]) -> Commit {
+    fn commit(&mut self, objects: &[FinishedObject]) -> CommitDecision {
         let mut coordinator = Coordinator { partitions: &mut self.partitions, fresh_from: self.fresh_from, now_ms: 0 };
         commit(&mut coordinator, objects)
     }
 
     /// What becomes of the batches of one object.
-    fn verdicts(&mut self, id: ObjectId, batches: &[Batch]) -> Vec<Verdict> {
+    fn verdicts(&mut self, id: ObjectId, batches: &[ObjectBatch]) -> Vec<CommitVerdict> {
         self.commit(&[object(id, batches)]).verdicts.remove(0)
     }
 }
 
 /// Registered, and its batches one behind the other.
-fn object(id: ObjectId, batches: &[Batch]) -> FinishedObject {
+fn object(id: ObjectId, batches: &[ObjectBatch]) -> FinishedObject {
     let mut position = 0;
-    let place = |batch: &Batch| {
-        let placed = Batch { position, ..*batch };
+    let place = |batch: &ObjectBatch| {
+        let placed = ObjectBatch { position, ..*batch };
         position += batch.size;
         placed
     };
@@ -47,16 +48,16 @@ fn stamp(producer_id: i64, base_sequence: i32, record_count: i32) -> Stamp {
 }
 
 /// Ten bytes a record.
-fn batch(partition: PartitionId, stamp: Stamp) -> Batch {
+fn batch(partition: DisklessPartitionId, stamp: Stamp) -> ObjectBatch {
     let size = u32::try_from(stamp.record_count * 10).expect("few");
-    Batch { partition, position: 0, size, stamp, max_timestamp: i64::from(stamp.base_sequence) }
+    ObjectBatch { partition, position: 0, size, stamp, max_timestamp: i64::from(stamp.base_sequence) }
 }
 
-fn appended(base_offset: i64) -> Verdict {
-    Verdict::Appended { base_offset }
+fn appended(base_offset: i64) -> CommitVerdict {
+    CommitVerdict::Appended { base_offset }
 }
 
-const OUT_OF_ORDER: Verdict = Verdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
+const OUT_OF_ORDER: CommitVerdict = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
 
 #[test]
 fn adjacent_batches_of_a_partition_are_one_run_and_offsets_are_dense() {
@@ -85,7 +86,7 @@ fn what_is_not_appended_ends_a_run_and_takes_no_offset() {
     let again =
         [batch(0, stamp(8, 0, 1)), batch(0, stamp(7, 0, 2)), batch(0, stamp(8, 1, 1)), batch(0, stamp(7, 9, 1))];
     let decided = case.commit(&[object(2, &again)]);
-    let duplicate = Verdict::Duplicate { base_offset: 0, timestamp: 0 };
+    let duplicate = CommitVerdict::Duplicate { base_offset: 0, timestamp: 0 };
     assert_eq!(decided.verdicts[0], [appended(2), duplicate, appended(3), OUT_OF_ORDER]);
     let rows: Vec<_> = decided.runs.iter().map(|run| (run.base_offset, run.position, run.bytes())).collect();
     assert_eq!(rows, [(2, 0, 10), (3, 30, 10)]);
@@ -96,7 +97,7 @@ fn an_object_of_which_nothing_is_appended_has_no_live_bytes() {
     let mut case = Case::new(1);
     case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
     let decided = case.commit(&[object(2, &[batch(0, stamp(7, 0, 2)), batch(5, stamp(7, 0, 2))])]);
-    assert_eq!(decided.verdicts[0][1], Verdict::Refused(Refusal::PartitionGone));
+    assert_eq!(decided.verdicts[0][1], CommitVerdict::Refused(Refusal::PartitionGone));
     assert_eq!(decided.objects, [CommittedObject { id: 2, live_bytes: 0 }]);
     assert!(decided.runs.is_empty() && decided.producers.is_empty());
 }
@@ -115,7 +116,7 @@ fn a_commit_that_is_repeated_says_the_same_and_appends_nothing() {
     committed.state = ObjectState::Live(first.runs.clone());
     let again = case.commit(&[committed]);
     assert_eq!(again.verdicts[0][..3], first.verdicts[0][..3]);
-    assert_eq!((first.verdicts[0][3], again.verdicts[0][3]), (OUT_OF_ORDER, Verdict::Refused(Refusal::Earlier)));
+    assert_eq!((first.verdicts[0][3], again.verdicts[0][3]), (OUT_OF_ORDER, CommitVerdict::Refused(Refusal::Earlier)));
     assert!(again.runs.is_empty() && again.objects.is_empty() && again.producers.is_empty());
     assert_eq!(case.partitions[&1].next_offset, before);
 }
@@ -125,7 +126,7 @@ fn an_object_that_is_gone_commits_nothing() {
     let mut case = Case::new(1);
     let mut late = object(1, &[batch(0, stamp(7, 0, 2))]);
     late.state = ObjectState::Gone;
-    assert_eq!(case.commit(&[late]).verdicts[0], [Verdict::Refused(Refusal::ObjectGone)]);
+    assert_eq!(case.commit(&[late]).verdicts[0], [CommitVerdict::Refused(Refusal::ObjectGone)]);
     assert_eq!(case.partitions[&0].next_offset, 0);
 }
 
@@ -144,14 +145,14 @@ fn a_producer_of_late_must_begin_at_zero_also_where_others_have_written() {
 #[test]
 fn the_largest_timestamp_so_far_never_falls() {
     let mut case = Case::new(1);
-    let at = |sequence, max_timestamp| Batch { max_timestamp, ..batch(0, stamp(7, sequence, 1)) };
+    let at = |sequence, max_timestamp| ObjectBatch { max_timestamp, ..batch(0, stamp(7, sequence, 1)) };
     let decided = case.commit(&[object(1, &[at(0, 50), at(1, 20)]), object(2, &[at(2, 30)]), object(3, &[at(3, 60)])]);
     let largest: Vec<i64> = decided.runs.iter().map(|run| run.max_timestamp_so_far).collect();
     assert_eq!(largest, [50, 50, 60]);
 }
 
 /// A partition of which this broker knows what was committed, and what it has admitted itself.
-fn admitting(committed: &[Batch]) -> (PartitionState, PartitionAdmission) {
+fn admitting(committed: &[ObjectBatch]) -> (PartitionState, PartitionAdmission) {
     let mut case = Case::new(1);
     case.verdicts(1, committed);
     (case.partitions.remove(&0).expect("there"), PartitionAdmission::default())

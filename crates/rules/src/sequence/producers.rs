@@ -122,12 +122,12 @@ struct Stop {
 }
 
 impl Stops {
-    /// Of a partition whose records this broker did not have, or not all of them.
+    /// What is known where this broker did not have all records of the deleted partition.
     pub fn partial() -> Stops {
         Stops { by_producer: HashMap::new(), is_partial: true }
     }
 
-    /// Producers among them.
+    /// Producers that are known to have written.
     pub fn len(&self) -> usize {
         self.by_producer.len()
     }
@@ -137,7 +137,7 @@ impl Stops {
         self.by_producer.is_empty() && !self.is_partial
     }
 
-    /// Producers there is room for.
+    /// Producers for which there is room.
     pub fn capacity(&self) -> usize {
         self.by_producer.capacity()
     }

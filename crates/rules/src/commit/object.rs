@@ -1,0 +1,59 @@
+//! An object that is to be committed, and what becomes of its batches.
+
+use super::batch::{ObjectBatch, ObjectId};
+use super::run::BatchRun;
+use crate::sequence::SequenceRefusal;
+
+/// An object that is in the store, whose batches are to be appended.
+#[derive(Clone, Debug)]
+pub struct FinishedObject {
+    /// Its number, which was registered before it was uploaded.
+    pub id: ObjectId,
+    /// What has become of it.
+    pub state: ObjectState,
+    /// Its batches: those of a partition lie side by side, in the order of their admission.
+    pub batches: Vec<ObjectBatch>,
+}
+
+/// What has become of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectState {
+    /// It may be committed.
+    Registered,
+    /// It was committed: an earlier try got through, and its answer did not. With the rows of its batches.
+    Live(Vec<BatchRun>),
+    /// Nobody uses it, or it was deleted: too late for its batches.
+    Gone,
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitVerdict {
+    /// It has these offsets.
+    Appended {
+        /// The offset of its first record.
+        base_offset: i64,
+    },
+    /// It was appended before, from this or from another object.
+    Duplicate {
+        /// The offset of its first record.
+        base_offset: i64,
+        /// The timestamp it was appended with, in ms.
+        timestamp: i64,
+    },
+    /// It is not appended.
+    Refused(Refusal),
+}
+
+/// Why a batch is not appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its sequence.
+    Sequence(SequenceRefusal),
+    /// Its topic is deleted.
+    PartitionGone,
+    /// Its object came too late, and is deleted: to be sent again.
+    ObjectGone,
+    /// It was refused when its object was committed, for a reason that holds no longer: to be sent again.
+    Earlier,
+}

@@ -1,0 +1,67 @@
+//! What the coordinator knows of a partition: where its records end, and what its producers wrote.
+//!
+//! Invariant: the next offset is past every batch that was taken over.
+
+use super::batch::ObjectBatch;
+use crate::sequence::{self, Producers, Stamp};
+
+/// What the coordinator knows of one partition.
+#[derive(Clone, Debug)]
+pub struct PartitionState {
+    /// The first offset that may be read.
+    pub log_start: i64,
+    /// The offset of the next record.
+    pub next_offset: i64,
+    /// Bytes of all batches that may be read.
+    pub bytes: i64,
+    /// The largest timestamp so far, in ms; -1 before the first batch.
+    pub max_timestamp: i64,
+    /// What was appended of each producer.
+    pub producers: Producers,
+    /// Whether producers were forgotten for want of room: then one that is not known may have written.
+    pub has_forgotten: bool,
+    /// Batches retained of each producer, at least what any broker of the cluster grants.
+    pub window: usize,
+}
+
+impl PartitionState {
+    /// A partition that was never written.
+    pub fn new(window: usize) -> PartitionState {
+        PartitionState {
+            log_start: 0,
+            next_offset: 0,
+            bytes: 0,
+            max_timestamp: -1,
+            producers: Producers::default(),
+            has_forgotten: false,
+            window,
+        }
+    }
+
+    /// What to do with a batch that is next in its object. A producer that is not known here must begin at 0 if all it may have
+    /// written is known: nothing was ever written, or its id was handed out so lately that its state cannot have expired
+    /// (KAFKA-15591).
+    pub(super) fn check(&self, stamp: &Stamp, fresh_from: i64) -> sequence::Verdict {
+        let is_fresh = stamp.producer_id >= fresh_from && !self.has_forgotten;
+        self.producers.check(stamp, if is_fresh { 0 } else { self.next_offset })
+    }
+
+    /// Appends a batch that [`PartitionState::check`] lets pass; its first offset.
+    pub(super) fn append(&mut self, batch: &ObjectBatch, now_ms: i64) -> i64 {
+        let base_offset = self.next_offset;
+        self.max_timestamp = self.max_timestamp.max(batch.max_timestamp);
+        self.take_over(&batch.stamp, base_offset, batch.max_timestamp, now_ms);
+        self.bytes += i64::from(batch.size);
+        base_offset
+    }
+
+    /// Takes over a batch that is committed: what another broker has appended since this state was read.
+    pub fn take_over(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64) {
+        self.next_offset = base_offset + i64::from(stamp.record_count);
+        let evicted = self.producers.evicted();
+        if stamp.is_idempotent() {
+            self.producers.append(stamp, base_offset, timestamp, now_ms, self.window);
+        }
+        self.has_forgotten |= self.producers.evicted() > evicted;
+    }
+}
