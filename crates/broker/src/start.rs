@@ -145,6 +145,10 @@ impl Broker {
         if let Some(beats) = node.control.beats() {
             tokio::spawn(member(&node).run(beats, node.stopping(), Arc::clone(&ended)));
             tokio::spawn(lost_ends::run(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
+            if let Some(interval) = node.config.replication.balance_interval {
+                let (control, node_id) = (node.control.clone(), node.config.node_id);
+                tokio::spawn(membership::balance::run(control, node_id, interval, node.stopping()));
+            }
         }
         let serving = tokio::spawn(net::run(Arc::clone(&node), listeners, node.stopping()));
         Ok(Broker { node, addrs, admin_addr, serving, admin, ended, _lock: lock })

@@ -3,10 +3,10 @@
 //! `tests/clients/producer.sh`, where that is a failure. `FULLBORE_TEST_PRODUCER="key=value ..."` adds producer settings.
 
 use fullbore_client::ClientConfig;
-use fullbore_client::tokio::Cluster;
+use fullbore_client::tokio::{Cluster, Connection};
 use fullbore_producer::{Header, Producer, ProducerRecord};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreatableTopicConfig, CreateTopicsRequest};
-use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic};
+use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
 use fullbore_wire::batch::{BatchView, RecordIter, batches, decompress};
 use fullbore_wire::{Records, Text, Uuid};
 use std::time::{Duration, SystemTime};
@@ -58,8 +58,35 @@ impl Topic {
         let connection = cluster.any().await.unwrap();
         let response = connection.call(&request).await.unwrap();
         assert!(!response.topics[0].error_code.is_err(), "{:?}", response.topics[0]);
-        let id = response.topics[0].topic_id;
-        Topic { cluster, name, id }
+        let topic = Topic { cluster, id: response.topics[0].topic_id, name };
+        topic.wait_until_led(partitions).await;
+        topic
+    }
+
+    /// A topic's creation is answered before Kafka's broker leads it, which loses what is sent with acks=0 meanwhile.
+    async fn wait_until_led(&self, partitions: i32) {
+        let connection = self.cluster.any().await.unwrap();
+        for partition in 0..partitions {
+            while self.fetch(&connection, partition, 0, Duration::ZERO).await.error_code.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+    }
+
+    async fn fetch(&self, connection: &Connection, partition: i32, from: i64, wait: Duration) -> PartitionData {
+        let mut at = FetchPartition { partition, fetch_offset: from, ..Default::default() };
+        at.partition_max_bytes = 8 << 20;
+        let topic =
+            FetchTopic { topic: self.name.clone(), topic_id: self.id, partitions: vec![at], ..Default::default() };
+        let request = FetchRequest {
+            max_wait_ms: wait.as_millis() as i32,
+            min_bytes: 1,
+            max_bytes: 50 << 20,
+            topics: vec![topic],
+            ..Default::default()
+        };
+        let mut response = connection.call(&request).await.unwrap();
+        response.responses.remove(0).partitions.remove(0)
     }
 
     /// Everything in a partition, from its first record on.
@@ -68,19 +95,7 @@ impl Topic {
         let mut stored = Vec::new();
         while stored.len() < count {
             let from = stored.last().map_or(0, |last: &Stored| last.offset + 1);
-            let mut at = FetchPartition { partition, fetch_offset: from, ..Default::default() };
-            at.partition_max_bytes = 8 << 20;
-            let topic =
-                FetchTopic { topic: self.name.clone(), topic_id: self.id, partitions: vec![at], ..Default::default() };
-            let request = FetchRequest {
-                max_wait_ms: 500,
-                min_bytes: 1,
-                max_bytes: 50 << 20,
-                topics: vec![topic],
-                ..Default::default()
-            };
-            let response = connection.call(&request).await.unwrap();
-            let answer = &response.responses[0].partitions[0];
+            let answer = self.fetch(&connection, partition, from, Duration::from_millis(500)).await;
             assert!(!answer.error_code.is_err(), "{:?}", answer.error_code);
             let Some(Records::Memory(bytes)) = &answer.records else { panic!("no records") };
             for batch in batches(bytes) {

@@ -129,3 +129,20 @@ fn a_producer_goes_on_with_a_topic_made_again_on_another_broker() {
     create_on(&mut first, "new", &[2]);
     assert_eq!(answered_as_leader(&mut second, "new", &one(3)), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
 }
+
+#[test]
+fn a_broker_that_was_away_leads_again_what_it_is_the_first_replica_of() {
+    let mut cluster = Cluster::start(3, &["leader.imbalance.check.interval.seconds=1"]);
+    cluster.create("balanced", 6, 3, &[]);
+    (1..=3).for_each(|id| cluster.wait_for_isr(id, "balanced", 3));
+    cluster.broker(1).stop();
+    wait_until("others lead", SOON, || {
+        cluster.partitions(2, "balanced").iter().all(|of| of.leader_id != 1 && of.leader_id >= 0)
+    });
+    cluster.broker(1).restart();
+    wait_until("each is led by its first replica", SOON, || {
+        cluster.partitions(1, "balanced").iter().all(|of| Some(&of.leader_id) == of.replica_nodes.first())
+    });
+    let leads = |id| cluster.partitions(id, "balanced").iter().filter(|of| of.leader_id == 1).count();
+    assert_eq!(leads(1), 2);
+}

@@ -6,6 +6,7 @@ use super::error::ConfigError;
 use super::key::{Allowed, Key, Type};
 use super::listener::Listener;
 use super::reader::ConfigReader;
+use std::time::Duration;
 
 /// A part of the broker's table.
 #[rustfmt::skip]
@@ -31,6 +32,8 @@ pub(super) const REPLICATION_KEYS: &[Key] = &[
         .differs("the first pause is 20 ms, and each after it twice as long"),
     Key::int("replica.socket.timeout.ms", Some("30000"), 1, "How long a follower waits for an answer before it gives the connection up, in milliseconds.")
         .differs("at least twice replica.fetch.wait.max.ms"),
+    Key::boolean("auto.leader.rebalance.enable", "true", "Whether a broker of a cluster takes back what it is the first replica of, once it is in sync."),
+    Key::long("leader.imbalance.check.interval.seconds", Some("300"), 1, "Time between two looks for what it could take back."),
 ];
 
 /// How this broker follows others, and is followed.
@@ -48,6 +51,8 @@ pub struct ReplicationConfig {
     pub wait_max_ms: i32,
     pub backoff_max_ms: u64,
     pub socket_timeout_ms: u64,
+    /// Between two looks for partitions of which this broker is the preferred leader; `None` leaves them to whom leads them.
+    pub balance_interval: Option<Duration>,
 }
 
 impl ReplicationConfig {
@@ -65,6 +70,9 @@ impl ReplicationConfig {
             wait_max_ms: values.number("replica.fetch.wait.max.ms"),
             backoff_max_ms: values.number("replica.fetch.backoff.ms"),
             socket_timeout_ms: values.number("replica.socket.timeout.ms"),
+            balance_interval: values
+                .boolean("auto.leader.rebalance.enable")
+                .then(|| Duration::from_secs(values.number("leader.imbalance.check.interval.seconds"))),
         })
     }
 }

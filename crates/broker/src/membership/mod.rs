@@ -7,6 +7,7 @@
 //!
 //! Invariant: nothing here is needed for safety. Who is wrongly held for dead leads nothing for a while.
 
+pub mod balance;
 mod watch;
 
 #[cfg(test)]

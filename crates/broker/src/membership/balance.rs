@@ -1,0 +1,50 @@
+//! This broker takes back what it is to lead: partitions of which it is the first replica, and that others came to lead while it was away
+//! (Kafka's `maybeBalancePartitionLeaders`).
+//!
+//! Each broker asks for its own, so that no two ask for the same. Not here: whether it may, which is decided on the newest metadata.
+
+use std::time::Duration;
+
+use tokio::sync::watch as channel;
+use tokio::time::sleep;
+
+use super::stopped;
+use crate::control::{Control, ElectLeaders, ElectionKind, Image};
+
+/// Elections in one round, as Kafka's `MAX_ELECTIONS_PER_IMBALANCE`.
+const ELECTIONS_MAX: usize = 1000;
+
+/// Until the broker stops: a round each `leader.imbalance.check.interval.seconds`.
+pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: channel::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            () = sleep(interval) => {}
+            () = stopped(&mut stop) => return,
+        }
+        let partitions = led_by_others(&control.image(), node_id);
+        if partitions.is_empty() {
+            continue;
+        }
+        let outcomes = control.elect_leaders(ElectLeaders { kind: ElectionKind::Preferred, partitions }).await;
+        let elected = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        if elected > 0 {
+            tracing::info!(partitions = elected, "this broker leads again what it is the preferred leader of");
+        }
+    }
+}
+
+/// Partitions that this broker could lead and is the first replica of, by topic name and number.
+fn led_by_others(image: &Image, node_id: i32) -> Vec<(String, i32)> {
+    let may_lead =
+        |node: &crate::control::RegisteredBroker| !node.registration.is_fenced && !node.registration.is_shutting_down;
+    if !image.node(node_id).is_some_and(may_lead) {
+        return Vec::new();
+    }
+    let of_topic = image.topics().flat_map(|topic| (0..).zip(&topic.partitions).map(move |of| (topic, of)));
+    let wanted = of_topic.filter(|(_, (_, partition))| {
+        partition.replicas.first() == Some(&node_id)
+            && partition.leader != Some(node_id)
+            && partition.isr.contains(&node_id)
+    });
+    wanted.map(|(topic, (index, _))| (topic.name.clone(), index)).take(ELECTIONS_MAX).collect()
+}
