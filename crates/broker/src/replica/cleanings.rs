@@ -48,10 +48,16 @@ struct Tracking {
     checkpoints: OffsetsByPartition,
     /// Whether the file still says something else, because it could not be written.
     is_unsaved: bool,
-    /// With the topic's id.
-    in_progress: HashMap<TopicPartition, Uuid>,
+    in_progress: HashMap<TopicPartition, InProgress>,
     /// With the time from which it is tried again; `None` is at the next start.
     uncleanable: HashMap<TopicPartition, Option<Instant>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct InProgress {
+    topic_id: Uuid,
+    /// The lowest end that the log was cut off at meanwhile.
+    cut_to: i64,
 }
 
 impl Cleanings {
@@ -97,7 +103,7 @@ impl Cleanings {
         match tracking.in_progress.entry(key) {
             // Who has it leave looks here afterwards.
             Entry::Vacant(place) if !partition.is_leaving() => {
-                place.insert(topic_id);
+                place.insert(InProgress { topic_id, cut_to: i64::MAX });
                 true
             }
             _ => false,
@@ -118,7 +124,7 @@ impl Cleanings {
     /// A cleaning has ended; `ending` is kept of it, unless the partition has gone meanwhile.
     pub fn ended(&self, key: TopicPartition, has_gone: impl FnOnce() -> bool, ending: Option<Ending>) {
         let mut tracking = self.tracking.lock();
-        tracking.in_progress.remove(&key);
+        let cut_to = tracking.in_progress.remove(&key).map_or(i64::MAX, |cleaning| cleaning.cut_to);
         self.left.notify_all();
         // A deletion takes the log away first and then has it forgotten: that was before this, and nothing may be said of
         // the next topic of that name, or it comes after this.
@@ -127,7 +133,7 @@ impl Cleanings {
         }
         match ending {
             Some(Ending::CleanTo(offset)) => {
-                tracking.checkpoints.insert(key, offset);
+                tracking.checkpoints.insert(key, offset.min(cut_to));
                 self.tell(self.save(&mut tracking));
             }
             Some(Ending::Uncleanable(until)) => _ = tracking.uncleanable.insert(key, until),
@@ -147,6 +153,18 @@ impl Cleanings {
             && !self.space.note(&error)
         {
             tracing::error!(path = %self.checkpoint_path.display(), %error, "checkpoint of compaction not written");
+        }
+    }
+
+    /// The log ends at `log_end` now, as it was cut off: it is clean up to there at most, and what comes behind that is dirty.
+    pub fn cut_off(&self, key: &TopicPartition, log_end: i64) {
+        let mut tracking = self.tracking.lock();
+        if let Some(cleaning) = tracking.in_progress.get_mut(key) {
+            cleaning.cut_to = cleaning.cut_to.min(log_end);
+        }
+        if let Some(checkpoint) = tracking.checkpoints.get_mut(key).filter(|checkpoint| **checkpoint > log_end) {
+            *checkpoint = log_end;
+            self.tell(self.save(&mut tracking));
         }
     }
 
@@ -177,7 +195,7 @@ impl Cleanings {
             self.stop.notify_all();
         }
         let mut tracking = self.tracking.lock();
-        while tracking.in_progress.get(key) == Some(&topic_id) {
+        while tracking.in_progress.get(key).is_some_and(|cleaning| cleaning.topic_id == topic_id) {
             self.left.wait(&mut tracking);
         }
     }

@@ -13,8 +13,10 @@ use bytes::Bytes;
 use fullbore_rules::replica::epochs::{EpochEnd, Position, truncation};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::{BatchView, batches};
+use parking_lot::MutexGuard;
 
 use super::Replica;
+use super::checkpoints::Checkpointed;
 use super::state::{LogState, ReplicaState};
 use crate::config::TopicConfig;
 use crate::log::Log;
@@ -171,6 +173,7 @@ impl Replica {
         cut: impl FnOnce(&mut Log, i64, &TopicConfig) -> io::Result<Option<i64>>,
     ) -> Result<Option<i64>, FollowError> {
         let failed = |error| FollowError::Append(AppendError::from(StorageError::io(self.dir().as_ref(), error)));
+        let _no_names_change = self.hold_names();
         let mut state = self.lock();
         self.log_to_write(&mut state).map_err(AppendError::from)?;
         state.replica.check_following(leader_epoch).map_err(FollowError::Role)?;
@@ -188,9 +191,15 @@ impl Replica {
         state.mark_if_broken(&self.log_dir.flusher.failures);
         state.replica.truncated(log_end);
         drop(state);
+        self.log_dir.cleanings.cut_off(&self.key(), log_end);
         let done = done.map_err(failed)?;
         self.tell_of_cut()?;
         Ok(done)
+    }
+
+    /// Until this is dropped no cleaned segments take the place of others. To be taken before the state is locked.
+    pub(crate) fn hold_names(&self) -> MutexGuard<'_, ()> {
+        self.renaming.lock()
     }
 
     /// Has the checkpoints say no more than what is left by a cut that they do not know of: of what is appended after it, they would say that

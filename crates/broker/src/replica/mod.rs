@@ -10,7 +10,7 @@
 //! What a replica is not: open. It costs a few hundred bytes until it is first used; then its folder is read, and a folder
 //! and files are made when something is to be written.
 //!
-//! Lock: `state` owns everything that changes. Fetches read files without it.
+//! Lock: `state` owns everything that changes. Fetches read files without it. `renaming` comes before it.
 //!
 //! Invariant: a batch is answered only when it is whole in the log at its offset, and as far as the answer promises on the disk
 //! and on other replicas.
@@ -74,6 +74,9 @@ pub struct Replica {
     registered: RwLock<Arc<PartitionRegistration>>,
     has_news: AtomicBool,
     state: Mutex<ReplicaState>,
+    /// Held, from before the state, while files of the log get other names without the state's lock, and while the log is cut off: what it
+    /// has after that may be in files of the same names.
+    renaming: Mutex<()>,
     /// Told when the state is not that of opening any more.
     opening_ended: Condvar,
     /// As the state says, for who must not wait for its lock.
@@ -128,6 +131,7 @@ impl Replica {
             is_open: AtomicBool::new(false),
             being_made: AtomicBool::new(false),
             state: Mutex::new(state),
+            renaming: Mutex::default(),
             opening_ended: Condvar::new(),
             has_untold_cut: AtomicBool::new(false),
             asked: OpeningMarks::default(),

@@ -242,7 +242,10 @@ impl Replica {
             return Ok(None);
         }
         let known = Known { may_have_gaps: self.registered().replicas.len() > 1, ..known };
-        Log::open_unless(stop, &dir, known, now_ms(), &self.config()).map(Some)
+        let log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
+        // A kill may have come right after it was cut off.
+        self.log_dir.cleanings.cut_off(&self.key(), log.log_end());
+        Ok(Some(log))
     }
 
     /// Makes the folder, and in it an empty log.

@@ -354,6 +354,18 @@ fn checkpoints_that_could_not_be_written_after_a_cut_are_written_before_anything
     assert_eq!(follower.offsets().expect("open").log_end, 100);
 }
 
+#[test]
+fn a_log_that_was_cut_off_is_not_called_clean_past_its_end() {
+    let mut cluster = Cluster::new(2, |_| {});
+    (0..8).for_each(|_| drop(cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended")));
+    cluster.catch_up(2);
+    let file = cluster.of(2).folder.dir.join("cleaner-offset-checkpoint");
+    std::fs::write(&file, format!("0\n1\n{TOPIC} 0 7\n")).expect("written");
+    cluster.restart(2, true);
+    cluster.partition(2).begin_anew_at(0, 5).expect("begun anew");
+    assert_eq!(std::fs::read_to_string(&file).expect("read"), format!("0\n1\n{TOPIC} 0 5\n"));
+}
+
 fn bytes_of(records: fullbore_wire::Records) -> Vec<u8> {
     use std::os::unix::fs::FileExt;
     match records {

@@ -2,7 +2,7 @@
 //!
 //! Which names say how far it has come is told in [`crate::log::cleaner::swap`]. The partition is locked while the list of
 //! segments changes, which is no I/O, and while the new files get their last names; not while the old ones, of which there may
-//! be hundreds, are renamed.
+//! be hundreds, are renamed. The log is not cut off meanwhile: it could go on in files of the old ones' names.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,7 @@ pub fn replace(
         cleaned.into_iter().for_each(Segment::discard);
         return Err(error.into());
     }
+    let _no_cut = partition.hold_names();
     let bases: Vec<i64> = cleaned.iter().map(|segment| segment.base_offset).collect();
     let old = match exchange(partition, cleaned, sources, cuts) {
         Ok(old) => old,

@@ -7,6 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fullbore_wire::batch::{BatchBuilder, Compression, RecordIter, Stamp, batches};
@@ -17,6 +19,7 @@ use crate::log::cleaner::error::CleanError;
 use crate::log::steps::watch;
 use crate::partitions::{Acks, LogSettings, Origin, Partitions, Replica, led_by};
 use crate::replica::checkpoints::Checkpointed;
+use crate::replica::cleanings::Ending;
 use crate::replica::state::LogState;
 use crate::validation::ValidBatch;
 
@@ -189,11 +192,12 @@ fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
 }
 
 /// Cuts the whole log off and writes it again, with the same keys and sizes and other values, by a thread whose steps nobody looks at.
-fn write_again(partition: &Arc<Replica>) -> Rows {
+fn write_again(partition: &Arc<Replica>) -> JoinHandle<Rows> {
     let partition = Arc::clone(partition);
-    let written = std::thread::spawn(move || {
+    std::thread::spawn(move || {
         let config = settings().1;
         let mut rows = Rows::new();
+        let _no_names_change = partition.hold_names();
         let mut state = partition.lock_as_it_is();
         let LogState::Open(log) = &mut state.log else { panic!("it is open") };
         log.truncate_to(0, NOW, &config).expect("cut off");
@@ -209,8 +213,7 @@ fn write_again(partition: &Arc<Replica>) -> Rows {
             log.append(&ValidBatch::unchecked(&bytes), 0, NOW, &config).expect("appended");
         }
         rows
-    });
-    written.join().expect("no panic")
+    })
 }
 
 #[test]
@@ -227,13 +230,40 @@ fn a_log_cut_off_and_written_again_while_it_is_cleaned_keeps_what_is_new() {
             name.ends_with(".log.cleaned") && len.is_ok_and(|len| len > 0)
         };
         if rows.borrow().is_none() && names_left(&dir).iter().any(is_read) {
-            *rows.borrow_mut() = Some(write_again(&of));
+            *rows.borrow_mut() = Some(write_again(&of).join().expect("no panic"));
         }
     };
     assert!(watch(look, || logs.clean_dirtiest(NOW)));
     let written = again.take().expect("it was cut off meanwhile");
     assert_eq!(read(&partition), written, "nothing of it was cleaned");
     assert_eq!(names_left(folder.path()), Vec::<String>::new());
+}
+
+#[test]
+fn a_log_cut_off_while_cleaned_segments_take_their_place_keeps_what_is_new() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (logs, partition) = open(folder.path(), 1500);
+    fill(&partition);
+    let again = Rc::new(RefCell::new(None));
+    let (dir, of, writes) = (folder.path().to_owned(), Arc::clone(&partition), Rc::clone(&again));
+    let look = move || {
+        let is_old = |name: &String| name.ends_with(".log.deleted");
+        if writes.borrow().is_none() && names_in(&dir).iter().any(is_old) {
+            let writes_again = write_again(&of);
+            // It ends only where nothing keeps it from cutting the log off in the middle of this.
+            let until = Instant::now() + Duration::from_millis(300);
+            while !writes_again.is_finished() && Instant::now() < until {
+                sleep(Duration::from_millis(5));
+            }
+            *writes.borrow_mut() = Some(writes_again);
+        }
+    };
+    assert!(watch(look, || logs.clean_dirtiest(NOW)));
+    let written = again.take().expect("it was cut off meanwhile").join().expect("no panic");
+    assert_eq!(read(&partition), written);
+    drop((logs, partition));
+    let (_logs, partition) = open(folder.path(), 1500);
+    assert_eq!(read(&partition), written, "after a restart");
 }
 
 #[test]
@@ -262,9 +292,39 @@ fn what_became_of_a_deleted_topic_is_not_said_of_the_next_of_its_name() {
     }
 }
 
+#[test]
+fn a_log_is_clean_no_further_than_it_was_cut_off() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (logs, partition) = open(folder.path(), 1500);
+    let end = fill(&partition).len() as i64;
+    assert!(logs.clean_dirtiest(NOW));
+    let (cleanings, key) = (logs.cleaner.cleanings(), partition.key());
+    let clean_to = cleanings.checkpoint_if_free(&key).flatten().expect("it is clean up to there");
+    cleanings.cut_off(&key, clean_to);
+    assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to)));
+    cleanings.cut_off(&key, clean_to - 1);
+    assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to - 1)));
+    // The same of one that is being cleaned.
+    assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
+    cleanings.cut_off(&key, 3);
+    cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end)));
+    assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(3)));
+    // A kill between the cut and the file that says so.
+    assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
+    cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end + 1)));
+    drop((logs, partition));
+    let (logs, partition) = open(folder.path(), 1500);
+    read(&partition);
+    assert_eq!(logs.cleaner.cleanings().checkpoint_if_free(&key), Some(Some(end)));
+}
+
+/// Files of the partition.
+fn names_in(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir.join("t-0")).expect("listed").map(|entry| entry.expect("listed").file_name());
+    names.map(|name| name.into_string().expect("text")).collect()
+}
+
 /// Files of an unfinished cleaning.
 fn names_left(dir: &Path) -> Vec<String> {
-    let names = fs::read_dir(dir.join("t-0")).expect("listed").map(|entry| entry.expect("listed").file_name());
-    let names = names.map(|name| name.into_string().expect("text"));
-    names.filter(|name| name.ends_with(".cleaned") || name.ends_with(".swap")).collect()
+    names_in(dir).into_iter().filter(|name| name.ends_with(".cleaned") || name.ends_with(".swap")).collect()
 }
