@@ -68,17 +68,26 @@ pub fn bytes_of(frame: &Frame) -> Vec<u8> {
 }
 
 fn open(addr: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(addr).expect("the broker accepts connections");
-    stream.set_nodelay(true).expect("a connected socket");
-    stream.set_read_timeout(Some(ANSWER_MAX)).expect("a connected socket");
-    stream.set_write_timeout(Some(ANSWER_MAX)).expect("a connected socket");
-    stream
+    try_open(addr).expect("the broker accepts connections")
+}
+
+fn try_open(addr: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect(addr)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(ANSWER_MAX))?;
+    stream.set_write_timeout(Some(ANSWER_MAX))?;
+    Ok(stream)
 }
 
 impl Client {
     /// Connects.
     pub fn connect(addr: SocketAddr) -> Client {
         Client { stream: Stream::Plain(open(addr)), next_correlation_id: 0 }
+    }
+
+    /// Connects to a broker that may be gone.
+    pub fn try_connect(addr: SocketAddr) -> std::io::Result<Client> {
+        Ok(Client { stream: Stream::Plain(try_open(addr)?), next_correlation_id: 0 })
     }
 
     /// Connects to an SSL listener; the handshake is done when this returns, as far as the client is concerned.
@@ -142,6 +151,12 @@ impl Client {
     pub fn try_receive<R: Request>(&mut self, version: i16) -> Option<(i32, R::Response)> {
         let frame = self.receive_frame()?;
         Some(decode_response::<R>(frame, version).expect("a response of this version"))
+    }
+
+    /// Sends to a broker that may be gone, and waits for its answer.
+    pub fn try_call<R: Request>(&mut self, request: &R, version: i16) -> Option<R::Response> {
+        self.try_send(request, version).ok()?;
+        Some(self.try_receive::<R>(version)?.1)
     }
 
     /// Sends and waits for the answer.

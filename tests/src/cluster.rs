@@ -148,6 +148,11 @@ impl Cluster {
         &mut self.brokers[usize::try_from(id - 1).expect("ids begin with 1")]
     }
 
+    /// The ids of its brokers, started or not.
+    pub fn ids(&self) -> impl Iterator<Item = i32> + use<> {
+        (1..).take(self.brokers.len())
+    }
+
     /// The database.
     pub fn postgres(&self) -> &PostgresServer {
         &self.plan.postgres

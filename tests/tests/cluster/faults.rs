@@ -1,11 +1,15 @@
 //! What befalls a cluster while records go out: kills, restarts, frozen brokers.
 
 use crate::records::{Load, logs_are_equal, produced_while};
-use fullbore_tests::Cluster;
+use fullbore_tests::{Cluster, wait_until};
+use std::time::Duration;
 
 pub const TOPIC: &str = "befallen";
 pub const PARTITIONS: i32 = 3;
 pub const ALL: [i32; 3] = [1, 2, 3];
+const SOON: Duration = Duration::from_secs(30);
+/// Bytes by which the memory of a process differs from one round to the next.
+const MEMORY_SPREAD: u64 = 8 << 20;
 
 /// Three brokers with these settings, and a topic that goes on with two of them.
 pub fn cluster(sets: &[&str]) -> Cluster {
@@ -62,4 +66,28 @@ fn a_rolling_restart_costs_no_record() {
         cluster.broker(id).stop();
         cluster.broker(id).restart();
     });
+}
+
+#[test]
+fn what_befell_others_leaves_nothing_with_a_broker_that_stayed() {
+    let mut cluster = Cluster::start(3, &[]);
+    let descriptors = cluster.broker(1).descriptors();
+    let mut memory_max = u64::MAX;
+    for _ in 0..3 {
+        cluster = with_topic(cluster);
+        produced_while(&mut cluster, TOPIC, |cluster, load| {
+            for id in [2, 3] {
+                cluster.broker(id).kill();
+                cluster.wait_for_isr(1, TOPIC, 2);
+                load.goes_on();
+                cluster.broker(id).restart();
+                cluster.wait_for_isr(1, TOPIC, 3);
+            }
+        });
+        cluster.run(&["topics", "delete", "--topic", TOPIC]);
+        wait_until("it has closed what it opened", SOON, || cluster.broker(1).descriptors() <= descriptors);
+        wait_until("its memory is what it was", SOON, || cluster.broker(1).rss() <= memory_max);
+        // What the first round has shown it, it knows from then on.
+        memory_max = memory_max.min(cluster.broker(1).rss() + MEMORY_SPREAD);
+    }
 }

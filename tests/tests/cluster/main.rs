@@ -8,6 +8,7 @@ mod faults;
 mod frozen;
 mod hunted;
 mod links;
+mod marks;
 mod power;
 mod records;
 mod refused;

@@ -1,5 +1,6 @@
 //! Records that go out while something befalls the cluster, and whether what clients saw of them is what was promised (`seen`).
 
+use crate::marks;
 use crate::seen::Seen;
 use fullbore_tests::{Acknowledged, Broker, Cluster};
 use std::path::PathBuf;
@@ -40,7 +41,13 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, befalls: impl FnOnce(&
     let mut producing = cluster.producing(topic);
     let load = Load { acknowledged: producing.acknowledged() };
     let is_over = AtomicBool::new(false);
-    let (sent, acknowledged) = std::thread::scope(|scope| {
+    let addresses: Vec<_> = cluster.ids().map(|id| (id, cluster.address(id))).collect();
+    let (sent, acknowledged, marks) = std::thread::scope(|scope| {
+        let watching = addresses.iter().map(|(id, address)| {
+            let is_over = &is_over;
+            scope.spawn(move || marks::watched(*id, *address, topic, is_over))
+        });
+        let watching: Vec<_> = watching.collect();
         let lines = scope.spawn(|| {
             let mut sent = Vec::new();
             // Those after the end show that everything goes on.
@@ -61,8 +68,11 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, befalls: impl FnOnce(&
         load.goes_on();
         befalls(cluster, &load);
         drop(ended);
-        lines.join().expect("every record was acknowledged")
+        let (sent, acknowledged) = lines.join().expect("every record was acknowledged");
+        let marks: Vec<_> = watching.into_iter().flat_map(|one| one.join().expect("it answers or closes")).collect();
+        (sent, acknowledged, marks)
     });
+    assert!(!marks.is_empty(), "somebody was asked while it led");
     let polled = consuming.finish(sent.len(), READABLE_MAX);
     let found = cluster.consume(topic);
     let leaders = cluster.partitions(1, topic);
@@ -71,7 +81,7 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, befalls: impl FnOnce(&
         fullbore_tests::Client::connect(cluster.address(led.leader_id)).list_offset(topic, of, LATEST).offset
     };
     let ends = leaders.iter().map(|of| (of.partition_index, end(of.partition_index))).collect();
-    let violations = Seen { sent, acknowledged, polled, found, ends }.violations();
+    let violations = Seen { sent, acknowledged, polled, found, ends, marks }.violations();
     assert!(violations.is_empty(), "{} violations: {:#?}", violations.len(), &violations[..violations.len().min(20)]);
 }
 

@@ -3,6 +3,7 @@
 //! One producer, idempotent, that numbers its records; one reader that ran all the time, and one that read everything afterwards.
 //! Invariant: nothing here asks a broker.
 
+use crate::marks::Marks;
 use fullbore_tests::Consumed;
 use std::collections::BTreeMap;
 
@@ -19,13 +20,23 @@ pub struct Seen {
     pub found: Vec<Consumed>,
     /// Where each partition ends.
     pub ends: BTreeMap<i32, i64>,
+    /// What each leader told, in order.
+    pub marks: Vec<Marks>,
 }
 
 impl Seen {
     /// A line for each promise that was broken.
     pub fn violations(&self) -> Vec<String> {
-        [self.lost(), self.untrue(), self.twice_or_out_of_order(), self.skipped(), self.differing(), self.miscounted()]
-            .concat()
+        [
+            self.lost(),
+            self.untrue(),
+            self.twice_or_out_of_order(),
+            self.skipped(),
+            self.differing(),
+            self.miscounted(),
+            self.gone_back(),
+        ]
+        .concat()
     }
 
     /// Every acknowledged record is at its place, with the same bytes; here all are acknowledged.
@@ -102,6 +113,16 @@ impl Seen {
             false => vec![format!("partitions end at {:?}, and have records: {counts:?}", self.ends)],
         }
     }
+
+    /// High watermark, last stable offset and log start never go back within a leader epoch.
+    fn gone_back(&self) -> Vec<String> {
+        let mut latest = BTreeMap::new();
+        let gone_back = self.marks.iter().filter_map(|marks| {
+            let before: Marks = latest.insert(marks.of, *marks)?;
+            marks.are_behind(&before).then(|| format!("{marks:?} was told after {before:?}"))
+        });
+        gone_back.collect()
+    }
 }
 
 /// 12 records in two partitions.
@@ -114,7 +135,10 @@ fn seen() -> Seen {
     };
     let found: Vec<Consumed> = (0..12).map(record).collect();
     let ends = BTreeMap::from([(0, 6), (1, 6)]);
-    Seen { acknowledged: (0..12).map(place).collect(), polled: found.clone(), found, sent, ends }
+    let told = |(of, high_watermark)| Marks { of, high_watermark, last_stable_offset: high_watermark, log_start: 1 };
+    // Another epoch may begin with less.
+    let marks = [((1, 0, 0), 4), ((1, 0, 0), 4), ((1, 0, 0), 6), ((2, 0, 1), 5)].map(told).to_vec();
+    Seen { acknowledged: (0..12).map(place).collect(), polled: found.clone(), found, sent, ends, marks }
 }
 
 #[test]
@@ -125,7 +149,7 @@ fn what_is_as_promised_breaks_nothing() {
 #[test]
 fn what_was_planted_is_caught() {
     type Plant = fn(&mut Seen);
-    let plants: [(&str, Plant); 10] = [
+    let plants: [(&str, Plant); 13] = [
         ("was acknowledged at", |seen| _ = seen.found.pop()),
         ("was acknowledged at", |seen| seen.acknowledged.swap(3, 5)),
         ("was not acknowledged", |seen| _ = seen.acknowledged.pop()),
@@ -139,6 +163,9 @@ fn what_was_planted_is_caught() {
         ("and 4 was next", |seen| seen.polled.swap(8, 10)),
         ("was read, and later", |seen| seen.polled[3].value = "1".to_owned()),
         ("partitions end at", |seen| seen.ends = BTreeMap::from([(0, 6), (1, 7)])),
+        ("was told after", |seen| seen.marks[2].high_watermark = 3),
+        ("was told after", |seen| seen.marks[1].last_stable_offset = 3),
+        ("was told after", |seen| seen.marks[2].log_start = 0),
     ];
     for (said, plant) in plants {
         let mut seen = seen();

@@ -1,0 +1,71 @@
+//! High watermark, last stable offset and log start, as leaders tell them while something befalls the cluster.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use fullbore_tests::{Client, FetchFrom, fetch_request};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
+
+const METADATA: i16 = 12;
+const FETCH: i16 = 12;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What a leader told in an epoch of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marks {
+    /// Broker, partition, leader epoch.
+    pub of: (i32, i32, i32),
+    pub high_watermark: i64,
+    pub last_stable_offset: i64,
+    pub log_start: i64,
+}
+
+impl Marks {
+    /// Whether something is less than it was.
+    pub fn are_behind(&self, before: &Marks) -> bool {
+        self.high_watermark < before.high_watermark
+            || self.last_stable_offset < before.last_stable_offset
+            || self.log_start < before.log_start
+    }
+}
+
+/// Asks the broker of this id for the marks of what it leads, again and again; what it told, in order. Connects anew where it is gone.
+pub fn watched(id: i32, address: SocketAddr, topic: &str, is_over: &AtomicBool) -> Vec<Marks> {
+    let mut told = Vec::new();
+    while !is_over.load(Ordering::Relaxed) {
+        if let Ok(mut client) = Client::try_connect(address) {
+            while !is_over.load(Ordering::Relaxed) && ask(&mut client, id, topic, &mut told).is_some() {
+                sleep(PAUSE);
+            }
+        }
+        sleep(PAUSE);
+    }
+    told
+}
+
+/// Asks once; `None` when the broker closed the connection.
+fn ask(client: &mut Client, id: i32, topic: &str, told: &mut Vec<Marks>) -> Option<()> {
+    let topics = vec![MetadataRequestTopic { name: Some(topic.into()), ..Default::default() }];
+    let request = MetadataRequest { topics: Some(topics), allow_auto_topic_creation: false, ..Default::default() };
+    let partitions = client.try_call(&request, METADATA)?.topics.remove(0).partitions;
+    for led in partitions.iter().filter(|of| of.leader_id == id) {
+        let mut request = fetch_request(&[FetchFrom { topic, partition: led.partition_index, offset: 0 }], 0, 0);
+        let from = &mut request.topics[0].partitions[0];
+        (from.current_leader_epoch, from.partition_max_bytes) = (led.leader_epoch, 1);
+        let answer = client.try_call(&request, FETCH)?.responses.remove(0).partitions.remove(0);
+        // Another epoch has begun meanwhile, or this broker does not lead yet.
+        if answer.error_code != ErrorCode::NONE {
+            continue;
+        }
+        told.push(Marks {
+            of: (id, led.partition_index, led.leader_epoch),
+            high_watermark: answer.high_watermark,
+            last_stable_offset: answer.last_stable_offset,
+            log_start: answer.log_start_offset,
+        });
+    }
+    Some(())
+}
