@@ -77,10 +77,10 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
         sender.broker.turns.fetch_add(1, Ordering::Relaxed);
         sender.active.append(&mut sender.broker.work.incoming.lock());
         sender.lanes.prune();
-        let overdue = sender.mind_overdue();
+        let look_again = sender.mind_overdue();
         sender.tell();
         if sender.active.is_empty() {
-            sender.rest(overdue).await;
+            sender.rest(look_again).await;
             continue;
         }
         if sender.lanes.open.is_empty() && !sender.connect().await {
@@ -90,7 +90,9 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
         let next = sender.fill().await;
         sender.look();
         let next = earlier(next, sender.grow());
-        sender.rest(earlier(next, overdue)).await;
+        // What has just left may be all that is in flight, and nothing else wake this task.
+        let look_again = look_again.or_else(|| sender.oldest().map(|sent_at| sent_at + OVERDUE));
+        sender.rest(earlier(next, look_again)).await;
     }
 }
 
@@ -111,12 +113,16 @@ impl Sender {
         }
     }
 
+    /// When the oldest request in flight was sent that may be given up: without idempotence its batches might be written twice, and wait for
+    /// the request's timeout.
+    fn oldest(&self) -> Option<Instant> {
+        self.lanes.oldest().filter(|_| self.core.limits.idempotent)
+    }
+
     /// Where an answer is overdue, asks who leads; and where that is another broker by now, gives the connections up, whose batches then go
-    /// there: this one may never answer. When to look again. Without idempotence they might be written twice, and wait for the
-    /// request's timeout.
+    /// there: this one may never answer. When to look again.
     fn mind_overdue(&mut self) -> Option<Instant> {
-        let oldest = self.lanes.oldest().filter(|_| self.core.limits.idempotent)?;
-        let now = Instant::now();
+        let (oldest, now) = (self.oldest()?, Instant::now());
         if now < oldest + OVERDUE {
             return Some(oldest + OVERDUE);
         }

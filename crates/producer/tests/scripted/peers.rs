@@ -234,3 +234,19 @@ async fn a_leader_that_hangs_is_left_once_another_broker_is_said_to_lead() {
     }
     assert_eq!([fake.values(0), fake.values(1)], [["0", "1"], ["0", "1"]]);
 }
+
+#[tokio::test]
+async fn a_leader_that_hangs_is_left_by_a_single_request_too() {
+    let fake = Fake::start(2, 1).await;
+    let settings = [("request.timeout.ms", "600000"), ("delivery.timeout.ms", "1200000")];
+    let producer = producer(&fake.bootstrap(), &settings);
+    fake.lock().leaders = vec![0];
+    in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
+    fake.silence(|broker, _| broker == 0);
+    let delivery = send(&producer, 0, b"1").await;
+    // Nothing else wakes the task of the broker once this has left.
+    fake.until("somebody else is asked", |state| state.connections[1] > 0).await;
+    (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1], 1);
+    in_time("what hung", delivery).await.unwrap();
+    assert_eq!(fake.values(0), ["0", "1"]);
+}
