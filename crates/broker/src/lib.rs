@@ -8,7 +8,7 @@ mod cold;
 pub mod config;
 pub mod control;
 mod coordinator;
-mod diskless;
+pub mod diskless;
 mod error;
 mod follow_image;
 pub mod groups;
