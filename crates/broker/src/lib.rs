@@ -8,6 +8,7 @@ mod cold;
 pub mod config;
 pub mod control;
 mod coordinator;
+pub mod diskless;
 mod error;
 mod follow_image;
 pub mod groups;

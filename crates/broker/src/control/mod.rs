@@ -51,7 +51,7 @@ use identity::Identity;
 use owner::{Asked, Failure, Owner, random_id};
 use postgres::{Beats, Server};
 use queue::Queue;
-use store::{Store, StoreError};
+use store::Store;
 
 pub use beat::{Beaten, PeerBeat};
 pub use change::DeletedTopic;
@@ -75,6 +75,8 @@ pub use resources::ConfiguredResource;
 #[cfg(test)]
 pub(crate) use sqlite::older;
 pub use sqlite::{KeptInDatabase, KeptOffset, StoredGroup};
+pub(crate) use sqlite::{failed as sqlite_failed, not_committed as sqlite_not_committed};
+pub(crate) use store::{CommitError, StoreError};
 pub(crate) use telling::{CHANGES, shown};
 
 /// A handle on the control plane, cheap to clone. When the last one is dropped, as with [`Control::close`], the thread finishes

@@ -1,6 +1,6 @@
 //! The decision of one commit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::batch::{DisklessPartitionId, ObjectBatch, ObjectId};
 use super::object::{CommitVerdict, FinishedObject, ObjectState, Refusal};
@@ -56,13 +56,16 @@ pub struct AppendedBatches {
 /// be written, they are to be read anew.
 pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> CommitDecision {
     let mut decided = CommitDecision::default();
-    let mut producers = HashMap::new();
+    let (mut producers, mut failed) = (HashMap::new(), HashSet::new());
     for object in objects {
         let verdicts = match &object.state {
-            ObjectState::Registered => append(coordinator, object, &mut decided, &mut producers),
+            ObjectState::Registered => append(coordinator, object, &mut decided, (&mut producers, &mut failed)),
             ObjectState::Live(runs) => object.batches.iter().map(|batch| again(coordinator, batch, runs)).collect(),
             ObjectState::Gone => vec![CommitVerdict::Refused(Refusal::ObjectGone); object.batches.len()],
         };
+        let batches = object.batches.iter().zip(&verdicts).filter(|(batch, _)| batch.stamp.is_idempotent());
+        let refused = batches.filter(|(_, verdict)| matches!(verdict, CommitVerdict::Refused(_)));
+        failed.extend(refused.map(|(batch, _)| (batch.partition, batch.stamp.producer_id)));
         decided.verdicts.push(verdicts);
     }
     decided
@@ -70,12 +73,15 @@ pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> 
 
 /// Where in [`CommitDecision::producers`] the row of a producer is.
 type ProducerRows = HashMap<(DisklessPartitionId, i64), usize>;
+/// Producers of which something was refused in this commit: what comes behind it is not appended, or one that is not known any more could begin
+/// with it.
+type FailedProducers = HashSet<(DisklessPartitionId, i64)>;
 
 fn append(
     coordinator: &mut Coordinator<'_>,
     object: &FinishedObject,
     decided: &mut CommitDecision,
-    rows: &mut ProducerRows,
+    (rows, failed): (&mut ProducerRows, &mut FailedProducers),
 ) -> Vec<CommitVerdict> {
     let (first_run, mut live_bytes) = (decided.runs.len(), 0);
     let mut verdicts = Vec::with_capacity(object.batches.len());
@@ -84,6 +90,10 @@ fn append(
             verdicts.push(CommitVerdict::Refused(Refusal::PartitionGone));
             continue;
         };
+        if failed.contains(&(batch.partition, batch.stamp.producer_id)) {
+            verdicts.push(CommitVerdict::Refused(Refusal::Behind));
+            continue;
+        }
         let verdict = match partition.check(&batch.stamp, coordinator.fresh_from) {
             sequence::Verdict::Append => {
                 let base_offset = partition.append(batch, coordinator.now_ms);
@@ -99,7 +109,12 @@ fn append(
             sequence::Verdict::Duplicate { base_offset, timestamp } => {
                 CommitVerdict::Duplicate { base_offset, timestamp }
             }
-            sequence::Verdict::Refuse(why) => CommitVerdict::Refused(Refusal::Sequence(why)),
+            sequence::Verdict::Refuse(why) => {
+                if batch.stamp.is_idempotent() {
+                    failed.insert((batch.partition, batch.stamp.producer_id));
+                }
+                CommitVerdict::Refused(Refusal::Sequence(why))
+            }
         };
         verdicts.push(verdict);
     }

@@ -54,6 +54,8 @@ pub enum Refusal {
     PartitionGone,
     /// Its object came too late, and is deleted: to be sent again.
     ObjectGone,
+    /// One before it of its producer is refused in the same commit: to be sent again behind that one.
+    Behind,
     /// It was refused when its object was committed, for a reason that holds no longer: to be sent again.
     Earlier,
 }

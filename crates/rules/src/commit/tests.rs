@@ -218,3 +218,17 @@ fn a_partition_says_what_the_rules_of_sequences_say() {
     assert_eq!(state.check(&stamp(7, 0, 2), NOBODY_FRESH), Sequence::Append);
     assert_eq!(state.check(&stamp(7, 2, 2), NOBODY_FRESH), Sequence::Refuse(SequenceRefusal::OutOfOrderSequence));
 }
+
+#[test]
+fn what_comes_behind_a_refused_batch_in_the_same_commit_is_not_taken_for_the_first_of_its_producer() {
+    let mut case = Case::new(2);
+    // Whoever was not heard of for long may begin anywhere where something was written.
+    assert_eq!(case.verdicts(1, &[batch(0, stamp(1, 0, 5)), batch(1, stamp(1, 0, 5))]), [appended(0), appended(0)]);
+    let late = FinishedObject { state: ObjectState::Gone, ..object(2, &[batch(0, stamp(7, 0, 5))]) };
+    let behind = object(3, &[batch(0, stamp(7, 5, 5)), batch(0, stamp(8, 3, 1)), batch(1, stamp(7, 5, 5))]);
+    let decided = case.commit(&[late, behind]);
+    let refused = CommitVerdict::Refused(Refusal::Behind);
+    assert_eq!(decided.verdicts[1], [refused, appended(5), appended(5)]);
+    let verdicts = case.verdicts(4, &[batch(0, stamp(8, 9, 1)), batch(0, stamp(8, 4, 1))]);
+    assert_eq!(verdicts, [OUT_OF_ORDER, refused]);
+}

@@ -29,6 +29,7 @@ use super::change::{Change, Version};
 use super::store::{Commit, CommitError, Progress, Store, StoreError, Transaction};
 use crate::space::Space;
 
+pub(crate) use error::{failed, not_committed};
 pub use open::FILE;
 
 pub use kept::{KeptInDatabase, KeptOffset, StoredGroup};

@@ -1,0 +1,81 @@
+//! Batches as they lie packed in one column: fixed widths, big endian.
+
+use fullbore_rules::commit::PackedBatch;
+use fullbore_rules::sequence::Stamp;
+
+use super::damaged;
+use crate::control::StoreError;
+
+/// Bytes of a batch of a run: size, offsets, largest timestamp.
+const RUN_BATCH: usize = 4 + 4 + 8;
+/// Bytes of a batch of a producer: epoch, first sequence, offsets, first offset, timestamp.
+const PRODUCER_BATCH: usize = 2 + 4 + 4 + 8 + 8;
+
+/// The batches of a run.
+pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(batches.len() * RUN_BATCH);
+    for batch in batches {
+        packed.extend(batch.size.to_be_bytes());
+        packed.extend(batch.record_count.to_be_bytes());
+        packed.extend(batch.max_timestamp.to_be_bytes());
+    }
+    packed
+}
+
+/// The batches of a run, of which there is at least one.
+pub fn unpack_run(packed: &[u8]) -> Result<Vec<PackedBatch>, StoreError> {
+    each(RUN_BATCH, packed, |batch| {
+        let (size, batch) = split(batch);
+        let (record_count, batch) = split(batch);
+        let (max_timestamp, _) = split(batch);
+        PackedBatch {
+            size: u32::from_be_bytes(size),
+            record_count: i32::from_be_bytes(record_count),
+            max_timestamp: i64::from_be_bytes(max_timestamp),
+        }
+    })
+}
+
+/// Stamp, first offset and timestamp of each.
+pub fn pack_producer(batches: &[(Stamp, i64, i64)]) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(batches.len() * PRODUCER_BATCH);
+    for (stamp, base_offset, timestamp) in batches {
+        packed.extend(stamp.producer_epoch.to_be_bytes());
+        packed.extend(stamp.base_sequence.to_be_bytes());
+        packed.extend(stamp.record_count.to_be_bytes());
+        packed.extend(base_offset.to_be_bytes());
+        packed.extend(timestamp.to_be_bytes());
+    }
+    packed
+}
+
+/// The same, of this producer.
+pub fn unpack_producer(producer_id: i64, packed: &[u8]) -> Result<Vec<(Stamp, i64, i64)>, StoreError> {
+    each(PRODUCER_BATCH, packed, |batch| {
+        let (producer_epoch, batch) = split(batch);
+        let (base_sequence, batch) = split(batch);
+        let (record_count, batch) = split(batch);
+        let (base_offset, batch) = split(batch);
+        let (timestamp, _) = split(batch);
+        let stamp = Stamp {
+            producer_id,
+            producer_epoch: i16::from_be_bytes(producer_epoch),
+            base_sequence: i32::from_be_bytes(base_sequence),
+            record_count: i32::from_be_bytes(record_count),
+        };
+        (stamp, i64::from_be_bytes(base_offset), i64::from_be_bytes(timestamp))
+    })
+}
+
+fn each<T>(width: usize, packed: &[u8], unpack: impl Fn(&[u8]) -> T) -> Result<Vec<T>, StoreError> {
+    if packed.is_empty() || !packed.len().is_multiple_of(width) {
+        return Err(damaged(format!("{} bytes are no batches of {width} each", packed.len())));
+    }
+    Ok(packed.chunks_exact(width).map(unpack).collect())
+}
+
+/// The next number's bytes, of those that [`each`] has found to be there.
+fn split<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
+    let (number, rest) = bytes.split_first_chunk().expect("the widths add up");
+    (*number, rest)
+}

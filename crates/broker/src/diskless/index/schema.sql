@@ -1,0 +1,44 @@
+-- The index of diskless partitions. Numbers are given once: of a table with AUTOINCREMENT none comes back.
+CREATE TABLE partitions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    topic_id BLOB NOT NULL,
+    partition_index INTEGER NOT NULL,
+    log_start INTEGER NOT NULL,
+    next_offset INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    max_timestamp INTEGER NOT NULL,
+    has_forgotten INTEGER NOT NULL,
+    UNIQUE (topic_id, partition_index)
+) STRICT;
+
+-- state: 0 registered, 1 live, 2 unused.
+CREATE TABLE objects (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    state INTEGER NOT NULL,
+    live_bytes INTEGER NOT NULL,
+    changed_ms INTEGER NOT NULL
+) STRICT;
+-- For who cleans: what is used is not in it.
+CREATE INDEX objects_to_clean ON objects (state, changed_ms) WHERE state <> 1;
+
+-- The adjacent batches of a partition in an object.
+CREATE TABLE runs (
+    partition INTEGER NOT NULL,
+    base_offset INTEGER NOT NULL,
+    object INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    max_timestamp_so_far INTEGER NOT NULL,
+    batches BLOB NOT NULL,
+    PRIMARY KEY (partition, base_offset)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX runs_of_object ON runs (object);
+
+-- What one commit has appended of one producer: never changed, and removed once it is of no interest.
+CREATE TABLE producers (
+    partition INTEGER NOT NULL,
+    base_offset INTEGER NOT NULL,
+    producer_id INTEGER NOT NULL,
+    written_ms INTEGER NOT NULL,
+    batches BLOB NOT NULL,
+    PRIMARY KEY (partition, base_offset)
+) STRICT, WITHOUT ROWID;

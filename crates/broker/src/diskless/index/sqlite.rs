@@ -1,0 +1,285 @@
+//! The index of one broker: a file of SQLite of its own, so that no change of the metadata waits for a commit of records.
+//!
+//! A commit that returned is on the disk (write-ahead log, `synchronous=FULL`).
+
+use std::path::Path;
+
+use fullbore_rules::commit::{AppendedBatches, BatchRun, DisklessPartitionId, ObjectId, ObjectState};
+use fullbore_wire::Uuid;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+
+use super::damaged;
+use super::packed::{pack_producer, pack_run, unpack_producer, unpack_run};
+use super::store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow};
+use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
+
+/// In the data folder.
+pub const FILE: &str = "diskless.db";
+const SCHEMA: &str = include_str!("schema.sql");
+const SCHEMA_VERSION: i64 = 1;
+/// Statements that are kept compiled.
+const STATEMENTS_MAX: usize = 32;
+/// `objects.state`.
+const REGISTERED: i64 = 0;
+const LIVE: i64 = 1;
+
+/// The open file.
+pub struct SqliteIndex {
+    connection: Connection,
+}
+
+impl SqliteIndex {
+    /// Opens the file of this folder, or makes it.
+    ///
+    /// # Errors
+    /// The disk, or what is in the file.
+    pub fn open(folder: &Path) -> Result<SqliteIndex, StoreError> {
+        let connection = connect(&folder.join(FILE)).map_err(|error| sqlite_failed(&error))?;
+        let index = SqliteIndex { connection };
+        let version: i64 = index
+            .connection
+            .pragma_query_value(None, "user_version", |row| row.get(0))
+            .map_err(|error| sqlite_failed(&error))?;
+        match version {
+            0 => index.make().map_err(|error| sqlite_failed(&error))?,
+            SCHEMA_VERSION => {}
+            other => {
+                return Err(StoreError::Failed(format!(
+                    "{FILE} has schema {other}, this Fullbore knows {SCHEMA_VERSION}"
+                )));
+            }
+        }
+        Ok(index)
+    }
+
+    fn make(&self) -> rusqlite::Result<()> {
+        self.connection
+            .execute_batch(&format!("BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT"))
+    }
+
+    /// Makes the partitions of a topic that has none; their numbers, in their order. Those that are there already keep theirs.
+    ///
+    /// # Errors
+    /// As of a commit.
+    pub fn create(&mut self, topic_id: Uuid, count: i32) -> Result<Vec<DisklessPartitionId>, CommitError> {
+        let made = self.in_transaction(|connection| {
+            let mut insert = connection.prepare_cached(
+                "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten)
+                 VALUES (?1, ?2, 0, 0, 0, -1, 0) ON CONFLICT DO NOTHING",
+            )?;
+            let mut find =
+                connection.prepare_cached("SELECT id FROM partitions WHERE topic_id = ?1 AND partition_index = ?2")?;
+            let mut ids = Vec::new();
+            for index in 0..count {
+                insert.execute(params![topic_id.0, index])?;
+                ids.push(find.query_row(params![topic_id.0, index], |row| row.get(0))?);
+            }
+            Ok(ids)
+        });
+        made.map_err(|error| sqlite_not_committed(&error))
+    }
+
+    /// Makes every write fail, as a disk would that refuses them, or lets it through again.
+    #[cfg(test)]
+    pub fn refuse_writes(&self, refuse: bool) {
+        self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
+    }
+
+    fn in_transaction<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        self.run("BEGIN IMMEDIATE")?;
+        let done = work(&self.connection).and_then(|done| self.run("COMMIT").map(|()| done));
+        if done.is_err() {
+            self.roll_back();
+        }
+        done
+    }
+
+    fn run(&self, statement: &str) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(statement)?.execute([]).map(drop)
+    }
+
+    /// A transaction that SQLite has ended itself is no error.
+    fn roll_back(&self) {
+        if !self.connection.is_autocommit()
+            && let Err(error) = self.run("ROLLBACK")
+        {
+            tracing::error!(%error, "a transaction of {FILE} is not undone");
+        }
+    }
+
+    fn look(&self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
+        let mut found = CommitFound::default();
+        for (id, known_to) in &question.partitions {
+            if let Some(row) = self.partition(*id).map_err(|error| sqlite_failed(&error))? {
+                found.partitions.push(row);
+                self.producers(*id, *known_to, &mut found.producers)?;
+            }
+        }
+        for id in &question.objects {
+            if let Some(state) = self.object(*id)? {
+                found.objects.insert(*id, state);
+            }
+        }
+        Ok(found)
+    }
+
+    fn partition(&self, id: DisklessPartitionId) -> rusqlite::Result<Option<PartitionRow>> {
+        let mut find = self.connection.prepare_cached(
+            "SELECT log_start, next_offset, bytes, max_timestamp, has_forgotten FROM partitions WHERE id = ?1",
+        )?;
+        let row = find.query_row([id], |row| {
+            Ok(PartitionRow {
+                id,
+                log_start: row.get(0)?,
+                next_offset: row.get(1)?,
+                bytes: row.get(2)?,
+                max_timestamp: row.get(3)?,
+                has_forgotten: row.get(4)?,
+            })
+        });
+        row.optional()
+    }
+
+    fn producers(
+        &self,
+        partition: DisklessPartitionId,
+        known_to: i64,
+        found: &mut Vec<ProducerRow>,
+    ) -> Result<(), StoreError> {
+        let failed = |error: rusqlite::Error| sqlite_failed(&error);
+        let mut find = self
+            .connection
+            .prepare_cached(
+                "SELECT producer_id, written_ms, batches FROM producers WHERE partition = ?1 AND base_offset >= ?2
+                 ORDER BY base_offset",
+            )
+            .map_err(failed)?;
+        let mut rows = find.query(params![partition, known_to]).map_err(failed)?;
+        while let Some(row) = rows.next().map_err(failed)? {
+            let producer_id = row.get(0).map_err(failed)?;
+            let packed = row.get_ref(2).map_err(failed)?;
+            let batches = unpack_producer(producer_id, packed.as_blob().map_err(|error| damaged(error.to_string()))?)?;
+            let written_ms = row.get(1).map_err(failed)?;
+            found.push(ProducerRow { batches: AppendedBatches { partition, producer_id, batches }, written_ms });
+        }
+        Ok(())
+    }
+
+    fn object(&self, id: ObjectId) -> Result<Option<ObjectState>, StoreError> {
+        let failed = |error: rusqlite::Error| sqlite_failed(&error);
+        let mut find = self.connection.prepare_cached("SELECT state FROM objects WHERE id = ?1").map_err(failed)?;
+        let state: Option<i64> = find.query_row([id], |row| row.get(0)).optional().map_err(failed)?;
+        Ok(match state {
+            None => None,
+            Some(REGISTERED) => Some(ObjectState::Registered),
+            Some(LIVE) => Some(ObjectState::Live(self.runs_of(id)?)),
+            Some(_) => Some(ObjectState::Gone),
+        })
+    }
+
+    pub(super) fn runs_of(&self, object: ObjectId) -> Result<Vec<BatchRun>, StoreError> {
+        let failed = |error: rusqlite::Error| sqlite_failed(&error);
+        let mut find = self
+            .connection
+            .prepare_cached(
+                "SELECT partition, base_offset, position, max_timestamp_so_far, batches FROM runs WHERE object = ?1
+                 ORDER BY position",
+            )
+            .map_err(failed)?;
+        let mut rows = find.query([object]).map_err(failed)?;
+        let mut runs = Vec::new();
+        while let Some(row) = rows.next().map_err(failed)? {
+            let packed = row.get_ref(4).map_err(failed)?;
+            runs.push(BatchRun {
+                partition: row.get(0).map_err(failed)?,
+                object,
+                base_offset: row.get(1).map_err(failed)?,
+                position: row.get(2).map_err(failed)?,
+                max_timestamp_so_far: row.get(3).map_err(failed)?,
+                batches: unpack_run(packed.as_blob().map_err(|error| damaged(error.to_string()))?)?,
+            });
+        }
+        Ok(runs)
+    }
+
+    fn write(&self, write: &CommitWrite) -> rusqlite::Result<()> {
+        let connection = &self.connection;
+        let mut partition = connection.prepare_cached(
+            "UPDATE partitions SET next_offset = ?2, bytes = ?3, max_timestamp = ?4, has_forgotten = ?5 WHERE id = ?1",
+        )?;
+        for row in &write.partitions {
+            partition.execute(params![row.id, row.next_offset, row.bytes, row.max_timestamp, row.has_forgotten])?;
+        }
+        let mut object = connection
+            .prepare_cached("UPDATE objects SET state = ?2, live_bytes = ?3, changed_ms = ?4 WHERE id = ?1")?;
+        for of in &write.decision.objects {
+            object.execute(params![of.id, LIVE, of.live_bytes, write.now_ms])?;
+        }
+        let mut run = connection.prepare_cached(
+            "INSERT INTO runs (partition, base_offset, object, position, max_timestamp_so_far, batches)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?;
+        for of in &write.decision.runs {
+            let packed = pack_run(&of.batches);
+            run.execute(params![
+                of.partition,
+                of.base_offset,
+                of.object,
+                of.position,
+                of.max_timestamp_so_far,
+                packed
+            ])?;
+        }
+        let mut producer = connection.prepare_cached(
+            "INSERT INTO producers (partition, base_offset, producer_id, written_ms, batches) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?;
+        for of in &write.decision.producers {
+            let Some((_, base_offset, _)) = of.batches.first() else { continue };
+            let packed = pack_producer(&of.batches);
+            producer.execute(params![of.partition, base_offset, of.producer_id, write.now_ms, packed])?;
+        }
+        self.run("COMMIT")
+    }
+}
+
+impl IndexStore for SqliteIndex {
+    fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
+        self.run("BEGIN IMMEDIATE").map_err(|error| sqlite_failed(&error))?;
+        let found = self.look(question);
+        if found.is_err() {
+            self.roll_back();
+        }
+        found
+    }
+
+    fn commit(&mut self, write: CommitWrite) -> Result<(), CommitError> {
+        let written = self.write(&write);
+        if written.is_err() {
+            self.roll_back();
+        }
+        written.map_err(|error| sqlite_not_committed(&error))
+    }
+
+    fn abandon(&mut self) {
+        self.roll_back();
+    }
+
+    fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+        let registered = self.in_transaction(|connection| {
+            let mut insert =
+                connection.prepare_cached("INSERT INTO objects (state, live_bytes, changed_ms) VALUES (?1, 0, ?2)")?;
+            let insert_one = |_| insert.execute(params![REGISTERED, now_ms]).map(|_| connection.last_insert_rowid());
+            (0..count).map(insert_one).collect()
+        });
+        registered.map_err(|error| sqlite_not_committed(&error))
+    }
+}
+
+fn connect(file: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(file, flags)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    Ok(connection)
+}

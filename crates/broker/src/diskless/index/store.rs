@@ -1,0 +1,103 @@
+//! What the index needs of a back end: what a commit is decided on, under locks, and the commit.
+//!
+//! A back end decides nothing. Its calls block.
+//!
+//! Invariants: between [`IndexStore::begin`] and its end nobody else commits to the same partitions, which are locked in the order of their
+//! ids; a commit that returned is on the disk.
+
+use std::collections::HashMap;
+
+use fullbore_rules::commit::{
+    AppendedBatches, CommitDecision, DisklessPartitionId, ObjectId, ObjectState, PartitionState,
+};
+
+use crate::control::{CommitError, StoreError};
+
+/// A back end of the index.
+pub trait IndexStore: Send {
+    /// Begins a transaction with these partitions locked, and reads what a commit to them is decided on. In one round trip where there is
+    /// one to be made.
+    ///
+    /// # Errors
+    /// There is no transaction then.
+    fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError>;
+
+    /// Writes what was decided, and ends the transaction. In one round trip, too.
+    ///
+    /// # Errors
+    /// [`CommitError::Unknown`] where it may have been written.
+    fn commit(&mut self, write: CommitWrite) -> Result<(), CommitError>;
+
+    /// Ends the transaction; nothing was written.
+    fn abandon(&mut self);
+
+    /// Numbers for objects that are about to be uploaded, given once.
+    ///
+    /// # Errors
+    /// None is registered, or that is not known; those are never used then.
+    fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
+}
+
+/// What a commit has to know.
+#[derive(Clone, Debug)]
+pub struct CommitQuestion {
+    /// Each with the offset up to which its producers' rows are known, in the order of their ids.
+    pub partitions: Vec<(DisklessPartitionId, i64)>,
+    pub objects: Vec<ObjectId>,
+}
+
+/// What it is decided on.
+#[derive(Clone, Debug, Default)]
+pub struct CommitFound {
+    /// Those of the partitions that there are.
+    pub partitions: Vec<PartitionRow>,
+    /// Rows past what was known, by partition in the order of their first offsets.
+    pub producers: Vec<ProducerRow>,
+    /// Those of the objects that there are.
+    pub objects: HashMap<ObjectId, ObjectState>,
+}
+
+/// What is written.
+#[derive(Clone, Debug)]
+pub struct CommitWrite {
+    /// As they are after the commit.
+    pub partitions: Vec<PartitionRow>,
+    pub decision: CommitDecision,
+    /// The wall clock in ms.
+    pub now_ms: i64,
+}
+
+/// A partition's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionRow {
+    pub id: DisklessPartitionId,
+    pub log_start: i64,
+    pub next_offset: i64,
+    pub bytes: i64,
+    /// In ms; -1 before the first batch.
+    pub max_timestamp: i64,
+    pub has_forgotten: bool,
+}
+
+impl PartitionRow {
+    /// That of a partition in this state.
+    pub fn of(id: DisklessPartitionId, state: &PartitionState) -> PartitionRow {
+        let &PartitionState { log_start, next_offset, bytes, max_timestamp, has_forgotten, .. } = state;
+        PartitionRow { id, log_start, next_offset, bytes, max_timestamp, has_forgotten }
+    }
+
+    /// Makes what is known of a partition, whose producers are up to date, what this row says.
+    pub fn put_into(self, state: &mut PartitionState) {
+        let PartitionRow { id: _, log_start, next_offset, bytes, max_timestamp, has_forgotten } = self;
+        (state.log_start, state.next_offset, state.bytes) = (log_start, next_offset, bytes);
+        (state.max_timestamp, state.has_forgotten) = (max_timestamp, has_forgotten || state.has_forgotten);
+    }
+}
+
+/// A row of what one commit has appended of one producer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProducerRow {
+    pub batches: AppendedBatches,
+    /// When, in ms of the wall clock, from which the producer's idleness counts.
+    pub written_ms: i64,
+}

@@ -1,0 +1,401 @@
+//! What is admitted and not yet answered, from the object that is being filled to the one that is being committed.
+//!
+//! An object is closed, uploaded and, once all before it are, committed; several are uploaded at once, and those at the head of the line that are
+//! finished are committed together, one commit at a time. What has been tried to be committed is asked for again as it was, until the
+//! outcome is known.
+//!
+//! Not here: time passes, bytes travel and commits are made elsewhere (`writer`); what a verdict is, is the coordinator's.
+//!
+//! Invariants: commits are in the order of closing; no batch is answered before its commit is known; of what was admitted behind a batch that
+//! failed nothing is committed that was not tried before.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fullbore_rules::commit::admission::{Admission, Known, PartitionAdmission, TicketId};
+use fullbore_rules::commit::rotation::{ActiveObject, Close, Rotation, RotationSettings};
+use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, PartitionState, Refusal};
+use fullbore_rules::sequence::Stamp;
+
+use super::index::UploadedObject;
+
+/// A batch as it came, whole and checked.
+#[derive(Clone, Debug)]
+pub struct NewBatch {
+    pub partition: DisklessPartitionId,
+    pub bytes: Bytes,
+    pub stamp: Stamp,
+    /// In ms.
+    pub max_timestamp: i64,
+}
+
+/// What became of an admitted batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has this offset, now or from before, and this timestamp if it is from before.
+    Committed { base_offset: i64, timestamp: Option<i64> },
+    /// The coordinator did not take it.
+    Refused(Refusal),
+    /// Its object did not come to be in the store.
+    NotUploaded,
+    /// One before it of its producer has failed. It is to be sent again after that one.
+    Dead,
+}
+
+/// An object that is closed, by its place in the line.
+#[derive(Clone, Debug)]
+pub struct ClosedObject {
+    pub number: u64,
+    /// Its bytes, one batch after the other.
+    pub parts: Vec<Bytes>,
+}
+
+#[derive(Debug)]
+struct Gathered {
+    ticket: TicketId,
+    batch: NewBatch,
+}
+
+#[derive(Debug)]
+struct InLine {
+    number: u64,
+    /// As they lie in the object.
+    batches: Vec<(TicketId, ObjectBatch)>,
+    bytes: usize,
+    upload: Upload,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Upload {
+    UnderWay,
+    Failed,
+    Done(ObjectId),
+    /// A commit was tried, or is.
+    Tried(ObjectId),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Line {
+    active: Vec<Gathered>,
+    active_bytes: usize,
+    first_at: Duration,
+    rotation: Rotation,
+    objects: VecDeque<InLine>,
+    admission: HashMap<DisklessPartitionId, PartitionAdmission>,
+    /// Of all that is not answered.
+    bytes: usize,
+    next_ticket: TicketId,
+    next_number: u64,
+    /// Objects of the commit that is under way.
+    in_commit: usize,
+}
+
+impl Line {
+    /// Nothing was admitted.
+    pub fn new(settings: RotationSettings) -> Line {
+        Line {
+            active: Vec::new(),
+            active_bytes: 0,
+            first_at: Duration::ZERO,
+            rotation: Rotation::new(settings),
+            objects: VecDeque::new(),
+            admission: HashMap::new(),
+            bytes: 0,
+            next_ticket: 0,
+            next_number: 0,
+            in_commit: 0,
+        }
+    }
+
+    /// Bytes that are admitted and not answered.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What to do with a batch of this partition, of which `committed` is known; see [`PartitionAdmission::check`].
+    pub fn check(
+        &self,
+        partition: DisklessPartitionId,
+        stamp: &Stamp,
+        committed: &PartitionState,
+        (fresh_from, known): (i64, Known),
+    ) -> Admission {
+        let nothing = PartitionAdmission::default();
+        self.admission.get(&partition).unwrap_or(&nothing).check(stamp, committed, fresh_from, known)
+    }
+
+    /// Takes a batch that [`Line::check`] lets in.
+    pub fn admit(&mut self, batch: NewBatch, now: Duration) -> TicketId {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.admission.entry(batch.partition).or_default().admitted(&batch.stamp, ticket);
+        if self.active.is_empty() {
+            self.first_at = now;
+        }
+        self.active_bytes += batch.bytes.len();
+        self.bytes += batch.bytes.len();
+        self.active.push(Gathered { ticket, batch });
+        ticket
+    }
+
+    /// When the object that is being filled is to be closed; `None` while there is nothing in it.
+    pub fn due(&self, now: Duration) -> Option<Close> {
+        let active = ActiveObject { bytes: self.active_bytes, first_at: self.first_at };
+        let uploads = self.objects.iter().filter(|object| object.upload == Upload::UnderWay).count();
+        (!self.active.is_empty()).then(|| self.rotation.close(active, uploads, now))
+    }
+
+    /// Closes it.
+    pub fn close(&mut self, now: Duration) -> ClosedObject {
+        self.rotation.closed(now);
+        let mut gathered = std::mem::take(&mut self.active);
+        // Those of a partition stay in the order of their admission.
+        gathered.sort_by_key(|gathered| gathered.batch.partition);
+        let number = self.next_number;
+        self.next_number += 1;
+        let (mut position, mut batches, mut parts) = (0, Vec::new(), Vec::new());
+        for Gathered { ticket, batch: NewBatch { partition, bytes, stamp, max_timestamp } } in gathered {
+            // No object is larger than a request, which has a length of 31 bits.
+            let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            batches.push((ticket, ObjectBatch { partition, position, size, stamp, max_timestamp }));
+            position += size;
+            parts.push(bytes);
+        }
+        let bytes = std::mem::take(&mut self.active_bytes);
+        self.objects.push_back(InLine { number, batches, bytes, upload: Upload::UnderWay });
+        ClosedObject { number, parts }
+    }
+
+    /// The object of this number is in the store, or will not be.
+    pub fn uploaded(&mut self, number: u64, upload: Result<ObjectId, ()>) {
+        let object = self.objects.iter_mut().find(|object| object.number == number);
+        if let Some(object) = object.filter(|object| object.upload == Upload::UnderWay) {
+            object.upload = upload.map_or(Upload::Failed, Upload::Done);
+        }
+    }
+
+    /// What is to be committed next, unless a commit is under way; and what has failed before it.
+    pub fn next_commit(&mut self) -> (Vec<UploadedObject>, Vec<(TicketId, Outcome)>) {
+        let (mut commit, mut outcomes) = (Vec::new(), Vec::new());
+        if self.in_commit > 0 {
+            return (commit, outcomes);
+        }
+        while let Some(object) = self.objects.get(self.in_commit) {
+            let id = match object.upload {
+                Upload::UnderWay => break,
+                Upload::Failed if self.in_commit > 0 => break,
+                Upload::Failed => {
+                    self.fail_first(&mut outcomes);
+                    continue;
+                }
+                Upload::Tried(id) => id,
+                Upload::Done(id) => {
+                    self.forget_dead(self.in_commit);
+                    id
+                }
+            };
+            let object = &mut self.objects[self.in_commit];
+            if object.batches.is_empty() {
+                let bytes = object.bytes;
+                self.bytes -= bytes;
+                self.objects.remove(self.in_commit);
+                continue;
+            }
+            object.upload = Upload::Tried(id);
+            commit.push(UploadedObject { id, batches: object.batches.iter().map(|(_, batch)| *batch).collect() });
+            self.in_commit += 1;
+        }
+        (commit, outcomes)
+    }
+
+    /// The commit is made; what became of each batch of each object.
+    pub fn committed(&mut self, verdicts: &[Vec<CommitVerdict>]) -> Vec<(TicketId, Outcome)> {
+        let mut outcomes = Vec::new();
+        let objects: Vec<InLine> = self.objects.drain(..std::mem::take(&mut self.in_commit)).collect();
+        let answered = objects.iter().zip(verdicts).flat_map(|(object, of)| object.batches.iter().zip(of));
+        let mut dead = Vec::new();
+        for ((ticket, batch), verdict) in answered {
+            let admission = self.admission.entry(batch.partition).or_default();
+            let outcome = match *verdict {
+                CommitVerdict::Appended { base_offset } => Outcome::Committed { base_offset, timestamp: None },
+                CommitVerdict::Duplicate { base_offset, timestamp } => {
+                    Outcome::Committed { base_offset, timestamp: Some(timestamp) }
+                }
+                CommitVerdict::Refused(why) => Outcome::Refused(why),
+            };
+            match outcome {
+                Outcome::Refused(_) => dead.extend(admission.failed(&batch.stamp, *ticket)),
+                _ => admission.committed(&batch.stamp, *ticket),
+            }
+            outcomes.push((*ticket, outcome));
+        }
+        self.bytes -= objects.iter().map(|object| object.bytes).sum::<usize>();
+        // Those of the commit have their own verdicts.
+        dead.retain(|dead| outcomes.iter().all(|(ticket, _)| ticket != dead));
+        self.drop_dead(&dead, &mut outcomes);
+        self.admission.retain(|_, admission| !admission.is_empty());
+        outcomes
+    }
+
+    /// Whether the commit was made is not known: the same is asked for again.
+    pub fn commit_unknown(&mut self) {
+        self.in_commit = 0;
+    }
+
+    /// The first object failed to be uploaded.
+    fn fail_first(&mut self, outcomes: &mut Vec<(TicketId, Outcome)>) {
+        let Some(object) = self.objects.pop_front() else { return };
+        self.bytes -= object.bytes;
+        let mut dead = Vec::new();
+        for (ticket, batch) in &object.batches {
+            let admission = self.admission.entry(batch.partition).or_default();
+            if admission.is_pending(&batch.stamp, *ticket) || !batch.stamp.is_idempotent() {
+                dead.extend(admission.failed(&batch.stamp, *ticket));
+                outcomes.push((*ticket, Outcome::NotUploaded));
+            } else if dead.contains(ticket) {
+                outcomes.push((*ticket, Outcome::NotUploaded));
+                dead.retain(|of| of != ticket);
+            }
+        }
+        self.drop_dead(&dead, outcomes);
+        self.admission.retain(|_, admission| !admission.is_empty());
+    }
+
+    /// Answers batches that are dead. Those that are being filled into an object are not put into it.
+    fn drop_dead(&mut self, dead: &[TicketId], outcomes: &mut Vec<(TicketId, Outcome)>) {
+        outcomes.extend(dead.iter().map(|ticket| (*ticket, Outcome::Dead)));
+        let mut freed = 0;
+        self.active.retain(|gathered| {
+            let stays = !dead.contains(&gathered.ticket);
+            freed += if stays { 0 } else { gathered.batch.bytes.len() };
+            stays
+        });
+        self.active_bytes -= freed;
+        self.bytes -= freed;
+    }
+
+    /// Takes batches out of an object, no commit of which was tried, that died since it was closed.
+    fn forget_dead(&mut self, at: usize) {
+        let admission = &self.admission;
+        self.objects[at].batches.retain(|(ticket, batch)| {
+            let of_partition = admission.get(&batch.partition);
+            !batch.stamp.is_idempotent() || of_partition.is_some_and(|of| of.is_pending(&batch.stamp, *ticket))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_rules::sequence::NO_PRODUCER_ID;
+
+    use super::*;
+
+    const AT: Duration = Duration::from_secs(1);
+
+    fn line() -> Line {
+        let settings = RotationSettings {
+            bytes_max: 1000,
+            interval: Duration::from_millis(250),
+            slots: 8,
+            early_puts_per_second: 0,
+        };
+        Line::new(settings)
+    }
+
+    fn batch(partition: DisklessPartitionId, producer_id: i64, base_sequence: i32) -> NewBatch {
+        let stamp = Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 1 };
+        NewBatch { partition, bytes: Bytes::from(vec![producer_id as u8; 10]), stamp, max_timestamp: 0 }
+    }
+
+    /// Admits them, and closes their object.
+    fn closed(line: &mut Line, batches: Vec<NewBatch>) -> (ClosedObject, Vec<TicketId>) {
+        let tickets = batches.into_iter().map(|batch| line.admit(batch, AT)).collect();
+        (line.close(AT), tickets)
+    }
+
+    fn appended(base_offset: i64) -> CommitVerdict {
+        CommitVerdict::Appended { base_offset }
+    }
+
+    fn committed(base_offset: i64) -> Outcome {
+        Outcome::Committed { base_offset, timestamp: None }
+    }
+
+    #[test]
+    fn an_object_is_in_the_order_of_its_partitions_and_commits_in_that_of_closing() {
+        let mut line = line();
+        let (first, tickets) = closed(&mut line, vec![batch(2, 7, 0), batch(1, 8, 0), batch(2, 7, 1)]);
+        let (second, later) = closed(&mut line, vec![batch(2, 7, 2)]);
+        assert_eq!(first.parts.concat(), [[8; 10], [7; 10], [7; 10]].concat());
+        line.uploaded(second.number, Ok(102));
+        assert!(line.next_commit().0.is_empty(), "the first is not in the store");
+        line.uploaded(first.number, Ok(101));
+        let (commit, failed) = line.next_commit();
+        assert_eq!((commit[0].id, commit[1].id, failed), (101, 102, vec![]));
+        assert_eq!(commit[0].batches.iter().map(|batch| batch.position).collect::<Vec<_>>(), [0, 10, 20]);
+        assert!(line.next_commit().0.is_empty(), "one at a time");
+        let verdicts = [vec![appended(5), appended(0), appended(1)], vec![appended(2)]];
+        let outcomes = line.committed(&verdicts);
+        let expected = [(tickets[1], 5), (tickets[0], 0), (tickets[2], 1), (later[0], 2)];
+        assert_eq!(outcomes, expected.map(|(ticket, offset)| (ticket, committed(offset))));
+        assert_eq!((line.bytes(), line.admission.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_was_tried_is_asked_for_again_as_it_was() {
+        let mut line = line();
+        let (first, _) = closed(&mut line, vec![batch(1, 7, 0)]);
+        line.uploaded(first.number, Ok(101));
+        let (commit, _) = line.next_commit();
+        line.commit_unknown();
+        let (second, _) = closed(&mut line, vec![batch(1, 7, 1)]);
+        line.uploaded(second.number, Ok(102));
+        let (again, _) = line.next_commit();
+        assert_eq!((again[0].id, &again[0].batches, again[1].id), (101, &commit[0].batches, 102));
+    }
+
+    #[test]
+    fn what_comes_behind_a_batch_that_failed_is_dead_wherever_it_is() {
+        let mut line = line();
+        let (first, of_first) = closed(&mut line, vec![batch(1, 7, 0), batch(1, 8, 0)]);
+        let (second, of_second) = closed(&mut line, vec![batch(1, 7, 1), batch(1, 8, 1), batch(2, 7, 0)]);
+        let filled = [line.admit(batch(1, 7, 2), AT), line.admit(batch(1, 8, 2), AT)];
+        line.uploaded(first.number, Ok(101));
+        line.next_commit();
+        let refused = CommitVerdict::Refused(Refusal::PartitionGone);
+        let outcomes = line.committed(&[vec![refused, appended(0)]]);
+        let dead = [(of_second[0], Outcome::Dead), (filled[0], Outcome::Dead)];
+        let own = [(of_first[0], Outcome::Refused(Refusal::PartitionGone)), (of_first[1], committed(0))];
+        assert_eq!(outcomes, [own, dead].concat());
+        line.uploaded(second.number, Ok(102));
+        let (commit, _) = line.next_commit();
+        let left: Vec<_> = commit[0].batches.iter().map(|batch| (batch.partition, batch.stamp.producer_id)).collect();
+        assert_eq!(left, [(1, 8), (2, 7)], "without the dead");
+        assert_eq!(line.close(AT).parts.len(), 1);
+        // It is sent again, behind nothing.
+        let committed = PartitionState::new(5);
+        assert_eq!(line.check(1, &batch(1, 7, 0).stamp, &committed, (0, Known::Now)), Admission::Admit);
+    }
+
+    #[test]
+    fn an_object_that_is_not_uploaded_fails_once_it_is_first_in_the_line() {
+        let mut line = line();
+        let (first, _) = closed(&mut line, vec![batch(1, 7, 0)]);
+        let (second, failing) = closed(&mut line, vec![batch(1, 7, 1), batch(1, 7, 2), batch(1, NO_PRODUCER_ID, 0)]);
+        let (third, dead) = closed(&mut line, vec![batch(1, 7, 3), batch(1, 9, 0)]);
+        line.uploaded(second.number, Err(()));
+        line.uploaded(third.number, Ok(103));
+        assert_eq!(line.next_commit().1, []);
+        line.uploaded(first.number, Ok(101));
+        assert_eq!(line.next_commit().0.len(), 1);
+        line.committed(&[vec![appended(0)]]);
+        let (commit, outcomes) = line.next_commit();
+        let not_uploaded = failing.iter().map(|ticket| (*ticket, Outcome::NotUploaded));
+        assert_eq!(outcomes, not_uploaded.chain([(dead[0], Outcome::Dead)]).collect::<Vec<_>>());
+        assert_eq!(commit[0].batches.len(), 1);
+        line.committed(&[vec![appended(1)]]);
+        assert_eq!((line.bytes(), line.admission.len()), (0, 0));
+    }
+}
