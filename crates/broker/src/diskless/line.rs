@@ -75,7 +75,7 @@ enum Upload {
     Tried(ObjectId),
 }
 
-/// See the module.
+/// The batches that are admitted and not answered, and the objects they are in.
 #[derive(Debug)]
 pub struct Line {
     active: Vec<Gathered>,
@@ -84,7 +84,7 @@ pub struct Line {
     rotation: Rotation,
     objects: VecDeque<InLine>,
     admission: HashMap<DisklessPartitionId, PartitionAdmission>,
-    /// Of all that is not answered.
+    /// Admitted and not answered.
     bytes: usize,
     next_ticket: TicketId,
     next_number: u64,
