@@ -39,34 +39,28 @@ pub fn rounds(variable: &str, few: usize, many: usize) -> usize {
     }
 }
 
-/// The first of so many ports one after another that nobody has.
-pub fn free_ports(count: u16) -> u16 {
-    loop {
-        let first =
-            std::net::TcpListener::bind("127.0.0.1:0").and_then(|first| first.local_addr()).expect("a port").port();
-        let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if first.checked_add(count).is_some_and(|end| (first..end).all(is_free)) {
-            return first;
-        }
-    }
-}
+/// Ports that Linux gives out to no connection by itself.
+const STABLE: std::ops::Range<u16> = 10_000..32_000;
 
 /// So many ports that nobody has, and that the system gives to no connection: a broker that is started again finds its own free.
 pub fn stable_ports(count: usize) -> Vec<u16> {
-    /// Below those that Linux gives out by itself.
-    const RANGE: std::ops::Range<u16> = 10_000..32_000;
+    (0..count).map(|_| stable_ports_in_a_row(1)).collect()
+}
+
+/// The first of so many, one after the other.
+pub fn stable_ports_in_a_row(count: u16) -> u16 {
     static NEXT: std::sync::OnceLock<std::sync::Mutex<u16>> = std::sync::OnceLock::new();
     // Other programs of tests begin elsewhere.
-    let first = || RANGE.start + (std::process::id().wrapping_mul(367) % u32::from(RANGE.end - RANGE.start)) as u16;
-    let mut next = NEXT.get_or_init(|| first().into()).lock().expect("not poisoned");
-    let mut found = Vec::new();
-    while found.len() < count {
-        *next = if *next + 1 < RANGE.end { *next + 1 } else { RANGE.start };
-        if std::net::TcpListener::bind(("127.0.0.1", *next)).is_ok() {
-            found.push(*next);
+    let begin = || STABLE.start + (std::process::id().wrapping_mul(367) % u32::from(STABLE.end - STABLE.start)) as u16;
+    let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let mut next = NEXT.get_or_init(|| begin().into()).lock().expect("not poisoned");
+    loop {
+        let first = if *next + count <= STABLE.end { *next } else { STABLE.start };
+        *next = first + count;
+        if (first..*next).all(is_free) {
+            return first;
         }
     }
-    found
 }
 
 /// Waits until `condition` holds; `what` says what was waited for when it does not within `deadline`.

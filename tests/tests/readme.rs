@@ -91,7 +91,7 @@ impl Place {
 
     /// `fullbore cluster up`: from then on that is at 127.0.0.1:9092.
     fn bring_up(&mut self, flags: &[&str]) {
-        let port = fullbore_tests::free_ports(3);
+        let port = fullbore_tests::stable_ports_in_a_row(3);
         self.cluster = Some(port);
         let of_tests = format!("--data-dir cluster --port {port} --set fullbore.admin.listener=");
         self.shell(&format!("fullbore cluster up {} {of_tests}", flags.join(" ")));

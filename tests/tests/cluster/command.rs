@@ -14,7 +14,7 @@ struct Cluster {
 
 impl Cluster {
     fn new() -> Cluster {
-        Cluster { folder: tempfile::tempdir().expect("a folder"), port: fullbore_tests::free_ports(4) }
+        Cluster { folder: tempfile::tempdir().expect("a folder"), port: fullbore_tests::stable_ports_in_a_row(4) }
     }
 
     fn path(&self) -> &Path {
