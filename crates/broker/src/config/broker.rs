@@ -155,12 +155,7 @@ impl BrokerConfig {
             live,
         } = parts(values, checked)?;
         let replication = ReplicationConfig::read(values, &listeners)?;
-        let default_replication_factor: i16 = values.number("default.replication.factor");
-        if control_plane.is_none() && default_replication_factor > 1 {
-            let message = "must be 1 on one machine, which holds one replica; more need control.plane=postgres://...";
-            let value = default_replication_factor.to_string();
-            return Err(ConfigError::of_value("default.replication.factor", &value, message).into());
-        }
+        let default_replication_factor = default_replication_factor(values, control_plane.is_none())?;
         let config = Self {
             node_id,
             data_dir,
@@ -281,6 +276,18 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
         return Err(mistakes);
     };
     Ok(Parts { listeners, warnings, node_id, data_dir, admin_listener, control_plane, cleaner, diskless, groups, live })
+}
+
+fn default_replication_factor<F>(values: &ConfigReader<F>, is_alone: bool) -> Result<i16, ConfigError>
+where
+    F: Fn(&str) -> Option<String>,
+{
+    let factor: i16 = values.number("default.replication.factor");
+    if is_alone && factor > 1 {
+        let message = "must be 1 on one machine, which holds one replica; more need control.plane=postgres://...";
+        return Err(ConfigError::of_value("default.replication.factor", &factor.to_string(), message));
+    }
+    Ok(factor)
 }
 
 fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<CleanerSettings, ConfigError> {
