@@ -142,29 +142,18 @@ impl BrokerConfig {
     where
         F: Fn(&str) -> Option<String>,
     {
-        let Parts {
-            listeners,
-            warnings,
-            node_id,
-            data_dir,
-            admin_listener,
-            control_plane,
-            cleaner,
-            diskless,
-            groups,
-            live,
-        } = parts(values, checked)?;
-        let replication = ReplicationConfig::read(values, &listeners)?;
-        let default_replication_factor = default_replication_factor(values, control_plane.is_none())?;
+        let of = parts(values, checked)?;
+        let replication = ReplicationConfig::read(values, &of.listeners)?;
+        let default_replication_factor = default_replication_factor(values, of.control_plane.is_none())?;
         let config = Self {
-            node_id,
-            data_dir,
-            listeners,
+            node_id: of.node_id,
+            data_dir: of.data_dir,
+            listeners: of.listeners,
             ssl_handshake_timeout_ms: values.number("fullbore.ssl.handshake.timeout.ms"),
             ssl_reload_interval_ms: values.unless_minus_one("fullbore.ssl.reload.interval.ms"),
-            admin_listener,
+            admin_listener: of.admin_listener,
             rack: values.text("broker.rack").filter(|rack| !rack.is_empty()),
-            control_plane,
+            control_plane: of.control_plane,
             session_timeout_ms: values.number("broker.session.timeout.ms"),
             heartbeat_interval_ms: values.number("broker.heartbeat.interval.ms"),
             num_partitions: values.number("num.partitions"),
@@ -185,11 +174,11 @@ impl BrokerConfig {
             log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
             disk_reserve_bytes: values.number("fullbore.disk.reserve.bytes"),
             page_cache_kept: values.unless_minus_one("fullbore.page.cache.kept.bytes"),
-            cleaner,
+            cleaner: of.cleaner,
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
             recovery_threads: values.number("num.recovery.threads.per.data.dir"),
             worker_threads: values.number("fullbore.worker.threads"),
-            diskless,
+            diskless: of.diskless,
             replication,
             replica_lag_time_max_ms: values.number("replica.lag.time.max.ms"),
             high_watermark_checkpoint_interval_ms: values.number("replica.high.watermark.checkpoint.interval.ms"),
@@ -201,13 +190,13 @@ impl BrokerConfig {
             telemetry_max_bytes: values.number("telemetry.max.bytes"),
             request_partition_size_limit: values.number("max.request.partition.size.limit"),
             fetch_max_bytes: values.number("fetch.max.bytes"),
-            groups,
+            groups: of.groups,
             produce_version_max: values.number("fullbore.produce.version.max"),
-            live,
+            live: of.live,
             topic_defaults: TopicConfig::defaults(checked),
             checked: checked.clone(),
         };
-        Ok((config, warnings))
+        Ok((config, of.warnings))
     }
 }
 

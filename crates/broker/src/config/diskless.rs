@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::diskless_keys::TWINS;
 use super::error::{ConfigError, Mistakes};
-use super::plane::{CONTROL_PLANE, ON_ONE_MACHINE};
+use super::plane::{CONTROL_PLANE, is_database};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
@@ -93,8 +93,8 @@ fn check_twins(checked: &Properties, ours: &str, theirs: &str) -> Result<(), Con
 
 /// No topic is made diskless where none can be served.
 fn check_alone<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<(), ConfigError> {
-    let is_alone = values.text(CONTROL_PLANE).is_some_and(|plane| plane == ON_ONE_MACHINE);
-    match values.boolean("log.diskless.enable") && !is_alone {
+    let is_in_cluster = values.text(CONTROL_PLANE).is_some_and(|plane| is_database(&plane));
+    match values.boolean("log.diskless.enable") && is_in_cluster {
         true => Err(ConfigError::of_value("log.diskless.enable", "true", NOT_IN_A_CLUSTER)),
         false => Ok(()),
     }

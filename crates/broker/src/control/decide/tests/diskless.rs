@@ -142,7 +142,7 @@ fn what_a_topic_is_does_not_change() {
 #[test]
 fn who_sets_everything_anew_says_again_that_a_topic_is_diskless() {
     let anew = |image: &Image, file: &str, configs: &[(&str, ConfigChange)]| {
-        let changes: Vec<_> = [(("", ConfigChange::DeleteAll))].into_iter().chain(configs.to_vec()).collect();
+        let changes: Vec<_> = std::iter::once(("", ConfigChange::DeleteAll)).chain(configs.to_vec()).collect();
         changed(image, file, &changes)
     };
     let diskless = there(&[(ENABLE, "true"), ("retention.ms", "5")]);
@@ -194,7 +194,7 @@ fn what_has_no_effect_on_a_diskless_topic_is_taken() {
         ("flush.messages", "1"),
         ("flush.ms", "1"),
     ];
-    assert_eq!(made_by("", &with("t", &configs)).expect("created").0, true);
+    assert!(made_by("", &with("t", &configs)).expect("created").0);
     for (name, value) in configs {
         changed(&there(&[(ENABLE, "true")]), "", &[(name, set(value))]).expect(name);
     }
@@ -258,7 +258,7 @@ fn a_cluster_makes_no_diskless_topics_yet() {
             "{message}"
         );
     }
-    assert_eq!(made_by(cluster, &with("t", &[(ENABLE, "false")])).expect("created").0, false);
+    assert!(!made_by(cluster, &with("t", &[(ENABLE, "false")])).expect("created").0);
     assert_eq!(made_by(cluster, &wanted("t")), Ok((false, None)));
 }
 
