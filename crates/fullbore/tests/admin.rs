@@ -67,6 +67,21 @@ fn partitions_are_added_and_never_taken_away() {
 }
 
 #[test]
+fn a_topic_is_diskless_from_its_creation_on() {
+    let place = Place::new();
+    place.ok("topics create --topic t --config diskless.enable=true");
+    place.ok("topics create --topic u --config inkless.enable=true");
+    for topic in ["t", "u"] {
+        let told = place.ok(&format!("topics describe --topic {topic}"));
+        assert!(told.contains("Configs: diskless.enable=true"), "{told}");
+        let told = place.refused(&format!("configs alter --topic {topic} --delete-config diskless.enable"));
+        assert!(told.contains("is diskless and keeps diskless.enable=true"), "{told}");
+    }
+    let told = place.refused("topics create --topic v --config diskless.enable=true --replication-factor 2");
+    assert!(told.contains("the object store replicates"), "{told}");
+}
+
+#[test]
 fn internal_topics_are_told_unless_they_are_not_wanted() {
     let place = Place::new();
     place.ok("topics create --topic a");

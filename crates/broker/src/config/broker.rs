@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use super::broker_keys::broker_key;
 use super::cleaner::CleanerSettings;
 use super::cleaner_keys;
+use super::diskless::DisklessConfig;
 use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::{ConfigError, Mistakes, Warning};
 use super::group_keys::GroupConfig;
@@ -47,6 +48,8 @@ pub struct BrokerConfig {
     pub default_replication_factor: i16,
     pub auto_create_topics_enable: bool,
     pub delete_topic_enable: bool,
+    /// Whether a topic is diskless that is created without saying so (`log.diskless.enable`).
+    pub diskless_enable: bool,
 
     pub socket_request_max_bytes: usize,
     /// `None` leaves SO_SNDBUF to the system.
@@ -79,6 +82,8 @@ pub struct BrokerConfig {
     pub recovery_threads: usize,
     /// Threads that serve connections; 0: as many as there are cores.
     pub worker_threads: usize,
+    /// What it does for diskless topics.
+    pub diskless: DisklessConfig,
     /// How it follows other brokers.
     pub replication: ReplicationConfig,
     /// replica.lag.time.max.ms
@@ -137,30 +142,25 @@ impl BrokerConfig {
     where
         F: Fn(&str) -> Option<String>,
     {
-        let Parts { listeners, warnings, node_id, data_dir, admin_listener, control_plane, cleaner, groups, live } =
-            parts(values, checked)?;
-        let replication = ReplicationConfig::read(values, &listeners)?;
-        let default_replication_factor: i16 = values.number("default.replication.factor");
-        if control_plane.is_none() && default_replication_factor > 1 {
-            let message = "must be 1 on one machine, which holds one replica; more need control.plane=postgres://...";
-            let value = default_replication_factor.to_string();
-            return Err(ConfigError::of_value("default.replication.factor", &value, message).into());
-        }
+        let of = parts(values, checked)?;
+        let replication = ReplicationConfig::read(values, &of.listeners)?;
+        let default_replication_factor = default_replication_factor(values, of.control_plane.is_none())?;
         let config = Self {
-            node_id,
-            data_dir,
-            listeners,
+            node_id: of.node_id,
+            data_dir: of.data_dir,
+            listeners: of.listeners,
             ssl_handshake_timeout_ms: values.number("fullbore.ssl.handshake.timeout.ms"),
             ssl_reload_interval_ms: values.unless_minus_one("fullbore.ssl.reload.interval.ms"),
-            admin_listener,
+            admin_listener: of.admin_listener,
             rack: values.text("broker.rack").filter(|rack| !rack.is_empty()),
-            control_plane,
+            control_plane: of.control_plane,
             session_timeout_ms: values.number("broker.session.timeout.ms"),
             heartbeat_interval_ms: values.number("broker.heartbeat.interval.ms"),
             num_partitions: values.number("num.partitions"),
             default_replication_factor,
             auto_create_topics_enable: values.boolean("auto.create.topics.enable"),
             delete_topic_enable: values.boolean("delete.topic.enable"),
+            diskless_enable: values.boolean("log.diskless.enable"),
             socket_request_max_bytes: values.number("socket.request.max.bytes"),
             socket_send_buffer_bytes: values.unless_minus_one("socket.send.buffer.bytes"),
             socket_receive_buffer_bytes: values.unless_minus_one("socket.receive.buffer.bytes"),
@@ -174,10 +174,11 @@ impl BrokerConfig {
             log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
             disk_reserve_bytes: values.number("fullbore.disk.reserve.bytes"),
             page_cache_kept: values.unless_minus_one("fullbore.page.cache.kept.bytes"),
-            cleaner,
+            cleaner: of.cleaner,
             producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
             recovery_threads: values.number("num.recovery.threads.per.data.dir"),
             worker_threads: values.number("fullbore.worker.threads"),
+            diskless: of.diskless,
             replication,
             replica_lag_time_max_ms: values.number("replica.lag.time.max.ms"),
             high_watermark_checkpoint_interval_ms: values.number("replica.high.watermark.checkpoint.interval.ms"),
@@ -189,13 +190,13 @@ impl BrokerConfig {
             telemetry_max_bytes: values.number("telemetry.max.bytes"),
             request_partition_size_limit: values.number("max.request.partition.size.limit"),
             fetch_max_bytes: values.number("fetch.max.bytes"),
-            groups,
+            groups: of.groups,
             produce_version_max: values.number("fullbore.produce.version.max"),
-            live,
+            live: of.live,
             topic_defaults: TopicConfig::defaults(checked),
             checked: checked.clone(),
         };
-        Ok((config, warnings))
+        Ok((config, of.warnings))
     }
 }
 
@@ -229,6 +230,7 @@ struct Parts {
     admin_listener: Option<(String, u16)>,
     control_plane: Option<PlaneSettings>,
     cleaner: CleanerSettings,
+    diskless: DisklessConfig,
     groups: GroupConfig,
     live: LiveConfig,
 }
@@ -244,6 +246,7 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
         mistakes.keep(parse_admin(admin, &text_of(admin))),
         mistakes.keep(PlaneSettings::read(values)),
         mistakes.keep(read_cleaner(values)),
+        mistakes.keep(DisklessConfig::read(values, checked)),
         mistakes.keep(GroupConfig::read(values)),
         mistakes.keep(LiveConfig::read(values)),
     );
@@ -254,13 +257,26 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
         Some(admin_listener),
         Some(control_plane),
         Some(cleaner),
+        Some(diskless),
         Some(groups),
         Some(live),
     ) = found
     else {
         return Err(mistakes);
     };
-    Ok(Parts { listeners, warnings, node_id, data_dir, admin_listener, control_plane, cleaner, groups, live })
+    Ok(Parts { listeners, warnings, node_id, data_dir, admin_listener, control_plane, cleaner, diskless, groups, live })
+}
+
+fn default_replication_factor<F>(values: &ConfigReader<F>, is_alone: bool) -> Result<i16, ConfigError>
+where
+    F: Fn(&str) -> Option<String>,
+{
+    let factor: i16 = values.number("default.replication.factor");
+    if is_alone && factor > 1 {
+        let message = "must be 1 on one machine, which holds one replica; more need control.plane=postgres://...";
+        return Err(ConfigError::of_value("default.replication.factor", &factor.to_string(), message));
+    }
+    Ok(factor)
 }
 
 fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<CleanerSettings, ConfigError> {

@@ -4,6 +4,7 @@
 //! key here is read by `broker`, or accepts a single value.
 
 use super::cleaner_keys::CLEANER_KEYS;
+use super::diskless_keys::DISKLESS_KEYS;
 use super::group_keys::GROUP_KEYS;
 use super::kafka_keys::KAFKA_KEYS;
 use super::key::{Allowed, Effect, Key, Type};
@@ -228,7 +229,7 @@ const KEYS: &[Key] = &[
 ];
 
 /// Every table of broker keys, in the order of the documentation.
-const TABLES: [&[Key]; 5] = [KEYS, REPLICATION_KEYS, CLEANER_KEYS, GROUP_KEYS, KAFKA_KEYS];
+const TABLES: [&[Key]; 6] = [KEYS, REPLICATION_KEYS, CLEANER_KEYS, DISKLESS_KEYS, GROUP_KEYS, KAFKA_KEYS];
 
 /// Every key a broker's properties may set.
 pub fn broker_keys() -> impl Iterator<Item = &'static Key> {

@@ -13,7 +13,7 @@ use super::key::{Key, Source, Type};
 use super::lookup::{ConfigValue, broker_chain, resource_chain};
 use super::plane::{CONTROL_PLANE, without_user};
 use super::resources::Resource;
-use super::topic::check_overrides;
+use super::topic::{self, check_overrides};
 use super::topic_keys::TOPIC_KEYS;
 
 /// One configuration entry; the numeric codes of the wire are `source as i8` and `of as i8`.
@@ -46,7 +46,9 @@ pub fn describe_topic(
     dynamic: &DynamicConfig,
     overrides: &BTreeMap<String, String>,
 ) -> Result<Vec<ConfigEntry>, ConfigError> {
-    Ok(of_table(TOPIC_KEYS, &check_overrides(overrides)?, Source::Topic, broker.values(dynamic)))
+    let checked = check_overrides(overrides)?;
+    let chain = |key| topic::chain(key, &checked, broker.values(dynamic));
+    Ok(TOPIC_KEYS.iter().map(|key| in_base_unit(key, chain(key))).collect())
 }
 
 /// Every setting of a group or of clients' metrics that sets this, in the table's order.
@@ -56,21 +58,14 @@ pub fn describe_resource(
     resource: Resource,
     set: &BTreeMap<String, String>,
 ) -> Vec<ConfigEntry> {
-    of_table(resource.keys(), set, resource.source(), broker.values(dynamic))
+    let of_resource = |key: &Key| set.get(key.name).map(|value| (value.as_str(), resource.source()));
+    let chain = |key| resource_chain(key, of_resource(key), broker.values(dynamic));
+    resource.keys().iter().map(|key| in_base_unit(key, chain(key))).collect()
 }
 
-fn of_table(
-    keys: &'static [Key],
-    set: &BTreeMap<String, String>,
-    source: Source,
-    broker: BrokerValues<'_>,
-) -> Vec<ConfigEntry> {
-    let describe = |key: &'static Key| {
-        let chain = resource_chain(key, set.get(key.name).map(|value| (value.as_str(), source)), broker);
-        let value = chain.first().map(ConfigValue::in_base_unit);
-        entry(key, value, chain, false)
-    };
-    keys.iter().map(describe).collect()
+fn in_base_unit(key: &'static Key, chain: Vec<ConfigValue>) -> ConfigEntry {
+    let value = chain.first().map(ConfigValue::in_base_unit);
+    entry(key, value, chain, false)
 }
 
 /// Every setting of this broker, in the table's order.
@@ -158,6 +153,24 @@ mod tests {
         assert_eq!((retention.value.as_deref(), retention.source), (Some("7200000"), Source::StaticBroker));
         assert_eq!((retention.synonyms[0].name, retention.synonyms[0].value.as_str()), ("log.retention.hours", "2"));
         assert!(entries.iter().all(|entry| !entry.read_only && entry.value.is_some()));
+    }
+
+    #[test]
+    fn a_topic_shows_whether_it_is_diskless_and_not_what_the_next_one_would_be() {
+        let broker = broker("log.diskless.enable=true\ndiskless.producer.state.batches.to.retain=70");
+        let told = |value: Option<&str>, name: &str| {
+            let set = value.map(|value| ("diskless.enable".to_owned(), value.to_owned()));
+            let entries = describe_topic(&broker, &NOTHING, &set.into_iter().collect()).expect("valid");
+            let entry = find(&entries, name);
+            (entry.value.clone().expect("a value"), entry.source, entry.synonyms[0].name)
+        };
+        let (enable, retain) = ("diskless.enable", "producer.state.batches.to.retain");
+        assert_eq!(told(None, enable), ("false".into(), Source::Default, enable));
+        assert_eq!(told(Some("True"), enable), ("true".into(), Source::Topic, enable));
+        assert_eq!(told(Some("false"), enable), ("false".into(), Source::Topic, enable));
+        let of_diskless = ("70".into(), Source::StaticBroker, "diskless.producer.state.batches.to.retain");
+        assert_eq!(told(Some("true"), retain), of_diskless);
+        assert_eq!(told(None, retain), ("5".into(), Source::Default, "max.idempotence.batches.to.retain"));
     }
 
     #[test]

@@ -64,7 +64,8 @@ fn table(keys: impl Iterator<Item = &'static Key>, of_broker: bool) -> String {
 }
 
 fn default_text(key: &Key) -> String {
-    match key.synonyms.first().filter(|_| key.default.is_none()) {
+    match key.synonyms.first().filter(|_| key.default.is_none() || key.at_creation) {
+        Some(synonym) if key.at_creation => format!("that of `{synonym}` when the topic is created"),
         Some(synonym) => format!("that of `{synonym}`"),
         None => match key.default {
             None => "unset".to_owned(),

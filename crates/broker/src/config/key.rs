@@ -87,6 +87,8 @@ pub struct Key {
     pub effect: Effect,
     /// Whether a broker's key may change while the broker runs, for one broker or for all.
     pub dynamic: bool,
+    /// Whether a topic's key takes the broker's value when the topic is created and never again, so that `default` is that of a topic without it.
+    pub at_creation: bool,
     /// How this differs from Apache Kafka.
     pub differs: Option<&'static str>,
 }
@@ -105,6 +107,7 @@ impl Key {
             doc,
             effect: Effect::Honoured,
             dynamic: false,
+            at_creation: false,
             differs: None,
         }
     }
@@ -141,6 +144,12 @@ impl Key {
     /// Kafka's "cluster-wide" update mode.
     pub(super) const fn dynamic(mut self) -> Self {
         self.dynamic = true;
+        self
+    }
+
+    /// A topic's key whose synonyms count only when the topic is created.
+    pub(super) const fn at_creation(mut self) -> Self {
+        self.at_creation = true;
         self
     }
 

@@ -35,7 +35,7 @@ impl ConfigValue {
 
 /// The values of a broker key and its synonyms: those set, by who set them, then one default.
 pub(super) fn broker_chain(key: &'static Key, broker: BrokerValues<'_>) -> Vec<ConfigValue> {
-    let rows: Vec<&'static Key> = std::iter::once(key).chain(synonyms(key)).collect();
+    let rows: Vec<&'static Key> = std::iter::once(key).chain(named(key.synonyms)).collect();
     chain(&rows, broker)
 }
 
@@ -45,7 +45,17 @@ pub(super) fn resource_chain(
     set: Option<(&str, Source)>,
     broker: BrokerValues<'_>,
 ) -> Vec<ConfigValue> {
-    let mut rows: Vec<&'static Key> = synonyms(key).collect();
+    chain_beside(key, set, if key.at_creation { &[] } else { key.synonyms }, broker)
+}
+
+/// The same, where these are the broker's keys beside it.
+pub(super) fn chain_beside(
+    key: &'static Key,
+    set: Option<(&str, Source)>,
+    beside: &'static [&'static str],
+    broker: BrokerValues<'_>,
+) -> Vec<ConfigValue> {
+    let mut rows: Vec<&'static Key> = named(beside).collect();
     if rows.is_empty() {
         rows.push(key);
     }
@@ -53,8 +63,8 @@ pub(super) fn resource_chain(
     own.into_iter().chain(chain(&rows, broker)).collect()
 }
 
-fn synonyms(key: &'static Key) -> impl Iterator<Item = &'static Key> {
-    key.synonyms.iter().map(|name| broker_key(name).expect("a synonym is a row of the broker's table"))
+fn named(names: &'static [&'static str]) -> impl Iterator<Item = &'static Key> {
+    names.iter().map(|name| broker_key(name).expect("a synonym is a row of the broker's table"))
 }
 
 fn chain(rows: &[&'static Key], broker: BrokerValues<'_>) -> Vec<ConfigValue> {

@@ -15,6 +15,8 @@ mod cleaner_keys;
 #[cfg(test)]
 mod conformance;
 mod describe;
+mod diskless;
+mod diskless_keys;
 mod docs;
 mod dynamic;
 mod error;
@@ -42,6 +44,7 @@ pub use cleaner::CleanerSettings;
 pub use describe::{
     ConfigEntry, ConfigSynonym, describe_broker, describe_cluster, describe_resource, describe_topic, in_force,
 };
+pub use diskless::{DisklessConfig, DisklessStorage, NOT_IN_A_CLUSTER};
 pub use docs::{help, markdown};
 pub use dynamic::{DynamicConfig, check_dynamic};
 pub use error::{ConfigError, Mistakes, Warning};
@@ -54,5 +57,5 @@ pub use properties::Properties;
 pub use replication::ReplicationConfig;
 pub use resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 pub use resources::{ClientMetricsConfig, ClientTrait, GroupTimeouts, Resource, check_resource, check_values};
-pub use topic::{CleanupPolicy, Ratio, StoredAs, TimestampType, TopicConfig};
-pub use topic_keys::TOPIC_KEYS;
+pub use topic::{CleanupPolicy, Ratio, StoredAs, TimestampType, TopicConfig, asked_diskless};
+pub use topic_keys::{DISKLESS_ENABLE, INKLESS_ENABLE, TOPIC_KEYS};

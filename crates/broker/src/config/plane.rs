@@ -11,7 +11,7 @@ use super::reader::ConfigReader;
 /// The key.
 pub(super) const CONTROL_PLANE: &str = "control.plane";
 /// What keeps it in a file of this broker's own.
-pub(super) const ON_ONE_MACHINE: &str = "sqlite";
+const ON_ONE_MACHINE: &str = "sqlite";
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
 /// The database in which a cluster keeps its metadata.
@@ -54,12 +54,17 @@ impl PlaneSettings {
                 None => Ok(None),
             };
         }
-        if !SCHEMES.iter().any(|scheme| url.starts_with(scheme)) {
+        if !is_database(&url) {
             let message = "must be sqlite or as postgres://user@host:5432/database";
             return Err(ConfigError::of_key(CONTROL_PLANE, message));
         }
         Ok(Some(Self::new(&url, password_file.map(PathBuf::from), timeout_ms)))
     }
+}
+
+/// Whether a value of the key is a database of a cluster.
+pub(super) fn is_database(url: &str) -> bool {
+    SCHEMES.iter().any(|scheme| url.starts_with(scheme))
 }
 
 /// A URL as it may be shown: host, port and database.

@@ -40,6 +40,12 @@ impl TopicConfig {
             let message = format!("must not be more than max.compaction.lag.ms, which is {most}");
             return Err(ConfigError::of_value("min.compaction.lag.ms", &least.to_string(), message));
         }
+        if config.diskless && config.cleanup.compact {
+            let policy = if config.cleanup.delete { "compact,delete" } else { "compact" };
+            let message =
+                "compaction of diskless topics is not supported yet, and this topic is diskless (diskless.enable=true)";
+            return Err(ConfigError::of_value("cleanup.policy", policy, message));
+        }
         Ok(config)
     }
 }

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 use super::dynamic::BrokerValues;
 use super::error::ConfigError;
-use super::key::Source;
-use super::lookup::resource_chain;
+use super::key::{Key, Source};
+use super::lookup::{ConfigValue, chain_beside, resource_chain};
 use super::properties::Properties;
 use super::reader::ConfigReader;
-use super::topic_keys::{TOPIC_KEYS, topic_key};
+use super::topic_keys::{BATCHES_TO_RETAIN, DISKLESS_ENABLE, TOPIC_KEYS, topic_key};
 
 /// Whose clock stamps a record, with the bit's meaning in a batch's attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,8 @@ impl Eq for Ratio {}
 /// The settings of a topic that are in force. Names and meanings are Kafka's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicConfig {
+    /// Whether its records are in an object store: for ever what the topic was created as, whatever the broker's default is.
+    pub diskless: bool,
     pub segment_bytes: u64,
     pub segment_ms: u64,
     pub segment_index_bytes: u64,
@@ -123,6 +125,7 @@ impl TopicConfig {
     pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Self {
         let append_time = values.text("message.timestamp.type").is_some_and(|value| value == "LogAppendTime");
         Self {
+            diskless: values.boolean(DISKLESS_ENABLE),
             segment_bytes: values.number("segment.bytes"),
             segment_ms: values.number("segment.ms"),
             segment_index_bytes: values.number("segment.index.bytes"),
@@ -144,7 +147,7 @@ impl TopicConfig {
             message_timestamp_after_max_ms: values.number("message.timestamp.after.max.ms"),
             min_insync_replicas: values.number("min.insync.replicas"),
             unclean_leader_election_enable: values.text("unclean.leader.election.enable").as_deref() == Some("true"),
-            producer_state_batches_to_retain: values.number("producer.state.batches.to.retain"),
+            producer_state_batches_to_retain: values.number(BATCHES_TO_RETAIN),
         }
     }
 }
@@ -198,9 +201,28 @@ pub(super) fn reader<'a>(
 ) -> ConfigReader<impl Fn(&str) -> Option<String> + 'a> {
     ConfigReader::new(move |name| {
         let key = topic_key(name)?;
-        let set = checked.get(name).map(|value| (value.as_str(), Source::Topic));
-        Some(resource_chain(key, set, broker).first()?.in_base_unit())
+        Some(chain(key, checked, broker).first()?.in_base_unit())
     })
+}
+
+/// The values that bear on a key of the topic that sets this, the one in force first.
+pub(super) fn chain(
+    key: &'static Key,
+    checked: &BTreeMap<String, String>,
+    broker: BrokerValues<'_>,
+) -> Vec<ConfigValue> {
+    let set = checked.get(key.name).map(|value| (value.as_str(), Source::Topic));
+    match key.name == BATCHES_TO_RETAIN && checked.get(DISKLESS_ENABLE).is_some_and(|value| value == "true") {
+        true => chain_beside(key, set, &["diskless.producer.state.batches.to.retain"], broker),
+        false => resource_chain(key, set, broker),
+    }
+}
+
+/// Whether a topic that sets this is to be diskless; `None` where it does not say.
+pub fn asked_diskless(overrides: &BTreeMap<String, String>) -> Result<Option<bool>, ConfigError> {
+    let key = topic_key(DISKLESS_ENABLE).expect("it is in the table");
+    let value = overrides.get(DISKLESS_ENABLE).map(|value| key.check_change(value)).transpose()?;
+    Ok(value.map(|value| value == "true"))
 }
 
 #[cfg(test)]
@@ -225,6 +247,7 @@ mod tests {
     fn defaults_are_kafkas() {
         let topic = TopicConfig::resolve(&broker(&[]), &NOTHING, &BTreeMap::new()).expect("valid");
         let expected = TopicConfig {
+            diskless: false,
             segment_bytes: 1 << 30,
             segment_ms: 7 * 24 * 3_600_000,
             segment_index_bytes: 10 << 20,
@@ -303,6 +326,53 @@ mod tests {
             [20, 30, 40]
         );
         assert_eq!(retained(&both, &[("producer.state.batches.to.retain", "5")]), 5);
+    }
+
+    #[test]
+    fn a_topic_is_diskless_by_its_own_word_alone() {
+        let of = |file: &[(&str, &str)], set: &[(&str, &str)]| {
+            TopicConfig::resolve(&broker(file), &NOTHING, &overrides(set)).map(|topic| topic.diskless)
+        };
+        let by_default = [("log.diskless.enable", "true")];
+        assert_eq!(of(&by_default, &[]), Ok(false));
+        assert_eq!(of(&by_default, &[("diskless.enable", "false")]), Ok(false));
+        assert_eq!(of(&[], &[("diskless.enable", "TRUE")]), Ok(true));
+        assert!(!broker(&by_default).topic_defaults.diskless);
+        let refused = of(&[], &[("diskless.enable", "yes")]).expect_err("refused").to_string();
+        assert_eq!(refused, "diskless.enable=yes: must be true or false");
+        let refused = of(&[], &[("log.diskless.enable", "true")]).expect_err("refused").to_string();
+        assert_eq!(refused, "log.diskless.enable: is a broker setting; the topic's is diskless.enable");
+    }
+
+    #[test]
+    fn a_diskless_topic_keeps_the_batches_that_the_broker_says_for_such() {
+        let file = [("diskless.producer.state.batches.to.retain", "70"), ("max.idempotence.batches.to.retain", "20")];
+        let dynamic = DynamicConfig {
+            cluster: overrides(&[("max.idempotence.batches.to.retain", "30")]),
+            ..DynamicConfig::default()
+        };
+        let retained = |file: &[(&str, &str)], set: &[(&str, &str)]| {
+            let topic = TopicConfig::resolve(&broker(file), &dynamic, &overrides(set)).expect("valid");
+            topic.producer_state_batches_to_retain
+        };
+        let (diskless, own) = (("diskless.enable", "true"), ("producer.state.batches.to.retain", "5"));
+        assert_eq!([retained(&file, &[diskless]), retained(&[], &[diskless])], [70, 128]);
+        assert_eq!([retained(&file, &[diskless, own]), retained(&file, &[])], [5, 30]);
+    }
+
+    #[test]
+    fn a_diskless_topic_is_not_compacted() {
+        let diskless = ("diskless.enable", "true");
+        let refused = |file: &[(&str, &str)], set: &[(&str, &str)]| {
+            TopicConfig::resolve(&broker(file), &NOTHING, &overrides(set)).expect_err("refused").to_string()
+        };
+        let says =
+            "compaction of diskless topics is not supported yet, and this topic is diskless (diskless.enable=true)";
+        assert_eq!(refused(&[], &[diskless, ("cleanup.policy", "compact")]), format!("cleanup.policy=compact: {says}"));
+        let both = refused(&[("log.cleanup.policy", "delete,compact")], &[diskless]);
+        assert_eq!(both, format!("cleanup.policy=compact,delete: {says}"));
+        let classic = [("cleanup.policy", "compact"), ("diskless.enable", "false")];
+        assert!(TopicConfig::resolve(&broker(&[]), &NOTHING, &overrides(&classic)).is_ok());
     }
 
     #[test]

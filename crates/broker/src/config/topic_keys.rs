@@ -15,6 +15,13 @@ pub(super) const OPENS_TO: &str =
 const NO_REPLICATION: &str = "there is no replication to throttle yet";
 const TIERED: &str = "tiered storage is not offered";
 
+/// Whether a topic is diskless.
+pub const DISKLESS_ENABLE: &str = "diskless.enable";
+/// The same under Inkless's older name; nothing is stored under it.
+pub const INKLESS_ENABLE: &str = "inkless.enable";
+/// Batches of a producer that a partition remembers.
+pub(super) const BATCHES_TO_RETAIN: &str = "producer.state.batches.to.retain";
+
 /// Every key a topic may set, in the order of the documentation.
 pub static TOPIC_KEYS: &[Key] = &[
     Key::new("cleanup.policy", Type::List, None, "What happens to old records: delete them, compact the log so that the newest of each key stays, both, or with an empty list neither. A compacted topic refuses records without a key.")
@@ -36,6 +43,10 @@ pub static TOPIC_KEYS: &[Key] = &[
         .or_else(&["compression.zstd.level"]),
     Key::long("delete.retention.ms", None, 0, "How long a tombstone, a record without a value, stays after the first compaction that saw it, in milliseconds.")
         .or_else(&["log.cleaner.delete.retention.ms"]),
+    Key::boolean(DISKLESS_ENABLE, "false", "Whether the topic is diskless: its records are in an object store (diskless.storage), which replicates them. For ever what it is at the topic's creation; inkless.enable is the same key. A diskless topic has one replica of each partition and cannot be compacted yet; min.insync.replicas, segment.* and flush.* have no effect on it. Internal topics are never diskless.")
+        .or_else(&["log.diskless.enable"])
+        .at_creation()
+        .differs("not a Kafka key; a broker by itself only: diskless topics are not served in a cluster yet"),
     Key::long("file.delete.delay.ms", None, 0, "Time between taking a segment out of use and deleting its files.")
         .or_else(&["log.segment.delete.delay.ms"]),
     Key::long(
@@ -90,10 +101,10 @@ pub static TOPIC_KEYS: &[Key] = &[
         .or_else(&["log.preallocate"])
         .differs("not offered"),
     Key::int(
-        "producer.state.batches.to.retain",
+        BATCHES_TO_RETAIN,
         None,
         5,
-        "The last batches of an idempotent producer that a partition remembers, to know a retry. Clients that know KIP-1269 are told, and may run as many batches past the oldest unacknowledged one.",
+        "The last batches of an idempotent producer that a partition remembers, to know a retry. Clients that know KIP-1269 are told, and may run as many batches past the oldest unacknowledged one. A diskless topic that does not set it has the broker's diskless.producer.state.batches.to.retain.",
     )
     .allow(Allowed::Between(5, 10_000))
     .or_else(&["max.idempotence.batches.to.retain"])

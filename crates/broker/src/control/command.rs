@@ -13,7 +13,7 @@ use fullbore_wire::{ErrorCode, Text, Uuid};
 
 use super::image::Topic;
 use super::node::Endpoint;
-use crate::config::Resource;
+use crate::config::{ConfigError, Resource};
 
 /// A change somebody wants.
 #[derive(Debug, Clone)]
@@ -233,6 +233,11 @@ pub struct Refusal {
 impl Refusal {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
+    }
+
+    /// A configuration that cannot be had.
+    pub fn of_config(error: ConfigError) -> Self {
+        Self::new(ErrorCode::INVALID_CONFIG, error.to_string())
     }
 }
 

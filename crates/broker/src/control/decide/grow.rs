@@ -9,6 +9,7 @@ use super::super::change::Change;
 use super::super::command::{GrowTopic, Refusal};
 use super::super::image::{Image, Topic};
 use super::super::internal::CONSUMER_OFFSETS;
+use super::diskless;
 use super::known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, known};
 use super::place::{check_replicas, place, registered};
 
@@ -36,6 +37,9 @@ pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {
                 "Attempted to add {added} additional partition(s), but only {count} assignment(s) were specified."
             );
             return Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message));
+        }
+        if topic.config.diskless {
+            diskless::check_replicas(assignments.iter())?;
         }
         assignments.iter().try_for_each(|replicas| check_replicas(image, replicas))?;
         registered(image, assignments.iter().map(Vec::as_slice))?

@@ -3,6 +3,7 @@
 //! From an image and a command to changes: [`Draft`] has all commands of a transaction decided one after another, each on what those
 //! before it changed. No I/O, clock or randomness; ids come in as arguments. Every back end decides here and nowhere else. Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
 
+mod diskless;
 mod draft;
 mod grow;
 mod known;
@@ -21,7 +22,7 @@ use super::command::{
 };
 use super::image::{Image, Inapplicable, Topic};
 use super::internal::CLUSTER_METADATA_TOPIC;
-use crate::config::{BrokerConfig, ConfigError, Key, Resource, TOPIC_KEYS, Type};
+use crate::config::{BrokerConfig, Key, Resource, TOPIC_KEYS, Type};
 use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, in_force};
 
 pub use draft::{Draft, Drafted, PRODUCER_ID_BLOCK, refuse_all};
@@ -48,13 +49,14 @@ fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uui
         return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     }
     check_new(image, &wanted.name)?;
-    let partitions = partitions(image, broker, wanted, topic)?;
+    let mut overrides = overrides_of(&wanted.configs)?;
+    let is_diskless = diskless::at_creation(broker, &wanted.name, &mut overrides)?;
+    let partitions = partitions(image, broker, wanted, topic, is_diskless)?;
     let total = image.partition_count() + partitions.len();
     if total > PARTITIONS_MAX {
         let message = format!("The broker would have {total} partitions; it may have {PARTITIONS_MAX}.");
         return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
     }
-    let overrides = overrides_of(&wanted.configs)?;
     Ok(Change::TopicCreated { topic, name: wanted.name.clone(), partitions, overrides })
 }
 
@@ -79,13 +81,16 @@ fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result<Arc
 fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Result<Change, Refusal> {
     let topic = known(image, &wanted.name)?;
     let mut overrides = topic.overrides.clone();
+    diskless::check_agreed(wanted.changes.iter().filter_map(diskless::set_by))?;
     for (name, change) in &wanted.changes {
+        let name = diskless::stored_name(name);
         let list = |overrides: &BTreeMap<String, String>| {
-            let entries = describe_topic(broker, image.dynamic(), overrides).map_err(invalid_config)?;
+            let entries = describe_topic(broker, image.dynamic(), overrides).map_err(Refusal::of_config)?;
             Ok(entries.into_iter().find(|entry| entry.name == name).and_then(|entry| entry.value))
         };
         apply(&mut overrides, TOPIC_KEYS, list, name, change)?;
     }
+    diskless::check_stays(topic, &overrides)?;
     Ok(Change::TopicConfigured { topic: topic.id, overrides })
 }
 
@@ -104,7 +109,7 @@ fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig
         };
         apply(&mut values, broker_keys(), list, name, change)?;
     }
-    let overrides = check_dynamic(&values).map_err(invalid_config)?;
+    let overrides = check_dynamic(&values).map_err(Refusal::of_config)?;
     Ok(Change::BrokerConfigured { broker: whom, overrides })
 }
 
@@ -126,7 +131,7 @@ fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceCo
         let list = |overrides: &BTreeMap<String, String>| Ok(overrides.get(name).cloned());
         apply(&mut overrides, resource.keys(), list, name, change)?;
     }
-    let overrides = check_resource(broker, image.dynamic(), resource, &overrides).map_err(invalid_config)?;
+    let overrides = check_resource(broker, image.dynamic(), resource, &overrides).map_err(Refusal::of_config)?;
     Ok(Change::ResourceConfigured { resource, name: wanted.name.clone(), overrides })
 }
 
@@ -176,11 +181,21 @@ fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
 }
 
 /// The new topic's partitions, each with its replicas.
-fn partitions(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uuid) -> Result<Partitions, Refusal> {
+fn partitions(
+    image: &Image,
+    broker: &BrokerConfig,
+    wanted: &CreateTopic,
+    topic: Uuid,
+    is_diskless: bool,
+) -> Result<Partitions, Refusal> {
+    if is_diskless {
+        diskless::check_replication(wanted)?;
+    }
     if !wanted.assignments.is_empty() {
         return assigned(image, wanted);
     }
     let factor = match wanted.replication_factor {
+        -1 if is_diskless => 1,
         -1 => broker.default_replication_factor,
         factor => factor,
     };
@@ -256,11 +271,12 @@ fn check_assignments(image: &Image, assignments: &[(i32, Vec<i32>)]) -> Result<(
 
 fn overrides_of(configs: &[(String, Option<String>)]) -> Result<BTreeMap<String, String>, Refusal> {
     let with_value = |(name, value): &(String, Option<String>)| match value {
-        Some(value) => Ok((name.clone(), value.trim().to_owned())),
+        Some(value) => Ok((diskless::stored_name(name).to_owned(), value.trim().to_owned())),
         None => {
             Err(Refusal::new(ErrorCode::INVALID_CONFIG, format!("Null value not supported for topic configs: {name}")))
         }
     };
+    diskless::check_agreed(configs.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_deref()?))))?;
     configs.iter().map(with_value).collect()
 }
 
@@ -310,15 +326,11 @@ fn split_list(list: &str) -> impl Iterator<Item = String> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned)
 }
 
-fn invalid_config(error: ConfigError) -> Refusal {
-    Refusal::new(ErrorCode::INVALID_CONFIG, error.to_string())
-}
-
 /// A change that was accepted but for what follows from its settings.
 fn inapplicable(error: Inapplicable) -> Refusal {
     match error {
         Inapplicable::Topic { source, .. } | Inapplicable::Broker(source) | Inapplicable::Resource(source) => {
-            invalid_config(source)
+            Refusal::of_config(source)
         }
         Inapplicable::NoTopic(_) | Inapplicable::Gap { .. } | Inapplicable::Skipped { .. } => {
             Refusal::new(ErrorCode::UNKNOWN_SERVER_ERROR, error.to_string())

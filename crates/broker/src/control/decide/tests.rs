@@ -1,9 +1,11 @@
 //! Every rule of `decide` once, and properties of topic names.
 
+mod diskless;
+
 use super::*;
 use crate::config::Properties;
 use crate::control::change::Version;
-use crate::control::command::{AlterIsr, BrokerChange, ElectLeaders, ElectionKind, RegisterBroker};
+use crate::control::command::{AlterIsr, BrokerChange, ElectLeaders, ElectionKind, GrowTopic, RegisterBroker};
 use crate::control::{DeletedTopic, RegisteredBroker};
 use fullbore_rules::cluster::{FormerEnd, Joining};
 use fullbore_rules::replica::epochs::Position;

@@ -1,0 +1,346 @@
+//! The broker's settings of diskless topics, and where these keep their records.
+//!
+//! Not a topic's own settings, and not a connection to the store. Invariant: one object fits into the memory for what is not committed.
+
+use std::path::{Path, PathBuf};
+
+use super::diskless_keys::TWINS;
+use super::error::{ConfigError, Mistakes};
+use super::plane::{CONTROL_PLANE, is_database};
+use super::properties::Properties;
+use super::reader::ConfigReader;
+
+const STORAGE: &str = "diskless.storage";
+/// The folder in log.dirs where nothing else is set.
+const DEFAULT_FOLDER: &str = "diskless";
+/// Why a broker of a cluster makes no diskless topics.
+pub const NOT_IN_A_CLUSTER: &str =
+    "diskless topics are not served in a cluster yet, only by a broker by itself (control.plane=sqlite)";
+
+/// What the broker does for diskless topics. Read at start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DisklessConfig {
+    /// Where the objects are.
+    pub storage: DisklessStorage,
+    /// Size at which an object is closed.
+    pub object_bytes_max: usize,
+    /// Age of its first batch at which it is closed; at least 1.
+    pub commit_interval_ms: u64,
+    /// Below so many uploads a second an object may be closed early; 0 is never.
+    pub puts_per_second_max: u32,
+    /// How often an upload is tried; at least 1.
+    pub upload_attempts_max: u32,
+    /// The pause between two tries.
+    pub upload_backoff_ms: u64,
+    /// Uploads in flight; at least 1.
+    pub upload_slots: usize,
+    /// Bytes of batches that are not committed; at least `object_bytes_max`.
+    pub memory_bytes: usize,
+    /// Bytes of objects that are kept for consumers; 0 keeps none.
+    pub cache_bytes: usize,
+    /// Batches remembered per producer and partition of a diskless topic that does not say.
+    pub batches_to_retain: usize,
+}
+
+/// Where objects are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DisklessStorage {
+    /// In this folder, which need not exist.
+    Folder(PathBuf),
+}
+
+impl DisklessConfig {
+    /// What `values` say; `checked` are those of the file.
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(
+        values: &ConfigReader<F>,
+        checked: &Properties,
+    ) -> Result<Self, Mistakes> {
+        let mut mistakes = Mistakes::default();
+        for (ours, theirs) in TWINS {
+            mistakes.keep(check_twins(checked, ours, theirs));
+        }
+        mistakes.keep(check_alone(values));
+        let storage = mistakes.keep(storage(values));
+        let memory_bytes = mistakes.keep(memory_bytes(values));
+        let (Some(storage), Some(memory_bytes), true) = (storage, memory_bytes, mistakes.is_empty()) else {
+            return Err(mistakes);
+        };
+        Ok(Self {
+            storage,
+            object_bytes_max: values.number("diskless.produce.buffer.max.bytes"),
+            commit_interval_ms: values.number("diskless.produce.commit.interval.ms"),
+            puts_per_second_max: values.number("diskless.puts.per.second.max"),
+            upload_attempts_max: values.number("diskless.produce.max.upload.attempts"),
+            upload_backoff_ms: values.number("diskless.produce.upload.backoff.ms"),
+            upload_slots: values.number("diskless.produce.upload.thread.pool.size"),
+            memory_bytes,
+            cache_bytes: values.number("diskless.consume.cache.max.bytes"),
+            batches_to_retain: values.number("diskless.producer.state.batches.to.retain"),
+        })
+    }
+}
+
+/// A setting under two names has one value.
+fn check_twins(checked: &Properties, ours: &str, theirs: &str) -> Result<(), ConfigError> {
+    let number = |value: &str| value.parse::<i64>().ok();
+    match (checked.get(ours), checked.get(theirs)) {
+        (Some(one), Some(other)) if number(one) != number(other) => {
+            Err(ConfigError::of_value(theirs, other, format!("must be the same as {ours}={one}, or left out")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// No topic is made diskless where none can be served.
+fn check_alone<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<(), ConfigError> {
+    let is_in_cluster = values.text(CONTROL_PLANE).is_some_and(|plane| is_database(&plane));
+    match values.boolean("log.diskless.enable") && is_in_cluster {
+        true => Err(ConfigError::of_value("log.diskless.enable", "true", NOT_IN_A_CLUSTER)),
+        false => Ok(()),
+    }
+}
+
+/// An object is held in memory until it is committed.
+fn memory_bytes<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<usize, ConfigError> {
+    let (memory, object): (usize, usize) =
+        (values.number("diskless.produce.memory.bytes"), values.number("diskless.produce.buffer.max.bytes"));
+    if memory < object {
+        let message = format!("must be at least diskless.produce.buffer.max.bytes, which is {object}");
+        return Err(ConfigError::of_value("diskless.produce.memory.bytes", &memory.to_string(), message));
+    }
+    Ok(memory)
+}
+
+fn storage<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<DisklessStorage, ConfigError> {
+    let log_dirs = values.text("log.dirs").unwrap_or_default();
+    let Some(typed) = values.text(STORAGE) else {
+        return Ok(DisklessStorage::Folder(Path::new(&log_dirs).join(DEFAULT_FOLDER)));
+    };
+    let folder = folder(&typed)?;
+    if folder == Path::new(&log_dirs) {
+        let message = "must not be log.dirs itself, where the partitions of other topics are";
+        return Err(ConfigError::of_value(STORAGE, &typed, message));
+    }
+    Ok(DisklessStorage::Folder(folder))
+}
+
+/// The folder that a path or a URL names. A URL of another kind may have a password, and is not shown.
+fn folder(typed: &str) -> Result<PathBuf, ConfigError> {
+    let refused = |message: &str| Err(ConfigError::of_value(STORAGE, typed, message));
+    let (scheme, rest) = typed.split_once(':').unwrap_or_default();
+    match scheme.to_ascii_lowercase().as_str() {
+        "file" => match rest.strip_prefix("//") {
+            Some(path) if path.starts_with('/') && !path.contains(['%', '?', '#']) => Ok(PathBuf::from(path)),
+            Some(path) if path.starts_with('/') => {
+                refused("must be without %, ? and # as a URL; give it as a path instead")
+            }
+            _ => refused("must be as file:///path, with three slashes"),
+        },
+        "s3" | "s3a" | "s3n" => {
+            Err(ConfigError::of_key(STORAGE, "S3 is not supported yet; give a folder, as a path or file:///path"))
+        }
+        _ if rest.starts_with("//") => Err(ConfigError::of_key(STORAGE, "must be a folder, as a path or file:///path")),
+        _ if typed.is_empty() => refused("must be a folder, as a path or file:///path"),
+        _ => Ok(PathBuf::from(typed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::broker::BrokerConfig;
+    use super::super::broker_keys::broker_key;
+    use super::super::describe::describe_broker;
+    use super::super::dynamic::{NOTHING, dynamic_key};
+    use super::super::key::Source;
+    use super::*;
+
+    fn parse(text: &str) -> Result<BrokerConfig, String> {
+        let typed = Properties::parse(text).expect("properties");
+        BrokerConfig::from_properties(&typed).map(|(config, _)| config).map_err(|mistakes| mistakes.to_string())
+    }
+
+    fn of(text: &str) -> DisklessConfig {
+        parse(text).expect(text).diskless
+    }
+
+    fn refusal(text: &str) -> String {
+        parse(text).expect_err(text)
+    }
+
+    fn in_folder(path: &str) -> DisklessStorage {
+        DisklessStorage::Folder(PathBuf::from(path))
+    }
+
+    #[test]
+    fn nothing_set_is_a_folder_beside_the_logs_and_inkless_numbers() {
+        let expected = DisklessConfig {
+            storage: in_folder("fullbore-data/diskless"),
+            object_bytes_max: 8 << 20,
+            commit_interval_ms: 250,
+            puts_per_second_max: 10,
+            upload_attempts_max: 3,
+            upload_backoff_ms: 10,
+            upload_slots: 8,
+            memory_bytes: 128 << 20,
+            cache_bytes: 128 << 20,
+            batches_to_retain: 128,
+        };
+        assert_eq!(of(""), expected);
+        assert!(!parse("").expect("valid").diskless_enable);
+        assert_eq!(of("log.dirs=/data").storage, in_folder("/data/diskless"));
+    }
+
+    #[test]
+    fn every_setting_is_read() {
+        let set = "diskless.storage=/objects\ndiskless.produce.buffer.max.bytes=2000000\ndiskless.produce.commit.interval.ms=1\n\
+                   diskless.puts.per.second.max=0\ndiskless.produce.max.upload.attempts=7\ndiskless.produce.upload.backoff.ms=0\n\
+                   diskless.produce.upload.thread.pool.size=1\ndiskless.produce.memory.bytes=2000000\n\
+                   diskless.consume.cache.max.bytes=0\ndiskless.producer.state.batches.to.retain=5\nlog.diskless.enable=TRUE";
+        let expected = DisklessConfig {
+            storage: in_folder("/objects"),
+            object_bytes_max: 2_000_000,
+            commit_interval_ms: 1,
+            puts_per_second_max: 0,
+            upload_attempts_max: 7,
+            upload_backoff_ms: 0,
+            upload_slots: 1,
+            memory_bytes: 2_000_000,
+            cache_bytes: 0,
+            batches_to_retain: 5,
+        };
+        let config = parse(set).expect("valid");
+        assert_eq!((config.diskless, config.diskless_enable), (expected, true));
+    }
+
+    #[test]
+    fn inkless_names_are_the_same_settings() {
+        let config = of("inkless.produce.buffer.max.bytes=2000000\ninkless.produce.commit.interval.ms=5\n\
+                         inkless.produce.max.upload.attempts=4\ninkless.produce.upload.backoff.ms=6\n\
+                         inkless.produce.upload.thread.pool.size=2\ninkless.consume.cache.max.bytes=9");
+        let numbers = (config.object_bytes_max, config.commit_interval_ms, config.upload_attempts_max);
+        assert_eq!(numbers, (2_000_000, 5, 4));
+        assert_eq!((config.upload_backoff_ms, config.upload_slots, config.cache_bytes), (6, 2, 9));
+        for (ours, theirs) in TWINS {
+            let (one, other) = (broker_key(ours).expect(ours), broker_key(theirs).expect(theirs));
+            assert_eq!((one.allowed, one.of, one.synonyms), (other.allowed, other.of, &[*theirs][..]), "{ours}");
+            let value = 1_048_576 >> if ours.ends_with(".bytes") { 0 } else { 16 };
+            parse(&format!("{ours}={value}\n{theirs}=0{value}")).expect("the same number");
+            let refused = refusal(&format!("{ours}={value}\n{theirs}={}", value + 1));
+            let says = format!("{theirs}={}: must be the same as {ours}={value}, or left out", value + 1);
+            assert_eq!(refused, says);
+        }
+    }
+
+    #[test]
+    fn a_setting_under_its_other_name_is_shown_with_who_set_it() {
+        let entries = describe_broker(&parse("inkless.produce.commit.interval.ms=5").expect("valid"), &NOTHING);
+        let entry = entries.iter().find(|entry| entry.name == "diskless.produce.commit.interval.ms").expect("there");
+        assert_eq!((entry.value.as_deref(), entry.source), (Some("5"), Source::StaticBroker));
+        assert_eq!(entry.synonyms[0].name, "inkless.produce.commit.interval.ms");
+    }
+
+    #[test]
+    fn a_store_is_a_folder_as_a_path_or_a_url() {
+        for (typed, path) in [
+            ("objects", "objects"),
+            ("/a b/c%20", "/a b/c%20"),
+            ("file:///objects/x", "/objects/x"),
+            ("FILE:///objects", "/objects"),
+            ("c:objects", "c:objects"),
+        ] {
+            assert_eq!(of(&format!("diskless.storage={typed}")).storage, in_folder(path), "{typed}");
+        }
+        for (typed, says) in [
+            ("", "diskless.storage=: must be a folder, as a path or file:///path"),
+            ("file:/objects", "diskless.storage=file:/objects: must be as file:///path, with three slashes"),
+            ("file://host/x", "diskless.storage=file://host/x: must be as file:///path, with three slashes"),
+            (
+                "file:///a%20b",
+                "diskless.storage=file:///a%20b: must be without %, ? and # as a URL; give it as a path instead",
+            ),
+            ("/data", "diskless.storage=/data: must not be log.dirs itself, where the partitions of other topics are"),
+            (
+                "file:///data/",
+                "diskless.storage=file:///data/: must not be log.dirs itself, where the partitions of other topics are",
+            ),
+        ] {
+            assert_eq!(refusal(&format!("log.dirs=/data\ndiskless.storage={typed}")), says);
+        }
+    }
+
+    #[test]
+    fn other_stores_are_refused_without_what_may_be_a_secret() {
+        for typed in ["s3://key:secret@bucket/prefix", "S3://bucket", "s3a://bucket/secret"] {
+            let refused = refusal(&format!("diskless.storage={typed}"));
+            let says = "diskless.storage: S3 is not supported yet; give a folder, as a path or file:///path";
+            assert_eq!(refused, says);
+        }
+        let refused = refusal("diskless.storage=gs://key:secret@bucket");
+        assert_eq!(refused, "diskless.storage: must be a folder, as a path or file:///path");
+    }
+
+    #[test]
+    fn numbers_have_limits() {
+        for (name, least, most) in [
+            ("diskless.produce.buffer.max.bytes", 1 << 20, i64::from(i32::MAX)),
+            ("diskless.produce.commit.interval.ms", 1, 60_000),
+            ("diskless.puts.per.second.max", 0, 10_000),
+            ("diskless.produce.max.upload.attempts", 1, 1000),
+            ("diskless.produce.upload.backoff.ms", 0, 60_000),
+            ("diskless.produce.upload.thread.pool.size", 1, 1024),
+            ("diskless.produce.memory.bytes", 1 << 20, i64::MAX),
+            ("diskless.consume.cache.max.bytes", 0, i64::MAX),
+            ("diskless.producer.state.batches.to.retain", 5, 10_000),
+        ] {
+            let with = |value: i128| {
+                let memory = if name.ends_with("buffer.max.bytes") { i64::MAX } else { 8 << 20 };
+                parse(&format!(
+                    "diskless.produce.memory.bytes={memory}\ndiskless.produce.buffer.max.bytes=1048576\n{name}={value}"
+                ))
+            };
+            assert!(with(least.into()).is_ok() && with(most.into()).is_ok(), "{name}");
+            for value in [i128::from(least) - 1, i128::from(most) + 1, -1] {
+                let refused = with(value).expect_err(name);
+                assert!(refused.starts_with(&format!("{name}={value}: must be ")), "{refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_object_fits_into_the_memory() {
+        assert_eq!(
+            refusal("diskless.produce.memory.bytes=8388607"),
+            "diskless.produce.memory.bytes=8388607: must be at least diskless.produce.buffer.max.bytes, which is 8388608"
+        );
+        assert!(refusal("inkless.produce.buffer.max.bytes=134217729").contains("must be at least diskless.produce"));
+        assert_eq!(of("diskless.produce.memory.bytes=8388608").memory_bytes, 8 << 20);
+    }
+
+    #[test]
+    fn a_broker_of_a_cluster_has_no_diskless_topics_yet() {
+        let cluster = "control.plane=postgres://ann@db/fullbore\n";
+        assert_eq!(
+            refusal(&format!("{cluster}log.diskless.enable=true")),
+            "log.diskless.enable=true: diskless topics are not served in a cluster yet, only by a broker by itself \
+             (control.plane=sqlite)"
+        );
+        assert!(!parse(&format!("{cluster}log.diskless.enable=false")).expect("valid").diskless_enable);
+    }
+
+    #[test]
+    fn all_mistakes_are_told_at_once() {
+        let refused = refusal(
+            "diskless.storage=s3://b\ndiskless.produce.memory.bytes=1048576\ndiskless.produce.upload.backoff.ms=1\n\
+             inkless.produce.upload.backoff.ms=2\ncontrol.plane=postgres://ann@db/fullbore\nlog.diskless.enable=true",
+        );
+        assert_eq!(refused.lines().count(), 4, "{refused}");
+    }
+
+    #[test]
+    fn nothing_of_it_changes_while_the_broker_runs() {
+        for key in super::super::diskless_keys::DISKLESS_KEYS {
+            let refused = dynamic_key(key.name).expect_err(key.name).to_string();
+            assert!(refused.contains("cannot be changed while the broker runs"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Whether a topic is diskless: decided when it is created, and never again.
+//!
+//! Not where its records go. Invariant: a diskless topic says so in what it sets itself, so that no broker's default, which may be another one
+//! after a restart, makes a topic something else. What a topic's other settings must be then is checked with them (`config/resolve.rs`).
+
+use std::collections::BTreeMap;
+
+use fullbore_wire::ErrorCode;
+
+use super::super::command::{ConfigChange, CreateTopic, Refusal};
+use super::super::image::Topic;
+use super::super::internal::is_internal;
+use crate::config::{BrokerConfig, ConfigError, DISKLESS_ENABLE, INKLESS_ENABLE, NOT_IN_A_CLUSTER, asked_diskless};
+
+/// The name that a topic's setting is stored under.
+pub fn stored_name(name: &str) -> &str {
+    if name == INKLESS_ENABLE { DISKLESS_ENABLE } else { name }
+}
+
+/// The values that one request sets are one, whichever of the two names they have.
+pub fn check_agreed<'a>(set: impl Iterator<Item = (&'a str, &'a str)>) -> Result<(), Refusal> {
+    let mut first: Option<(&str, &str)> = None;
+    for (name, value) in set.filter(|(name, _)| stored_name(name) == DISKLESS_ENABLE) {
+        match first {
+            Some((other, set)) if !set.trim().eq_ignore_ascii_case(value.trim()) => {
+                let message = format!("must be the same as {other}={set} of this request, or left out");
+                return Err(Refusal::of_config(ConfigError::of_value(name, value, message)));
+            }
+            _ => first = Some((name, value)),
+        }
+    }
+    Ok(())
+}
+
+/// What a change sets, with its name.
+pub fn set_by((name, change): &(String, ConfigChange)) -> Option<(&str, &str)> {
+    match change {
+        ConfigChange::Set(value) => Some((name, value)),
+        _ => None,
+    }
+}
+
+/// Whether a new topic that sets this is diskless; then `overrides` say so from now on.
+pub fn at_creation(
+    broker: &BrokerConfig,
+    name: &str,
+    overrides: &mut BTreeMap<String, String>,
+) -> Result<bool, Refusal> {
+    let asked = asked_diskless(overrides).map_err(Refusal::of_config)?;
+    if !asked.unwrap_or(broker.diskless_enable && !is_internal(name)) {
+        return Ok(false);
+    }
+    let refused = |why: &str| Err(Refusal::of_config(ConfigError::of_value(DISKLESS_ENABLE, "true", why)));
+    if is_internal(name) {
+        return refused("an internal topic cannot be diskless");
+    }
+    if broker.control_plane.is_some() {
+        return refused(NOT_IN_A_CLUSTER);
+    }
+    overrides.insert(DISKLESS_ENABLE.to_owned(), "true".to_owned());
+    Ok(true)
+}
+
+/// A topic that is there sets this from now on, and stays what it is.
+pub fn check_stays(topic: &Topic, overrides: &BTreeMap<String, String>) -> Result<(), Refusal> {
+    let is_diskless = topic.config.diskless;
+    let settled = "that is decided when a topic is created, and cannot be changed";
+    let error = match asked_diskless(overrides).map_err(Refusal::of_config)? {
+        Some(asked) if asked != is_diskless => {
+            let is = if is_diskless { "is diskless" } else { "is not diskless" };
+            ConfigError::of_value(DISKLESS_ENABLE, &asked.to_string(), format!("topic {} {is}; {settled}", topic.name))
+        }
+        None if is_diskless => {
+            let message = format!("topic {} is diskless and keeps diskless.enable=true; {settled}", topic.name);
+            ConfigError::of_key(DISKLESS_ENABLE, message)
+        }
+        _ => return Ok(()),
+    };
+    Err(Refusal::of_config(error))
+}
+
+/// A diskless topic that is wanted has one replica of each partition.
+pub fn check_replication(wanted: &CreateTopic) -> Result<(), Refusal> {
+    match wanted.replication_factor {
+        1 | -1 => check_replicas(wanted.assignments.iter().map(|(_, replicas)| replicas)),
+        factor => Err(one_replica(&format!("a replication factor of {factor}"))),
+    }
+}
+
+/// One broker for each partition.
+pub fn check_replicas<'a>(mut assignments: impl Iterator<Item = &'a Vec<i32>>) -> Result<(), Refusal> {
+    match assignments.find(|replicas| replicas.len() != 1) {
+        Some(replicas) => Err(one_replica(&format!("an assignment of {} replicas", replicas.len()))),
+        None => Ok(()),
+    }
+}
+
+fn one_replica(found: &str) -> Refusal {
+    let message = format!(
+        "A diskless topic has a replication factor of 1, or -1 to use the default, since the object store replicates its \
+         records; {found} was asked for."
+    );
+    Refusal::new(ErrorCode::INVALID_REPLICATION_FACTOR, message)
+}
