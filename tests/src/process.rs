@@ -384,7 +384,10 @@ fn serve(folder: &Path, sets: &[String]) -> Command {
         command.args(["--listen", "127.0.0.1:0"]);
     }
     command.args(["--set", "fullbore.admin.listener="]);
-    for set in sets {
+    // Settings that the tests are tried with as a whole, such as log.diskless.enable=true.
+    let all = std::env::var("FULLBORE_TEST_SETS").unwrap_or_default();
+    for set in all.split_whitespace().map(str::to_owned).chain(sets.iter().cloned()) {
+        let set = set.as_str();
         match set.strip_prefix("env:").and_then(|variable| variable.split_once('=')) {
             Some((name, value)) => command.env(name, value),
             None if set.starts_with("--") => command.arg(set),

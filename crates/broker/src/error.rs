@@ -1,6 +1,7 @@
 //! Why a broker does not start.
 
 use crate::control;
+use crate::diskless::OpenDisklessError;
 use crate::groups::TakeOverError;
 use crate::partitions;
 use fullbore_wire::host_port;
@@ -15,6 +16,9 @@ pub enum StartError {
     /// The partitions.
     #[error("{0}")]
     Partitions(#[from] partitions::OpenError),
+    /// The object store and the index of diskless topics.
+    #[error("{0}")]
+    Diskless(#[from] OpenDisklessError),
     /// What older versions kept of groups.
     #[error("{0}")]
     Groups(#[from] TakeOverError),

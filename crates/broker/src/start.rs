@@ -10,6 +10,7 @@ use crate::admin;
 use crate::api::{self, Sessions};
 use crate::config::BrokerConfig;
 use crate::control::{Arrival, Control, Endpoint, FolderLock, OpenError};
+use crate::diskless::Diskless;
 use crate::error::StartError;
 use crate::follow_image;
 use crate::groups::Groups;
@@ -101,6 +102,11 @@ impl Broker {
         let arrival = Arrival { endpoints: endpoints(&config, &listeners), ended: former_end(&config.data_dir) };
         let control = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
+        let metrics = Metrics::default();
+        if config.control_plane.is_none() {
+            let cluster_id = control.cluster_id().to_string();
+            partitions.serve_diskless(Diskless::open(&config, &cluster_id, metrics.clone())?);
+        }
         follow_image::finish_deletions(&partitions, &config, control.take_deleted());
         if control.beats().is_some() {
             let deleted = follow_image::deleted_meanwhile(&partitions, &control.image());
@@ -110,7 +116,6 @@ impl Broker {
         partitions.all_told();
         warn_of_strays(&partitions);
         let addrs = listeners.iter().map(|bound| bound.addr).collect();
-        let metrics = Metrics::default();
         let stop = watch::channel(false).0;
         let groups = Groups::new(&config, control.clone(), Arc::clone(&partitions), metrics.clone());
         groups.start(&config, &stop).await?;

@@ -30,6 +30,8 @@ pub struct FileSlice {
 pub enum Records {
     /// Batches in memory: a slice of the frame they came in, or a built batch.
     Memory(Bytes),
+    /// Batches in memory, in pieces that follow each other; none is empty.
+    Pieces(Vec<Bytes>),
     /// Batches in a log file.
     File(FileSlice),
 }
@@ -39,6 +41,7 @@ impl Records {
     pub fn len(&self) -> usize {
         match self {
             Records::Memory(bytes) => bytes.len(),
+            Records::Pieces(pieces) => pieces.iter().map(Bytes::len).sum(),
             Records::File(slice) => slice.len as usize,
         }
     }
@@ -48,11 +51,11 @@ impl Records {
         self.len() == 0
     }
 
-    /// The bytes, when they are in memory.
+    /// The bytes, when they are in memory and in one.
     pub fn memory(&self) -> Option<&Bytes> {
         match self {
             Records::Memory(bytes) => Some(bytes),
-            Records::File(_) => None,
+            Records::Pieces(_) | Records::File(_) => None,
         }
     }
 }
@@ -68,6 +71,7 @@ impl PartialEq for Records {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Records::Memory(a), Records::Memory(b)) => a == b,
+            (Records::Pieces(a), Records::Pieces(b)) => a == b,
             (Records::File(a), Records::File(b)) => {
                 Arc::ptr_eq(&a.file, &b.file) && a.position == b.position && a.len == b.len
             }
@@ -146,6 +150,10 @@ impl Writer {
         match records {
             Records::Memory(bytes) if bytes.len() <= INLINE_RECORDS_MAX => self.inline.put_slice(bytes),
             Records::Memory(bytes) => self.external.push((self.inline.len(), Part::Bytes(bytes.clone()))),
+            Records::Pieces(pieces) => {
+                let at = self.inline.len();
+                self.external.extend(pieces.iter().map(|piece| (at, Part::Bytes(piece.clone()))));
+            }
             Records::File(slice) if slice.len == 0 => {}
             Records::File(slice) => self.external.push((self.inline.len(), Part::File(slice.clone()))),
         }

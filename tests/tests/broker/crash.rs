@@ -149,6 +149,18 @@ fn every_acknowledged_record_is_there_after_each_kill_9_where_each_is_flushed() 
     survives(&[("flush.messages", "1")], &[]);
 }
 
+/// Objects and the index in a folder: nothing is a log.
+#[test]
+fn every_acknowledged_record_of_a_diskless_topic_is_there_once_and_in_order_after_each_kill_9() {
+    survives(&[("diskless.enable", "true")], &[]);
+}
+
+#[test]
+fn every_acknowledged_record_is_there_after_each_kill_9_of_a_slow_store() {
+    let slow = ["fullbore.diskless.put.delay.ms=30", "diskless.produce.commit.interval.ms=5"];
+    survives(&[("diskless.enable", "true")], &slow);
+}
+
 /// Now and then it is stopped cleanly instead: the next start believes the files, and the one after that must not.
 #[test]
 fn clean_stops_between_kills_lose_nothing() {
@@ -171,9 +183,18 @@ fn clean_stops_between_kills_lose_nothing() {
 /// SIGTERM while requests keep coming: what was admitted is answered, and what was answered is there.
 #[test]
 fn a_stop_under_load_ends_with_code_0_and_loses_nothing() {
+    stops_under_load(&[]);
+}
+
+#[test]
+fn a_stop_under_load_loses_nothing_of_a_diskless_topic() {
+    stops_under_load(&[("diskless.enable", "true")]);
+}
+
+fn stops_under_load(configs: &[(&str, &str)]) {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
-    client.create_topic(TOPIC, PRODUCERS, &[]);
+    client.create_topic(TOPIC, PRODUCERS, configs);
     let start = |partition| Producer::new(client.init_producer_id(), partition);
     let mut producers: Vec<Producer> = (0..PRODUCERS).map(start).collect();
     for _ in 0..5 {

@@ -17,6 +17,7 @@ mod deleted;
 mod descriptors;
 mod disk_freed;
 mod disk_full;
+mod diskless;
 mod fetch;
 mod follow;
 mod groups;

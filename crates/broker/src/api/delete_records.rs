@@ -4,8 +4,9 @@
 use super::call::{Call, Fault, Reply, once};
 use super::topics;
 use crate::control::{Image, is_internal};
+use crate::diskless::DisklessPartition;
 use crate::node::Node;
-use crate::partitions::Replica;
+use crate::partitions::{AnyPartition, Replica};
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::apis::delete_records::{
     DeleteRecordsPartition, DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,
@@ -21,8 +22,15 @@ const NO_LOW_WATERMARK: i64 = -1;
 /// The longest wait for replicas that a client can ask for.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// A partition and its log start now, or why that was not moved.
-type Moved = Result<(Arc<Replica>, i64), ErrorCode>;
+/// A partition whose log start is moved, or is to be moved; or why not.
+type Moved = Result<Deleting, ErrorCode>;
+
+enum Deleting {
+    /// The log start is here; the other replicas are to follow.
+    Here(Arc<Replica>, i64),
+    /// It is to be moved to this offset in the index.
+    InIndex(Arc<DisklessPartition>, i64),
+}
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteRecordsRequest = call.body(reply.version)?;
@@ -59,7 +67,11 @@ fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32,
     };
     let mut moved: Vec<_> = asked.into_iter().map(moved_of).collect();
     let outcomes = moved.iter().flat_map(|(_, partitions)| partitions);
-    let partitions: Vec<_> = outcomes.filter_map(|(_, moved)| Some(moved.as_ref().ok()?.0.clone())).collect();
+    let here = |moved: &Moved| match moved {
+        Ok(Deleting::Here(replica, _)) => Some(Arc::clone(replica)),
+        _ => None,
+    };
+    let partitions: Vec<_> = outcomes.filter_map(|(_, moved)| here(moved)).collect();
     if let Err(error) = broker.partitions.keep_log_starts(&partitions) {
         tracing::error!(%error, "log starts not written");
         let of_all = moved.iter_mut().flat_map(|(_, partitions)| partitions);
@@ -71,9 +83,13 @@ fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32,
 /// Once those who may lead after this broker have deleted the records, too.
 async fn answer(partition_index: i32, moved: Moved, deadline: Instant) -> DeleteRecordsPartitionResult {
     let deleted = match moved {
-        Ok((partition, log_start)) => {
-            let deleted = timeout_at(deadline, partition.deleted_before(log_start)).await;
+        Ok(Deleting::Here(replica, log_start)) => {
+            let deleted = timeout_at(deadline, replica.deleted_before(log_start)).await;
             deleted.unwrap_or(Err(ErrorCode::REQUEST_TIMED_OUT)).map(|()| log_start)
+        }
+        Ok(Deleting::InIndex(partition, offset)) => {
+            let deleted = timeout_at(deadline, partition.delete_records_before(offset)).await;
+            deleted.map_or(Err(ErrorCode::REQUEST_TIMED_OUT), |deleted| deleted.map_err(|error| error.code()))
         }
         Err(code) => Err(code),
     };
@@ -94,6 +110,11 @@ fn move_log_start(broker: &Node, image: &Image, topic: &DeleteRecordsTopic, aske
         return Err(ErrorCode::POLICY_VIOLATION);
     }
     partition.check_leads(NO_EPOCH)?;
-    let log_start = partition.delete_records_before(asked.offset).map_err(|error| error.code())?;
-    Ok((partition, log_start))
+    match partition {
+        AnyPartition::Classic(replica) => {
+            let log_start = replica.delete_records_before(asked.offset).map_err(|error| error.code())?;
+            Ok(Deleting::Here(replica, log_start))
+        }
+        AnyPartition::Diskless(partition) => Ok(Deleting::InIndex(partition, asked.offset)),
+    }
 }

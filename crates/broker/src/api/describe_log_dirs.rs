@@ -1,8 +1,10 @@
-//! DescribeLogDirs 1-5: the one data folder, how large each partition in it is, and the room on its volume.
+//! DescribeLogDirs 1-5: the one data folder, how large each partition in it is, and the room on its volume; and the object store of diskless
+//! topics as a second one.
 
 use super::call::{Call, Fault, Reply, once};
 use crate::control::Topic;
 use crate::node::Node;
+use crate::partitions::AnyPartition;
 use fullbore_wire::apis::describe_log_dirs::{
     DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse,
     DescribeLogDirsResult, DescribeLogDirsTopic,
@@ -11,18 +13,40 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 use std::io;
 use std::sync::Arc;
 
+/// Kafka's `DescribeLogDirsResponse.UNKNOWN_VOLUME_BYTES`.
+const NOT_KNOWN: i64 = -1;
+
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeLogDirsRequest = call.body(reply.version)?;
     let shared = Arc::clone(call.broker);
     // Partitions that are not open are looked up in their folders.
     let describing = tokio::task::spawn_blocking(move || describe(&shared, request.topics));
-    let result = describing.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-    reply.frame::<DescribeLogDirsRequest>(&DescribeLogDirsResponse { results: vec![result], ..Default::default() })
+    let results = describing.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    reply.frame::<DescribeLogDirsRequest>(&DescribeLogDirsResponse { results, ..Default::default() })
 }
 
-fn describe(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
+/// The data folder, and the object store where there are diskless topics.
+fn describe(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> Vec<DescribeLogDirsResult> {
+    let store = describe_store(broker, asked.clone());
+    std::iter::once(describe_folder(broker, asked)).chain(store).collect()
+}
+
+/// What is in the store, of whose room nothing is known; `None` if there is nothing.
+fn describe_store(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> Option<DescribeLogDirsResult> {
+    let topics = topics(broker, asked, true).ok()?;
+    let log_dir = Text::from(broker.config.diskless.storage.to_string());
+    (!topics.is_empty()).then(|| DescribeLogDirsResult {
+        log_dir,
+        topics,
+        total_bytes: NOT_KNOWN,
+        usable_bytes: NOT_KNOWN,
+        ..Default::default()
+    })
+}
+
+fn describe_folder(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
     let (log_dir, folder) = (folder(broker), &broker.config.data_dir);
-    let described = topics(broker, asked).and_then(|topics| Ok((topics, rustix::fs::statvfs(folder)?)));
+    let described = topics(broker, asked, false).and_then(|topics| Ok((topics, rustix::fs::statvfs(folder)?)));
     match described {
         Ok((topics, volume)) => DescribeLogDirsResult {
             log_dir,
@@ -49,11 +73,16 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
     i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
 }
 
-/// Those asked for of which this broker has replicas, or all. What it has not is left out, as Kafka does.
-fn topics(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> io::Result<Vec<DescribeLogDirsTopic>> {
+/// Those asked for of which this broker has replicas, or all; the diskless ones, or the others. What it has not is left out, as Kafka does.
+fn topics(
+    broker: &Node,
+    asked: Option<Vec<DescribableLogDirTopic>>,
+    diskless: bool,
+) -> io::Result<Vec<DescribeLogDirsTopic>> {
     let image = broker.control.image();
     let is_here = |topic: &Topic, index: i32| {
-        topic.partition(index).is_some_and(|partition| partition.replicas.contains(&broker.config.node_id))
+        topic.config.diskless == diskless
+            && topic.partition(index).is_some_and(|partition| partition.replicas.contains(&broker.config.node_id))
     };
     match asked {
         None => {
@@ -66,7 +95,7 @@ fn topics(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> io::Resu
         Some(asked) => once(asked, |topic| topic.topic.clone())
             .into_iter()
             .filter_map(|asked| {
-                let topic = image.topic(&asked.topic)?;
+                let topic = image.topic(&asked.topic).filter(|topic| topic.config.diskless == diskless)?;
                 let partitions = once(asked.partitions, |index| *index).into_iter();
                 let partitions = partitions.filter(|index| is_here(topic, *index)).collect();
                 Some(of_topic(broker, topic, partitions))
@@ -78,19 +107,31 @@ fn topics(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> io::Resu
 fn of_topic(broker: &Node, topic: &Topic, partitions: Vec<i32>) -> io::Result<DescribeLogDirsTopic> {
     let partition = |partition_index: i32| {
         // Deleted since the image was made: left out, as it would be a moment later.
-        let log = broker.partitions.find(&topic.id, partition_index)?;
-        let size = log.size().map(|size| i64::try_from(size).unwrap_or(i64::MAX));
-        // Behind its own high watermark a log never is, and logs do not move between directories.
-        let aside = log.set_aside();
-        Some(size.map(|partition_size| DescribeLogDirsPartition {
-            partition_index,
-            partition_size,
-            set_aside_files: i64::try_from(aside.files).unwrap_or(i64::MAX),
-            set_aside_bytes: i64::try_from(aside.bytes).unwrap_or(i64::MAX),
-            is_refused: log.is_refused(),
-            ..Default::default()
-        }))
+        Some(of_partition(&broker.partitions.find_any(&topic.id, partition_index)?, partition_index))
     };
     let partitions = partitions.into_iter().filter_map(partition).collect::<io::Result<_>>()?;
     Ok(DescribeLogDirsTopic { name: Text::from(topic.name.as_str()), partitions, ..Default::default() })
+}
+
+fn of_partition(partition: &AnyPartition, partition_index: i32) -> io::Result<DescribeLogDirsPartition> {
+    let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
+    match partition {
+        AnyPartition::Classic(log) => {
+            // Behind its own high watermark a log never is, and logs do not move between directories.
+            let aside = log.set_aside();
+            Ok(DescribeLogDirsPartition {
+                partition_index,
+                partition_size: bytes(log.size()?),
+                set_aside_files: bytes(aside.files),
+                set_aside_bytes: bytes(aside.bytes),
+                is_refused: log.is_refused(),
+                ..Default::default()
+            })
+        }
+        AnyPartition::Diskless(partition) => Ok(DescribeLogDirsPartition {
+            partition_index,
+            partition_size: bytes(partition.known.size()),
+            ..Default::default()
+        }),
+    }
 }

@@ -20,19 +20,17 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let asked = once(request.topics, |topic| topic.name.clone());
     let named = asked.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
     topics::open_all(topics::named(call.broker, &image, named)).await;
-    let topics = asked.into_iter().map(|topic| describe(call.broker, &image, topic)).collect();
+    let mut topics = Vec::with_capacity(asked.len());
+    for topic in asked {
+        topics.push(describe(call.broker, &image, topic).await);
+    }
     reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
 }
 
-fn describe(broker: &Node, image: &Image, asked: TopicRequest) -> TopicResponse {
-    let partition = |partition_index| {
-        let found = topics::find(image, &asked.name, Uuid::ZERO)
-            .and_then(|topic| topics::opened(broker, topic, partition_index))
-            .and_then(|partition| {
-                partition.check_leads(NO_EPOCH)?;
-                partition.producers().map_err(|error| error.code())
-            });
-        match found {
+async fn describe(broker: &Node, image: &Image, asked: TopicRequest) -> TopicResponse {
+    let mut partitions = Vec::with_capacity(asked.partition_indexes.len());
+    for partition_index in once(asked.partition_indexes, |index| *index) {
+        partitions.push(match producers(broker, image, &asked.name, partition_index).await {
             Ok(producers) => PartitionResponse {
                 partition_index,
                 active_producers: producers.into_iter().map(state).collect(),
@@ -44,10 +42,20 @@ fn describe(broker: &Node, image: &Image, asked: TopicRequest) -> TopicResponse 
                 error_message: Some(why(error_code, &asked.name, partition_index)),
                 ..Default::default()
             },
-        }
-    };
-    let partitions = once(asked.partition_indexes, |index| *index).into_iter().map(partition).collect();
-    TopicResponse { name: asked.name.clone(), partitions, ..Default::default() }
+        });
+    }
+    TopicResponse { name: asked.name, partitions, ..Default::default() }
+}
+
+async fn producers(
+    broker: &Node,
+    image: &Image,
+    topic: &Text,
+    partition: i32,
+) -> Result<Vec<sequence::ProducerState>, ErrorCode> {
+    let partition = topics::opened(broker, topics::find(image, topic, Uuid::ZERO)?, partition)?;
+    partition.check_leads(NO_EPOCH)?;
+    partition.producers().await.map_err(|error| error.code())
 }
 
 fn why(code: ErrorCode, topic: &Text, partition: i32) -> Text {

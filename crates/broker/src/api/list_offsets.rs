@@ -4,7 +4,7 @@ use super::call::{Call, Fault, Reply};
 use super::topics;
 use crate::control::Image;
 use crate::node::Node;
-use crate::partitions::{ReadError, Replica, TimestampOffset};
+use crate::partitions::{ReadError, TimestampOffset};
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
     ListOffsetsTopicResponse,
@@ -28,15 +28,21 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let named =
         request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
     topics::open_all(topics::named(broker, &image, named)).await;
-    let answer_all = || request.topics.iter().map(|topic| answer(broker, &image, topic, &repeated, version)).collect();
-    let topics = if reads_records(&request) { broker.long_work.run(answer_all).await } else { answer_all() };
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in &request.topics {
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for asked in &topic.partitions {
+            let is_repeated = !repeated.is_empty() && repeated.contains(&(topic.name.clone(), asked.partition_index));
+            let found = if is_repeated {
+                Err(ErrorCode::INVALID_REQUEST)
+            } else {
+                look_up(broker, &image, (&topic.name, asked), version).await
+            };
+            partitions.push(answer(asked.partition_index, found));
+        }
+        topics.push(ListOffsetsTopicResponse { name: topic.name.clone(), partitions, ..Default::default() });
+    }
     reply.frame::<ListOffsetsRequest>(&ListOffsetsResponse { topics, ..Default::default() })
-}
-
-/// Whether batches have to be read, and opened where they are compressed.
-fn reads_records(request: &ListOffsetsRequest) -> bool {
-    let mut asked = request.topics.iter().flat_map(|topic| &topic.partitions);
-    asked.any(|partition| partition.timestamp >= 0 || partition.timestamp == MAX_TIMESTAMP)
 }
 
 /// Partitions asked for more than once, which Kafka refuses.
@@ -47,56 +53,42 @@ fn repeated(topics: &[ListOffsetsTopic]) -> HashSet<(Text, i32)> {
     asked.filter(|partition| !seen.insert(partition.clone())).collect()
 }
 
-fn answer(
-    broker: &Node,
-    image: &Image,
-    topic: &ListOffsetsTopic,
-    repeated: &HashSet<(Text, i32)>,
-    version: i16,
-) -> ListOffsetsTopicResponse {
-    let partition = |asked: &ListOffsetsPartition| {
-        let is_repeated = !repeated.is_empty() && repeated.contains(&(topic.name.clone(), asked.partition_index));
-        let found =
-            if is_repeated { Err(ErrorCode::INVALID_REQUEST) } else { topics::find(image, &topic.name, Uuid::ZERO) };
-        let found =
-            found.and_then(|topic| topics::opened(broker, topic, asked.partition_index)).and_then(|partition| {
-                partition.check_leads(asked.current_leader_epoch)?;
-                look_up(&partition, asked.timestamp, version)
-            });
-        let mut response =
-            ListOffsetsPartitionResponse { partition_index: asked.partition_index, ..Default::default() };
-        match found {
-            Ok(Some(found)) => {
-                response.offset = found.offset;
-                response.timestamp = found.timestamp;
-                response.leader_epoch = found.leader_epoch;
-            }
-            // No such record: the offset and timestamp stay -1.
-            Ok(None) => {}
-            Err(code) => response.error_code = code,
+fn answer(partition_index: i32, found: Result<Option<TimestampOffset>, ErrorCode>) -> ListOffsetsPartitionResponse {
+    let mut response = ListOffsetsPartitionResponse { partition_index, ..Default::default() };
+    match found {
+        Ok(Some(found)) => {
+            response.offset = found.offset;
+            response.timestamp = found.timestamp;
+            response.leader_epoch = found.leader_epoch;
         }
-        response
-    };
-    ListOffsetsTopicResponse {
-        name: topic.name.clone(),
-        partitions: topic.partitions.iter().map(partition).collect(),
-        ..Default::default()
+        // No such record: the offset and timestamp stay -1.
+        Ok(None) => {}
+        Err(code) => response.error_code = code,
     }
+    response
 }
 
 /// The offset for a timestamp or one of the special ones, as far as `version` knows them.
-fn look_up(partition: &Replica, timestamp: i64, version: i16) -> Result<Option<TimestampOffset>, ErrorCode> {
+async fn look_up(
+    broker: &Node,
+    image: &Image,
+    (topic, asked): (&Text, &ListOffsetsPartition),
+    version: i16,
+) -> Result<Option<TimestampOffset>, ErrorCode> {
+    let partition = topics::opened(broker, topics::find(image, topic, Uuid::ZERO)?, asked.partition_index)?;
+    partition.check_leads(asked.current_leader_epoch)?;
     let code = |error: ReadError| error.code();
     let position = |offset| Ok(Some(TimestampOffset { offset, timestamp: -1, leader_epoch: partition.leader_epoch() }));
-    match timestamp {
+    let long = &broker.long_work;
+    match asked.timestamp {
         LATEST => position(partition.latest_offset()?),
         EARLIEST => position(partition.offsets().map_err(code)?.log_start),
-        MAX_TIMESTAMP if version >= 7 => partition.max_timestamp().map_err(code),
+        MAX_TIMESTAMP if version >= 7 => partition.max_timestamp(long).await.map_err(code),
         EARLIEST_LOCAL if version >= 8 => position(partition.offsets().map_err(code)?.log_start),
         // Nothing is tiered.
         LATEST_TIERED if version >= 9 => Ok(None),
         EARLIEST_PENDING_UPLOAD if version >= 11 => Ok(None),
-        time if time >= 0 => partition.offset_for_timestamp(time).map_err(code),
+        time if time >= 0 => partition.offset_for_timestamp(time, long).await.map_err(code),
         _ => Err(ErrorCode::UNSUPPORTED_VERSION),
     }
 }

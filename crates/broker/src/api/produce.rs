@@ -2,13 +2,16 @@
 //!
 //! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. What may come
 //! later is only the fsync a topic asks for, the replicas of acks=all, and the turn of a batch that is early where the request says `reorder`.
+//! Of a diskless topic the order is fixed then, too, and the offset comes with the commit.
 //! Invariant: an acknowledged batch is in the log exactly once.
 
 use super::call::{Completion, Fault, Reply};
 use super::{nodes, topics};
 use crate::control::{Image, Topic, is_internal};
 use crate::node::Node;
-use crate::partitions::{Acks, AnswerTicket, AppendError, Appended, BatchAdmission, ParkedAnswer};
+use crate::partitions::{
+    Acks, AnswerTicket, AnyPartition, AppendError, Appended, BatchAnswer, Lack, LaterAnswer, PartitionAppend, Waited,
+};
 use crate::validation::{
     Destination, Invalid, LargeBatchPermit, RefusedBatch, SHORT_MAX, Sender, TOLD_MAX, validate, work_of,
 };
@@ -55,8 +58,11 @@ pub async fn admit(
         let paused = if is_long { broker.long_work.run(go_on).await } else { go_on() };
         match paused {
             ControlFlow::Continue(()) => break,
-            ControlFlow::Break(Pause::ForTurn) => turn = Some(broker.decompression.turn().await),
-            ControlFlow::Break(Pause::ForOthers) => {}
+            ControlFlow::Break(Pause::Turn) => turn = Some(broker.decompression.turn().await),
+            ControlFlow::Break(Pause::Partition(partition, lack)) => {
+                partition.wait_for(lack, &mut appending.waited).await;
+            }
+            ControlFlow::Break(Pause::Others) => {}
         }
     }
     let (mut response, pending, failed) = appending.done();
@@ -70,7 +76,8 @@ pub async fn admit(
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
     let deadline = tokio::time::Instant::now() + Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
-    let is_parked = pending.iter().any(|pending| matches!(pending.awaits, Awaits::Turn(_)));
+    // Nothing of the request's frame is held for those.
+    let is_parked = pending.iter().any(|pending| matches!(pending.awaits, Awaits::Answer(_)));
     // Version 14 has topic ids, so that a response holds nothing of the request.
     let bytes_held = pending.len() * PENDING_COST + response.responses.iter().map(bytes_of).sum::<usize>();
     let answer = Box::pin(after(Arc::clone(broker), response, pending, deadline, reply));
@@ -88,7 +95,7 @@ async fn prepare(broker: &Node, image: &Image, request: &ProduceRequest) -> bool
                 work = work.saturating_add(work_of(records, &found.config));
             }
             let Ok(partition) = topics::partition(broker, found, data.index) else { continue };
-            is_unwritten |= !partition.is_open();
+            is_unwritten |= partition.is_unwritten();
             if !partition.is_settled() {
                 unsettled.push(partition);
             }
@@ -112,8 +119,8 @@ struct PendingBatch {
 enum Awaits {
     /// Its fsync, and its replicas.
     Ticket(AnswerTicket),
-    /// Its turn, and then the same.
-    Turn(ParkedAnswer),
+    /// Its turn, and then the same; or its commit.
+    Answer(LaterAnswer),
 }
 
 /// Bytes of one of them, and of what it waits for.
@@ -132,7 +139,7 @@ async fn after(
         let at = &mut topic.partition_responses[partition];
         let ticket = match awaits {
             Awaits::Ticket(ticket) => Some(ticket),
-            Awaits::Turn(parked) => match parked.wait().await {
+            Awaits::Answer(later) => match later.wait(deadline).await {
                 Ok(mut appended) => {
                     let ticket = appended.ticket.take();
                     *at = of_appended(at.index, &appended);
@@ -189,14 +196,36 @@ struct Appending<'a> {
     failed: ErrorCode,
     /// How many more records may be told one by one: a request of a megabyte may have ten thousand batches of a thousand.
     told_left: usize,
+    /// What was waited for, for the next batch.
+    waited: Waited,
+}
+
+/// A batch that is taken.
+enum Taken {
+    Appended(Appended),
+    Later(LaterAnswer),
+}
+
+/// Why a batch is not appended, at least not yet.
+enum Stopped {
+    Invalid(Invalid),
+    Lacks(AnyPartition, Lack),
+}
+
+impl<E: Into<Invalid>> From<E> for Stopped {
+    fn from(error: E) -> Self {
+        Stopped::Invalid(error.into())
+    }
 }
 
 /// Why a request gives its place for long work back before it is done.
 enum Pause {
     /// The next batch opens to much, and must have its turn.
-    ForTurn,
+    Turn,
+    /// Its partition has to be waited for.
+    Partition(AnyPartition, Lack),
     /// It has had the place for long.
-    ForOthers,
+    Others,
 }
 
 impl<'a> Appending<'a> {
@@ -210,8 +239,8 @@ impl<'a> Appending<'a> {
         let may_write_internal = client_id == Some(ADMIN_CLIENT);
         let responses = Vec::with_capacity(request.topic_data.len());
         let (pending, failed) = (Vec::new(), ErrorCode::NONE);
-        let told_left = TOLD_MAX;
-        Appending { broker, image, request, version, may_write_internal, responses, pending, failed, told_left }
+        let (told_left, waited) = (TOLD_MAX, Waited::default());
+        Appending { broker, image, request, version, may_write_internal, responses, pending, failed, told_left, waited }
     }
 
     /// Checks and appends one batch after the other, the first one in its turn if it has that; at least one, and then for
@@ -228,15 +257,18 @@ impl<'a> Appending<'a> {
             for data in &topic.partition_data[answered..] {
                 let outcome = match found {
                     Ok(topic) => self.partition(topic, data, turn.take().as_ref()),
-                    Err(code) => Err(code.into()),
+                    Err(code) => Err(Stopped::from(code)),
                 };
                 match outcome {
-                    Ok(admission) => self.admitted(at, data.index, admission),
-                    Err(Invalid::Large) => return ControlFlow::Break(Pause::ForTurn),
-                    Err(Invalid::Refused(why)) => self.refused(at, data.index, why),
+                    Ok(taken) => self.taken(at, data.index, taken),
+                    Err(Stopped::Lacks(partition, lack)) => {
+                        return ControlFlow::Break(Pause::Partition(partition, lack));
+                    }
+                    Err(Stopped::Invalid(Invalid::Large)) => return ControlFlow::Break(Pause::Turn),
+                    Err(Stopped::Invalid(Invalid::Refused(why))) => self.refused(at, data.index, why),
                 }
                 if until.is_some_and(|until| Instant::now() > until) {
-                    return ControlFlow::Break(Pause::ForOthers);
+                    return ControlFlow::Break(Pause::Others);
                 }
             }
         }
@@ -255,11 +287,11 @@ impl<'a> Appending<'a> {
     }
 
     fn partition(
-        &self,
+        &mut self,
         topic: &Topic,
         data: &PartitionProduceData,
         turn: Option<&LargeBatchPermit<'_>>,
-    ) -> Result<BatchAdmission, Invalid> {
+    ) -> Result<Taken, Stopped> {
         let acks = match self.request.acks {
             0 | 1 => Acks::Leader,
             ALL => Acks::All,
@@ -276,31 +308,34 @@ impl<'a> Appending<'a> {
         let to = Destination { topic: &topic.name, partition: data.index, config: &topic.config, now_ms };
         let batch = validate(data.records.as_ref(), from, to, turn)?;
         let (size, records) = (batch.view().size(), batch.view().record_count());
-        let admission = if self.request.reorder {
-            // Nobody would hear what became of a batch that waits without an answer.
-            let reordering = Some(&self.broker.reordering).filter(|_| self.request.acks != 0);
-            partition.append_in_turn(&batch, acks, now_ms, reordering).map_err(not_appended)?
-        } else {
-            BatchAdmission::Appended(partition.append(&batch, acks, now_ms).map_err(not_appended)?)
-        };
-        if matches!(admission, BatchAdmission::Appended(_)) {
-            self.broker.metrics.appended(size, records);
+        // Nobody would hear what became of a batch that waits without an answer.
+        let reordering = Some(&self.broker.reordering).filter(|_| self.request.acks != 0);
+        let reorder = self.request.reorder.then_some(reordering);
+        let how = PartitionAppend { acks, now_ms, reorder };
+        match partition.append(&batch, how, &mut self.waited).map_err(not_appended)? {
+            BatchAnswer::Appended(appended) => {
+                self.broker.metrics.appended(size, records);
+                Ok(Taken::Appended(appended))
+            }
+            BatchAnswer::Later(answer) => Ok(Taken::Later(answer)),
+            BatchAnswer::Lacks(lack) => Err(Stopped::Lacks(partition, lack)),
         }
-        Ok(admission)
     }
 
     /// Answers for the partition, as far as the answer is known.
-    fn admitted(&mut self, topic: usize, index: i32, admission: BatchAdmission) {
+    fn taken(&mut self, topic: usize, index: i32, taken: Taken) {
+        // What was waited for is of that batch.
+        self.waited = Waited::default();
         let response = &mut self.responses[topic];
         let partition = response.partition_responses.len();
-        let (known, awaits) = match admission {
-            BatchAdmission::Appended(mut appended) => {
+        let (known, awaits) = match taken {
+            Taken::Appended(mut appended) => {
                 lower(&mut response.producer_state_batches_to_retain, &appended);
                 let ticket = appended.ticket.take();
                 (of_appended(index, &appended), ticket.map(Awaits::Ticket))
             }
-            BatchAdmission::Parked(answer) => {
-                (PartitionProduceResponse { index, ..Default::default() }, Some(Awaits::Turn(answer)))
+            Taken::Later(answer) => {
+                (PartitionProduceResponse { index, ..Default::default() }, Some(Awaits::Answer(answer)))
             }
         };
         response.partition_responses.push(known);
@@ -308,6 +343,7 @@ impl<'a> Appending<'a> {
     }
 
     fn refused(&mut self, topic: usize, index: i32, mut why: RefusedBatch) {
+        self.waited = Waited::default();
         why.tell_at_most(self.told_left);
         self.told_left -= why.records.len();
         self.broker.metrics.produce_failed(why.code);

@@ -2,7 +2,7 @@
 
 use crate::control::{Image, Topic};
 use crate::node::Node;
-use crate::partitions::Replica;
+use crate::partitions::AnyPartition;
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic
 ///
 /// # Errors
 /// UNKNOWN_TOPIC_OR_PARTITION.
-pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<Arc<Replica>, ErrorCode> {
-    broker.partitions.find(&topic.id, index).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
+    broker.partitions.find_any(&topic.id, index).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
 }
 
 /// One partition of a topic, after [`open_all`].
@@ -37,7 +37,7 @@ pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<Arc<Replica
 /// # Errors
 /// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER while its log is still being opened, at which every client asks again.
 /// KAFKA_STORAGE_ERROR if that could not be opened: another try would take the thread with it.
-pub fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<Arc<Replica>, ErrorCode> {
+pub fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let partition = partition(broker, topic, index)?;
     match partition.is_settled() {
         true => Ok(partition),
@@ -47,7 +47,7 @@ pub fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<Arc<Replica>, 
 }
 
 /// As [`opened`], or one whose folder is being made by somebody else, whom an append waits for.
-pub fn opened_or_new(broker: &Node, topic: &Topic, index: i32) -> Result<Arc<Replica>, ErrorCode> {
+pub fn opened_or_new(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let partition = partition(broker, topic, index)?;
     // It is settled before and after, and in between it is being made; so it is found if both change during the looks.
     let may_append = partition.is_settled() || partition.is_being_made();
@@ -55,20 +55,20 @@ pub fn opened_or_new(broker: &Node, topic: &Topic, index: i32) -> Result<Arc<Rep
 }
 
 /// The partitions of these names that exist.
-pub fn named<'n>(broker: &Node, image: &Image, names: impl Iterator<Item = (&'n Text, i32)>) -> Vec<Arc<Replica>> {
-    names.filter_map(|(topic, index)| broker.partitions.find(&image.topic(topic)?.id, index)).collect()
+pub fn named<'n>(broker: &Node, image: &Image, names: impl Iterator<Item = (&'n Text, i32)>) -> Vec<AnyPartition> {
+    names.filter_map(|(topic, index)| broker.partitions.find_any(&image.topic(topic)?.id, index)).collect()
 }
 
 /// Waits until nobody has to wait for any of these logs to be opened, without a thread, and not for long: what its client asks
 /// for next waits behind it, of whatever partition. What keeps one from being open is told by who then uses it.
-pub async fn open_all(partitions: Vec<Arc<Replica>>) {
+pub async fn open_all(partitions: Vec<AnyPartition>) {
     // All are asked for first: several are opened at a time.
-    partitions.iter().for_each(Replica::ask_to_open);
+    partitions.iter().for_each(AnyPartition::ask_to_open);
     let until = Instant::now() + OPENING_WAIT;
     for partition in partitions {
         // What keeps a new one from being open is no recovery.
         if partition.is_being_made() {
-            let _ = partition.opened().await;
+            partition.opened().await;
         } else {
             let _ = timeout_at(until, partition.opened()).await;
         }

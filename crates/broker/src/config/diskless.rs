@@ -2,6 +2,7 @@
 //!
 //! Not a topic's own settings, and not a connection to the store. Invariant: one object fits into the memory for what is not committed.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::diskless_keys::TWINS;
@@ -40,6 +41,10 @@ pub struct DisklessConfig {
     pub cache_bytes: usize,
     /// Batches remembered per producer and partition of a diskless topic that does not say.
     pub batches_to_retain: usize,
+    /// How much longer each PUT takes than the store does.
+    pub put_delay_ms: u64,
+    /// The same of each GET.
+    pub get_delay_ms: u64,
 }
 
 /// Where objects are.
@@ -47,6 +52,15 @@ pub struct DisklessConfig {
 pub enum DisklessStorage {
     /// In this folder, which need not exist.
     Folder(PathBuf),
+}
+
+impl fmt::Display for DisklessStorage {
+    /// As clients are told it.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DisklessStorage::Folder(folder) = self;
+        let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+        write!(formatter, "{}", absolute.display())
+    }
 }
 
 impl DisklessConfig {
@@ -76,6 +90,8 @@ impl DisklessConfig {
             memory_bytes,
             cache_bytes: values.number("diskless.consume.cache.max.bytes"),
             batches_to_retain: values.number("diskless.producer.state.batches.to.retain"),
+            put_delay_ms: values.number("fullbore.diskless.put.delay.ms"),
+            get_delay_ms: values.number("fullbore.diskless.get.delay.ms"),
         })
     }
 }
@@ -184,6 +200,8 @@ mod tests {
             memory_bytes: 128 << 20,
             cache_bytes: 128 << 20,
             batches_to_retain: 128,
+            put_delay_ms: 0,
+            get_delay_ms: 0,
         };
         assert_eq!(of(""), expected);
         assert!(!parse("").expect("valid").diskless_enable);
@@ -195,7 +213,8 @@ mod tests {
         let set = "diskless.storage=/objects\ndiskless.produce.buffer.max.bytes=2000000\ndiskless.produce.commit.interval.ms=1\n\
                    diskless.puts.per.second.max=0\ndiskless.produce.max.upload.attempts=7\ndiskless.produce.upload.backoff.ms=0\n\
                    diskless.produce.upload.thread.pool.size=1\ndiskless.produce.memory.bytes=2000000\n\
-                   diskless.consume.cache.max.bytes=0\ndiskless.producer.state.batches.to.retain=5\nlog.diskless.enable=TRUE";
+                   diskless.consume.cache.max.bytes=0\ndiskless.producer.state.batches.to.retain=5\nlog.diskless.enable=TRUE\n\
+                   fullbore.diskless.put.delay.ms=150\nfullbore.diskless.get.delay.ms=50";
         let expected = DisklessConfig {
             storage: in_folder("/objects"),
             object_bytes_max: 2_000_000,
@@ -207,6 +226,8 @@ mod tests {
             memory_bytes: 2_000_000,
             cache_bytes: 0,
             batches_to_retain: 5,
+            put_delay_ms: 150,
+            get_delay_ms: 50,
         };
         let config = parse(set).expect("valid");
         assert_eq!((config.diskless, config.diskless_enable), (expected, true));

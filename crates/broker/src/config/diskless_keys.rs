@@ -23,6 +23,7 @@ const OBJECT_BYTES: Allowed = Allowed::Between(MIB, i32::MAX as i64);
 const COMMIT_INTERVAL_MS: Allowed = Allowed::Between(1, 60_000);
 const UPLOAD_ATTEMPTS: Allowed = Allowed::Between(1, 1000);
 const UPLOAD_BACKOFF_MS: Allowed = Allowed::Between(0, 60_000);
+const DELAY_MS: Allowed = Allowed::Between(0, 60_000);
 const UPLOAD_SLOTS: Allowed = Allowed::Between(1, 1024);
 
 /// A part of the broker's table.
@@ -77,6 +78,12 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
         .differs(NOT_KAFKAS),
     Key::long("inkless.consume.cache.max.bytes", None, 0, "Inkless's name of diskless.consume.cache.max.bytes.")
         .differs(INKLESS),
+    Key::int("fullbore.diskless.put.delay.ms", Some("0"), 0, "For trials on a folder: how much longer each PUT takes, so that it is as slow as a store that is far away.")
+        .allow(DELAY_MS)
+        .differs(NOT_KAFKAS),
+    Key::int("fullbore.diskless.get.delay.ms", Some("0"), 0, "The same of each GET.")
+        .allow(DELAY_MS)
+        .differs(NOT_KAFKAS),
     Key::int("diskless.producer.state.batches.to.retain", Some("128"), 5, "What max.idempotence.batches.to.retain is for other topics: the last batches of an idempotent producer that a partition of a diskless topic remembers, where the topic does not set producer.state.batches.to.retain.")
         .allow(Allowed::Between(5, 10_000))
         .differs(NOT_KAFKAS),

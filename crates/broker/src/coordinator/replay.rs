@@ -64,6 +64,7 @@ pub fn replay(partition: &Replica, mut each: impl FnMut(Bytes, Option<Bytes>)) -
 fn memory(records: Records, cold: &Cold) -> io::Result<Bytes> {
     match records {
         Records::Memory(bytes) => Ok(bytes),
+        Records::Pieces(pieces) => Ok(pieces.concat().into()),
         Records::File(slice) => {
             let mut bytes = vec![0; slice.len as usize];
             cold.read_exact(&slice.file, slice.position, &mut bytes)?;

@@ -90,6 +90,8 @@ pub struct Line {
     next_number: u64,
     /// Objects of the commit that is under way.
     in_commit: usize,
+    /// Nothing waits for more to be gathered.
+    hurries: bool,
 }
 
 impl Line {
@@ -106,12 +108,23 @@ impl Line {
             next_ticket: 0,
             next_number: 0,
             in_commit: 0,
+            hurries: false,
         }
+    }
+
+    /// From now on every object is closed at once.
+    pub fn hurry(&mut self) {
+        self.hurries = true;
     }
 
     /// Bytes that are admitted and not answered.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The number of the first object that is not answered, or of the next one.
+    pub fn first_number(&self) -> u64 {
+        self.objects.front().map_or(self.next_number, |object| object.number)
     }
 
     /// What to do with a batch of this partition, of which `committed` is known; see [`PartitionAdmission::check`].
@@ -124,6 +137,12 @@ impl Line {
     ) -> Admission {
         let nothing = PartitionAdmission::default();
         self.admission.get(&partition).unwrap_or(&nothing).check(stamp, committed, fresh_from, known)
+    }
+
+    /// How many sequences are missing before a batch; see [`PartitionAdmission::ahead`].
+    pub fn ahead(&self, partition: DisklessPartitionId, stamp: &Stamp, committed: &PartitionState) -> i32 {
+        let nothing = PartitionAdmission::default();
+        self.admission.get(&partition).unwrap_or(&nothing).ahead(stamp, committed)
     }
 
     /// Takes a batch that [`Line::check`] lets in.
@@ -144,7 +163,8 @@ impl Line {
     pub fn due(&self, now: Duration) -> Option<Close> {
         let active = ActiveObject { bytes: self.active_bytes, first_at: self.first_at };
         let uploads = self.objects.iter().filter(|object| object.upload == Upload::UnderWay).count();
-        (!self.active.is_empty()).then(|| self.rotation.close(active, uploads, now))
+        let close = || if self.hurries { Close::Now } else { self.rotation.close(active, uploads, now) };
+        (!self.active.is_empty()).then(close)
     }
 
     /// Closes it.

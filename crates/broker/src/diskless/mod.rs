@@ -1,7 +1,211 @@
 //! Diskless topics at a broker: records in an object store, their order in the index.
 //!
-//! - [`line`]: what is admitted and not yet answered.
-//! - [`index`]: the coordinator's tables, and commits to them.
+//! The way of a batch: [`partition`] admits it to the [`writer`]'s [`line`], whose objects are [`upload`]ed and committed to the [`index`]. The
+//! way back: the [`reader`] finds runs in the index and their bytes in the [`cache`], or [`fetch`]es them.
+//!
+//! Invariant: what was acknowledged is in the store and in the index.
 
+mod assemble;
+pub mod cache;
+pub mod fetch;
+mod hedge;
+mod housekeeping;
 pub mod index;
+mod keys;
+pub mod known;
 pub mod line;
+pub mod objects;
+pub mod partition;
+pub mod reader;
+
+pub mod upload;
+mod windows;
+pub mod writer;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_rules::commit::rotation::RotationSettings;
+use fullbore_wire::Uuid;
+use parking_lot::Mutex;
+
+pub use assemble::LEADER_EPOCH;
+pub use partition::DisklessPartition;
+pub use upload::StoreUse;
+pub use writer::{Admitted, PendingAnswer, Room};
+
+use crate::config::{BrokerConfig, DisklessConfig, DisklessStorage, TopicConfig};
+use crate::metrics::Metrics;
+use cache::ObjectCache;
+use fetch::RangeFetcher;
+use housekeeping::DisklessTopics;
+use index::{Index, IndexOwner, IndexThread, RunFinder, SqliteIndex};
+use known::KnownPartition;
+use objects::{Objects, StartObjectsError};
+use partition::Services;
+use reader::Reader;
+use upload::{StoreCounts, UploadSettings, Uploader};
+use writer::Writer;
+
+/// GETs at a time.
+const GETS: usize = 16;
+
+/// Every diskless partition of a broker, and what they share.
+pub struct Diskless {
+    topics: Arc<DisklessTopics>,
+    services: Services,
+    counts: Arc<StoreCounts>,
+    thread: Mutex<Option<IndexThread>>,
+}
+
+/// Why diskless topics cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenDisklessError {
+    /// The object store.
+    #[error(transparent)]
+    Objects(#[from] StartObjectsError),
+    /// The index, or its thread.
+    #[error("the index of diskless topics: {0}")]
+    Index(String),
+}
+
+impl fmt::Debug for Diskless {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Diskless").finish_non_exhaustive()
+    }
+}
+
+impl Diskless {
+    /// Opens the object store and the index of a data folder, and starts what works on them; to be called in a tokio runtime.
+    ///
+    /// # Errors
+    /// [`OpenDisklessError`].
+    pub fn open(config: &BrokerConfig, cluster_id: &str, metrics: Metrics) -> Result<Diskless, OpenDisklessError> {
+        let DisklessStorage::Folder(folder) = &config.diskless.storage;
+        let retention = Duration::from_millis(config.log_retention_check_interval_ms);
+        let delay = |ms| Duration::from_millis(ms);
+        let (put, get) = (delay(config.diskless.put_delay_ms), delay(config.diskless.get_delay_ms));
+        let objects = Objects::open_folder(folder, cluster_id)?.delayed(put, get);
+        Diskless::over(objects, &config.diskless, &config.data_dir, retention, metrics)
+    }
+
+    /// The same over these objects.
+    ///
+    /// # Errors
+    /// [`OpenDisklessError`].
+    pub fn over(
+        objects: Objects,
+        config: &DisklessConfig,
+        data_dir: &Path,
+        retention: Duration,
+        metrics: Metrics,
+    ) -> Result<Diskless, OpenDisklessError> {
+        let failed = |error: &dyn std::fmt::Display| OpenDisklessError::Index(error.to_string());
+        let store = SqliteIndex::open(data_dir).map_err(|error| failed(&error))?;
+        let finder = RunFinder::open(data_dir).map_err(|error| failed(&error))?;
+        let (index, thread) =
+            IndexOwner::start(Index::new(store, config.batches_to_retain)).map_err(|error| failed(&error))?;
+        // Half for what was uploaded here, half for what was fetched.
+        let cache = Arc::new(Mutex::new(ObjectCache::new(config.cache_bytes / 2, config.cache_bytes / 2)));
+        let counts = Arc::new(StoreCounts::default());
+        let fetcher = RangeFetcher::new(objects.clone(), Arc::clone(&cache), GETS, Arc::clone(&counts));
+        let reader = Reader::new(cache, fetcher, finder);
+        let uploads = UploadSettings {
+            attempts_max: config.upload_attempts_max,
+            backoff: Duration::from_millis(config.upload_backoff_ms),
+            slots: config.upload_slots,
+        };
+        let uploader = Uploader::new(objects.clone(), uploads, Arc::clone(&counts));
+        let rotation = RotationSettings {
+            bytes_max: config.object_bytes_max,
+            interval: Duration::from_millis(config.commit_interval_ms),
+            slots: config.upload_slots,
+            early_puts_per_second: config.puts_per_second_max,
+        };
+        let writer = Writer::start(rotation, config.memory_bytes, (index.clone(), uploader, reader.clone()), metrics);
+        let topics = Arc::<DisklessTopics>::default();
+        housekeeping::start(&topics, objects, index.clone(), retention);
+        let services = Services { writer, reader, index };
+        Ok(Diskless { topics, services, counts, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// From now on the topic has this many partitions, with these settings. Waits for nobody; the index is told in the background.
+    pub fn put_topic(&self, (name, id): (&str, Uuid), count: i32, config: &Arc<TopicConfig>) {
+        let mut partitions = self.topics.read().get(&id).cloned().unwrap_or_default();
+        partitions.iter().for_each(|partition| partition.known.configure(config));
+        self.retain_batches(&partitions, config);
+        let known = i32::try_from(partitions.len()).unwrap_or(i32::MAX);
+        if count <= known {
+            return;
+        }
+        let topic: Arc<str> = partitions.first().map_or_else(|| name.into(), |first| first.known.topic().into());
+        for index in known..count {
+            let key = (Arc::clone(&topic), id, index);
+            let known = KnownPartition::new(key, Arc::clone(config));
+            let partition = DisklessPartition::new(known, self.services.clone());
+            partitions.push(Arc::new(partition));
+        }
+        self.topics.write().insert(id, partitions.clone());
+        let (reader, owner, window) =
+            (self.services.reader.clone(), self.services.index.clone(), config.producer_state_batches_to_retain);
+        let settle = move |rows: Vec<index::PartitionRow>| {
+            owner.retain_batches(rows.iter().map(|row| row.id).collect(), window);
+            for (partition, row) in partitions.iter().zip(&rows).filter(|(partition, _)| !partition.known.is_settled())
+            {
+                reader.settled(row.id, &partition.known);
+                partition.known.settle(row);
+            }
+        };
+        self.services.index.create(id, count, Box::new(settle));
+    }
+
+    fn retain_batches(&self, partitions: &[Arc<DisklessPartition>], config: &TopicConfig) {
+        let numbers: Vec<_> = partitions.iter().filter_map(|partition| partition.known.number()).collect();
+        if !numbers.is_empty() {
+            let window = config.producer_state_batches_to_retain;
+            self.services.writer.retain_batches(&numbers, window);
+            self.services.index.retain_batches(numbers, window);
+        }
+    }
+
+    /// Waits until there is room for further deletions.
+    pub async fn deletions_have_room(&self) {
+        self.services.index.has_room().await;
+    }
+
+    /// The topic's partitions are gone at once.
+    pub fn delete_topic(&self, id: Uuid) {
+        for partition in self.topics.write().remove(&id).unwrap_or_default() {
+            partition.known.retire();
+            if let Some(number) = partition.known.number() {
+                self.services.writer.forget(number);
+                self.services.reader.retired(number);
+            }
+        }
+        self.services.index.delete(id);
+    }
+
+    /// The partition, if there is one. Waits for nobody.
+    pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<DisklessPartition>> {
+        let topics = self.topics.read();
+        topics.get(topic_id)?.get(usize::try_from(index).ok()?).cloned()
+    }
+
+    /// What was asked of the object store.
+    pub fn store_use(&self) -> StoreUse {
+        self.counts.so_far(self.services.writer.bytes())
+    }
+
+    /// The broker stops: what waits for what may not come any more is refused, and the rest is hurried.
+    pub fn dismiss_waiting(&self) {
+        self.services.writer.hurry();
+    }
+
+    /// Waits until the index has done what it was asked for. Blocks.
+    pub fn close(&self) {
+        self.services.writer.close();
+        drop(self.thread.lock().take());
+    }
+}

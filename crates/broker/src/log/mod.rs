@@ -30,7 +30,7 @@ pub(crate) mod segment;
 pub(crate) mod snapshot;
 pub(crate) mod stamping;
 pub(crate) mod steps;
-mod times;
+pub(crate) mod times;
 pub(crate) mod truncate;
 
 use std::collections::VecDeque;

@@ -3,6 +3,7 @@
 //! The records stay where they are; only the 61 bytes before them are copied. Invariant: the checksum
 //! holds for what is written, and is computed anew only if something under it changed.
 
+use bytes::{BufMut, Bytes, BytesMut};
 use crc_fast::{CrcAlgorithm, Digest};
 use fullbore_wire::batch::{BatchView, HEADER_LEN, TimestampType as Stamped};
 
@@ -36,6 +37,15 @@ impl Stamping {
             }
         }
         stamping
+    }
+
+    /// A whole batch that is stored without its offset, stamped by the topic's clock; and its largest timestamp in ms.
+    pub fn stored(batch: &BatchView<'_>, clock: TimestampType, now_ms: i64, leader_epoch: i32) -> (Bytes, i64) {
+        let mut stamping = Stamping::new(batch, clock, now_ms);
+        let mut bytes = BytesMut::with_capacity(batch.size());
+        bytes.put_slice(stamping.at(0, leader_epoch));
+        bytes.put_slice(batch.payload());
+        (bytes.freeze(), stamping.max_timestamp)
     }
 
     /// The header as its leader has it.

@@ -61,7 +61,7 @@ impl Log {
                 end_offset,
                 floor,
                 high_watermark,
-                decompressed_max: batch_max.saturating_mul(DECOMPRESSED_TIMES_MAX).min(DECOMPRESSED_MAX),
+                decompressed_max: decompressed_max(batch_max),
             }));
         }
         Ok(None)
@@ -116,6 +116,20 @@ impl TimePlan {
 /// Where to start reading when the records cannot be opened: no record is missed, and a few older ones may come first.
 fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
     (batch.base_offset.max(floor), batch.max_timestamp)
+}
+
+/// The first record of this batch from the floor on with such a timestamp, where the batch lies alone and `batch_max` is max.message.bytes.
+/// Its header answers where its records do not open.
+pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usize) -> Option<TimestampOffset> {
+    let batch = BatchView::first(bytes).ok()?;
+    let leader_epoch = batch.partition_leader_epoch();
+    let by_header = (batch.base_offset().max(floor), batch.max_timestamp());
+    let found = first_record(bytes, timestamp, floor, decompressed_max(batch_max)).unwrap_or(Some(by_header));
+    found.map(|(offset, timestamp)| TimestampOffset { offset, timestamp, leader_epoch })
+}
+
+fn decompressed_max(batch_max: usize) -> usize {
+    batch_max.saturating_mul(DECOMPRESSED_TIMES_MAX).min(DECOMPRESSED_MAX)
 }
 
 fn first_record(

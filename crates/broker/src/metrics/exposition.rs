@@ -31,6 +31,7 @@ pub fn page(metrics: &Metrics, gauges: Gauges) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diskless::StoreUse;
     use crate::metrics::Process;
     use crate::metrics::gauges::ReplicationGauges;
     use crate::partitions::{CleanerStatus, SetAside};
@@ -84,6 +85,16 @@ mod tests {
                 records_removed: 50,
                 max_dirty_ratio: 0.25,
                 uncleanable_partitions: 1,
+            },
+            store: StoreUse {
+                puts: 21,
+                put_bytes: 22,
+                put_failures: 23,
+                hedged_puts: 24,
+                gets: 25,
+                get_bytes: 26,
+                get_failures: 27,
+                uncommitted_bytes: 28,
             },
             metadata_epoch: 5,
             fetch_sessions: 2,
@@ -147,6 +158,14 @@ mod tests {
             "fullbore_cleaner_removed_records_total 50",
             "fullbore_cleaner_max_dirty_ratio 0.25",
             "fullbore_cleaner_uncleanable_partitions 1",
+            "fullbore_diskless_puts_total 21",
+            "fullbore_diskless_put_bytes_total 22",
+            "fullbore_diskless_put_failures_total 23",
+            "fullbore_diskless_hedged_puts_total 24",
+            "fullbore_diskless_gets_total 25",
+            "fullbore_diskless_get_bytes_total 26",
+            "fullbore_diskless_get_failures_total 27",
+            "fullbore_diskless_uncommitted_bytes 28",
             "fullbore_metadata_epoch 5",
             "fullbore_process_cpu_seconds_total 1.5",
             "fullbore_process_resident_memory_bytes 4096",

@@ -1,6 +1,7 @@
 //! What a page is made from: the counters, and what is looked up when the page is asked for.
 
 use super::{Counters, Metrics, Process};
+use crate::diskless::{Diskless, StoreUse};
 use crate::node::Node;
 use crate::partitions::{CleanerStatus, SetAside};
 use fullbore_rules::group::GroupState;
@@ -31,6 +32,8 @@ pub struct Gauges {
     pub disk_reserve_bytes: u64,
     /// What compaction has done.
     pub cleaner: CleanerStatus,
+    /// What diskless topics have asked of the object store.
+    pub store: StoreUse,
     /// The epoch of the metadata.
     pub metadata_epoch: u64,
     /// Fetch sessions in the cache.
@@ -91,6 +94,7 @@ impl Gauges {
             disk_full: broker.space.is_full(),
             disk_reserve_bytes: broker.space.reserved(),
             cleaner: broker.partitions.cleaner_status(),
+            store: broker.partitions.diskless().map(Diskless::store_use).unwrap_or_default(),
             metadata_epoch: image.epoch(),
             fetch_sessions: broker.sessions.count(),
             replication: ReplicationGauges::read(broker),

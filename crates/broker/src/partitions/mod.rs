@@ -7,6 +7,7 @@
 //! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use, and only if every log it
 //! vouches for is.
 
+mod any;
 mod cleaner;
 mod deletion;
 mod housekeeping;
@@ -16,7 +17,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -41,11 +42,14 @@ pub use crate::replica::serving::FollowerPlace;
 pub use crate::replica::ticket::{Acks, AnswerTicket, Appended, ReplicationTicket};
 pub use crate::replica::waiters::Registration;
 pub use crate::validation::{InvalidBatch, ValidBatch};
+pub use any::{AnyPartition, BatchAnswer, Lack, LaterAnswer, PartitionAppend, Waited};
 pub use cleaner::CleanerStatus;
+
 pub use registry::Origin;
 
 use crate::cold::Cold;
 use crate::config::{BrokerConfig, TopicConfig};
+use crate::diskless::Diskless;
 use crate::log::Log;
 use crate::log::aside;
 use crate::log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions, partition_dir};
@@ -117,6 +121,8 @@ pub struct Partitions {
     cleaner: Arc<Cleaner>,
     deletion: Arc<Deletion>,
     housekeeping: Arc<Housekeeping>,
+    /// Those that are not in logs; told once, before the first topic is.
+    diskless: OnceLock<Diskless>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: Mutex<bool>,
 }
@@ -162,6 +168,7 @@ impl Partitions {
             cleaner: Arc::new(Cleaner::new(registry.clone(), settings.cleaner)),
             deletion: Arc::default(),
             housekeeping: Arc::new(Housekeeping::new(registry.clone(), settings.intervals())),
+            diskless: OnceLock::new(),
             registry,
             log_dir,
             threads: Mutex::default(),
@@ -184,7 +191,27 @@ impl Partitions {
         Ok(())
     }
 
-    /// The partition, if there is one. Waits for nobody.
+    /// Serves diskless topics from now on, too.
+    pub fn serve_diskless(&self, diskless: Diskless) {
+        if self.diskless.set(diskless).is_err() {
+            tracing::error!("diskless topics are served already");
+        }
+    }
+
+    /// What serves diskless topics, if it is there.
+    pub fn diskless(&self) -> Option<&Diskless> {
+        self.diskless.get()
+    }
+
+    /// The partition of whatever kind, if there is one. Waits for nobody.
+    pub fn find_any(&self, topic_id: &Uuid, index: i32) -> Option<AnyPartition> {
+        match self.find(topic_id, index) {
+            Some(replica) => Some(AnyPartition::Classic(replica)),
+            None => self.diskless()?.find(topic_id, index).map(AnyPartition::Diskless),
+        }
+    }
+
+    /// The partition, if there is one with a log. Waits for nobody.
     pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<Replica>> {
         self.registry.find(topic_id, index)
     }
@@ -208,6 +235,14 @@ impl Partitions {
         config: &Arc<TopicConfig>,
         origin: Origin,
     ) {
+        if config.diskless {
+            let count = i32::try_from(partitions.into_iter().count()).unwrap_or(i32::MAX);
+            match self.diskless() {
+                Some(diskless) => diskless.put_topic((name, id), count, config),
+                None => tracing::error!(topic = name, "a diskless topic, which this broker does not serve"),
+            }
+            return;
+        }
         let predecessor_of = |topic: &Arc<str>, index| self.deletion.predecessor_of(topic, index);
         self.registry.put_topic((name, id), partitions, config, origin, predecessor_of);
     }
@@ -222,6 +257,9 @@ impl Partitions {
     /// files go after file.delete.delay.ms. Waits for nobody.
     pub fn delete_topic(&self, id: Uuid) {
         self.deletion.add(id, &self.registry.remove_topic(id));
+        if let Some(diskless) = self.diskless() {
+            diskless.delete_topic(id);
+        }
     }
 
     /// A topic of this name is deleted, and this broker had no replica of some of its partitions: producers that go on with the next
@@ -251,6 +289,9 @@ impl Partitions {
     /// Waits until there is room for further deletions.
     pub async fn deletions_have_room(&self) {
         self.deletion.has_room().await;
+        if let Some(diskless) = self.diskless() {
+            diskless.deletions_have_room().await;
+        }
     }
 
     /// From now on, forgets producers silent for so long. Until this is said, none is.
@@ -280,6 +321,9 @@ impl Partitions {
         for partition in self.partitions() {
             partition.dismiss_parked(AppendError::Gone);
             partition.wake_waiters();
+        }
+        if let Some(diskless) = self.diskless() {
+            diskless.dismiss_waiting();
         }
     }
 
@@ -364,6 +408,9 @@ impl Partitions {
     pub fn close(&self) {
         if std::mem::replace(&mut *self.is_closed.lock(), true) {
             return;
+        }
+        if let Some(diskless) = self.diskless() {
+            diskless.close();
         }
         self.stop_threads();
         for thread in std::mem::take(&mut *self.threads.lock()) {

@@ -1,4 +1,5 @@
 //! The reorder buffer: batches that came before their turn, their bytes and who waits for their answers, until what is missing is there.
+//! Partitions of both kinds have one.
 //!
 //! What it is not: the decision. Who may wait and who leaves next is said by [`fullbore_rules::sequence::parking`].
 //! Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
@@ -26,7 +27,7 @@ use crate::validation::ValidBatch;
 /// What a parked batch costs beside its bytes: its places in the maps, its answer, and the response that waits.
 const BATCH_COST: usize = 512;
 
-pub(super) const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
+pub(crate) const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
 const FENCED: AppendError = AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
 
 /// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or
@@ -71,7 +72,7 @@ impl Reordering {
     }
 
     /// Whether nothing is parked any more.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
@@ -96,7 +97,7 @@ impl Reordering {
 
 /// Bytes counted as held until it is dropped.
 #[derive(Debug)]
-struct HeldBytes {
+pub(crate) struct HeldBytes {
     reordering: Arc<Reordering>,
     bytes: usize,
 }
@@ -142,12 +143,15 @@ pub struct Parked {
 
 /// One early batch.
 #[derive(Debug)]
-pub(super) struct Early {
+pub(crate) struct Early {
     batch: ValidBatch<'static>,
     acks: Acks,
-    answers: Vec<oneshot::Sender<Result<Appended, AppendError>>>,
+    answers: Vec<EarlyAnswer>,
     held: HeldBytes,
 }
+
+/// Where the answer of one copy goes.
+pub(crate) type EarlyAnswer = oneshot::Sender<Result<Appended, AppendError>>;
 
 impl Early {
     /// One more copy waits for the same answer. With too many, the oldest does not wait any longer: the connection of
@@ -163,15 +167,20 @@ impl Early {
         ParkedAnswer(awaited)
     }
 
-    pub(super) fn batch(&self) -> &ValidBatch<'static> {
+    pub(crate) fn batch(&self) -> &ValidBatch<'static> {
         &self.batch
     }
 
-    pub(super) fn acks(&self) -> Acks {
+    pub(crate) fn acks(&self) -> Acks {
         self.acks
     }
 
-    pub(super) fn appended(self, appended: &Appended) {
+    /// Who goes on with it answers it, and holds its bytes until then.
+    pub(crate) fn into_parts(self) -> (ValidBatch<'static>, Vec<EarlyAnswer>, HeldBytes) {
+        (self.batch, self.answers, self.held)
+    }
+
+    pub(crate) fn appended(self, appended: &Appended) {
         let view = self.batch.view();
         self.held.reordering.metrics.appended(view.size(), view.record_count());
         for answer in self.answers {
@@ -180,7 +189,7 @@ impl Early {
         }
     }
 
-    pub(super) fn refuse(self, error: AppendError) {
+    pub(crate) fn refuse(self, error: AppendError) {
         for answer in self.answers {
             self.held.reordering.metrics.produce_failed(error.code());
             let _ = answer.send(Err(error));
@@ -189,14 +198,14 @@ impl Early {
 }
 
 /// Batches that have waited long enough.
-pub(super) struct Expired {
+pub(crate) struct Expired {
     batches: Vec<Early>,
     reordering: Arc<Reordering>,
 }
 
 impl Expired {
     /// Answers them; to be called without a lock.
-    pub(super) fn refuse(self) {
+    pub(crate) fn refuse(self) {
         self.reordering.metrics.reorder_expired(self.batches.len());
         refuse_all(self.batches, OUT_OF_ORDER);
     }
@@ -204,35 +213,40 @@ impl Expired {
 
 impl Parked {
     /// Whether somebody is to see to it that batches expire, who does so from now on.
-    pub(super) fn wants_watch(&mut self) -> bool {
+    pub(crate) fn wants_watch(&mut self) -> bool {
         !self.batches.is_empty() && !std::mem::replace(&mut self.is_watched, true)
     }
 
-    pub(super) fn is_watched(&self) -> bool {
+    pub(crate) fn is_watched(&self) -> bool {
         self.is_watched
     }
 
     /// The batch that follows one that was appended, taken out; those of an older epoch are refused.
-    pub(super) fn next_after(&mut self, stamp: &Stamp) -> Option<Early> {
+    pub(crate) fn next_after(&mut self, stamp: &Stamp) -> Option<Early> {
         let Freed { fenced, next } = self.batches.appended(stamp);
         refuse_all(fenced, FENCED);
         next
     }
 
     /// Refuses those of a producer.
-    pub(super) fn give_up(&mut self, producer_id: i64, error: AppendError) {
+    pub(crate) fn give_up(&mut self, producer_id: i64, error: AppendError) {
         refuse_all(self.batches.give_up(producer_id), error);
     }
 
+    /// Takes out those of a producer.
+    pub(crate) fn take_all(&mut self, producer_id: i64) -> Vec<Early> {
+        self.batches.give_up(producer_id).into_iter().collect()
+    }
+
     /// Takes out what has waited long enough; and when the next is due.
-    pub(super) fn expire(&mut self, reordering: &Arc<Reordering>) -> (Expired, Option<Instant>) {
+    pub(crate) fn expire(&mut self, reordering: &Arc<Reordering>) -> (Expired, Option<Instant>) {
         let batches = self.batches.expire(reordering.now_ms()).into_iter().collect();
         let due_ms = self.batches.next_due_ms();
         let due = due_ms.and_then(|due_ms| reordering.started.checked_add(Duration::from_millis(due_ms)));
         (Expired { batches, reordering: reordering.clone() }, due)
     }
 
-    pub(super) fn park(
+    pub(crate) fn park(
         &mut self,
         batch: &ValidBatch<'_>,
         acks: Acks,

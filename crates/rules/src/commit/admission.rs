@@ -12,7 +12,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::state::PartitionState;
-use crate::sequence::{SequenceRefusal, Stamp, Verdict, sequence_add};
+use crate::sequence::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_add, sequence_distance};
 
 /// A batch that is admitted, by a number of its broker's.
 pub type TicketId = u64;
@@ -84,6 +84,21 @@ impl PartitionAdmission {
             Verdict::Append if is_known || known == Known::Now => Admission::Admit,
             Verdict::Refuse(why) if known == Known::Now => Admission::Refuse(why),
             Verdict::Append | Verdict::Refuse(_) => Admission::Ask,
+        }
+    }
+
+    /// How many sequences are missing before a batch, with what is pending: 0 is next, or not to be waited for. As
+    /// [`Producers::ahead`](crate::sequence::Producers::ahead).
+    pub fn ahead(&self, stamp: &Stamp, committed: &PartitionState) -> i32 {
+        let newest = self.by_producer.get(&stamp.producer_id).and_then(VecDeque::back).map(|pending| pending.stamp);
+        match newest {
+            Some(newest) if stamp.producer_epoch < newest.producer_epoch => 0,
+            Some(newest) if stamp.producer_epoch == newest.producer_epoch => {
+                let ahead = sequence_distance(sequence_add(newest.last_sequence(), 1), stamp.base_sequence);
+                if ahead < HALF_RANGE { ahead } else { 0 }
+            }
+            Some(_) => stamp.base_sequence,
+            None => committed.producers.ahead(stamp),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Fetch 4-18: long polls, sessions (KIP-227), topic ids (KIP-516). What other brokers fetch is in `replica/`.
 //!
 //! A fetch is answered when it has its minimum of bytes, an error, or no time left. It holds no records: what it
-//! returns are ranges of log files. Invariant: the first partition with data returns at least one whole batch, so that
+//! returns are ranges of log files, or what the cache of diskless topics has. Invariant: the first partition with data returns at least one whole batch, so that
 //! a consumer always moves (KIP-74).
 
 mod answer;
@@ -13,7 +13,7 @@ use super::{Call, Completion, Fault, Reply, topics};
 use crate::control::Image;
 use crate::metrics::Metrics;
 use crate::node::Node;
-use crate::partitions::{ReadError, Replica};
+use crate::partitions::{AnyPartition, Read};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
 use partition::{Fetched, PartitionFetch, PartitionKey};
@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// The longest wait a client can ask for.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-/// How long an answer waits at least for logs that are being opened, whatever the client asks for: most take a few
+/// How long an answer waits at least for logs that are being opened, or records that are fetched, whatever the client asks for: most take a few
 /// milliseconds. After a crash one may take seconds, and then the answer says nothing of its partition.
 const OPENING_WAIT: Duration = Duration::from_millis(500);
 /// Offsets that are not known: clients keep what they had.
@@ -142,7 +142,7 @@ struct Attempt {
     partitions: Vec<Fetched>,
     /// Whether it must not wait any longer.
     is_enough: bool,
-    /// Whether some of them could not be looked at, since their logs are being opened.
+    /// Whether some of them could not be looked at, since their logs are being opened or their records fetched.
     is_opening: bool,
 }
 
@@ -192,24 +192,22 @@ fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result
     plan.keep_registered(Arc::clone(waiter), registered)
 }
 
-/// Reads every partition once, in the order asked. A log that could not be opened since the fetch began is an error: to ask
-/// again is its client's matter.
+/// Reads every partition once, in the order asked. A log that could not be opened, or records that could not be fetched, since the fetch
+/// began are an error: to ask again is its client's matter.
 fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits) -> Attempt {
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
     let (mut bytes, mut failed, mut is_opening) = (0, false, false);
     for PartitionFetch { key, fetch } in wanted {
         let left = limits.max_bytes.saturating_sub(bytes);
-        let data = match partition(broker, &image, key) {
-            Ok(partition) if !partition.is_settled() => match partition.open_failure_since(limits.began.into_std()) {
-                Some(error) => PartitionData { error_code: ReadError::from(error).code(), ..nothing(key.index) },
-                None => {
-                    partition.ask_to_open();
-                    is_opening = true;
-                    nothing(key.index)
-                }
-            },
-            found => read(found, key, fetch, left, bytes == 0),
+        let found = partition(broker, &image, key);
+        let data = match found.and_then(|partition| read(&partition, fetch, (left, bytes == 0), limits.began)) {
+            Ok(Some(read)) => of_read(key.index, read),
+            Ok(None) => {
+                is_opening = true;
+                nothing(key.index)
+            }
+            Err(error_code) => PartitionData { error_code, ..nothing(key.index) },
         };
         bytes += data.records.as_ref().map_or(0, |records| records.len());
         failed |= data.error_code.is_err();
@@ -219,35 +217,36 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits) -> At
     Attempt { partitions, is_enough: failed || wanted.is_empty() || has_enough, is_opening }
 }
 
-fn partition(broker: &Node, image: &Image, key: &PartitionKey) -> Result<Arc<Replica>, ErrorCode> {
+fn partition(broker: &Node, image: &Image, key: &PartitionKey) -> Result<AnyPartition, ErrorCode> {
     topics::partition(broker, topics::find(image, &key.topic, key.topic_id)?, key.index)
 }
 
-/// Reads one partition: at most `left` bytes, or one batch however large if this is the `first` data of the response.
+/// Reads one partition: at most `left` bytes, or one batch however large if this is the `first` data of the response. `None` while its records
+/// are on their way.
 fn read(
-    found: Result<Arc<Replica>, ErrorCode>,
-    key: &PartitionKey,
+    partition: &AnyPartition,
     fetch: &FetchPartition,
-    left: usize,
-    first: bool,
-) -> PartitionData {
-    let outcome = found.and_then(|partition| {
+    (left, first): (usize, bool),
+    began: Instant,
+) -> Result<Option<Read>, ErrorCode> {
+    if partition.is_settled() {
         partition.check_leads(fetch.current_leader_epoch)?;
-        let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
-        let max_bytes = u32::try_from(asked.min(left)).unwrap_or(u32::MAX);
-        partition.read(fetch.fetch_offset, max_bytes, first).map_err(|error| error.code())
-    });
-    match outcome {
-        Ok(read) => PartitionData {
-            partition_index: key.index,
-            high_watermark: read.high_watermark,
-            last_stable_offset: read.last_stable_offset,
-            log_start_offset: read.log_start_offset,
-            aborted_transactions: None,
-            records: Some(read.records),
-            ..Default::default()
-        },
-        Err(error_code) => PartitionData { error_code, ..nothing(key.index) },
+    }
+    let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
+    let max_bytes = u32::try_from(asked.min(left)).unwrap_or(u32::MAX);
+    let read = partition.try_read(fetch.fetch_offset, max_bytes, first, began.into_std());
+    read.map_err(|error| error.code())
+}
+
+fn of_read(partition_index: i32, read: Read) -> PartitionData {
+    PartitionData {
+        partition_index,
+        high_watermark: read.high_watermark,
+        last_stable_offset: read.last_stable_offset,
+        log_start_offset: read.log_start_offset,
+        aborted_transactions: None,
+        records: Some(read.records),
+        ..Default::default()
     }
 }
 

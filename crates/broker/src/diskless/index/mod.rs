@@ -6,11 +6,15 @@
 //!
 //! - [`store`]: what is needed of a back end.
 //! - [`sqlite`]: a file, for one broker.
+//! - [`owner`]: the thread that commits, which all of a broker ask.
+//! - [`finder`]: where records are, which does not wait for commits.
 //!
 //! Not here: objects' bytes, nor who waits for a verdict.
 //!
 //! Invariant: what is kept of a partition is what a transaction that is known to be committed has left.
 
+mod finder;
+mod owner;
 mod packed;
 mod sqlite;
 mod store;
@@ -20,14 +24,19 @@ mod tests;
 use std::collections::{BTreeSet, HashMap};
 
 use fullbore_rules::commit::{
-    CommitDecision, CommitVerdict, Coordinator, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId,
-    ObjectState, PartitionState, commit,
+    BatchRun, CommitVerdict, Coordinator, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId, ObjectState,
+    PartitionState, commit,
 };
 
+pub use finder::RunFinder;
+pub use owner::{IndexOwner, IndexThread};
 pub use sqlite::SqliteIndex;
 pub use store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow};
 
 use crate::control::{CommitError, StoreError};
+
+/// After so many rows the producers of a partition are trimmed.
+const ADDED_MAX: usize = 1024;
 
 /// An object that is in the store, as its broker wants it committed.
 #[derive(Clone, Debug)]
@@ -46,29 +55,54 @@ pub struct CommitTime {
     pub fresh_from: i64,
 }
 
+/// What a commit has come to.
+#[derive(Clone, Debug)]
+pub struct CommitAnswer {
+    /// For each object what became of each of its batches.
+    pub verdicts: Vec<Vec<CommitVerdict>>,
+    /// The partitions that it touched, as they are now.
+    pub partitions: Vec<PartitionRow>,
+    /// What was appended of producers, by others since this was last told, and then by this commit. Some of it may have been told before.
+    pub producers: Vec<ProducerRow>,
+    /// Where what this commit has appended is.
+    pub runs: Vec<BatchRun>,
+}
+
 /// The index of diskless partitions, and what this broker knows of it.
 pub struct Index<S> {
     store: S,
     known: HashMap<DisklessPartitionId, PartitionState>,
-    /// Batches retained of each producer.
+    /// Batches retained of each producer, where a partition does not say.
     window: usize,
+    /// The same of partitions that say.
+    windows: HashMap<DisklessPartitionId, usize>,
+    /// Rows of producers that were added since they were trimmed last.
+    added: HashMap<DisklessPartitionId, usize>,
 }
 
 impl<S: IndexStore> Index<S> {
     /// Nothing of it is known yet.
     pub fn new(store: S, window: usize) -> Index<S> {
-        Index { store, known: HashMap::new(), window }
+        Index { store, known: HashMap::new(), window, windows: HashMap::new(), added: HashMap::new() }
     }
 
-    /// Commits these objects in this order; for each what became of each of its batches.
+    /// What a commit to this partition would be decided on now; `None` if there is no such partition.
+    ///
+    /// # Errors
+    /// It is not known.
+    pub fn look(&mut self, partition: DisklessPartitionId) -> Result<Option<PartitionState>, StoreError> {
+        let touched = BTreeSet::from([partition]);
+        let found = self.store.begin(&self.question(&touched, Vec::new()))?;
+        self.store.abandon();
+        self.bring_up_to_date(&touched, found.partitions, &found.producers);
+        Ok(self.known.get(&partition).cloned())
+    }
+
+    /// Commits these objects in this order.
     ///
     /// # Errors
     /// Nothing is committed, or it is not known: the same is to be asked for again.
-    pub fn commit(
-        &mut self,
-        objects: &[UploadedObject],
-        time: CommitTime,
-    ) -> Result<Vec<Vec<CommitVerdict>>, CommitError> {
+    pub fn commit(&mut self, objects: &[UploadedObject], time: CommitTime) -> Result<CommitAnswer, CommitError> {
         let touched = self.touched(objects);
         let decided = self.decide_and_write(objects, &touched, time);
         if decided.is_err() {
@@ -78,41 +112,70 @@ impl<S: IndexStore> Index<S> {
         decided
     }
 
+    /// So many batches are retained of each producer of these partitions from now on; never fewer than before.
+    pub fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) {
+        for id in partitions {
+            let known = self.windows.entry(*id).or_insert(window);
+            *known = (*known).max(window);
+            if let Some(state) = self.known.get_mut(id) {
+                state.window = *known;
+            }
+        }
+    }
+
+    fn window_of(&self, partition: DisklessPartitionId) -> usize {
+        self.windows.get(&partition).copied().unwrap_or(self.window)
+    }
+
+    /// Removes a bounded piece of what is of no use any more; whether there may be more.
+    ///
+    /// # Errors
+    /// It is to be tried again later.
+    pub fn tidy(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError> {
+        let full = self.added.iter().find(|(_, added)| **added >= ADDED_MAX).map(|(id, _)| *id);
+        if let Some(partition) = full {
+            // Each row has a batch at least.
+            self.store.trim_producers(partition, self.window_of(partition))?;
+            self.added.remove(&partition);
+            return Ok(true);
+        }
+        self.store.clear(runs_max, now_ms)
+    }
+
+    fn question(&self, touched: &BTreeSet<DisklessPartitionId>, objects: Vec<ObjectId>) -> CommitQuestion {
+        let known_to = |id: &DisklessPartitionId| (*id, self.known.get(id).map_or(0, |state| state.next_offset));
+        CommitQuestion { partitions: touched.iter().map(known_to).collect(), objects }
+    }
+
     fn decide_and_write(
         &mut self,
         objects: &[UploadedObject],
         touched: &BTreeSet<DisklessPartitionId>,
         time: CommitTime,
-    ) -> Result<Vec<Vec<CommitVerdict>>, CommitError> {
-        let known_to = |id: &DisklessPartitionId| (*id, self.known.get(id).map_or(0, |state| state.next_offset));
-        let question = CommitQuestion {
-            partitions: touched.iter().map(known_to).collect(),
-            objects: objects.iter().map(|object| object.id).collect(),
-        };
+    ) -> Result<CommitAnswer, CommitError> {
+        let question = self.question(touched, objects.iter().map(|object| object.id).collect());
         let found = self.store.begin(&question).map_err(CommitError::Refused)?;
         let objects = with_states(objects, found.objects);
-        self.bring_up_to_date(touched, found.partitions, found.producers);
+        self.bring_up_to_date(touched, found.partitions, &found.producers);
         let Index { known, .. } = self;
         let mut coordinator = Coordinator { partitions: known, fresh_from: time.fresh_from, now_ms: time.now_ms };
-        let decision = commit(&mut coordinator, &objects);
-        let verdicts = decision.verdicts.clone();
-        self.write(touched, decision, time.now_ms)?;
-        Ok(verdicts)
-    }
-
-    fn write(
-        &mut self,
-        touched: &BTreeSet<DisklessPartitionId>,
-        decision: CommitDecision,
-        now_ms: i64,
-    ) -> Result<(), CommitError> {
-        if decision.objects.is_empty() {
-            self.store.abandon();
-            return Ok(());
-        }
+        let mut decision = commit(&mut coordinator, &objects);
+        let verdicts = std::mem::take(&mut decision.verdicts);
         let row = |id: &DisklessPartitionId| self.known.get(id).map(|state| PartitionRow::of(*id, state));
-        let partitions = touched.iter().filter_map(row).collect();
-        self.store.commit(CommitWrite { partitions, decision, now_ms })
+        let partitions: Vec<_> = touched.iter().filter_map(row).collect();
+        let write = CommitWrite { partitions, decision, now_ms: time.now_ms };
+        if write.decision.objects.is_empty() {
+            self.store.abandon();
+        } else {
+            self.store.commit(&write)?;
+        }
+        let CommitWrite { partitions, decision, now_ms } = write;
+        for row in &decision.producers {
+            *self.added.entry(row.partition).or_default() += 1;
+        }
+        let own = decision.producers.into_iter().map(|batches| ProducerRow { batches, written_ms: now_ms });
+        let producers = found.producers.into_iter().chain(own).collect();
+        Ok(CommitAnswer { verdicts, partitions, producers, runs: decision.runs })
     }
 
     fn touched(&self, objects: &[UploadedObject]) -> BTreeSet<DisklessPartitionId> {
@@ -124,18 +187,23 @@ impl<S: IndexStore> Index<S> {
         &mut self,
         touched: &BTreeSet<DisklessPartitionId>,
         partitions: Vec<PartitionRow>,
-        producers: Vec<ProducerRow>,
+        producers: &[ProducerRow],
     ) {
         let there: BTreeSet<_> = partitions.iter().map(|row| row.id).collect();
-        touched.difference(&there).for_each(|id| drop(self.known.remove(id)));
-        for row in &producers {
-            let state = self.known.entry(row.batches.partition).or_insert_with(|| PartitionState::new(self.window));
+        for gone in touched.difference(&there) {
+            self.known.remove(gone);
+            self.windows.remove(gone);
+        }
+        for row in producers {
+            let window = self.window_of(row.batches.partition);
+            let state = self.known.entry(row.batches.partition).or_insert_with(|| PartitionState::new(window));
             for (stamp, base_offset, timestamp) in &row.batches.batches {
                 state.take_over(stamp, *base_offset, *timestamp, row.written_ms);
             }
         }
         for row in partitions {
-            let state = self.known.entry(row.id).or_insert_with(|| PartitionState::new(self.window));
+            let window = self.window_of(row.id);
+            let state = self.known.entry(row.id).or_insert_with(|| PartitionState::new(window));
             row.put_into(state);
         }
     }

@@ -11,7 +11,13 @@ CREATE TABLE partitions (
     UNIQUE (topic_id, partition_index)
 ) STRICT;
 
--- state: 0 registered, 1 live, 2 unused.
+-- What of partitions, there or deleted, nobody may read any more: what is before this offset.
+CREATE TABLE cleared (
+    partition INTEGER PRIMARY KEY,
+    before INTEGER NOT NULL
+) STRICT;
+
+-- state: 0 registered, 1 live, 2 unused, 3 deleted from the store.
 CREATE TABLE objects (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     state INTEGER NOT NULL,

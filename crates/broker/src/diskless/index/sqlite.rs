@@ -6,7 +6,7 @@ use std::path::Path;
 
 use fullbore_rules::commit::{AppendedBatches, BatchRun, DisklessPartitionId, ObjectId, ObjectState};
 use fullbore_wire::Uuid;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
 
 use super::damaged;
 use super::packed::{pack_producer, pack_run, unpack_producer, unpack_run};
@@ -19,9 +19,19 @@ const SCHEMA: &str = include_str!("schema.sql");
 const SCHEMA_VERSION: i64 = 1;
 /// Statements that are kept compiled.
 const STATEMENTS_MAX: usize = 32;
+/// The columns of a run.
+const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, batches";
 /// `objects.state`.
 const REGISTERED: i64 = 0;
 const LIVE: i64 = 1;
+const UNUSED: i64 = 2;
+const DELETED: i64 = 3;
+/// For how long an object that nobody uses is left to who has found it before, in ms.
+const UNUSED_MS: i64 = 60_000;
+/// For how long a number may be registered before it is used, in ms.
+const REGISTERED_MS: i64 = 3_600_000;
+/// After what time an object is deleted from the store once more, in ms.
+const DELETED_MS: i64 = 86_400_000;
 
 /// The open file.
 pub struct SqliteIndex {
@@ -55,28 +65,6 @@ impl SqliteIndex {
     fn make(&self) -> rusqlite::Result<()> {
         self.connection
             .execute_batch(&format!("BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT"))
-    }
-
-    /// Makes the partitions of a topic that has none; their numbers, in their order. Those that are there already keep theirs.
-    ///
-    /// # Errors
-    /// As of a commit.
-    pub fn create(&mut self, topic_id: Uuid, count: i32) -> Result<Vec<DisklessPartitionId>, CommitError> {
-        let made = self.in_transaction(|connection| {
-            let mut insert = connection.prepare_cached(
-                "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten)
-                 VALUES (?1, ?2, 0, 0, 0, -1, 0) ON CONFLICT DO NOTHING",
-            )?;
-            let mut find =
-                connection.prepare_cached("SELECT id FROM partitions WHERE topic_id = ?1 AND partition_index = ?2")?;
-            let mut ids = Vec::new();
-            for index in 0..count {
-                insert.execute(params![topic_id.0, index])?;
-                ids.push(find.query_row(params![topic_id.0, index], |row| row.get(0))?);
-            }
-            Ok(ids)
-        });
-        made.map_err(|error| sqlite_not_committed(&error))
     }
 
     /// Makes every write fail, as a disk would that refuses them, or lets it through again.
@@ -127,16 +115,7 @@ impl SqliteIndex {
         let mut find = self.connection.prepare_cached(
             "SELECT log_start, next_offset, bytes, max_timestamp, has_forgotten FROM partitions WHERE id = ?1",
         )?;
-        let row = find.query_row([id], |row| {
-            Ok(PartitionRow {
-                id,
-                log_start: row.get(0)?,
-                next_offset: row.get(1)?,
-                bytes: row.get(2)?,
-                max_timestamp: row.get(3)?,
-                has_forgotten: row.get(4)?,
-            })
-        });
+        let row = find.query_row([id], |row| partition_row(id, row, 0));
         row.optional()
     }
 
@@ -178,28 +157,8 @@ impl SqliteIndex {
     }
 
     pub(super) fn runs_of(&self, object: ObjectId) -> Result<Vec<BatchRun>, StoreError> {
-        let failed = |error: rusqlite::Error| sqlite_failed(&error);
-        let mut find = self
-            .connection
-            .prepare_cached(
-                "SELECT partition, base_offset, position, max_timestamp_so_far, batches FROM runs WHERE object = ?1
-                 ORDER BY position",
-            )
-            .map_err(failed)?;
-        let mut rows = find.query([object]).map_err(failed)?;
-        let mut runs = Vec::new();
-        while let Some(row) = rows.next().map_err(failed)? {
-            let packed = row.get_ref(4).map_err(failed)?;
-            runs.push(BatchRun {
-                partition: row.get(0).map_err(failed)?,
-                object,
-                base_offset: row.get(1).map_err(failed)?,
-                position: row.get(2).map_err(failed)?,
-                max_timestamp_so_far: row.get(3).map_err(failed)?,
-                batches: unpack_run(packed.as_blob().map_err(|error| damaged(error.to_string()))?)?,
-            });
-        }
-        Ok(runs)
+        let text = format!("SELECT {RUN} FROM runs WHERE object = ?1 ORDER BY position");
+        runs(&self.connection, &text, params![object])
     }
 
     fn write(&self, write: &CommitWrite) -> rusqlite::Result<()> {
@@ -252,8 +211,8 @@ impl IndexStore for SqliteIndex {
         found
     }
 
-    fn commit(&mut self, write: CommitWrite) -> Result<(), CommitError> {
-        let written = self.write(&write);
+    fn commit(&mut self, write: &CommitWrite) -> Result<(), CommitError> {
+        let written = self.write(write);
         if written.is_err() {
             self.roll_back();
         }
@@ -272,6 +231,206 @@ impl IndexStore for SqliteIndex {
             (0..count).map(insert_one).collect()
         });
         registered.map_err(|error| sqlite_not_committed(&error))
+    }
+
+    fn create(&mut self, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
+        let made = self.in_transaction(|connection| {
+            let mut insert = connection.prepare_cached(
+                "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten)
+                 VALUES (?1, ?2, 0, 0, 0, -1, 0) ON CONFLICT DO NOTHING",
+            )?;
+            for index in 0..count {
+                insert.execute(params![topic_id.0, index])?;
+            }
+            let mut find = connection.prepare_cached(
+                "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten FROM partitions
+                 WHERE topic_id = ?1 AND partition_index < ?2 ORDER BY partition_index",
+            )?;
+            find.query_map(params![topic_id.0, count], |row| partition_row(row.get(0)?, row, 1))?.collect()
+        });
+        made.map_err(|error| sqlite_not_committed(&error))
+    }
+
+    fn delete(&mut self, topic_id: Uuid) -> Result<(), CommitError> {
+        let deleted = self.in_transaction(|connection| {
+            let mut find = connection.prepare_cached("SELECT id FROM partitions WHERE topic_id = ?1")?;
+            let ids: Vec<DisklessPartitionId> =
+                find.query_map(params![topic_id.0], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            let mut clear = connection.prepare_cached("INSERT OR REPLACE INTO cleared VALUES (?1, ?2)")?;
+            ids.iter().try_for_each(|id| clear.execute(params![id, i64::MAX]).map(drop))?;
+            connection.prepare_cached("DELETE FROM partitions WHERE topic_id = ?1")?.execute(params![topic_id.0])
+        });
+        deleted.map(drop).map_err(|error| sqlite_not_committed(&error))
+    }
+
+    fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
+        let moved = self.in_transaction(|connection| {
+            let mut set = connection.prepare_cached(
+                "UPDATE partitions SET log_start = max(log_start, min(?2, next_offset)) WHERE id = ?1",
+            )?;
+            if set.execute(params![id, offset])? > 0 {
+                let mut clear = connection.prepare_cached(
+                    "INSERT OR REPLACE INTO cleared SELECT id, log_start FROM partitions WHERE id = ?1",
+                )?;
+                clear.execute([id])?;
+            }
+            self.partition(id)
+        });
+        moved.map_err(|error| sqlite_not_committed(&error))
+    }
+
+    fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError> {
+        let next = self
+            .connection
+            .prepare_cached("SELECT partition, before FROM cleared LIMIT 1")
+            .and_then(|mut find| find.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional());
+        let next = next.map_err(|error| CommitError::Refused(sqlite_failed(&error)))?;
+        let Some((partition, before)): Option<(DisklessPartitionId, i64)> = next else { return Ok(false) };
+        let text = format!("SELECT {RUN} FROM runs WHERE partition = ?1 ORDER BY base_offset LIMIT ?2");
+        let limit = i64::try_from(runs_max).unwrap_or(i64::MAX);
+        let mut runs = runs(&self.connection, &text, params![partition, limit]).map_err(CommitError::Refused)?;
+        let found = runs.len();
+        runs.retain(|run| run.end_offset() <= before);
+        let is_last = runs.len() < found || found < runs_max;
+        let cleared =
+            self.in_transaction(|connection| clear_runs(connection, (partition, before), &runs, is_last, now_ms));
+        cleared.map(|()| true).map_err(|error| sqlite_not_committed(&error))
+    }
+
+    fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
+        let trimmed = self.in_transaction(|connection| {
+            connection
+                .prepare_cached(
+                    "DELETE FROM producers WHERE partition = ?1 AND base_offset IN
+                     (SELECT base_offset FROM
+                      (SELECT base_offset, row_number() OVER (PARTITION BY producer_id ORDER BY base_offset DESC) AS place
+                       FROM producers WHERE partition = ?1) WHERE place > ?2)",
+                )?
+                .execute(params![id, i64::try_from(rows_left).unwrap_or(i64::MAX)])
+        });
+        trimmed.map(drop).map_err(|error| sqlite_not_committed(&error))
+    }
+
+    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+        let taken = self.in_transaction(|connection| {
+            let limit = i64::try_from(count).unwrap_or(i64::MAX);
+            let ids = |text: &str, state: i64, before_ms: i64| {
+                let mut find = connection.prepare_cached(text)?;
+                let found = find.query_map(params![state, before_ms, limit], |row| row.get(0))?;
+                found.collect::<rusqlite::Result<Vec<ObjectId>>>()
+            };
+            let find = "SELECT id FROM objects WHERE state = ?1 AND changed_ms <= ?2 LIMIT ?3";
+            let mut taken = ids(find, UNUSED, now_ms - UNUSED_MS)?;
+            taken.extend(ids(find, REGISTERED, now_ms - REGISTERED_MS)?);
+            let again = ids(find, DELETED, now_ms - DELETED_MS)?;
+            let mut mark = connection.prepare_cached("UPDATE objects SET state = ?2, changed_ms = ?3 WHERE id = ?1")?;
+            taken.iter().try_for_each(|id| mark.execute(params![id, DELETED, now_ms]).map(drop))?;
+            let mut forget = connection.prepare_cached("DELETE FROM objects WHERE id = ?1")?;
+            again.iter().try_for_each(|id| forget.execute([id]).map(drop))?;
+            taken.extend(again);
+            Ok(taken)
+        });
+        taken.map_err(|error| sqlite_not_committed(&error))
+    }
+}
+
+/// Removes runs of a partition, and their bytes from what is counted.
+fn clear_runs(
+    connection: &Connection,
+    (partition, before): (DisklessPartitionId, i64),
+    runs: &[BatchRun],
+    is_last: bool,
+    now_ms: i64,
+) -> rusqlite::Result<()> {
+    let mut remove = connection.prepare_cached("DELETE FROM runs WHERE partition = ?1 AND base_offset = ?2")?;
+    let mut object = connection.prepare_cached(
+        "UPDATE objects SET live_bytes = live_bytes - ?2,
+         state = iif(live_bytes <= ?2, ?3, state), changed_ms = iif(live_bytes <= ?2, ?4, changed_ms) WHERE id = ?1",
+    )?;
+    for run in runs {
+        remove.execute(params![partition, run.base_offset])?;
+        object.execute(params![run.object, run.bytes(), UNUSED, now_ms])?;
+    }
+    let bytes: i64 = runs.iter().map(|run| i64::from(run.bytes())).sum();
+    connection
+        .prepare_cached("UPDATE partitions SET bytes = bytes - ?2 WHERE id = ?1")?
+        .execute(params![partition, bytes])?;
+    if is_last {
+        let mut done = connection.prepare_cached("DELETE FROM cleared WHERE partition = ?1 AND before = ?2")?;
+        done.execute(params![partition, before])?;
+        // Of one that is deleted, nobody asks for its producers.
+        let mut producers = connection.prepare_cached(
+            "DELETE FROM producers WHERE partition = ?1 AND NOT EXISTS (SELECT 1 FROM partitions WHERE id = ?1)",
+        )?;
+        producers.execute([partition])?;
+    }
+    Ok(())
+}
+
+/// The runs that a query finds, whose columns are [`RUN`].
+fn runs(connection: &Connection, query: &str, params: impl Params) -> Result<Vec<BatchRun>, StoreError> {
+    let failed = |error: rusqlite::Error| sqlite_failed(&error);
+    let mut find = connection.prepare_cached(query).map_err(failed)?;
+    let mut rows = find.query(params).map_err(failed)?;
+    let mut runs = Vec::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        let packed = row.get_ref(5).map_err(failed)?;
+        runs.push(BatchRun {
+            partition: row.get(0).map_err(failed)?,
+            object: row.get(1).map_err(failed)?,
+            base_offset: row.get(2).map_err(failed)?,
+            position: row.get(3).map_err(failed)?,
+            max_timestamp_so_far: row.get(4).map_err(failed)?,
+            batches: unpack_run(packed.as_blob().map_err(|error| damaged(error.to_string()))?)?,
+        });
+    }
+    Ok(runs)
+}
+
+/// A partition's row, of which this column is the first behind its number.
+fn partition_row(id: DisklessPartitionId, row: &Row<'_>, first: usize) -> rusqlite::Result<PartitionRow> {
+    Ok(PartitionRow {
+        id,
+        log_start: row.get(first)?,
+        next_offset: row.get(first + 1)?,
+        bytes: row.get(first + 2)?,
+        max_timestamp: row.get(first + 3)?,
+        has_forgotten: row.get(first + 4)?,
+    })
+}
+
+/// Reads beside the commits.
+pub struct SqliteFinder {
+    connection: Connection,
+}
+
+impl SqliteFinder {
+    /// Opens the file of this folder, which [`SqliteIndex::open`] has made.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn open(folder: &Path) -> Result<SqliteFinder, StoreError> {
+        let connection = connect(&folder.join(FILE)).map_err(|error| sqlite_failed(&error))?;
+        connection.pragma_update(None, "query_only", true).map_err(|error| sqlite_failed(&error))?;
+        Ok(SqliteFinder { connection })
+    }
+
+    /// The run with this offset and those behind it, `count` at most.
+    ///
+    /// # Errors
+    /// What the file says.
+    pub fn runs_from(
+        &self,
+        partition: DisklessPartitionId,
+        offset: i64,
+        count: usize,
+    ) -> Result<Vec<BatchRun>, StoreError> {
+        let text = format!(
+            "SELECT {RUN} FROM runs WHERE partition = ?1 AND base_offset >= coalesce(
+                 (SELECT base_offset FROM runs WHERE partition = ?1 AND base_offset <= ?2 ORDER BY base_offset DESC LIMIT 1), ?2)
+             ORDER BY base_offset LIMIT ?3"
+        );
+        runs(&self.connection, &text, params![partition, offset, i64::try_from(count).unwrap_or(i64::MAX)])
     }
 }
 

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use fullbore_rules::commit::{
     AppendedBatches, CommitDecision, DisklessPartitionId, ObjectId, ObjectState, PartitionState,
 };
+use fullbore_wire::Uuid;
 
 use crate::control::{CommitError, StoreError};
 
@@ -26,7 +27,7 @@ pub trait IndexStore: Send {
     ///
     /// # Errors
     /// [`CommitError::Unknown`] where it may have been written.
-    fn commit(&mut self, write: CommitWrite) -> Result<(), CommitError>;
+    fn commit(&mut self, write: &CommitWrite) -> Result<(), CommitError>;
 
     /// Ends the transaction; nothing was written.
     fn abandon(&mut self);
@@ -36,6 +37,45 @@ pub trait IndexStore: Send {
     /// # Errors
     /// None is registered, or that is not known; those are never used then.
     fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
+
+    /// Makes the partitions of a topic as far as they are missing: the first `count`, in their order.
+    ///
+    /// # Errors
+    /// None is made, or that is not known.
+    fn create(&mut self, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError>;
+
+    /// The partitions of a topic are gone; what they have is left to [`IndexStore::clear`].
+    ///
+    /// # Errors
+    /// Nothing is changed, or that is not known.
+    fn delete(&mut self, topic_id: Uuid) -> Result<(), CommitError>;
+
+    /// Moves the log start of a partition to this offset, which is at most the next one, and never back; its row then, or `None` if it is gone.
+    /// What is before it is left to [`IndexStore::clear`].
+    ///
+    /// # Errors
+    /// Nothing is changed, or that is not known.
+    fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError>;
+
+    /// Removes runs of which nothing may be read any more, so many at most; and then says whether there may be more. An object without any
+    /// is not used from then on.
+    ///
+    /// # Errors
+    /// None is removed, or that is not known.
+    fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
+
+    /// Leaves what so many commits have appended of each producer of a partition.
+    ///
+    /// # Errors
+    /// None is removed, or that is not known.
+    fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError>;
+
+    /// Takes objects that nobody uses, or never will, out of what may be committed, so many at most: they are to be deleted from the store.
+    /// Each is given again after a day, since a late upload may have brought it back.
+    ///
+    /// # Errors
+    /// None is taken, or that is not known.
+    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
 }
 
 /// What a commit has to know.

@@ -17,7 +17,8 @@ struct Opened {
 fn opened(partitions: i32) -> Opened {
     let folder = tempfile::tempdir().expect("temporary folder");
     let mut store = SqliteIndex::open(folder.path()).expect("made");
-    let partitions = store.create(Uuid([1; 16]), partitions).expect("made");
+    let rows = store.create(Uuid([1; 16]), partitions).expect("made");
+    let partitions = rows.iter().map(|row| row.id).collect();
     Opened { index: Index::new(store, 128), folder, partitions }
 }
 
@@ -38,7 +39,7 @@ impl Opened {
 
     fn commit(&mut self, id: ObjectId, batches: &[ObjectBatch]) -> Vec<CommitVerdict> {
         let object = UploadedObject { id, batches: batches.to_vec() };
-        self.index.commit(&[object], TIME).expect("committed").remove(0)
+        self.index.commit(&[object], TIME).expect("committed").verdicts.remove(0)
     }
 }
 
@@ -93,7 +94,7 @@ fn what_another_has_committed_is_taken_over() {
         let object = opened.object();
         let uploaded = UploadedObject { id: object, batches: vec![batch(partition, 0, at)] };
         let index = if round % 2 == 0 { &mut opened.index } else { &mut other };
-        let verdicts = index.commit(&[uploaded], TIME).expect("committed").remove(0);
+        let verdicts = index.commit(&[uploaded], TIME).expect("committed").verdicts.remove(0);
         assert_eq!(verdicts, [appended(i64::from(at))], "round {round}");
         at += 10;
     }
@@ -117,7 +118,7 @@ fn a_commit_that_fails_leaves_nothing_and_is_made_again() {
     opened.index.store.refuse_writes(true);
     opened.index.commit(std::slice::from_ref(&uploaded), TIME).expect_err("refused");
     opened.index.store.refuse_writes(false);
-    let verdicts = opened.index.commit(&[uploaded], TIME).expect("committed");
+    let verdicts = opened.index.commit(&[uploaded], TIME).expect("committed").verdicts;
     assert_eq!(verdicts, [[appended(0)]]);
 }
 
@@ -125,8 +126,12 @@ fn a_commit_that_fails_leaves_nothing_and_is_made_again() {
 fn partitions_and_objects_have_numbers_that_do_not_come_back() {
     let mut opened = opened(3);
     let before = opened.partitions.clone();
-    assert_eq!(opened.index.store.create(Uuid([1; 16]), 4).expect("made")[..3], before[..]);
-    let others = opened.index.store.create(Uuid([2; 16]), 1).expect("made");
+    let mut created = |topic, count| {
+        let rows = opened.index.store.create(Uuid([topic; 16]), count).expect("made");
+        rows.iter().map(|row| row.id).collect::<Vec<_>>()
+    };
+    assert_eq!(created(1, 4)[..3], before[..]);
+    let others = created(2, 1);
     assert!(others[0] > before[2]);
     let objects = opened.index.store.register(3, NOW).expect("registered");
     assert!(objects.is_sorted() && opened.object() > objects[2]);

@@ -1,0 +1,131 @@
+//! Batches out of an object, with their offsets: the 16 bytes before what the checksum covers are written anew, the rest is as it is.
+//!
+//! Invariant: what is given out is whole batches, each with the leader epoch of diskless partitions.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use fullbore_wire::Records;
+use fullbore_wire::batch::{BatchView, crc32c};
+
+/// The one epoch of a diskless partition's leaders.
+pub const LEADER_EPOCH: i32 = 0;
+/// Bytes at the front of a batch that are written anew: offset, length, leader epoch.
+const FRONT: usize = 16;
+/// Where the checksum is, and where what it covers begins.
+const CRC: std::ops::Range<usize> = 17..21;
+/// A batch up to this size is copied: that is cheaper than a piece of its own on the socket.
+const COPIED_MAX: usize = 4096;
+
+/// Batches on their way to a client.
+#[derive(Debug, Default)]
+pub struct Assembly {
+    pieces: Vec<Bytes>,
+    /// What comes next, until a piece is put by reference.
+    copied: BytesMut,
+}
+
+impl Assembly {
+    /// Whether there is no batch.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.copied.is_empty()
+    }
+
+    /// The next batch, by its pieces.
+    pub fn add(&mut self, base_offset: i64, parts: Vec<Bytes>) {
+        let size: usize = parts.iter().map(Bytes::len).sum();
+        let mut skipped = 0;
+        // The length stays: it is what the second field says.
+        let length = i32::try_from(size.saturating_sub(12)).unwrap_or(i32::MAX);
+        self.copied.put_i64(base_offset);
+        self.copied.put_i32(length);
+        self.copied.put_i32(LEADER_EPOCH);
+        for part in parts {
+            let cut = part.len().min(FRONT - skipped);
+            skipped += cut;
+            let rest = part.slice(cut..);
+            if size <= COPIED_MAX {
+                self.copied.put_slice(&rest);
+            } else if !rest.is_empty() {
+                self.pieces.push(self.copied.split().freeze());
+                self.pieces.push(rest);
+            }
+        }
+    }
+
+    /// All of them.
+    pub fn finish(mut self) -> Records {
+        if !self.copied.is_empty() {
+            self.pieces.push(self.copied.freeze());
+        }
+        self.pieces.retain(|piece| !piece.is_empty());
+        match self.pieces.len() {
+            0 => Records::default(),
+            1 => Records::Memory(self.pieces.remove(0)),
+            _ => Records::Pieces(self.pieces),
+        }
+    }
+
+    /// The same in one.
+    pub fn finish_whole(self) -> Bytes {
+        match self.finish() {
+            Records::Memory(bytes) => bytes,
+            Records::Pieces(pieces) => Bytes::from(pieces.concat()),
+            Records::File(_) => Bytes::new(),
+        }
+    }
+}
+
+/// Whether these are the pieces of one whole batch whose checksum is right.
+pub fn is_intact(parts: &[Bytes]) -> bool {
+    let whole;
+    let batch = match parts {
+        [one] => one,
+        several => {
+            whole = Bytes::from(several.concat());
+            &whole
+        }
+    };
+    let is_one = BatchView::first(batch).is_ok_and(|view| view.size() == batch.len());
+    is_one && batch.get(CRC.end..).is_some_and(|covered| crc32c(covered).to_be_bytes() == batch[CRC])
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+
+    use super::*;
+
+    fn batch(value: &[u8]) -> Bytes {
+        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+        builder.append(7, None, Some(value), &[]);
+        builder.seal(Stamp::NONE).expect("sealed").0.freeze()
+    }
+
+    #[test]
+    fn batches_get_their_offsets_and_stay_intact() {
+        let (small, large) = (batch(b"x"), batch(&[5; 2 * COPIED_MAX]));
+        for at in [0, 3, FRONT - 1, FRONT, FRONT + 1, 40] {
+            let mut assembly = Assembly::default();
+            assembly.add(10, vec![small.clone()]);
+            assembly.add(11, vec![large.slice(..at), large.slice(at..)]);
+            assembly.add(12, vec![small.slice(..at), small.slice(at..)]);
+            let all = assembly.finish_whole();
+            let batches: Vec<_> = fullbore_wire::batch::batches(&all).map(|batch| batch.expect("whole")).collect();
+            assert_eq!(batches.iter().map(BatchView::base_offset).collect::<Vec<_>>(), [10, 11, 12], "cut at {at}");
+            assert_eq!(batches[1].payload(), BatchView::first(&large).expect("whole").payload());
+            assert!(batches.iter().all(|batch| is_intact(&[Bytes::copy_from_slice(batch.bytes())])));
+        }
+    }
+
+    #[test]
+    fn what_is_changed_on_its_way_is_found() {
+        let good = batch(b"records");
+        assert!(is_intact(std::slice::from_ref(&good)));
+        for at in CRC.start..good.len() {
+            let mut bad = good.to_vec();
+            bad[at] ^= 1;
+            assert!(!is_intact(&[Bytes::from(bad)]), "byte {at}");
+        }
+        assert!(!is_intact(&[good.slice(..good.len() - 1)]) && !is_intact(&[good.clone(), good.clone()]));
+        assert!(!is_intact(&[]));
+    }
+}

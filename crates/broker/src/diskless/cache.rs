@@ -1,0 +1,245 @@
+//! Bytes of objects in memory: those that were uploaded here, for who reads the newest records, and blocks that were fetched for others. Neither
+//! pushes the other out.
+//!
+//! Pure: nobody waits here, and nothing is fetched.
+//!
+//! Invariant: what is held is what is counted, and at most what was allowed; but a slice that was given out holds its part or block for as long as
+//! it is kept.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
+
+use bytes::Bytes;
+use fullbore_rules::commit::ObjectId;
+
+/// Bytes that are fetched and held together.
+pub const BLOCK: u32 = 1 << 20;
+/// Blocks that one GET gets at most.
+const BLOCKS_MAX: u32 = 8;
+
+/// The cache.
+#[derive(Debug)]
+pub struct ObjectCache {
+    uploaded: HashMap<ObjectId, UploadedParts>,
+    /// The oldest first.
+    order: VecDeque<ObjectId>,
+    uploaded_bytes: usize,
+    uploaded_bytes_max: usize,
+    fetched: HashMap<(ObjectId, u32), FetchedBlock>,
+    /// By when they were used last.
+    used: BTreeMap<u64, (ObjectId, u32)>,
+    clock: u64,
+    fetched_bytes: usize,
+    fetched_bytes_max: usize,
+}
+
+/// Bytes of an object that was uploaded here.
+#[derive(Debug)]
+struct UploadedParts {
+    /// Each with where it begins.
+    parts: Vec<(u32, Bytes)>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct FetchedBlock {
+    bytes: Bytes,
+    used: u64,
+}
+
+/// A range of an object.
+#[derive(Clone, Debug)]
+pub struct FoundRange {
+    /// Its bytes, in their order.
+    pub parts: Vec<Bytes>,
+    /// They were never in the store's hands, so that they need no checksum.
+    pub is_uploaded: bool,
+}
+
+impl ObjectCache {
+    /// An empty one, with room for so many bytes of either kind.
+    pub fn new(uploaded_bytes_max: usize, fetched_bytes_max: usize) -> ObjectCache {
+        ObjectCache {
+            uploaded: HashMap::new(),
+            order: VecDeque::new(),
+            uploaded_bytes: 0,
+            uploaded_bytes_max,
+            fetched: HashMap::new(),
+            used: BTreeMap::new(),
+            clock: 0,
+            fetched_bytes: 0,
+            fetched_bytes_max,
+        }
+    }
+
+    /// Bytes that were uploaded, and that were fetched.
+    pub fn bytes(&self) -> (usize, usize) {
+        (self.uploaded_bytes, self.fetched_bytes)
+    }
+
+    /// Holds an object that was uploaded, by its parts one after the other; which ones it holds no longer.
+    pub fn insert_uploaded(&mut self, id: ObjectId, parts: &[Bytes]) -> Vec<ObjectId> {
+        let mut at = 0_u32;
+        let place = |part: &Bytes| {
+            let placed = (at, part.clone());
+            at = at.saturating_add(u32::try_from(part.len()).unwrap_or(u32::MAX));
+            placed
+        };
+        let parts: Vec<_> = parts.iter().map(place).collect();
+        let bytes = parts.iter().map(|(_, part)| part.len()).sum();
+        self.uploaded_bytes += bytes;
+        match self.uploaded.insert(id, UploadedParts { parts, bytes }) {
+            Some(before) => self.uploaded_bytes -= before.bytes,
+            None => self.order.push_back(id),
+        }
+        let mut gone = Vec::new();
+        while self.uploaded_bytes > self.uploaded_bytes_max {
+            let Some(oldest) = self.order.pop_front() else { break };
+            self.uploaded_bytes -= self.uploaded.remove(&oldest).map_or(0, |object| object.bytes);
+            gone.push(oldest);
+        }
+        gone
+    }
+
+    /// Holds a block of an object that was fetched.
+    pub fn insert_fetched(&mut self, id: ObjectId, block: u32, bytes: Bytes) {
+        self.forget_fetched(id, block);
+        self.clock += 1;
+        self.fetched_bytes += bytes.len();
+        self.used.insert(self.clock, (id, block));
+        self.fetched.insert((id, block), FetchedBlock { bytes, used: self.clock });
+        while self.fetched_bytes > self.fetched_bytes_max {
+            let Some((_, (id, block))) = self.used.pop_first() else { break };
+            self.fetched_bytes -= self.fetched.remove(&(id, block)).map_or(0, |held| held.bytes.len());
+        }
+    }
+
+    /// Holds a block no longer.
+    pub fn forget_fetched(&mut self, id: ObjectId, block: u32) {
+        if let Some(FetchedBlock { bytes, used }) = self.fetched.remove(&(id, block)) {
+            self.fetched_bytes -= bytes.len();
+            self.used.remove(&used);
+        }
+    }
+
+    /// This range of an object, if all of it is held.
+    pub fn find(&mut self, id: ObjectId, position: u32, size: u32) -> Option<FoundRange> {
+        let end = position.checked_add(size)?;
+        match self.uploaded.get(&id) {
+            Some(object) => object.find(position, end).map(|parts| FoundRange { parts, is_uploaded: true }),
+            None => self.find_fetched(id, position, end).map(|parts| FoundRange { parts, is_uploaded: false }),
+        }
+    }
+
+    fn find_fetched(&mut self, id: ObjectId, position: u32, end: u32) -> Option<Vec<Bytes>> {
+        let mut parts = Vec::new();
+        for block in blocks(&(position..end)) {
+            let held = self.fetched.get_mut(&(id, block))?;
+            let begin = block * BLOCK;
+            let from = position.saturating_sub(begin) as usize;
+            let to = (end - begin).min(BLOCK) as usize;
+            held.bytes.get(from..to)?;
+            parts.push(held.bytes.slice(from..to));
+            self.clock += 1;
+            self.used.remove(&held.used);
+            held.used = self.clock;
+            self.used.insert(self.clock, (id, block));
+        }
+        Some(parts)
+    }
+
+    /// Which ranges have to be fetched to have all of this one: whole blocks, several in one where they lie side by side.
+    pub fn missing(&self, id: ObjectId, range: Range<u32>) -> Vec<Range<u32>> {
+        let mut missing: Vec<Range<u32>> = Vec::new();
+        if self.uploaded.contains_key(&id) {
+            return missing;
+        }
+        for block in blocks(&range).filter(|block| !self.fetched.contains_key(&(id, *block))) {
+            let (begin, end) = (block * BLOCK, (block * BLOCK).saturating_add(BLOCK));
+            match missing.last_mut() {
+                Some(last) if last.end == begin && (begin - last.start) / BLOCK < BLOCKS_MAX => last.end = end,
+                _ => missing.push(begin..end),
+            }
+        }
+        missing
+    }
+}
+
+/// The blocks that have bytes of a range.
+pub fn blocks(range: &Range<u32>) -> Range<u32> {
+    if range.is_empty() { 0..0 } else { range.start / BLOCK..(range.end - 1) / BLOCK + 1 }
+}
+
+impl UploadedParts {
+    fn find(&self, position: u32, end: u32) -> Option<Vec<Bytes>> {
+        let first = self.parts.partition_point(|(at, part)| at.saturating_add(part.len() as u32) <= position);
+        let mut found = Vec::new();
+        for (at, part) in self.parts[first..].iter().take_while(|(at, _)| *at < end) {
+            let from = position.saturating_sub(*at) as usize;
+            found.push(part.slice(from..part.len().min((end - at) as usize)));
+        }
+        (found.iter().map(Bytes::len).sum::<usize>() == (end - position) as usize).then_some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(len: usize, first: usize) -> Bytes {
+        (first..first + len).map(|at| (at % 251) as u8).collect::<Vec<_>>().into()
+    }
+
+    #[test]
+    fn ranges_are_found_across_parts_and_blocks() {
+        let (mut cache, object) = (ObjectCache::new(1 << 23, 1 << 23), bytes(3 << 20, 0));
+        cache.insert_uploaded(1, &[object.slice(..10), object.slice(10..1 << 20), object.slice(1 << 20..)]);
+        (0..3).for_each(|block| {
+            cache.insert_fetched(2, block, object.slice(block as usize * (1 << 20)..).slice(..1 << 20))
+        });
+        let len = object.len() as u32;
+        for (position, size) in [(0, 5), (5, 10), (9, 1), (BLOCK - 1, 2), (BLOCK, 7), (0, len), (len - 1, 1)] {
+            for (id, is_uploaded) in [(1, true), (2, false)] {
+                let found = cache.find(id, position, size).expect("held");
+                let expected = &object[position as usize..(position + size) as usize];
+                assert_eq!((found.parts.concat().as_slice(), found.is_uploaded), (expected, is_uploaded));
+            }
+        }
+        assert!(cache.find(1, len - 1, 2).is_none() && cache.find(2, len - 1, 2).is_none());
+        assert!(cache.find(3, 0, 1).is_none());
+    }
+
+    #[test]
+    fn the_oldest_upload_and_the_block_that_was_not_used_for_longest_go() {
+        let mut cache = ObjectCache::new(25, 25);
+        assert_eq!(cache.insert_uploaded(1, &[bytes(10, 0)]), [0; 0]);
+        assert_eq!(cache.insert_uploaded(2, &[bytes(10, 0)]), [0; 0]);
+        cache.find(1, 0, 1).expect("held");
+        assert_eq!(cache.insert_uploaded(3, &[bytes(10, 0)]), [1]);
+        assert_eq!(cache.insert_uploaded(4, &[bytes(30, 0)]), [2, 3, 4], "larger than all the room");
+        (0..2).for_each(|block| cache.insert_fetched(9, block, bytes(10, 0)));
+        cache.find(9, 0, 1).expect("held");
+        cache.insert_fetched(9, 2, bytes(10, 0));
+        assert!(cache.find(9, 0, 1).is_some() && cache.find(9, BLOCK, 1).is_none());
+        assert_eq!(cache.bytes(), (0, 20));
+        cache.forget_fetched(9, 0);
+        assert_eq!((cache.bytes(), cache.used.len()), ((0, 10), 1));
+    }
+
+    #[test]
+    fn what_is_missing_is_whole_blocks_merged() {
+        let mut cache = ObjectCache::new(1 << 30, 1 << 30);
+        let missing = |cache: &ObjectCache, id, range| {
+            let missing = cache.missing(id, range).into_iter();
+            missing.map(|range| (range.start / BLOCK, range.end / BLOCK)).collect::<Vec<_>>()
+        };
+        assert_eq!(missing(&cache, 1, 0..1), [(0, 1)]);
+        assert_eq!(missing(&cache, 1, 5..5), []);
+        assert_eq!(missing(&cache, 1, BLOCK - 1..BLOCK + 1), [(0, 2)]);
+        cache.insert_fetched(1, 2, bytes(1 << 20, 0));
+        assert_eq!(missing(&cache, 1, 0..5 * BLOCK), [(0, 2), (3, 5)]);
+        assert_eq!(missing(&cache, 2, 0..10 * BLOCK), [(0, 8), (8, 10)]);
+        cache.insert_uploaded(1, &[bytes(10, 0)]);
+        assert_eq!(missing(&cache, 1, 0..5 * BLOCK), []);
+    }
+}

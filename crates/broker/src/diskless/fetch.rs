@@ -1,0 +1,185 @@
+//! Fetches ranges of objects into the cache: whole blocks, each once however many want it, and so many GETs at a time.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fullbore_rules::commit::ObjectId;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedMutexGuard, Semaphore};
+use tokio::time::{sleep, timeout};
+
+use super::cache::{BLOCK, ObjectCache, blocks};
+use super::objects::{ObjectError, Objects};
+use super::upload::StoreCounts;
+
+/// A GET that takes so long is given up.
+const GET_MAX: Duration = Duration::from_secs(10);
+/// How often one is tried.
+const ATTEMPTS: u32 = 3;
+/// The first pause between two attempts.
+const BACKOFF: Duration = Duration::from_millis(20);
+
+/// Fetches.
+#[derive(Clone)]
+pub struct RangeFetcher {
+    shared: Arc<FetcherShared>,
+}
+
+type BlockLock = tokio::sync::Mutex<()>;
+
+struct FetcherShared {
+    objects: Objects,
+    cache: Arc<Mutex<ObjectCache>>,
+    slots: Semaphore,
+    /// Who fetches a block has its lock.
+    locks: Mutex<HashMap<(ObjectId, u32), Weak<BlockLock>>>,
+    counts: Arc<StoreCounts>,
+}
+
+impl RangeFetcher {
+    /// Nothing is under way.
+    pub fn new(
+        objects: Objects,
+        cache: Arc<Mutex<ObjectCache>>,
+        slots: usize,
+        counts: Arc<StoreCounts>,
+    ) -> RangeFetcher {
+        let (slots, locks) = (Semaphore::new(slots), Mutex::default());
+        RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, locks, counts }) }
+    }
+
+    /// Has this range of an object in the cache, as far as the object goes. Who asks for blocks that are under way waits for those.
+    ///
+    /// # Errors
+    /// The last attempt's.
+    pub async fn fetch(&self, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
+        let missing = self.shared.cache.lock().missing(id, range);
+        for range in missing {
+            let _locks = self.lock(id, &range).await;
+            // Whoever had the locks may have fetched them.
+            let still = self.shared.cache.lock().missing(id, range);
+            for range in still {
+                let bytes = self.get(id, range.clone()).await?;
+                let mut cache = self.shared.cache.lock();
+                for block in blocks(&range) {
+                    let from = ((block * BLOCK - range.start) as usize).min(bytes.len());
+                    let to = (from + BLOCK as usize).min(bytes.len());
+                    // A copy, since a slice would hold the bytes of all of them.
+                    cache.insert_fetched(id, block, Bytes::copy_from_slice(&bytes[from..to]));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops what was fetched of a range, since it is not what was put.
+    pub fn forget(&self, id: ObjectId, range: Range<u32>) {
+        let mut cache = self.shared.cache.lock();
+        blocks(&range).for_each(|block| cache.forget_fetched(id, block));
+    }
+
+    /// The locks of all blocks of a range, in their order, so that nobody waits in a circle.
+    async fn lock(&self, id: ObjectId, range: &Range<u32>) -> Vec<OwnedMutexGuard<()>> {
+        let mut guards = Vec::new();
+        for block in blocks(range) {
+            let lock = {
+                let mut locks = self.shared.locks.lock();
+                match locks.get(&(id, block)).and_then(Weak::upgrade) {
+                    Some(lock) => lock,
+                    None => {
+                        locks.retain(|_, lock| lock.strong_count() > 0);
+                        let lock = Arc::default();
+                        locks.insert((id, block), Arc::downgrade(&lock));
+                        lock
+                    }
+                }
+            };
+            guards.push(lock.lock_owned().await);
+        }
+        guards
+    }
+
+    async fn get(&self, id: ObjectId, range: Range<u32>) -> Result<Bytes, ObjectError> {
+        let shared = &self.shared;
+        let _slot = shared.slots.acquire().await;
+        let mut backoff = BACKOFF;
+        for attempt in 1.. {
+            let late = |_| ObjectError::Unavailable(format!("no answer to a GET within {} s", GET_MAX.as_secs()));
+            let got = timeout(GET_MAX, shared.objects.get(id, range.clone())).await.map_err(late);
+            match got.and_then(|got| got) {
+                Ok(bytes) => {
+                    shared.counts.gets.fetch_add(1, Ordering::Relaxed);
+                    shared.counts.get_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    return Ok(bytes);
+                }
+                Err(error) => {
+                    shared.counts.get_failures.fetch_add(1, Ordering::Relaxed);
+                    if attempt >= ATTEMPTS || !error.is_retriable() {
+                        return Err(error);
+                    }
+                }
+            }
+            sleep(backoff).await;
+            backoff *= 2;
+        }
+        unreachable!("it is tried until there is an outcome")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::objects::double::StoreDouble;
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    async fn fetcher(store: &Arc<StoreDouble>, len: usize) -> (RangeFetcher, Arc<Mutex<ObjectCache>>) {
+        let objects = Objects::over(store.clone(), "one");
+        objects.put(1, vec![Bytes::from(vec![7; len])]).await.expect("put");
+        let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 30)));
+        (RangeFetcher::new(objects, cache.clone(), 2, Arc::default()), cache)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_several_want_is_fetched_once() {
+        let store = StoreDouble::taking(MS(50));
+        let (fetcher, cache) = fetcher(&store, 3 << 20).await;
+        let wants = [0..10, 5..BLOCK + 1, 0..3 * BLOCK, 2 * BLOCK..2 * BLOCK + 5].map(|range| fetcher.fetch(1, range));
+        let [one, two, three, four] = wants;
+        let done = tokio::join!(one, two, three, four);
+        assert_eq!(done, (Ok(()), Ok(()), Ok(()), Ok(())));
+        assert!(store.gets() <= 3, "{} GETs for 3 blocks", store.gets());
+        let found = cache.lock().find(1, 0, 3 * BLOCK).expect("all of it");
+        assert!(found.parts.concat() == vec![7; 3 << 20] && !found.is_uploaded);
+        fetcher.forget(1, 0..1);
+        assert!(cache.lock().find(1, 0, 1).is_none() && cache.lock().find(1, BLOCK, 1).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_goes_on_when_who_fetches_is_gone() {
+        let store = StoreDouble::taking(MS(50));
+        let (fetcher, cache) = fetcher(&store, 10).await;
+        assert!(timeout(MS(10), fetcher.fetch(1, 0..10)).await.is_err());
+        assert_eq!(fetcher.fetch(1, 0..10).await, Ok(()));
+        assert!(cache.lock().find(1, 0, 10).is_some());
+        assert!(cache.lock().find(1, 0, 11).is_none(), "it ends there");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_tried_again_and_what_is_not_there_is_not() {
+        let store = StoreDouble::taking(MS(50));
+        let (fetcher, _) = fetcher(&store, 10).await;
+        store.fail_next(2);
+        assert_eq!(fetcher.fetch(1, 0..10).await, Ok(()));
+        store.hang_next(1);
+        fetcher.forget(1, 0..10);
+        assert_eq!(fetcher.fetch(1, 0..10).await, Ok(()));
+        let before = store.gets();
+        assert_eq!(fetcher.fetch(2, 0..10).await, Err(ObjectError::NotFound(2)));
+        assert_eq!(store.gets() - before, 1);
+    }
+}

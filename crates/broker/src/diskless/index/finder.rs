@@ -1,0 +1,101 @@
+//! Where records are: reads of the index that wait for no commit.
+//!
+//! A few connections, for which who asks queues in turn.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use super::sqlite::SqliteFinder;
+use crate::control::StoreError;
+
+/// Connections, and so finds at a time.
+const CONNECTIONS: usize = 2;
+
+/// Finds runs.
+#[derive(Clone)]
+pub struct RunFinder {
+    idle: Arc<Mutex<Vec<SqliteFinder>>>,
+    turns: Arc<Semaphore>,
+}
+
+impl RunFinder {
+    /// Opens the index of this folder, which is there.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn open(folder: &Path) -> Result<RunFinder, StoreError> {
+        let idle = (0..CONNECTIONS).map(|_| SqliteFinder::open(folder)).collect::<Result<_, _>>()?;
+        Ok(RunFinder { idle: Arc::new(Mutex::new(idle)), turns: Arc::new(Semaphore::new(CONNECTIONS)) })
+    }
+
+    /// The run with this offset and those behind it, `count` at most. None where the partition has nothing there.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub async fn runs_from(
+        &self,
+        partition: DisklessPartitionId,
+        offset: i64,
+        count: usize,
+    ) -> Result<Vec<BatchRun>, StoreError> {
+        self.find(move |finder| finder.runs_from(partition, offset, count)).await
+    }
+
+    /// The first run of which a batch has this timestamp or a later one, among those from `from` to before `to`; `None` if there is none.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub async fn first_run_at(
+        &self,
+        partition: DisklessPartitionId,
+        (from, to): (i64, i64),
+        timestamp_ms: i64,
+    ) -> Result<Option<BatchRun>, StoreError> {
+        self.find(move |finder| first_run_at(finder, partition, (from, to), timestamp_ms)).await
+    }
+
+    async fn find<T: Send + 'static>(
+        &self,
+        find: impl FnOnce(&SqliteFinder) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let turn = Arc::clone(&self.turns).acquire_owned().await;
+        let idle = Arc::clone(&self.idle);
+        let finding = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let taken = idle.lock().pop();
+            let Some(finder) = taken else { return Err(StoreError::Failed("the index is closed".into())) };
+            let found = find(&finder);
+            idle.lock().push(finder);
+            found
+        });
+        finding.await.unwrap_or_else(|error| Err(StoreError::Failed(error.to_string())))
+    }
+}
+
+/// What runs say of timestamps grows with their offsets, so that the first is found by halves.
+fn first_run_at(
+    finder: &SqliteFinder,
+    partition: DisklessPartitionId,
+    (from, to): (i64, i64),
+    timestamp_ms: i64,
+) -> Result<Option<BatchRun>, StoreError> {
+    // No run that begins before `low` will do; the one that was found, if any, begins at or behind `high`.
+    let (mut low, mut high, mut found) = (from, to, None);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let run = finder.runs_from(partition, middle, 1)?.pop().filter(|run| run.base_offset < to);
+        match run {
+            Some(run) if run.max_timestamp_so_far < timestamp_ms => low = run.end_offset().max(middle + 1),
+            Some(run) => {
+                high = run.base_offset.min(middle);
+                found = Some(run);
+            }
+            None => high = middle,
+        }
+    }
+    Ok(found)
+}

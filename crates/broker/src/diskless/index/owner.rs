@@ -1,0 +1,243 @@
+//! The thread that has the index: commits and what else changes it, one after the other, in the order in which it is asked.
+//!
+//! Its queue has one commit at most, a look for each connection that takes a new producer, and what the metadata tells of topics.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState};
+use fullbore_wire::Uuid;
+use tokio::sync::{oneshot, watch};
+
+use super::{CommitAnswer, CommitTime, Index, IndexStore, PartitionRow, UploadedObject};
+use crate::control::{CommitError, StoreError};
+use crate::system::now_ms;
+
+/// How long it waits before it tries again what has to be, and before it looks for what there is to tidy.
+const RETRY: Duration = Duration::from_secs(1);
+/// Partitions that wait to be made or deleted, as many as may be in use; past it, who wants another topic deleted waits.
+const CHANGES_MAX: usize = 200_000;
+/// Runs that are cleared at a time, so that nobody waits long.
+const RUNS_CLEARED: usize = 256;
+
+/// Who is told of the partitions of a topic, in their order.
+pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
+
+enum Asked {
+    Commit(Vec<UploadedObject>, oneshot::Sender<Result<CommitAnswer, CommitError>>),
+    Look(DisklessPartitionId, oneshot::Sender<Result<Option<PartitionState>, StoreError>>),
+    Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
+    Create {
+        topic_id: Uuid,
+        count: i32,
+        created: Created,
+    },
+    Delete(Uuid),
+    RetainBatches(Vec<DisklessPartitionId>, usize),
+    MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>),
+    Unused(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
+    /// Wakes it, so that it sees that it is to stop.
+    Nothing,
+}
+
+/// Asks the thread.
+#[derive(Clone)]
+pub struct IndexOwner {
+    asked: Sender<Asked>,
+    /// Partitions that are to be made or deleted.
+    changes: Arc<watch::Sender<usize>>,
+}
+
+/// The thread. Once it is dropped, nobody is answered any more.
+pub struct IndexThread {
+    asked: Sender<Asked>,
+    stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl IndexOwner {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn start<S: IndexStore + 'static>(index: Index<S>) -> io::Result<(IndexOwner, IndexThread)> {
+        let (asked, asks) = channel();
+        let stopping = Arc::new(AtomicBool::new(false));
+        let changes = Arc::new(watch::Sender::new(0));
+        let (until, made) = (Arc::clone(&stopping), Arc::clone(&changes));
+        let thread = thread::Builder::new()
+            .name("diskless-index".into())
+            .spawn(move || run(index, asks, &Progress { stopping: &until, changes: &made }))?;
+        Ok((IndexOwner { asked: asked.clone(), changes }, IndexThread { asked, stopping, thread: Some(thread) }))
+    }
+
+    /// As [`Index::commit`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn commit(&self, objects: Vec<UploadedObject>) -> Result<CommitAnswer, CommitError> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.asked.send(Asked::Commit(objects, answer));
+        answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
+    }
+
+    /// As [`Index::look`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn look(&self, partition: DisklessPartitionId) -> Result<Option<PartitionState>, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.asked.send(Asked::Look(partition, answer));
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// As [`IndexStore::register`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn register(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.asked.send(Asked::Register(count, answer));
+        answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
+    }
+
+    /// As [`IndexStore::move_log_start`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn move_log_start(
+        &self,
+        partition: DisklessPartitionId,
+        offset: i64,
+    ) -> Result<Option<PartitionRow>, CommitError> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.asked.send(Asked::MoveLogStart(partition, offset, answer));
+        answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
+    }
+
+    /// As [`IndexStore::unused`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn unused(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.asked.send(Asked::Unused(count, answer));
+        answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
+    }
+
+    /// Has a topic deleted, however long that takes. Waits for nobody.
+    pub fn delete(&self, topic_id: Uuid) {
+        self.changes.send_modify(|changes| *changes += 1);
+        let _ = self.asked.send(Asked::Delete(topic_id));
+    }
+
+    /// As [`Index::retain_batches`]. Waits for nobody.
+    pub fn retain_batches(&self, partitions: Vec<DisklessPartitionId>, window: usize) {
+        let _ = self.asked.send(Asked::RetainBatches(partitions, window));
+    }
+
+    /// Waits until not too many changes of topics wait for their turn.
+    pub async fn has_room(&self) {
+        let _ = self.changes.subscribe().wait_for(|changes| *changes < CHANGES_MAX).await;
+    }
+
+    /// Has the partitions of a topic made as far as they are missing, however long that takes. Waits for nobody.
+    pub fn create(&self, topic_id: Uuid, count: i32, created: Created) {
+        self.changes.send_modify(|changes| *changes += partitions(count));
+        let _ = self.asked.send(Asked::Create { topic_id, count, created });
+    }
+}
+
+impl Drop for IndexThread {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        let _ = self.asked.send(Asked::Nothing);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of the diskless index has panicked");
+        }
+    }
+}
+
+/// What the thread tells while it works, and is told.
+struct Progress<'a> {
+    stopping: &'a AtomicBool,
+    changes: &'a watch::Sender<usize>,
+}
+
+fn partitions(count: i32) -> usize {
+    usize::try_from(count).unwrap_or(0)
+}
+
+fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Progress<'_>) {
+    let mut is_tidy = false;
+    loop {
+        // What is asked for comes first.
+        let wait = if is_tidy { RETRY } else { Duration::ZERO };
+        match asks.recv_timeout(wait) {
+            _ if progress.stopping.load(Ordering::SeqCst) => return,
+            Ok(asked) => {
+                carry_out(&mut index, asked, progress);
+                is_tidy = false;
+            }
+            // What cannot be tidied now is tried again.
+            Err(RecvTimeoutError::Timeout) => is_tidy = !index.tidy(RUNS_CLEARED, now_ms()).unwrap_or(false),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, progress: &Progress<'_>) {
+    // Who does not wait any more needs no answer.
+    match asked {
+        // The state of every producer is kept, so that one that is not known has not written.
+        Asked::Commit(objects, answer) => {
+            drop(answer.send(index.commit(&objects, CommitTime { now_ms: now_ms(), fresh_from: 0 })));
+        }
+        Asked::Look(partition, answer) => drop(answer.send(index.look(partition))),
+        Asked::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms()))),
+        Asked::MoveLogStart(partition, offset, answer) => {
+            drop(answer.send(index.store.move_log_start(partition, offset)));
+        }
+        Asked::Unused(count, answer) => drop(answer.send(index.store.unused(count, now_ms()))),
+        Asked::Create { topic_id, count, created } => {
+            if let Some(rows) = until_done(progress.stopping, || index.store.create(topic_id, count)) {
+                created(rows);
+            }
+            progress.changes.send_modify(|changes| *changes -= partitions(count));
+        }
+        Asked::Delete(topic_id) => {
+            until_done(progress.stopping, || index.store.delete(topic_id));
+            progress.changes.send_modify(|changes| *changes -= 1);
+        }
+        Asked::RetainBatches(partitions, window) => index.retain_batches(&partitions, window),
+        Asked::Nothing => {}
+    }
+}
+
+/// Until it is done; `None` when the broker stops before.
+fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, CommitError>) -> Option<T> {
+    let mut is_told = false;
+    loop {
+        match change() {
+            Ok(done) => return Some(done),
+            Err(_) if stopping.load(Ordering::SeqCst) => return None,
+            Err(error) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::error!(
+                        ?error,
+                        "the index of diskless topics does not take a change of topics; it is tried again each second"
+                    );
+                }
+                thread::sleep(RETRY);
+            }
+        }
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::Failed("the broker stops".into())
+}

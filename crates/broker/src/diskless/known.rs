@@ -1,0 +1,254 @@
+//! What a broker knows of a diskless partition.
+//!
+//! It is settled once the index knows it; from then on it holds where its records end, and where its newest ones are as long as their bytes are
+//! in memory. It has no leader epochs but 0, since the index has the one order.
+//!
+//! Invariant: what is before the next offset is committed.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use bytes::Bytes;
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
+use fullbore_rules::sequence::Stamp;
+use fullbore_wire::Uuid;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
+
+use super::assemble::LEADER_EPOCH;
+use super::index::PartitionRow;
+use crate::config::{TimestampType, TopicConfig};
+use crate::log::error::{AppendError, EpochEnd, LogOffsets, ReadError};
+use crate::log::stamping::Stamping;
+use crate::replica::ticket::Appended;
+use crate::replica::waiters::{Registration, Waiters};
+use crate::validation::ValidBatch;
+
+/// One partition.
+pub struct KnownPartition {
+    topic: Arc<str>,
+    topic_id: Uuid,
+    index: i32,
+    config: RwLock<Arc<TopicConfig>>,
+    /// Its number in the index, once it is known there.
+    number: OnceLock<DisklessPartitionId>,
+    settled: Notify,
+    records: Mutex<KnownRecords>,
+    waiters: Arc<Waiters>,
+    is_gone: AtomicBool,
+}
+
+/// A batch with what its admission needs to know.
+pub struct Offered {
+    /// Whose it is.
+    pub partition: Arc<KnownPartition>,
+    /// The partition's number in the index.
+    pub number: DisklessPartitionId,
+    /// Who wrote it.
+    pub stamp: Stamp,
+    /// As it is to be stored.
+    pub bytes: Bytes,
+    /// In ms.
+    pub max_timestamp: i64,
+    /// The broker's time where that counts, or -1.
+    pub log_append_time_ms: i64,
+}
+
+/// What is known of its records.
+#[derive(Debug, Default)]
+struct KnownRecords {
+    log_start: i64,
+    next_offset: i64,
+    bytes: i64,
+    max_timestamp: i64,
+    /// By their first offsets, those whose bytes were in memory when they were committed, and may still be.
+    runs: BTreeMap<i64, Arc<BatchRun>>,
+    /// When it was last not possible to read, and why.
+    failed: Option<(Instant, ReadError)>,
+}
+
+impl KnownPartition {
+    /// One that the index may not know yet.
+    pub(super) fn new((topic, topic_id, index): (Arc<str>, Uuid, i32), config: Arc<TopicConfig>) -> KnownPartition {
+        KnownPartition {
+            topic,
+            topic_id,
+            index,
+            config: RwLock::new(config),
+            number: OnceLock::new(),
+            settled: Notify::new(),
+            records: Mutex::default(),
+            waiters: Arc::default(),
+            is_gone: AtomicBool::new(false),
+        }
+    }
+
+    /// The topic's name.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The topic's id.
+    pub fn topic_id(&self) -> Uuid {
+        self.topic_id
+    }
+
+    /// The partition's number within its topic.
+    pub fn index(&self) -> i32 {
+        self.index
+    }
+
+    /// The settings in force.
+    pub fn config(&self) -> Arc<TopicConfig> {
+        self.config.read().clone()
+    }
+
+    pub(super) fn configure(&self, config: &Arc<TopicConfig>) {
+        *self.config.write() = Arc::clone(config);
+    }
+
+    /// Its number in the index, once it is settled.
+    pub(super) fn number(&self) -> Option<DisklessPartitionId> {
+        self.number.get().copied()
+    }
+
+    /// What the index says of it.
+    pub(super) fn settle(&self, row: &PartitionRow) {
+        self.moved(row, Vec::new());
+        if self.number.set(row.id).is_ok() {
+            self.settled.notify_waiters();
+            self.waiters.wake();
+        }
+    }
+
+    /// Whether the index knows it, so that nobody has to wait.
+    pub fn is_settled(&self) -> bool {
+        self.number.get().is_some()
+    }
+
+    /// Waits for that, or until it is gone.
+    pub async fn opened(&self) {
+        loop {
+            let settled = self.settled.notified();
+            if self.is_settled() || self.is_gone() {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Its topic is deleted: nothing is read or written any more.
+    pub(super) fn retire(&self) {
+        self.is_gone.store(true, Ordering::SeqCst);
+        self.records.lock().runs.clear();
+        self.settled.notify_waiters();
+        self.waiters.end();
+    }
+
+    /// Whether its topic is deleted.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn gone(&self) -> AppendError {
+        if self.is_gone() { AppendError::Deleted } else { AppendError::Gone }
+    }
+
+    /// Wakes `waiter` each time records are committed or their bytes come, until the registration is dropped.
+    pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
+        Registration::new(&self.waiters, waiter)
+    }
+
+    /// Wakes who waits for that.
+    pub(super) fn wake(&self) {
+        self.waiters.wake();
+    }
+}
+
+/// Its records.
+impl KnownPartition {
+    /// A batch as it is to be stored.
+    pub(super) fn offer(self: &Arc<Self>, number: DisklessPartitionId, batch: &ValidBatch<'_>, now_ms: i64) -> Offered {
+        let clock = self.config().message_timestamp_type;
+        let (bytes, max_timestamp) = Stamping::stored(&batch.view(), clock, now_ms, LEADER_EPOCH);
+        let log_append_time_ms = match clock {
+            TimestampType::CreateTime => -1,
+            TimestampType::LogAppendTime => now_ms,
+        };
+        let (partition, stamp) = (Arc::clone(self), batch.stamp());
+        Offered { partition, number, stamp, bytes, max_timestamp, log_append_time_ms }
+    }
+
+    /// The answer for a batch at this offset.
+    pub(super) fn appended(&self, base_offset: i64, log_append_time_ms: i64) -> Appended {
+        Appended {
+            base_offset,
+            log_append_time_ms,
+            log_start_offset: self.records.lock().log_start,
+            batches_retained: self.config.read().producer_state_batches_to_retain,
+            ticket: None,
+        }
+    }
+
+    /// What the index says by now, with where the newest records are.
+    pub(super) fn moved(&self, row: &PartitionRow, runs: Vec<Arc<BatchRun>>) {
+        let mut known = self.records.lock();
+        // What was asked for before may be told later.
+        known.log_start = known.log_start.max(row.log_start);
+        known.next_offset = known.next_offset.max(row.next_offset);
+        known.bytes = row.bytes;
+        known.max_timestamp = row.max_timestamp;
+        if !self.is_gone() {
+            known.runs.extend(runs.into_iter().map(|run| (run.base_offset, run)));
+        }
+    }
+
+    /// The bytes of a run are not in memory any more.
+    pub(super) fn forget_run(&self, base_offset: i64) {
+        self.records.lock().runs.remove(&base_offset);
+    }
+
+    /// The newest runs, from the one with this offset on, as far as they are known here.
+    pub(super) fn runs_from(&self, offset: i64) -> Vec<Arc<BatchRun>> {
+        let known = self.records.lock();
+        let Some((first, run)) = known.runs.range(..=offset).next_back() else { return Vec::new() };
+        if run.end_offset() <= offset {
+            return Vec::new();
+        }
+        known.runs.range(*first..).map(|(_, run)| Arc::clone(run)).collect()
+    }
+
+    /// It cannot be read, for this reason.
+    pub(super) fn failed(&self, why: ReadError) {
+        self.records.lock().failed = Some((Instant::now(), why));
+        self.wake();
+    }
+
+    /// Log start, high watermark and log end, of which the last two are one.
+    pub fn offsets(&self) -> LogOffsets {
+        let known = self.records.lock();
+        LogOffsets { log_start: known.log_start, high_watermark: known.next_offset, log_end: known.next_offset }
+    }
+
+    /// Bytes of the records that may be read.
+    pub fn size(&self) -> u64 {
+        u64::try_from(self.records.lock().bytes).unwrap_or(0)
+    }
+
+    /// Why it could not be read, if it was tried at this time or later.
+    pub(super) fn failed_since(&self, time: Instant) -> Option<ReadError> {
+        self.records.lock().failed.filter(|(at, _)| *at >= time).map(|(_, why)| why)
+    }
+
+    /// The largest timestamp of all that were appended; -1 before the first.
+    pub(super) fn largest_timestamp(&self) -> i64 {
+        self.records.lock().max_timestamp
+    }
+
+    /// Where an epoch ends: nothing was ever cut off, so that all records are of whichever is asked for.
+    pub fn epoch_end_offset(&self, leader_epoch: i32) -> EpochEnd {
+        EpochEnd { leader_epoch, end_offset: self.offsets().log_end }
+    }
+}

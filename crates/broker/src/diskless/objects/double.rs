@@ -1,0 +1,120 @@
+//! A store in memory that takes its time, fails and hangs as it is told.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
+    PutOptions, PutPayload, PutResult, Result,
+};
+
+/// A store for tests.
+#[derive(Debug)]
+pub struct StoreDouble {
+    inner: InMemory,
+    takes: Duration,
+    failing: AtomicUsize,
+    hanging: AtomicUsize,
+    puts: AtomicUsize,
+    gets: AtomicUsize,
+}
+
+impl StoreDouble {
+    /// One whose requests take so long.
+    pub fn taking(takes: Duration) -> Arc<StoreDouble> {
+        Arc::new(StoreDouble {
+            inner: InMemory::new(),
+            takes,
+            failing: AtomicUsize::new(0),
+            hanging: AtomicUsize::new(0),
+            puts: AtomicUsize::new(0),
+            gets: AtomicUsize::new(0),
+        })
+    }
+
+    /// The next so many requests fail, after their time.
+    pub fn fail_next(&self, requests: usize) {
+        self.failing.store(requests, Ordering::SeqCst);
+    }
+
+    /// The next so many requests are never answered.
+    pub fn hang_next(&self, requests: usize) {
+        self.hanging.store(requests, Ordering::SeqCst);
+    }
+
+    /// PUTs so far.
+    pub fn puts(&self) -> usize {
+        self.puts.load(Ordering::SeqCst)
+    }
+
+    /// GETs so far.
+    pub fn gets(&self) -> usize {
+        self.gets.load(Ordering::SeqCst)
+    }
+
+    async fn answer(&self) -> Result<()> {
+        let take = |count: &AtomicUsize| {
+            count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+        };
+        if take(&self.hanging) {
+            std::future::pending::<()>().await;
+        }
+        let fails = take(&self.failing);
+        tokio::time::sleep(self.takes).await;
+        match fails {
+            true => Err(object_store::Error::Generic { store: "double", source: "503 SlowDown".into() }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for StoreDouble {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("double")
+    }
+}
+
+#[async_trait]
+impl ObjectStore for StoreDouble {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.puts.fetch_add(1, Ordering::SeqCst);
+        self.answer().await?;
+        self.inner.put_opts(location, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(location, options).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.gets.fetch_add(1, Ordering::SeqCst);
+        self.answer().await?;
+        self.inner.get_opts(location, options).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}

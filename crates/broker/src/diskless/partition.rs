@@ -1,0 +1,188 @@
+//! A diskless partition as requests see it: what is known of it, and what writes and reads it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fullbore_rules::commit::admission::Known;
+use fullbore_rules::sequence::ProducerState;
+use fullbore_wire::Records;
+
+use super::index::IndexOwner;
+use super::known::KnownPartition;
+use super::reader::{Found, Reader};
+use super::writer::{Admitted, Room, Writer};
+use crate::log::error::{AppendError, Read, ReadError, TimestampOffset};
+use crate::replica::reorder::Reordering;
+use crate::replica::ticket::Acks;
+use crate::validation::ValidBatch;
+
+/// One partition.
+pub struct DisklessPartition {
+    /// What is known of it.
+    pub known: Arc<KnownPartition>,
+    services: Services,
+}
+
+/// What the partitions of a broker share.
+#[derive(Clone)]
+pub struct Services {
+    pub(super) writer: Writer,
+    pub(super) reader: Reader,
+    pub(super) index: IndexOwner,
+}
+
+/// Appends.
+impl DisklessPartition {
+    pub(super) fn new(known: KnownPartition, services: Services) -> DisklessPartition {
+        DisklessPartition { known: Arc::new(known), services }
+    }
+
+    /// Admits one batch: its answer comes once it is committed. With `reorder` it may come before its turn. `known` and `room` are what was waited
+    /// for since it was first tried.
+    ///
+    /// # Errors
+    /// [`AppendError`]; nothing of it is or will be in the partition.
+    pub fn admit(
+        &self,
+        batch: &ValidBatch<'_>,
+        (acks, now_ms, reorder): (Acks, i64, Option<Option<&Arc<Reordering>>>),
+        (known, room): (Known, Option<Room>),
+    ) -> Result<Admitted, AppendError> {
+        let number = self.known.number().ok_or(AppendError::Storage)?;
+        let size = batch.view().size();
+        let Some(room) = room.or_else(|| self.services.writer.try_room(size)) else { return Ok(Admitted::Full(size)) };
+        if reorder.is_some()
+            && let Some(early) =
+                self.services.writer.park(&self.known, (number, known), batch, (acks, reorder.flatten()))?
+        {
+            return Ok(early);
+        }
+        self.services.writer.admit(self.known.offer(number, batch, now_ms), known, room)
+    }
+
+    /// Brings what is known of its producers up to date.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub async fn look(&self) -> Result<(), AppendError> {
+        self.services.writer.look(self.known.number().ok_or(AppendError::Storage)?).await
+    }
+
+    /// Waits for room for a batch.
+    pub async fn room(&self, size: usize) -> Option<Room> {
+        self.services.writer.room(size).await
+    }
+
+    /// What is known of each idempotent producer, the longest idle first.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn producers(&self) -> Result<Vec<ProducerState>, ReadError> {
+        self.look().await?;
+        let number = self.known.number().ok_or(ReadError::Storage)?;
+        Ok(self.services.writer.known(number, |known| known.producers.iter().collect()).unwrap_or_default())
+    }
+}
+
+/// Reads.
+impl DisklessPartition {
+    /// Whole batches from the one with `offset` on, about `max_bytes` of them, as far as they are in memory; with `at_least_one` the first whatever
+    /// its size. `None`: they are on their way, and waiters are woken when they are there.
+    ///
+    /// # Errors
+    /// [`ReadError`]; of the store, if it failed since then.
+    pub fn try_read(
+        &self,
+        offset: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+        since: Instant,
+    ) -> Result<Option<Read>, ReadError> {
+        if self.known.is_gone() {
+            return Err(ReadError::Gone);
+        }
+        if !self.known.is_settled() {
+            return Ok(None);
+        }
+        let (offsets, failed) = (self.known.offsets(), self.known.failed_since(since));
+        if offset < offsets.log_start || offset > offsets.log_end {
+            return Err(ReadError::OffsetOutOfRange);
+        }
+        let read = |records| Read {
+            records,
+            high_watermark: offsets.high_watermark,
+            last_stable_offset: offsets.high_watermark,
+            log_start_offset: offsets.log_start,
+        };
+        if offset == offsets.log_end {
+            return Ok(Some(read(Records::default())));
+        }
+        match self.services.reader.find(&self.known, offset, max_bytes, at_least_one) {
+            Found::Records(records) => Ok(Some(read(records))),
+            Found::Missing => match failed {
+                Some(why) => Err(why),
+                None => {
+                    self.services.reader.ask(&self.known, offset);
+                    Ok(None)
+                }
+            },
+        }
+    }
+
+    /// The first record from the log start on with such a timestamp or a later one; `None` if all are older.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn offset_for_timestamp(&self, timestamp_ms: i64) -> Result<Option<TimestampOffset>, ReadError> {
+        self.services.reader.offset_for_timestamp(&self.known, timestamp_ms).await
+    }
+
+    /// The first record with the largest timestamp; `None` if there is none, or it was deleted.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn max_timestamp(self: &Arc<Self>) -> Result<Option<TimestampOffset>, ReadError> {
+        self.offset_for_timestamp(self.known.largest_timestamp()).await
+    }
+
+    /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it are gone for readers at once.
+    ///
+    /// # Errors
+    /// [`ReadError::OffsetOutOfRange`] past the high watermark; the index.
+    pub async fn delete_records_before(&self, offset: i64) -> Result<i64, ReadError> {
+        let number = self.known.number().ok_or(ReadError::Storage)?;
+        let log_end = self.known.offsets().log_end;
+        let offset = if offset == -1 { log_end } else { offset };
+        if offset < 0 || offset > log_end {
+            return Err(ReadError::OffsetOutOfRange);
+        }
+        match self.services.index.move_log_start(number, offset).await {
+            Ok(Some(row)) => {
+                self.known.moved(&row, Vec::new());
+                Ok(self.known.offsets().log_start)
+            }
+            Ok(None) => Err(ReadError::Gone),
+            Err(error) => {
+                tracing::error!(
+                    topic = self.known.topic(),
+                    partition = self.known.index(),
+                    ?error,
+                    "the log start is not moved"
+                );
+                Err(ReadError::Storage)
+            }
+        }
+    }
+
+    /// Deletes what retention does not keep, in whole runs.
+    pub(super) async fn retain(&self, now_ms: i64) {
+        let (bytes, ms) = self.known.config().retention();
+        let kept = self.services.reader.kept_from(&self.known, (bytes, ms.map(|ms| now_ms.saturating_sub(ms)))).await;
+        if kept.is_some_and(|kept| kept > self.known.offsets().log_start)
+            && let Some(kept) = kept
+        {
+            // Why not is told there; it is tried again with the next look.
+            let _ = self.delete_records_before(kept).await;
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! The way of records to who reads them: from memory at once, or found in the index and fetched from the store first.
+//!
+//! What was uploaded here stays in the cache for a while, so that who reads the newest records sends no GET. Who reads older ones is read ahead
+//! of: a window of runs is found and fetched at a time, and the next one before that is used up.
+//!
+//! Not here: who waits; a partition wakes them when something came.
+//!
+//! Invariant: what is given out is whole batches in the order of their offsets without a gap, and what came from the store was checked.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
+use fullbore_wire::Records;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::assemble::{Assembly, is_intact};
+use super::cache::ObjectCache;
+use super::fetch::RangeFetcher;
+use super::index::{PartitionRow, RunFinder};
+use super::known::KnownPartition;
+use super::windows::{Window, Windows};
+use crate::log::error::{ReadError, TimestampOffset};
+use crate::log::times;
+use crate::seldom::Seldom;
+
+/// Bytes of the runs that are fetched ahead of a reader.
+const AHEAD_BYTES: u64 = 16 << 20;
+/// Runs of them at most.
+const AHEAD_RUNS: usize = 256;
+/// Windows that are found and fetched at a time.
+const JOBS: usize = 16;
+/// How often bytes whose checksum is wrong are fetched anew.
+const WRONG_MAX: u32 = 3;
+/// Runs that are looked through at a time for a timestamp.
+const RUNS_LOOKED_AT: usize = 64;
+
+/// What was found of an offset.
+pub enum Found {
+    /// Its batch and those behind it; none if the first is larger than what may be given.
+    Records(Records),
+    /// Its batch is not in memory.
+    Missing,
+}
+
+/// Reads.
+#[derive(Clone)]
+pub struct Reader {
+    shared: Arc<ReaderShared>,
+}
+
+/// A run that a partition knows, by its first offset.
+type KnownRun = (Weak<KnownPartition>, i64);
+
+struct ReaderShared {
+    cache: Arc<Mutex<ObjectCache>>,
+    fetcher: RangeFetcher,
+    finder: RunFinder,
+    /// By number, those that are settled.
+    partitions: RwLock<HashMap<DisklessPartitionId, Weak<KnownPartition>>>,
+    /// The runs that partitions know, by the uploaded object in the cache that has them.
+    uploaded: Mutex<HashMap<ObjectId, Vec<KnownRun>>>,
+    windows: Mutex<Windows>,
+    /// What is being found and fetched: partition and offset.
+    under_way: Mutex<HashSet<(DisklessPartitionId, i64)>>,
+    jobs: Arc<Semaphore>,
+    failures: Seldom,
+}
+
+/// A batch to be read: where it is, and its first offset.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    object: ObjectId,
+    position: u32,
+    size: u32,
+    base_offset: i64,
+}
+
+impl Reader {
+    /// Nothing is in memory.
+    pub fn new(cache: Arc<Mutex<ObjectCache>>, fetcher: RangeFetcher, finder: RunFinder) -> Reader {
+        let shared = ReaderShared {
+            cache,
+            fetcher,
+            finder,
+            partitions: RwLock::default(),
+            uploaded: Mutex::default(),
+            windows: Mutex::default(),
+            under_way: Mutex::default(),
+            jobs: Arc::new(Semaphore::new(JOBS)),
+            failures: Seldom::default(),
+        };
+        Reader { shared: Arc::new(shared) }
+    }
+
+    /// A partition has this number in the index.
+    pub fn settled(&self, number: DisklessPartitionId, partition: &Arc<KnownPartition>) {
+        self.shared.partitions.write().insert(number, Arc::downgrade(partition));
+    }
+
+    /// There is no partition of this number any more.
+    pub fn retired(&self, number: DisklessPartitionId) {
+        self.shared.partitions.write().remove(&number);
+        self.shared.windows.lock().forget(number);
+    }
+
+    /// Objects were committed, with their bytes: partitions are told what they have.
+    pub fn committed(&self, objects: Vec<(ObjectId, Vec<Bytes>)>, rows: &[PartitionRow], runs: Vec<BatchRun>) {
+        let shared = &self.shared;
+        let mut of_partition: HashMap<DisklessPartitionId, Vec<Arc<BatchRun>>> = HashMap::new();
+        for run in runs {
+            of_partition.entry(run.partition).or_default().push(Arc::new(run));
+        }
+        let mut gone = Vec::new();
+        {
+            let mut cache = shared.cache.lock();
+            for (id, parts) in &objects {
+                gone.extend(cache.insert_uploaded(*id, parts));
+            }
+        }
+        let partitions: Vec<_> = rows.iter().filter_map(|row| Some((row, shared.partition(row.id)?))).collect();
+        let mut uploaded = shared.uploaded.lock();
+        for (row, partition) in &partitions {
+            let runs = of_partition.remove(&row.id).unwrap_or_default();
+            for run in &runs {
+                uploaded.entry(run.object).or_default().push((Arc::downgrade(partition), run.base_offset));
+            }
+            partition.moved(row, runs);
+        }
+        let forgotten: Vec<_> = gone.iter().filter_map(|id| uploaded.remove(id)).flatten().collect();
+        drop(uploaded);
+        for (partition, base_offset) in forgotten {
+            if let Some(partition) = partition.upgrade() {
+                partition.forget_run(base_offset);
+            }
+        }
+        partitions.iter().for_each(|(_, partition)| partition.wake());
+    }
+
+    /// What there is in memory from the batch with `offset` on.
+    pub fn find(&self, partition: &Arc<KnownPartition>, offset: i64, max_bytes: u32, at_least_one: bool) -> Found {
+        let places = self.places(partition, offset, max_bytes);
+        let Some(first) = places.first() else { return Found::Missing };
+        if first.size > max_bytes && !at_least_one {
+            return Found::Records(Records::default());
+        }
+        let mut found = Vec::with_capacity(places.len());
+        {
+            let mut cache = self.shared.cache.lock();
+            let mut left = max_bytes;
+            for place in places {
+                if place.size > left && !(at_least_one && found.is_empty()) {
+                    break;
+                }
+                let Some(bytes) = cache.find(place.object, place.position, place.size) else { break };
+                left = left.saturating_sub(place.size);
+                found.push((place, bytes));
+            }
+        }
+        let mut assembly = Assembly::default();
+        for (place, bytes) in found {
+            if !bytes.is_uploaded && !is_intact(&bytes.parts) {
+                self.shared.is_wrong(place);
+                partition.failed(ReadError::Storage);
+                break;
+            }
+            assembly.add(place.base_offset, bytes.parts);
+        }
+        if assembly.is_empty() { Found::Missing } else { Found::Records(assembly.finish()) }
+    }
+
+    /// Where the batch with this offset is and those behind it, about as many as are wanted.
+    fn places(&self, partition: &Arc<KnownPartition>, offset: i64, max_bytes: u32) -> Vec<Place> {
+        let mut runs = partition.runs_from(offset);
+        if runs.is_empty()
+            && let Some(number) = partition.number()
+        {
+            let (found, next) = self.shared.windows.lock().runs_from(number, offset);
+            runs = found;
+            if let Some(next) = next.filter(|next| *next < partition.offsets().log_end) {
+                self.ask(partition, next);
+            }
+        }
+        let (mut places, mut bytes) = (Vec::new(), 0_u64);
+        for run in &runs {
+            for (position, base_offset, batch) in run.placed() {
+                if base_offset + i64::from(batch.record_count) <= offset {
+                    continue;
+                }
+                if bytes >= u64::from(max_bytes) && !places.is_empty() {
+                    return places;
+                }
+                bytes += u64::from(batch.size);
+                places.push(Place { object: run.object, position, size: batch.size, base_offset });
+            }
+        }
+        places
+    }
+
+    /// Has the batch with this offset, and what follows it, found and fetched; the partition's waiters are woken. Waits for nobody.
+    pub fn ask(&self, partition: &Arc<KnownPartition>, offset: i64) {
+        let Some(number) = partition.number() else { return };
+        if !self.shared.under_way.lock().insert((number, offset)) {
+            return;
+        }
+        let (shared, partition) = (Arc::clone(&self.shared), Arc::clone(partition));
+        tokio::spawn(async move {
+            if let Ok(_turn) = shared.jobs.acquire().await
+                && let Err(why) = shared.read_ahead(number, offset, &partition).await
+            {
+                partition.failed(why);
+            }
+            shared.under_way.lock().remove(&(number, offset));
+            partition.wake();
+        });
+    }
+
+    /// From which offset on records are kept, if those that are older than this, and those past so many bytes, are not; whole runs, and `None`
+    /// where that is not known.
+    pub async fn kept_from(&self, partition: &KnownPartition, kept: (Option<u64>, Option<i64>)) -> Option<i64> {
+        let (bytes_max, since_ms) = kept;
+        let number = partition.number()?;
+        let offsets = partition.offsets();
+        let mut from = offsets.log_start;
+        if let Some(since_ms) = since_ms {
+            let found = self.shared.finder.first_run_at(number, (from, offsets.log_end), since_ms).await.ok()?;
+            from = found.map_or(offsets.log_end, |run| run.base_offset.max(from));
+        }
+        let mut over = bytes_max.map_or(0, |max| partition.size().saturating_sub(max));
+        let mut at = offsets.log_start;
+        while over > 0 {
+            let runs = self.shared.finder.runs_from(number, at, RUNS_LOOKED_AT).await.ok()?;
+            let Some(last) = runs.last() else { break };
+            at = last.end_offset();
+            for run in &runs {
+                let size = u64::from(run.bytes());
+                if size > over {
+                    return Some(from);
+                }
+                over -= size;
+                from = from.max(run.end_offset());
+            }
+        }
+        Some(from)
+    }
+
+    /// The first record from the log start on whose timestamp is at least this; `None` if all are older.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn offset_for_timestamp(
+        &self,
+        partition: &Arc<KnownPartition>,
+        timestamp_ms: i64,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
+        let Some(number) = partition.number() else { return Err(ReadError::Storage) };
+        let offsets = partition.offsets();
+        let range = (offsets.log_start, offsets.log_end);
+        let first = self.shared.finder.first_run_at(number, range, timestamp_ms).await;
+        let first = first.map_err(|error| self.shared.find_failed(&error))?;
+        let Some(first) = first else { return Ok(None) };
+        let mut from = first.base_offset;
+        loop {
+            let runs = self.shared.finder.runs_from(number, from, RUNS_LOOKED_AT).await;
+            let runs = runs.map_err(|error| self.shared.find_failed(&error))?;
+            let Some(last) = runs.last() else { return Ok(None) };
+            from = last.end_offset();
+            for run in &runs {
+                for (position, base_offset, batch) in run.placed() {
+                    let end_offset = base_offset + i64::from(batch.record_count);
+                    if batch.max_timestamp < timestamp_ms || end_offset <= offsets.log_start {
+                        continue;
+                    }
+                    let place = Place { object: run.object, position, size: batch.size, base_offset };
+                    let bytes = self.shared.batch(place).await?;
+                    let opened_max = partition.config().max_message_bytes;
+                    let floor = offsets.log_start;
+                    let found = times::first_record_at(&bytes, timestamp_ms, floor, opened_max);
+                    if let Some(found) = found.filter(|found| found.offset < offsets.log_end) {
+                        return Ok(Some(found));
+                    }
+                }
+            }
+            if from >= offsets.log_end {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl ReaderShared {
+    fn partition(&self, number: DisklessPartitionId) -> Option<Arc<KnownPartition>> {
+        self.partitions.read().get(&number)?.upgrade()
+    }
+
+    /// Finds what lies from this offset on, and fetches it, waking who waits as it comes.
+    async fn read_ahead(
+        self: &Arc<Self>,
+        number: DisklessPartitionId,
+        offset: i64,
+        partition: &Arc<KnownPartition>,
+    ) -> Result<(), ReadError> {
+        let mut runs = partition.runs_from(offset);
+        if runs.is_empty() {
+            let found = self.finder.runs_from(number, offset, AHEAD_RUNS).await;
+            let found = found.map_err(|error| self.find_failed(&error))?;
+            runs = found.into_iter().map(Arc::new).collect();
+        }
+        let mut bytes = 0;
+        runs.retain(|run| {
+            let is_wanted = bytes < AHEAD_BYTES;
+            bytes += u64::from(run.bytes());
+            is_wanted
+        });
+        // Nothing there: it was deleted meanwhile, which who reads on finds out.
+        let Some(window) = Window::new(offset, runs.clone()) else { return Ok(()) };
+        self.windows.lock().insert(number, window);
+        let mut fetches = JoinSet::new();
+        for run in runs {
+            let shared = Arc::clone(self);
+            fetches.spawn(async move {
+                let from = run.placed().find(|(_, base, batch)| base + i64::from(batch.record_count) > offset);
+                let from = from.map_or(run.position, |(position, ..)| position);
+                shared.fetcher.fetch(run.object, from..run.end_position()).await
+            });
+        }
+        let mut outcome = Ok(());
+        while let Some(fetched) = fetches.join_next().await {
+            match fetched {
+                Ok(Ok(())) => partition.wake(),
+                Ok(Err(error)) => {
+                    if let Some(left_out) = self.failures.due() {
+                        tracing::error!(topic = partition.topic(), partition = partition.index(), %error, left_out, "records cannot be fetched from the object store");
+                    }
+                    outcome = Err(ReadError::Storage);
+                }
+                Err(_) => outcome = Err(ReadError::Storage),
+            }
+        }
+        if outcome.is_err() {
+            // Where records are may have changed.
+            self.windows.lock().forget(number);
+        }
+        outcome
+    }
+
+    /// One batch, with its offset.
+    async fn batch(&self, place: Place) -> Result<Bytes, ReadError> {
+        let range = place.position..place.position.saturating_add(place.size);
+        for _ in 0..WRONG_MAX {
+            let found = self.cache.lock().find(place.object, place.position, place.size);
+            match found {
+                Some(found) if found.is_uploaded || is_intact(&found.parts) => {
+                    let mut assembly = Assembly::default();
+                    assembly.add(place.base_offset, found.parts);
+                    return Ok(assembly.finish_whole());
+                }
+                Some(_) => self.is_wrong(place),
+                None => self.fetcher.fetch(place.object, range.clone()).await.map_err(|_| ReadError::Storage)?,
+            }
+        }
+        Err(ReadError::Storage)
+    }
+
+    /// What the store gave is not what was put there: it is fetched anew when it is asked for.
+    fn is_wrong(&self, place: Place) {
+        if let Some(left_out) = self.failures.due() {
+            let Place { object, position, .. } = place;
+            tracing::error!(object, position, left_out, "the object store gave other bytes than were put there");
+        }
+        self.fetcher.forget(place.object, place.position..place.position.saturating_add(place.size));
+    }
+
+    fn find_failed(&self, error: &crate::control::StoreError) -> ReadError {
+        if let Some(left_out) = self.failures.due() {
+            tracing::error!(%error, left_out, "records cannot be found in the index of diskless topics");
+        }
+        ReadError::Storage
+    }
+}

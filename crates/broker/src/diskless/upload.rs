@@ -1,0 +1,220 @@
+//! Puts objects into the store: so many at a time, each until it is there or was tried often enough.
+//!
+//! Invariant: an object whose upload succeeded is in the store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fullbore_rules::commit::ObjectId;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::hedge::Hedging;
+use super::objects::{ObjectError, Objects};
+
+/// A PUT that takes so long is given up.
+const PUT_MAX: Duration = Duration::from_secs(30);
+/// The longest pause between two attempts.
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// What was asked of the store since the start.
+#[derive(Debug, Default)]
+pub struct StoreCounts {
+    /// Objects that were put.
+    pub puts: AtomicU64,
+    /// Their bytes.
+    pub put_bytes: AtomicU64,
+    /// Attempts of that which failed.
+    pub put_failures: AtomicU64,
+    /// PUTs that were sent again beside themselves.
+    pub hedged_puts: AtomicU64,
+    /// GETs that succeeded.
+    pub gets: AtomicU64,
+    /// Their bytes.
+    pub get_bytes: AtomicU64,
+    /// Attempts of that which failed.
+    pub get_failures: AtomicU64,
+}
+
+/// The same at one moment, with what waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreUse {
+    pub puts: u64,
+    pub put_bytes: u64,
+    pub put_failures: u64,
+    pub hedged_puts: u64,
+    pub gets: u64,
+    pub get_bytes: u64,
+    pub get_failures: u64,
+    /// Bytes of batches that are admitted and not committed.
+    pub uncommitted_bytes: usize,
+}
+
+impl StoreCounts {
+    /// What was counted so far.
+    pub fn so_far(&self, uncommitted_bytes: usize) -> StoreUse {
+        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        StoreUse {
+            puts: now(&self.puts),
+            put_bytes: now(&self.put_bytes),
+            put_failures: now(&self.put_failures),
+            hedged_puts: now(&self.hedged_puts),
+            gets: now(&self.gets),
+            get_bytes: now(&self.get_bytes),
+            get_failures: now(&self.get_failures),
+            uncommitted_bytes,
+        }
+    }
+}
+
+/// How objects are put.
+#[derive(Clone, Copy, Debug)]
+pub struct UploadSettings {
+    /// `diskless.produce.max.upload.attempts`
+    pub attempts_max: u32,
+    /// `diskless.produce.upload.backoff.ms`
+    pub backoff: Duration,
+    /// `diskless.produce.upload.thread.pool.size`
+    pub slots: usize,
+}
+
+/// Puts objects.
+#[derive(Clone)]
+pub struct Uploader {
+    objects: Objects,
+    settings: UploadSettings,
+    slots: Arc<Semaphore>,
+    hedging: Arc<Mutex<Hedging>>,
+    counts: Arc<StoreCounts>,
+}
+
+impl Uploader {
+    /// Nothing is under way.
+    pub fn new(objects: Objects, settings: UploadSettings, counts: Arc<StoreCounts>) -> Uploader {
+        let slots = Arc::new(Semaphore::new(settings.slots));
+        Uploader { objects, settings, slots, hedging: Arc::default(), counts }
+    }
+
+    /// Puts an object, once there is a slot. Dropping the future gives it up.
+    ///
+    /// # Errors
+    /// The last attempt's.
+    pub async fn upload(&self, id: ObjectId, parts: Vec<Bytes>) -> Result<(), ObjectError> {
+        let _slot = self.slots.acquire().await;
+        let mut backoff = self.settings.backoff;
+        for attempt in 1.. {
+            let began = Instant::now();
+            match self.attempt(id, &parts).await {
+                Ok(()) => {
+                    self.hedging.lock().note(began.elapsed());
+                    self.counts.puts.fetch_add(1, Ordering::Relaxed);
+                    let bytes: usize = parts.iter().map(Bytes::len).sum();
+                    self.counts.put_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.counts.put_failures.fetch_add(1, Ordering::Relaxed);
+                    if attempt >= self.settings.attempts_max || !error.is_retriable() {
+                        return Err(error);
+                    }
+                }
+            }
+            sleep(backoff).await;
+            backoff = (backoff * 2).min(BACKOFF_MAX.max(self.settings.backoff));
+        }
+        unreachable!("it is tried until there is an outcome")
+    }
+
+    /// One PUT, and another one beside it when it takes too long; the first that succeeds counts.
+    async fn attempt(&self, id: ObjectId, parts: &[Bytes]) -> Result<(), ObjectError> {
+        let first = self.put(id, parts);
+        tokio::pin!(first);
+        let wait = self.hedging.lock().wait();
+        let Some(wait) = wait else { return first.await };
+        tokio::select! {
+            done = &mut first => return done,
+            () = sleep(wait) => {}
+        }
+        if !self.hedging.lock().take() {
+            return first.await;
+        }
+        self.counts.hedged_puts.fetch_add(1, Ordering::Relaxed);
+        let second = self.put(id, parts);
+        tokio::pin!(second);
+        tokio::select! {
+            done = &mut first => if done.is_ok() { done } else { second.await },
+            done = &mut second => if done.is_ok() { done } else { first.await },
+        }
+    }
+
+    async fn put(&self, id: ObjectId, parts: &[Bytes]) -> Result<(), ObjectError> {
+        let late = |_| ObjectError::Unavailable(format!("no answer to a PUT within {} s", PUT_MAX.as_secs()));
+        timeout(PUT_MAX, self.objects.put(id, parts.to_vec())).await.map_err(late)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::objects::double::StoreDouble;
+    use super::*;
+
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    fn uploader(store: &Arc<StoreDouble>, attempts_max: u32, slots: usize) -> Uploader {
+        let objects = Objects::over(store.clone(), "one");
+        let settings = UploadSettings { attempts_max, backoff: MS(10), slots };
+        Uploader::new(objects, settings, Arc::default())
+    }
+
+    fn object() -> Vec<Bytes> {
+        vec![Bytes::from_static(b"an "), Bytes::from_static(b"object")]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_tried_as_often_as_is_set() {
+        let store = StoreDouble::taking(MS(100));
+        let uploader = uploader(&store, 3, 1);
+        store.fail_next(2);
+        assert_eq!(uploader.upload(1, object()).await, Ok(()));
+        store.fail_next(3);
+        assert!(uploader.upload(2, object()).await.is_err_and(|error| error.is_retriable()));
+        assert_eq!(store.puts(), 6);
+        assert_eq!(uploader.counts.put_failures.load(Ordering::Relaxed), 5);
+        assert_eq!(uploader.objects.get(1, 0..100).await, Ok(Bytes::from_static(b"an object")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_hangs_is_overtaken_by_itself() {
+        let store = StoreDouble::taking(MS(100));
+        let uploader = uploader(&store, 3, 8);
+        for id in 0..8 {
+            uploader.upload(id, object()).await.expect("put");
+        }
+        let began = Instant::now();
+        store.hang_next(1);
+        assert_eq!(uploader.upload(8, object()).await, Ok(()));
+        assert_eq!(began.elapsed(), MS(350), "2.5 times the usual, and once more");
+        assert_eq!(uploader.counts.hedged_puts.load(Ordering::Relaxed), 1);
+        // Where the other one hangs, too, both are given up, and it is tried again.
+        store.hang_next(2);
+        assert_eq!(uploader.upload(9, object()).await, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_than_there_are_slots_are_under_way() {
+        let store = StoreDouble::taking(MS(100));
+        let uploader = uploader(&store, 1, 2);
+        let began = Instant::now();
+        let uploads = (0..6).map(|id| {
+            let uploader = uploader.clone();
+            tokio::spawn(async move { uploader.upload(id, object()).await })
+        });
+        for upload in uploads.collect::<Vec<_>>() {
+            assert_eq!(upload.await.expect("no panic"), Ok(()));
+        }
+        assert_eq!(began.elapsed(), MS(300));
+    }
+}

@@ -1,0 +1,593 @@
+//! The way of batches from admission to their answers: the line, and what goes on around it.
+//!
+//! A batch is admitted by the thread of its connection, under one lock with the whole line. Closed objects are uploaded by a task each, those at
+//! the head of the line are committed by a task, one commit at a time, and one task closes what is due.
+//!
+//! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]).
+//!
+//! Invariant: an answer leaves once its commit is known and its records can be read.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fullbore_rules::commit::admission::{Admission, Known, TicketId};
+use fullbore_rules::commit::rotation::{Close, RotationSettings};
+use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState, Refusal};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::index::{CommitAnswer, IndexOwner};
+use super::keys::ObjectKeys;
+use super::known::{KnownPartition, Offered};
+use super::line::{ClosedObject, Line, NewBatch, Outcome};
+use super::reader::Reader;
+use super::upload::Uploader;
+use crate::control::{CommitError, StoreError};
+use crate::log::error::AppendError;
+use crate::metrics::Metrics;
+use crate::replica::reorder::{Early, EarlyAnswer, HeldBytes, OUT_OF_ORDER, Parked, ParkedAnswer, Reordering};
+use crate::replica::ticket::{Acks, Appended};
+use crate::seldom::Seldom;
+use crate::system::now_ms;
+use crate::validation::ValidBatch;
+
+/// How long a commit that failed waits before it is tried again.
+const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
+/// Copies of a batch that may wait for its answer, as of one that is parked.
+const COPIES_MAX: usize = 4;
+
+/// What became of a batch at its admission.
+#[derive(Debug)]
+pub enum Admitted {
+    /// It was committed before.
+    Known(Appended),
+    /// Its answer is to come.
+    Pending(PendingAnswer),
+    /// It is early, and its answer comes after its turn.
+    Parked(ParkedAnswer),
+    /// What is known of the partition is to be brought up to date first ([`Writer::look`]).
+    Ask,
+    /// There has to be room first ([`Writer::room`]).
+    Full(usize),
+}
+
+/// The answer of an admitted batch, to come. Dropping it changes nothing for the batch.
+pub type PendingAnswer = oneshot::Receiver<Result<Appended, AppendError>>;
+
+/// Room for the bytes of a batch, until it is answered.
+pub type Room = OwnedSemaphorePermit;
+
+/// Takes batches.
+#[derive(Clone)]
+pub struct Writer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<WriterState>,
+    /// Something changed that the driver is to look at.
+    changed: Notify,
+    room: Arc<Semaphore>,
+    room_max: usize,
+    index: IndexOwner,
+    keys: ObjectKeys,
+    uploader: Uploader,
+    reader: Reader,
+    /// Where the line's clock begins.
+    started: Instant,
+    metrics: Metrics,
+    commit_failures: Seldom,
+    upload_failures: Seldom,
+}
+
+struct WriterState {
+    line: Line,
+    /// What is known to be committed, as far as it was asked for or committed here.
+    known: HashMap<DisklessPartitionId, PartitionState>,
+    waiting: HashMap<TicketId, Waiting>,
+    /// The bytes of objects that are in the store and not committed, in the order of their numbers.
+    stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
+    /// Batches that came before their turn.
+    parked: HashMap<DisklessPartitionId, Parked>,
+    is_closed: bool,
+}
+
+/// Who waits for a batch.
+struct Waiting {
+    partition: Arc<KnownPartition>,
+    number: DisklessPartitionId,
+    log_append_time_ms: i64,
+    producer_id: i64,
+    size: usize,
+    record_count: i32,
+    answers: Vec<EarlyAnswer>,
+    /// What its bytes are counted in.
+    _held: Held,
+}
+
+/// Where the bytes of a batch are counted until it is answered.
+enum Held {
+    Room { _room: Room },
+    Parked { _held: HeldBytes },
+}
+
+impl Writer {
+    /// Starts the task that closes what is due; to be called in a tokio runtime.
+    pub fn start(
+        settings: RotationSettings,
+        memory_bytes: usize,
+        (index, uploader, reader): (IndexOwner, Uploader, Reader),
+        metrics: Metrics,
+    ) -> Writer {
+        let state = WriterState {
+            line: Line::new(settings),
+            known: HashMap::new(),
+            waiting: HashMap::new(),
+            stored: VecDeque::new(),
+            parked: HashMap::new(),
+            is_closed: false,
+        };
+        let room_max = memory_bytes.min(u32::MAX as usize);
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            room: Arc::new(Semaphore::new(room_max)),
+            room_max,
+            keys: ObjectKeys::new(index.clone()),
+            index,
+            uploader,
+            reader,
+            started: Instant::now(),
+            metrics,
+            commit_failures: Seldom::default(),
+            upload_failures: Seldom::default(),
+        });
+        tokio::spawn(drive(Arc::clone(&shared)));
+        Writer { shared }
+    }
+
+    /// Admits a batch for whose bytes there is room, or says that something has to be known before.
+    ///
+    /// # Errors
+    /// [`AppendError`]; nothing of it is or will be in the partition.
+    pub fn admit(&self, offered: Offered, known: Known, room: Room) -> Result<Admitted, AppendError> {
+        let shared = &self.shared;
+        let mut state = shared.state.lock();
+        if state.is_closed || offered.partition.is_gone() {
+            return Err(offered.partition.gone());
+        }
+        match state.check(offered.number, &offered.stamp, known) {
+            Admission::Ask => Ok(Admitted::Ask),
+            Admission::Refuse(why) => Err(AppendError::Sequence(why)),
+            Admission::Duplicate { base_offset, timestamp } => {
+                let log_append_time_ms = if offered.log_append_time_ms == -1 { -1 } else { timestamp };
+                Ok(Admitted::Known(offered.partition.appended(base_offset, log_append_time_ms)))
+            }
+            Admission::Shares(ticket) => match state.waiting.get_mut(&ticket) {
+                Some(waiting) => waiting.join().map(Admitted::Pending),
+                None => Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
+            },
+            Admission::Admit => Ok(Admitted::Pending(shared.take(&mut state, offered, room))),
+        }
+    }
+
+    /// Parks a batch that comes before its turn, or says that something has to be known before; `None` if it is its turn, or too late. Without a
+    /// reorder buffer it is refused.
+    ///
+    /// # Errors
+    /// [`AppendError`]; nothing of it is or will be in the partition.
+    pub fn park(
+        &self,
+        partition: &Arc<KnownPartition>,
+        (number, known): (DisklessPartitionId, Known),
+        batch: &ValidBatch<'_>,
+        (acks, reordering): (Acks, Option<&Arc<Reordering>>),
+    ) -> Result<Option<Admitted>, AppendError> {
+        let mut state = self.shared.state.lock();
+        if state.is_closed || partition.is_gone() {
+            return Err(partition.gone());
+        }
+        let stamp = batch.stamp();
+        let Some(committed) = state.known.get(&number) else {
+            return Ok((stamp.is_idempotent() && known == Known::Perhaps).then_some(Admitted::Ask));
+        };
+        if !stamp.is_idempotent() || state.line.ahead(number, &stamp, committed) == 0 {
+            return Ok(None);
+        }
+        let reordering = reordering.ok_or(OUT_OF_ORDER)?;
+        if reordering.is_closed() {
+            return Err(AppendError::Gone);
+        }
+        let parked = state.parked.entry(number).or_default();
+        let answer = parked.park(batch, acks, reordering);
+        if parked.wants_watch() {
+            tokio::spawn(expire(Arc::downgrade(&self.shared), number, Arc::clone(reordering)));
+        }
+        if !parked.is_watched() {
+            state.parked.remove(&number);
+        }
+        answer.map(|answer| Some(Admitted::Parked(answer)))
+    }
+
+    /// Room for so many bytes, if it is there.
+    pub fn try_room(&self, size: usize) -> Option<Room> {
+        Arc::clone(&self.shared.room).try_acquire_many_owned(self.shared.permits(size)).ok()
+    }
+
+    /// Waits for room for so many bytes; as long as it is not there, the connection reads nothing.
+    pub async fn room(&self, size: usize) -> Option<Room> {
+        let permits = self.shared.permits(size);
+        Arc::clone(&self.shared.room).acquire_many_owned(permits).await.ok()
+    }
+
+    /// Brings what is known of a partition up to date.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub async fn look(&self, number: DisklessPartitionId) -> Result<(), AppendError> {
+        let found = self.shared.index.look(number).await;
+        let mut state = self.shared.state.lock();
+        match found {
+            Ok(Some(found)) => {
+                // What was committed since the look is known already.
+                let known = state.known.get(&number).map_or(-1, |known| known.next_offset);
+                if found.next_offset > known {
+                    state.known.insert(number, found);
+                }
+                Ok(())
+            }
+            Ok(None) => Err(AppendError::Deleted),
+            Err(error) => {
+                drop(state);
+                self.shared.tell_commit_failure(&error);
+                Err(AppendError::Storage)
+            }
+        }
+    }
+
+    /// So many batches are retained of each producer of these partitions; never fewer than before.
+    pub fn retain_batches(&self, numbers: &[DisklessPartitionId], window: usize) {
+        let mut state = self.shared.state.lock();
+        for number in numbers {
+            if let Some(known) = state.known.get_mut(number) {
+                known.window = known.window.max(window);
+            }
+        }
+    }
+
+    /// What is known of a partition's producers, after [`Writer::look`].
+    pub fn known<T>(&self, number: DisklessPartitionId, of: impl FnOnce(&PartitionState) -> T) -> Option<T> {
+        self.shared.state.lock().known.get(&number).map(of)
+    }
+
+    /// Nothing more is to be known of a partition that is deleted.
+    pub fn forget(&self, number: DisklessPartitionId) {
+        let mut state = self.shared.state.lock();
+        state.known.remove(&number);
+        let parked = state.parked.remove(&number);
+        drop(state);
+        if let Some(parked) = parked {
+            parked.refuse(AppendError::Deleted);
+        }
+    }
+
+    /// Bytes that are admitted and not answered.
+    pub fn bytes(&self) -> usize {
+        self.shared.state.lock().line.bytes()
+    }
+
+    /// From now on nothing waits for its turn, and what was admitted goes to the store at once, so that it is soon answered.
+    pub fn hurry(&self) {
+        let mut state = self.shared.state.lock();
+        state.line.hurry();
+        let parked = std::mem::take(&mut state.parked);
+        drop(state);
+        self.shared.changed.notify_one();
+        parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
+    }
+
+    /// From now on nothing is admitted, and what waits is answered as refused: it may be committed all the same, and is sent again.
+    pub fn close(&self) {
+        let mut state = self.shared.state.lock();
+        state.is_closed = true;
+        let waiting = std::mem::take(&mut state.waiting);
+        let parked = std::mem::take(&mut state.parked);
+        drop(state);
+        self.shared.room.close();
+        self.shared.changed.notify_one();
+        parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
+        waiting.into_values().for_each(|waiting| waiting.answer(&Err(AppendError::Gone), &self.shared.metrics));
+    }
+}
+
+impl Shared {
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// A batch larger than all the room takes all of it.
+    fn permits(&self, size: usize) -> u32 {
+        u32::try_from(size.min(self.room_max)).unwrap_or(u32::MAX)
+    }
+
+    /// Takes a batch whose turn it is, and those parked behind it.
+    fn take(self: &Arc<Self>, state: &mut WriterState, offered: Offered, room: Room) -> PendingAnswer {
+        let was_idle = state.line.due(self.now()).is_none();
+        let (answer, answered) = oneshot::channel();
+        let (number, mut stamp) = (offered.number, offered.stamp);
+        let partition = Arc::clone(&offered.partition);
+        self.put_in_line(state, offered, vec![answer], Held::Room { _room: room });
+        if let Some(mut parked) = state.parked.remove(&number) {
+            while let Some(early) = parked.next_after(&stamp) {
+                stamp = early.batch().stamp();
+                match state.check(number, &stamp, Known::Now) {
+                    Admission::Admit => {
+                        let (batch, answers, held) = early.into_parts();
+                        let offered = partition.offer(number, &batch, now_ms());
+                        self.put_in_line(state, offered, answers, Held::Parked { _held: held });
+                    }
+                    Admission::Refuse(why) => early.refuse(AppendError::Sequence(why)),
+                    // It came twice, over two connections: sent again, it finds what became of the other.
+                    Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => {
+                        early.refuse(AppendError::Storage);
+                    }
+                }
+            }
+            state.parked.insert(number, parked);
+        }
+        if was_idle {
+            self.changed.notify_one();
+        }
+        answered
+    }
+
+    fn put_in_line(self: &Arc<Self>, state: &mut WriterState, offered: Offered, answers: Vec<EarlyAnswer>, held: Held) {
+        let Offered { partition, number, stamp, bytes, max_timestamp, log_append_time_ms } = offered;
+        let (size, record_count) = (bytes.len(), stamp.record_count);
+        let now = self.now();
+        let ticket = state.line.admit(NewBatch { partition: number, bytes, stamp, max_timestamp }, now);
+        let producer_id = stamp.producer_id;
+        let waiting =
+            Waiting { partition, number, log_append_time_ms, producer_id, size, record_count, answers, _held: held };
+        state.waiting.insert(ticket, waiting);
+        self.close_due(state);
+    }
+
+    /// Closes and uploads what is due; when the next is.
+    fn close_due(self: &Arc<Self>, state: &mut WriterState) -> Option<Duration> {
+        loop {
+            let now = self.now();
+            match state.line.due(now)? {
+                Close::At(then) => return Some(then.saturating_sub(now)),
+                Close::Now => drop(tokio::spawn(upload(Arc::clone(self), state.line.close(now)))),
+            }
+        }
+    }
+
+    /// Goes on with what is in the store: the next commit, if none is under way.
+    fn go_on(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let (objects, failed) = state.line.next_commit();
+        let answers = state.answers(failed);
+        let given_up = state.give_up_parked(&answers);
+        state.drop_left_behind();
+        if !objects.is_empty() {
+            tokio::spawn(commit(Arc::clone(self), objects));
+        }
+        drop(state);
+        answers.into_iter().for_each(|(waiting, answer)| waiting.answer(&answer, &self.metrics));
+        given_up.into_iter().for_each(|early| early.refuse(AppendError::Storage));
+        self.changed.notify_one();
+    }
+
+    /// Takes over what was committed, has it read, and answers.
+    fn committed(self: &Arc<Self>, answer: CommitAnswer) {
+        let CommitAnswer { verdicts, partitions, producers, runs } = answer;
+        let mut state = self.state.lock();
+        state.take_over(&partitions, &producers);
+        let outcomes = state.line.committed(&verdicts);
+        let answers = state.answers(outcomes);
+        let given_up = state.give_up_parked(&answers);
+        let objects = state.take_committed();
+        drop(state);
+        self.reader.committed(objects, &partitions, runs);
+        answers.into_iter().for_each(|(waiting, answer)| waiting.answer(&answer, &self.metrics));
+        given_up.into_iter().for_each(|early| early.refuse(AppendError::Storage));
+    }
+
+    /// Refuses what has waited long enough; when the next is due.
+    fn expire_parked(&self, number: DisklessPartitionId, reordering: &Arc<Reordering>) -> Option<Instant> {
+        let mut state = self.state.lock();
+        let (expired, due) = state.parked.get_mut(&number)?.expire(reordering);
+        if due.is_none() {
+            state.parked.remove(&number);
+        }
+        drop(state);
+        expired.refuse();
+        due
+    }
+
+    fn tell_commit_failure(&self, error: &StoreError) {
+        if let Some(left_out) = self.commit_failures.due() {
+            tracing::error!(%error, left_out, "the index of diskless topics cannot be used; it is tried again");
+        }
+    }
+}
+
+impl WriterState {
+    /// What to do with a batch. One broker has an index of its own, so that what was read once is known to be all.
+    fn check(&self, number: DisklessPartitionId, stamp: &Stamp, known: Known) -> Admission {
+        let nothing = PartitionState::new(0);
+        match self.known.get(&number) {
+            Some(committed) => self.line.check(number, stamp, committed, (0, Known::Now)),
+            None => self.line.check(number, stamp, &nothing, (0, known)),
+        }
+    }
+
+    /// What is parked behind batches that failed waits in vain: they are sent again, and it is, too.
+    fn give_up_parked(&mut self, answers: &[(Waiting, Result<Appended, AppendError>)]) -> Vec<Early> {
+        let failed = answers.iter().filter(|(_, answer)| answer.is_err()).map(|(waiting, _)| waiting);
+        let parked = &mut self.parked;
+        failed.filter_map(|of| Some(parked.get_mut(&of.number)?.take_all(of.producer_id))).flatten().collect()
+    }
+
+    /// What is committed, of what is known of partitions.
+    fn take_over(&mut self, partitions: &[super::index::PartitionRow], producers: &[super::index::ProducerRow]) {
+        for row in partitions {
+            let Some(known) = self.known.get_mut(&row.id) else { continue };
+            let from = known.next_offset;
+            for told in producers.iter().filter(|told| told.batches.partition == row.id) {
+                for (stamp, base_offset, timestamp) in &told.batches.batches {
+                    if *base_offset >= from {
+                        known.take_over(stamp, *base_offset, *timestamp, told.written_ms);
+                    }
+                }
+            }
+            row.put_into(known);
+        }
+    }
+
+    /// Who is to be told what.
+    fn answers(&mut self, outcomes: Vec<(TicketId, Outcome)>) -> Vec<(Waiting, Result<Appended, AppendError>)> {
+        let answer = |(ticket, outcome)| {
+            let waiting = self.waiting.remove(&ticket)?;
+            let answer = waiting.answer_of(outcome);
+            Some((waiting, answer))
+        };
+        outcomes.into_iter().filter_map(answer).collect()
+    }
+
+    /// The bytes of objects that left the line.
+    fn take_committed(&mut self) -> Vec<(ObjectId, Vec<Bytes>)> {
+        let first = self.line.first_number();
+        let mut left = Vec::new();
+        while self.stored.front().is_some_and(|(number, ..)| *number < first) {
+            left.extend(self.stored.pop_front().map(|(_, id, parts)| (id, parts)));
+        }
+        left
+    }
+
+    /// The same of objects of which nothing was left to be committed.
+    fn drop_left_behind(&mut self) {
+        drop(self.take_committed());
+    }
+}
+
+impl Waiting {
+    /// One more copy waits for the same answer; with too many, the oldest does not wait any longer.
+    fn join(&mut self) -> Result<PendingAnswer, AppendError> {
+        self.answers.retain(|answer| !answer.is_closed());
+        if self.answers.len() >= COPIES_MAX {
+            let _ = self.answers.remove(0).send(Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)));
+        }
+        let (answer, answered) = oneshot::channel();
+        self.answers.push(answer);
+        Ok(answered)
+    }
+
+    fn answer_of(&self, outcome: Outcome) -> Result<Appended, AppendError> {
+        match outcome {
+            Outcome::Committed { base_offset, timestamp } => {
+                let first_time = timestamp.filter(|_| self.log_append_time_ms != -1);
+                Ok(self.partition.appended(base_offset, first_time.unwrap_or(self.log_append_time_ms)))
+            }
+            Outcome::Refused(Refusal::Sequence(why)) => Err(AppendError::Sequence(why)),
+            Outcome::Refused(Refusal::PartitionGone) => Err(AppendError::Deleted),
+            // To be sent again, each in its turn.
+            Outcome::Refused(Refusal::ObjectGone | Refusal::Behind | Refusal::Earlier)
+            | Outcome::NotUploaded
+            | Outcome::Dead => Err(AppendError::Storage),
+        }
+    }
+
+    fn answer(self, answer: &Result<Appended, AppendError>, metrics: &Metrics) {
+        match answer {
+            Ok(_) => metrics.appended(self.size, self.record_count),
+            Err(error) => metrics.produce_failed(error.code()),
+        }
+        for waits in self.answers {
+            // Who does not wait any more finds the batch in the partition.
+            let _ = waits.send(answer.clone());
+        }
+    }
+}
+
+/// Closes what is due, until the broker stops.
+async fn drive(shared: Arc<Shared>) {
+    loop {
+        let wait = {
+            let mut state = shared.state.lock();
+            if state.is_closed {
+                return;
+            }
+            shared.close_due(&mut state)
+        };
+        let changed = shared.changed.notified();
+        match wait {
+            Some(wait) => drop(tokio::time::timeout(wait, changed).await),
+            None => changed.await,
+        }
+    }
+}
+
+/// Puts one object into the store.
+async fn upload(shared: Arc<Shared>, object: ClosedObject) {
+    let ClosedObject { number, parts } = object;
+    let uploaded = match shared.keys.next().await {
+        Ok(id) => match shared.uploader.upload(id, parts.clone()).await {
+            Ok(()) => Some(id),
+            Err(error) => {
+                if let Some(left_out) = shared.upload_failures.due() {
+                    tracing::error!(%error, left_out, "an object did not get into the store; its batches are refused");
+                }
+                None
+            }
+        },
+        Err(error) => {
+            shared.tell_commit_failure(&why(error));
+            None
+        }
+    };
+    {
+        let mut state = shared.state.lock();
+        state.line.uploaded(number, uploaded.ok_or(()));
+        if let Some(id) = uploaded {
+            let at = state.stored.partition_point(|(other, ..)| *other < number);
+            state.stored.insert(at, (number, id, parts));
+        }
+    }
+    shared.go_on();
+}
+
+/// Commits, until it is known.
+async fn commit(shared: Arc<Shared>, objects: Vec<super::index::UploadedObject>) {
+    match shared.index.commit(objects).await {
+        Ok(answer) => shared.committed(answer),
+        Err(error) => {
+            shared.tell_commit_failure(&why(error));
+            tokio::time::sleep(COMMIT_BACKOFF).await;
+            shared.state.lock().line.commit_unknown();
+            if shared.state.lock().is_closed {
+                return;
+            }
+        }
+    }
+    shared.go_on();
+}
+
+/// Refuses what has waited too long before its turn; lives as long as something is parked on the partition.
+async fn expire(shared: Weak<Shared>, number: DisklessPartitionId, reordering: Arc<Reordering>) {
+    while let Some(due) = shared.upgrade().and_then(|shared| shared.expire_parked(number, &reordering)) {
+        tokio::time::sleep_until(due.into()).await;
+    }
+}
+
+fn why(error: CommitError) -> StoreError {
+    match error {
+        CommitError::Refused(error) => error,
+        CommitError::Unknown(why) => StoreError::Away(why),
+    }
+}

@@ -1,0 +1,331 @@
+//! A partition as requests see it, whichever kind of topic it is of.
+//!
+//! Classic: a log on this broker's disk, which may have followers. Diskless: objects in a store. What only one of the kinds has, its own module
+//! says; what an API needs is here.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fullbore_rules::commit::admission::Known;
+use fullbore_rules::sequence::ProducerState;
+use fullbore_wire::ErrorCode;
+use tokio::sync::Notify;
+use tokio::time::timeout_at;
+
+use crate::diskless::LEADER_EPOCH;
+use crate::diskless::{Admitted, DisklessPartition, PendingAnswer, Room};
+use crate::log::error::{AppendError, EpochEnd, LogOffsets, Read, ReadError, TimestampOffset};
+use crate::long_work::LongWork;
+use crate::replica::Replica;
+use crate::replica::reorder::{BatchAdmission, ParkedAnswer, Reordering};
+use crate::replica::ticket::{Acks, Appended};
+use crate::replica::waiters::Registration;
+use crate::validation::ValidBatch;
+
+/// One partition.
+#[derive(Clone)]
+pub enum AnyPartition {
+    /// In a log.
+    Classic(Arc<Replica>),
+    /// In an object store.
+    Diskless(Arc<DisklessPartition>),
+}
+
+/// How a batch is to be appended.
+#[derive(Clone, Copy)]
+pub struct PartitionAppend<'a> {
+    /// How far it must be before it is answered; a diskless one is in the store then in any case.
+    pub acks: Acks,
+    /// The wall clock in ms.
+    pub now_ms: i64,
+    /// Whether it may come before its turn, and with whom it then waits, if it may.
+    pub reorder: Option<Option<&'a Arc<Reordering>>>,
+}
+
+/// What has to be waited for before a batch can be appended, for as long as which its connection reads nothing else.
+#[derive(Debug, Clone, Copy)]
+pub enum Lack {
+    /// What others have committed of its producer.
+    Known,
+    /// Room for so many bytes.
+    Room(usize),
+}
+
+/// What was waited for since a batch was first tried.
+#[derive(Debug, Default)]
+pub struct Waited {
+    known: Option<Result<(), AppendError>>,
+    room: Option<Room>,
+}
+
+/// What is known of a batch that is taken.
+#[derive(Debug)]
+pub enum BatchAnswer {
+    /// It has its offset.
+    Appended(Appended),
+    /// The answer is to come.
+    Later(LaterAnswer),
+    /// It is not taken yet.
+    Lacks(Lack),
+}
+
+/// The answer of a batch, to come. Dropping it changes nothing for the batch.
+#[derive(Debug)]
+pub enum LaterAnswer {
+    /// It waits for its turn.
+    Parked(ParkedAnswer),
+    /// It is on its way to the store and the index.
+    Pending(PendingAnswer),
+}
+
+impl AnyPartition {
+    /// Appends one batch, finds it appended, or takes it on its way to that. Its sequence is checked here. To be called in a tokio runtime.
+    ///
+    /// # Errors
+    /// [`AppendError`]; the partition is then as it was before.
+    pub fn append(
+        &self,
+        batch: &ValidBatch<'_>,
+        how: PartitionAppend<'_>,
+        waited: &mut Waited,
+    ) -> Result<BatchAnswer, AppendError> {
+        let PartitionAppend { acks, now_ms, reorder } = how;
+        match (self, reorder) {
+            (AnyPartition::Classic(replica), None) => replica.append(batch, acks, now_ms).map(BatchAnswer::Appended),
+            (AnyPartition::Classic(replica), Some(reordering)) => {
+                Ok(match replica.append_in_turn(batch, acks, now_ms, reordering)? {
+                    BatchAdmission::Appended(appended) => BatchAnswer::Appended(appended),
+                    BatchAdmission::Parked(answer) => BatchAnswer::Later(LaterAnswer::Parked(answer)),
+                })
+            }
+            (AnyPartition::Diskless(partition), _) => {
+                let Waited { known, room } = std::mem::take(waited);
+                known.unwrap_or(Ok(()))?;
+                let known = if known.is_some() { Known::Now } else { Known::Perhaps };
+                Ok(match partition.admit(batch, (acks, now_ms, reorder), (known, room))? {
+                    Admitted::Known(appended) => BatchAnswer::Appended(appended),
+                    Admitted::Pending(answer) => BatchAnswer::Later(LaterAnswer::Pending(answer)),
+                    Admitted::Parked(answer) => BatchAnswer::Later(LaterAnswer::Parked(answer)),
+                    Admitted::Ask => BatchAnswer::Lacks(Lack::Known),
+                    Admitted::Full(size) => {
+                        // What is known stays known.
+                        waited.known = (known == Known::Now).then_some(Ok(()));
+                        BatchAnswer::Lacks(Lack::Room(size))
+                    }
+                })
+            }
+        }
+    }
+
+    /// Waits for what a batch lacks.
+    pub async fn wait_for(&self, lack: Lack, waited: &mut Waited) {
+        if let AnyPartition::Diskless(partition) = self {
+            match lack {
+                Lack::Known => waited.known = Some(partition.look().await),
+                Lack::Room(size) => waited.room = partition.room(size).await,
+            }
+        }
+    }
+}
+
+impl LaterAnswer {
+    /// Waits for it, for the store and the replicas not longer than until then.
+    ///
+    /// # Errors
+    /// [`AppendError`]. Of a batch that is on its way it says nothing of what will become of it: when it is sent again, that is found.
+    pub async fn wait(self, deadline: tokio::time::Instant) -> Result<Appended, AppendError> {
+        let late = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
+        match self {
+            LaterAnswer::Parked(answer) => answer.wait().await,
+            LaterAnswer::Pending(answer) => match timeout_at(deadline, answer).await {
+                Ok(answered) => answered.unwrap_or(Err(AppendError::Gone)),
+                Err(_) => Err(late),
+            },
+        }
+    }
+}
+
+/// Whether it can be used.
+impl AnyPartition {
+    /// Whether nobody has to wait for it to be opened.
+    pub fn is_settled(&self) -> bool {
+        match self {
+            AnyPartition::Classic(replica) => replica.is_settled(),
+            AnyPartition::Diskless(partition) => partition.known.is_settled(),
+        }
+    }
+
+    /// Whether something has to be made on a disk before it can be written.
+    pub fn is_unwritten(&self) -> bool {
+        match self {
+            AnyPartition::Classic(replica) => !replica.is_open(),
+            AnyPartition::Diskless(_) => false,
+        }
+    }
+
+    /// Whether somebody sees to it that it is opened.
+    pub fn is_being_opened(&self) -> bool {
+        match self {
+            AnyPartition::Classic(replica) => replica.is_being_opened(),
+            AnyPartition::Diskless(partition) => !partition.known.is_gone(),
+        }
+    }
+
+    /// Whether its folder is being made, which is over soon.
+    pub fn is_being_made(&self) -> bool {
+        match self {
+            AnyPartition::Classic(replica) => replica.is_being_made(),
+            AnyPartition::Diskless(_) => false,
+        }
+    }
+
+    /// Has it opened, if it is not. Waits for nobody.
+    pub fn ask_to_open(&self) {
+        match self {
+            AnyPartition::Classic(replica) => replica.ask_to_open(),
+            // The index is told of it until it knows.
+            AnyPartition::Diskless(_) => {}
+        }
+    }
+
+    /// Waits until it is open, or will not be.
+    pub async fn opened(&self) {
+        match self {
+            // Why not is told by who uses it then.
+            AnyPartition::Classic(replica) => drop(replica.opened().await),
+            AnyPartition::Diskless(partition) => partition.known.opened().await,
+        }
+    }
+
+    /// Wakes `waiter` each time there may be more to read, and when the partition goes, until the registration is dropped. Register, then
+    /// look, then wait.
+    pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
+        match self {
+            AnyPartition::Classic(replica) => replica.register(waiter),
+            AnyPartition::Diskless(partition) => partition.known.register(waiter),
+        }
+    }
+
+    /// Compares the leader epoch a client believes in with the one in force (KIP-320; -1 means it has none), and whether this
+    /// broker leads.
+    ///
+    /// # Errors
+    /// FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
+    pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
+        match self {
+            AnyPartition::Classic(replica) => replica.check_leads(believed),
+            // No record was ever cut off, whatever epoch a client knows.
+            AnyPartition::Diskless(_) => Ok(()),
+        }
+    }
+
+    /// The epoch in force.
+    pub fn leader_epoch(&self) -> i32 {
+        match self {
+            AnyPartition::Classic(replica) => replica.leader_epoch(),
+            AnyPartition::Diskless(_) => LEADER_EPOCH,
+        }
+    }
+}
+
+/// What is read of it.
+impl AnyPartition {
+    /// Batches from the one with `offset` on, up to the high watermark and about `max_bytes`; with `at_least_one` the first is whole whatever its
+    /// size, without it there may be nothing. `None` while the log is opened, or the records are fetched: waiters are woken when that is
+    /// done. A failure of that counts if it was since then.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn try_read(
+        &self,
+        offset: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+        since: Instant,
+    ) -> Result<Option<Read>, ReadError> {
+        match self {
+            AnyPartition::Classic(replica) if replica.is_settled() => {
+                replica.read(offset, max_bytes, at_least_one).map(Some)
+            }
+            AnyPartition::Classic(replica) => match replica.open_failure_since(since) {
+                Some(error) => Err(error.into()),
+                None => {
+                    replica.ask_to_open();
+                    Ok(None)
+                }
+            },
+            AnyPartition::Diskless(partition) => partition.try_read(offset, max_bytes, at_least_one, since),
+        }
+    }
+
+    /// Log start, high watermark and log end.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn offsets(&self) -> Result<LogOffsets, ReadError> {
+        match self {
+            AnyPartition::Classic(replica) => replica.offsets(),
+            AnyPartition::Diskless(partition) => Ok(partition.known.offsets()),
+        }
+    }
+
+    /// The end of what ListOffsets may tell (KIP-207).
+    ///
+    /// # Errors
+    /// OFFSET_NOT_AVAILABLE while an earlier leader may have told a larger one; the disk; NOT_LEADER_OR_FOLLOWER.
+    pub fn latest_offset(&self) -> Result<i64, ErrorCode> {
+        match self {
+            AnyPartition::Classic(replica) => replica.latest_offset(),
+            AnyPartition::Diskless(partition) => Ok(partition.known.offsets().log_end),
+        }
+    }
+
+    /// The first record whose timestamp is at least `timestamp_ms`; `None` if all are older. Goes to the disk, in a place for `long` work, or
+    /// to the store. Batches are read, and opened where they are compressed.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn offset_for_timestamp(
+        &self,
+        timestamp_ms: i64,
+        long: &LongWork,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
+        match self {
+            AnyPartition::Classic(replica) => long.run(|| replica.offset_for_timestamp(timestamp_ms)).await,
+            AnyPartition::Diskless(partition) => partition.offset_for_timestamp(timestamp_ms).await,
+        }
+    }
+
+    /// The first record with the largest timestamp. As [`AnyPartition::offset_for_timestamp`].
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn max_timestamp(&self, long: &LongWork) -> Result<Option<TimestampOffset>, ReadError> {
+        match self {
+            AnyPartition::Classic(replica) => long.run(|| replica.max_timestamp()).await,
+            AnyPartition::Diskless(partition) => partition.max_timestamp().await,
+        }
+    }
+
+    /// Where the log of a leader epoch ends (KIP-101), or of the largest known one before it.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn epoch_end_offset(&self, leader_epoch: i32) -> Result<EpochEnd, ReadError> {
+        match self {
+            AnyPartition::Classic(replica) => replica.epoch_end_offset(leader_epoch),
+            AnyPartition::Diskless(partition) => Ok(partition.known.epoch_end_offset(leader_epoch)),
+        }
+    }
+
+    /// What is known of each idempotent producer, the longest idle first.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn producers(&self) -> Result<Vec<ProducerState>, ReadError> {
+        match self {
+            AnyPartition::Classic(replica) => replica.producers(),
+            AnyPartition::Diskless(partition) => partition.producers().await,
+        }
+    }
+}
