@@ -14,10 +14,14 @@
 //!   a round than the BDP by the last round's own rate, and what requests then take is the new min RTT, shorter or longer. The larger
 //!   rates before it are forgotten with the old one, or one stale number would vouch for the other.
 //! * At the start, until the rate stops growing (STARTUP), three BDPs may be in flight.
+//! * What is answered in bursts in each of the last rounds may be in flight beside that (`bursts`).
 //!
 //! Invariant: but for the rounds of PROBE_RTT, five requests may always be in flight, as with Kafka's default.
 
+mod bursts;
+
 use crate::config::InFlight;
+use bursts::Bursts;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -87,6 +91,7 @@ pub(crate) struct Pipe {
     min_rtt: Option<(Duration, Instant)>,
     startup: Option<Startup>,
     probe: Option<ProbeRtt>,
+    bursts: Bursts,
 }
 
 /// STARTUP: the pipe opens until the rate stops growing.
@@ -130,6 +135,7 @@ impl Pipe {
             min_rtt: None,
             startup: Some(Startup { rate: 0.0, flat_rounds: 0 }),
             probe: None,
+            bursts: Bursts::new(now),
         }
     }
 
@@ -171,7 +177,7 @@ impl Pipe {
     /// Bytes that may be in flight.
     pub(crate) fn window(&self) -> usize {
         let gain = if self.is_in_startup() { STARTUP_GAIN } else { GAIN };
-        ((self.bdp() as f64 * gain) as usize).min(self.bytes_max)
+        ((self.bdp() as f64 * gain) as usize).saturating_add(self.bursts.least()).min(self.bytes_max)
     }
 
     /// Whether another request may leave. It may go past the window by its own size.
@@ -233,6 +239,7 @@ impl Pipe {
         self.delivered += sent.bytes as u64;
         (self.delivered_at, self.newest_sent_at) = (now, sent.at);
         self.sample_rate(sent, now);
+        self.bursts.answered(sent.bytes, self.delivered, self.rate(), now);
         if sent.delivered >= self.round_ends_at {
             self.end_round(now);
         }
@@ -298,6 +305,7 @@ impl Pipe {
     fn end_round(&mut self, now: Instant) {
         let (began, before) = std::mem::replace(&mut self.round_began, (now, self.delivered));
         self.round_ends_at = self.delivered;
+        self.bursts.end_round();
         let (counts, limited) = std::mem::take(&mut self.round_had);
         let took = (now - began).as_secs_f64();
         self.recent = (!limited && took > 0.0).then(|| (self.delivered - before) as f64 / took);
