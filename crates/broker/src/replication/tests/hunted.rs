@@ -80,10 +80,13 @@ async fn a_follower_of_a_compacted_log_comes_back_after_a_kill() {
     cluster.stop().await;
 }
 
-async fn delete_records(client: &Connection, topic: &str, offset: i64) -> Result<i64, ErrorCode> {
+/// Long enough for any machine.
+const PATIENT_MS: i32 = 60_000;
+
+async fn delete_records(client: &Connection, topic: &str, offset: i64, timeout_ms: i32) -> Result<i64, ErrorCode> {
     let partitions = vec![DeleteRecordsPartition { partition_index: 0, offset, ..Default::default() }];
     let topics = vec![DeleteRecordsTopic { name: Text::from(topic), partitions, ..Default::default() }];
-    let request = DeleteRecordsRequest { topics, timeout_ms: 5_000, ..Default::default() };
+    let request = DeleteRecordsRequest { topics, timeout_ms, ..Default::default() };
     let mut response = client.call_version(&request, 2).await.expect("answered");
     let answer = response.topics.remove(0).partitions.remove(0);
     if answer.error_code.is_err() { Err(answer.error_code) } else { Ok(answer.low_watermark) }
@@ -99,7 +102,7 @@ async fn records_that_were_deleted_do_not_come_back_with_another_leader() {
     }
     cluster.are_equal(&topic, 0).await;
     for offset in [5, 15] {
-        assert_eq!(delete_records(&client, "t", offset).await, Ok(offset));
+        assert_eq!(delete_records(&client, "t", offset, PATIENT_MS).await, Ok(offset));
         for id in 1..=3 {
             assert_eq!(cluster.replica(id, &topic, 0).offsets().expect("open").log_start, offset, "broker {id}");
         }
@@ -114,7 +117,7 @@ async fn a_deletion_that_a_replica_in_sync_does_not_hear_of_is_not_confirmed() {
     let client = cluster.client(1).await;
     produce(&client, "t", 0, -1, batch(b"v")).await.expect("acknowledged");
     cluster.stop_one(3).await;
-    assert_eq!(delete_records(&client, "t", 1).await, Err(ErrorCode::REQUEST_TIMED_OUT));
+    assert_eq!(delete_records(&client, "t", 1, 2_000).await, Err(ErrorCode::REQUEST_TIMED_OUT));
     cluster.stop().await;
 }
 
