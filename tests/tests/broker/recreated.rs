@@ -136,11 +136,20 @@ fn what_was_decided_is_carried_out_though_the_client_has_gone() {
 /// librdkafka ends for ever where its next batch is refused for its sequence.
 #[test]
 fn a_producer_goes_on_where_it_stopped_when_its_topic_is_made_again() {
+    goes_on(&[]);
+}
+
+#[test]
+fn a_producer_goes_on_where_it_stopped_when_its_diskless_topic_is_made_again() {
+    goes_on(&[("diskless.enable", "true")]);
+}
+
+fn goes_on(configs: &[(&str, &str)]) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     let id = client.init_producer_id();
     let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
-    client.create_topic(VICTIM, 1, &[]);
+    client.create_topic(VICTIM, 1, configs);
     let mut next = 0;
     for round in 0..rounds() {
         for offset in 0..3 {
@@ -154,12 +163,12 @@ fn a_producer_goes_on_where_it_stopped_when_its_topic_is_made_again() {
             for _ in 0..2 {
                 let topic_names = vec![VICTIM.into()];
                 client.call(&DeleteTopicsRequest { topic_names, timeout_ms: 0, ..Default::default() }, 3);
-                client.create_topic(VICTIM, 1, &[]);
+                client.create_topic(VICTIM, 1, configs);
             }
             client.delete_topic(VICTIM);
         }
         assert_eq!(client.produce(VICTIM, 0, &one(next)).error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
-        client.create_topic(VICTIM, 1, &[]);
+        client.create_topic(VICTIM, 1, configs);
         // Sent behind the one that was refused; to take it would lose that one.
         let overtook = client.produce(VICTIM, 0, &one(next + 1)).error_code;
         assert_eq!(overtook, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);

@@ -127,7 +127,7 @@ impl Diskless {
         let writer = Writer::start(rotation, config.memory_bytes, (index.clone(), uploader, reader.clone()), metrics);
         let topics = Arc::<DisklessTopics>::default();
         housekeeping::start(&topics, objects, index.clone(), retention);
-        let services = Services { writer, reader, index };
+        let services = Services { writer, reader, index, succession: Arc::default() };
         Ok(Diskless { topics, services, counts, thread: Mutex::new(Some(thread)) })
     }
 
@@ -180,7 +180,11 @@ impl Diskless {
         for partition in self.topics.write().remove(&id).unwrap_or_default() {
             partition.known.retire();
             if let Some(number) = partition.known.number() {
-                self.services.writer.forget(number);
+                let stops = self.services.writer.forget(number);
+                // Where nobody has written, those of the partition before it still count.
+                if !stops.is_empty() {
+                    self.services.succession.leave(partition.known.key(), stops);
+                }
                 self.services.reader.retired(number);
             }
         }

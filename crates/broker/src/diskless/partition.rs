@@ -13,6 +13,7 @@ use super::reader::{Found, Reader};
 use super::writer::{Admitted, Room, Writer};
 use crate::log::error::{AppendError, Read, ReadError, TimestampOffset};
 use crate::replica::reorder::Reordering;
+use crate::replica::succession::Succession;
 use crate::replica::ticket::Acks;
 use crate::validation::ValidBatch;
 
@@ -29,6 +30,7 @@ pub struct Services {
     pub(super) writer: Writer,
     pub(super) reader: Reader,
     pub(super) index: IndexOwner,
+    pub(super) succession: Arc<Succession>,
 }
 
 /// Appends.
@@ -50,7 +52,11 @@ impl DisklessPartition {
     ) -> Result<Admitted, AppendError> {
         let number = self.known.number().ok_or(AppendError::Storage)?;
         let size = batch.view().size();
-        let Some(room) = room.or_else(|| self.services.writer.try_room(size)) else { return Ok(Admitted::Full(size)) };
+        let room = match room {
+            Some(room) => Some(room),
+            None => self.services.writer.try_room(size)?,
+        };
+        let Some(room) = room else { return Ok(Admitted::Full(size)) };
         if reorder.is_some()
             && let Some(early) =
                 self.services.writer.park(&self.known, (number, known), batch, (acks, reorder.flatten()))?
@@ -65,7 +71,14 @@ impl DisklessPartition {
     /// # Errors
     /// [`AppendError`].
     pub async fn look(&self) -> Result<(), AppendError> {
-        self.services.writer.look(self.known.number().ok_or(AppendError::Storage)?).await
+        let number = self.known.number().ok_or(AppendError::Storage)?;
+        if self.known.offsets().log_end == 0 {
+            let stops = self.services.succession.take(&self.known.key());
+            if !stops.is_empty() {
+                self.services.index.succeed(number, stops);
+            }
+        }
+        self.services.writer.look(number).await
     }
 
     /// Waits for room for a batch.

@@ -15,9 +15,9 @@ use bytes::Bytes;
 use fullbore_rules::commit::admission::{Admission, Known, TicketId};
 use fullbore_rules::commit::rotation::{Close, RotationSettings};
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState, Refusal};
-use fullbore_rules::sequence::{SequenceRefusal, Stamp};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp, Stops};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 
 use super::index::{CommitAnswer, IndexOwner};
 use super::keys::ObjectKeys;
@@ -213,8 +213,15 @@ impl Writer {
     }
 
     /// Room for so many bytes, if it is there.
-    pub fn try_room(&self, size: usize) -> Option<Room> {
-        Arc::clone(&self.shared.room).try_acquire_many_owned(self.shared.permits(size)).ok()
+    ///
+    /// # Errors
+    /// [`AppendError::Gone`] where none will be, since the broker stops.
+    pub fn try_room(&self, size: usize) -> Result<Option<Room>, AppendError> {
+        match Arc::clone(&self.shared.room).try_acquire_many_owned(self.shared.permits(size)) {
+            Ok(room) => Ok(Some(room)),
+            Err(TryAcquireError::NoPermits) => Ok(None),
+            Err(TryAcquireError::Closed) => Err(AppendError::Gone),
+        }
     }
 
     /// Waits for room for so many bytes; as long as it is not there, the connection reads nothing.
@@ -263,15 +270,16 @@ impl Writer {
         self.shared.state.lock().known.get(&number).map(of)
     }
 
-    /// Nothing more is to be known of a partition that is deleted.
-    pub fn forget(&self, number: DisklessPartitionId) {
+    /// Nothing more is to be known of a partition that is deleted; where its producers stopped, as far as that is known.
+    pub fn forget(&self, number: DisklessPartitionId) -> Stops {
         let mut state = self.shared.state.lock();
-        state.known.remove(&number);
+        let known = state.known.remove(&number);
         let parked = state.parked.remove(&number);
         drop(state);
         if let Some(parked) = parked {
             parked.refuse(AppendError::Deleted);
         }
+        known.map_or_else(Stops::default, |known| known.producers.stops(known.next_offset))
     }
 
     /// Bytes that are admitted and not answered.

@@ -3,7 +3,7 @@
 //! Invariant: the next offset is past every batch that was taken over.
 
 use super::batch::ObjectBatch;
-use crate::sequence::{self, Producers, Stamp};
+use crate::sequence::{self, Producers, Stamp, Stops};
 
 /// What the coordinator knows of one partition.
 #[derive(Clone, Debug)]
@@ -36,6 +36,13 @@ impl PartitionState {
             has_forgotten: false,
             window,
         }
+    }
+
+    /// Has producers of a deleted partition of the same name go on where they stopped there. Once one has written here, any first sequence of
+    /// another is taken.
+    pub fn succeed(&mut self, stops: Stops) {
+        self.producers.succeed(stops);
+        self.has_forgotten = true;
     }
 
     /// What to do with a batch that is next in its object. A producer that is not known here must begin at 0 if all it may have

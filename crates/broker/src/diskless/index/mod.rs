@@ -28,6 +28,8 @@ use fullbore_rules::commit::{
     PartitionState, commit,
 };
 
+use fullbore_rules::sequence::Stops;
+
 pub use finder::RunFinder;
 pub use owner::{IndexOwner, IndexThread};
 pub use sqlite::SqliteIndex;
@@ -120,6 +122,15 @@ impl<S: IndexStore> Index<S> {
             if let Some(state) = self.known.get_mut(id) {
                 state.window = *known;
             }
+        }
+    }
+
+    /// Has producers of a deleted partition of the same name go on in this one, if nothing was written to it.
+    pub fn succeed(&mut self, partition: DisklessPartitionId, stops: Stops) {
+        let window = self.window_of(partition);
+        let state = self.known.entry(partition).or_insert_with(|| PartitionState::new(window));
+        if state.next_offset == 0 {
+            state.succeed(stops);
         }
     }
 

@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState};
+use fullbore_rules::sequence::Stops;
 use fullbore_wire::Uuid;
 use tokio::sync::{oneshot, watch};
 
@@ -38,6 +39,7 @@ enum Asked {
     },
     Delete(Uuid),
     RetainBatches(Vec<DisklessPartitionId>, usize),
+    Succeed(DisklessPartitionId, Stops),
     MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>),
     Unused(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
     /// Wakes it, so that it sees that it is to stop.
@@ -140,6 +142,11 @@ impl IndexOwner {
         let _ = self.asked.send(Asked::RetainBatches(partitions, window));
     }
 
+    /// As [`Index::succeed`]. Waits for nobody.
+    pub fn succeed(&self, partition: DisklessPartitionId, stops: Stops) {
+        let _ = self.asked.send(Asked::Succeed(partition, stops));
+    }
+
     /// Waits until not too many changes of topics wait for their turn.
     pub async fn has_room(&self) {
         let _ = self.changes.subscribe().wait_for(|changes| *changes < CHANGES_MAX).await;
@@ -214,6 +221,7 @@ fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, progress: &Progr
             progress.changes.send_modify(|changes| *changes -= 1);
         }
         Asked::RetainBatches(partitions, window) => index.retain_batches(&partitions, window),
+        Asked::Succeed(partition, stops) => index.succeed(partition, stops),
         Asked::Nothing => {}
     }
 }
