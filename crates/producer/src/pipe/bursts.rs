@@ -32,9 +32,12 @@ impl Bursts {
         if before - self.since.1 <= promised(self.since.0) {
             self.since = (now, before);
         }
-        // One request at a time is no burst.
-        let more = (before - self.since.1).saturating_sub(promised(self.since.0));
-        self.most = self.most.max(usize::try_from(more).unwrap_or(usize::MAX));
+        let more = (delivered - self.since.1).saturating_sub(promised(self.since.0));
+        let more = usize::try_from(more).unwrap_or(usize::MAX);
+        // One request at a time is no burst. A burst counts whole, so that the next one may be larger.
+        if more > bytes {
+            self.most = self.most.max(more);
+        }
     }
 
     /// A round ends.
@@ -45,7 +48,7 @@ impl Bursts {
         self.rounds.push_back(std::mem::take(&mut self.most));
     }
 
-    /// Bytes that come at once beside the first request, in each of the last rounds.
+    /// Bytes that come at once in each of the last rounds.
     pub(super) fn least(&self) -> usize {
         let is_known = self.rounds.len() == ROUNDS;
         self.rounds.iter().min().copied().filter(|_| is_known).unwrap_or(0)
