@@ -14,6 +14,7 @@ mod proxy;
 mod random;
 mod relay;
 mod requests;
+pub mod s3;
 mod tls;
 
 pub use batch::{Batch, Record};

@@ -105,7 +105,7 @@ impl Broker {
         let metrics = Metrics::default();
         if config.control_plane.is_none() {
             let cluster_id = control.cluster_id().to_string();
-            partitions.serve_diskless(Diskless::open(&config, &cluster_id, metrics.clone())?);
+            partitions.serve_diskless(Diskless::open(&config, &cluster_id, metrics.clone()).await?);
         }
         follow_image::finish_deletions(&partitions, &config, control.take_deleted());
         if control.beats().is_some() {

@@ -2,18 +2,13 @@
 //!
 //! Not a topic's own settings, and not a connection to the store. Invariant: one object fits into the memory for what is not committed.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
-
 use super::diskless_keys::TWINS;
+use super::diskless_storage::DisklessStorage;
 use super::error::{ConfigError, Mistakes};
 use super::plane::{CONTROL_PLANE, is_database};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
-const STORAGE: &str = "diskless.storage";
-/// The folder in log.dirs where nothing else is set.
-const DEFAULT_FOLDER: &str = "diskless";
 /// Why a broker of a cluster makes no diskless topics.
 pub const NOT_IN_A_CLUSTER: &str =
     "diskless topics are not served in a cluster yet, only by a broker by itself (control.plane=sqlite)";
@@ -47,22 +42,6 @@ pub struct DisklessConfig {
     pub get_delay_ms: u64,
 }
 
-/// Where objects are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DisklessStorage {
-    /// In this folder, which need not exist.
-    Folder(PathBuf),
-}
-
-impl fmt::Display for DisklessStorage {
-    /// As clients are told it.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DisklessStorage::Folder(folder) = self;
-        let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
-        write!(formatter, "{}", absolute.display())
-    }
-}
-
 impl DisklessConfig {
     /// What `values` say; `checked` are those of the file.
     pub(super) fn read<F: Fn(&str) -> Option<String>>(
@@ -74,7 +53,7 @@ impl DisklessConfig {
             mistakes.keep(check_twins(checked, ours, theirs));
         }
         mistakes.keep(check_alone(values));
-        let storage = mistakes.keep(storage(values));
+        let storage = mistakes.keep(DisklessStorage::read(values));
         let memory_bytes = mistakes.keep(memory_bytes(values));
         let (Some(storage), Some(memory_bytes), true) = (storage, memory_bytes, mistakes.is_empty()) else {
             return Err(mistakes);
@@ -127,40 +106,6 @@ fn memory_bytes<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Resu
     Ok(memory)
 }
 
-fn storage<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<DisklessStorage, ConfigError> {
-    let log_dirs = values.text("log.dirs").unwrap_or_default();
-    let Some(typed) = values.text(STORAGE) else {
-        return Ok(DisklessStorage::Folder(Path::new(&log_dirs).join(DEFAULT_FOLDER)));
-    };
-    let folder = folder(&typed)?;
-    if folder == Path::new(&log_dirs) {
-        let message = "must not be log.dirs itself, where the partitions of other topics are";
-        return Err(ConfigError::of_value(STORAGE, &typed, message));
-    }
-    Ok(DisklessStorage::Folder(folder))
-}
-
-/// The folder that a path or a URL names. A URL of another kind may have a password, and is not shown.
-fn folder(typed: &str) -> Result<PathBuf, ConfigError> {
-    let refused = |message: &str| Err(ConfigError::of_value(STORAGE, typed, message));
-    let (scheme, rest) = typed.split_once(':').unwrap_or_default();
-    match scheme.to_ascii_lowercase().as_str() {
-        "file" => match rest.strip_prefix("//") {
-            Some(path) if path.starts_with('/') && !path.contains(['%', '?', '#']) => Ok(PathBuf::from(path)),
-            Some(path) if path.starts_with('/') => {
-                refused("must be without %, ? and # as a URL; give it as a path instead")
-            }
-            _ => refused("must be as file:///path, with three slashes"),
-        },
-        "s3" | "s3a" | "s3n" => {
-            Err(ConfigError::of_key(STORAGE, "S3 is not supported yet; give a folder, as a path or file:///path"))
-        }
-        _ if rest.starts_with("//") => Err(ConfigError::of_key(STORAGE, "must be a folder, as a path or file:///path")),
-        _ if typed.is_empty() => refused("must be a folder, as a path or file:///path"),
-        _ => Ok(PathBuf::from(typed)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::broker::BrokerConfig;
@@ -169,6 +114,7 @@ mod tests {
     use super::super::dynamic::{NOTHING, dynamic_key};
     use super::super::key::Source;
     use super::*;
+    use std::path::PathBuf;
 
     fn parse(text: &str) -> Result<BrokerConfig, String> {
         let typed = Properties::parse(text).expect("properties");
@@ -205,7 +151,6 @@ mod tests {
         };
         assert_eq!(of(""), expected);
         assert!(!parse("").expect("valid").diskless_enable);
-        assert_eq!(of("log.dirs=/data").storage, in_folder("/data/diskless"));
     }
 
     #[test]
@@ -258,46 +203,6 @@ mod tests {
         let entry = entries.iter().find(|entry| entry.name == "diskless.produce.commit.interval.ms").expect("there");
         assert_eq!((entry.value.as_deref(), entry.source), (Some("5"), Source::StaticBroker));
         assert_eq!(entry.synonyms[0].name, "inkless.produce.commit.interval.ms");
-    }
-
-    #[test]
-    fn a_store_is_a_folder_as_a_path_or_a_url() {
-        for (typed, path) in [
-            ("objects", "objects"),
-            ("/a b/c%20", "/a b/c%20"),
-            ("file:///objects/x", "/objects/x"),
-            ("FILE:///objects", "/objects"),
-            ("c:objects", "c:objects"),
-        ] {
-            assert_eq!(of(&format!("diskless.storage={typed}")).storage, in_folder(path), "{typed}");
-        }
-        for (typed, says) in [
-            ("", "diskless.storage=: must be a folder, as a path or file:///path"),
-            ("file:/objects", "diskless.storage=file:/objects: must be as file:///path, with three slashes"),
-            ("file://host/x", "diskless.storage=file://host/x: must be as file:///path, with three slashes"),
-            (
-                "file:///a%20b",
-                "diskless.storage=file:///a%20b: must be without %, ? and # as a URL; give it as a path instead",
-            ),
-            ("/data", "diskless.storage=/data: must not be log.dirs itself, where the partitions of other topics are"),
-            (
-                "file:///data/",
-                "diskless.storage=file:///data/: must not be log.dirs itself, where the partitions of other topics are",
-            ),
-        ] {
-            assert_eq!(refusal(&format!("log.dirs=/data\ndiskless.storage={typed}")), says);
-        }
-    }
-
-    #[test]
-    fn other_stores_are_refused_without_what_may_be_a_secret() {
-        for typed in ["s3://key:secret@bucket/prefix", "S3://bucket", "s3a://bucket/secret"] {
-            let refused = refusal(&format!("diskless.storage={typed}"));
-            let says = "diskless.storage: S3 is not supported yet; give a folder, as a path or file:///path";
-            assert_eq!(refused, says);
-        }
-        let refused = refusal("diskless.storage=gs://key:secret@bucket");
-        assert_eq!(refused, "diskless.storage: must be a folder, as a path or file:///path");
     }
 
     #[test]

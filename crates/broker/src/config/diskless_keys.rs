@@ -31,8 +31,18 @@ const UPLOAD_SLOTS: Allowed = Allowed::Between(1, 1024);
 pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::boolean("log.diskless.enable", "false", "Whether a topic that is created without diskless.enable is diskless. Internal topics never are, and topics that there are stay what they are.")
         .differs("not a Kafka key; a broker by itself only: diskless topics are not served in a cluster yet"),
-    Key::new("diskless.storage", Type::String, None, "Where the records of diskless topics are: a folder, as a path or file:///path. Unset, it is the folder diskless in log.dirs.")
-        .differs("not a Kafka key; S3 is not supported yet"),
+    Key::new("diskless.storage", Type::String, None, "Where the records of diskless topics are: a folder, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix. Unset, it is the folder diskless in log.dirs.")
+        .differs(NOT_KAFKAS),
+    Key::new("diskless.storage.s3.endpoint.url", Type::String, None, "Where an object store that speaks S3 and is not Amazon's is reached, as http://host:port or https://host:port.")
+        .differs(NOT_KAFKAS),
+    Key::new("diskless.storage.s3.region", Type::String, None, "The region of the bucket. Unset, it is AWS_REGION of the environment, or else us-east-1.")
+        .differs(NOT_KAFKAS),
+    Key::new("diskless.storage.s3.path.style.access.enabled", Type::Boolean, None, "Whether the bucket is named in the path of URLs and not in their host. Unset, it is where diskless.storage.s3.endpoint.url is set.")
+        .differs(NOT_KAFKAS),
+    Key::new("diskless.storage.aws.access.key.id", Type::String, None, "The access key of S3. Unset, the usual chain is asked: AWS_ACCESS_KEY_ID and the other variables of the environment, the profile in ~/.aws/credentials, a web identity, the container, the instance.")
+        .differs(NOT_KAFKAS),
+    Key::new("diskless.storage.aws.secret.access.key", Type::Password, None, "The secret of diskless.storage.aws.access.key.id.")
+        .differs(NOT_KAFKAS),
     Key::int("diskless.produce.buffer.max.bytes", Some("8388608"), MIB, "Bytes of batches at which an object of diskless topics is closed and uploaded.")
         .allow(OBJECT_BYTES)
         .or_else(&["inkless.produce.buffer.max.bytes"])
@@ -78,7 +88,7 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
         .differs(NOT_KAFKAS),
     Key::long("inkless.consume.cache.max.bytes", None, 0, "Inkless's name of diskless.consume.cache.max.bytes.")
         .differs(INKLESS),
-    Key::int("fullbore.diskless.put.delay.ms", Some("0"), 0, "For trials on a folder: how much longer each PUT takes, so that it is as slow as a store that is far away.")
+    Key::int("fullbore.diskless.put.delay.ms", Some("0"), 0, "For trials: how much longer each PUT takes, so that it is as slow as a store that is far away.")
         .allow(DELAY_MS)
         .differs(NOT_KAFKAS),
     Key::int("fullbore.diskless.get.delay.ms", Some("0"), 0, "The same of each GET.")

@@ -17,6 +17,7 @@ mod conformance;
 mod describe;
 mod diskless;
 mod diskless_keys;
+mod diskless_storage;
 mod docs;
 mod dynamic;
 mod error;
@@ -44,7 +45,8 @@ pub use cleaner::CleanerSettings;
 pub use describe::{
     ConfigEntry, ConfigSynonym, describe_broker, describe_cluster, describe_resource, describe_topic, in_force,
 };
-pub use diskless::{DisklessConfig, DisklessStorage, NOT_IN_A_CLUSTER};
+pub use diskless::{DisklessConfig, NOT_IN_A_CLUSTER};
+pub use diskless_storage::{DisklessStorage, S3Storage};
 pub use docs::{help, markdown};
 pub use dynamic::{DynamicConfig, check_dynamic};
 pub use error::{ConfigError, Mistakes, Warning};

@@ -36,7 +36,7 @@ pub use partition::DisklessPartition;
 pub use upload::StoreUse;
 pub use writer::{Admitted, PendingAnswer, Room};
 
-use crate::config::{BrokerConfig, DisklessConfig, DisklessStorage, TopicConfig};
+use crate::config::{BrokerConfig, DisklessConfig, TopicConfig};
 use crate::metrics::Metrics;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
@@ -82,12 +82,15 @@ impl Diskless {
     ///
     /// # Errors
     /// [`OpenDisklessError`].
-    pub fn open(config: &BrokerConfig, cluster_id: &str, metrics: Metrics) -> Result<Diskless, OpenDisklessError> {
-        let DisklessStorage::Folder(folder) = &config.diskless.storage;
+    pub async fn open(
+        config: &BrokerConfig,
+        cluster_id: &str,
+        metrics: Metrics,
+    ) -> Result<Diskless, OpenDisklessError> {
         let retention = Duration::from_millis(config.log_retention_check_interval_ms);
         let delay = |ms| Duration::from_millis(ms);
         let (put, get) = (delay(config.diskless.put_delay_ms), delay(config.diskless.get_delay_ms));
-        let objects = Objects::open_folder(folder, cluster_id)?.delayed(put, get);
+        let objects = Objects::open(&config.diskless.storage, cluster_id).await?.delayed(put, get);
         Diskless::over(objects, &config.diskless, &config.data_dir, retention, metrics)
     }
 

@@ -4,101 +4,81 @@
 //!
 //! Invariant: an object that was put is there as it was, also after a power cut; no other cluster's objects are touched.
 
+mod claim;
 #[cfg(test)]
 pub mod double;
+mod error;
+mod folder;
+mod profile;
+mod s3;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::Write;
 use std::ops::Range;
-use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_rules::commit::ObjectId;
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutPayload};
+use tokio::time::timeout;
 
-/// In a folder: whose objects are in it.
-const OWNER: &str = "cluster";
+pub use error::ObjectError;
+
+use crate::config::DisklessStorage;
+use claim::Claim;
+
+/// How long the start waits for the store.
+const START_MAX: Duration = Duration::from_secs(10);
 
 /// The objects of one cluster.
 #[derive(Clone)]
 pub struct Objects {
     store: Arc<dyn ObjectStore>,
-    cluster_id: Arc<str>,
+    /// What is this cluster's, or nobody's.
+    prefix: Path,
+    /// The front of this cluster's keys: below the prefix, its id.
+    root: Path,
+    claim: Arc<Claim>,
     /// By how much longer a PUT and a GET take than they would.
     delays: (Duration, Duration),
 }
 
 /// Why a store cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum StartObjectsError {
-    /// The folder of objects.
-    #[error("diskless.storage={}: {why}", folder.display())]
-    Folder {
-        /// As configured.
-        folder: PathBuf,
-        /// What the system says.
-        why: String,
-    },
-    /// Another cluster has its objects there.
-    #[error("diskless.storage={}: it has objects of the cluster {owner}, and this is {cluster_id}", folder.display())]
-    OtherCluster {
-        /// As configured.
-        folder: PathBuf,
-        /// Whose it is.
-        owner: String,
-        /// Who wants it.
-        cluster_id: String,
-    },
-}
-
-/// Why an object was not put, read or deleted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ObjectError {
-    /// There is none of this number.
-    #[error("the object {0} is not in the store")]
-    NotFound(ObjectId),
-    /// The store does not let this broker.
-    #[error("the object store refuses: {0}")]
-    Denied(String),
-    /// Anything else: it may be tried again.
-    #[error("the object store fails: {0}")]
-    Unavailable(String),
-}
-
-impl ObjectError {
-    /// Whether another attempt may do.
-    pub fn is_retriable(&self) -> bool {
-        matches!(self, ObjectError::Unavailable(_))
-    }
+#[error("diskless.storage={storage}: {why}")]
+pub struct StartObjectsError {
+    /// As clients are told it.
+    storage: String,
+    /// In the store's own words.
+    why: String,
 }
 
 impl Objects {
-    /// Those in a folder, which is made if it is not there. What is put is on the disk then.
+    /// Those of a cluster in this store, which lets it put, read and delete them, unless it cannot be reached: then every request finds that
+    /// out first. What is put into a folder is on the disk then.
     ///
     /// # Errors
     /// [`StartObjectsError`].
-    pub fn open_folder(folder: &FilePath, cluster_id: &str) -> Result<Objects, StartObjectsError> {
-        let failed = |why: &dyn fmt::Display| StartObjectsError::Folder { folder: folder.into(), why: why.to_string() };
-        fs::create_dir_all(folder).map_err(|error| failed(&error))?;
-        let file = folder.join(OWNER);
-        match fs::read_to_string(&file) {
-            Ok(owner) if owner.trim() == cluster_id => {}
-            Ok(owner) => {
-                let (folder, owner) = (folder.into(), owner.trim().to_owned());
-                return Err(StartObjectsError::OtherCluster { folder, owner, cluster_id: cluster_id.to_owned() });
+    pub async fn open(storage: &DisklessStorage, cluster_id: &str) -> Result<Objects, StartObjectsError> {
+        let failed = |why: &dyn fmt::Display| StartObjectsError { storage: storage.to_string(), why: why.to_string() };
+        let (store, prefix) = match storage {
+            DisklessStorage::Folder(folder) => (folder::open(folder), Path::default()),
+            DisklessStorage::S3(s3) => (s3::open(s3), Path::from(s3.prefix.as_str())),
+        };
+        let store = store.map_err(|why| failed(&why))?;
+        let objects = Objects::below(store, prefix, cluster_id, false);
+        let late = |_| ObjectError::Unavailable(format!("no answer within {} s", START_MAX.as_secs()));
+        match timeout(START_MAX, objects.claimed()).await.map_err(late).flatten() {
+            Ok(()) => Ok(objects),
+            Err(error @ ObjectError::Unavailable(_)) if matches!(storage, DisklessStorage::S3(_)) => {
+                tracing::warn!(%storage, %error, "the object store is not there; diskless topics wait for it");
+                Ok(objects)
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                write_owner(folder, cluster_id).map_err(|error| failed(&error))?;
-            }
-            Err(error) => return Err(failed(&error)),
+            Err(error) => Err(failed(&error)),
         }
-        let store = LocalFileSystem::new_with_prefix(folder).map_err(|error| failed(&error))?.with_fsync(true);
-        Ok(Objects::over(Arc::new(store), cluster_id))
     }
 
     /// As if the store were far away: each PUT and each GET takes so much longer.
@@ -107,8 +87,20 @@ impl Objects {
     }
 
     /// Those in this store.
+    #[cfg(test)]
     pub fn over(store: Arc<dyn ObjectStore>, cluster_id: &str) -> Objects {
-        Objects { store, cluster_id: cluster_id.into(), delays: (Duration::ZERO, Duration::ZERO) }
+        Objects::below(store, Path::default(), cluster_id, true)
+    }
+
+    fn below(store: Arc<dyn ObjectStore>, prefix: Path, cluster_id: &str, is_claimed: bool) -> Objects {
+        let root = prefix.clone().join(cluster_id);
+        let claim = Arc::new(Claim::new(cluster_id, is_claimed));
+        Objects { store, prefix, root, claim, delays: (Duration::ZERO, Duration::ZERO) }
+    }
+
+    /// The store is this cluster's.
+    async fn claimed(&self) -> Result<(), ObjectError> {
+        self.claim.make(self.store.as_ref(), &self.prefix, &self.root).await
     }
 
     /// Puts an object, which has these parts one after the other. The same may be put twice at a time.
@@ -116,9 +108,10 @@ impl Objects {
     /// # Errors
     /// [`ObjectError`]; it may be there all the same.
     pub async fn put(&self, id: ObjectId, parts: Vec<Bytes>) -> Result<(), ObjectError> {
+        self.claimed().await?;
         delay(self.delays.0).await;
         let put = self.store.put(&self.key(id), PutPayload::from_iter(parts)).await;
-        put.map(drop).map_err(|error| why(id, error))
+        put.map(drop).map_err(ObjectError::of_put)
     }
 
     /// What an object has of this range, which is less at its end.
@@ -126,11 +119,12 @@ impl Objects {
     /// # Errors
     /// [`ObjectError`].
     pub async fn get(&self, id: ObjectId, range: Range<u32>) -> Result<Bytes, ObjectError> {
+        self.claimed().await?;
         delay(self.delays.1).await;
         let range = Some(GetRange::Bounded(u64::from(range.start)..u64::from(range.end)));
         let found = self.store.get_opts(&self.key(id), GetOptions { range, ..GetOptions::default() }).await;
-        let found = found.map_err(|error| why(id, error))?;
-        found.bytes().await.map_err(|error| why(id, error))
+        let found = found.map_err(|error| ObjectError::of_object(id, error))?;
+        found.bytes().await.map_err(|error| ObjectError::of_object(id, error))
     }
 
     /// Deletes an object. One that is not there is no error.
@@ -138,7 +132,8 @@ impl Objects {
     /// # Errors
     /// [`ObjectError`].
     pub async fn delete(&self, id: ObjectId) -> Result<(), ObjectError> {
-        match self.store.delete(&self.key(id)).await.map_err(|error| why(id, error)) {
+        self.claimed().await?;
+        match self.store.delete(&self.key(id)).await.map_err(|error| ObjectError::of_object(id, error)) {
             Err(ObjectError::NotFound(_)) => Ok(()),
             deleted => deleted,
         }
@@ -146,76 +141,12 @@ impl Objects {
 
     /// Where an object is: numbers that follow each other lie apart, since stores spread their load by the front of the key.
     fn key(&self, id: ObjectId) -> Path {
-        let Objects { cluster_id, .. } = self;
-        Path::from(format!("{cluster_id}/{:02x}/{id:016x}", id.rem_euclid(256)))
+        self.root.clone().join(format!("{:02x}", id.rem_euclid(256))).join(format!("{id:016x}"))
     }
 }
 
 async fn delay(by: Duration) {
     if !by.is_zero() {
         tokio::time::sleep(by).await;
-    }
-}
-
-fn write_owner(folder: &FilePath, cluster_id: &str) -> std::io::Result<()> {
-    let mut file = File::create(folder.join(OWNER))?;
-    file.write_all(cluster_id.as_bytes())?;
-    file.sync_all()?;
-    File::open(folder)?.sync_all()?;
-    // The folder itself is an entry of another one.
-    folder
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .map_or(Ok(()), |parent| File::open(parent)?.sync_all())
-}
-
-fn why(id: ObjectId, error: object_store::Error) -> ObjectError {
-    match error {
-        object_store::Error::NotFound { .. } => ObjectError::NotFound(id),
-        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
-            ObjectError::Denied(error.to_string())
-        }
-        _ => ObjectError::Unavailable(error.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn opened(folder: &FilePath) -> Objects {
-        Objects::open_folder(folder, "one").expect("opened")
-    }
-
-    #[tokio::test]
-    async fn an_object_is_there_until_it_is_deleted() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let folder = folder.path().join("made/here");
-        let objects = opened(&folder);
-        let parts = vec![Bytes::from_static(b"some"), Bytes::from_static(b"thing")];
-        let twice = tokio::join!(objects.put(7, parts.clone()), objects.put(7, parts));
-        assert_eq!(twice, (Ok(()), Ok(())));
-        let objects = opened(&folder);
-        assert_eq!(objects.get(7, 2..6).await, Ok(Bytes::from_static(b"meth")));
-        assert_eq!(objects.get(7, 4..100).await, Ok(Bytes::from_static(b"thing")), "up to its end");
-        assert_eq!(objects.get(8, 0..1).await, Err(ObjectError::NotFound(8)));
-        assert_eq!((objects.delete(7).await, objects.delete(7).await), (Ok(()), Ok(())));
-        assert_eq!(objects.get(7, 0..1).await, Err(ObjectError::NotFound(7)));
-    }
-
-    #[test]
-    fn another_clusters_folder_is_refused() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        opened(folder.path());
-        let refused = Objects::open_folder(folder.path(), "other").err().expect("refused").to_string();
-        assert!(refused.ends_with("it has objects of the cluster one, and this is other"), "{refused}");
-    }
-
-    #[test]
-    fn a_folder_that_cannot_be_made_is_refused() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        fs::write(folder.path().join("file"), b"").expect("written");
-        let refused = Objects::open_folder(&folder.path().join("file/in"), "one").err().expect("refused").to_string();
-        assert!(refused.contains("diskless.storage=") && refused.contains("file/in"), "{refused}");
     }
 }

@@ -1,0 +1,299 @@
+//! `diskless.storage`: where the objects of diskless topics are.
+//!
+//! Not a connection to it. Invariant: the secret of a store is shown nowhere.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use fullbore_tls::Secret;
+
+use super::error::{ConfigError, Mistakes};
+use super::reader::ConfigReader;
+
+const STORAGE: &str = "diskless.storage";
+const ENDPOINT: &str = "diskless.storage.s3.endpoint.url";
+const REGION: &str = "diskless.storage.s3.region";
+const PATH_STYLE: &str = "diskless.storage.s3.path.style.access.enabled";
+const KEY_ID: &str = "diskless.storage.aws.access.key.id";
+const SECRET: &str = "diskless.storage.aws.secret.access.key";
+/// The folder in log.dirs where nothing else is set.
+const DEFAULT_FOLDER: &str = "diskless";
+const FORMS: &str = "must be a folder, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix";
+const S3_FORM: &str = "must be as s3://bucket/prefix; an endpoint, a region and credentials have settings of their own";
+
+/// Where objects are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DisklessStorage {
+    /// In this folder, which need not exist.
+    Folder(PathBuf),
+    /// In a bucket of S3, or of what speaks as it does.
+    S3(S3Storage),
+}
+
+/// A bucket, and how it is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct S3Storage {
+    /// Its name.
+    pub bucket: String,
+    /// What keys begin with: names with slashes between them, or nothing.
+    pub prefix: String,
+    /// Of what is not Amazon's: `http` or `https`, host and port.
+    pub endpoint: Option<String>,
+    /// `None`: that of the environment, or else `us-east-1`.
+    pub region: Option<String>,
+    /// Whether the bucket is in the path, and not in the host's name.
+    pub is_path_style: bool,
+    /// Key id and key; `None`: those of the usual chain.
+    pub credentials: Option<(String, Secret)>,
+}
+
+impl fmt::Display for DisklessStorage {
+    /// As clients are told it.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DisklessStorage::Folder(folder) => {
+                let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+                write!(formatter, "{}", absolute.display())
+            }
+            DisklessStorage::S3(S3Storage { bucket, prefix, .. }) if prefix.is_empty() => {
+                write!(formatter, "s3://{bucket}")
+            }
+            DisklessStorage::S3(S3Storage { bucket, prefix, .. }) => write!(formatter, "s3://{bucket}/{prefix}"),
+        }
+    }
+}
+
+impl DisklessStorage {
+    /// What `values` say.
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Self, Mistakes> {
+        let mut mistakes = Mistakes::default();
+        let log_dirs = values.text("log.dirs").unwrap_or_default();
+        let s3 = s3_settings(values, &mut mistakes);
+        let storage = match values.text(STORAGE) {
+            None => Ok(DisklessStorage::Folder(Path::new(&log_dirs).join(DEFAULT_FOLDER))),
+            Some(typed) => storage(&typed, s3.clone()),
+        };
+        if let (Ok(DisklessStorage::Folder(folder)), Some(typed)) = (&storage, values.text(STORAGE))
+            && folder == Path::new(&log_dirs)
+        {
+            let message = "must not be log.dirs itself, where the partitions of other topics are";
+            mistakes.keep(Err::<(), _>(ConfigError::of_value(STORAGE, &typed, message)));
+        }
+        if let Ok(DisklessStorage::Folder(_)) = storage {
+            for name in [ENDPOINT, REGION, PATH_STYLE, KEY_ID, SECRET] {
+                if text(values, name).is_some() {
+                    mistakes.keep(Err::<(), _>(ConfigError::of_key(name, "needs diskless.storage=s3://...")));
+                }
+            }
+        }
+        match mistakes.keep(storage) {
+            Some(storage) if mistakes.is_empty() => Ok(storage),
+            _ => Err(mistakes),
+        }
+    }
+}
+
+fn text<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, name: &'static str) -> Option<String> {
+    values.text(name).filter(|value| !value.is_empty())
+}
+
+/// What is set of S3, without the bucket.
+fn s3_settings<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, mistakes: &mut Mistakes) -> S3Storage {
+    let endpoint = text(values, ENDPOINT).and_then(|typed| mistakes.keep(endpoint(&typed)));
+    let is_path_style = match text(values, PATH_STYLE) {
+        Some(value) => value == "true",
+        None => endpoint.is_some(),
+    };
+    let credentials = match (text(values, KEY_ID), text(values, SECRET)) {
+        (Some(id), Some(secret)) => Some((id, Secret::from(secret))),
+        (None, None) => None,
+        (id, _) => {
+            let (there, missing) = if id.is_some() { (KEY_ID, SECRET) } else { (SECRET, KEY_ID) };
+            mistakes.keep(Err::<(), _>(ConfigError::of_key(missing, format!("must be set, too, where {there} is"))));
+            None
+        }
+    };
+    let (bucket, prefix) = (String::new(), String::new());
+    S3Storage { bucket, prefix, endpoint, region: text(values, REGION), is_path_style, credentials }
+}
+
+/// A URL without a path. One that is refused may have a password, and is not shown.
+fn endpoint(typed: &str) -> Result<String, ConfigError> {
+    let refused = || ConfigError::of_key(ENDPOINT, "must be as http://host:port or https://host:port");
+    let (scheme, rest) = typed.split_once("://").ok_or_else(refused)?;
+    let host = rest.strip_suffix('/').unwrap_or(rest);
+    let is_scheme = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+    let is_host = !host.is_empty() && !host.contains(['/', '@', '?', '#', '\\']) && !host.contains(char::is_whitespace);
+    match is_scheme && is_host {
+        true => Ok(format!("{}://{host}", scheme.to_ascii_lowercase())),
+        false => Err(refused()),
+    }
+}
+
+/// What a path or a URL names. A URL of another kind may have a password, and is not shown.
+fn storage(typed: &str, s3: S3Storage) -> Result<DisklessStorage, ConfigError> {
+    let refused = |message: &str| Err(ConfigError::of_value(STORAGE, typed, message));
+    let (scheme, rest) = typed.split_once(':').unwrap_or_default();
+    match scheme.to_ascii_lowercase().as_str() {
+        "file" => match rest.strip_prefix("//") {
+            Some(path) if path.starts_with('/') && !path.contains(['%', '?', '#']) => {
+                Ok(DisklessStorage::Folder(PathBuf::from(path)))
+            }
+            Some(path) if path.starts_with('/') => {
+                refused("must be without %, ? and # as a URL; give it as a path instead")
+            }
+            _ => refused("must be as file:///path, with three slashes"),
+        },
+        "s3" => match rest.strip_prefix("//").and_then(bucket_and_prefix) {
+            Some((bucket, prefix)) => Ok(DisklessStorage::S3(S3Storage { bucket, prefix, ..s3 })),
+            None => Err(ConfigError::of_key(STORAGE, S3_FORM)),
+        },
+        "s3a" | "s3n" => Err(ConfigError::of_key(STORAGE, S3_FORM)),
+        _ if rest.starts_with("//") => Err(ConfigError::of_key(STORAGE, FORMS)),
+        _ if typed.is_empty() => refused(FORMS),
+        _ => Ok(DisklessStorage::Folder(PathBuf::from(typed))),
+    }
+}
+
+/// Those of what follows `s3://`, by the rules for names of buckets, as far as a key is safe in a URL.
+fn bucket_and_prefix(rest: &str) -> Option<(String, String)> {
+    let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let is_bucket = (3..=63).contains(&bucket.len()) && bucket.chars().all(is_letter);
+    let is_name = |name: &str| !name.is_empty() && name != "." && name != ".." && name.chars().all(is_letter);
+    let is_prefix = prefix.is_empty() || prefix.len() <= 512 && prefix.split('/').all(is_name);
+    (is_bucket && is_prefix).then(|| (bucket.to_owned(), prefix.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::broker::BrokerConfig;
+    use super::super::describe::describe_broker;
+    use super::super::dynamic::NOTHING;
+    use super::super::properties::Properties;
+    use super::*;
+
+    fn parse(text: &str) -> Result<BrokerConfig, String> {
+        let typed = Properties::parse(text).expect("properties");
+        BrokerConfig::from_properties(&typed).map(|(config, _)| config).map_err(|mistakes| mistakes.to_string())
+    }
+
+    fn of(text: &str) -> DisklessStorage {
+        parse(text).expect(text).diskless.storage
+    }
+
+    fn refusal(text: &str) -> String {
+        parse(text).expect_err(text)
+    }
+
+    fn s3(text: &str) -> S3Storage {
+        match of(text) {
+            DisklessStorage::S3(storage) => storage,
+            DisklessStorage::Folder(folder) => panic!("{text}: {}", folder.display()),
+        }
+    }
+
+    #[test]
+    fn nothing_set_is_a_folder_beside_the_logs() {
+        assert_eq!(of(""), DisklessStorage::Folder("fullbore-data/diskless".into()));
+        assert_eq!(of("log.dirs=/data"), DisklessStorage::Folder("/data/diskless".into()));
+    }
+
+    #[test]
+    fn a_store_is_a_folder_as_a_path_or_a_url() {
+        for (typed, path) in [
+            ("objects", "objects"),
+            ("/a b/c%20", "/a b/c%20"),
+            ("file:///objects/x", "/objects/x"),
+            ("FILE:///objects", "/objects"),
+            ("c:objects", "c:objects"),
+        ] {
+            let folder = DisklessStorage::Folder(path.into());
+            assert_eq!(of(&format!("diskless.storage={typed}")), folder, "{typed}");
+        }
+        for (typed, says) in [
+            ("", format!("diskless.storage=: {FORMS}")),
+            ("file:/objects", "diskless.storage=file:/objects: must be as file:///path, with three slashes".into()),
+            ("file://host/x", "diskless.storage=file://host/x: must be as file:///path, with three slashes".into()),
+            (
+                "file:///a%20b",
+                "diskless.storage=file:///a%20b: must be without %, ? and # as a URL; give it as a path instead".into(),
+            ),
+            (
+                "file:///data/",
+                "diskless.storage=file:///data/: must not be log.dirs itself, where the partitions of other topics are"
+                    .into(),
+            ),
+        ] {
+            assert_eq!(refusal(&format!("log.dirs=/data\ndiskless.storage={typed}")), says);
+        }
+    }
+
+    #[test]
+    fn a_bucket_of_s3_has_a_prefix_or_none() {
+        for (typed, bucket, prefix) in [
+            ("s3://bucket", "bucket", ""),
+            ("S3://bucket/", "bucket", ""),
+            ("s3://my.bucket-1/a/b_c/", "my.bucket-1", "a/b_c"),
+        ] {
+            let storage = s3(&format!("diskless.storage={typed}"));
+            assert_eq!((storage.bucket.as_str(), storage.prefix.as_str()), (bucket, prefix), "{typed}");
+            assert_eq!((storage.endpoint, storage.region, storage.credentials), (None, None, None));
+            assert!(!storage.is_path_style);
+        }
+        assert_eq!(of("diskless.storage=s3://bucket/a/").to_string(), "s3://bucket/a");
+    }
+
+    #[test]
+    fn another_service_has_an_endpoint() {
+        let set = "diskless.storage=s3://bucket/p\ndiskless.storage.s3.endpoint.url=HTTP://127.0.0.1:9000/\n\
+                   diskless.storage.s3.region=eu-1\ndiskless.storage.aws.access.key.id=me\n\
+                   diskless.storage.aws.secret.access.key=TOPSECRET";
+        let storage = s3(set);
+        assert_eq!(storage.endpoint.as_deref(), Some("http://127.0.0.1:9000"));
+        assert_eq!(storage.region.as_deref(), Some("eu-1"));
+        assert!(storage.is_path_style, "where nothing is said");
+        assert_eq!(storage.credentials, Some(("me".into(), Secret::from("TOPSECRET".to_owned()))));
+        assert!(!s3(&format!("{set}\ndiskless.storage.s3.path.style.access.enabled=false")).is_path_style);
+        let config = parse(set).expect("valid");
+        assert!(!format!("{config:?}").contains("TOPSECRET"));
+        let shown = describe_broker(&config, &NOTHING);
+        let shown = shown.iter().find(|entry| entry.name == SECRET).expect("there");
+        assert!(shown.sensitive);
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_refused_without_what_may_be_a_secret() {
+        for typed in ["s3://key:secret@bucket/p", "s3:bucket", "s3://", "s3://a", "s3://bucket//x", "s3://bucket/../x"]
+        {
+            assert_eq!(
+                refusal(&format!("diskless.storage={typed}")),
+                format!("diskless.storage: {S3_FORM}"),
+                "{typed}"
+            );
+        }
+        assert_eq!(refusal("diskless.storage=s3a://bucket"), format!("diskless.storage: {S3_FORM}"));
+        assert_eq!(refusal("diskless.storage=gs://key:secret@bucket"), format!("diskless.storage: {FORMS}"));
+        for typed in ["host:9000", "ftp://host", "http://me:secret@host", "http://host/path", "https://"] {
+            let refused = refusal(&format!("diskless.storage=s3://bucket\n{ENDPOINT}={typed}"));
+            assert_eq!(refused, format!("{ENDPOINT}: must be as http://host:port or https://host:port"), "{typed}");
+        }
+    }
+
+    #[test]
+    fn settings_of_s3_belong_to_it_and_together() {
+        for name in [ENDPOINT, REGION, PATH_STYLE, KEY_ID, SECRET] {
+            let value = if name == PATH_STYLE { "true" } else { "http://x" };
+            let refused = refusal(&format!("{name}={value}"));
+            assert!(
+                refused.lines().any(|line| line == format!("{name}: needs diskless.storage=s3://...")),
+                "{refused}"
+            );
+        }
+        for (there, missing) in [(KEY_ID, SECRET), (SECRET, KEY_ID)] {
+            let refused = refusal(&format!("diskless.storage=s3://bucket\n{there}=x"));
+            assert_eq!(refused, format!("{missing}: must be set, too, where {there} is"));
+        }
+    }
+}

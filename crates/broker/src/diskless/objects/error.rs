@@ -1,0 +1,98 @@
+//! What goes wrong with objects, in the store's own words.
+
+use std::error::Error;
+
+use fullbore_rules::commit::ObjectId;
+
+/// Why an object was not put, read or deleted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    /// There is none of this number.
+    #[error("the object {0} is not in the store")]
+    NotFound(ObjectId),
+    /// The store does not let this broker.
+    #[error("the object store refuses: {0}")]
+    Denied(String),
+    /// Another cluster has its objects there.
+    #[error("it has objects of the cluster {owner}, and this is {cluster_id}")]
+    OtherCluster {
+        /// Whose it is.
+        owner: String,
+        /// Who wants it.
+        cluster_id: String,
+    },
+    /// Anything else: it may be tried again.
+    #[error("the object store fails: {0}")]
+    Unavailable(String),
+}
+
+impl ObjectError {
+    /// Whether another attempt may do.
+    pub fn is_retriable(&self) -> bool {
+        matches!(self, ObjectError::Unavailable(_))
+    }
+
+    /// Why nothing was put: where it should go is not there, if nothing else.
+    pub(super) fn of_put(error: object_store::Error) -> ObjectError {
+        use object_store::Error::{NotFound, PermissionDenied, Unauthenticated};
+        let words = words(&error);
+        match error {
+            NotFound { .. } | PermissionDenied { .. } | Unauthenticated { .. } => ObjectError::Denied(words),
+            _ if is_refusal(&error.to_string()) => ObjectError::Denied(words),
+            _ => ObjectError::Unavailable(words),
+        }
+    }
+
+    /// Why nothing of this object was read or deleted.
+    pub(super) fn of_object(id: ObjectId, error: object_store::Error) -> ObjectError {
+        match error {
+            object_store::Error::NotFound { .. } if !words(&error).contains("NoSuchBucket") => {
+                ObjectError::NotFound(id)
+            }
+            _ => ObjectError::of_put(error),
+        }
+    }
+}
+
+/// Whether an answer says that the request itself is wrong, such as one with a redirect to another region. What an attempt later may get
+/// an answer to is none.
+fn is_refusal(text: &str) -> bool {
+    let status = text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)?.parse::<u16>().ok());
+    let is_bare = text.contains("redirect without LOCATION");
+    is_bare || status.is_some_and(|status| (300..500).contains(&status) && !matches!(status, 408 | 425 | 429))
+}
+
+/// The code and the message of an S3 answer, or what there is.
+pub(super) fn words(error: &object_store::Error) -> String {
+    let text = error.to_string();
+    match (element(&text, "Code"), element(&text, "Message")) {
+        (Some(code), Some(message)) if !message.is_empty() => format!("{code}: {message}"),
+        (Some(code), _) => code,
+        _ => with_cause(text, error),
+    }
+}
+
+/// The text of an element of XML.
+fn element(text: &str, name: &str) -> Option<String> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    let (inner, _) = rest.split_once(&format!("</{name}>"))?;
+    Some(
+        inner
+            .replace("&quot;", "\"")
+            .replace("&apos;", "'")
+            .replace("&#39;", "'")
+            .replace("&lt;", "<")
+            .replace("&gt;", ">")
+            .replace("&amp;", "&"),
+    )
+}
+
+/// With the last cause, which is the system's or a library's.
+fn with_cause(text: String, error: &object_store::Error) -> String {
+    let mut cause: &dyn Error = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    let last = cause.to_string();
+    if text.contains(&last) { text } else { format!("{text}: {last}") }
+}

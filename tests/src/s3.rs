@@ -1,0 +1,212 @@
+//! An object store that speaks S3, with signatures: s3s-fs on a folder, with faults before it.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use s3s::auth::SimpleAuth;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use s3s_fs::FileSystem;
+use tempfile::TempDir;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug)]
+pub enum S3Fault {
+    /// It is answered with this status and this code of an error.
+    Status(u16, &'static str),
+    /// The connection ends in the midst of the body that is large: the request's of a PUT, the answer's of a GET.
+    Reset,
+    /// It is done, and the connection ends.
+    AnswerLost,
+    /// It is not answered.
+    Hang,
+    /// A byte of the answer is another one.
+    Flip,
+    /// It takes so much longer.
+    Delay(Duration),
+}
+
+#[derive(Default)]
+struct Faults {
+    /// Of the next requests of a method.
+    next: HashMap<&'static str, Vec<S3Fault>>,
+    every: HashMap<&'static str, S3Fault>,
+    requests: HashMap<String, usize>,
+}
+
+/// A store with one bucket, until it is dropped.
+pub struct S3 {
+    address: SocketAddr,
+    folder: TempDir,
+    faults: Arc<Mutex<Faults>>,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl S3 {
+    /// The bucket that there is.
+    pub const BUCKET: &'static str = "objects";
+    /// Who may.
+    pub const KEY_ID: &'static str = "AKIDFULLBORE";
+    /// That one's key.
+    pub const SECRET: &'static str = "hush+hush/hush";
+
+    /// One that answers.
+    pub fn start() -> S3 {
+        S3::start_at(0)
+    }
+
+    /// The same at this port.
+    pub fn start_at(port: u16) -> S3 {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::create_dir(folder.path().join(S3::BUCKET)).expect("the bucket");
+        let faults = Arc::<Mutex<Faults>>::default();
+        let mut builder = S3ServiceBuilder::new(FileSystem::new(folder.path()).expect("a folder"));
+        builder.set_auth(SimpleAuth::from_single(S3::KEY_ID, S3::SECRET));
+        let service = builder.build();
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        listener.set_nonblocking(true).expect("a socket");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a thread");
+        runtime.spawn(accept(listener, service, Arc::clone(&faults)));
+        S3 { address, folder, faults, runtime: Some(runtime) }
+    }
+
+    /// Its URL.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Settings of a broker that has its objects there.
+    pub fn sets(&self) -> Vec<String> {
+        vec![
+            format!("diskless.storage=s3://{}/prefix", S3::BUCKET),
+            format!("diskless.storage.s3.endpoint.url={}", self.endpoint()),
+            format!("diskless.storage.aws.access.key.id={}", S3::KEY_ID),
+            format!("diskless.storage.aws.secret.access.key={}", S3::SECRET),
+        ]
+    }
+
+    /// Where the files of objects are.
+    pub fn folder(&self) -> std::path::PathBuf {
+        self.folder.path().join(S3::BUCKET)
+    }
+
+    /// The next request of this method that has no fault yet has this one.
+    pub fn next(&self, method: &'static str, fault: S3Fault) {
+        self.faults().next.entry(method).or_default().push(fault);
+    }
+
+    /// Each has it from now on.
+    pub fn every(&self, method: &'static str, fault: S3Fault) {
+        self.faults().every.insert(method, fault);
+    }
+
+    /// None has any.
+    pub fn heal(&self) {
+        let mut faults = self.faults();
+        faults.next.clear();
+        faults.every.clear();
+    }
+
+    /// Requests of this method that came so far.
+    pub fn requests(&self, method: &str) -> usize {
+        self.faults().requests.get(method).copied().unwrap_or_default()
+    }
+
+    fn faults(&self) -> std::sync::MutexGuard<'_, Faults> {
+        self.faults.lock().expect("not poisoned")
+    }
+}
+
+impl Drop for S3 {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, service: S3Service, faults: Arc<Mutex<Faults>>) {
+    let listener = tokio::net::TcpListener::from_std(listener).expect("a runtime");
+    while let Ok((socket, _)) = listener.accept().await {
+        let (service, faults) = (service.clone(), Arc::clone(&faults));
+        tokio::spawn(async move {
+            let answer = service_fn(|request| answer(&service, &faults, request));
+            // A client may go away, and a fault ends it.
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await;
+        });
+    }
+}
+
+async fn answer(
+    service: &S3Service,
+    faults: &Mutex<Faults>,
+    request: Request<Incoming>,
+) -> Result<Response<s3s::Body>, Failure> {
+    let method = request.method().as_str().to_owned();
+    let fault = {
+        let mut faults = faults.lock().expect("not poisoned");
+        *faults.requests.entry(method.clone()).or_default() += 1;
+        let next = faults.next.get_mut(method.as_str()).filter(|next| !next.is_empty()).map(|next| next.remove(0));
+        next.or_else(|| faults.every.get(method.as_str()).copied())
+    };
+    let request = request.map(s3s::Body::from);
+    match fault {
+        None => call(service, request).await,
+        Some(S3Fault::Status(status, code)) => {
+            let text = format!("<Error><Code>{code}</Code><Message>It is a test.</Message></Error>");
+            // A client that still sends would see a reset.
+            drain(request).await?;
+            Ok(Response::builder().status(status).body(s3s::Body::from(Bytes::from(text)))?)
+        }
+        Some(S3Fault::Reset) if method == "PUT" => Err("in the midst".into()),
+        Some(S3Fault::Reset) => {
+            let answer = call(service, request).await?;
+            let (mut head, body) = answer.into_parts();
+            let whole = collect(body).await?;
+            // A length that the body does not have ends the connection.
+            head.headers.insert("content-length", (whole.len() + 1).into());
+            Ok(Response::from_parts(head, s3s::Body::from(whole.slice(..whole.len() / 2))))
+        }
+        Some(S3Fault::AnswerLost) => {
+            call(service, request).await?;
+            Err("done".into())
+        }
+        Some(S3Fault::Hang) => std::future::pending().await,
+        Some(S3Fault::Flip) => {
+            let (head, body) = call(service, request).await?.into_parts();
+            let mut whole = collect(body).await?.to_vec();
+            let middle = whole.len() / 2;
+            if let Some(byte) = whole.get_mut(middle) {
+                *byte ^= 1;
+            }
+            Ok(Response::from_parts(head, s3s::Body::from(Bytes::from(whole))))
+        }
+        Some(S3Fault::Delay(by)) => {
+            tokio::time::sleep(by).await;
+            call(service, request).await
+        }
+    }
+}
+
+async fn call(service: &S3Service, request: Request<s3s::Body>) -> Result<Response<s3s::Body>, Failure> {
+    service.call(request).await.map_err(|error| format!("{error:?}").into())
+}
+
+async fn drain(request: Request<s3s::Body>) -> Result<(), Failure> {
+    collect(request.into_body()).await.map(drop)
+}
+
+async fn collect(mut body: s3s::Body) -> Result<Bytes, Failure> {
+    body.store_all_limited(64 << 20).await
+}

@@ -1,0 +1,202 @@
+//! Diskless topics on a store with faults: S3 with a relay before it, and a folder whose disk is full or read-only.
+
+use std::time::Duration;
+
+use fullbore_tests::s3::{S3, S3Fault};
+use fullbore_tests::{Batch, Broker, Client, serve_refused, wait_until};
+use fullbore_wire::ErrorCode;
+
+use super::disk_full::{SmallDisk, ballast};
+
+const TOPIC: &str = "diskless";
+const CLASSIC: &str = "classic";
+const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
+const SOON: Duration = Duration::from_secs(60);
+
+/// The batch of this sequence, of one record.
+fn batch(id: i64, sequence: i32) -> Batch {
+    Batch::of(&[text(sequence)]).from_producer(id, 0, sequence)
+}
+
+/// Long enough that a connection does not end behind it.
+fn text(sequence: i32) -> String {
+    format!("{sequence} ").repeat(20_000)
+}
+
+fn on(s3: &S3, more: &[&str]) -> Vec<String> {
+    s3.sets().into_iter().chain(more.iter().map(|set| (*set).to_owned())).collect()
+}
+
+fn start(sets: &[String]) -> Broker {
+    Broker::start(&sets.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Sends the batch of this sequence until it is taken.
+fn produce(client: &mut Client, id: i64, sequence: i32) {
+    let mut refused = 0;
+    wait_until("the batch is taken", SOON, || {
+        let answer = client.produce(TOPIC, 0, &batch(id, sequence));
+        let error = answer.error_code;
+        let is_retriable = [ErrorCode::KAFKA_STORAGE_ERROR, ErrorCode::REQUEST_TIMED_OUT].contains(&error);
+        assert!(error == ErrorCode::NONE || is_retriable, "{error:?}");
+        refused += usize::from(error.is_err());
+        error == ErrorCode::NONE && answer.base_offset == i64::from(sequence)
+    });
+}
+
+fn assert_reads(broker: &Broker, count: i32) {
+    let mut client = broker.client();
+    for sequence in 0..count {
+        let mut found = None;
+        wait_until("it is read", SOON, || {
+            let answer = client.fetch(TOPIC, 0, i64::from(sequence));
+            let bytes = answer.records.as_ref().map(|records| records.to_bytes()).unwrap_or_default();
+            found = Batch::parse_all(&bytes).first().map(|batch| batch.records[0].text());
+            found.is_some()
+        });
+        assert!(found == Some(text(sequence)), "the record {sequence}");
+    }
+    assert_eq!(client.latest(TOPIC, 0), i64::from(count));
+}
+
+#[test]
+fn a_bucket_keeps_what_was_acknowledged_through_kills_and_faults() {
+    let s3 = S3::start();
+    let mut broker = start(&on(&s3, &["diskless.consume.cache.max.bytes=0"]));
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    let id = client.init_producer_id();
+    let mut next = 0;
+    let faults = [
+        S3Fault::Status(500, "InternalError"),
+        S3Fault::Status(503, "SlowDown"),
+        S3Fault::Reset,
+        S3Fault::AnswerLost,
+        S3Fault::Hang,
+        S3Fault::Delay(Duration::from_millis(300)),
+        S3Fault::Flip,
+    ];
+    for fault in faults {
+        for _ in 0..10 {
+            // So that what takes long is known.
+            produce(&mut client, id, next);
+            next += 1;
+        }
+        s3.next("PUT", fault);
+        s3.next("PUT", fault);
+        produce(&mut client, id, next);
+        next += 1;
+    }
+    broker.kill();
+    broker.restart();
+    for fault in faults {
+        s3.next("GET", fault);
+    }
+    s3.next("GET", S3Fault::Status(404, "NoSuchKey"));
+    assert_reads(&broker, next);
+    let mut client = broker.client();
+    assert_eq!(client.produced(TOPIC, 0, &batch(id, next - 1)), i64::from(next - 1), "sent again");
+    assert!(broker.data_dir().join("diskless").read_dir().is_err(), "nothing is on the disk");
+}
+
+#[test]
+fn an_outage_is_an_error_to_try_again_after_and_other_topics_do_not_notice() {
+    let s3 = S3::start();
+    let broker = start(&on(&s3, &[]));
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    client.create_topic(CLASSIC, 1, &[]);
+    let id = client.init_producer_id();
+    produce(&mut client, id, 0);
+    for method in ["PUT", "GET", "DELETE"] {
+        s3.every(method, S3Fault::Status(503, "SlowDown"));
+    }
+    for sequence in 0..5 {
+        let refused = client.produce(TOPIC, 0, &batch(id, 1));
+        assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+        assert_eq!(client.produced(CLASSIC, 0, &Batch::of(&["a"])), sequence);
+    }
+    broker.wait_for_stderr("SlowDown: It is a test.");
+    s3.heal();
+    for sequence in 1..5 {
+        produce(&mut client, id, sequence);
+    }
+    assert_reads(&broker, 5);
+}
+
+#[test]
+fn a_store_that_is_not_there_at_the_start_is_waited_for() {
+    let s3 = S3::start();
+    for method in ["PUT", "GET", "DELETE"] {
+        s3.every(method, S3Fault::Reset);
+    }
+    let broker = start(&on(&s3, &[]));
+    broker.wait_for_stderr("the object store is not there");
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    client.create_topic(CLASSIC, 1, &[]);
+    let id = client.init_producer_id();
+    assert_eq!(client.produced(CLASSIC, 0, &Batch::of(&["a"])), 0);
+    assert_eq!(client.produce(TOPIC, 0, &batch(id, 0)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    s3.heal();
+    produce(&mut client, id, 0);
+    assert_reads(&broker, 1);
+}
+
+#[test]
+fn a_store_that_refuses_ends_the_start_in_its_own_words_and_without_the_secret() {
+    let s3 = S3::start();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let refused = |sets: &[String]| {
+        let sets: Vec<_> = sets.iter().map(String::as_str).collect();
+        serve_refused(folder.path(), &sets).stderr
+    };
+    let wrong = "diskless.storage.aws.secret.access.key=TOPSECRET";
+    let said = refused(&on(&s3, &[wrong]));
+    assert!(said.contains("diskless.storage=s3://objects/prefix: the object store refuses: SignatureDoesNotMatch"), "{said}");
+    assert!(!said.contains("TOPSECRET") && said.lines().count() == 1, "{said}");
+    drop(start(&on(&s3, &[])));
+    let said = refused(&on(&s3, &[]));
+    assert!(said.contains("diskless.storage=s3://objects/prefix: it has objects of the cluster "), "{said}");
+}
+
+#[test]
+fn an_idle_broker_puts_nothing() {
+    let s3 = S3::start();
+    let broker = start(&on(&s3, &[]));
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    produce(&mut client, -1, 0);
+    let before = s3.requests("PUT");
+    // As long as many intervals of commits.
+    for _ in 0..20 {
+        assert_eq!(client.latest(TOPIC, 0), 1);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(s3.requests("PUT"), before);
+}
+
+#[test]
+fn a_full_store_is_an_error_until_there_is_room() {
+    let Some(disk) = SmallDisk::mount(8 << 20) else { return };
+    let storage = format!("diskless.storage={}", disk.path().join("objects").display());
+    let broker = Broker::start(&[&storage]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    let id = client.init_producer_id();
+    let ballast = ballast(&disk, 4 << 20);
+    let mut next = 0;
+    let refused = loop {
+        let answer = client.produce(TOPIC, 0, &batch(id, next));
+        if answer.error_code.is_err() {
+            break answer.error_code;
+        }
+        next += 1;
+        assert!(next < 1000, "8 MiB hold more than 100 MB");
+    };
+    assert_eq!(refused, ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(client.produce(TOPIC, 0, &batch(id, next)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    std::fs::remove_file(ballast).expect("deleted");
+    produce(&mut client, id, next);
+    assert_reads(&broker, next + 1);
+}
