@@ -50,8 +50,9 @@ fn assert_reads(broker: &Broker, count: i32) {
         let mut found = None;
         wait_until("it is read", SOON, || {
             let answer = client.fetch(TOPIC, 0, i64::from(sequence));
-            let bytes = answer.records.as_ref().map(|records| records.to_bytes()).unwrap_or_default();
-            found = Batch::parse_all(&bytes).first().map(|batch| batch.records[0].text());
+            let records = answer.records.unwrap_or_default();
+            let batches = Batch::parse_all(records.memory().expect("read from a socket"));
+            found = batches.first().map(|batch| batch.records[0].text());
             found.is_some()
         });
         assert!(found == Some(text(sequence)), "the record {sequence}");
