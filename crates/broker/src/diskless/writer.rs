@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_rules::commit::admission::{Admission, Known, TicketId};
@@ -18,6 +18,7 @@ use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState, Refu
 use fullbore_rules::sequence::{SequenceRefusal, Stamp, Stops};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
+use tokio::time::Instant;
 
 use super::index::{CommitAnswer, IndexOwner};
 use super::keys::ObjectKeys;
@@ -589,7 +590,7 @@ async fn commit(shared: Arc<Shared>, objects: Vec<super::index::UploadedObject>)
 /// Refuses what has waited too long before its turn; lives as long as something is parked on the partition.
 async fn expire(shared: Weak<Shared>, number: DisklessPartitionId, reordering: Arc<Reordering>) {
     while let Some(due) = shared.upgrade().and_then(|shared| shared.expire_parked(number, &reordering)) {
-        tokio::time::sleep_until(due.into()).await;
+        tokio::time::sleep_until(due).await;
     }
 }
 
