@@ -130,7 +130,7 @@ impl DisklessPartition {
         if offset == offsets.log_end {
             return Ok(Some(read(Records::default())));
         }
-        match self.services.reader.find(&self.known, offset, max_bytes, at_least_one) {
+        match self.services.reader.find(&self.known, offset..offsets.log_end, max_bytes, at_least_one) {
             Found::Records(records) => Ok(Some(read(records))),
             Found::Missing => match failed {
                 Some(why) => Err(why),
