@@ -66,6 +66,13 @@ impl DisklessPartition {
         self.services.writer.admit(self.known.offer(number, batch, now_ms), known, room)
     }
 
+    /// A batch is refused, since [`DisklessPartition::look`] failed.
+    pub fn turned_away(&self, batch: &ValidBatch<'_>) {
+        if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
+            self.services.writer.turned_away(number, &batch.stamp());
+        }
+    }
+
     /// Brings what is known of its producers up to date.
     ///
     /// # Errors

@@ -256,6 +256,11 @@ impl Writer {
         }
     }
 
+    /// A batch is refused since it could not be looked up what is known of its producer: one behind it may be on its way.
+    pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp) {
+        self.shared.state.lock().line.turned_away(number, stamp);
+    }
+
     /// So many batches are retained of each producer of these partitions; never fewer than before.
     pub fn retain_batches(&self, numbers: &[DisklessPartitionId], window: usize) {
         let mut state = self.shared.state.lock();
@@ -275,6 +280,7 @@ impl Writer {
     pub fn forget(&self, number: DisklessPartitionId) -> Stops {
         let mut state = self.shared.state.lock();
         let known = state.known.remove(&number);
+        state.line.forget(number);
         let parked = state.parked.remove(&number);
         drop(state);
         if let Some(parked) = parked {
@@ -463,6 +469,9 @@ impl WriterState {
     fn answers(&mut self, outcomes: Vec<(TicketId, Outcome)>) -> Vec<(Waiting, Result<Appended, AppendError>)> {
         let answer = |(ticket, outcome)| {
             let waiting = self.waiting.remove(&ticket)?;
+            if waiting.partition.is_gone() {
+                self.line.forget(waiting.number);
+            }
             let answer = waiting.answer_of(outcome);
             Some((waiting, answer))
         };
