@@ -29,7 +29,7 @@ use crate::log::times;
 use crate::seldom::Seldom;
 
 /// Bytes of the runs that are fetched ahead of a reader.
-const AHEAD_BYTES: u64 = 16 << 20;
+pub const AHEAD_BYTES: u64 = 16 << 20;
 /// Runs of them at most.
 const AHEAD_RUNS: usize = 256;
 /// Windows that are found and fetched at a time.
