@@ -32,7 +32,7 @@ pub struct DisklessConfig {
     pub upload_slots: usize,
     /// Bytes of batches that are not committed; at least `object_bytes_max`.
     pub memory_bytes: usize,
-    /// Bytes of objects that are kept for consumers; 0 keeps none.
+    /// Bytes of objects that are kept for consumers: half of them uploaded here, half fetched, but of those always what is fetched ahead of one reader.
     pub cache_bytes: usize,
     /// Batches remembered per producer and partition of a diskless topic that does not say.
     pub batches_to_retain: usize,

@@ -4,11 +4,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fullbore_rules::commit::ObjectId;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use super::index::IndexOwner;
 use crate::control::CommitError;

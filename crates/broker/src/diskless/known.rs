@@ -215,14 +215,17 @@ impl KnownPartition {
         self.records.lock().runs.remove(&base_offset);
     }
 
-    /// The newest runs, from the one with this offset on, as far as they are known here.
+    /// The newest runs, from the one with this offset on, as far as they are known here without a gap: where the answer to a commit was lost, it is
+    /// known later that it was made, and not what it has appended.
     pub(super) fn runs_from(&self, offset: i64) -> Vec<Arc<BatchRun>> {
         let known = self.records.lock();
         let Some((first, run)) = known.runs.range(..=offset).next_back() else { return Vec::new() };
         if run.end_offset() <= offset {
             return Vec::new();
         }
-        known.runs.range(*first..).map(|(_, run)| Arc::clone(run)).collect()
+        let mut next = run.base_offset;
+        let is_next = |run: &Arc<BatchRun>| std::mem::replace(&mut next, run.end_offset()) == run.base_offset;
+        known.runs.range(*first..).map(|(_, run)| Arc::clone(run)).take_while(is_next).collect()
     }
 
     /// It cannot be read, for this reason.
@@ -255,5 +258,29 @@ impl KnownPartition {
     /// Where an epoch ends: nothing was ever cut off, so that all records are of whichever is asked for.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> EpochEnd {
         EpochEnd { leader_epoch, end_offset: self.offsets().log_end }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_rules::commit::PackedBatch;
+
+    use super::*;
+    use crate::config::{BrokerConfig, Properties};
+
+    #[test]
+    fn what_is_known_of_the_newest_runs_ends_before_a_gap() {
+        let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let known = KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topic_defaults));
+        let row =
+            PartitionRow { id: 1, log_start: 0, next_offset: 9, bytes: 0, max_timestamp: 0, has_forgotten: false };
+        let run = |base_offset, record_count| {
+            let batches = vec![PackedBatch { size: 100, record_count, max_timestamp: 0 }];
+            Arc::new(BatchRun { partition: 1, object: 1, base_offset, position: 0, max_timestamp_so_far: 0, batches })
+        };
+        // The commit of 5 and 6 was made, and its answer was lost.
+        known.moved(&row, vec![run(0, 3), run(3, 2), run(7, 2)]);
+        let from = |offset| known.runs_from(offset).iter().map(|run| run.base_offset).collect::<Vec<_>>();
+        assert_eq!((from(1), from(4), from(5), from(8)), (vec![0, 3], vec![3], vec![], vec![7]));
     }
 }

@@ -117,6 +117,22 @@ impl Line {
         self.hurries = true;
     }
 
+    /// A batch is refused before it was admitted; see [`PartitionAdmission::turned_away`].
+    pub fn turned_away(&mut self, partition: DisklessPartitionId, stamp: &Stamp) {
+        self.admission.entry(partition).or_default().turned_away(stamp);
+        self.admission.retain(|_, admission| !admission.is_empty());
+    }
+
+    /// Nothing more is written to a partition.
+    pub fn forget(&mut self, partition: DisklessPartitionId) {
+        if let Some(admission) = self.admission.get_mut(&partition) {
+            admission.forget_failed();
+            if admission.is_empty() {
+                self.admission.remove(&partition);
+            }
+        }
+    }
+
     /// Bytes that are admitted and not answered.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -298,12 +314,22 @@ impl Line {
 
     /// Takes batches out of an object, no commit of which was tried, that died since it was closed.
     fn forget_dead(&mut self, at: usize) {
+        #[cfg(test)]
+        if KEEPS_THE_DEAD.get() {
+            return;
+        }
         let admission = &self.admission;
         self.objects[at].batches.retain(|(ticket, batch)| {
             let of_partition = admission.get(&batch.partition);
             !batch.stamp.is_idempotent() || of_partition.is_some_and(|of| of.is_pending(&batch.stamp, *ticket))
         });
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// A fault that a test plants, to see that it is found.
+    pub static KEEPS_THE_DEAD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 #[cfg(test)]
@@ -416,6 +442,9 @@ mod tests {
         assert_eq!(outcomes, not_uploaded.chain([(dead[0], Outcome::Dead)]).collect::<Vec<_>>());
         assert_eq!(commit[0].batches.len(), 1);
         line.committed(&[vec![appended(1)]]);
-        assert_eq!((line.bytes(), line.admission.len()), (0, 0));
+        // Where the producer failed is known as long as there is the partition.
+        assert_eq!((line.bytes(), line.admission.len()), (0, 1));
+        line.forget(1);
+        assert!(line.admission.is_empty());
     }
 }

@@ -45,7 +45,7 @@ use index::{Index, IndexOwner, IndexThread, RunFinder, SqliteIndex};
 use known::KnownPartition;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
-use reader::Reader;
+use reader::{AHEAD_BYTES, Reader};
 use upload::{StoreCounts, UploadSettings, Uploader};
 use writer::Writer;
 
@@ -111,7 +111,10 @@ impl Diskless {
         let (index, thread) =
             IndexOwner::start(Index::new(store, config.batches_to_retain)).map_err(|error| failed(&error))?;
         // Half for what was uploaded here, half for what was fetched.
-        let cache = Arc::new(Mutex::new(ObjectCache::new(config.cache_bytes / 2, config.cache_bytes / 2)));
+        let uploaded_bytes = config.cache_bytes / 2;
+        // Who reads gets what was fetched from there, so that there is room for what is fetched ahead of a reader, whatever is set.
+        let fetched_bytes = uploaded_bytes.max(AHEAD_BYTES as usize);
+        let cache = Arc::new(Mutex::new(ObjectCache::new(uploaded_bytes, fetched_bytes)));
         let counts = Arc::new(StoreCounts::default());
         let fetcher = RangeFetcher::new(objects.clone(), Arc::clone(&cache), GETS, Arc::clone(&counts));
         let reader = Reader::new(cache, fetcher, finder);

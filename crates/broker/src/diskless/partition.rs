@@ -66,6 +66,13 @@ impl DisklessPartition {
         self.services.writer.admit(self.known.offer(number, batch, now_ms), known, room)
     }
 
+    /// A batch is refused, since [`DisklessPartition::look`] failed.
+    pub fn turned_away(&self, batch: &ValidBatch<'_>) {
+        if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
+            self.services.writer.turned_away(number, &batch.stamp());
+        }
+    }
+
     /// Brings what is known of its producers up to date.
     ///
     /// # Errors
@@ -130,7 +137,7 @@ impl DisklessPartition {
         if offset == offsets.log_end {
             return Ok(Some(read(Records::default())));
         }
-        match self.services.reader.find(&self.known, offset, max_bytes, at_least_one) {
+        match self.services.reader.find(&self.known, offset..offsets.log_end, max_bytes, at_least_one) {
             Found::Records(records) => Ok(Some(read(records))),
             Found::Missing => match failed {
                 Some(why) => Err(why),

@@ -8,6 +8,7 @@
 //! Invariant: what is given out is whole batches in the order of their offsets without a gap, and what came from the store was checked.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -28,7 +29,7 @@ use crate::log::times;
 use crate::seldom::Seldom;
 
 /// Bytes of the runs that are fetched ahead of a reader.
-const AHEAD_BYTES: u64 = 16 << 20;
+pub const AHEAD_BYTES: u64 = 16 << 20;
 /// Runs of them at most.
 const AHEAD_RUNS: usize = 256;
 /// Windows that are found and fetched at a time.
@@ -140,9 +141,16 @@ impl Reader {
         partitions.iter().for_each(|(_, partition)| partition.wake());
     }
 
-    /// What there is in memory from the batch with `offset` on.
-    pub fn find(&self, partition: &Arc<KnownPartition>, offset: i64, max_bytes: u32, at_least_one: bool) -> Found {
-        let places = self.places(partition, offset, max_bytes);
+    /// What there is in memory from the batch with the first of these offsets up to their end, which is at most the high watermark: the index may
+    /// have more, of which nobody was told yet.
+    pub fn find(
+        &self,
+        partition: &Arc<KnownPartition>,
+        offsets: Range<i64>,
+        max_bytes: u32,
+        at_least_one: bool,
+    ) -> Found {
+        let places = self.places(partition, offsets, max_bytes);
         let Some(first) = places.first() else { return Found::Missing };
         if first.size > max_bytes && !at_least_one {
             return Found::Records(Records::default());
@@ -172,15 +180,16 @@ impl Reader {
         if assembly.is_empty() { Found::Missing } else { Found::Records(assembly.finish()) }
     }
 
-    /// Where the batch with this offset is and those behind it, about as many as are wanted.
-    fn places(&self, partition: &Arc<KnownPartition>, offset: i64, max_bytes: u32) -> Vec<Place> {
+    /// Where the batches are that have these offsets, about as many as are wanted.
+    fn places(&self, partition: &Arc<KnownPartition>, offsets: Range<i64>, max_bytes: u32) -> Vec<Place> {
+        let Range { start: offset, end: log_end } = offsets;
         let mut runs = partition.runs_from(offset);
         if runs.is_empty()
             && let Some(number) = partition.number()
         {
             let (found, next) = self.shared.windows.lock().runs_from(number, offset);
             runs = found;
-            if let Some(next) = next.filter(|next| *next < partition.offsets().log_end) {
+            if let Some(next) = next.filter(|next| *next < log_end) {
                 self.ask(partition, next);
             }
         }
@@ -190,7 +199,7 @@ impl Reader {
                 if base_offset + i64::from(batch.record_count) <= offset {
                     continue;
                 }
-                if bytes >= u64::from(max_bytes) && !places.is_empty() {
+                if base_offset >= log_end || bytes >= u64::from(max_bytes) && !places.is_empty() {
                     return places;
                 }
                 bytes += u64::from(batch.size);

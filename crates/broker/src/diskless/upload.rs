@@ -135,6 +135,7 @@ impl Uploader {
         let wait = self.hedging.lock().wait();
         let Some(wait) = wait else { return first.await };
         tokio::select! {
+            biased;
             done = &mut first => return done,
             () = sleep(wait) => {}
         }
@@ -145,6 +146,7 @@ impl Uploader {
         let second = self.put(id, parts);
         tokio::pin!(second);
         tokio::select! {
+            biased;
             done = &mut first => if done.is_ok() { done } else { second.await },
             done = &mut second => if done.is_ok() { done } else { first.await },
         }

@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_rules::commit::admission::{Admission, Known, TicketId};
@@ -18,6 +18,7 @@ use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState, Refu
 use fullbore_rules::sequence::{SequenceRefusal, Stamp, Stops};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
+use tokio::time::Instant;
 
 use super::index::{CommitAnswer, IndexOwner};
 use super::keys::ObjectKeys;
@@ -255,6 +256,11 @@ impl Writer {
         }
     }
 
+    /// A batch is refused since it could not be looked up what is known of its producer: one behind it may be on its way.
+    pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp) {
+        self.shared.state.lock().line.turned_away(number, stamp);
+    }
+
     /// So many batches are retained of each producer of these partitions; never fewer than before.
     pub fn retain_batches(&self, numbers: &[DisklessPartitionId], window: usize) {
         let mut state = self.shared.state.lock();
@@ -274,6 +280,7 @@ impl Writer {
     pub fn forget(&self, number: DisklessPartitionId) -> Stops {
         let mut state = self.shared.state.lock();
         let known = state.known.remove(&number);
+        state.line.forget(number);
         let parked = state.parked.remove(&number);
         drop(state);
         if let Some(parked) = parked {
@@ -462,6 +469,9 @@ impl WriterState {
     fn answers(&mut self, outcomes: Vec<(TicketId, Outcome)>) -> Vec<(Waiting, Result<Appended, AppendError>)> {
         let answer = |(ticket, outcome)| {
             let waiting = self.waiting.remove(&ticket)?;
+            if waiting.partition.is_gone() {
+                self.line.forget(waiting.number);
+            }
             let answer = waiting.answer_of(outcome);
             Some((waiting, answer))
         };
@@ -589,7 +599,7 @@ async fn commit(shared: Arc<Shared>, objects: Vec<super::index::UploadedObject>)
 /// Refuses what has waited too long before its turn; lives as long as something is parked on the partition.
 async fn expire(shared: Weak<Shared>, number: DisklessPartitionId, reordering: Arc<Reordering>) {
     while let Some(due) = shared.upgrade().and_then(|shared| shared.expire_parked(number, &reordering)) {
-        tokio::time::sleep_until(due.into()).await;
+        tokio::time::sleep_until(due).await;
     }
 }
 

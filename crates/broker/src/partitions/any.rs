@@ -100,7 +100,10 @@ impl AnyPartition {
             }
             (AnyPartition::Diskless(partition), _) => {
                 let Waited { known, room } = std::mem::take(waited);
-                known.unwrap_or(Ok(()))?;
+                if let Some(Err(why)) = known {
+                    partition.turned_away(batch);
+                    return Err(why);
+                }
                 let known = if known.is_some() { Known::Now } else { Known::Perhaps };
                 Ok(match partition.admit(batch, (acks, now_ms, reorder), (known, room))? {
                     Admitted::Known(appended) => BatchAnswer::Appended(appended),

@@ -12,11 +12,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fullbore_rules::sequence::parking::{Freed, Parking, fits};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::ticket::{Acks, Appended};
 use crate::config::BrokerConfig;

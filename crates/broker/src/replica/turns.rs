@@ -4,7 +4,8 @@
 //! [`super::reorder`]. Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
 
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+
+use tokio::time::Instant;
 
 use super::Replica;
 use super::reorder::{BatchAdmission, OUT_OF_ORDER, Reordering};
@@ -111,6 +112,6 @@ impl Replica {
 /// Lives as long as something is parked on the partition.
 async fn expire(partition: Weak<Replica>, reordering: Arc<Reordering>) {
     while let Some(due) = partition.upgrade().and_then(|partition| partition.expire_parked(&reordering)) {
-        tokio::time::sleep_until(due.into()).await;
+        tokio::time::sleep_until(due).await;
     }
 }

@@ -7,12 +7,16 @@
 //! What it is not: it holds no bytes and waits for nobody.
 //!
 //! Invariants: what is pending of a producer is one unbroken run of sequences of its epochs; once a batch has failed, no batch that was admitted
-//! behind it is pending any more.
+//! behind it is pending any more, and none behind it is taken for the first of a producer that is not known.
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::state::PartitionState;
 use crate::sequence::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_add, sequence_distance};
+
+/// Producers of a partition of which it is kept where they failed; past it, those with the smallest ids are forgotten.
+const FAILED_MAX: usize = 1000;
 
 /// A batch that is admitted, by a number of its broker's.
 pub type TicketId = u64;
@@ -56,6 +60,8 @@ struct PendingBatch {
 #[derive(Clone, Debug, Default)]
 pub struct PartitionAdmission {
     by_producer: HashMap<i64, VecDeque<PendingBatch>>,
+    /// The batch that a producer has to send again, since it failed: what is behind it may be on its way already.
+    failed: BTreeMap<i64, Stamp>,
 }
 
 impl PartitionAdmission {
@@ -75,6 +81,11 @@ impl PartitionAdmission {
         }
         let is_known = committed.producers.knows(stamp.producer_id);
         match committed.check(stamp, fresh_from) {
+            // Any first sequence would be taken of it.
+            Verdict::Append if !is_known && self.is_behind_failed(stamp) => match known {
+                Known::Perhaps => Admission::Ask,
+                Known::Now => Admission::Refuse(SequenceRefusal::OutOfOrderSequence),
+            },
             Verdict::Duplicate { base_offset, timestamp } => Admission::Duplicate { base_offset, timestamp },
             // It would follow what is committed, but others of its producer are pending, which it does not follow.
             Verdict::Append if self.by_producer.contains_key(&stamp.producer_id) => match known {
@@ -107,6 +118,7 @@ impl PartitionAdmission {
         if stamp.is_idempotent() {
             let pending = self.by_producer.entry(stamp.producer_id).or_default();
             pending.push_back(PendingBatch { stamp: *stamp, ticket });
+            self.failed.remove(&stamp.producer_id);
         }
     }
 
@@ -129,8 +141,41 @@ impl PartitionAdmission {
         let dead = pending.drain(at..).skip(1).map(|of| of.ticket).collect();
         if pending.is_empty() {
             self.by_producer.remove(&stamp.producer_id);
+            self.note_failed(stamp);
         }
         dead
+    }
+
+    /// A batch is refused before it was admitted, for no reason of its own.
+    pub fn turned_away(&mut self, stamp: &Stamp) {
+        if stamp.is_idempotent() && !self.by_producer.contains_key(&stamp.producer_id) && !self.is_behind_failed(stamp)
+        {
+            self.note_failed(stamp);
+        }
+    }
+
+    fn note_failed(&mut self, stamp: &Stamp) {
+        self.failed.insert(stamp.producer_id, *stamp);
+        if self.failed.len() > FAILED_MAX {
+            self.failed.pop_first();
+        }
+    }
+
+    /// It does not matter any more which batches have failed.
+    pub fn forget_failed(&mut self) {
+        self.failed.clear();
+    }
+
+    fn is_behind_failed(&self, stamp: &Stamp) -> bool {
+        self.failed.get(&stamp.producer_id).is_some_and(|failed| {
+            let behind = sequence_distance(failed.base_sequence, stamp.base_sequence);
+            match stamp.producer_epoch.cmp(&failed.producer_epoch) {
+                Ordering::Less => false,
+                Ordering::Equal => (1..HALF_RANGE).contains(&behind),
+                // Its first batch may have failed with the one of the epoch before.
+                Ordering::Greater => stamp.base_sequence != 0,
+            }
+        })
     }
 
     /// Whether a batch is pending, and not dead.
@@ -138,9 +183,9 @@ impl PartitionAdmission {
         self.by_producer.get(&stamp.producer_id).is_some_and(|pending| pending.iter().any(|of| of.ticket == ticket))
     }
 
-    /// Whether nothing is pending of an idempotent producer.
+    /// Whether nothing is pending of an idempotent producer, and none has to send anything again.
     pub fn is_empty(&self) -> bool {
-        self.by_producer.is_empty()
+        self.by_producer.is_empty() && self.failed.is_empty()
     }
 }
 

@@ -209,7 +209,40 @@ fn what_was_admitted_behind_a_batch_that_fails_is_dead() {
     state.take_over(&of(0), 0, 0, 0);
     assert_eq!(admission.check(&of(1), &state, 0, Known::Perhaps), Admission::Admit, "it is sent again");
     admission.committed(&stamp(8, 0, 1), 9);
+    assert!(!admission.is_empty(), "it is known which is sent again");
+    admission.admitted(&of(1), 10);
+    admission.committed(&of(1), 10);
     assert!(admission.is_empty());
+}
+
+#[test]
+fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_producer() {
+    // Others have written, and who is not known may have.
+    let (committed, mut pending) = admitting(&[batch(0, stamp(1, 0, 10))]);
+    let check =
+        |pending: &PartitionAdmission, stamp: &Stamp| pending.check(stamp, &committed, NOBODY_FRESH, Known::Now);
+    let (first, second) = (stamp(7, 20, 10), stamp(7, 30, 10));
+    pending.admitted(&first, 1);
+    assert_eq!(pending.failed(&first, 1), Vec::<TicketId>::new());
+    // It was on its way when the first one failed.
+    assert_eq!(check(&pending, &second), Admission::Refuse(SequenceRefusal::OutOfOrderSequence));
+    let of_next_epoch = |base_sequence| Stamp { producer_epoch: 1, ..stamp(7, base_sequence, 10) };
+    assert_eq!(check(&pending, &of_next_epoch(0)), Admission::Admit);
+    assert_ne!(check(&pending, &of_next_epoch(10)), Admission::Admit);
+    assert_eq!(check(&pending, &first), Admission::Admit);
+    pending.admitted(&first, 2);
+    assert_eq!(check(&pending, &second), Admission::Admit);
+    pending.committed(&first, 2);
+    assert!(pending.is_empty());
+    // Of those that never come again only so many are kept.
+    for producer_id in 100..2000 {
+        pending.admitted(&stamp(producer_id, 5, 1), 3);
+        let _ = pending.failed(&stamp(producer_id, 5, 1), 3);
+    }
+    assert_eq!(check(&pending, &stamp(100, 6, 1)), Admission::Admit);
+    assert_ne!(check(&pending, &stamp(1999, 6, 1)), Admission::Admit);
+    pending.forget_failed();
+    assert!(pending.is_empty());
 }
 
 #[test]

@@ -151,7 +151,7 @@ impl SqliteIndex {
         Ok(match state {
             None => None,
             Some(REGISTERED) => Some(ObjectState::Registered),
-            Some(LIVE) => Some(ObjectState::Live(self.runs_of(id)?)),
+            Some(LIVE | UNUSED) => Some(ObjectState::Live(self.runs_of(id)?)),
             Some(_) => Some(ObjectState::Gone),
         })
     }
@@ -172,7 +172,9 @@ impl SqliteIndex {
         let mut object = connection
             .prepare_cached("UPDATE objects SET state = ?2, live_bytes = ?3, changed_ms = ?4 WHERE id = ?1")?;
         for of in &write.decision.objects {
-            object.execute(params![of.id, LIVE, of.live_bytes, write.now_ms])?;
+            // What has nothing is nobody's, and no run of it will be cleared.
+            let state = if of.live_bytes > 0 { LIVE } else { UNUSED };
+            object.execute(params![of.id, state, of.live_bytes, write.now_ms])?;
         }
         let mut run = connection.prepare_cached(
             "INSERT INTO runs (partition, base_offset, object, position, max_timestamp_so_far, batches)

@@ -123,6 +123,19 @@ fn a_commit_that_fails_leaves_nothing_and_is_made_again() {
 }
 
 #[test]
+fn an_object_of_which_nothing_was_appended_is_unused_and_answers_as_before() {
+    let mut opened = opened(1);
+    let (partition, object, again) = (opened.partitions[0], opened.object(), opened.object());
+    opened.commit(object, &[batch(partition, 0, 0)]);
+    let duplicate = [CommitVerdict::Duplicate { base_offset: 0, timestamp: NOW }];
+    assert_eq!(opened.commit(again, &[batch(partition, 0, 0)]), duplicate);
+    // Its answer was lost, and it is asked for again.
+    assert_eq!(opened.commit(again, &[batch(partition, 0, 0)]), duplicate);
+    assert!(opened.index.store.unused(10, NOW + 59_999).expect("taken").is_empty());
+    assert_eq!(opened.index.store.unused(10, NOW + 60_000).expect("taken"), [again]);
+}
+
+#[test]
 fn partitions_and_objects_have_numbers_that_do_not_come_back() {
     let mut opened = opened(3);
     let before = opened.partitions.clone();
