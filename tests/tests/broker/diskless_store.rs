@@ -154,7 +154,10 @@ fn a_store_that_refuses_ends_the_start_in_its_own_words_and_without_the_secret()
     };
     let wrong = "diskless.storage.aws.secret.access.key=TOPSECRET";
     let said = refused(&on(&s3, &[wrong]));
-    assert!(said.contains("diskless.storage=s3://objects/prefix: the object store refuses: SignatureDoesNotMatch"), "{said}");
+    assert!(
+        said.contains("diskless.storage=s3://objects/prefix: the object store refuses: SignatureDoesNotMatch"),
+        "{said}"
+    );
     assert!(!said.contains("TOPSECRET") && said.lines().count() == 1, "{said}");
     drop(start(&on(&s3, &[])));
     let said = refused(&on(&s3, &[]));

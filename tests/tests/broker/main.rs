@@ -18,6 +18,7 @@ mod descriptors;
 mod disk_freed;
 mod disk_full;
 mod diskless;
+mod diskless_bounds;
 mod diskless_store;
 mod fetch;
 mod follow;

@@ -78,7 +78,9 @@ pub async fn admit(
     let deadline = tokio::time::Instant::now() + Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
     // Nothing of the request's frame is held for those.
     let is_parked = pending.iter().any(|pending| matches!(pending.awaits, Awaits::Answer(_)));
-    // Version 14 has topic ids, so that a response holds nothing of the request.
+    if is_parked {
+        response.responses.iter_mut().for_each(|topic| topic.name = Text::from(topic.name.to_string()));
+    }
     let bytes_held = pending.len() * PENDING_COST + response.responses.iter().map(bytes_of).sum::<usize>();
     let answer = Box::pin(after(Arc::clone(broker), response, pending, deadline, reply));
     Ok(Some(if is_parked { Completion::Holding(answer, bytes_held) } else { Completion::Later(answer) }))
@@ -106,7 +108,9 @@ async fn prepare(broker: &Node, image: &Image, request: &ProduceRequest) -> bool
 }
 
 fn bytes_of(topic: &TopicProduceResponse) -> usize {
-    size_of::<TopicProduceResponse>() + topic.partition_responses.len() * size_of::<PartitionProduceResponse>()
+    size_of::<TopicProduceResponse>()
+        + topic.name.len()
+        + topic.partition_responses.len() * size_of::<PartitionProduceResponse>()
 }
 
 /// Where in the response a batch is of which something is still to come.

@@ -9,7 +9,7 @@
 //! Invariants: commits are in the order of closing; no batch is answered before its commit is known; of what was admitted behind a batch that
 //! failed nothing is committed that was not tried before.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -268,8 +268,11 @@ impl Line {
             outcomes.push((*ticket, outcome));
         }
         self.bytes -= objects.iter().map(|object| object.bytes).sum::<usize>();
-        // Those of the commit have their own verdicts.
-        dead.retain(|dead| outcomes.iter().all(|(ticket, _)| ticket != dead));
+        if !dead.is_empty() {
+            // Those of the commit have their own verdicts.
+            let own: HashSet<_> = outcomes.iter().map(|(ticket, _)| *ticket).collect();
+            dead.retain(|dead| !own.contains(dead));
+        }
         self.drop_dead(&dead, &mut outcomes);
         self.admission.retain(|_, admission| !admission.is_empty());
         outcomes
@@ -284,24 +287,27 @@ impl Line {
     fn fail_first(&mut self, outcomes: &mut Vec<(TicketId, Outcome)>) {
         let Some(object) = self.objects.pop_front() else { return };
         self.bytes -= object.bytes;
-        let mut dead = Vec::new();
+        let mut dead = BTreeSet::new();
         for (ticket, batch) in &object.batches {
             let admission = self.admission.entry(batch.partition).or_default();
             if admission.is_pending(&batch.stamp, *ticket) || !batch.stamp.is_idempotent() {
                 dead.extend(admission.failed(&batch.stamp, *ticket));
                 outcomes.push((*ticket, Outcome::NotUploaded));
-            } else if dead.contains(ticket) {
+            } else if dead.remove(ticket) {
                 outcomes.push((*ticket, Outcome::NotUploaded));
-                dead.retain(|of| of != ticket);
             }
         }
-        self.drop_dead(&dead, outcomes);
+        self.drop_dead(&dead.into_iter().collect::<Vec<_>>(), outcomes);
         self.admission.retain(|_, admission| !admission.is_empty());
     }
 
     /// Answers batches that are dead. Those that are being filled into an object are not put into it.
     fn drop_dead(&mut self, dead: &[TicketId], outcomes: &mut Vec<(TicketId, Outcome)>) {
+        if dead.is_empty() {
+            return;
+        }
         outcomes.extend(dead.iter().map(|ticket| (*ticket, Outcome::Dead)));
+        let dead: HashSet<_> = dead.iter().collect();
         let mut freed = 0;
         self.active.retain(|gathered| {
             let stays = !dead.contains(&gathered.ticket);

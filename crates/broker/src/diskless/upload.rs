@@ -15,8 +15,10 @@ use tokio::time::{Instant, sleep, timeout};
 use super::hedge::Hedging;
 use super::objects::{ObjectError, Objects};
 
-/// A PUT that takes so long is given up.
-const PUT_MAX: Duration = Duration::from_secs(30);
+/// A PUT that takes so long is given up at the first attempt, and after twice as long at each of the next: a link may be slow.
+const PUT_FIRST_MAX: Duration = Duration::from_secs(5);
+/// The longest of these times.
+const PUT_MAX: Duration = Duration::from_secs(40);
 /// The longest pause between two attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
@@ -104,10 +106,10 @@ impl Uploader {
     /// The last attempt's.
     pub async fn upload(&self, id: ObjectId, parts: Vec<Bytes>) -> Result<(), ObjectError> {
         let _slot = self.slots.acquire().await;
-        let mut backoff = self.settings.backoff;
+        let (mut backoff, mut patience) = (self.settings.backoff, PUT_FIRST_MAX);
         for attempt in 1.. {
             let began = Instant::now();
-            match self.attempt(id, &parts).await {
+            match self.attempt(id, &parts, patience).await {
                 Ok(()) => {
                     self.hedging.lock().note(began.elapsed());
                     self.counts.puts.fetch_add(1, Ordering::Relaxed);
@@ -124,13 +126,14 @@ impl Uploader {
             }
             sleep(backoff).await;
             backoff = (backoff * 2).min(BACKOFF_MAX.max(self.settings.backoff));
+            patience = (patience * 2).min(PUT_MAX);
         }
         unreachable!("it is tried until there is an outcome")
     }
 
     /// One PUT, and another one beside it when it takes too long; the first that succeeds counts.
-    async fn attempt(&self, id: ObjectId, parts: &[Bytes]) -> Result<(), ObjectError> {
-        let first = self.put(id, parts);
+    async fn attempt(&self, id: ObjectId, parts: &[Bytes], patience: Duration) -> Result<(), ObjectError> {
+        let first = self.put(id, parts, patience);
         tokio::pin!(first);
         let wait = self.hedging.lock().wait();
         let Some(wait) = wait else { return first.await };
@@ -143,7 +146,7 @@ impl Uploader {
             return first.await;
         }
         self.counts.hedged_puts.fetch_add(1, Ordering::Relaxed);
-        let second = self.put(id, parts);
+        let second = self.put(id, parts, patience);
         tokio::pin!(second);
         tokio::select! {
             biased;
@@ -152,9 +155,9 @@ impl Uploader {
         }
     }
 
-    async fn put(&self, id: ObjectId, parts: &[Bytes]) -> Result<(), ObjectError> {
-        let late = |_| ObjectError::Unavailable(format!("no answer to a PUT within {} s", PUT_MAX.as_secs()));
-        timeout(PUT_MAX, self.objects.put(id, parts.to_vec())).await.map_err(late)?
+    async fn put(&self, id: ObjectId, parts: &[Bytes], patience: Duration) -> Result<(), ObjectError> {
+        let late = |_| ObjectError::Unavailable(format!("no answer to a PUT within {} s", patience.as_secs()));
+        timeout(patience, self.objects.put(id, parts.to_vec())).await.map_err(late)?
     }
 }
 
@@ -201,8 +204,10 @@ mod tests {
         assert_eq!(began.elapsed(), MS(350), "2.5 times the usual, and once more");
         assert_eq!(uploader.counts.hedged_puts.load(Ordering::Relaxed), 1);
         // Where the other one hangs, too, both are given up, and it is tried again.
+        let began = Instant::now();
         store.hang_next(2);
         assert_eq!(uploader.upload(9, object()).await, Ok(()));
+        assert!(began.elapsed() < MS(6000), "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

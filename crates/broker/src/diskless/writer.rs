@@ -29,7 +29,9 @@ use super::upload::Uploader;
 use crate::control::{CommitError, StoreError};
 use crate::log::error::AppendError;
 use crate::metrics::Metrics;
-use crate::replica::reorder::{Early, EarlyAnswer, HeldBytes, OUT_OF_ORDER, Parked, ParkedAnswer, Reordering};
+use crate::replica::reorder::{
+    BATCH_COST, Early, EarlyAnswer, HeldBytes, OUT_OF_ORDER, Parked, ParkedAnswer, Reordering,
+};
 use crate::replica::ticket::{Acks, Appended};
 use crate::seldom::Seldom;
 use crate::system::now_ms;
@@ -323,9 +325,9 @@ impl Shared {
         self.started.elapsed()
     }
 
-    /// A batch larger than all the room takes all of it.
+    /// With what is kept of a batch beside its bytes; one larger than all the room takes all of it.
     fn permits(&self, size: usize) -> u32 {
-        u32::try_from(size.min(self.room_max)).unwrap_or(u32::MAX)
+        u32::try_from((size + BATCH_COST).min(self.room_max)).unwrap_or(u32::MAX)
     }
 
     /// Takes a batch whose turn it is, and those parked behind it.

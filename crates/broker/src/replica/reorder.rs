@@ -26,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::validation::ValidBatch;
 
 /// What a parked batch costs beside its bytes: its places in the maps, its answer, and the response that waits.
-const BATCH_COST: usize = 512;
+pub const BATCH_COST: usize = 512;
 
 pub(crate) const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
 const FENCED: AppendError = AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);

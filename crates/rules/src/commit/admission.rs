@@ -71,12 +71,18 @@ impl PartitionAdmission {
             return Admission::Admit;
         }
         if let Some(pending) = self.by_producer.get(&stamp.producer_id) {
-            if let Some(same) = pending.iter().find(|pending| pending.stamp == *stamp) {
+            if let Some(same) = same(pending, stamp) {
                 return Admission::Shares(same.ticket);
             }
             let newest = pending.back().expect("a producer without pending batches is removed").stamp;
             if follows(stamp, &newest) {
                 return Admission::Admit;
+            }
+            if stamp.producer_epoch < newest.producer_epoch {
+                return match known {
+                    Known::Perhaps => Admission::Ask,
+                    Known::Now => Admission::Refuse(SequenceRefusal::InvalidProducerEpoch),
+                };
             }
         }
         let is_known = committed.producers.knows(stamp.producer_id);
@@ -125,7 +131,9 @@ impl PartitionAdmission {
     /// The oldest pending batch of its producer is committed, or was found to be.
     pub fn committed(&mut self, stamp: &Stamp, ticket: TicketId) {
         if let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) {
-            pending.retain(|of| of.ticket != ticket);
+            if let Some(at) = place(pending, ticket) {
+                pending.remove(at);
+            }
             if pending.is_empty() {
                 self.by_producer.remove(&stamp.producer_id);
             }
@@ -137,7 +145,7 @@ impl PartitionAdmission {
     #[must_use = "whoever waits for them is to be answered"]
     pub fn failed(&mut self, stamp: &Stamp, ticket: TicketId) -> Vec<TicketId> {
         let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) else { return Vec::new() };
-        let Some(at) = pending.iter().position(|of| of.ticket == ticket) else { return Vec::new() };
+        let Some(at) = place(pending, ticket) else { return Vec::new() };
         let dead = pending.drain(at..).skip(1).map(|of| of.ticket).collect();
         if pending.is_empty() {
             self.by_producer.remove(&stamp.producer_id);
@@ -180,13 +188,30 @@ impl PartitionAdmission {
 
     /// Whether a batch is pending, and not dead.
     pub fn is_pending(&self, stamp: &Stamp, ticket: TicketId) -> bool {
-        self.by_producer.get(&stamp.producer_id).is_some_and(|pending| pending.iter().any(|of| of.ticket == ticket))
+        self.by_producer.get(&stamp.producer_id).is_some_and(|pending| place(pending, ticket).is_some())
     }
 
     /// Whether nothing is pending of an idempotent producer, and none has to send anything again.
     pub fn is_empty(&self) -> bool {
         self.by_producer.is_empty() && self.failed.is_empty()
     }
+}
+
+/// Where the batch with this ticket is; tickets grow.
+fn place(pending: &VecDeque<PendingBatch>, ticket: TicketId) -> Option<usize> {
+    pending.binary_search_by_key(&ticket, |of| of.ticket).ok()
+}
+
+/// The very same batch, in a run of sequences without a gap in each epoch.
+fn same<'a>(pending: &'a VecDeque<PendingBatch>, stamp: &Stamp) -> Option<&'a PendingBatch> {
+    let from = pending.partition_point(|of| of.stamp.producer_epoch < stamp.producer_epoch);
+    let first = pending.get(from)?.stamp.base_sequence;
+    let ahead = |of: &Stamp| sequence_distance(first, of.base_sequence);
+    let at = pending.partition_point(|of| {
+        let epoch = of.stamp.producer_epoch;
+        epoch < stamp.producer_epoch || epoch == stamp.producer_epoch && ahead(&of.stamp) < ahead(stamp)
+    });
+    pending.get(at).filter(|of| of.stamp == *stamp)
 }
 
 /// Whether a batch is the very next one after another of its producer, or the first of a later epoch.

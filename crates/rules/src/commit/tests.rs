@@ -265,3 +265,33 @@ fn what_comes_behind_a_refused_batch_in_the_same_commit_is_not_taken_for_the_fir
     let verdicts = case.verdicts(4, &[batch(0, stamp(8, 9, 1)), batch(0, stamp(8, 4, 1))]);
     assert_eq!(verdicts, [OUT_OF_ORDER, refused]);
 }
+
+#[test]
+fn a_batch_of_an_epoch_before_what_is_pending_is_fenced() {
+    let (committed, mut admission) = admitting(&[batch(0, stamp(7, 0, 10))]);
+    let later = Stamp { producer_epoch: 1, ..stamp(7, 0, 10) };
+    admission.admitted(&later, 1);
+    let check = |known| admission.check(&stamp(7, 10, 10), &committed, NOBODY_FRESH, known);
+    assert_eq!(check(Known::Perhaps), Admission::Ask);
+    assert_eq!(check(Known::Now), Admission::Refuse(SequenceRefusal::InvalidProducerEpoch));
+}
+
+#[test]
+fn each_pending_batch_is_found_again_over_the_end_of_the_sequences_and_over_epochs() {
+    let (committed, mut admission) = admitting(&[]);
+    let first = i32::MAX - 25;
+    let mut pending: Vec<_> = (0..5).map(|at| stamp(7, crate::sequence::sequence_add(first, 10 * at), 10)).collect();
+    pending.extend((0..3).map(|at| Stamp { producer_epoch: 1, ..stamp(7, 10 * at, 10) }));
+    let tickets = 100..;
+    tickets.clone().zip(&pending).for_each(|(ticket, stamp)| admission.admitted(stamp, ticket));
+    for (ticket, stamp) in tickets.zip(&pending) {
+        let check = admission.check(stamp, &committed, NOBODY_FRESH, Known::Perhaps);
+        assert_eq!(check, Admission::Shares(ticket), "{stamp:?}");
+        assert!(admission.is_pending(stamp, ticket) && !admission.is_pending(stamp, ticket + 100));
+        let overlaps = Stamp { record_count: 9, ..*stamp };
+        assert!(!matches!(admission.check(&overlaps, &committed, NOBODY_FRESH, Known::Now), Admission::Shares(_)));
+    }
+    assert_eq!(admission.failed(&pending[2], 102), [103, 104, 105, 106, 107]);
+    admission.committed(&pending[0], 100);
+    assert!(!admission.is_pending(&pending[0], 100) && admission.is_pending(&pending[1], 101));
+}

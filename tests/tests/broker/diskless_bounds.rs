@@ -1,0 +1,56 @@
+//! What one client of a diskless topic can make the broker hold, while the store takes its time.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use fullbore_tests::{Batch, Broker, produce_request, topic_data, wait_until};
+use fullbore_wire::ErrorCode;
+
+const TOPIC: &str = "diskless";
+const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
+const MIB: u64 = 1 << 20;
+const SOON: Duration = Duration::from_secs(60);
+
+#[test]
+fn what_waits_for_its_commit_holds_nothing_else_of_its_request() {
+    let broker = Broker::start(&["fullbore.diskless.put.delay.ms=5000"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    let before = broker.rss();
+    let mut request = produce_request(TOPIC, 0, Batch::of(&["small"]).bytes());
+    request.topic_data.push(topic_data("nosuch", &[(0, Bytes::from(vec![0; 20 << 20]))]));
+    for _ in 0..10 {
+        client.send(&request, 9);
+    }
+    for _ in 0..10 {
+        let answer = client.receive::<fullbore_wire::apis::produce::ProduceRequest>(9).1;
+        let codes = answer.responses.iter().map(|topic| topic.partition_responses[0].error_code);
+        assert_eq!(codes.collect::<Vec<_>>(), [ErrorCode::NONE, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION]);
+    }
+    let grown = broker.rss_peak().saturating_sub(before) / MIB;
+    assert!(grown < 100, "{grown} MiB for ten requests of 20 MiB, one of which is read at a time");
+}
+
+#[test]
+fn small_batches_are_counted_with_what_is_kept_beside_their_bytes() {
+    let memory = "diskless.produce.memory.bytes=8388608";
+    let broker = Broker::start(&[memory, "fullbore.diskless.put.delay.ms=2000", "num.partitions=1"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1000, CONFIGS);
+    let batch = Batch::of(&["x"]).bytes();
+    let all: Vec<_> = (0..1000).map(|partition| (partition, batch.clone())).collect();
+    let mut request = produce_request(TOPIC, 0, batch.clone());
+    (request.acks, request.topic_data) = (0, vec![topic_data(TOPIC, &all)]);
+    // Each is open and known before memory is looked at.
+    client.send(&request, 9);
+    let written = |client: &mut fullbore_tests::Client| client.latest(TOPIC, 999);
+    wait_until("the first is written", SOON, || written(&mut broker.client()) == 1);
+    let before = broker.rss();
+    // 100,000 batches of 7 MB in all.
+    for _ in 0..100 {
+        client.send(&request, 9);
+    }
+    wait_until("all are written", SOON * 3, || written(&mut broker.client()) == 101);
+    let grown = broker.rss_peak().saturating_sub(before) / MIB;
+    assert!(grown < 50, "{grown} MiB");
+}
