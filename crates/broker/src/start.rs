@@ -10,7 +10,7 @@ use crate::admin;
 use crate::api::{self, Sessions};
 use crate::config::BrokerConfig;
 use crate::control::{Arrival, Control, Endpoint, FolderLock, OpenError};
-use crate::diskless::Diskless;
+use crate::diskless::{Diskless, StoreUse};
 use crate::error::StartError;
 use crate::follow_image;
 use crate::groups::Groups;
@@ -194,6 +194,11 @@ impl Broker {
     /// The cluster's id.
     pub fn cluster_id(&self) -> &str {
         &self.node.cluster_id
+    }
+
+    /// What was asked of the object store of diskless topics so far.
+    pub fn store_use(&self) -> StoreUse {
+        self.node.partitions.diskless().map(Diskless::store_use).unwrap_or_default()
     }
 
     /// Resolves when this process is the broker no more, and tells why: what is left is to stop.

@@ -37,7 +37,7 @@ pub struct S3Storage {
     pub bucket: String,
     /// What keys begin with: names with slashes between them, or nothing.
     pub prefix: String,
-    /// Of what is not Amazon's: `http` or `https`, host and port.
+    /// Where what is not Amazon's is: `http` or `https`, host and port.
     pub endpoint: Option<String>,
     /// `None`: that of the environment, or else `us-east-1`.
     pub region: Option<String>,

@@ -55,6 +55,22 @@ pub struct StoreUse {
     pub uncommitted_bytes: usize,
 }
 
+impl StoreUse {
+    /// What came between.
+    pub fn since(&self, before: &StoreUse) -> StoreUse {
+        StoreUse {
+            puts: self.puts - before.puts,
+            put_bytes: self.put_bytes - before.put_bytes,
+            put_failures: self.put_failures - before.put_failures,
+            hedged_puts: self.hedged_puts - before.hedged_puts,
+            gets: self.gets - before.gets,
+            get_bytes: self.get_bytes - before.get_bytes,
+            get_failures: self.get_failures - before.get_failures,
+            uncommitted_bytes: self.uncommitted_bytes,
+        }
+    }
+}
+
 impl StoreCounts {
     /// What was counted so far.
     pub fn so_far(&self, uncommitted_bytes: usize) -> StoreUse {

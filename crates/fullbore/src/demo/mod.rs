@@ -3,8 +3,10 @@
 //! Nothing stays behind: data is in a temporary folder, the port is a free one, and Ctrl-C cleans up too, as does a
 //! reader of the output that goes away.
 
+mod diskless;
 mod distance;
 pub mod figures;
+mod play;
 mod progress;
 mod stream;
 
@@ -12,22 +14,12 @@ use crate::failure::Failure;
 use crate::output::{self, Format, line, words};
 use crate::stop::Stop;
 use clap::Args;
-use distance::Distance;
 use fullbore_bench::link::units;
-use fullbore_bench::report::json::{array, object};
 use fullbore_bench::workload::VALUE_LEN_MIN;
-use fullbore_broker::Broker;
-use fullbore_broker::config::{BrokerConfig, Properties};
-use fullbore_client::admin::create_topic;
-use fullbore_client::blocking::Cluster;
-use fullbore_producer::{Producer, ProducerConfig};
-use progress::DemoProgress;
-use std::path::Path;
+use play::{Ground, Play};
 use std::time::Duration;
-use stream::{DemoStream, Phase};
+use stream::Phase;
 
-/// The demo's topic.
-const TOPIC: &str = "demo";
 /// Records of the first phase.
 const RECORDS: u64 = 1_000_000;
 /// The same over a distance, where the reader waits a round trip for each answer: some seconds at 150 ms.
@@ -41,11 +33,12 @@ const PACED_SECONDS: u64 = 3;
 ///
 /// --json prints {"records", "record_size", "partitions", "phases": [{"name", "records", "bytes", "acknowledged":
 /// {"records_per_sec", "mb_per_sec", "p50_ms", "p99_ms", "p999_ms", "max_ms"}, "read": the same}]} once all is verified.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 #[command(after_help = "Example: fullbore demo --records 200000 --record-size 100 --partitions 6\n\
-    Example: fullbore demo --rtt 150")]
+    Example: fullbore demo --rtt 150\n\
+    Example: fullbore demo --diskless --put 150ms --get 50ms")]
 pub struct Demo {
-    /// How many records to stream [default: 1000000, with --rtt 200000].
+    /// How many records to stream [default: 1000000, with --rtt or --diskless 200000].
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     records: Option<u64>,
     /// Bytes of each record's value.
@@ -59,12 +52,24 @@ pub struct Demo {
     #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds)]
     rtt: Option<Duration>,
     #[command(flatten)]
+    store: diskless::StoreOptions,
+    #[command(flatten)]
     format: Format,
 }
 
 impl Demo {
+    fn play(&self) -> Play {
+        let paced = (PACED_RECORDS_PER_SEC * PACED_SECONDS).min(self.records());
+        let phases = vec![
+            Phase { name: "as fast as it goes", records: self.records(), throughput: -1.0 },
+            Phase { name: "at 10,000 records/s", records: paced, throughput: PACED_RECORDS_PER_SEC as f64 },
+        ];
+        let Demo { record_size, partitions, rtt, .. } = *self;
+        Play { sets: Vec::new(), configs: Vec::new(), phases, record_size, partitions, rtt }
+    }
+
     fn records(&self) -> u64 {
-        self.records.unwrap_or(if self.rtt.is_some() { DISTANT_RECORDS } else { RECORDS })
+        self.records.unwrap_or(if self.rtt.is_some() || self.store.diskless { DISTANT_RECORDS } else { RECORDS })
     }
 }
 
@@ -79,15 +84,11 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     // What cannot be removed at a second signal is in the temporary folder, where the system removes it some day.
     let stop = Stop::at_signal(move || drop(std::fs::remove_dir_all(data)))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let distance = demo.rtt.map(|rtt| Distance::new(rtt, &runtime)).transpose()?;
-    let advertised = distance.as_ref().map(Distance::advertised);
-    let broker = runtime.block_on(Broker::start(config(folder.path(), advertised.as_deref())?))?;
-    words(&format!("Broker on {}, data in {}", broker.addr(), folder.path().display()));
-    let address = broker.addr().to_string();
-    let relayed = distance.map(|distance| distance.relay_to(&address, &runtime));
-    let outcome = stream(&demo, relayed.as_ref().map_or(&address, |relayed| &relayed.address), &runtime, &stop);
-    drop(relayed);
-    runtime.block_on(broker.shutdown());
+    let ground = Ground { folder: folder.path(), runtime: &runtime, stop: &stop };
+    let outcome = match demo.store.diskless {
+        true => diskless::run(&demo.store, demo.play(), demo.format.json, &ground),
+        false => classic(&demo, &ground),
+    };
     drop(runtime);
     folder.close()?;
     if output::is_lost() {
@@ -99,54 +100,15 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     Ok(())
 }
 
-fn config(folder: &Path, advertised: Option<&str>) -> Result<BrokerConfig, Failure> {
-    let mut properties = Properties::default();
-    properties.set("log.dirs", folder.join("data").display().to_string());
-    properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
-    properties.set("fullbore.admin.listener", "");
-    if let Some(advertised) = advertised {
-        properties.set("advertised.listeners", advertised);
-    }
-    Ok(BrokerConfig::from_properties(&properties)?.0)
-}
-
-fn stream(demo: &Demo, address: &str, runtime: &tokio::runtime::Runtime, stop: &Stop) -> Result<(), Failure> {
-    let mut cluster = Cluster::new(address, "fullbore-demo")?;
-    create_topic(&mut cluster, TOPIC, Some(demo.partitions), None, &[])?;
-    let producer = Producer::new(ProducerConfig::new(address))?;
-    let mut stream = DemoStream::new(TOPIC, &mut cluster, demo.record_size as usize)?;
-    let paced = (PACED_RECORDS_PER_SEC * PACED_SECONDS).min(demo.records());
-    let phases = [
-        Phase { name: "as fast as it goes", records: demo.records(), throughput: -1.0 },
-        Phase { name: "at 10,000 records/s", records: paced, throughput: PACED_RECORDS_PER_SEC as f64 },
-    ];
-    let (mut rows, mut documents) = (figures::heading(), Vec::new());
-    for phase in &phases {
-        let progress = DemoProgress::new(phase.name, phase.records);
-        let figures = stream.run(phase, &mut cluster, &producer, runtime.handle(), &progress, stop);
-        progress.finish();
-        let figures = figures?;
-        rows.extend(figures.rows(phase.name));
-        documents.push(figures.document(phase.name));
-    }
-    runtime.block_on(producer.close(Duration::from_secs(5)));
-    let records = stream.verify_ends(&mut cluster)?;
+fn classic(demo: &Demo, ground: &Ground<'_>) -> Result<(), Failure> {
+    let play = demo.play();
+    let played = play.on_a_broker("data", ground)?;
     if demo.format.json {
-        line(&object([
-            ("records", records.to_string()),
-            ("record_size", demo.record_size.to_string()),
-            ("partitions", demo.partitions.to_string()),
-            ("phases", array(documents)),
-        ]));
+        let documents = played.phases.iter().map(|(name, figures, _)| figures.document(name)).collect();
+        line(&play.document(played.records, documents));
         return Ok(());
     }
-    line(&format!(
-        "\nVerified: {} records of {} bytes on {} partitions, each read once, in order, byte for byte.\n",
-        figures::grouped(records),
-        figures::grouped(u64::from(demo.record_size)),
-        demo.partitions
-    ));
-    line(&fullbore_bench::report::table(&rows));
+    played.tell(&play);
     line("\nLatencies count from the time a record was meant to leave; \"read\" is until the reader has verified it.");
     Ok(())
 }
@@ -157,18 +119,15 @@ mod tests {
     use std::path::PathBuf;
 
     fn demo(records: u64, stop: bool) -> (Result<(), Failure>, PathBuf) {
-        let demo =
-            Demo { records: Some(records), record_size: 64, partitions: 2, rtt: None, format: Format::default() };
+        let demo = Demo { records: Some(records), record_size: 64, partitions: 2, ..Demo::default() };
         let folder = tempfile::tempdir().expect("a folder");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let broker = runtime.block_on(Broker::start(config(folder.path(), None).expect("valid"))).expect("started");
         let asked = Stop::new();
         if stop {
             asked.ask();
         }
-        let outcome = stream(&demo, &broker.addr().to_string(), &runtime, &asked);
-        runtime.block_on(broker.shutdown());
-        (outcome, folder.path().to_owned())
+        let ground = Ground { folder: folder.path(), runtime: &runtime, stop: &asked };
+        (classic(&demo, &ground), folder.path().to_owned())
     }
 
     #[test]
@@ -176,27 +135,6 @@ mod tests {
         let (outcome, folder) = demo(5_000, false);
         outcome.expect("verified");
         assert!(!folder.exists());
-    }
-
-    #[test]
-    fn a_record_nobody_sent_is_found() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let broker = runtime.block_on(Broker::start(config(folder.path(), None).expect("valid"))).expect("started");
-        let address = broker.addr().to_string();
-        let mut cluster = Cluster::new(&address, "test").expect("valid");
-        create_topic(&mut cluster, TOPIC, Some(2), None, &[]).expect("created");
-        let producer = Producer::new(ProducerConfig::new(&address)).expect("started");
-        let mut stream = DemoStream::new(TOPIC, &mut cluster, 64).expect("the topic exists");
-        let phase = Phase { name: "test", records: 100, throughput: -1.0 };
-        let (progress, stop) = (DemoProgress::new(phase.name, phase.records), Stop::new());
-        stream.run(&phase, &mut cluster, &producer, runtime.handle(), &progress, &stop).expect("verified");
-        assert_eq!(stream.verify_ends(&mut cluster).expect("nothing more"), 100);
-        let stranger = fullbore_producer::ProducerRecord::new(TOPIC, b"x").partition(1);
-        runtime.block_on(async { producer.send(stranger).await.expect("taken").await }).expect("written");
-        let found = stream.verify_ends(&mut cluster).expect_err("one too many").to_string();
-        assert_eq!(found, "partition 1: sent 50 records, read 50, and the log ends at 51");
-        runtime.block_on(broker.shutdown());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 pub struct Credentials {
     pub key_id: String,
     pub secret: String,
-    /// Of credentials that end after a while.
+    /// There where they end after a while.
     pub token: Option<String>,
 }
 

@@ -1,0 +1,148 @@
+//! `fullbore demo --diskless`: the demo on an object store that is far away, beside the same store served one request at a time.
+
+use std::time::Duration;
+
+use clap::Args;
+use fullbore_bench::link::units;
+use fullbore_bench::report::json::{fraction, object, string};
+use fullbore_broker::diskless::StoreUse;
+
+use super::figures::Figures;
+use super::play::{Ground, Play};
+use super::stream::Phase;
+use crate::failure::Failure;
+use crate::output::line;
+
+/// Records that are sent one request at a time, which takes some seconds.
+const SERIAL_RECORDS: u64 = 20_000;
+const SERIAL: &str = "one request at a time";
+/// What Amazon's S3 Standard asks for in us-east-1, for a PUT and for a GET.
+const DOLLARS: (f64, f64) = (5e-6, 0.4e-6);
+const SECONDS_A_MONTH: f64 = 30.4 * 86_400.0;
+
+/// On what store the topic is.
+#[derive(Args, Debug, Default)]
+pub struct StoreOptions {
+    /// Have the records in an object store, here a folder, and show what serving one request at a time gives on it.
+    #[arg(long)]
+    pub diskless: bool,
+    /// How long a PUT of that store takes (150, or 150ms, 1s) [default: 150ms].
+    #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds, requires = "diskless")]
+    pub put: Option<Duration>,
+    /// How long a GET takes [default: 50ms].
+    #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds, requires = "diskless")]
+    pub get: Option<Duration>,
+}
+
+impl StoreOptions {
+    fn put(&self) -> Duration {
+        self.put.unwrap_or(Duration::from_millis(150))
+    }
+
+    fn get(&self) -> Duration {
+        self.get.unwrap_or(Duration::from_millis(50))
+    }
+
+    fn sets(&self) -> Vec<(&'static str, String)> {
+        let ms = |time: Duration| time.as_millis().to_string();
+        vec![("fullbore.diskless.put.delay.ms", ms(self.put())), ("fullbore.diskless.get.delay.ms", ms(self.get()))]
+    }
+}
+
+/// Plays both, and tells what came of them.
+///
+/// # Errors
+/// As [`Play::on_a_broker`].
+pub fn run(store: &StoreOptions, play: Play, is_json: bool, ground: &Ground<'_>) -> Result<(), Failure> {
+    let configs = vec![("diskless.enable".to_owned(), "true".to_owned())];
+    let play = Play { sets: store.sets(), configs: configs.clone(), ..play };
+    let played = play.on_a_broker("pipelined", ground)?;
+    let mut sets = store.sets();
+    sets.push(("diskless.puts.per.second.max", "0".into()));
+    sets.push(("fullbore.connection.requests.max", "1".into()));
+    let records = SERIAL_RECORDS.min(play.phases[0].records);
+    let serial = Play { sets, configs, phases: vec![Phase { name: SERIAL, records, throughput: -1.0 }], ..play };
+    let one_by_one = serial.on_a_broker("serial", ground)?;
+    let phases = || played.phases.iter().chain(&one_by_one.phases);
+    if is_json {
+        let documents = phases().map(|(name, figures, used)| document(name, figures, used)).collect();
+        line(&serial.document(played.records + one_by_one.records, documents));
+        return Ok(());
+    }
+    played.tell(&serial);
+    one_by_one.tell(&serial);
+    let mut rows = vec![["", "MB/s", "MB per PUT", "PUTs/s", "GETs", "$ a month"].map(str::to_owned).to_vec()];
+    rows.extend(phases().map(|(name, figures, used)| row(name, figures, used)));
+    line(&format!("\nA PUT takes {} ms and a GET {} ms.\n", store.put().as_millis(), store.get().as_millis()));
+    line(&fullbore_bench::report::table(&rows));
+    line(
+        "\nDollars are for the requests of a month at this rate, at 5 for a million PUTs and 0.40 for a million GETs.",
+    );
+    Ok(())
+}
+
+/// What a phase gave: MB/s, MB per PUT, PUTs a second, GETs, dollars a month.
+fn costs(figures: &Figures, used: &StoreUse) -> [f64; 5] {
+    let (seconds, mb) = (figures.produce_time.as_secs_f64(), figures.bytes as f64 / 1e6);
+    let (puts, gets) = (used.puts as f64, used.gets as f64);
+    let dollars = (puts * DOLLARS.0 + gets * DOLLARS.1) / seconds * SECONDS_A_MONTH;
+    [mb / seconds, mb / puts.max(1.0), puts / seconds, gets, dollars]
+}
+
+fn row(name: &str, figures: &Figures, used: &StoreUse) -> Vec<String> {
+    let [rate, per_put, puts, gets, dollars] = costs(figures, used);
+    vec![
+        name.to_owned(),
+        format!("{rate:.1}"),
+        format!("{per_put:.2}"),
+        format!("{puts:.1}"),
+        format!("{gets:.0}"),
+        format!("{dollars:.0}"),
+    ]
+}
+
+fn document(name: &str, figures: &Figures, used: &StoreUse) -> String {
+    let [rate, per_put, puts, gets, dollars] = costs(figures, used);
+    object([
+        ("name", string(name)),
+        ("mb_per_sec", fraction(rate, 3)),
+        ("mb_per_put", fraction(per_put, 3)),
+        ("puts_per_sec", fraction(puts, 3)),
+        ("gets", fraction(gets, 0)),
+        ("dollars_per_month", fraction(dollars, 2)),
+        ("figures", figures.document(name)),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stop::Stop;
+    use fullbore_bench::measure::Latencies;
+
+    #[test]
+    fn a_month_at_the_rate_of_a_phase_has_a_price() {
+        let figures = Figures {
+            records: 100,
+            bytes: 80_000_000,
+            produce_time: Duration::from_secs(2),
+            read_time: Duration::from_secs(2),
+            acknowledged: Latencies::default(),
+            read: Latencies::default(),
+        };
+        let used = StoreUse { puts: 20, gets: 10, ..StoreUse::default() };
+        assert_eq!(row("x", &figures, &used), ["x", "40.0", "4.00", "10.0", "10", "137"]);
+    }
+
+    #[test]
+    fn it_is_verified_on_a_store_that_takes_its_time() {
+        let store = StoreOptions { diskless: true, put: Some(Duration::from_millis(20)), get: None };
+        let phases = vec![Phase { name: "some", records: 500, throughput: -1.0 }];
+        let (record_size, partitions) = (64, 2);
+        let play = Play { sets: Vec::new(), configs: Vec::new(), phases, record_size, partitions, rtt: None };
+        let folder = tempfile::tempdir().expect("a folder");
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let ground = Ground { folder: folder.path(), runtime: &runtime, stop: &Stop::new() };
+        run(&store, play, false, &ground).expect("verified");
+    }
+}

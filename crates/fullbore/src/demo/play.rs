@@ -1,0 +1,161 @@
+//! A stream of records through a broker of its own, which is started for it and stopped behind it.
+
+use super::distance::Distance;
+use super::figures::{Figures, grouped, heading};
+use super::progress::DemoProgress;
+use super::stream::{DemoStream, Phase};
+use crate::failure::Failure;
+use crate::output::{line, words};
+use crate::stop::Stop;
+use fullbore_bench::report::json::{array, object};
+use fullbore_broker::Broker;
+use fullbore_broker::config::{BrokerConfig, Properties};
+use fullbore_broker::diskless::StoreUse;
+use fullbore_client::admin::create_topic;
+use fullbore_client::blocking::Cluster;
+use fullbore_producer::{Producer, ProducerConfig};
+use std::path::Path;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// The demo's topic.
+const TOPIC: &str = "demo";
+
+/// What is played: on which broker, and what goes through it.
+pub struct Play {
+    /// The broker's own settings.
+    pub sets: Vec<(&'static str, String)>,
+    /// The topic's.
+    pub configs: Vec<(String, String)>,
+    /// One after the other.
+    pub phases: Vec<Phase>,
+    /// Bytes of each record's value.
+    pub record_size: u32,
+    /// The topic's.
+    pub partitions: i32,
+    /// The round trip to the broker, where there is one.
+    pub rtt: Option<Duration>,
+}
+
+/// Where it is played.
+pub struct Ground<'a> {
+    /// The brokers' data are in it.
+    pub folder: &'a Path,
+    /// The brokers run on it.
+    pub runtime: &'a Runtime,
+    /// The user may ask for an end.
+    pub stop: &'a Stop,
+}
+
+/// What came of it.
+pub struct Played {
+    /// Records that were verified.
+    pub records: u64,
+    /// Each with what it asked of the object store.
+    pub phases: Vec<(&'static str, Figures, StoreUse)>,
+}
+
+impl Play {
+    /// Starts a broker, with its data in a folder of this name, and stops it again.
+    ///
+    /// # Errors
+    /// The broker does not start, something is not acknowledged or not what was sent, or the user asked for an end.
+    pub fn on_a_broker(&self, name: &str, ground: &Ground<'_>) -> Result<Played, Failure> {
+        let Ground { folder, runtime, .. } = *ground;
+        let distance = self.rtt.map(|rtt| Distance::new(rtt, runtime)).transpose()?;
+        let advertised = distance.as_ref().map(Distance::advertised);
+        let config = config(&folder.join(name), advertised.as_deref(), &self.sets)?;
+        let broker = runtime.block_on(Broker::start(config))?;
+        words(&format!("Broker on {}, data in {}", broker.addr(), folder.display()));
+        let address = broker.addr().to_string();
+        let relayed = distance.map(|distance| distance.relay_to(&address, runtime));
+        let address = relayed.as_ref().map_or(&address, |relayed| &relayed.address);
+        let outcome = self.stream(address, || broker.store_use(), ground);
+        drop(relayed);
+        runtime.block_on(broker.shutdown());
+        outcome
+    }
+
+    fn stream(&self, address: &str, store_use: impl Fn() -> StoreUse, ground: &Ground<'_>) -> Result<Played, Failure> {
+        let runtime = ground.runtime;
+        let mut cluster = Cluster::new(address, "fullbore-demo")?;
+        create_topic(&mut cluster, TOPIC, Some(self.partitions), None, &self.configs)?;
+        let producer = Producer::new(ProducerConfig::new(address))?;
+        let mut stream = DemoStream::new(TOPIC, &mut cluster, self.record_size as usize)?;
+        let mut phases = Vec::new();
+        for phase in &self.phases {
+            let before = store_use();
+            let progress = DemoProgress::new(phase.name, phase.records);
+            let figures = stream.run(phase, &mut cluster, &producer, runtime.handle(), &progress, ground.stop);
+            progress.finish();
+            phases.push((phase.name, figures?, store_use().since(&before)));
+        }
+        runtime.block_on(producer.close(Duration::from_secs(5)));
+        Ok(Played { records: stream.verify_ends(&mut cluster)?, phases })
+    }
+
+    /// What scripts are told, with a document of each phase.
+    pub fn document(&self, records: u64, phases: Vec<String>) -> String {
+        object([
+            ("records", records.to_string()),
+            ("record_size", self.record_size.to_string()),
+            ("partitions", self.partitions.to_string()),
+            ("phases", array(phases)),
+        ])
+    }
+}
+
+impl Played {
+    /// Tells the user.
+    pub fn tell(&self, play: &Play) {
+        line(&format!(
+            "\nVerified: {} records of {} bytes on {} partitions, each read once, in order, byte for byte.\n",
+            grouped(self.records),
+            grouped(u64::from(play.record_size)),
+            play.partitions
+        ));
+        let mut rows = heading();
+        self.phases.iter().for_each(|(name, figures, _)| rows.extend(figures.rows(name)));
+        line(&fullbore_bench::report::table(&rows));
+    }
+}
+
+fn config(folder: &Path, advertised: Option<&str>, sets: &[(&str, String)]) -> Result<BrokerConfig, Failure> {
+    let mut properties = Properties::default();
+    properties.set("log.dirs", folder.display().to_string());
+    properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
+    properties.set("fullbore.admin.listener", "");
+    if let Some(advertised) = advertised {
+        properties.set("advertised.listeners", advertised);
+    }
+    sets.iter().for_each(|(key, value)| properties.set(*key, value.clone()));
+    Ok(BrokerConfig::from_properties(&properties)?.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_nobody_sent_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let broker = runtime
+            .block_on(Broker::start(config(&folder.path().join("data"), None, &[]).expect("valid")))
+            .expect("started");
+        let address = broker.addr().to_string();
+        let mut cluster = Cluster::new(&address, "test").expect("valid");
+        create_topic(&mut cluster, TOPIC, Some(2), None, &[]).expect("created");
+        let producer = Producer::new(ProducerConfig::new(&address)).expect("started");
+        let mut stream = DemoStream::new(TOPIC, &mut cluster, 64).expect("the topic exists");
+        let phase = Phase { name: "test", records: 100, throughput: -1.0 };
+        let (progress, stop) = (DemoProgress::new(phase.name, phase.records), Stop::new());
+        stream.run(&phase, &mut cluster, &producer, runtime.handle(), &progress, &stop).expect("verified");
+        assert_eq!(stream.verify_ends(&mut cluster).expect("nothing more"), 100);
+        let stranger = fullbore_producer::ProducerRecord::new(TOPIC, b"x").partition(1);
+        runtime.block_on(async { producer.send(stranger).await.expect("taken").await }).expect("written");
+        let found = stream.verify_ends(&mut cluster).expect_err("one too many").to_string();
+        assert_eq!(found, "partition 1: sent 50 records, read 50, and the log ends at 51");
+        runtime.block_on(broker.shutdown());
+    }
+}
