@@ -54,3 +54,20 @@ fn small_batches_are_counted_with_what_is_kept_beside_their_bytes() {
     let grown = broker.rss_peak().saturating_sub(before) / MIB;
     assert!(grown < 50, "{grown} MiB");
 }
+
+#[test]
+fn a_batch_waits_for_room_as_long_as_its_request_may() {
+    let broker = Broker::start(&["diskless.produce.memory.bytes=8388608", "fullbore.diskless.put.delay.ms=60000"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    let batch = Batch::of(&[vec![b'x'; 900_000]]).bytes();
+    for _ in 0..12 {
+        let mut request = produce_request(TOPIC, 0, batch.clone());
+        request.timeout_ms = 500;
+        client.send(&request, 9);
+    }
+    // No room comes before the first PUT is done, after a minute.
+    for at in 0..12 {
+        assert_eq!(client.receive_produced().error_code, ErrorCode::REQUEST_TIMED_OUT, "the batch {at}");
+    }
+}

@@ -52,7 +52,9 @@ pub async fn admit(
     let is_long = prepare(broker, &image, &request).await;
     let place_max = is_long.then_some(PLACE_MAX);
     let mut appending = Appending::new(broker, &image, &request, reply.version.number, client_id);
-    let mut turn = None;
+    let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+    let came = tokio::time::Instant::now();
+    let (mut turn, mut has_waited) = (None, false);
     loop {
         let mut go_on = || appending.go_on(turn.take(), place_max);
         let paused = if is_long { broker.long_work.run(go_on).await } else { go_on() };
@@ -60,7 +62,10 @@ pub async fn admit(
             ControlFlow::Continue(()) => break,
             ControlFlow::Break(Pause::Turn) => turn = Some(broker.decompression.turn().await),
             ControlFlow::Break(Pause::Partition(partition, lack)) => {
-                partition.wait_for(lack, &mut appending.waited).await;
+                has_waited = true;
+                // Without an answer there is nothing to be late with.
+                let deadline = (acks != 0).then(|| came + timeout);
+                partition.wait_for(lack, &mut appending.waited, deadline).await;
             }
             ControlFlow::Break(Pause::Others) => {}
         }
@@ -75,7 +80,7 @@ pub async fn admit(
         }
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
-    let deadline = tokio::time::Instant::now() + Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+    let deadline = if has_waited { came } else { tokio::time::Instant::now() } + timeout;
     // Nothing of the request's frame is held for those.
     let is_parked = pending.iter().any(|pending| matches!(pending.awaits, Awaits::Answer(_)));
     if is_parked {

@@ -120,13 +120,24 @@ impl AnyPartition {
         }
     }
 
-    /// Waits for what a batch lacks.
-    pub async fn wait_for(&self, lack: Lack, waited: &mut Waited) {
-        if let AnyPartition::Diskless(partition) = self {
+    /// Waits for what a batch lacks, not longer than until then.
+    pub async fn wait_for(&self, lack: Lack, waited: &mut Waited, deadline: Option<tokio::time::Instant>) {
+        let AnyPartition::Diskless(partition) = self else { return };
+        let came = async {
             match lack {
                 Lack::Known => waited.known = Some(partition.look().await),
                 Lack::Room(size) => waited.room = partition.room(size).await,
             }
+        };
+        let in_time = match deadline {
+            Some(deadline) => timeout_at(deadline, came).await.is_ok(),
+            None => {
+                came.await;
+                true
+            }
+        };
+        if !in_time {
+            waited.known = Some(Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
         }
     }
 }
