@@ -324,8 +324,8 @@ impl ReaderShared {
             bytes += u64::from(run.bytes());
             is_wanted
         });
-        // Nothing there: it was deleted meanwhile, which who reads on finds out.
-        let Some(window) = Window::new(offset, runs.clone()) else { return Ok(()) };
+        // Nothing there: it was deleted meanwhile, which this broker may hear later. Who reads on finds out, but must not ask without a pause.
+        let Some(window) = Window::new(offset, runs.clone()) else { return Err(ReadError::Storage) };
         self.windows.lock().insert(number, window);
         let mut fetches = JoinSet::new();
         for run in runs {
