@@ -55,6 +55,9 @@ pub fn acknowledged(world: &World) -> usize {
 
 /// In a process that begins with nothing in memory, when there are no misfortunes any more.
 pub async fn check(world: &Arc<World>) {
+    while world.untroubled_since().is_none() {
+        sleep(ms(1_000)).await;
+    }
     let life = Life::start(world, 99);
     let topic = world.topic.lock().current;
     if let Some(topic) = topic {

@@ -22,6 +22,9 @@ pub const WRITTEN: usize = 16;
 /// Within what time after the last misfortune records are read.
 const READ_WITHIN: Duration = Duration::from_secs(15);
 
+/// How often it is looked at one moment.
+const ROUNDS_MAX: usize = 5_000;
+
 /// Reads a partition of the topic from its beginning, and from that of the next one of its name, for ever.
 pub async fn consume(life: Arc<Life>, partition: i32, max_bytes: u32) {
     loop {
@@ -41,7 +44,13 @@ pub async fn read_on(world: &World, partition: &DisklessPartition, id: Uuid, max
     // A whole batch may begin before the log start.
     let (mut offset, mut end) = (begin, 0);
     let (mut since, mut began) = (std::time::Instant::now(), world.now());
+    let mut rounds = (world.now(), 0);
     while world.found_wrong().is_none() {
+        rounds = if rounds.0 == world.now() { (rounds.0, rounds.1 + 1) } else { (world.now(), 0) };
+        if rounds.1 > ROUNDS_MAX {
+            world.wrong(|| format!("who reads {index} from {offset} goes round in a circle"));
+            break;
+        }
         let waiter = Arc::new(Notify::new());
         let _registration = partition.known.register(&waiter);
         match partition.try_read(offset, max_bytes, true, since) {
