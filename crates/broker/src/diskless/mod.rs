@@ -17,7 +17,8 @@ pub mod line;
 pub mod objects;
 pub mod partition;
 pub mod reader;
-
+#[cfg(test)]
+mod schedules;
 pub mod upload;
 mod windows;
 pub mod writer;
@@ -110,6 +111,19 @@ impl Diskless {
         let finder = RunFinder::open(data_dir).map_err(|error| failed(&error))?;
         let (index, thread) =
             IndexOwner::start(Index::new(store, config.batches_to_retain)).map_err(|error| failed(&error))?;
+        let diskless = Diskless::with_index(objects, config, (index, finder), retention, metrics);
+        *diskless.thread.lock() = Some(thread);
+        Ok(diskless)
+    }
+
+    /// The same with an index of which somebody has charge.
+    fn with_index(
+        objects: Objects,
+        config: &DisklessConfig,
+        (index, finder): (IndexOwner, RunFinder),
+        retention: Duration,
+        metrics: Metrics,
+    ) -> Diskless {
         // Half for what was uploaded here, half for what was fetched.
         let uploaded_bytes = config.cache_bytes / 2;
         // Who reads gets what was fetched from there, so that there is room for what is fetched ahead of a reader, whatever is set.
@@ -134,7 +148,7 @@ impl Diskless {
         let topics = Arc::<DisklessTopics>::default();
         housekeeping::start(&topics, objects, index.clone(), retention);
         let services = Services { writer, reader, index, succession: Arc::default() };
-        Ok(Diskless { topics, services, counts, thread: Mutex::new(Some(thread)) })
+        Diskless { topics, services, counts, thread: Mutex::default() }
     }
 
     /// From now on the topic has this many partitions, with these settings. Waits for nobody; the index is told in the background.

@@ -1,8 +1,9 @@
 //! A diskless partition as requests see it: what is known of it, and what writes and reads it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::commit::admission::Known;
 use fullbore_rules::sequence::ProducerState;
 use fullbore_wire::Records;
@@ -11,11 +12,15 @@ use super::index::IndexOwner;
 use super::known::KnownPartition;
 use super::reader::{Found, Reader};
 use super::writer::{Admitted, Room, Writer};
+use crate::control::CommitError;
 use crate::log::error::{AppendError, Read, ReadError, TimestampOffset};
 use crate::replica::reorder::Reordering;
 use crate::replica::succession::Succession;
 use crate::replica::ticket::Acks;
 use crate::validation::ValidBatch;
+
+/// Until it is asked again whether a log start was moved.
+const FIND_AGAIN: Duration = Duration::from_secs(1);
 
 /// One partition.
 pub struct DisklessPartition {
@@ -183,6 +188,13 @@ impl DisklessPartition {
             }
             Ok(None) => Err(ReadError::Gone),
             Err(error) => {
+                if let CommitError::Unknown(_) = error {
+                    tokio::spawn(find_log_start(
+                        Arc::clone(&self.known),
+                        self.services.index.clone(),
+                        (number, offset),
+                    ));
+                }
                 tracing::error!(
                     topic = self.known.topic(),
                     partition = self.known.index(),
@@ -203,6 +215,18 @@ impl DisklessPartition {
         {
             // Why not is told there; it is tried again with the next look.
             let _ = self.delete_records_before(kept).await;
+        }
+    }
+}
+
+/// The log start may have been moved: moves it once more until that is known, since what is before it is not in the index any more.
+async fn find_log_start(known: Arc<KnownPartition>, index: IndexOwner, (number, offset): (DisklessPartitionId, i64)) {
+    while !known.is_gone() {
+        tokio::time::sleep(FIND_AGAIN).await;
+        match index.move_log_start(number, offset).await {
+            Ok(Some(row)) => return known.moved(&row, Vec::new()),
+            Ok(None) => return,
+            Err(_) => {}
         }
     }
 }

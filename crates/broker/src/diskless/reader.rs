@@ -324,8 +324,8 @@ impl ReaderShared {
             bytes += u64::from(run.bytes());
             is_wanted
         });
-        // Nothing there: it was deleted meanwhile, which who reads on finds out.
-        let Some(window) = Window::new(offset, runs.clone()) else { return Ok(()) };
+        // Nothing there: it was deleted meanwhile, which this broker may hear later. Who reads on finds out, but must not ask without a pause.
+        let Some(window) = Window::new(offset, runs.clone()) else { return Err(ReadError::Storage) };
         self.windows.lock().insert(number, window);
         let mut fetches = JoinSet::new();
         for run in runs {
@@ -388,5 +388,59 @@ impl ReaderShared {
             tracing::error!(%error, left_out, "records cannot be found in the index of diskless topics");
         }
         ReadError::Storage
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::BytesMut;
+    use fullbore_rules::commit::ObjectBatch;
+    use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
+    use fullbore_wire::Uuid;
+    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp as Stamped};
+
+    use super::super::index::{CommitTime, Index, IndexStore, SqliteIndex, UploadedObject};
+    use super::super::objects::Objects;
+    use super::super::objects::double::StoreDouble;
+    use super::*;
+    use crate::config::{BrokerConfig, Properties};
+
+    #[tokio::test]
+    async fn what_the_index_has_and_the_broker_has_not_heard_of_is_not_read() {
+        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+        builder.append(7, None, Some(b"value"), &[]);
+        let bytes = builder.seal(Stamped::NONE).expect("sealed").0.freeze();
+        let size = bytes.len() as u32;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut store = SqliteIndex::open(folder.path()).expect("made");
+        let row = store.create(Uuid([1; 16]), 1).expect("made")[0];
+        let object = store.register(1, 0).expect("registered")[0];
+        let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
+        let batch = |position| ObjectBatch { partition: row.id, position, size, stamp, max_timestamp: 7 };
+        let uploaded = UploadedObject { id: object, batches: vec![batch(0), batch(size)] };
+        let time = CommitTime { now_ms: 0, fresh_from: 0 };
+        Index::new(store, 5).commit(&[uploaded], time).expect("committed");
+        let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
+        objects.put(object, vec![bytes.clone(), bytes]).await.expect("put");
+
+        let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 24)));
+        let fetcher = RangeFetcher::new(objects, Arc::clone(&cache), 1, Arc::default());
+        let reader = Reader::new(cache, fetcher, RunFinder::open(folder.path()).expect("opened"));
+        let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let topic = ("topic".into(), Uuid([1; 16]), 0);
+        let known = Arc::new(KnownPartition::new(topic, Arc::new(config.topic_defaults)));
+        known.settle(&PartitionRow { next_offset: 1, ..row });
+        let waiter = Arc::default();
+        let _registration = known.register(&waiter);
+        reader.ask(&known, 0);
+        let found = loop {
+            match reader.find(&known, 0..known.offsets().log_end, 1 << 20, true) {
+                Found::Records(Records::Memory(found)) => break found,
+                _ => waiter.notified().await,
+            }
+        };
+        assert_eq!(BatchView::first(&found).expect("a batch").size(), found.len(), "one batch");
     }
 }

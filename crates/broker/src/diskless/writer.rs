@@ -16,6 +16,7 @@ use fullbore_rules::commit::admission::{Admission, Known, TicketId};
 use fullbore_rules::commit::rotation::{Close, RotationSettings};
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState, Refusal};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp, Stops};
+use fullbore_wire::ErrorCode;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::time::Instant;
@@ -501,7 +502,8 @@ impl Waiting {
     fn join(&mut self) -> Result<PendingAnswer, AppendError> {
         self.answers.retain(|answer| !answer.is_closed());
         if self.answers.len() >= COPIES_MAX {
-            let _ = self.answers.remove(0).send(Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)));
+            // Not that it is out of order, for it may be the next one, and that is fatal to some clients.
+            let _ = self.answers.remove(0).send(Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
         }
         let (answer, answered) = oneshot::channel();
         self.answers.push(answer);

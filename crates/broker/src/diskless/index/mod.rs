@@ -13,6 +13,8 @@
 //!
 //! Invariant: what is kept of a partition is what a transaction that is known to be committed has left.
 
+#[cfg(test)]
+pub mod by_hand;
 mod finder;
 mod owner;
 mod packed;

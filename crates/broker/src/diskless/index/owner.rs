@@ -19,16 +19,16 @@ use crate::control::{CommitError, StoreError};
 use crate::system::now_ms;
 
 /// How long it waits before it tries again what has to be, and before it looks for what there is to tidy.
-const RETRY: Duration = Duration::from_secs(1);
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Partitions that wait to be made or deleted, as many as may be in use; past it, who wants another topic deleted waits.
 const CHANGES_MAX: usize = 200_000;
 /// Runs that are cleared at a time, so that nobody waits long.
-const RUNS_CLEARED: usize = 256;
+pub(super) const RUNS_CLEARED: usize = 256;
 
 /// Who is told of the partitions of a topic, in their order.
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
-enum Asked {
+pub(super) enum Asked {
     Commit(Vec<UploadedObject>, oneshot::Sender<Result<CommitAnswer, CommitError>>),
     Look(DisklessPartitionId, oneshot::Sender<Result<Option<PartitionState>, StoreError>>),
     Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
@@ -49,9 +49,12 @@ enum Asked {
 /// Asks the thread.
 #[derive(Clone)]
 pub struct IndexOwner {
-    asked: Sender<Asked>,
+    pub(super) asked: Sender<Asked>,
     /// Partitions that are to be made or deleted.
-    changes: Arc<watch::Sender<usize>>,
+    pub(super) changes: Arc<watch::Sender<usize>>,
+    /// Who carries it out without a thread is told.
+    #[cfg(test)]
+    pub(super) rung: Arc<tokio::sync::Notify>,
 }
 
 /// The thread. Once it is dropped, nobody is answered any more.
@@ -74,7 +77,20 @@ impl IndexOwner {
         let thread = thread::Builder::new()
             .name("diskless-index".into())
             .spawn(move || run(index, asks, &Progress { stopping: &until, changes: &made }))?;
-        Ok((IndexOwner { asked: asked.clone(), changes }, IndexThread { asked, stopping, thread: Some(thread) }))
+        let owner = IndexOwner {
+            asked: asked.clone(),
+            changes,
+            #[cfg(test)]
+            rung: Arc::default(),
+        };
+        Ok((owner, IndexThread { asked, stopping, thread: Some(thread) }))
+    }
+
+    /// Without the thread nobody is answered.
+    fn ask(&self, asked: Asked) {
+        let _ = self.asked.send(asked);
+        #[cfg(test)]
+        self.rung.notify_one();
     }
 
     /// As [`Index::commit`].
@@ -83,7 +99,7 @@ impl IndexOwner {
     /// The same.
     pub async fn commit(&self, objects: Vec<UploadedObject>) -> Result<CommitAnswer, CommitError> {
         let (answer, answered) = oneshot::channel();
-        let _ = self.asked.send(Asked::Commit(objects, answer));
+        self.ask(Asked::Commit(objects, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
@@ -93,7 +109,7 @@ impl IndexOwner {
     /// The same.
     pub async fn look(&self, partition: DisklessPartitionId) -> Result<Option<PartitionState>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let _ = self.asked.send(Asked::Look(partition, answer));
+        self.ask(Asked::Look(partition, answer));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -103,7 +119,7 @@ impl IndexOwner {
     /// The same.
     pub async fn register(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
         let (answer, answered) = oneshot::channel();
-        let _ = self.asked.send(Asked::Register(count, answer));
+        self.ask(Asked::Register(count, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
@@ -117,7 +133,7 @@ impl IndexOwner {
         offset: i64,
     ) -> Result<Option<PartitionRow>, CommitError> {
         let (answer, answered) = oneshot::channel();
-        let _ = self.asked.send(Asked::MoveLogStart(partition, offset, answer));
+        self.ask(Asked::MoveLogStart(partition, offset, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
@@ -127,24 +143,24 @@ impl IndexOwner {
     /// The same.
     pub async fn unused(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
         let (answer, answered) = oneshot::channel();
-        let _ = self.asked.send(Asked::Unused(count, answer));
+        self.ask(Asked::Unused(count, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
     /// Has a topic deleted, however long that takes. Waits for nobody.
     pub fn delete(&self, topic_id: Uuid) {
         self.changes.send_modify(|changes| *changes += 1);
-        let _ = self.asked.send(Asked::Delete(topic_id));
+        self.ask(Asked::Delete(topic_id));
     }
 
     /// As [`Index::retain_batches`]. Waits for nobody.
     pub fn retain_batches(&self, partitions: Vec<DisklessPartitionId>, window: usize) {
-        let _ = self.asked.send(Asked::RetainBatches(partitions, window));
+        self.ask(Asked::RetainBatches(partitions, window));
     }
 
     /// As [`Index::succeed`]. Waits for nobody.
     pub fn succeed(&self, partition: DisklessPartitionId, stops: Stops) {
-        let _ = self.asked.send(Asked::Succeed(partition, stops));
+        self.ask(Asked::Succeed(partition, stops));
     }
 
     /// Waits until not too many changes of topics wait for their turn.
@@ -155,7 +171,7 @@ impl IndexOwner {
     /// Has the partitions of a topic made as far as they are missing, however long that takes. Waits for nobody.
     pub fn create(&self, topic_id: Uuid, count: i32, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
-        let _ = self.asked.send(Asked::Create { topic_id, count, created });
+        self.ask(Asked::Create { topic_id, count, created });
     }
 }
 
@@ -170,9 +186,9 @@ impl Drop for IndexThread {
 }
 
 /// What the thread tells while it works, and is told.
-struct Progress<'a> {
-    stopping: &'a AtomicBool,
-    changes: &'a watch::Sender<usize>,
+pub(super) struct Progress<'a> {
+    pub stopping: &'a AtomicBool,
+    pub changes: &'a watch::Sender<usize>,
 }
 
 fn partitions(count: i32) -> usize {
@@ -187,7 +203,7 @@ fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Pro
         match asks.recv_timeout(wait) {
             _ if progress.stopping.load(Ordering::SeqCst) => return,
             Ok(asked) => {
-                carry_out(&mut index, asked, progress);
+                carry_out(&mut index, asked, now_ms(), progress);
                 is_tidy = false;
             }
             // What cannot be tidied now is tried again.
@@ -197,19 +213,19 @@ fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Pro
     }
 }
 
-fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, progress: &Progress<'_>) {
+pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_ms: i64, progress: &Progress<'_>) {
     // Who does not wait any more needs no answer.
     match asked {
         // The state of every producer is kept, so that one that is not known has not written.
         Asked::Commit(objects, answer) => {
-            drop(answer.send(index.commit(&objects, CommitTime { now_ms: now_ms(), fresh_from: 0 })));
+            drop(answer.send(index.commit(&objects, CommitTime { now_ms, fresh_from: 0 })));
         }
         Asked::Look(partition, answer) => drop(answer.send(index.look(partition))),
-        Asked::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms()))),
+        Asked::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
         Asked::MoveLogStart(partition, offset, answer) => {
             drop(answer.send(index.store.move_log_start(partition, offset)));
         }
-        Asked::Unused(count, answer) => drop(answer.send(index.store.unused(count, now_ms()))),
+        Asked::Unused(count, answer) => drop(answer.send(index.store.unused(count, now_ms))),
         Asked::Create { topic_id, count, created } => {
             if let Some(rows) = until_done(progress.stopping, || index.store.create(topic_id, count)) {
                 created(rows);

@@ -73,6 +73,21 @@ impl SqliteIndex {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 
+    /// As if producers of every partition had been forgotten for want of room.
+    #[cfg(test)]
+    pub fn have_forgotten(&self) {
+        self.connection.execute("UPDATE partitions SET has_forgotten = 1", []).expect("updated");
+    }
+
+    /// Each object with whether it was deleted from the store, and where its last run begins, if it has one.
+    #[cfg(test)]
+    pub fn objects(&self) -> Vec<(ObjectId, bool, Option<i64>)> {
+        let text = "SELECT id, state, (SELECT max(position) FROM runs WHERE object = id) FROM objects";
+        let mut find = self.connection.prepare(text).expect("prepared");
+        let row = |row: &Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)? == DELETED, row.get(2)?));
+        find.query_map([], row).expect("queried").collect::<rusqlite::Result<_>>().expect("read")
+    }
+
     fn in_transaction<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         self.run("BEGIN IMMEDIATE")?;
         let done = work(&self.connection).and_then(|done| self.run("COMMIT").map(|()| done));

@@ -1,0 +1,231 @@
+//! What is to be true of a schedule: as batches are answered, and once all is quiet.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fullbore_rules::commit::ObjectId;
+use fullbore_wire::Uuid;
+use fullbore_wire::batch::BatchView;
+use tokio::time::sleep;
+
+use super::consumer::{WRITTEN, read_on};
+use super::lane::{Known, Lane, LaneBatch};
+use super::world::{World, ms};
+use super::{CLUSTER, Life};
+use crate::diskless::DisklessPartition;
+use crate::diskless::index::SqliteIndex;
+
+/// The wall clock is set to past the grace of objects that were never committed, and to when objects are deleted once more.
+const HOUR_MS: i64 = 5_000_000;
+const DAY_MS: i64 = 90_000_000;
+
+impl Life {
+    /// A batch is about to be acknowledged at this offset: its row is there, and its object.
+    pub async fn check_is_there(&self, partition: &DisklessPartition, offset: i64, topic: Uuid) {
+        let Some(number) = partition.known.number() else { return };
+        let found = self.finder.runs_from(number, offset, 1).await.expect("found");
+        // What is deleted need not be there.
+        let may_be_gone =
+            self.world.topic.lock().current != Some(topic) || offset < partition.known.offsets().log_start;
+        let run = found.first().filter(|run| run.placed().any(|(_, base, _)| base == offset));
+        let Some(run) = run else {
+            if !may_be_gone {
+                self.world.wrong(|| format!("offset {offset} is acknowledged, and not committed: {found:?}"));
+            }
+            return;
+        };
+        let sizes: HashMap<_, _> = self.world.store.objects().await.into_iter().collect();
+        let size = sizes.get(&path_of(run.object)).copied().unwrap_or(0);
+        if size < u64::from(run.end_position()) && !may_be_gone {
+            self.world.wrong(|| format!("offset {offset} is acknowledged, and its object has {size} bytes"));
+        }
+    }
+}
+
+fn path_of(object: ObjectId) -> object_store::path::Path {
+    object_store::path::Path::from(format!("{CLUSTER}/{:02x}/{object:016x}", object.rem_euclid(256)))
+}
+
+/// How many batches were acknowledged.
+pub fn acknowledged(world: &World) -> usize {
+    let of = |lane: &Lane| lane.batches.iter().filter(|batch| batch.known != Known::GivenUp).count();
+    world.lanes.iter().map(|lane| of(&lane.lock())).sum()
+}
+
+/// In a process that begins with nothing in memory, when there are no misfortunes any more.
+pub async fn check(world: &Arc<World>) {
+    while world.untroubled_since().is_none() {
+        sleep(ms(1_000)).await;
+    }
+    let life = Life::start(world, 99);
+    let topic = world.topic.lock().current;
+    if let Some(topic) = topic {
+        for index in 0..world.setup.partitions {
+            let partition = life.diskless.find(&topic, index).expect("it was put");
+            partition.known.opened().await;
+            let begin = read_on(world, &partition, topic, 1 << 20, true).await;
+            check_log(world, (topic, index), (begin, partition.known.offsets().log_end));
+        }
+    }
+    check_rows(world).await;
+    // Whatever is on its way arrives before objects are cleaned, or after it.
+    if world.setup.seed.is_multiple_of(2) {
+        world.store.hurry().await;
+    }
+    sleep(ms(5_000)).await;
+    world.skew(HOUR_MS);
+    sleep(ms(65_000)).await;
+    check_orphans(world, true).await;
+    world.store.hurry().await;
+    world.skew(DAY_MS);
+    sleep(ms(65_000)).await;
+    check_orphans(world, false).await;
+    check_rows(world).await;
+}
+
+/// A batch of the log, by which of its lane's it is.
+struct Found<'a> {
+    lane: usize,
+    number: usize,
+    view: BatchView<'a>,
+}
+
+fn found(bytes: &[u8]) -> Option<Found<'_>> {
+    let view = BatchView::first(bytes).ok()?;
+    let first = fullbore_wire::batch::RecordIter::new(view.payload(), view.record_count()).next()?.ok()?;
+    let name = std::str::from_utf8(first.value?).ok()?;
+    let mut numbers = name.split(['.', ' ']).map(str::parse);
+    Some(Found { lane: numbers.next()?.ok()?, number: numbers.next()?.ok()?, view })
+}
+
+/// What a partition has, from the log start to its end.
+fn check_log(world: &World, key: (Uuid, i32), (begin, end): (i64, i64)) {
+    let seen = world.seen.lock();
+    let nothing = BTreeMap::new();
+    let log = seen.get(&key).unwrap_or(&nothing);
+    let (mut next, mut there) = (None, HashSet::new());
+    let mut lanes: HashMap<usize, Vec<usize>> = HashMap::new();
+    let mut sequences: HashMap<i64, (i16, i32)> = HashMap::new();
+    for (&base, written) in log {
+        // What the broker writes anew is not looked at.
+        let bytes = whole(base, written);
+        let Some(Found { lane, number, view }) = found(&bytes) else {
+            return world.wrong(|| format!("at {base} of {} is nobody's batch", key.1));
+        };
+        if next.is_some_and(|next| next != base) {
+            // What was deleted before it was read is not known.
+            sequences.clear();
+        }
+        if base > begin && next.is_some_and(|next| next != base) {
+            world.wrong(|| format!("at {base} of {} there is a gap, or an overlap: {next:?}", key.1));
+        }
+        next = Some(super::consumer::end_of(&view));
+        let of = world.lanes[lane].lock();
+        let batch = &of.batches[number];
+        if batch.bytes[WRITTEN..] != written[..] || of.partition != key.1 {
+            world.wrong(|| format!("at {base} of {} batch {lane}.{number} is another than was sent", key.1));
+        }
+        if !there.insert((lane, number)) {
+            world.wrong(|| format!("batch {lane}.{number} is there again at {base} of {}", key.1));
+        }
+        if batch.known == Known::GivenUp && !batch.may_be_written {
+            world.wrong(|| format!("batch {lane}.{number} is at {base}, and was refused"));
+        }
+        lanes.entry(lane).or_default().push(number);
+        check_sequence(world, &mut sequences, base, &view);
+    }
+    if begin < end && next.is_some_and(|next| next != end) || (next.is_none() && begin != end) {
+        world.wrong(|| format!("what is read of {} ends at {next:?}, not at {end}", key.1));
+    }
+    for (lane, numbers) in lanes {
+        if !numbers.is_sorted() {
+            world.wrong(|| format!("the batches of {lane} are out of order: {numbers:?}"));
+        }
+    }
+    for lane in &world.lanes {
+        let lane = lane.lock();
+        for (number, batch) in lane.batches.iter().enumerate().filter(|_| lane.partition == key.1) {
+            check_acknowledged(world, (lane.index, number, batch), key.0, begin, log);
+        }
+    }
+}
+
+fn whole(base: i64, written: &Bytes) -> Vec<u8> {
+    let mut bytes = base.to_be_bytes().to_vec();
+    bytes.extend((written.len() as i32 + 4).to_be_bytes());
+    bytes.extend(0_i32.to_be_bytes());
+    bytes.extend(written);
+    bytes
+}
+
+/// Within an epoch each batch follows the one before it.
+fn check_sequence(world: &World, sequences: &mut HashMap<i64, (i16, i32)>, base: i64, view: &BatchView<'_>) {
+    let (id, epoch, sequence) = (view.producer_id(), view.producer_epoch(), view.base_sequence());
+    if id == -1 {
+        return;
+    }
+    let next = sequence + view.record_count();
+    if let Some((of_epoch, expected)) = sequences.insert(id, (epoch, next))
+        && (epoch < of_epoch || epoch == of_epoch && sequence != expected || epoch > of_epoch && sequence != 0)
+    {
+        world.wrong(|| format!("at {base}: epoch {epoch}, sequence {sequence} of {id} after {of_epoch}, {expected}"));
+    }
+}
+
+fn check_acknowledged(
+    world: &World,
+    (lane, number, batch): (usize, usize, &LaneBatch),
+    topic: Uuid,
+    begin: i64,
+    log: &BTreeMap<i64, Bytes>,
+) {
+    let Known::Acknowledged { topic: of, offset } = batch.known else {
+        if batch.known == Known::Open {
+            world.wrong(|| format!("batch {lane}.{number} has no outcome"));
+        }
+        return;
+    };
+    if of != topic || offset != -1 && offset + i64::from(batch.record_count) <= begin {
+        return;
+    }
+    let is_it = |bytes: &Bytes| bytes[..] == batch.bytes[WRITTEN..];
+    let is_there = match offset {
+        // What was deleted may have been it.
+        -1 => begin > 0 || log.values().any(is_it),
+        offset => log.get(&offset).is_some_and(is_it),
+    };
+    if !is_there {
+        world.wrong(|| format!("batch {lane}.{number} is acknowledged at {offset}, and is not there"));
+    }
+}
+
+/// By object, whether it was deleted from the store, and where its last row says that its bytes are.
+fn objects(world: &World) -> HashMap<ObjectId, (bool, Option<i64>)> {
+    let index = SqliteIndex::open(&world.folder).expect("opened");
+    index.objects().into_iter().map(|(id, is_deleted, position)| (id, (is_deleted, position))).collect()
+}
+
+/// Every row has its object.
+async fn check_rows(world: &World) {
+    let there: HashMap<_, _> = world.store.objects().await.into_iter().collect();
+    for (id, (_, position)) in objects(world) {
+        let Some(position) = position else { continue };
+        if there.get(&path_of(id)).is_none_or(|size| *size <= position as u64) {
+            world.wrong(|| format!("object {id} has rows, and is not there"));
+        }
+    }
+}
+
+/// Every object has a row, or is to be deleted once more.
+async fn check_orphans(world: &World, may_be_late: bool) {
+    let rows = objects(world);
+    let rows: HashMap<_, _> = rows.into_iter().map(|(id, of)| (path_of(id), of)).collect();
+    for (path, size) in world.store.objects().await {
+        let of = rows.get(&path).copied();
+        let is_used = of.is_some_and(|(is_deleted, position)| position.is_some() || may_be_late && is_deleted);
+        if !is_used {
+            world.wrong(|| format!("object {path} of {size} bytes is an orphan: {of:?}"));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Clients that consume: what was read once is there for ever, and nothing is skipped.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fullbore_wire::batch::{BatchView, batches};
+use fullbore_wire::{Records, Uuid};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::Life;
+use super::world::{World, ms};
+use crate::diskless::DisklessPartition;
+use crate::log::error::{Read, ReadError};
+
+/// By topic and partition, what was read: by first offset, the batch.
+pub type Seen = HashMap<(Uuid, i32), BTreeMap<i64, Bytes>>;
+/// The part of a batch that its producer has written.
+pub const WRITTEN: usize = 16;
+/// Within what time after the last misfortune records are read.
+const READ_WITHIN: Duration = Duration::from_secs(15);
+
+/// How often it is looked at one moment.
+const ROUNDS_MAX: usize = 5_000;
+
+/// Reads a partition of the topic from its beginning, and from that of the next one of its name, for ever.
+pub async fn consume(life: Arc<Life>, partition: i32, max_bytes: u32) {
+    loop {
+        let found = life.world.topic.lock().current.and_then(|id| Some((id, life.diskless.find(&id, partition)?)));
+        if let Some((id, partition)) = found {
+            partition.known.opened().await;
+            read_on(&life.world, &partition, id, max_bytes, false).await;
+        }
+        sleep(ms(100)).await;
+    }
+}
+
+/// Reads until the partition is gone, or with `to_end` until its end; where it began.
+pub async fn read_on(world: &World, partition: &DisklessPartition, id: Uuid, max_bytes: u32, to_end: bool) -> i64 {
+    let index = partition.known.index();
+    let begin = partition.known.offsets().log_start;
+    // A whole batch may begin before the log start.
+    let (mut offset, mut end) = (begin, 0);
+    let (mut since, mut began) = (std::time::Instant::now(), world.now());
+    let mut rounds = (world.now(), 0);
+    while world.found_wrong().is_none() {
+        rounds = if rounds.0 == world.now() { (rounds.0, rounds.1 + 1) } else { (world.now(), 0) };
+        if rounds.1 > ROUNDS_MAX {
+            world.wrong(|| format!("who reads {index} from {offset} goes round in a circle"));
+            break;
+        }
+        let waiter = Arc::new(Notify::new());
+        let _registration = partition.known.register(&waiter);
+        match partition.try_read(offset, max_bytes, true, since) {
+            Ok(Some(read)) => {
+                if read.high_watermark < end {
+                    world.wrong(|| {
+                        format!("the high watermark of {index} goes back from {end} to {}", read.high_watermark)
+                    });
+                }
+                end = read.high_watermark;
+                let next = take(world, (id, index), offset, read);
+                if next == offset {
+                    if to_end {
+                        return begin;
+                    }
+                    let _ = timeout(ms(2_000), waiter.notified()).await;
+                }
+                offset = next;
+                (since, began) = (std::time::Instant::now(), world.now());
+            }
+            Ok(None) => {
+                let is_woken = timeout(ms(5_000), waiter.notified()).await.is_ok();
+                if !is_woken && world.untroubled_since().is_some_and(|at| world.now() > at.max(began) + READ_WITHIN) {
+                    world.wrong(|| format!("partition {index} is not read from {offset}"));
+                    return begin;
+                }
+            }
+            Err(ReadError::OffsetOutOfRange) => {
+                let offsets = partition.known.offsets();
+                if offset > offsets.log_end {
+                    world.wrong(|| format!("offset {offset} of {index} is past {offsets:?}"));
+                }
+                offset = offsets.log_start;
+            }
+            Err(ReadError::Gone) => return begin,
+            Err(error) => {
+                if world.untroubled_since().is_some_and(|at| world.now() > at + READ_WITHIN) {
+                    world.wrong(|| format!("partition {index} cannot be read from {offset}: {error:?}"));
+                    return begin;
+                }
+                sleep(ms(100)).await;
+                since = std::time::Instant::now();
+            }
+        }
+    }
+    begin
+}
+
+/// Takes what was read from this offset on; where to go on.
+fn take(world: &World, key: (Uuid, i32), offset: i64, read: Read) -> i64 {
+    let bytes = match read.records {
+        Records::Memory(bytes) => bytes,
+        Records::Pieces(pieces) => Bytes::from(pieces.concat()),
+        Records::File(_) => Bytes::new(),
+    };
+    let mut seen = world.seen.lock();
+    let seen = seen.entry(key).or_default();
+    let mut next = offset;
+    for batch in batches(&bytes) {
+        let Ok(batch) = batch else {
+            world.wrong(|| format!("what is read at {next} of {} is no batch", key.1));
+            return next;
+        };
+        let base = batch.base_offset();
+        let end = end_of(&batch);
+        // Whether they were deleted is not known in all cases.
+        let may_be_deleted = base <= world.deleted_to.lock().get(&key).copied().unwrap_or(0);
+        let is_next = if next == offset { base <= offset && offset < end } else { base == next } || may_be_deleted;
+        if !is_next || end > read.high_watermark {
+            world.wrong(|| format!("at {next} of {} {base}..{end} is read, up to {}", key.1, read.high_watermark));
+        }
+        let written = Bytes::copy_from_slice(&batch.bytes()[WRITTEN..]);
+        if let Some(before) = seen.insert(base, written.clone())
+            && before != written
+        {
+            world.wrong(|| format!("offset {base} of {} was another batch before", key.1));
+        }
+        next = end;
+    }
+    next
+}
+
+/// The offset after the last of a batch.
+pub fn end_of(batch: &BatchView<'_>) -> i64 {
+    batch.base_offset() + i64::from(batch.last_offset_delta()) + 1
+}

@@ -1,0 +1,237 @@
+//! An index that has bad luck, and what carries out what it is asked for.
+
+use std::sync::Arc;
+
+use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
+use fullbore_tests::Random;
+use fullbore_wire::Uuid;
+use parking_lot::Mutex;
+
+use super::Fault;
+use super::world::{World, ms, random};
+use crate::control::{CommitError, StoreError};
+use crate::diskless::index::by_hand::{CommitAnswerer, IndexByHand, Turn};
+use crate::diskless::index::{
+    CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, SqliteIndex, UploadedObject,
+};
+
+/// What becomes of the next transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Luck {
+    #[default]
+    Good,
+    /// It does not begin.
+    Away,
+    /// It is not made.
+    Refused,
+    /// It is not made, and nobody knows.
+    UnknownNotMade,
+    /// It is made, and nobody knows.
+    UnknownMade,
+}
+
+/// What the driver has in mind for the store.
+#[derive(Default)]
+struct Plan {
+    luck: Luck,
+    /// A commit is not made, but kept here, and said to be made.
+    postpones: bool,
+    postponed: Option<CommitWrite>,
+}
+
+/// SQLite, as planned.
+pub struct TroubledIndex {
+    inner: SqliteIndex,
+    plan: Arc<Mutex<Plan>>,
+    /// Whether producers were forgotten for want of room, of every partition.
+    forgets: bool,
+}
+
+/// Carries out what the index is asked for.
+pub struct Driver {
+    world: Arc<World>,
+    index: IndexByHand<TroubledIndex>,
+    plan: Arc<Mutex<Plan>>,
+    by: Random,
+}
+
+impl TroubledIndex {
+    fn luck(&self) -> Luck {
+        std::mem::take(&mut self.plan.lock().luck)
+    }
+
+    fn change<T>(&mut self, change: impl FnOnce(&mut SqliteIndex) -> Result<T, CommitError>) -> Result<T, CommitError> {
+        match self.luck() {
+            Luck::Good => change(&mut self.inner),
+            Luck::Away | Luck::Refused => Err(CommitError::Refused(away())),
+            Luck::UnknownNotMade => Err(unknown()),
+            Luck::UnknownMade => change(&mut self.inner).and_then(|_| Err(unknown())),
+        }
+    }
+}
+
+fn away() -> StoreError {
+    StoreError::Away("the index is away".into())
+}
+
+fn unknown() -> CommitError {
+    CommitError::Unknown("the answer is lost".into())
+}
+
+impl IndexStore for TroubledIndex {
+    fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
+        if self.plan.lock().luck == Luck::Away {
+            self.luck();
+            return Err(away());
+        }
+        self.inner.begin(question)
+    }
+
+    fn commit(&mut self, write: &CommitWrite) -> Result<(), CommitError> {
+        if self.plan.lock().postpones {
+            self.inner.abandon();
+            self.plan.lock().postponed = Some(write.clone());
+            return Ok(());
+        }
+        match self.luck() {
+            Luck::Good => self.inner.commit(write),
+            Luck::UnknownMade => self.inner.commit(write).and_then(|()| Err(unknown())),
+            luck => {
+                self.inner.abandon();
+                Err(if luck == Luck::Refused { CommitError::Refused(away()) } else { unknown() })
+            }
+        }
+    }
+
+    fn abandon(&mut self) {
+        self.luck();
+        self.inner.abandon();
+    }
+
+    fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+        self.change(|inner| inner.register(count, now_ms))
+    }
+
+    fn create(&mut self, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
+        self.luck();
+        let mut rows = self.inner.create(topic_id, count)?;
+        if self.forgets {
+            self.inner.have_forgotten();
+            rows.iter_mut().for_each(|row| row.has_forgotten = true);
+        }
+        Ok(rows)
+    }
+
+    fn delete(&mut self, topic_id: Uuid) -> Result<(), CommitError> {
+        self.luck();
+        self.inner.delete(topic_id)
+    }
+
+    fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
+        self.change(|inner| inner.move_log_start(id, offset))
+    }
+
+    fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError> {
+        self.change(|inner| inner.clear(runs_max, now_ms))
+    }
+
+    fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
+        self.change(|inner| inner.trim_producers(id, rows_left))
+    }
+
+    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+        self.change(|inner| inner.unused(count, now_ms))
+    }
+}
+
+impl Driver {
+    /// The index of a folder, with whom it is to be asked by.
+    pub fn open(world: &Arc<World>, life: u64) -> (crate::diskless::index::IndexOwner, Driver) {
+        let plan = Arc::<Mutex<Plan>>::default();
+        let inner = SqliteIndex::open(&world.folder).expect("opened");
+        let store = TroubledIndex { inner, plan: Arc::clone(&plan), forgets: world.setup.has_forgotten };
+        let index = crate::diskless::index::Index::new(store, world.setup.window);
+        let (owner, index) = IndexByHand::new(index);
+        let by = random(world.setup.seed, 100 + life);
+        (owner, Driver { world: Arc::clone(world), index, plan, by })
+    }
+
+    /// Until the process ends.
+    pub async fn run(mut self) {
+        loop {
+            match self.index.turn().await {
+                Turn::Commit(objects, answer) => self.commit(objects, answer).await,
+                Turn::Other(other) => {
+                    self.take_time().await;
+                    self.index.carry_out(other, self.world.wall_ms());
+                }
+                Turn::Idle => {
+                    self.plan_luck();
+                    self.index.tidy(self.world.wall_ms());
+                }
+            }
+        }
+    }
+
+    fn plan_luck(&mut self) {
+        let bad = [Luck::Away, Luck::Refused, Luck::UnknownNotMade, Luck::UnknownMade];
+        let luck = match self.world.strikes(&mut self.by, self.world.setup.index_trouble) {
+            true => bad[self.by.below(bad.len())],
+            false if self.world.out_until(true).is_some() => Luck::Away,
+            false => Luck::Good,
+        };
+        if luck != Luck::Good {
+            self.world.trouble();
+        }
+        self.plan.lock().luck = luck;
+    }
+
+    /// What comes before the transaction; sometimes seconds.
+    async fn take_time(&mut self) {
+        let is_slow = self.world.strikes(&mut self.by, self.world.setup.index_trouble * 2);
+        let _trouble = is_slow.then(|| self.world.lasting_trouble());
+        let takes = self.by.below(if is_slow { 3_000 } else { 6 });
+        tokio::time::sleep(ms(takes)).await;
+        self.plan_luck();
+    }
+
+    async fn commit(&mut self, mut objects: Vec<UploadedObject>, answer: CommitAnswerer) {
+        self.take_time().await;
+        let fault = self.world.setup.fault;
+        let is_reversed = fault == Some(Fault::CommitsOutOfOrder);
+        if is_reversed {
+            objects.reverse();
+        }
+        self.plan.lock().postpones = fault == Some(Fault::AnswersBeforeCommit);
+        let luck = self.plan.lock().luck;
+        let mut committed = self.index.commit(&objects, self.world.wall_ms());
+        if let Ok(committed) = &mut committed
+            && is_reversed
+        {
+            committed.verdicts.reverse();
+        }
+        let ids: Vec<_> = objects.iter().map(|object| object.id).collect();
+        self.world.tell(|| format!("commit of {ids:?} {luck:?}: {:?}", committed.as_ref().map(|of| &of.verdicts)));
+        let postponed = self.plan.lock().postponed.take();
+        let after = ms(self.by.below(6));
+        if let Some(write) = postponed {
+            let _ = answer.send(committed);
+            tokio::time::sleep(after).await;
+            self.commit_at_last(&write);
+            return;
+        }
+        // A process that ends now leaves what nobody knows of.
+        tokio::time::sleep(after).await;
+        let _ = answer.send(committed);
+    }
+
+    fn commit_at_last(&mut self, write: &CommitWrite) {
+        let nothing = CommitQuestion { partitions: Vec::new(), objects: Vec::new() };
+        self.plan.lock().postpones = false;
+        self.index.with_store(|store| {
+            if store.inner.begin(&nothing).is_ok() {
+                let _ = store.inner.commit(write);
+            }
+        });
+    }
+}

@@ -1,0 +1,344 @@
+//! What a client's producer does for one partition: what it sends, what it sends again, and what it believes.
+//!
+//! As Kafka's: batches go out in the order of their sequences, within a window from the oldest that is not resolved; what failed is sent again before what is
+//! behind it, under its own sequence; a new epoch begins once nothing is in flight, and what may be written is not given another sequence.
+//!
+//! Not here: connections and time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use fullbore_rules::sequence::{NO_PRODUCER_ID, SequenceRefusal};
+use fullbore_tests::Random;
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use fullbore_wire::{ErrorCode, Uuid};
+use parking_lot::Mutex;
+
+use super::world::{Setup, World, ms, random};
+use crate::log::error::AppendError;
+
+/// Connections of a lane that stripes.
+const STRIPES: usize = 3;
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    Appended(i64),
+    Refused(AppendError),
+    /// The connection is gone.
+    Nothing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It is to be sent, or was.
+    Open,
+    /// At this offset; -1 if that is not known.
+    Acknowledged {
+        topic: Uuid,
+        offset: i64,
+    },
+    GivenUp,
+}
+
+/// A batch of a client.
+#[derive(Debug)]
+pub struct LaneBatch {
+    pub known: Known,
+    /// Whether one of its requests has an outcome that nobody knows.
+    pub may_be_written: bool,
+    pub bytes: Bytes,
+    pub epoch: i16,
+    base_sequence: i32,
+    pub record_count: i32,
+    in_flight: Vec<u64>,
+    not_before: Duration,
+}
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    batch: usize,
+    /// Whether everything before it was resolved when it was sent.
+    was_first: bool,
+}
+
+/// What to do next.
+pub enum Step {
+    Send(Sent),
+    /// Nothing before then, or before an answer.
+    Wait(Option<Duration>),
+    Done,
+}
+
+/// What is sent.
+pub struct Sent {
+    pub attempt: u64,
+    pub topic: Uuid,
+    pub bytes: Bytes,
+    pub may_reorder: bool,
+    pub connection: usize,
+}
+
+/// A producer's batches for one partition.
+pub struct Lane {
+    pub index: usize,
+    pub partition: i32,
+    pub producer_id: i64,
+    stripes: usize,
+    window: usize,
+    total: usize,
+    epoch: i16,
+    next_sequence: i32,
+    pub batches: Vec<LaneBatch>,
+    attempts: BTreeMap<u64, Attempt>,
+    next_attempt: u64,
+    topic: Option<Uuid>,
+    /// The topic when the epoch began.
+    topic_of_epoch: Option<Uuid>,
+    /// Whether something was acknowledged of this epoch in this topic.
+    is_known: bool,
+    wants_epoch: bool,
+    next_at: Duration,
+    pub by: Random,
+}
+
+impl Lane {
+    /// Those of a schedule.
+    pub fn all(setup: &Setup) -> Vec<Arc<Mutex<Lane>>> {
+        let mut by = random(setup.seed, 4);
+        let count = by.between(2, 6);
+        let lane = |index: usize| {
+            let mut by = random(setup.seed, 1000 + index as u64);
+            let is_idempotent = by.below(8) > 0;
+            Lane {
+                index,
+                partition: by.below(setup.partitions as usize) as i32,
+                // Two lanes of one producer may be at one partition each, but not at the same.
+                producer_id: if is_idempotent { 100 + index as i64 } else { NO_PRODUCER_ID },
+                stripes: if is_idempotent && by.below(3) == 0 { STRIPES } else { 1 },
+                window: by.between(2, setup.window + 1),
+                total: setup.batches,
+                epoch: 0,
+                next_sequence: 0,
+                batches: Vec::new(),
+                attempts: BTreeMap::new(),
+                next_attempt: 0,
+                topic: None,
+                topic_of_epoch: None,
+                is_known: false,
+                wants_epoch: false,
+                next_at: ms(by.below(2_000)),
+                by,
+            }
+        };
+        (0..count).map(|index| Arc::new(Mutex::new(lane(index)))).collect()
+    }
+
+    pub fn is_idempotent(&self) -> bool {
+        self.producer_id != NO_PRODUCER_ID
+    }
+
+    /// What has no outcome, for who looks for the reason.
+    pub fn open(&self) -> String {
+        let open = self.batches.iter().enumerate().filter(|(_, batch)| batch.known == Known::Open);
+        let of = |(at, batch): (usize, &LaneBatch)| format!("{}.{at} in flight {:?}", self.index, batch.in_flight);
+        format!("{:?} of {}", open.map(of).collect::<Vec<_>>(), self.total)
+    }
+
+    pub fn stripes(&self) -> usize {
+        self.stripes
+    }
+
+    /// What to do now.
+    pub fn step(&mut self, world: &World) -> Step {
+        let now = world.now();
+        if self.wants_epoch {
+            if !self.attempts.is_empty() {
+                return Step::Wait(None);
+            }
+            self.begin_epoch();
+        }
+        let Some(current) = world.topic.lock().current else { return Step::Wait(Some(now + ms(50))) };
+        if self.topic != Some(current) {
+            if !self.attempts.is_empty() {
+                return Step::Wait(None);
+            }
+            (self.topic, self.is_known) = (Some(current), false);
+        }
+        let open = |batch: &LaneBatch| batch.known == Known::Open;
+        let queued = self.batches.iter().position(|batch| open(batch) && batch.in_flight.is_empty());
+        let first = self.batches.iter().position(open).unwrap_or(self.batches.len());
+        // Before it is known there, batches that overtake each other could not be told from those that have none before them.
+        let window = if self.stripes > 1 && !self.is_known { 1 } else { self.window };
+        let next = queued.unwrap_or(self.batches.len());
+        if queued.is_none() && next == self.total {
+            return if self.attempts.is_empty() { Step::Done } else { Step::Wait(None) };
+        }
+        if next - first >= window {
+            return Step::Wait(None);
+        }
+        let not_before = queued.map_or(self.next_at, |at| self.batches[at].not_before);
+        if not_before > now {
+            return Step::Wait(Some(not_before));
+        }
+        if queued.is_none() {
+            self.make(world);
+        }
+        Step::Send(self.send(next, next == first, current))
+    }
+
+    /// The next batch; the one after it comes in a moment, or later.
+    fn make(&mut self, world: &World) {
+        let spread = world.setup.calm_from.as_millis() as usize / self.total + 200;
+        let pause = if self.by.below(3) > 0 { self.by.below(8) } else { self.by.below(spread * 4) };
+        self.next_at = world.now() + ms(pause);
+        let record_count = self.by.between(1, 4) as i32;
+        let batch = LaneBatch {
+            known: Known::Open,
+            may_be_written: false,
+            bytes: Bytes::new(),
+            epoch: self.epoch,
+            base_sequence: self.next_sequence,
+            record_count,
+            in_flight: Vec::new(),
+            not_before: Duration::ZERO,
+        };
+        self.next_sequence += record_count;
+        self.batches.push(batch);
+        self.write(self.batches.len() - 1);
+    }
+
+    /// Writes the bytes of a batch, each of whose records says which it is.
+    fn write(&mut self, at: usize) {
+        let batch = &mut self.batches[at];
+        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+        for n in 0..batch.record_count {
+            let mut value = format!("{}.{at}.{n} ", self.index).into_bytes();
+            value.resize(20 + (at * 37 + n as usize * 11) % 80, b'-');
+            builder.append(1_700_000_000_000 + at as i64, None, Some(&value), &[]);
+        }
+        let stamp = match self.producer_id {
+            NO_PRODUCER_ID => Stamp::NONE,
+            producer_id => Stamp { producer_id, producer_epoch: batch.epoch, base_sequence: batch.base_sequence },
+        };
+        batch.bytes = builder.seal(stamp).expect("sealed").0.freeze();
+    }
+
+    fn send(&mut self, at: usize, was_first: bool, topic: Uuid) -> Sent {
+        let attempt = self.next_attempt;
+        self.next_attempt += 1;
+        self.topic_of_epoch.get_or_insert(topic);
+        self.attempts.insert(attempt, Attempt { batch: at, was_first });
+        let batch = &mut self.batches[at];
+        batch.in_flight.push(attempt);
+        let connection = self.by.below(self.stripes);
+        Sent { attempt, topic, bytes: batch.bytes.clone(), may_reorder: self.stripes > 1 && self.is_known, connection }
+    }
+
+    /// The same once more, over any connection.
+    pub fn copy(&mut self, of: &Sent) -> Option<Sent> {
+        let attempt = *self.attempts.get(&of.attempt)?;
+        // Not where that may be taken for another one.
+        (self.is_idempotent()).then(|| self.send(attempt.batch, attempt.was_first, of.topic))
+    }
+
+    /// What became of a request that was sent.
+    pub fn heard(&mut self, attempt: u64, heard: Heard, world: &World) {
+        let Some(Attempt { batch: at, was_first }) = self.attempts.remove(&attempt) else { return };
+        let lane = self.index;
+        let (topic, now) = (self.topic.expect("it was sent to one"), world.now());
+        let backoff = ms(self.by.below(100));
+        let gives_up = world.strikes(&mut self.by, world.setup.client_trouble * 4);
+        let is_first = !self.batches[..at].iter().any(|batch| batch.known == Known::Open);
+        let batch = &mut self.batches[at];
+        batch.in_flight.retain(|of| *of != attempt);
+        let name = || format!("batch {lane}.{at} (epoch {}, sequence {})", batch.epoch, batch.base_sequence);
+        world.tell(|| format!("{} heard {heard:?} of {attempt}", name()));
+        match heard {
+            Heard::Appended(offset) => {
+                match batch.known {
+                    Known::Acknowledged { offset: before, .. } if before != -1 && before != offset => {
+                        world.wrong(|| format!("{} is acknowledged at {before} and at {offset}", name()));
+                    }
+                    Known::Open => batch.known = Known::Acknowledged { topic, offset },
+                    _ => {}
+                }
+                self.is_known = true;
+                return;
+            }
+            Heard::Nothing | Heard::Refused(AppendError::Gone | AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)) => {
+                batch.may_be_written = true;
+            }
+            Heard::Refused(AppendError::Storage | AppendError::Deleted | AppendError::Role(_)) => {}
+            Heard::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
+                if !batch.may_be_written && batch.known == Known::Open && batch.in_flight.is_empty() {
+                    world.wrong(|| format!("{} is a duplicate, and was never written", name()));
+                }
+                batch.known = Known::Acknowledged { topic, offset: -1 };
+                return;
+            }
+            Heard::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
+                if was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty() {
+                    // What was written to a topic that is deleted may be forgotten with it.
+                    if self.topic_of_epoch == Some(topic) {
+                        world.wrong(|| format!("{} is next, and is out of order", name()));
+                    }
+                    self.wants_epoch = true;
+                }
+            }
+            Heard::Refused(why) => world.wrong(|| format!("{} is refused: {why:?}", name())),
+        }
+        let batch = &mut self.batches[at];
+        batch.not_before = now + backoff;
+        if batch.known == Known::Open && (gives_up || self.producer_id == NO_PRODUCER_ID) {
+            if !batch.in_flight.is_empty() {
+                batch.may_be_written = true;
+            }
+            batch.known = Known::GivenUp;
+            world.tell(|| format!("batch {lane}.{at} is given up"));
+            self.wants_epoch |= self.producer_id != NO_PRODUCER_ID;
+        }
+    }
+
+    /// A new epoch, once nothing is in flight.
+    fn begin_epoch(&mut self) {
+        (self.epoch, self.next_sequence) = (self.epoch + 1, 0);
+        (self.wants_epoch, self.topic_of_epoch, self.is_known) = (false, None, false);
+        for at in 0..self.batches.len() {
+            let batch = &mut self.batches[at];
+            if batch.known != Known::Open {
+                continue;
+            }
+            if batch.may_be_written {
+                batch.known = Known::GivenUp;
+                continue;
+            }
+            (batch.epoch, batch.base_sequence) = (self.epoch, self.next_sequence);
+            self.next_sequence += batch.record_count;
+            self.write(at);
+        }
+    }
+
+    /// The program ends, and another one goes on after it, under the next epoch.
+    pub fn die(&mut self) {
+        for batch in self.batches.iter_mut().filter(|batch| batch.known == Known::Open) {
+            batch.may_be_written |= !batch.in_flight.is_empty();
+            batch.in_flight.clear();
+            batch.known = Known::GivenUp;
+        }
+        self.attempts.clear();
+        if self.is_idempotent() {
+            self.begin_epoch();
+        }
+    }
+
+    /// All its connections are gone.
+    pub fn lose_all(&mut self, world: &World) {
+        for attempt in self.attempts.keys().copied().collect::<Vec<_>>() {
+            self.heard(attempt, Heard::Nothing, world);
+        }
+    }
+}

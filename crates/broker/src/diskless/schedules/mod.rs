@@ -1,0 +1,288 @@
+//! Schedules of the write path by seed, in virtual time: the product's own writer, line, uploads, index, reader and cleaner, between clients, a store
+//! and an index that have bad luck, in a process that ends anywhere and begins again.
+//!
+//! A seed decides everything, and a schedule runs on one thread, so that it is the same each time. `FULLBORE_SCHEDULES=20` runs twenty times as many;
+//! `FULLBORE_SEED=7` runs that one alone and tells what happens.
+//!
+//! Checked, in [`check`] where not said otherwise: what was acknowledged is at its offset, once, with its bytes, and its row and its object were there
+//! before the answer; per producer, partition and epoch sequences have no gap, nothing is there twice, and batches are in the order in which they were
+//! sent; what surely was not written is not there; offsets are dense; what was read once stays ([`consumer`]); no row is without its object, and after its grace no object without a
+//! row; every request is answered within ten seconds of the last misfortune ([`producer`]), and a batch that is next is not refused ([`lane`]).
+//!
+//! The checks themselves are tested: with each [`Fault`] they find schedules that break a promise.
+
+mod check;
+mod consumer;
+mod index;
+mod lane;
+mod producer;
+mod store;
+mod world;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fullbore_tests::Random;
+use fullbore_wire::Uuid;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::Diskless;
+use super::index::RunFinder;
+use super::objects::Objects;
+use crate::config::{BrokerConfig, Properties, TopicConfig};
+use crate::metrics::Metrics;
+use crate::replica::reorder::Reordering;
+use index::Driver;
+use world::{Setup, World, ms, random};
+
+/// What is broken on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Of the objects of a commit the last is committed first.
+    CommitsOutOfOrder,
+    /// A batch is answered, and then committed.
+    AnswersBeforeCommit,
+    /// What was admitted behind a failed batch is committed.
+    CommitsTheDead,
+}
+
+const TOPIC: &str = "topic";
+const CLUSTER: &str = "cluster";
+/// After that a schedule hangs.
+const LASTS_MAX: Duration = Duration::from_secs(400);
+
+/// One life of the process.
+pub struct Life {
+    world: Arc<World>,
+    diskless: Diskless,
+    finder: RunFinder,
+    reordering: Arc<Reordering>,
+    config: Arc<TopicConfig>,
+}
+
+impl Life {
+    /// Starts the process; to be called in its runtime.
+    fn start(world: &Arc<World>, life: u64) -> Arc<Life> {
+        let setup = &world.setup;
+        let (mut config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        config.reorder_wait_ms = 5_000;
+        config.diskless.object_bytes_max = setup.object_bytes_max;
+        config.diskless.commit_interval_ms = setup.commit_interval_ms;
+        config.diskless.puts_per_second_max = setup.puts_per_second;
+        config.diskless.upload_attempts_max = setup.attempts_max;
+        config.diskless.upload_slots = setup.slots;
+        config.diskless.memory_bytes = setup.memory_bytes;
+        config.diskless.cache_bytes = setup.cache_bytes;
+        config.topic_defaults.producer_state_batches_to_retain = setup.window;
+        let topic = Arc::new(config.topic_defaults.clone());
+        let (owner, driver) = Driver::open(world, life);
+        tokio::spawn(driver.run());
+        let finder = RunFinder::open(&world.folder).expect("opened");
+        let objects = Objects::over(world.store.clone(), CLUSTER);
+        let of_index = (owner, finder.clone());
+        let retention = Duration::from_secs(300);
+        let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
+        let reordering = Reordering::new(&config, Metrics::default());
+        let life = Arc::new(Life { world: Arc::clone(world), diskless, finder, reordering, config: topic });
+        let (current, deleted) = {
+            let topic = world.topic.lock();
+            (topic.current, topic.deleted.clone())
+        };
+        // What was decided is carried out again.
+        deleted.into_iter().for_each(|id| life.diskless.delete_topic(id));
+        if let Some(id) = current {
+            life.put_topic(id);
+        }
+        life
+    }
+
+    fn put_topic(&self, id: Uuid) {
+        self.diskless.put_topic((TOPIC, id), self.world.setup.partitions, &self.config);
+    }
+
+    /// Clients come, until all is produced.
+    async fn until_produced(self: &Arc<Self>) {
+        let world = &self.world;
+        for partition in 0..world.setup.partitions {
+            let max_bytes = [1, 300, 1 << 20][(world.setup.seed as usize + partition as usize) % 3];
+            tokio::spawn(consumer::consume(Arc::clone(self), partition, max_bytes));
+        }
+        tokio::spawn(administer(Arc::clone(self)));
+        let mut lanes = JoinSet::new();
+        for lane in &world.lanes {
+            lanes.spawn(producer::produce(Arc::clone(self), Arc::clone(lane)));
+        }
+        while let Some(ended) = lanes.join_next().await {
+            ended.expect("no panic");
+        }
+    }
+
+    /// Lets go of what it can, as a broker that is stopped.
+    async fn stop(&self, by: &mut Random) {
+        self.world.tell(|| "stops".into());
+        self.reordering.close();
+        self.diskless.dismiss_waiting();
+        sleep(ms(by.below(1_000))).await;
+        self.diskless.close();
+        sleep(ms(1)).await;
+    }
+}
+
+/// Deletes topics and records, makes topics, sets the clock.
+async fn administer(life: Arc<Life>) {
+    let world = &life.world;
+    let mut by = random(world.setup.seed, 6 + world.now().as_millis() as u64);
+    loop {
+        let now = world.now();
+        let deletion = world.setup.deletions.iter().find(|(at, _)| *at >= now);
+        let next = deletion.map_or(ms(3_600_000), |(at, _)| *at - now);
+        if sleep_less(next, ms(by.between(100, 8_000))).await {
+            if let Some(id) = world.delete_topic() {
+                world.tell(|| format!("topic {:?} is deleted", id.0[0]));
+                life.diskless.delete_topic(id);
+            }
+            sleep(deletion.map_or(Duration::ZERO, |(_, pause)| *pause) + ms(1)).await;
+        }
+        let current = world.topic.lock().current;
+        match current {
+            None => {
+                let id = world.make_topic();
+                world.tell(|| format!("topic {:?} is made", id.0[0]));
+                life.put_topic(id);
+            }
+            Some(id) if !world.is_calm() && by.below(4) == 0 => {
+                let partition = by.below(world.setup.partitions as usize) as i32;
+                let Some(partition) = life.diskless.find(&id, partition) else { continue };
+                let to = by.below(partition.known.offsets().log_end as usize + 1) as i64;
+                {
+                    let mut deleted_to = world.deleted_to.lock();
+                    let most = deleted_to.entry((id, partition.known.index())).or_default();
+                    *most = to.max(*most);
+                }
+                let moved = partition.delete_records_before(to).await;
+                world.tell(|| format!("records before {to} are deleted: {moved:?}"));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// Sleeps so long, or until less has passed: whether it was the first.
+async fn sleep_less(first: Duration, other: Duration) -> bool {
+    sleep(first.min(other)).await;
+    first <= other
+}
+
+/// In a runtime of its own, whose time passes at once. When it ends, everything ends where it is.
+fn in_runtime<T>(world: &World, body: impl Future<Output = T>) -> T {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("built");
+    let done = runtime.block_on(async {
+        world.begin_life();
+        let done = body.await;
+        world.end_life();
+        done
+    });
+    drop(runtime);
+    done
+}
+
+/// What a schedule has come to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outcome {
+    digest: u64,
+    acknowledged: usize,
+}
+
+/// Runs the schedule of a seed.
+fn run(seed: u64, fault: Option<Fault>, is_told: bool) -> Result<Outcome, String> {
+    let memory = std::path::Path::new("/dev/shm");
+    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder");
+    let world = World::new(Setup::new(seed, fault), folder.path().to_owned(), is_told);
+    super::line::KEEPS_THE_DEAD.set(fault == Some(Fault::CommitsTheDead));
+    world.tell(|| format!("{:?}", world.setup));
+    world.make_topic();
+    let ends = world.setup.ends.iter().map(|(at, is_stopped)| Some((*at, *is_stopped))).chain([None]);
+    for (life, end) in (0..).zip(ends) {
+        in_runtime(&world, live(&world, life, end));
+        if let Some(wrong) = world.found_wrong() {
+            return Err(wrong);
+        }
+    }
+    in_runtime(&world, check::check(&world));
+    let acknowledged = check::acknowledged(&world);
+    world.found_wrong().map_or(Ok(Outcome { digest: world.digest(), acknowledged }), Err)
+}
+
+async fn live(world: &Arc<World>, number: u64, end: Option<(Duration, bool)>) {
+    world.tell(|| format!("life {number} begins"));
+    let mut by = random(world.setup.seed, 50 + number);
+    if by.below(4) == 0 {
+        world.skew(by.below(1_200_000) as i64 - 600_000);
+    }
+    let life = Life::start(world, number);
+    let at = end.map_or(LASTS_MAX, |(at, _)| at);
+    let ended = timeout(at.saturating_sub(world.now()) + ms(1), life.until_produced()).await;
+    if ended.is_err() && end.is_none() {
+        let open: Vec<_> = world.lanes.iter().map(|lane| lane.lock().open()).collect();
+        world.wrong(|| format!("it hangs: {open:?}"));
+    }
+    if end.is_some_and(|(_, is_stopped)| is_stopped) {
+        life.stop(&mut by).await;
+    }
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// Schedules, of which two threads have every other.
+fn on_two_threads(seeds: u64, check: impl Fn(u64) + Sync) {
+    std::thread::scope(|scope| {
+        for half in 0..2 {
+            let check = &check;
+            scope.spawn(move || (half..seeds).step_by(2).for_each(check));
+        }
+    });
+}
+
+#[test]
+fn whatever_happens_what_was_acknowledged_is_there_once_and_in_order() {
+    if let Some(seed) = variable("FULLBORE_SEED") {
+        run(seed, None, true).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        return;
+    }
+    let (acknowledged, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let seeds = 200 * variable("FULLBORE_SCHEDULES").unwrap_or(1);
+    on_two_threads(seeds, |seed| match run(seed, None, false) {
+        Ok(outcome) => drop(acknowledged.fetch_add(outcome.acknowledged, Ordering::Relaxed)),
+        Err(why) => wrong.lock().push(format!("FULLBORE_SEED={seed}: {why}")),
+    });
+    let (acknowledged, mut wrong) = (acknowledged.into_inner(), wrong.into_inner());
+    println!("{acknowledged} batches in {seeds} schedules, {} wrong", wrong.len());
+    wrong.truncate(20);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(acknowledged as u64 > seeds * 20, "{acknowledged} is so little that nothing may have been tried");
+}
+
+#[test]
+fn a_seed_repeats_itself() {
+    for seed in 0..10 {
+        let first = run(seed, None, false);
+        assert_eq!(run(seed, None, false), first, "seed {seed}");
+    }
+}
+
+#[test]
+fn each_planted_fault_is_found() {
+    // One in hundreds of schedules has what the dead can be seen by: the first is near here.
+    let faults = [(Fault::CommitsOutOfOrder, 0), (Fault::AnswersBeforeCommit, 0), (Fault::CommitsTheDead, 520)];
+    for (fault, from) in faults {
+        let found = (from..from + 2_000).find_map(|seed| Some((seed, run(seed, Some(fault), false).err()?)));
+        println!("{fault:?}: {found:?}");
+        assert!(found.is_some(), "{fault:?} is not found");
+    }
+}

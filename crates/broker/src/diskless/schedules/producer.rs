@@ -1,0 +1,185 @@
+//! Clients that produce, with their connections: what is sent over one arrives in order, or is lost with everything behind it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_tests::Random;
+use fullbore_wire::ErrorCode;
+use parking_lot::Mutex;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Life;
+use super::lane::{Heard, Lane, Sent, Step};
+use super::world::{ms, random};
+use crate::diskless::DisklessPartition;
+use crate::log::error::AppendError;
+use crate::partitions::{AnyPartition, BatchAnswer, LaterAnswer, PartitionAppend, Waited};
+use crate::replica::ticket::{Acks, Appended};
+use crate::validation::ValidBatch;
+
+/// How long a request waits for a partition that is being made.
+const OPENED_WITHIN: Duration = Duration::from_secs(5);
+/// `request.timeout.ms`
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Tells the client, if only that the connection is gone.
+struct Reply {
+    attempt: u64,
+    to: UnboundedSender<(u64, Heard)>,
+    heard: Heard,
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        let _ = self.to.send((self.attempt, self.heard));
+    }
+}
+
+struct Request {
+    sent: Sent,
+    partition: i32,
+    at: Duration,
+    reply: Reply,
+}
+
+/// A client's lane, as long as the process lives; with everything resolved it ends.
+pub async fn produce(life: Arc<Life>, lane: Arc<Mutex<Lane>>) {
+    let world = &life.world;
+    let (to, mut from) = unbounded_channel();
+    let stripes = lane.lock().stripes();
+    let mut connections: Vec<Option<UnboundedSender<Request>>> = vec![None; stripes];
+    lane.lock().lose_all(world);
+    loop {
+        let step = lane.lock().step(world);
+        let until = match step {
+            Step::Done => return,
+            Step::Send(sent) => {
+                let trouble = world.setup.client_trouble;
+                let (is_twice, is_lost, dies) = {
+                    let by = &mut lane.lock().by;
+                    (world.strikes(by, trouble), world.strikes(by, trouble * 2), world.strikes(by, trouble * 10))
+                };
+                let copy = if is_twice { lane.lock().copy(&sent) } else { None };
+                for sent in [Some(sent), copy].into_iter().flatten() {
+                    send(&life, &lane, &mut connections, sent, &to);
+                }
+                // Without sequences, what comes over another connection may overtake it.
+                if (is_lost || dies) && lane.lock().is_idempotent() {
+                    // What was sent is on its way, and nobody hears of it.
+                    connections.iter_mut().for_each(|connection| *connection = None);
+                    if dies { lane.lock().die() } else { lane.lock().lose_all(world) }
+                }
+                continue;
+            }
+            Step::Wait(until) => until,
+        };
+        let wait = until.map_or(Duration::from_secs(3600), |until| until.saturating_sub(world.now()) + ms(1));
+        if let Ok(Some((attempt, heard))) = timeout(wait, from.recv()).await {
+            lane.lock().heard(attempt, heard, world);
+            if heard == Heard::Nothing {
+                connections
+                    .iter_mut()
+                    .filter(|of| of.as_ref().is_some_and(|of| of.is_closed()))
+                    .for_each(|of| *of = None);
+            }
+        }
+    }
+}
+
+fn send(
+    life: &Arc<Life>,
+    lane: &Mutex<Lane>,
+    connections: &mut [Option<UnboundedSender<Request>>],
+    sent: Sent,
+    to: &UnboundedSender<(u64, Heard)>,
+) {
+    let (partition, seed) = {
+        let mut lane = lane.lock();
+        (lane.partition, lane.by.next())
+    };
+    let connection = connections[sent.connection].get_or_insert_with(|| {
+        let (connection, requests) = unbounded_channel();
+        tokio::spawn(serve(Arc::clone(life), requests, format!("lane {}", lane.lock().index), random(seed, 5)));
+        connection
+    });
+    let reply = Reply { attempt: sent.attempt, to: to.clone(), heard: Heard::Nothing };
+    let request = Request { sent, partition, at: life.world.now(), reply };
+    // One that is closed has lost it.
+    let _ = connection.send(request);
+}
+
+/// What a request has come to at its admission.
+enum Answer {
+    Known(Result<Appended, AppendError>),
+    Later(LaterAnswer, Instant),
+}
+
+/// A connection at the broker: requests are taken in order, and answered in order.
+async fn serve(life: Arc<Life>, mut requests: UnboundedReceiver<Request>, client: String, mut by: Random) {
+    let (answers, to_answer) = unbounded_channel();
+    let answering = tokio::spawn(answer(Arc::clone(&life), to_answer));
+    let distance = by.below(20);
+    while let Some(request) = requests.recv().await {
+        sleep(ms(by.below(distance + 1))).await;
+        if life.world.strikes(&mut by, life.world.setup.client_trouble * 2) {
+            answering.abort();
+            return;
+        }
+        let partition = life.diskless.find(&request.sent.topic, request.partition);
+        let admitted = match &partition {
+            Some(partition) => admit(&life, partition, &request).await,
+            None => Answer::Known(Err(AppendError::Deleted)),
+        };
+        life.world.tell(|| match &admitted {
+            Answer::Known(answer) => format!("request {} of {client}: {answer:?}", request.sent.attempt),
+            Answer::Later(..) => format!("request {} of {client} is taken", request.sent.attempt),
+        });
+        let _ = answers.send((request, partition, admitted));
+    }
+    drop(answers);
+    let _ = answering.await;
+}
+
+async fn admit(life: &Life, partition: &Arc<DisklessPartition>, request: &Request) -> Answer {
+    let deadline = Instant::now() + TIMEOUT;
+    let _ = timeout(OPENED_WITHIN, partition.known.opened()).await;
+    if !partition.known.is_settled() {
+        return Answer::Known(Err(AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER)));
+    }
+    let any = AnyPartition::Diskless(Arc::clone(partition));
+    let batch = ValidBatch::unchecked(&request.sent.bytes);
+    let reorder = request.sent.may_reorder.then_some(Some(&life.reordering));
+    let mut waited = Waited::default();
+    loop {
+        let how = PartitionAppend { acks: Acks::All, now_ms: life.world.wall_ms(), reorder };
+        match any.append(&batch, how, &mut waited) {
+            Ok(BatchAnswer::Appended(appended)) => return Answer::Known(Ok(appended)),
+            Ok(BatchAnswer::Later(answer)) => return Answer::Later(answer, deadline),
+            Ok(BatchAnswer::Lacks(lack)) => any.wait_for(lack, &mut waited).await,
+            Err(error) => return Answer::Known(Err(error)),
+        }
+    }
+}
+
+type Admitted = (Request, Option<Arc<DisklessPartition>>, Answer);
+
+async fn answer(life: Arc<Life>, mut admitted: UnboundedReceiver<Admitted>) {
+    while let Some((mut request, partition, answer)) = admitted.recv().await {
+        let answer = match answer {
+            Answer::Known(answer) => answer,
+            Answer::Later(later, deadline) => later.wait(deadline).await,
+        };
+        if let (Ok(appended), Some(partition)) = (&answer, &partition) {
+            life.check_is_there(partition, appended.base_offset, request.sent.topic).await;
+        }
+        let world = &life.world;
+        if world.is_late(request.at) {
+            world.wrong(|| format!("a batch of {} ms is answered {answer:?}: late", request.at.as_millis()));
+        }
+        request.reply.heard = match answer {
+            Ok(appended) => Heard::Appended(appended.base_offset),
+            Err(error) => Heard::Refused(error),
+        };
+    }
+}

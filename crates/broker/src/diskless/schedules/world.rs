@@ -1,0 +1,302 @@
+//! What outlives a process: the clock, the store, the topic, what clients know, and what was found to be wrong.
+//!
+//! Each part takes its chances from a generator of its own, so that a schedule is the same each time.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_tests::Random;
+use fullbore_wire::Uuid;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::Fault;
+use super::consumer::Seen;
+use super::lane::Lane;
+
+/// The wall clock when a schedule begins, in ms.
+const WALL_MS: i64 = 1_700_000_000_000;
+/// Within what time after the last misfortune everything is answered.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+
+pub fn ms(ms: usize) -> Duration {
+    Duration::from_millis(ms as u64)
+}
+
+/// A generator of its own for each part.
+pub fn random(seed: u64, part: u64) -> Random {
+    Random::new(Random::new(seed ^ (part << 48)).next())
+}
+
+/// What a seed decides before anything happens.
+#[derive(Debug)]
+pub struct Setup {
+    pub seed: u64,
+    pub fault: Option<Fault>,
+    pub partitions: i32,
+    /// One request in so many meets with a misfortune; 0: none.
+    pub store_trouble: usize,
+    pub index_trouble: usize,
+    pub client_trouble: usize,
+    /// What a PUT takes at the least.
+    pub put_ms: usize,
+    /// Until when there are misfortunes.
+    pub calm_from: Duration,
+    /// When the process ends, and how.
+    pub ends: Vec<(Duration, bool)>,
+    /// When the store, or the index if it is set, is out, and until when.
+    pub outages: Vec<(Duration, Duration, bool)>,
+    /// When the topic is deleted, and made again.
+    pub deletions: Vec<(Duration, Duration)>,
+    /// Whether producers of the partitions were forgotten for want of room.
+    pub has_forgotten: bool,
+    pub window: usize,
+    pub commit_interval_ms: u64,
+    pub puts_per_second: u32,
+    pub slots: usize,
+    pub attempts_max: u32,
+    pub object_bytes_max: usize,
+    pub memory_bytes: usize,
+    pub cache_bytes: usize,
+    pub batches: usize,
+}
+
+impl Setup {
+    pub fn new(seed: u64, fault: Option<Fault>) -> Setup {
+        let mut by = random(seed, 1);
+        let trouble = |by: &mut Random| [0, 40, 12, 5][by.below(4)];
+        let calm_from = ms(by.between(5_000, 40_000));
+        let within = |by: &mut Random| ms(by.below(calm_from.as_millis() as usize));
+        let mut ends: Vec<_> = (0..by.below(3)).map(|_| (within(&mut by), by.below(4) == 0)).collect();
+        ends.sort();
+        let outages = (0..by.below(5).saturating_sub(2)).map(|_| {
+            let from = within(&mut by);
+            (from, from + ms(by.between(1_000, 31_000)), by.below(2) == 0)
+        });
+        let outages: Vec<_> = outages.collect();
+        let deletions = (0..by.below(6).saturating_sub(3)).map(|_| (within(&mut by), ms(by.below(3_000))));
+        let mut deletions: Vec<_> = deletions.collect();
+        deletions.sort();
+        let object_bytes_max = [400, 1500, 20_000][by.below(3)];
+        Setup {
+            seed,
+            fault,
+            partitions: by.between(1, 4) as i32,
+            store_trouble: trouble(&mut by),
+            index_trouble: trouble(&mut by),
+            client_trouble: trouble(&mut by),
+            put_ms: [1, 20, 150][by.below(3)],
+            calm_from,
+            ends,
+            outages,
+            deletions,
+            has_forgotten: by.below(3) == 0,
+            window: by.between(5, 12),
+            commit_interval_ms: [10, 50, 250][by.below(3)],
+            puts_per_second: [0, 4, 50][by.below(3)],
+            slots: by.between(1, 9),
+            attempts_max: by.between(1, 4) as u32,
+            object_bytes_max,
+            memory_bytes: object_bytes_max + [200, 2_000, 100_000][by.below(3)],
+            cache_bytes: [0, 600, 1 << 20][by.below(3)],
+            batches: by.between(6, 26),
+        }
+    }
+}
+
+/// The time of a schedule, which goes on from life to life.
+#[derive(Debug)]
+struct Clock {
+    /// When this life began.
+    base: Duration,
+    began: Option<Instant>,
+    /// By how much the wall clock was set.
+    skew_ms: i64,
+}
+
+/// Misfortunes, as far as what they delay is concerned.
+#[derive(Debug, Default)]
+struct Troubles {
+    under_way: usize,
+    last_end: Duration,
+}
+
+/// The topic: one name, and each time it is made another id.
+#[derive(Debug, Default)]
+pub struct TopicState {
+    /// The current one, if there is one.
+    pub current: Option<Uuid>,
+    pub deleted: Vec<Uuid>,
+    made: u8,
+}
+
+pub struct World {
+    pub setup: Setup,
+    pub folder: PathBuf,
+    clock: Mutex<Clock>,
+    troubles: Mutex<Troubles>,
+    pub topic: Mutex<TopicState>,
+    pub store: Arc<super::store::Troubled>,
+    pub lanes: Vec<Arc<Mutex<Lane>>>,
+    pub seen: Mutex<Seen>,
+    /// Before which offset records of a partition may be deleted, as far as somebody wanted that.
+    pub deleted_to: Mutex<HashMap<(Uuid, i32), i64>>,
+    wrong: Mutex<Option<String>>,
+    /// What happened, for a seed that is looked at; and a sum of all of it.
+    told: Mutex<(bool, u64, u64)>,
+}
+
+impl World {
+    pub fn new(setup: Setup, folder: PathBuf, is_told: bool) -> Arc<World> {
+        Arc::new_cyclic(|world| World {
+            folder,
+            clock: Mutex::new(Clock { base: Duration::ZERO, began: None, skew_ms: 0 }),
+            troubles: Mutex::default(),
+            topic: Mutex::default(),
+            store: super::store::Troubled::new(world.clone(), &setup),
+            lanes: Lane::all(&setup),
+            seen: Mutex::default(),
+            deleted_to: Mutex::default(),
+            wrong: Mutex::default(),
+            told: Mutex::new((is_told, 0, 0)),
+            setup,
+        })
+    }
+
+    /// A process begins; to be called in its runtime.
+    pub fn begin_life(&self) {
+        let base = self.now();
+        let mut clock = self.clock.lock();
+        (clock.base, clock.began) = (base, Some(Instant::now()));
+    }
+
+    /// The process is about to end, with its runtime.
+    pub fn end_life(&self) {
+        let base = self.now();
+        let mut clock = self.clock.lock();
+        (clock.base, clock.began) = (base, None);
+    }
+
+    pub fn now(&self) -> Duration {
+        let clock = self.clock.lock();
+        clock.base + clock.began.map_or(Duration::ZERO, |began| began.elapsed())
+    }
+
+    pub fn wall_ms(&self) -> i64 {
+        let now = self.now().as_millis() as i64;
+        WALL_MS + now + self.clock.lock().skew_ms
+    }
+
+    /// Sets the wall clock.
+    pub fn skew(&self, by_ms: i64) {
+        self.clock.lock().skew_ms += by_ms;
+    }
+
+    pub fn is_calm(&self) -> bool {
+        self.now() >= self.setup.calm_from
+    }
+
+    /// Whether a misfortune happens that happens one time in so many.
+    pub fn strikes(&self, by: &mut Random, one_in: usize) -> bool {
+        one_in > 0 && !self.is_calm() && by.below(one_in) == 0
+    }
+
+    /// Until when the store, or the index, is out.
+    pub fn out_until(&self, of_index: bool) -> Option<Duration> {
+        let now = self.now();
+        let of = |(from, until, is_index): &(Duration, Duration, bool)| {
+            (*is_index == of_index && *from <= now && now < *until).then_some(*until)
+        };
+        self.setup.outages.iter().filter_map(of).max()
+    }
+
+    /// A misfortune that is over at once.
+    pub fn trouble(&self) {
+        self.troubles.lock().last_end = self.now();
+    }
+
+    /// One that lasts.
+    pub fn lasting_trouble(self: &Arc<Self>) -> Trouble {
+        self.troubles.lock().under_way += 1;
+        Trouble(Arc::clone(self))
+    }
+
+    /// Since when there is no misfortune; `None` while there is.
+    pub fn untroubled_since(&self) -> Option<Duration> {
+        let now = self.now();
+        let troubles = self.troubles.lock();
+        let is_out = self.setup.outages.iter().any(|(from, until, _)| *from <= now && now < *until);
+        let outages = self.setup.outages.iter().map(|(_, until, _)| *until).filter(|until| *until <= now);
+        (troubles.under_way == 0 && !is_out).then(|| outages.fold(troubles.last_end, Duration::max))
+    }
+
+    /// Whether what was begun at this time has taken too long by now, since nothing hindered it.
+    pub fn is_late(&self, begun: Duration) -> bool {
+        self.untroubled_since().is_some_and(|since| self.now() > since.max(begun) + ANSWERED_WITHIN)
+    }
+
+    /// The topic is made, for the first time or again.
+    pub fn make_topic(&self) -> Uuid {
+        let mut topic = self.topic.lock();
+        topic.made += 1;
+        let id = Uuid([topic.made; 16]);
+        topic.current = Some(id);
+        id
+    }
+
+    /// It is deleted.
+    pub fn delete_topic(&self) -> Option<Uuid> {
+        let mut topic = self.topic.lock();
+        let id = topic.current.take()?;
+        topic.deleted.push(id);
+        Some(id)
+    }
+
+    /// Something is not as it should be: the first of it counts.
+    pub fn wrong(&self, what: impl FnOnce() -> String) {
+        let now = self.now();
+        let mut wrong = self.wrong.lock();
+        if wrong.is_none() {
+            let what = format!("at {} ms: {}", now.as_millis(), what());
+            drop(wrong);
+            self.tell(|| format!("WRONG {what}"));
+            wrong = self.wrong.lock();
+            *wrong = Some(what);
+        }
+    }
+
+    pub fn found_wrong(&self) -> Option<String> {
+        self.wrong.lock().clone()
+    }
+
+    /// Something happens.
+    pub fn tell(&self, what: impl FnOnce() -> String) {
+        let now = self.now().as_millis();
+        let mut told = self.told.lock();
+        let text = format!("{now:>7} {}", what());
+        let hash = text.bytes().fold(told.1, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        (told.1, told.2) = (hash, told.2 + 1);
+        if told.0 {
+            println!("{text}");
+        }
+    }
+
+    /// A sum of everything that happened.
+    pub fn digest(&self) -> u64 {
+        self.told.lock().1
+    }
+}
+
+/// A misfortune that lasts until it is dropped.
+pub struct Trouble(Arc<World>);
+
+impl Drop for Trouble {
+    fn drop(&mut self) {
+        let now = self.0.now();
+        let mut troubles = self.0.troubles.lock();
+        troubles.under_way -= 1;
+        troubles.last_end = now;
+    }
+}
