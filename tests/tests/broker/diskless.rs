@@ -140,3 +140,26 @@ fn a_waiting_fetch_is_answered_when_records_are_committed() {
     let response = reader.receive::<fullbore_wire::apis::fetch::FetchRequest>(12).1;
     assert!(response.responses[0].partitions[0].records.as_ref().is_some_and(|records| !records.is_empty()));
 }
+
+#[test]
+fn records_are_of_one_leader_epoch() {
+    use fullbore_wire::apis::offset_for_leader_epoch as api;
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    client.produced(TOPIC, 0, &batch(-1, 0));
+    let mut end_of = |leader_epoch| {
+        let partition = api::OffsetForLeaderPartition {
+            partition: 0,
+            current_leader_epoch: -1,
+            leader_epoch,
+            ..Default::default()
+        };
+        let topic =
+            api::OffsetForLeaderTopic { topic: TOPIC.into(), partitions: vec![partition], ..Default::default() };
+        let request = api::OffsetForLeaderEpochRequest { replica_id: -1, topics: vec![topic], ..Default::default() };
+        let end = client.call(&request, 4).topics.remove(0).partitions.remove(0);
+        (end.leader_epoch, end.end_offset)
+    };
+    assert_eq!([0, -1, 1].map(&mut end_of), [(0, 3), (-1, -1), (-1, -1)]);
+}

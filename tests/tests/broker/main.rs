@@ -19,6 +19,7 @@ mod disk_freed;
 mod disk_full;
 mod diskless;
 mod diskless_bounds;
+mod diskless_cold;
 mod diskless_store;
 mod fetch;
 mod follow;

@@ -3,8 +3,8 @@
 //!
 //! Pure: nobody waits here, and nothing is fetched.
 //!
-//! Invariant: what is held is what is counted, and at most what was allowed; but a slice that was given out holds its part or block for as long as
-//! it is kept.
+//! Invariant: what is held is what is counted, and at most what was allowed, or what two ranges need that were wanted as one; but a slice that
+//! was given out holds its part or block for as long as it is kept.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -16,6 +16,9 @@ use fullbore_rules::commit::ObjectId;
 pub const BLOCK: u32 = 1 << 20;
 /// Blocks that one GET gets at most.
 const BLOCKS_MAX: u32 = 8;
+/// What is kept of an object that was uploaded, beside its bytes, and of each part of it.
+const OBJECT_COST: usize = 512;
+const PART_COST: usize = 128;
 
 /// The cache.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub struct ObjectCache {
     clock: u64,
     fetched_bytes: usize,
     fetched_bytes_max: usize,
+    /// Bytes of the largest range that was wanted as one: without room for it, who wants it would have it fetched for ever.
+    range_max: usize,
 }
 
 /// Bytes of an object that was uploaded here.
@@ -69,10 +74,16 @@ impl ObjectCache {
             clock: 0,
             fetched_bytes: 0,
             fetched_bytes_max,
+            range_max: 0,
         }
     }
 
-    /// Bytes that were uploaded, and that were fetched.
+    /// Bytes of fetched blocks that there is room for.
+    pub fn fetched_room(&self) -> usize {
+        self.fetched_bytes_max.max(2 * self.range_max)
+    }
+
+    /// Bytes that were uploaded, with what is kept beside them, and that were fetched.
     pub fn bytes(&self) -> (usize, usize) {
         (self.uploaded_bytes, self.fetched_bytes)
     }
@@ -86,7 +97,7 @@ impl ObjectCache {
             placed
         };
         let parts: Vec<_> = parts.iter().map(place).collect();
-        let bytes = parts.iter().map(|(_, part)| part.len()).sum();
+        let bytes = OBJECT_COST + parts.iter().map(|(_, part)| PART_COST + part.len()).sum::<usize>();
         self.uploaded_bytes += bytes;
         match self.uploaded.insert(id, UploadedParts { parts, bytes }) {
             Some(before) => self.uploaded_bytes -= before.bytes,
@@ -108,7 +119,7 @@ impl ObjectCache {
         self.fetched_bytes += bytes.len();
         self.used.insert(self.clock, (id, block));
         self.fetched.insert((id, block), FetchedBlock { bytes, used: self.clock });
-        while self.fetched_bytes > self.fetched_bytes_max {
+        while self.fetched_bytes > self.fetched_room() {
             let Some((_, (id, block))) = self.used.pop_first() else { break };
             self.fetched_bytes -= self.fetched.remove(&(id, block)).map_or(0, |held| held.bytes.len());
         }
@@ -149,12 +160,16 @@ impl ObjectCache {
     }
 
     /// Which ranges have to be fetched to have all of this one: whole blocks, several in one where they lie side by side.
-    pub fn missing(&self, id: ObjectId, range: Range<u32>) -> Vec<Range<u32>> {
+    pub fn missing(&mut self, id: ObjectId, range: Range<u32>) -> Vec<Range<u32>> {
         let mut missing: Vec<Range<u32>> = Vec::new();
         if self.uploaded.contains_key(&id) {
             return missing;
         }
-        for block in blocks(&range).filter(|block| !self.fetched.contains_key(&(id, *block))) {
+        self.range_max = self.range_max.max(blocks(&range).len() * BLOCK as usize);
+        // The last one may end before its block does, where the object ends.
+        let wanted = |block: u32| (range.end - block * BLOCK).min(BLOCK) as usize;
+        let is_held = |block| self.fetched.get(&(id, block)).is_some_and(|held| held.bytes.len() >= wanted(block));
+        for block in blocks(&range).filter(|block| !is_held(*block)) {
             let (begin, end) = (block * BLOCK, (block * BLOCK).saturating_add(BLOCK));
             match missing.last_mut() {
                 Some(last) if last.end == begin && (begin - last.start) / BLOCK < BLOCKS_MAX => last.end = end,
@@ -211,12 +226,13 @@ mod tests {
 
     #[test]
     fn the_oldest_upload_and_the_block_that_was_not_used_for_longest_go() {
-        let mut cache = ObjectCache::new(25, 25);
+        let cost = OBJECT_COST + PART_COST;
+        let mut cache = ObjectCache::new(25 + 2 * cost, 25);
         assert_eq!(cache.insert_uploaded(1, &[bytes(10, 0)]), [0; 0]);
         assert_eq!(cache.insert_uploaded(2, &[bytes(10, 0)]), [0; 0]);
         cache.find(1, 0, 1).expect("held");
         assert_eq!(cache.insert_uploaded(3, &[bytes(10, 0)]), [1]);
-        assert_eq!(cache.insert_uploaded(4, &[bytes(30, 0)]), [2, 3, 4], "larger than all the room");
+        assert_eq!(cache.insert_uploaded(4, &[bytes(30 + 2 * cost, 0)]), [2, 3, 4], "larger than all the room");
         (0..2).for_each(|block| cache.insert_fetched(9, block, bytes(10, 0)));
         cache.find(9, 0, 1).expect("held");
         cache.insert_fetched(9, 2, bytes(10, 0));
@@ -229,17 +245,28 @@ mod tests {
     #[test]
     fn what_is_missing_is_whole_blocks_merged() {
         let mut cache = ObjectCache::new(1 << 30, 1 << 30);
-        let missing = |cache: &ObjectCache, id, range| {
+        let missing = |cache: &mut ObjectCache, id, range| {
             let missing = cache.missing(id, range).into_iter();
             missing.map(|range| (range.start / BLOCK, range.end / BLOCK)).collect::<Vec<_>>()
         };
-        assert_eq!(missing(&cache, 1, 0..1), [(0, 1)]);
-        assert_eq!(missing(&cache, 1, 5..5), []);
-        assert_eq!(missing(&cache, 1, BLOCK - 1..BLOCK + 1), [(0, 2)]);
+        assert_eq!(missing(&mut cache, 1, 0..1), [(0, 1)]);
+        assert_eq!(missing(&mut cache, 1, 5..5), []);
+        assert_eq!(missing(&mut cache, 1, BLOCK - 1..BLOCK + 1), [(0, 2)]);
         cache.insert_fetched(1, 2, bytes(1 << 20, 0));
-        assert_eq!(missing(&cache, 1, 0..5 * BLOCK), [(0, 2), (3, 5)]);
-        assert_eq!(missing(&cache, 2, 0..10 * BLOCK), [(0, 8), (8, 10)]);
+        assert_eq!(missing(&mut cache, 1, 0..5 * BLOCK), [(0, 2), (3, 5)]);
+        assert_eq!(missing(&mut cache, 2, 0..10 * BLOCK), [(0, 8), (8, 10)]);
         cache.insert_uploaded(1, &[bytes(10, 0)]);
-        assert_eq!(missing(&cache, 1, 0..5 * BLOCK), []);
+        assert_eq!(missing(&mut cache, 1, 0..5 * BLOCK), []);
+    }
+
+    #[test]
+    fn there_is_room_for_what_is_wanted_as_one() {
+        let mut cache = ObjectCache::new(0, 0);
+        assert_eq!(cache.missing(1, 0..3 * BLOCK).len(), 1);
+        for id in 1..=3 {
+            (0..3).for_each(|block| cache.insert_fetched(id, block, bytes(BLOCK as usize, 0)));
+        }
+        assert!(cache.find(1, 0, 3 * BLOCK).is_none());
+        assert!(cache.find(2, 0, 3 * BLOCK).is_some() && cache.find(3, 0, 3 * BLOCK).is_some());
     }
 }

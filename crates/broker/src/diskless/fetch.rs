@@ -52,11 +52,12 @@ impl RangeFetcher {
         RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, locks, counts }) }
     }
 
-    /// Has this range of an object in the cache, as far as the object goes. Who asks for blocks that are under way waits for those.
+    /// Has this range of an object in the cache. Who asks for blocks that are under way waits for those.
     ///
     /// # Errors
-    /// The last attempt's.
+    /// The last attempt's, or the object ends before the range does.
     pub async fn fetch(&self, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
+        let end = range.end;
         let missing = self.shared.cache.lock().missing(id, range);
         for range in missing {
             let _locks = self.lock(id, &range).await;
@@ -64,6 +65,13 @@ impl RangeFetcher {
             let still = self.shared.cache.lock().missing(id, range);
             for range in still {
                 let bytes = self.get(id, range.clone()).await?;
+                let (has, wanted) = (range.start + bytes.len() as u32, range.end.min(end));
+                if has < wanted {
+                    // What is there of it would be looked at again and again.
+                    return Err(ObjectError::Unavailable(format!(
+                        "the object {id} ends at {has}, and not at {wanted}"
+                    )));
+                }
                 let mut cache = self.shared.cache.lock();
                 for block in blocks(&range) {
                     let from = ((block * BLOCK - range.start) as usize).min(bytes.len());
@@ -118,7 +126,9 @@ impl RangeFetcher {
                 }
                 Err(error) => {
                     shared.counts.get_failures.fetch_add(1, Ordering::Relaxed);
-                    if attempt >= ATTEMPTS || !error.is_retriable() {
+                    // A store may take a while to show an object that was put.
+                    let may_come = error.is_retriable() || matches!(error, ObjectError::NotFound(_));
+                    if attempt >= ATTEMPTS || !may_come {
                         return Err(error);
                     }
                 }
@@ -170,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_is_tried_again_and_what_is_not_there_is_not() {
+    async fn what_fails_is_tried_again_and_what_is_not_there_is_an_error() {
         let store = StoreDouble::taking(MS(50));
         let (fetcher, _) = fetcher(&store, 10).await;
         store.fail_next(2);
@@ -180,6 +190,8 @@ mod tests {
         assert_eq!(fetcher.fetch(1, 0..10).await, Ok(()));
         let before = store.gets();
         assert_eq!(fetcher.fetch(2, 0..10).await, Err(ObjectError::NotFound(2)));
-        assert_eq!(store.gets() - before, 1);
+        assert_eq!(store.gets() - before, ATTEMPTS as usize);
+        let short = fetcher.fetch(1, 0..11).await.expect_err("it has ten bytes");
+        assert_eq!(short.to_string(), "the object store fails: the object 1 ends at 10, and not at 11");
     }
 }

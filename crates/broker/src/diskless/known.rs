@@ -255,9 +255,12 @@ impl KnownPartition {
         self.records.lock().max_timestamp
     }
 
-    /// Where an epoch ends: nothing was ever cut off, so that all records are of whichever is asked for.
+    /// Where an epoch ends. Nothing was ever cut off, so that all records are of the only one that there is.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> EpochEnd {
-        EpochEnd { leader_epoch, end_offset: self.offsets().log_end }
+        match leader_epoch == LEADER_EPOCH {
+            true => EpochEnd { leader_epoch, end_offset: self.offsets().log_end },
+            false => EpochEnd { leader_epoch: -1, end_offset: -1 },
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The way of records to who reads them: from memory at once, or found in the index and fetched from the store first.
 //!
 //! What was uploaded here stays in the cache for a while, so that who reads the newest records sends no GET. Who reads older ones is read ahead
-//! of: a window of runs is found and fetched at a time, and the next one before that is used up.
+//! of: a window of runs is found and fetched at a time, and the next one while that is read. Who reads at the same time shares the room for
+//! that, so that nothing is pushed out of the cache before it is read.
 //!
 //! Not here: who waits; a partition wakes them when something came.
 //!
@@ -19,7 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::assemble::{Assembly, is_intact};
-use super::cache::ObjectCache;
+use super::cache::{BLOCK, ObjectCache, blocks};
 use super::fetch::RangeFetcher;
 use super::index::{PartitionRow, RunFinder};
 use super::known::KnownPartition;
@@ -28,10 +29,10 @@ use crate::log::error::{ReadError, TimestampOffset};
 use crate::log::times;
 use crate::seldom::Seldom;
 
-/// Bytes of the runs that are fetched ahead of a reader.
+/// Blocks that are fetched ahead of a reader at most, in each of two windows.
+const AHEAD_BLOCKS: usize = 24;
+/// The least room that there is for what is fetched ahead.
 pub const AHEAD_BYTES: u64 = 16 << 20;
-/// Runs of them at most.
-const AHEAD_RUNS: usize = 256;
 /// Windows that are found and fetched at a time.
 const JOBS: usize = 16;
 /// How often bytes whose checksum is wrong are fetched anew.
@@ -78,6 +79,48 @@ struct Place {
     position: u32,
     size: u32,
     base_offset: i64,
+}
+
+/// What is fetched of a run ahead of a reader.
+struct PartAhead {
+    run: Arc<BatchRun>,
+    range: Range<u32>,
+    end_offset: i64,
+}
+
+/// What to fetch of runs, from the batch with this offset on: whole runs as long as there are blocks left, and of the first one in any case as
+/// many batches as there is room for, and one at least.
+fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhead> {
+    let (mut parts, mut left) = (Vec::<PartAhead>::new(), blocks_max);
+    for run in runs {
+        let mut part: Option<PartAhead> = None;
+        let mut is_whole = true;
+        for (position, base_offset, batch) in run.placed() {
+            let (end, end_offset) = (position + batch.size, base_offset + i64::from(batch.record_count));
+            match &mut part {
+                _ if end_offset <= offset => {}
+                None => part = Some(PartAhead { run: Arc::clone(run), range: position..end, end_offset }),
+                Some(part) if blocks(&(part.range.start..end)).len() <= left => {
+                    (part.range.end, part.end_offset) = (end, end_offset);
+                }
+                Some(_) => {
+                    is_whole = false;
+                    break;
+                }
+            }
+        }
+        let Some(part) = part else { continue };
+        let count = blocks(&part.range).len();
+        let is_first = parts.is_empty();
+        if is_first || is_whole && count <= left {
+            parts.push(part);
+            left = left.saturating_sub(count);
+        }
+        if !is_whole || left == 0 {
+            break;
+        }
+    }
+    parts
 }
 
 impl Reader {
@@ -312,29 +355,24 @@ impl ReaderShared {
         offset: i64,
         partition: &Arc<KnownPartition>,
     ) -> Result<(), ReadError> {
+        let readers = self.windows.lock().readers(number);
+        // Two windows of each, so that one is fetched while the other is read.
+        let share = self.cache.lock().fetched_room() / BLOCK as usize / 2 / readers;
         let mut runs = partition.runs_from(offset);
         if runs.is_empty() {
-            let found = self.finder.runs_from(number, offset, AHEAD_RUNS).await;
+            let found = self.finder.runs_from(number, offset, share.clamp(1, AHEAD_BLOCKS)).await;
             let found = found.map_err(|error| self.find_failed(&error))?;
             runs = found.into_iter().map(Arc::new).collect();
         }
-        let mut bytes = 0;
-        runs.retain(|run| {
-            let is_wanted = bytes < AHEAD_BYTES;
-            bytes += u64::from(run.bytes());
-            is_wanted
-        });
-        // Nothing there: it was deleted meanwhile, which this broker may hear later. Who reads on finds out, but must not ask without a pause.
-        let Some(window) = Window::new(offset, runs.clone()) else { return Err(ReadError::Storage) };
+        let ahead = ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS));
+        // Nothing there: it was deleted meanwhile, which who reads on finds out.
+        let Some(end) = ahead.last().map(|part| part.end_offset) else { return Ok(()) };
+        let window = Window::new((offset, end), ahead.iter().map(|part| Arc::clone(&part.run)).collect(), share > 0);
         self.windows.lock().insert(number, window);
         let mut fetches = JoinSet::new();
-        for run in runs {
+        for PartAhead { run, range, .. } in ahead {
             let shared = Arc::clone(self);
-            fetches.spawn(async move {
-                let from = run.placed().find(|(_, base, batch)| base + i64::from(batch.record_count) > offset);
-                let from = from.map_or(run.position, |(position, ..)| position);
-                shared.fetcher.fetch(run.object, from..run.end_position()).await
-            });
+            fetches.spawn(async move { shared.fetcher.fetch(run.object, range).await });
         }
         let mut outcome = Ok(());
         while let Some(fetched) = fetches.join_next().await {

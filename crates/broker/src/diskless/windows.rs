@@ -4,29 +4,32 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
+use tokio::time::Instant;
 
 /// Windows of all partitions.
-const WINDOWS_MAX: usize = 64;
+const WINDOWS_MAX: usize = 256;
+/// Who has read nothing for so long reads no more.
+const RESTS_AFTER: Duration = Duration::from_secs(5);
 
 /// Runs of a partition that lie behind each other.
 #[derive(Debug)]
 pub struct Window {
     from: i64,
-    /// Who reads from here on has the next window asked for.
-    middle: i64,
     end: i64,
     runs: Vec<Arc<BatchRun>>,
+    /// Who reads it has the next one asked for.
+    wants_next: bool,
     used: u64,
+    used_at: Instant,
 }
 
 impl Window {
-    /// One that was asked for from this offset on; `None` without runs.
-    pub fn new(from: i64, runs: Vec<Arc<BatchRun>>) -> Option<Window> {
-        let end = runs.last()?.end_offset();
-        let middle = runs[runs.len() / 2].base_offset.max(from);
-        Some(Window { from, middle, end, runs, used: 0 })
+    /// One of these runs, from this offset on to before that one; whether the next one is to be asked for as soon as it is read.
+    pub fn new((from, end): (i64, i64), runs: Vec<Arc<BatchRun>>, wants_next: bool) -> Window {
+        Window { from, end, runs, wants_next, used: 0, used_at: Instant::now() }
     }
 }
 
@@ -59,11 +62,18 @@ impl Windows {
         let Some(at) = windows.iter().position(|window| window.from <= offset && offset < window.end) else {
             return (Vec::new(), None);
         };
-        windows[at].used = self.clock;
-        let Window { middle, end, .. } = windows[at];
+        (windows[at].used, windows[at].used_at) = (self.clock, Instant::now());
+        let Window { wants_next, end, .. } = windows[at];
         let has_next = windows.iter().any(|window| window.from <= end && end < window.end);
         let runs = windows[at].runs.iter().filter(|run| run.end_offset() > offset).cloned().collect();
-        (runs, (offset >= middle && !has_next).then_some(end))
+        (runs, (wants_next && !has_next).then_some(end))
+    }
+
+    /// Partitions that are read, with this one.
+    pub fn readers(&self, partition: DisklessPartitionId) -> usize {
+        let reads = |windows: &[Window]| windows.iter().any(|window| window.used_at.elapsed() < RESTS_AFTER);
+        let others = self.of_partition.iter().filter(|(id, windows)| **id != partition && reads(windows));
+        others.count() + 1
     }
 
     /// Forgets those of a partition.
