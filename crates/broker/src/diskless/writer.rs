@@ -165,7 +165,11 @@ impl Writer {
         }
         match state.check(offered.number, &offered.stamp, known) {
             Admission::Ask => Ok(Admitted::Ask),
-            Admission::Refuse(why) => Err(AppendError::Sequence(why)),
+            Admission::Refuse(why) => {
+                // One behind it may be on its way.
+                state.line.turned_away(offered.number, &offered.stamp);
+                Err(AppendError::Sequence(why))
+            }
             Admission::Duplicate { base_offset, timestamp } => {
                 let log_append_time_ms = if offered.log_append_time_ms == -1 { -1 } else { timestamp };
                 Ok(Admitted::Known(offered.partition.appended(base_offset, log_append_time_ms)))

@@ -234,6 +234,10 @@ fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_p
     assert_eq!(check(&pending, &second), Admission::Admit);
     pending.committed(&first, 2);
     assert!(pending.is_empty());
+    // Nor where it was refused before it was admitted.
+    pending.turned_away(&first);
+    assert_eq!(check(&pending, &second), Admission::Refuse(SequenceRefusal::OutOfOrderSequence));
+    assert_eq!(check(&pending, &first), Admission::Admit);
     // Of those that never come again only so many are kept.
     for producer_id in 100..2000 {
         pending.admitted(&stamp(producer_id, 5, 1), 3);

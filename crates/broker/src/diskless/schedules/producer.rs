@@ -77,12 +77,12 @@ pub async fn produce(life: Arc<Life>, lane: Arc<Mutex<Lane>>) {
         let wait = until.map_or(Duration::from_secs(3600), |until| until.saturating_sub(world.now()) + ms(1));
         if let Ok(Some((attempt, heard))) = timeout(wait, from.recv()).await {
             lane.lock().heard(attempt, heard, world);
-            if heard == Heard::Nothing {
-                connections
-                    .iter_mut()
-                    .filter(|of| of.as_ref().is_some_and(|of| of.is_closed()))
-                    .for_each(|of| *of = None);
+            // All that a connection had is gone with it.
+            while let Ok((attempt, heard)) = from.try_recv() {
+                lane.lock().heard(attempt, heard, world);
             }
+            let is_gone = |of: &Option<UnboundedSender<Request>>| of.as_ref().is_some_and(UnboundedSender::is_closed);
+            connections.iter_mut().filter(|of| is_gone(of)).for_each(|of| *of = None);
         }
     }
 }
