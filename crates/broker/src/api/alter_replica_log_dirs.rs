@@ -1,4 +1,5 @@
-//! AlterReplicaLogDirs 1-2. A broker has one data folder: its replicas are in it already, and there is no other to move them to.
+//! AlterReplicaLogDirs 1-2. A broker has one data folder, and one object store: its replicas are in one of them already, and there is no other
+//! to move them to.
 
 use super::call::{Call, Fault, Reply};
 use super::describe_log_dirs;
@@ -14,20 +15,24 @@ use std::collections::BTreeMap;
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterReplicaLogDirsRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
-    let folder = describe_log_dirs::folder(call.broker);
+    let (folder, store) = (describe_log_dirs::folder(call.broker), describe_log_dirs::store(call.broker));
     // A partition that is there more than once goes to the last folder named, as by Kafka.
-    let mut wanted: BTreeMap<Text, BTreeMap<i32, bool>> = BTreeMap::new();
+    let mut wanted: BTreeMap<Text, BTreeMap<i32, Option<Place>>> = BTreeMap::new();
     for dir in request.dirs {
-        let is_here = dir.path == folder;
+        let place = match dir.path {
+            path if path == folder => Some(Place::Folder),
+            path if path == store => Some(Place::Store),
+            _ => None,
+        };
         for topic in dir.topics {
-            let partitions = topic.partitions.into_iter().map(|index| (index, is_here));
+            let partitions = topic.partitions.into_iter().map(|index| (index, place));
             wanted.entry(topic.name).or_default().extend(partitions);
         }
     }
     let results = wanted.into_iter().map(|(topic_name, partitions)| {
-        let moved = |(partition_index, is_here)| AlterReplicaLogDirPartitionResult {
+        let moved = |(partition_index, place)| AlterReplicaLogDirPartitionResult {
             partition_index,
-            error_code: outcome(call.broker, &image, (&topic_name, partition_index), is_here),
+            error_code: outcome(call.broker, &image, (&topic_name, partition_index), place),
             ..Default::default()
         };
         let partitions = partitions.into_iter().map(moved).collect();
@@ -37,13 +42,21 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AlterReplicaLogDirsRequest>(&response)
 }
 
-fn outcome(broker: &Node, image: &Image, (topic, index): (&Text, i32), is_here: bool) -> ErrorCode {
-    if !is_here {
-        return ErrorCode::LOG_DIR_NOT_FOUND;
-    }
-    match image.topic(topic).and_then(|topic| topic.partition(index)) {
+/// Where a replica may be.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Folder,
+    Store,
+}
+
+fn outcome(broker: &Node, image: &Image, (topic, index): (&Text, i32), place: Option<Place>) -> ErrorCode {
+    let Some(place) = place else { return ErrorCode::LOG_DIR_NOT_FOUND };
+    let Some(topic) = image.topic(topic) else { return ErrorCode::UNKNOWN_TOPIC_OR_PARTITION };
+    let its_own = if topic.config.diskless { Place::Store } else { Place::Folder };
+    match topic.partition(index) {
         None => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
         Some(partition) if !partition.replicas.contains(&broker.config.node_id) => ErrorCode::REPLICA_NOT_AVAILABLE,
+        Some(_) if place != its_own => ErrorCode::LOG_DIR_NOT_FOUND,
         Some(_) => ErrorCode::NONE,
     }
 }

@@ -34,7 +34,7 @@ fn describe(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> Vec<De
 /// What is in the store, of whose room nothing is known; `None` if there is nothing.
 fn describe_store(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> Option<DescribeLogDirsResult> {
     let topics = topics(broker, asked, true).ok()?;
-    let log_dir = Text::from(broker.config.diskless.storage.to_string());
+    let log_dir = store(broker);
     (!topics.is_empty()).then(|| DescribeLogDirsResult {
         log_dir,
         topics,
@@ -67,6 +67,11 @@ pub fn folder(broker: &Node) -> Text {
     let folder = &broker.config.data_dir;
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
     Text::from(absolute.to_string_lossy().into_owned())
+}
+
+/// The object store, likewise.
+pub fn store(broker: &Node) -> Text {
+    Text::from(broker.config.diskless.storage.to_string())
 }
 
 fn bytes(blocks: u64, block_len: u64) -> i64 {
