@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
@@ -172,11 +174,10 @@ async fn answer(
         Some(S3Fault::Reset) if method == "PUT" => Err("in the midst".into()),
         Some(S3Fault::Reset) => {
             let answer = call(service, request).await?;
-            let (mut head, body) = answer.into_parts();
+            let (head, body) = answer.into_parts();
             let whole = collect(body).await?;
-            // A length that the body does not have ends the connection.
-            head.headers.insert("content-length", (whole.len() + 1).into());
-            Ok(Response::from_parts(head, s3s::Body::from(whole.slice(..whole.len() / 2))))
+            let half = Half(Some(whole.slice(..whole.len() / 2)));
+            Ok(Response::from_parts(head, s3s::Body::http_body(half)))
         }
         Some(S3Fault::AnswerLost) => {
             call(service, request).await?;
@@ -196,6 +197,21 @@ async fn answer(
             tokio::time::sleep(by).await;
             call(service, request).await
         }
+    }
+}
+
+/// A body that fails behind its first frame, so that the connection ends.
+struct Half(Option<Bytes>);
+
+impl Body for Half {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Poll::Ready(Some(self.0.take().map(Frame::data).ok_or_else(|| "in the midst".into())))
     }
 }
 

@@ -65,7 +65,7 @@ pub async fn admit(
                 has_waited = true;
                 // Without an answer there is nothing to be late with.
                 let deadline = (acks != 0).then(|| came + timeout);
-                partition.wait_for(lack, &mut appending.waited, deadline).await;
+                Box::pin(partition.wait_for(lack, &mut appending.waited, deadline)).await;
             }
             ControlFlow::Break(Pause::Others) => {}
         }

@@ -151,7 +151,8 @@ async fn a_fault_of_one_request_is_an_error_that_may_be_tried_again() {
         assert!(failed.is_retriable(), "{fault:?}: {failed}");
         assert_eq!(objects.put(1, large()).await, Ok(()), "{fault:?}");
         s3.next("GET", fault);
-        let failed = objects.get(1, 0..1 << 20).await.expect_err("a fault");
+        let get = timeout(Duration::from_secs(30), objects.get(1, 0..1 << 20)).await;
+        let failed = get.expect("an answer").expect_err("a fault");
         assert!(failed.is_retriable(), "{fault:?}: {failed}");
         assert_eq!(objects.get(1, 0..1 << 20).await.map(|got| got.len()), Ok(1 << 20), "{fault:?}");
     }
