@@ -275,8 +275,15 @@ mod tests {
     fn what_is_known_of_the_newest_runs_ends_before_a_gap() {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let known = KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topic_defaults));
-        let row =
-            PartitionRow { id: 1, log_start: 0, next_offset: 9, bytes: 0, max_timestamp: 0, has_forgotten: false };
+        let row = PartitionRow {
+            id: 1,
+            log_start: 0,
+            next_offset: 9,
+            bytes: 0,
+            max_timestamp: 0,
+            has_forgotten: false,
+            window: 5,
+        };
         let run = |base_offset, record_count| {
             let batches = vec![PackedBatch { size: 100, record_count, max_timestamp: 0 }];
             Arc::new(BatchRun { partition: 1, object: 1, base_offset, position: 0, max_timestamp_so_far: 0, batches })

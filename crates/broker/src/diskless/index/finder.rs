@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::sqlite::SqliteFinder;
+use super::store::{PartitionRow, RunSource};
 use crate::control::StoreError;
 
 /// Connections, and so finds at a time.
@@ -18,7 +19,7 @@ const CONNECTIONS: usize = 2;
 /// Finds runs.
 #[derive(Clone)]
 pub struct RunFinder {
-    idle: Arc<Mutex<Vec<SqliteFinder>>>,
+    idle: Arc<Mutex<Vec<Box<dyn RunSource>>>>,
     turns: Arc<Semaphore>,
 }
 
@@ -28,8 +29,22 @@ impl RunFinder {
     /// # Errors
     /// The disk.
     pub fn open(folder: &Path) -> Result<RunFinder, StoreError> {
-        let idle = (0..CONNECTIONS).map(|_| SqliteFinder::open(folder)).collect::<Result<_, _>>()?;
-        Ok(RunFinder { idle: Arc::new(Mutex::new(idle)), turns: Arc::new(Semaphore::new(CONNECTIONS)) })
+        let finders = (0..CONNECTIONS).map(|_| SqliteFinder::open(folder)).collect::<Result<Vec<_>, _>>()?;
+        Ok(RunFinder::over(finders.into_iter().map(|finder| Box::new(finder) as Box<dyn RunSource>).collect()))
+    }
+
+    /// Finds over these connections, as many at a time.
+    pub fn over(idle: Vec<Box<dyn RunSource>>) -> RunFinder {
+        let turns = Arc::new(Semaphore::new(idle.len()));
+        RunFinder { idle: Arc::new(Mutex::new(idle)), turns }
+    }
+
+    /// The partition's row as it is now; `None` if there is no such partition.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub async fn partition(&self, id: DisklessPartitionId) -> Result<Option<PartitionRow>, StoreError> {
+        self.find(move |finder| finder.partition(id)).await
     }
 
     /// The run with this offset and those behind it, `count` at most. None where the partition has nothing there.
@@ -60,15 +75,15 @@ impl RunFinder {
 
     async fn find<T: Send + 'static>(
         &self,
-        find: impl FnOnce(&SqliteFinder) -> Result<T, StoreError> + Send + 'static,
+        find: impl FnOnce(&mut dyn RunSource) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let idle = Arc::clone(&self.idle);
         let finding = move || {
             let _turn = turn;
             let taken = idle.lock().pop();
-            let Some(finder) = taken else { return Err(StoreError::Failed("the index is closed".into())) };
-            let found = find(&finder);
+            let Some(mut finder) = taken else { return Err(StoreError::Failed("the index is closed".into())) };
+            let found = find(finder.as_mut());
             idle.lock().push(finder);
             found
         };
@@ -82,7 +97,7 @@ impl RunFinder {
 
 /// What runs say of timestamps grows with their offsets, so that the first is found by halves.
 fn first_run_at(
-    finder: &SqliteFinder,
+    finder: &mut dyn RunSource,
     partition: DisklessPartitionId,
     (from, to): (i64, i64),
     timestamp_ms: i64,

@@ -35,7 +35,9 @@ use fullbore_rules::sequence::Stops;
 pub use finder::RunFinder;
 pub use owner::{IndexOwner, IndexThread};
 pub use sqlite::SqliteIndex;
-pub use store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow};
+pub use store::{
+    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, RunSource,
+};
 
 use crate::control::{CommitError, StoreError};
 
@@ -117,14 +119,18 @@ impl<S: IndexStore> Index<S> {
     }
 
     /// So many batches are retained of each producer of these partitions from now on; never fewer than before.
-    pub fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) {
+    ///
+    /// # Errors
+    /// Other brokers may not have been told; it is to be asked for again.
+    pub fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError> {
         for id in partitions {
             let known = self.windows.entry(*id).or_insert(window);
             *known = (*known).max(window);
             if let Some(state) = self.known.get_mut(id) {
-                state.window = *known;
+                state.window = state.window.max(*known);
             }
         }
+        self.store.retain_batches(partitions, window)
     }
 
     /// Has producers of a deleted partition of the same name go on in this one, if nothing was written to it.
@@ -148,7 +154,8 @@ impl<S: IndexStore> Index<S> {
         let full = self.added.iter().find(|(_, added)| **added >= ADDED_MAX).map(|(id, _)| *id);
         if let Some(partition) = full {
             // Each row has a batch at least.
-            self.store.trim_producers(partition, self.window_of(partition))?;
+            let window = self.known.get(&partition).map_or(0, |state| state.window);
+            self.store.trim_producers(partition, window.max(self.window_of(partition)))?;
             self.added.remove(&partition);
             return Ok(true);
         }

@@ -236,7 +236,9 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
             until_done(progress.stopping, || index.store.delete(topic_id));
             progress.changes.send_modify(|changes| *changes -= 1);
         }
-        Asked::RetainBatches(partitions, window) => index.retain_batches(&partitions, window),
+        Asked::RetainBatches(partitions, window) => {
+            until_done(progress.stopping, || index.retain_batches(&partitions, window));
+        }
         Asked::Succeed(partition, stops) => index.succeed(partition, stops),
         Asked::Nothing => {}
     }

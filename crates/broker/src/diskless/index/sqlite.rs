@@ -10,7 +10,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
 
 use super::damaged;
 use super::packed::{pack_producer, pack_run, unpack_producer, unpack_run};
-use super::store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow};
+use super::store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, RunSource};
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
 
 /// In the data folder.
@@ -113,7 +113,7 @@ impl SqliteIndex {
     fn look(&self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
         let mut found = CommitFound::default();
         for (id, known_to) in &question.partitions {
-            if let Some(row) = self.partition(*id).map_err(|error| sqlite_failed(&error))? {
+            if let Some(row) = partition(&self.connection, *id).map_err(|error| sqlite_failed(&error))? {
                 found.partitions.push(row);
                 self.producers(*id, *known_to, &mut found.producers)?;
             }
@@ -124,14 +124,6 @@ impl SqliteIndex {
             }
         }
         Ok(found)
-    }
-
-    fn partition(&self, id: DisklessPartitionId) -> rusqlite::Result<Option<PartitionRow>> {
-        let mut find = self.connection.prepare_cached(
-            "SELECT log_start, next_offset, bytes, max_timestamp, has_forgotten FROM partitions WHERE id = ?1",
-        )?;
-        let row = find.query_row([id], |row| partition_row(id, row, 0));
-        row.optional()
     }
 
     fn producers(
@@ -291,7 +283,7 @@ impl IndexStore for SqliteIndex {
                 )?;
                 clear.execute([id])?;
             }
-            self.partition(id)
+            partition(connection, id)
         });
         moved.map_err(|error| sqlite_not_committed(&error))
     }
@@ -312,6 +304,10 @@ impl IndexStore for SqliteIndex {
         let cleared =
             self.in_transaction(|connection| clear_runs(connection, (partition, before), &runs, is_last, now_ms));
         cleared.map(|()| true).map_err(|error| sqlite_not_committed(&error))
+    }
+
+    fn retain_batches(&mut self, _: &[DisklessPartitionId], _: usize) -> Result<(), CommitError> {
+        Ok(())
     }
 
     fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
@@ -404,6 +400,15 @@ fn runs(connection: &Connection, query: &str, params: impl Params) -> Result<Vec
     Ok(runs)
 }
 
+/// The row of the partition with this number.
+fn partition(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<Option<PartitionRow>> {
+    let mut find = connection.prepare_cached(
+        "SELECT log_start, next_offset, bytes, max_timestamp, has_forgotten FROM partitions WHERE id = ?1",
+    )?;
+    let row = find.query_row([id], |row| partition_row(id, row, 0));
+    row.optional()
+}
+
 /// A partition's row, of which this column is the first behind its number.
 fn partition_row(id: DisklessPartitionId, row: &Row<'_>, first: usize) -> rusqlite::Result<PartitionRow> {
     Ok(PartitionRow {
@@ -413,6 +418,7 @@ fn partition_row(id: DisklessPartitionId, row: &Row<'_>, first: usize) -> rusqli
         bytes: row.get(first + 2)?,
         max_timestamp: row.get(first + 3)?,
         has_forgotten: row.get(first + 4)?,
+        window: 0,
     })
 }
 
@@ -431,13 +437,11 @@ impl SqliteFinder {
         connection.pragma_update(None, "query_only", true).map_err(|error| sqlite_failed(&error))?;
         Ok(SqliteFinder { connection })
     }
+}
 
-    /// The run with this offset and those behind it, `count` at most.
-    ///
-    /// # Errors
-    /// What the file says.
-    pub fn runs_from(
-        &self,
+impl RunSource for SqliteFinder {
+    fn runs_from(
+        &mut self,
         partition: DisklessPartitionId,
         offset: i64,
         count: usize,
@@ -448,6 +452,10 @@ impl SqliteFinder {
              ORDER BY base_offset LIMIT ?3"
         );
         runs(&self.connection, &text, params![partition, offset, i64::try_from(count).unwrap_or(i64::MAX)])
+    }
+
+    fn partition(&mut self, id: DisklessPartitionId) -> Result<Option<PartitionRow>, StoreError> {
+        partition(&self.connection, id).map_err(|error| sqlite_failed(&error))
     }
 }
 

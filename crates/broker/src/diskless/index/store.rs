@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use fullbore_rules::commit::{
-    AppendedBatches, CommitDecision, DisklessPartitionId, ObjectId, ObjectState, PartitionState,
+    AppendedBatches, BatchRun, CommitDecision, DisklessPartitionId, ObjectId, ObjectState, PartitionState,
 };
 use fullbore_wire::Uuid;
 
@@ -64,6 +64,13 @@ pub trait IndexStore: Send {
     /// None is removed, or that is not known.
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
 
+    /// From now on so many batches at least are retained of each producer of these partitions, whichever broker commits; never fewer than
+    /// before. Where one broker commits, it keeps that itself.
+    ///
+    /// # Errors
+    /// Nothing is changed, or that is not known.
+    fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError>;
+
     /// Leaves what so many commits have appended of each producer of a partition.
     ///
     /// # Errors
@@ -76,6 +83,35 @@ pub trait IndexStore: Send {
     /// # Errors
     /// None is taken, or that is not known.
     fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
+}
+
+/// Reads where records are, beside the commits. Its calls block.
+pub trait RunSource: Send {
+    /// The run with this offset and those behind it, `count` at most.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    fn runs_from(
+        &mut self,
+        partition: DisklessPartitionId,
+        offset: i64,
+        count: usize,
+    ) -> Result<Vec<BatchRun>, StoreError>;
+
+    /// The partition's row as it is now; `None` if there is no such partition.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    fn partition(&mut self, id: DisklessPartitionId) -> Result<Option<PartitionRow>, StoreError>;
+}
+
+/// Tells what other brokers change in the index. Its calls block.
+pub trait ChangeSource: Send {
+    /// The rows of partitions that others have changed since the last call; with the first one, of none. A row may come twice.
+    ///
+    /// # Errors
+    /// The index cannot be read; what was changed meanwhile is told by a later call.
+    fn changed(&mut self) -> Result<Vec<PartitionRow>, StoreError>;
 }
 
 /// What a commit has to know.
@@ -117,20 +153,23 @@ pub struct PartitionRow {
     /// In ms; -1 before the first batch.
     pub max_timestamp: i64,
     pub has_forgotten: bool,
+    /// The largest number of batches that a broker of the cluster retains of each producer; 0 where only one broker commits.
+    pub window: usize,
 }
 
 impl PartitionRow {
     /// That of a partition in this state.
     pub fn of(id: DisklessPartitionId, state: &PartitionState) -> PartitionRow {
-        let &PartitionState { log_start, next_offset, bytes, max_timestamp, has_forgotten, .. } = state;
-        PartitionRow { id, log_start, next_offset, bytes, max_timestamp, has_forgotten }
+        let &PartitionState { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, .. } = state;
+        PartitionRow { id, log_start, next_offset, bytes, max_timestamp, has_forgotten, window }
     }
 
     /// Makes what is known of a partition, whose producers are up to date, what this row says.
     pub fn put_into(self, state: &mut PartitionState) {
-        let PartitionRow { id: _, log_start, next_offset, bytes, max_timestamp, has_forgotten } = self;
+        let PartitionRow { id: _, log_start, next_offset, bytes, max_timestamp, has_forgotten, window } = self;
         (state.log_start, state.next_offset, state.bytes) = (log_start, next_offset, bytes);
         (state.max_timestamp, state.has_forgotten) = (max_timestamp, has_forgotten || state.has_forgotten);
+        state.window = state.window.max(window);
     }
 }
 

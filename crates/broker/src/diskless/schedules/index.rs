@@ -135,6 +135,10 @@ impl IndexStore for TroubledIndex {
         self.change(|inner| inner.clear(runs_max, now_ms))
     }
 
+    fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError> {
+        self.inner.retain_batches(partitions, window)
+    }
+
     fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
         self.change(|inner| inner.trim_producers(id, rows_left))
     }
