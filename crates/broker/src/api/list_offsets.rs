@@ -78,6 +78,7 @@ async fn look_up(
     let partition = topics::opened(broker, topics::find(image, topic, Uuid::ZERO)?, asked.partition_index)?;
     partition.check_leads(asked.current_leader_epoch)?;
     let code = |error: ReadError| error.code();
+    partition.refresh().await.map_err(code)?;
     let position = |offset| Ok(Some(TimestampOffset { offset, timestamp: -1, leader_epoch: partition.leader_epoch() }));
     let long = &broker.long_work;
     match asked.timestamp {

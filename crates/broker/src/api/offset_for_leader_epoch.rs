@@ -2,40 +2,32 @@
 
 use super::call::{Call, Fault, Reply};
 use super::topics;
+use crate::partitions::EpochEnd;
 use fullbore_wire::apis::offset_for_leader_epoch::{
     EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition,
-    OffsetForLeaderTopicResult,
+    OffsetForLeaderTopic, OffsetForLeaderTopicResult,
 };
-use fullbore_wire::{Frame, Text, Uuid};
+use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: OffsetForLeaderEpochRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
     let named = request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.topic, p.partition)));
     topics::open_all(topics::named(call.broker, &image, named)).await;
-    let topics = request
-        .topics
-        .into_iter()
-        .map(|topic| OffsetForLeaderTopicResult {
-            partitions: topic.partitions.iter().map(|asked| answer(call, &topic.topic, asked)).collect(),
-            topic: topic.topic,
-            ..Default::default()
-        })
-        .collect();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for OffsetForLeaderTopic { topic, partitions: asked, .. } in request.topics {
+        let mut partitions = Vec::with_capacity(asked.len());
+        for asked in &asked {
+            partitions.push(answer(call, &topic, asked).await);
+        }
+        topics.push(OffsetForLeaderTopicResult { topic, partitions, ..Default::default() });
+    }
     reply.frame::<OffsetForLeaderEpochRequest>(&OffsetForLeaderEpochResponse { topics, ..Default::default() })
 }
 
-fn answer(call: &Call<'_>, topic: &Text, asked: &OffsetForLeaderPartition) -> EpochEndOffset {
-    let broker = call.broker;
-    let image = broker.control.image();
-    let found = topics::find(&image, topic, Uuid::ZERO)
-        .and_then(|topic| topics::opened(broker, topic, asked.partition))
-        .and_then(|partition| {
-            partition.check_leads(asked.current_leader_epoch)?;
-            partition.epoch_end_offset(asked.leader_epoch).map_err(|error| error.code())
-        });
+async fn answer(call: &Call<'_>, topic: &Text, asked: &OffsetForLeaderPartition) -> EpochEndOffset {
     let mut response = EpochEndOffset { partition: asked.partition, ..Default::default() };
-    match found {
+    match look_up(call, topic, asked).await {
         Ok(end) => {
             response.leader_epoch = end.leader_epoch;
             response.end_offset = end.end_offset;
@@ -43,4 +35,13 @@ fn answer(call: &Call<'_>, topic: &Text, asked: &OffsetForLeaderPartition) -> Ep
         Err(code) => response.error_code = code,
     }
     response
+}
+
+async fn look_up(call: &Call<'_>, topic: &Text, asked: &OffsetForLeaderPartition) -> Result<EpochEnd, ErrorCode> {
+    let broker = call.broker;
+    let image = broker.control.image();
+    let partition = topics::opened(broker, topics::find(&image, topic, Uuid::ZERO)?, asked.partition)?;
+    partition.check_leads(asked.current_leader_epoch)?;
+    partition.refresh().await.map_err(|error| error.code())?;
+    partition.epoch_end_offset(asked.leader_epoch).map_err(|error| error.code())
 }

@@ -10,7 +10,8 @@ use super::{nodes, topics};
 use crate::control::{Image, Topic, is_internal};
 use crate::node::Node;
 use crate::partitions::{
-    Acks, AnswerTicket, AnyPartition, AppendError, Appended, BatchAnswer, Lack, LaterAnswer, PartitionAppend, Waited,
+    Acks, AnswerTicket, AnyPartition, AppendError, Appended, BatchAnswer, EarlyBatches, Lack, LaterAnswer,
+    PartitionAppend, Waited,
 };
 use crate::validation::{
     Destination, Invalid, LargeBatchPermit, RefusedBatch, SHORT_MAX, Sender, TOLD_MAX, validate, work_of,
@@ -318,9 +319,8 @@ impl<'a> Appending<'a> {
         let batch = validate(data.records.as_ref(), from, to, turn)?;
         let (size, records) = (batch.view().size(), batch.view().record_count());
         // Nobody would hear what became of a batch that waits without an answer.
-        let reordering = Some(&self.broker.reordering).filter(|_| self.request.acks != 0);
-        let reorder = self.request.reorder.then_some(reordering);
-        let how = PartitionAppend { acks, now_ms, reorder };
+        let wait_in = Some(&self.broker.reordering).filter(|_| self.request.acks != 0);
+        let how = PartitionAppend { acks, now_ms, early: EarlyBatches { are_sent: self.request.reorder, wait_in } };
         match partition.append(&batch, how, &mut self.waited).map_err(not_appended)? {
             BatchAnswer::Appended(appended) => {
                 self.broker.metrics.appended(size, records);

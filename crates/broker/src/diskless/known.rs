@@ -67,6 +67,8 @@ struct KnownRecords {
     runs: BTreeMap<i64, Arc<BatchRun>>,
     /// When it was last not possible to read, and why.
     failed: Option<(Instant, ReadError)>,
+    /// When the newest answer of the index was asked for, where others commit, too.
+    refreshed: Option<Instant>,
 }
 
 impl KnownPartition {
@@ -186,6 +188,12 @@ impl KnownPartition {
         Offered { partition, number, stamp, bytes, max_timestamp, log_append_time_ms }
     }
 
+    /// The answer for a batch that was appended before, with this timestamp.
+    pub(super) fn appended_before(&self, base_offset: i64, timestamp: i64) -> Appended {
+        let is_log_append_time = self.config().message_timestamp_type == TimestampType::LogAppendTime;
+        self.appended(base_offset, if is_log_append_time { timestamp } else { -1 })
+    }
+
     /// The answer for a batch at this offset.
     pub(super) fn appended(&self, base_offset: i64, log_append_time_ms: i64) -> Appended {
         Appended {
@@ -202,12 +210,24 @@ impl KnownPartition {
         let mut known = self.records.lock();
         // What was asked for before may be told later.
         known.log_start = known.log_start.max(row.log_start);
-        known.next_offset = known.next_offset.max(row.next_offset);
-        known.bytes = row.bytes;
-        known.max_timestamp = row.max_timestamp;
+        known.max_timestamp = known.max_timestamp.max(row.max_timestamp);
+        if row.next_offset >= known.next_offset {
+            (known.next_offset, known.bytes) = (row.next_offset, row.bytes);
+        }
         if !self.is_gone() {
             known.runs.extend(runs.into_iter().map(|run| (run.base_offset, run)));
         }
+    }
+
+    /// It is as the index has said to who asked at this time.
+    pub(super) fn refreshed(&self, asked: Instant) {
+        let mut known = self.records.lock();
+        known.refreshed = known.refreshed.max(Some(asked));
+    }
+
+    /// Whether what is known of it is no older than this.
+    pub(super) fn is_refreshed_since(&self, time: Instant) -> bool {
+        self.records.lock().refreshed.is_some_and(|asked| asked >= time)
     }
 
     /// The bytes of a run are not in memory any more.

@@ -161,6 +161,11 @@ impl Line {
         self.admission.get(&partition).unwrap_or(&nothing).ahead(stamp, committed)
     }
 
+    /// Whether something of this producer is admitted to the partition and not answered.
+    pub fn has_pending(&self, partition: DisklessPartitionId, producer_id: i64) -> bool {
+        self.admission.get(&partition).is_some_and(|admission| admission.has_pending(producer_id))
+    }
+
     /// Takes a batch that [`Line::check`] lets in.
     pub fn admit(&mut self, batch: NewBatch, now: Duration) -> TicketId {
         let ticket = self.next_ticket;

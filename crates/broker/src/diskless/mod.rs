@@ -8,6 +8,7 @@
 mod assemble;
 pub mod cache;
 pub mod fetch;
+mod hear;
 mod hedge;
 mod housekeeping;
 pub mod index;
@@ -42,7 +43,7 @@ use crate::metrics::Metrics;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
 use housekeeping::DisklessTopics;
-use index::{Index, IndexOwner, IndexThread, RunFinder, SqliteIndex};
+use index::{Index, IndexChanges, IndexOwner, IndexThread, RunFinder, SqliteIndex};
 use known::KnownPartition;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
@@ -111,16 +112,16 @@ impl Diskless {
         let finder = RunFinder::open(data_dir).map_err(|error| failed(&error))?;
         let (index, thread) =
             IndexOwner::start(Index::new(store, config.batches_to_retain)).map_err(|error| failed(&error))?;
-        let diskless = Diskless::with_index(objects, config, (index, finder), retention, metrics);
+        let diskless = Diskless::with_index(objects, config, (index, finder, None), retention, metrics);
         *diskless.thread.lock() = Some(thread);
         Ok(diskless)
     }
 
-    /// The same with an index of which somebody has charge.
+    /// The same with an index of which somebody has charge, and what others change in it, if they do.
     fn with_index(
         objects: Objects,
         config: &DisklessConfig,
-        (index, finder): (IndexOwner, RunFinder),
+        (index, finder, changes): (IndexOwner, RunFinder, Option<IndexChanges>),
         retention: Duration,
         metrics: Metrics,
     ) -> Diskless {
@@ -144,10 +145,15 @@ impl Diskless {
             slots: config.upload_slots,
             early_puts_per_second: config.puts_per_second_max,
         };
-        let writer = Writer::start(rotation, config.memory_bytes, (index.clone(), uploader, reader.clone()), metrics);
+        let others_commit = changes.is_some();
+        let limits = (config.memory_bytes, others_commit);
+        let writer = Writer::start(rotation, limits, (index.clone(), uploader, reader.clone()), metrics);
         let topics = Arc::<DisklessTopics>::default();
         housekeeping::start(&topics, objects, index.clone(), retention);
-        let services = Services { writer, reader, index, succession: Arc::default() };
+        if let Some(changes) = changes {
+            hear::start(Arc::downgrade(&topics), changes, reader.clone());
+        }
+        let services = Services { writer, reader, index, succession: Arc::default(), others_commit };
         Diskless { topics, services, counts, thread: Mutex::default() }
     }
 
@@ -202,7 +208,7 @@ impl Diskless {
             if let Some(number) = partition.known.number() {
                 let stops = self.services.writer.forget(number);
                 // Where nobody has written, those of the partition before it still count.
-                if !stops.is_empty() {
+                if !stops.is_empty() && !self.services.others_commit {
                     self.services.succession.leave(partition.known.key(), stops);
                 }
                 self.services.reader.retired(number);

@@ -14,7 +14,7 @@ use super::reader::{Found, Reader};
 use super::writer::{Admitted, Room, Writer};
 use crate::control::CommitError;
 use crate::log::error::{AppendError, Read, ReadError, TimestampOffset};
-use crate::replica::reorder::Reordering;
+use crate::replica::reorder::EarlyBatches;
 use crate::replica::succession::Succession;
 use crate::replica::ticket::Acks;
 use crate::validation::ValidBatch;
@@ -36,6 +36,8 @@ pub struct Services {
     pub(super) reader: Reader,
     pub(super) index: IndexOwner,
     pub(super) succession: Arc<Succession>,
+    /// Whether other brokers write the same partitions.
+    pub(super) others_commit: bool,
 }
 
 /// Appends.
@@ -44,7 +46,7 @@ impl DisklessPartition {
         DisklessPartition { known: Arc::new(known), services }
     }
 
-    /// Admits one batch: its answer comes once it is committed. With `reorder` it may come before its turn. `known` and `room` are what was waited
+    /// Admits one batch: its answer comes once it is committed. `known` and `room` are what was waited
     /// for since it was first tried.
     ///
     /// # Errors
@@ -52,7 +54,7 @@ impl DisklessPartition {
     pub fn admit(
         &self,
         batch: &ValidBatch<'_>,
-        (acks, now_ms, reorder): (Acks, i64, Option<Option<&Arc<Reordering>>>),
+        (acks, now_ms, early): (Acks, i64, EarlyBatches<'_>),
         (known, room): (Known, Option<Room>),
     ) -> Result<Admitted, AppendError> {
         let number = self.known.number().ok_or(AppendError::Storage)?;
@@ -62,9 +64,8 @@ impl DisklessPartition {
             None => self.services.writer.try_room(size)?,
         };
         let Some(room) = room else { return Ok(Admitted::Full(size)) };
-        if reorder.is_some()
-            && let Some(early) =
-                self.services.writer.park(&self.known, (number, known), batch, (acks, reorder.flatten()))?
+        if (early.are_sent || self.services.others_commit)
+            && let Some(early) = self.services.writer.park(&self.known, (number, known), batch, (acks, early))?
         {
             return Ok(early);
         }
@@ -84,7 +85,8 @@ impl DisklessPartition {
     /// [`AppendError`].
     pub async fn look(&self) -> Result<(), AppendError> {
         let number = self.known.number().ok_or(AppendError::Storage)?;
-        if self.known.offsets().log_end == 0 {
+        // Where others commit, all would have to know where producers stopped: a producer begins anew there.
+        if !self.services.others_commit && self.known.offsets().log_end == 0 {
             let stops = self.services.succession.take(&self.known.key());
             if !stops.is_empty() {
                 self.services.index.succeed(number, stops);
@@ -130,6 +132,16 @@ impl DisklessPartition {
             return Ok(None);
         }
         let (offsets, failed) = (self.known.offsets(), self.known.failed_since(since));
+        if offset > offsets.log_end && self.services.others_commit && !self.known.is_refreshed_since(since) {
+            // Who reads may know more than this broker has heard.
+            return match failed {
+                Some(why) => Err(why),
+                None => {
+                    self.services.reader.ask_to_refresh(&self.known);
+                    Ok(None)
+                }
+            };
+        }
         if offset < offsets.log_start || offset > offsets.log_end {
             return Err(ReadError::OffsetOutOfRange);
         }
@@ -154,6 +166,14 @@ impl DisklessPartition {
         }
     }
 
+    /// Has what is known of its offsets be no older than this call.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn refresh(&self) -> Result<(), ReadError> {
+        if self.services.others_commit { self.services.reader.refresh(&self.known).await } else { Ok(()) }
+    }
+
     /// The first record from the log start on with such a timestamp or a later one; `None` if all are older.
     ///
     /// # Errors
@@ -176,6 +196,7 @@ impl DisklessPartition {
     /// [`ReadError::OffsetOutOfRange`] past the high watermark; the index.
     pub async fn delete_records_before(&self, offset: i64) -> Result<i64, ReadError> {
         let number = self.known.number().ok_or(ReadError::Storage)?;
+        self.refresh().await?;
         let log_end = self.known.offsets().log_end;
         let offset = if offset == -1 { log_end } else { offset };
         if offset < 0 || offset > log_end {

@@ -11,6 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use bytes::Bytes;
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
@@ -39,6 +40,9 @@ const JOBS: usize = 16;
 const WRONG_MAX: u32 = 3;
 /// Runs that are looked through at a time for a timestamp.
 const RUNS_LOOKED_AT: usize = 64;
+
+/// Stands for an offset where what is known of the partition is brought up to date.
+const REFRESH: i64 = -1;
 
 /// What was found of an offset.
 pub enum Found {
@@ -182,6 +186,38 @@ impl Reader {
             }
         }
         partitions.iter().for_each(|(_, partition)| partition.wake());
+    }
+
+    /// Another broker has changed a partition.
+    pub fn heard(&self, row: &PartitionRow) {
+        if let Some(partition) = self.shared.partition(row.id) {
+            partition.moved(row, Vec::new());
+            partition.wake();
+        }
+    }
+
+    /// Has what is known of a partition be no older than this call.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn refresh(&self, partition: &KnownPartition) -> Result<(), ReadError> {
+        self.shared.refresh(partition).await
+    }
+
+    /// The same, for who waits for the partition to change. Waits for nobody.
+    pub fn ask_to_refresh(&self, partition: &Arc<KnownPartition>) {
+        let Some(number) = partition.number() else { return };
+        if !self.shared.under_way.lock().insert((number, REFRESH)) {
+            return;
+        }
+        let (reader, partition) = (self.clone(), Arc::clone(partition));
+        tokio::spawn(async move {
+            if let Err(why) = reader.refresh(&partition).await {
+                partition.failed(why);
+            }
+            reader.shared.under_way.lock().remove(&(number, REFRESH));
+            partition.wake();
+        });
     }
 
     /// What there is in memory from the batch with the first of these offsets up to their end, which is at most the high watermark: the index may
@@ -348,6 +384,16 @@ impl ReaderShared {
         self.partitions.read().get(&number)?.upgrade()
     }
 
+    async fn refresh(&self, partition: &KnownPartition) -> Result<(), ReadError> {
+        let number = partition.number().ok_or(ReadError::Storage)?;
+        let asked = Instant::now();
+        let found = self.finder.partition(number).await.map_err(|error| self.find_failed(&error))?;
+        partition.moved(&found.ok_or(ReadError::Gone)?, Vec::new());
+        partition.refreshed(asked);
+        partition.wake();
+        Ok(())
+    }
+
     /// Finds what lies from this offset on, and fetches it, waking who waits as it comes.
     async fn read_ahead(
         self: &Arc<Self>,
@@ -365,8 +411,8 @@ impl ReaderShared {
             runs = found.into_iter().map(Arc::new).collect();
         }
         let ahead = ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS));
-        // Nothing there: it was deleted meanwhile, which who reads on finds out.
-        let Some(end) = ahead.last().map(|part| part.end_offset) else { return Ok(()) };
+        // Nothing there: it was deleted meanwhile, by another broker it may be, which who reads on finds out.
+        let Some(end) = ahead.last().map(|part| part.end_offset) else { return self.refresh(partition).await };
         let window = Window::new((offset, end), ahead.iter().map(|part| Arc::clone(&part.run)).collect(), share > 0);
         self.windows.lock().insert(number, window);
         let mut fetches = JoinSet::new();

@@ -17,7 +17,7 @@ use crate::diskless::{Admitted, DisklessPartition, PendingAnswer, Room};
 use crate::log::error::{AppendError, EpochEnd, LogOffsets, Read, ReadError, TimestampOffset};
 use crate::long_work::LongWork;
 use crate::replica::Replica;
-use crate::replica::reorder::{BatchAdmission, ParkedAnswer, Reordering};
+use crate::replica::reorder::{BatchAdmission, EarlyBatches, ParkedAnswer};
 use crate::replica::ticket::{Acks, Appended};
 use crate::replica::waiters::Registration;
 use crate::validation::ValidBatch;
@@ -38,8 +38,8 @@ pub struct PartitionAppend<'a> {
     pub acks: Acks,
     /// The wall clock in ms.
     pub now_ms: i64,
-    /// Whether it may come before its turn, and with whom it then waits, if it may.
-    pub reorder: Option<Option<&'a Arc<Reordering>>>,
+    /// What becomes of it where it comes before its turn.
+    pub early: EarlyBatches<'a>,
 }
 
 /// What has to be waited for before a batch can be appended, for as long as which its connection reads nothing else.
@@ -89,23 +89,23 @@ impl AnyPartition {
         how: PartitionAppend<'_>,
         waited: &mut Waited,
     ) -> Result<BatchAnswer, AppendError> {
-        let PartitionAppend { acks, now_ms, reorder } = how;
-        match (self, reorder) {
-            (AnyPartition::Classic(replica), None) => replica.append(batch, acks, now_ms).map(BatchAnswer::Appended),
-            (AnyPartition::Classic(replica), Some(reordering)) => {
-                Ok(match replica.append_in_turn(batch, acks, now_ms, reordering)? {
-                    BatchAdmission::Appended(appended) => BatchAnswer::Appended(appended),
-                    BatchAdmission::Parked(answer) => BatchAnswer::Later(LaterAnswer::Parked(answer)),
-                })
+        let PartitionAppend { acks, now_ms, early } = how;
+        match self {
+            AnyPartition::Classic(replica) if !early.are_sent => {
+                replica.append(batch, acks, now_ms).map(BatchAnswer::Appended)
             }
-            (AnyPartition::Diskless(partition), _) => {
+            AnyPartition::Classic(replica) => Ok(match replica.append_in_turn(batch, acks, now_ms, early.wait_in)? {
+                BatchAdmission::Appended(appended) => BatchAnswer::Appended(appended),
+                BatchAdmission::Parked(answer) => BatchAnswer::Later(LaterAnswer::Parked(answer)),
+            }),
+            AnyPartition::Diskless(partition) => {
                 let Waited { known, room } = std::mem::take(waited);
                 if let Some(Err(why)) = known {
                     partition.turned_away(batch);
                     return Err(why);
                 }
                 let known = if known.is_some() { Known::Now } else { Known::Perhaps };
-                Ok(match partition.admit(batch, (acks, now_ms, reorder), (known, room))? {
+                Ok(match partition.admit(batch, (acks, now_ms, early), (known, room))? {
                     Admitted::Known(appended) => BatchAnswer::Appended(appended),
                     Admitted::Pending(answer) => BatchAnswer::Later(LaterAnswer::Pending(answer)),
                     Admitted::Parked(answer) => BatchAnswer::Later(LaterAnswer::Parked(answer)),
@@ -208,6 +208,17 @@ impl AnyPartition {
             // Why not is told by who uses it then.
             AnyPartition::Classic(replica) => drop(replica.opened().await),
             AnyPartition::Diskless(partition) => partition.known.opened().await,
+        }
+    }
+
+    /// Has what is known of its offsets be no older than this call, where other brokers write it, too.
+    ///
+    /// # Errors
+    /// It could not be found out.
+    pub async fn refresh(&self) -> Result<(), ReadError> {
+        match self {
+            AnyPartition::Classic(_) => Ok(()),
+            AnyPartition::Diskless(partition) => partition.refresh().await,
         }
     }
 

@@ -37,7 +37,7 @@ pub use crate::replica::cluster::led_by;
 pub use crate::replica::following::{FollowError, FromLeader, Replicated};
 pub use crate::replica::marks::Marks;
 pub use crate::replica::read::ReadOn;
-pub use crate::replica::reorder::{BatchAdmission, ParkedAnswer, Reordering};
+pub use crate::replica::reorder::{BatchAdmission, EarlyBatches, ParkedAnswer, Reordering};
 pub use crate::replica::serving::FollowerPlace;
 pub use crate::replica::ticket::{Acks, AnswerTicket, Appended, ReplicationTicket};
 pub use crate::replica::waiters::Registration;

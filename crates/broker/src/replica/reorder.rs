@@ -110,6 +110,15 @@ impl Drop for HeldBytes {
     }
 }
 
+/// What may become of a batch that comes before its turn.
+#[derive(Clone, Copy, Debug)]
+pub struct EarlyBatches<'a> {
+    /// Whether the producer says that its batches may come so.
+    pub are_sent: bool,
+    /// Where they wait; `None` where nobody waits for an answer.
+    pub wait_in: Option<&'a Arc<Reordering>>,
+}
+
 /// What became of a batch at its admission.
 #[derive(Debug)]
 pub enum BatchAdmission {
@@ -190,6 +199,13 @@ impl Early {
         }
     }
 
+    /// It was appended before.
+    pub(crate) fn was_appended(self, appended: &Appended) {
+        for answer in self.answers {
+            let _ = answer.send(Ok(appended.clone()));
+        }
+    }
+
     pub(crate) fn refuse(self, error: AppendError) {
         for answer in self.answers {
             self.held.reordering.metrics.produce_failed(error.code());
@@ -205,6 +221,13 @@ pub(crate) struct Expired {
 }
 
 impl Expired {
+    /// Takes some of them out.
+    pub(crate) fn split(mut self, is_one: impl Fn(&Stamp) -> bool) -> (Vec<Early>, Expired) {
+        let (some, others) = self.batches.into_iter().partition(|early| is_one(&early.batch.stamp()));
+        self.batches = others;
+        (some, self)
+    }
+
     /// Answers them; to be called without a lock.
     pub(crate) fn refuse(self) {
         self.reordering.metrics.reorder_expired(self.batches.len());
@@ -237,6 +260,16 @@ impl Parked {
     /// Takes out those of a producer.
     pub(crate) fn take_all(&mut self, producer_id: i64) -> Vec<Early> {
         self.batches.give_up(producer_id).into_iter().collect()
+    }
+
+    /// Each batch, in any order.
+    pub(crate) fn stamps(&self) -> Vec<Stamp> {
+        self.batches.stamps().collect()
+    }
+
+    /// Takes out one batch.
+    pub(crate) fn take(&mut self, stamp: &Stamp) -> Option<Early> {
+        self.batches.take_out(stamp)
     }
 
     /// Takes out what has waited long enough; and when the next is due.

@@ -186,6 +186,11 @@ impl PartitionAdmission {
         })
     }
 
+    /// Whether any batch of a producer is pending.
+    pub fn has_pending(&self, producer_id: i64) -> bool {
+        self.by_producer.contains_key(&producer_id)
+    }
+
     /// Whether a batch is pending, and not dead.
     pub fn is_pending(&self, stamp: &Stamp, ticket: TicketId) -> bool {
         self.by_producer.get(&stamp.producer_id).is_some_and(|pending| place(pending, ticket).is_some())

@@ -134,6 +134,22 @@ impl<T> Parking<T> {
         waiting.batches.into_values().map(|parked| parked.item).collect()
     }
 
+    /// The stamp of each batch, in any order.
+    pub fn stamps(&self) -> impl Iterator<Item = Stamp> {
+        self.by_age.values().filter_map(|slot| {
+            let waiting = self.producers.get(&slot.producer_id)?;
+            let record_count = waiting.batches.get(&slot.base_sequence)?.record_count;
+            let &ParkingSlot { producer_id, base_sequence, .. } = slot;
+            Some(Stamp { producer_id, producer_epoch: waiting.epoch, base_sequence, record_count })
+        })
+    }
+
+    /// Takes out one batch, if it is parked.
+    pub fn take_out(&mut self, stamp: &Stamp) -> Option<T> {
+        self.find(stamp)?;
+        self.take(stamp.producer_id, stamp.base_sequence)
+    }
+
     /// Takes out the batches that are due.
     pub fn expire(&mut self, now_ms: u64) -> Vec<T> {
         let mut expired = Vec::new();

@@ -1,6 +1,6 @@
-//! Where records are: reads of the index that wait for no commit.
+//! Reads of the index that wait for no commit: where records are, and what other brokers change.
 //!
-//! A few connections, for which who asks queues in turn.
+//! A few connections, for which who asks queues in turn. Their calls block, and are made where that holds nobody up.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::sqlite::SqliteFinder;
-use super::store::{PartitionRow, RunSource};
+use super::store::{ChangeSource, PartitionRow, RunSource};
 use crate::control::StoreError;
 
 /// Connections, and so finds at a time.
@@ -79,20 +79,59 @@ impl RunFinder {
     ) -> Result<T, StoreError> {
         let turn = Arc::clone(&self.turns).acquire_owned().await;
         let idle = Arc::clone(&self.idle);
-        let finding = move || {
+        blocking(move || {
             let _turn = turn;
             let taken = idle.lock().pop();
-            let Some(mut finder) = taken else { return Err(StoreError::Failed("the index is closed".into())) };
+            let Some(mut finder) = taken else { return Err(closed()) };
             let found = find(finder.as_mut());
             idle.lock().push(finder);
             found
-        };
-        #[cfg(test)]
-        if super::by_hand::is_here() {
-            return finding();
-        }
-        tokio::task::spawn_blocking(finding).await.unwrap_or_else(|error| Err(StoreError::Failed(error.to_string())))
+        })
+        .await
     }
+}
+
+/// Hears what other brokers change.
+pub struct IndexChanges {
+    /// `None` while it is asked.
+    source: Arc<Mutex<Option<Box<dyn ChangeSource>>>>,
+}
+
+impl IndexChanges {
+    /// By way of this.
+    pub fn over(source: Box<dyn ChangeSource>) -> IndexChanges {
+        IndexChanges { source: Arc::new(Mutex::new(Some(source))) }
+    }
+
+    /// As [`ChangeSource::changed`]; one question at a time.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn changed(&self) -> Result<Vec<PartitionRow>, StoreError> {
+        let source = Arc::clone(&self.source);
+        blocking(move || {
+            let taken = source.lock().take();
+            let Some(mut asked) = taken else { return Err(closed()) };
+            let changed = asked.changed();
+            *source.lock() = Some(asked);
+            changed
+        })
+        .await
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    #[cfg(test)]
+    if super::by_hand::is_here() {
+        return work();
+    }
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(StoreError::Failed(error.to_string())))
+}
+
+fn closed() -> StoreError {
+    StoreError::Failed("the index is closed".into())
 }
 
 /// What runs say of timestamps grows with their offsets, so that the first is found by halves.

@@ -32,7 +32,7 @@ use fullbore_rules::commit::{
 
 use fullbore_rules::sequence::Stops;
 
-pub use finder::RunFinder;
+pub use finder::{IndexChanges, RunFinder};
 pub use owner::{IndexOwner, IndexThread};
 pub use sqlite::SqliteIndex;
 pub use store::{

@@ -79,6 +79,15 @@ impl SqliteIndex {
         self.connection.execute("UPDATE partitions SET has_forgotten = 1", []).expect("updated");
     }
 
+    /// The row of every partition.
+    #[cfg(test)]
+    pub fn partitions(&self) -> Vec<PartitionRow> {
+        let text = "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten FROM partitions ORDER BY id";
+        let mut find = self.connection.prepare_cached(text).expect("prepared");
+        let rows = find.query_map([], |row| partition_row(row.get(0)?, row, 1)).expect("queried");
+        rows.collect::<rusqlite::Result<_>>().expect("read")
+    }
+
     /// Each object with whether it was deleted from the store, and where its last run begins, if it has one.
     #[cfg(test)]
     pub fn objects(&self) -> Vec<(ObjectId, bool, Option<i64>)> {

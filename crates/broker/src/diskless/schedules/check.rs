@@ -58,14 +58,17 @@ pub async fn check(world: &Arc<World>) {
     while world.untroubled_since().is_none() {
         sleep(ms(1_000)).await;
     }
-    let life = Life::start(world, 99);
+    let brokers = Life::start_all(world, 99);
     let topic = world.topic.lock().current;
     if let Some(topic) = topic {
         for index in 0..world.setup.partitions {
-            let partition = life.diskless.find(&topic, index).expect("it was put");
-            partition.known.opened().await;
-            let begin = read_on(world, &partition, topic, 1 << 20, true).await;
-            check_log(world, (topic, index), (begin, partition.known.offsets().log_end));
+            let replica = |broker: &Arc<Life>| broker.diskless.find(&topic, index).expect("it was put");
+            let replicas: Vec<_> = brokers.iter().map(replica).collect();
+            for replica in &replicas {
+                replica.known.opened().await;
+            }
+            let begin = read_on(world, &replicas, topic, 1 << 20, true).await;
+            check_log(world, (topic, index), (begin, replicas[0].known.offsets().log_end));
         }
     }
     check_rows(world).await;

@@ -10,7 +10,7 @@ use fullbore_wire::{Records, Uuid};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::Life;
+use super::Brokers;
 use super::world::{World, ms};
 use crate::diskless::DisklessPartition;
 use crate::log::error::{Read, ReadError};
@@ -26,21 +26,33 @@ const READ_WITHIN: Duration = Duration::from_secs(15);
 const ROUNDS_MAX: usize = 5_000;
 
 /// Reads a partition of the topic from its beginning, and from that of the next one of its name, for ever.
-pub async fn consume(life: Arc<Life>, partition: i32, max_bytes: u32) {
+pub async fn consume(brokers: Brokers, partition: i32, max_bytes: u32) {
+    let world = &brokers[0].world;
     loop {
-        let found = life.world.topic.lock().current.and_then(|id| Some((id, life.diskless.find(&id, partition)?)));
-        if let Some((id, partition)) = found {
-            partition.known.opened().await;
-            read_on(&life.world, &partition, id, max_bytes, false).await;
+        let current = world.topic.lock().current;
+        let at =
+            |id: Uuid| brokers.iter().map(|broker| broker.diskless.find(&id, partition)).collect::<Option<Vec<_>>>();
+        if let Some((id, replicas)) = current.and_then(|id| Some((id, at(id)?))) {
+            for replica in &replicas {
+                replica.known.opened().await;
+            }
+            read_on(world, &replicas, id, max_bytes, false).await;
         }
         sleep(ms(100)).await;
     }
 }
 
-/// Reads until the partition is gone, or with `to_end` until its end; where it began.
-pub async fn read_on(world: &World, partition: &DisklessPartition, id: Uuid, max_bytes: u32, to_end: bool) -> i64 {
-    let index = partition.known.index();
-    let begin = partition.known.offsets().log_start;
+/// Reads until the partition is gone, or with `to_end` until its end, at one broker after the other; where it began.
+pub async fn read_on(
+    world: &World,
+    replicas: &[Arc<DisklessPartition>],
+    id: Uuid,
+    max_bytes: u32,
+    to_end: bool,
+) -> i64 {
+    let mut at_broker = 0;
+    let index = replicas[0].known.index();
+    let begin = replicas[0].known.offsets().log_start;
     // A whole batch may begin before the log start.
     let (mut offset, mut end) = (begin, 0);
     let (mut since, mut began) = (std::time::Instant::now(), world.now());
@@ -51,6 +63,7 @@ pub async fn read_on(world: &World, partition: &DisklessPartition, id: Uuid, max
             world.wrong(|| format!("who reads {index} from {offset} goes round in a circle"));
             break;
         }
+        let partition = &replicas[at_broker];
         let waiter = Arc::new(Notify::new());
         let _registration = partition.known.register(&waiter);
         match partition.try_read(offset, max_bytes, true, since) {
@@ -67,6 +80,10 @@ pub async fn read_on(world: &World, partition: &DisklessPartition, id: Uuid, max
                         return begin;
                     }
                     let _ = timeout(ms(2_000), waiter.notified()).await;
+                }
+                if replicas.len() > 1 && next != offset && next % 3 == 0 {
+                    // Another one may not have heard of as much yet.
+                    (at_broker, end) = ((at_broker + 1) % replicas.len(), 0);
                 }
                 offset = next;
                 (since, began) = (std::time::Instant::now(), world.now());

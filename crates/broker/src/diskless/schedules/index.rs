@@ -1,5 +1,6 @@
 //! An index that has bad luck, and what carries out what it is asked for.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
@@ -12,7 +13,7 @@ use super::world::{World, ms, random};
 use crate::control::{CommitError, StoreError};
 use crate::diskless::index::by_hand::{CommitAnswerer, IndexByHand, Turn};
 use crate::diskless::index::{
-    CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, SqliteIndex, UploadedObject,
+    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, SqliteIndex, UploadedObject,
 };
 
 /// What becomes of the next transaction.
@@ -45,6 +46,30 @@ pub struct TroubledIndex {
     plan: Arc<Mutex<Plan>>,
     /// Whether producers were forgotten for want of room, of every partition.
     forgets: bool,
+}
+
+/// Hears what others have changed by looking at everything.
+pub struct PolledChanges {
+    world: Arc<World>,
+    index: SqliteIndex,
+    seen: HashMap<DisklessPartitionId, PartitionRow>,
+}
+
+impl PolledChanges {
+    pub fn new(world: &Arc<World>) -> PolledChanges {
+        let index = SqliteIndex::open(&world.folder).expect("opened");
+        PolledChanges { world: Arc::clone(world), index, seen: HashMap::new() }
+    }
+}
+
+impl ChangeSource for PolledChanges {
+    fn changed(&mut self) -> Result<Vec<PartitionRow>, StoreError> {
+        if self.world.out_until(true).is_some() {
+            return Err(away());
+        }
+        let rows = self.index.partitions();
+        Ok(rows.into_iter().filter(|row| self.seen.insert(row.id, *row) != Some(*row)).collect())
+    }
 }
 
 /// Carries out what the index is asked for.

@@ -148,6 +148,11 @@ impl Lane {
         format!("{:?} of {}", open.map(of).collect::<Vec<_>>(), self.total)
     }
 
+    /// Whether it goes on at another broker, as one does that hears who serves a partition now. What has no sequence may be overtaken then.
+    pub fn moves(&mut self, world: &World) -> bool {
+        (self.is_idempotent() || self.attempts.len() <= 1) && self.by.below(world.setup.moves) == 0
+    }
+
     pub fn stripes(&self) -> usize {
         self.stripes
     }
@@ -271,6 +276,9 @@ impl Lane {
             }
             Heard::Nothing | Heard::Refused(AppendError::Gone | AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)) => {
                 batch.may_be_written = true;
+            }
+            Heard::Refused(AppendError::Role(ErrorCode::UNKNOWN_PRODUCER_ID)) => {
+                self.wants_epoch |= was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty();
             }
             Heard::Refused(AppendError::Storage | AppendError::Deleted | AppendError::Role(_)) => {}
             Heard::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {

@@ -30,12 +30,12 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Diskless;
-use super::index::RunFinder;
+use super::index::{IndexChanges, RunFinder};
 use super::objects::Objects;
 use crate::config::{BrokerConfig, Properties, TopicConfig};
 use crate::metrics::Metrics;
 use crate::replica::reorder::Reordering;
-use index::Driver;
+use index::{Driver, PolledChanges};
 use world::{Setup, World, ms, random};
 
 /// What is broken on purpose.
@@ -47,6 +47,8 @@ pub enum Fault {
     AnswersBeforeCommit,
     /// What was admitted behind a failed batch is committed.
     CommitsTheDead,
+    /// A broker takes what it knows of producers for all that there is.
+    AsksNobody,
 }
 
 const TOPIC: &str = "topic";
@@ -54,7 +56,10 @@ const CLUSTER: &str = "cluster";
 /// After that a schedule hangs.
 const LASTS_MAX: Duration = Duration::from_secs(400);
 
-/// One life of the process.
+/// The brokers of a process, which begin and end together.
+pub type Brokers = Arc<[Arc<Life>]>;
+
+/// One broker in one life of the process.
 pub struct Life {
     world: Arc<World>,
     diskless: Diskless,
@@ -65,6 +70,10 @@ pub struct Life {
 
 impl Life {
     /// Starts the process; to be called in its runtime.
+    fn start_all(world: &Arc<World>, life: u64) -> Brokers {
+        (0..world.setup.brokers as u64).map(|broker| Life::start(world, life + 1000 * broker)).collect()
+    }
+
     fn start(world: &Arc<World>, life: u64) -> Arc<Life> {
         let setup = &world.setup;
         let (mut config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
@@ -82,7 +91,8 @@ impl Life {
         tokio::spawn(driver.run());
         let finder = RunFinder::open(&world.folder).expect("opened");
         let objects = Objects::over(world.store.clone(), CLUSTER);
-        let of_index = (owner, finder.clone());
+        let changes = (setup.brokers > 1).then(|| IndexChanges::over(Box::new(PolledChanges::new(world))));
+        let of_index = (owner, finder.clone(), changes);
         let retention = Duration::from_secs(300);
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
         let reordering = Reordering::new(&config, Metrics::default());
@@ -103,23 +113,6 @@ impl Life {
         self.diskless.put_topic((TOPIC, id), self.world.setup.partitions, &self.config);
     }
 
-    /// Clients come, until all is produced.
-    async fn until_produced(self: &Arc<Self>) {
-        let world = &self.world;
-        for partition in 0..world.setup.partitions {
-            let max_bytes = [1, 300, 1 << 20][(world.setup.seed as usize + partition as usize) % 3];
-            tokio::spawn(consumer::consume(Arc::clone(self), partition, max_bytes));
-        }
-        tokio::spawn(administer(Arc::clone(self)));
-        let mut lanes = JoinSet::new();
-        for lane in &world.lanes {
-            lanes.spawn(producer::produce(Arc::clone(self), Arc::clone(lane)));
-        }
-        while let Some(ended) = lanes.join_next().await {
-            ended.expect("no panic");
-        }
-    }
-
     /// Lets go of what it can, as a broker that is stopped.
     async fn stop(&self, by: &mut Random) {
         self.world.tell(|| "stops".into());
@@ -131,9 +124,35 @@ impl Life {
     }
 }
 
+/// Clients come, until all is produced.
+async fn until_produced(world: &Arc<World>, brokers: &Brokers) {
+    for partition in 0..world.setup.partitions {
+        let max_bytes = [1, 300, 1 << 20][(world.setup.seed as usize + partition as usize) % 3];
+        tokio::spawn(consumer::consume(Arc::clone(brokers), partition, max_bytes));
+    }
+    tokio::spawn(administer(Arc::clone(world), Arc::clone(brokers)));
+    let mut lanes = JoinSet::new();
+    for lane in &world.lanes {
+        lanes.spawn(producer::produce(Arc::clone(brokers), Arc::clone(lane)));
+    }
+    while let Some(ended) = lanes.join_next().await {
+        ended.expect("no panic");
+    }
+}
+
+/// Brokers follow the metadata one after the other.
+async fn follow(brokers: &Brokers, by: &mut Random, change: impl Fn(&Life)) {
+    for (at, broker) in brokers.iter().enumerate() {
+        if at > 0 {
+            sleep(ms(by.below(200))).await;
+        }
+        change(broker);
+    }
+}
+
 /// Deletes topics and records, makes topics, sets the clock.
-async fn administer(life: Arc<Life>) {
-    let world = &life.world;
+async fn administer(world: Arc<World>, brokers: Brokers) {
+    let world = &world;
     let mut by = random(world.setup.seed, 6 + world.now().as_millis() as u64);
     loop {
         let now = world.now();
@@ -142,7 +161,7 @@ async fn administer(life: Arc<Life>) {
         if sleep_less(next, ms(by.between(100, 8_000))).await {
             if let Some(id) = world.delete_topic() {
                 world.tell(|| format!("topic {:?} is deleted", id.0[0]));
-                life.diskless.delete_topic(id);
+                follow(&brokers, &mut by, |broker| broker.diskless.delete_topic(id)).await;
             }
             sleep(deletion.map_or(Duration::ZERO, |(_, pause)| *pause) + ms(1)).await;
         }
@@ -151,11 +170,12 @@ async fn administer(life: Arc<Life>) {
             None => {
                 let id = world.make_topic();
                 world.tell(|| format!("topic {:?} is made", id.0[0]));
-                life.put_topic(id);
+                follow(&brokers, &mut by, |broker| broker.put_topic(id)).await;
             }
             Some(id) if !world.is_calm() && by.below(4) == 0 => {
                 let partition = by.below(world.setup.partitions as usize) as i32;
-                let Some(partition) = life.diskless.find(&id, partition) else { continue };
+                let broker = if brokers.len() > 1 { by.below(brokers.len()) } else { 0 };
+                let Some(partition) = brokers[broker].diskless.find(&id, partition) else { continue };
                 let to = by.below(partition.known.offsets().log_end as usize + 1) as i64;
                 {
                     let mut deleted_to = world.deleted_to.lock();
@@ -203,6 +223,7 @@ fn run(seed: u64, fault: Option<Fault>, is_told: bool) -> Result<Outcome, String
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder");
     let world = World::new(Setup::new(seed, fault), folder.path().to_owned(), is_told);
     super::line::KEEPS_THE_DEAD.set(fault == Some(Fault::CommitsTheDead));
+    super::writer::ASKS_NOBODY.set(fault == Some(Fault::AsksNobody));
     world.tell(|| format!("{:?}", world.setup));
     world.make_topic();
     let ends = world.setup.ends.iter().map(|(at, is_stopped)| Some((*at, *is_stopped))).chain([None]);
@@ -223,15 +244,17 @@ async fn live(world: &Arc<World>, number: u64, end: Option<(Duration, bool)>) {
     if by.below(4) == 0 {
         world.skew(by.below(1_200_000) as i64 - 600_000);
     }
-    let life = Life::start(world, number);
+    let brokers = Life::start_all(world, number);
     let at = end.map_or(LASTS_MAX, |(at, _)| at);
-    let ended = timeout(at.saturating_sub(world.now()) + ms(1), life.until_produced()).await;
+    let ended = timeout(at.saturating_sub(world.now()) + ms(1), until_produced(world, &brokers)).await;
     if ended.is_err() && end.is_none() {
         let open: Vec<_> = world.lanes.iter().map(|lane| lane.lock().open()).collect();
         world.wrong(|| format!("it hangs: {open:?}"));
     }
     if end.is_some_and(|(_, is_stopped)| is_stopped) {
-        life.stop(&mut by).await;
+        for broker in brokers.iter() {
+            broker.stop(&mut by).await;
+        }
     }
 }
 
@@ -279,7 +302,12 @@ fn a_seed_repeats_itself() {
 #[test]
 fn each_planted_fault_is_found() {
     // One in hundreds of schedules has what the dead can be seen by: the first is near here.
-    let faults = [(Fault::CommitsOutOfOrder, 0), (Fault::AnswersBeforeCommit, 0), (Fault::CommitsTheDead, 520)];
+    let faults = [
+        (Fault::CommitsOutOfOrder, 0),
+        (Fault::AnswersBeforeCommit, 0),
+        (Fault::CommitsTheDead, 520),
+        (Fault::AsksNobody, 0),
+    ];
     for (fault, from) in faults {
         let found = (from..from + 2_000).find_map(|seed| Some((seed, run(seed, Some(fault), false).err()?)));
         println!("{fault:?}: {found:?}");

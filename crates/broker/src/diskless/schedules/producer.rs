@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Life;
 use super::lane::{Heard, Lane, Sent, Step};
 use super::world::{ms, random};
+use super::{Brokers, Life};
 use crate::diskless::DisklessPartition;
 use crate::log::error::AppendError;
-use crate::partitions::{AnyPartition, BatchAnswer, LaterAnswer, PartitionAppend, Waited};
+use crate::partitions::{AnyPartition, BatchAnswer, EarlyBatches, LaterAnswer, PartitionAppend, Waited};
 use crate::replica::ticket::{Acks, Appended};
 use crate::validation::ValidBatch;
 
@@ -44,11 +44,13 @@ struct Request {
 }
 
 /// A client's lane, as long as the process lives; with everything resolved it ends.
-pub async fn produce(life: Arc<Life>, lane: Arc<Mutex<Lane>>) {
-    let world = &life.world;
+pub async fn produce(brokers: Brokers, lane: Arc<Mutex<Lane>>) {
+    let world = &brokers[0].world;
     let (to, mut from) = unbounded_channel();
     let stripes = lane.lock().stripes();
-    let mut connections: Vec<Option<UnboundedSender<Request>>> = vec![None; stripes];
+    // To each broker as many.
+    let mut connections: Vec<Option<UnboundedSender<Request>>> = vec![None; stripes * brokers.len()];
+    let mut broker = 0;
     lane.lock().lose_all(world);
     loop {
         let step = lane.lock().step(world);
@@ -62,7 +64,12 @@ pub async fn produce(life: Arc<Life>, lane: Arc<Mutex<Lane>>) {
                 };
                 let copy = if is_twice { lane.lock().copy(&sent) } else { None };
                 for sent in [Some(sent), copy].into_iter().flatten() {
-                    send(&life, &lane, &mut connections, sent, &to);
+                    // Another broker serves the partition from now on; what was sent to the one before is on its way there.
+                    if brokers.len() > 1 && lane.lock().moves(world) {
+                        broker = lane.lock().by.below(brokers.len());
+                    }
+                    let to_broker = &mut connections[broker * stripes..][..stripes];
+                    send(&brokers[broker], &lane, to_broker, sent, &to);
                 }
                 // Without sequences, what comes over another connection may overtake it.
                 if (is_lost || dies) && lane.lock().is_idempotent() {
@@ -149,10 +156,10 @@ async fn admit(life: &Life, partition: &Arc<DisklessPartition>, request: &Reques
     }
     let any = AnyPartition::Diskless(Arc::clone(partition));
     let batch = ValidBatch::unchecked(&request.sent.bytes);
-    let reorder = request.sent.may_reorder.then_some(Some(&life.reordering));
+    let early = EarlyBatches { are_sent: request.sent.may_reorder, wait_in: Some(&life.reordering) };
     let mut waited = Waited::default();
     loop {
-        let how = PartitionAppend { acks: Acks::All, now_ms: life.world.wall_ms(), reorder };
+        let how = PartitionAppend { acks: Acks::All, now_ms: life.world.wall_ms(), early };
         match any.append(&batch, how, &mut waited) {
             Ok(BatchAnswer::Appended(appended)) => return Answer::Known(Ok(appended)),
             Ok(BatchAnswer::Later(answer)) => return Answer::Later(answer, deadline),

@@ -36,6 +36,10 @@ pub struct Setup {
     pub seed: u64,
     pub fault: Option<Fault>,
     pub partitions: i32,
+    /// Brokers of the cluster, in one process.
+    pub brokers: usize,
+    /// A client goes on at another broker one time in so many.
+    pub moves: usize,
     /// One request in so many meets with a misfortune; 0: none.
     pub store_trouble: usize,
     pub index_trouble: usize,
@@ -80,7 +84,10 @@ impl Setup {
         let mut deletions: Vec<_> = deletions.collect();
         deletions.sort();
         let object_bytes_max = [400, 1500, 20_000][by.below(3)];
+        let mut of_cluster = random(seed, 7);
         Setup {
+            brokers: [1, 1, 2, 3][of_cluster.below(4)],
+            moves: of_cluster.between(2, 20),
             seed,
             fault,
             partitions: by.between(1, 4) as i32,

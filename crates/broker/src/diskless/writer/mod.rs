@@ -3,12 +3,14 @@
 //! A batch is admitted by the thread of its connection, under one lock with the whole line. Closed objects are uploaded by a task each, those at
 //! the head of the line are committed by a task, one commit at a time, and one task closes what is due.
 //!
-//! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]).
+//! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]). What comes before its turn is in [`turns`].
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
+mod turns;
+
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,18 +32,20 @@ use super::upload::Uploader;
 use crate::control::{CommitError, StoreError};
 use crate::log::error::AppendError;
 use crate::metrics::Metrics;
-use crate::replica::reorder::{
-    BATCH_COST, Early, EarlyAnswer, HeldBytes, OUT_OF_ORDER, Parked, ParkedAnswer, Reordering,
-};
-use crate::replica::ticket::{Acks, Appended};
+use crate::replica::reorder::{BATCH_COST, EarlyAnswer, HeldBytes, Parked, ParkedAnswer};
+use crate::replica::ticket::Appended;
 use crate::seldom::Seldom;
-use crate::system::now_ms;
-use crate::validation::ValidBatch;
 
 /// How long a commit that failed waits before it is tried again.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
 /// Copies of a batch that may wait for its answer, as of one that is parked.
 const COPIES_MAX: usize = 4;
+
+#[cfg(test)]
+thread_local! {
+    /// A fault that tests plant: what is known of producers is taken for all that there is.
+    pub static ASKS_NOBODY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
 
 /// What became of a batch at its admission.
 #[derive(Debug)]
@@ -96,6 +100,8 @@ struct WriterState {
     stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
     /// Batches that came before their turn.
     parked: HashMap<DisklessPartitionId, Parked>,
+    /// Whether other brokers commit to the index, too.
+    others_commit: bool,
     is_closed: bool,
 }
 
@@ -122,7 +128,7 @@ impl Writer {
     /// Starts the task that closes what is due; to be called in a tokio runtime.
     pub fn start(
         settings: RotationSettings,
-        memory_bytes: usize,
+        (memory_bytes, others_commit): (usize, bool),
         (index, uploader, reader): (IndexOwner, Uploader, Reader),
         metrics: Metrics,
     ) -> Writer {
@@ -132,6 +138,7 @@ impl Writer {
             waiting: HashMap::new(),
             stored: VecDeque::new(),
             parked: HashMap::new(),
+            others_commit,
             is_closed: false,
         };
         let room_max = memory_bytes.min(u32::MAX as usize);
@@ -171,8 +178,7 @@ impl Writer {
                 Err(AppendError::Sequence(why))
             }
             Admission::Duplicate { base_offset, timestamp } => {
-                let log_append_time_ms = if offered.log_append_time_ms == -1 { -1 } else { timestamp };
-                Ok(Admitted::Known(offered.partition.appended(base_offset, log_append_time_ms)))
+                Ok(Admitted::Known(offered.partition.appended_before(base_offset, timestamp)))
             }
             Admission::Shares(ticket) => match state.waiting.get_mut(&ticket) {
                 Some(waiting) => waiting.join().map(Admitted::Pending),
@@ -180,44 +186,6 @@ impl Writer {
             },
             Admission::Admit => Ok(Admitted::Pending(shared.take(&mut state, offered, room))),
         }
-    }
-
-    /// Parks a batch that comes before its turn, or says that something has to be known before; `None` if it is its turn, or too late. Without a
-    /// reorder buffer it is refused.
-    ///
-    /// # Errors
-    /// [`AppendError`]; nothing of it is or will be in the partition.
-    pub fn park(
-        &self,
-        partition: &Arc<KnownPartition>,
-        (number, known): (DisklessPartitionId, Known),
-        batch: &ValidBatch<'_>,
-        (acks, reordering): (Acks, Option<&Arc<Reordering>>),
-    ) -> Result<Option<Admitted>, AppendError> {
-        let mut state = self.shared.state.lock();
-        if state.is_closed || partition.is_gone() {
-            return Err(partition.gone());
-        }
-        let stamp = batch.stamp();
-        let Some(committed) = state.known.get(&number) else {
-            return Ok((stamp.is_idempotent() && known == Known::Perhaps).then_some(Admitted::Ask));
-        };
-        if !stamp.is_idempotent() || state.line.ahead(number, &stamp, committed) == 0 {
-            return Ok(None);
-        }
-        let reordering = reordering.ok_or(OUT_OF_ORDER)?;
-        if reordering.is_closed() {
-            return Err(AppendError::Gone);
-        }
-        let parked = state.parked.entry(number).or_default();
-        let answer = parked.park(batch, acks, reordering);
-        if parked.wants_watch() {
-            tokio::spawn(expire(Arc::downgrade(&self.shared), number, Arc::clone(reordering)));
-        }
-        if !parked.is_watched() {
-            state.parked.remove(&number);
-        }
-        answer.map(|answer| Some(Admitted::Parked(answer)))
     }
 
     /// Room for so many bytes, if it is there.
@@ -247,9 +215,9 @@ impl Writer {
         let mut state = self.shared.state.lock();
         match found {
             Ok(Some(found)) => {
-                // What was committed since the look is known already.
+                // What was committed since the look is known already; what others committed before may not be, though the offset is.
                 let known = state.known.get(&number).map_or(-1, |known| known.next_offset);
-                if found.next_offset > known {
+                if found.next_offset > known || state.others_commit && found.next_offset == known {
                     state.known.insert(number, found);
                 }
                 Ok(())
@@ -339,27 +307,10 @@ impl Shared {
     fn take(self: &Arc<Self>, state: &mut WriterState, offered: Offered, room: Room) -> PendingAnswer {
         let was_idle = state.line.due(self.now()).is_none();
         let (answer, answered) = oneshot::channel();
-        let (number, mut stamp) = (offered.number, offered.stamp);
+        let (number, stamp) = (offered.number, offered.stamp);
         let partition = Arc::clone(&offered.partition);
         self.put_in_line(state, offered, vec![answer], Held::Room { _room: room });
-        if let Some(mut parked) = state.parked.remove(&number) {
-            while let Some(early) = parked.next_after(&stamp) {
-                stamp = early.batch().stamp();
-                match state.check(number, &stamp, Known::Now) {
-                    Admission::Admit => {
-                        let (batch, answers, held) = early.into_parts();
-                        let offered = partition.offer(number, &batch, now_ms());
-                        self.put_in_line(state, offered, answers, Held::Parked { _held: held });
-                    }
-                    Admission::Refuse(why) => early.refuse(AppendError::Sequence(why)),
-                    // It came twice, over two connections: sent again, it finds what became of the other.
-                    Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => {
-                        early.refuse(AppendError::Storage);
-                    }
-                }
-            }
-            state.parked.insert(number, parked);
-        }
+        self.take_parked(state, (number, &partition), stamp);
         if was_idle {
             self.changed.notify_one();
         }
@@ -420,18 +371,6 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Storage));
     }
 
-    /// Refuses what has waited long enough; when the next is due.
-    fn expire_parked(&self, number: DisklessPartitionId, reordering: &Arc<Reordering>) -> Option<Instant> {
-        let mut state = self.state.lock();
-        let (expired, due) = state.parked.get_mut(&number)?.expire(reordering);
-        if due.is_none() {
-            state.parked.remove(&number);
-        }
-        drop(state);
-        expired.refuse();
-        due
-    }
-
     fn tell_commit_failure(&self, error: &StoreError) {
         if let Some(left_out) = self.commit_failures.due() {
             tracing::error!(%error, left_out, "the index of diskless topics cannot be used; it is tried again");
@@ -440,20 +379,16 @@ impl Shared {
 }
 
 impl WriterState {
-    /// What to do with a batch. One broker has an index of its own, so that what was read once is known to be all.
+    /// What to do with a batch. Where nobody else commits, what was read once is known to be all.
     fn check(&self, number: DisklessPartitionId, stamp: &Stamp, known: Known) -> Admission {
         let nothing = PartitionState::new(0);
+        #[cfg(test)]
+        let known = if ASKS_NOBODY.get() { Known::Now } else { known };
         match self.known.get(&number) {
-            Some(committed) => self.line.check(number, stamp, committed, (0, Known::Now)),
+            Some(committed) if !self.others_commit => self.line.check(number, stamp, committed, (0, Known::Now)),
+            Some(committed) => self.line.check(number, stamp, committed, (0, known)),
             None => self.line.check(number, stamp, &nothing, (0, known)),
         }
-    }
-
-    /// What is parked behind batches that failed waits in vain: they are sent again, and it is, too.
-    fn give_up_parked(&mut self, answers: &[(Waiting, Result<Appended, AppendError>)]) -> Vec<Early> {
-        let failed = answers.iter().filter(|(_, answer)| answer.is_err()).map(|(waiting, _)| waiting);
-        let parked = &mut self.parked;
-        failed.filter_map(|of| Some(parked.get_mut(&of.number)?.take_all(of.producer_id))).flatten().collect()
     }
 
     /// What is committed, of what is known of partitions.
@@ -602,13 +537,6 @@ async fn commit(shared: Arc<Shared>, objects: Vec<super::index::UploadedObject>)
         }
     }
     shared.go_on();
-}
-
-/// Refuses what has waited too long before its turn; lives as long as something is parked on the partition.
-async fn expire(shared: Weak<Shared>, number: DisklessPartitionId, reordering: Arc<Reordering>) {
-    while let Some(due) = shared.upgrade().and_then(|shared| shared.expire_parked(number, &reordering)) {
-        tokio::time::sleep_until(due).await;
-    }
 }
 
 fn why(error: CommitError) -> StoreError {

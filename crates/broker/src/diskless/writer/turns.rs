@@ -1,0 +1,230 @@
+//! Batches that come before their turn: those of a producer that sends over several connections, and those whose predecessors another broker is
+//! committing, since the producer has moved here meanwhile. They wait in the reorder buffer until what is missing is admitted here, or is heard to
+//! be committed.
+//!
+//! Invariant: a batch that waits is looked at anew whenever something of its partition is committed, here or elsewhere.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use fullbore_rules::commit::DisklessPartitionId;
+use fullbore_rules::commit::admission::{Admission, Known};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
+use fullbore_wire::ErrorCode;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::{Admitted, Held, Shared, Waiting, Writer, WriterState};
+use crate::diskless::known::KnownPartition;
+use crate::log::error::AppendError;
+use crate::replica::reorder::{Early, EarlyBatches, OUT_OF_ORDER, Reordering};
+use crate::replica::ticket::{Acks, Appended};
+use crate::system::now_ms;
+use crate::validation::ValidBatch;
+
+/// How often it is looked at what others have committed, where nothing is heard of them.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Writer {
+    /// Parks a batch that comes before its turn, or says that something has to be known before; `None` if it is its turn, or too late, or it may
+    /// not wait.
+    ///
+    /// # Errors
+    /// [`AppendError`]; nothing of it is or will be in the partition.
+    pub fn park(
+        &self,
+        partition: &Arc<KnownPartition>,
+        (number, known): (DisklessPartitionId, Known),
+        batch: &ValidBatch<'_>,
+        (acks, early): (Acks, EarlyBatches<'_>),
+    ) -> Result<Option<Admitted>, AppendError> {
+        let mut state = self.shared.state.lock();
+        if state.is_closed || partition.is_gone() {
+            return Err(partition.gone());
+        }
+        let stamp = batch.stamp();
+        if !stamp.is_idempotent() {
+            return Ok(None);
+        }
+        let Some(committed) = state.known.get(&number) else {
+            return Ok((known == Known::Perhaps).then_some(Admitted::Ask));
+        };
+        if state.line.ahead(number, &stamp, committed) == 0 {
+            return Ok(None);
+        }
+        // What is pending here was sent here, and what is missing comes over another connection.
+        let comes_here = early.are_sent && state.line.has_pending(number, stamp.producer_id);
+        if state.others_commit && known == Known::Perhaps && !comes_here {
+            return Ok(Some(Admitted::Ask));
+        }
+        if !early.are_sent && (early.wait_in.is_none() || !state.is_early(number, &stamp)) {
+            return Ok(None);
+        }
+        let reordering = early.wait_in.ok_or(OUT_OF_ORDER)?;
+        if reordering.is_closed() {
+            return Err(AppendError::Gone);
+        }
+        let parked = state.parked.entry(number).or_default();
+        let answer = parked.park(batch, acks, reordering);
+        if parked.wants_watch() {
+            let watch = Watch { number, partition: Arc::clone(partition), reordering: Arc::clone(reordering) };
+            match state.others_commit {
+                true => drop(tokio::spawn(watch_others(self.clone(), watch))),
+                false => drop(tokio::spawn(expire(Arc::downgrade(&self.shared), watch))),
+            }
+        } else if !parked.is_watched() {
+            state.parked.remove(&number);
+        }
+        answer.map(|answer| Some(Admitted::Parked(answer)))
+    }
+}
+
+const UNKNOWN_PRODUCER: AppendError = AppendError::Role(ErrorCode::UNKNOWN_PRODUCER_ID);
+
+/// Whose batches are watched.
+struct Watch {
+    number: DisklessPartitionId,
+    partition: Arc<KnownPartition>,
+    reordering: Arc<Reordering>,
+}
+
+/// A batch whose turn has come in another way than by being put in line.
+type Settled = (Early, Result<Appended, AppendError>);
+
+impl Shared {
+    /// Puts what is parked behind a batch that was taken in line behind it.
+    pub(super) fn take_parked(
+        self: &Arc<Self>,
+        state: &mut WriterState,
+        (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
+        mut stamp: Stamp,
+    ) {
+        let Some(mut parked) = state.parked.remove(&number) else { return };
+        while let Some(early) = parked.next_after(&stamp) {
+            stamp = early.batch().stamp();
+            match state.check(number, &stamp, Known::Now) {
+                Admission::Admit => self.put_early_in_line(state, (number, partition), early),
+                Admission::Refuse(why) => early.refuse(AppendError::Sequence(why)),
+                // It came twice, over two connections: sent again, it finds what became of the other.
+                Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => {
+                    early.refuse(AppendError::Storage);
+                }
+            }
+        }
+        state.parked.insert(number, parked);
+    }
+
+    fn put_early_in_line(
+        self: &Arc<Self>,
+        state: &mut WriterState,
+        (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
+        early: Early,
+    ) {
+        let (batch, answers, held) = early.into_parts();
+        let offered = partition.offer(number, &batch, now_ms());
+        self.put_in_line(state, offered, answers, Held::Parked { _held: held });
+    }
+
+    /// Looks anew at everything that is parked on a partition, after others have committed to it.
+    fn release(self: &Arc<Self>, (number, partition): (DisklessPartitionId, &Arc<KnownPartition>)) {
+        let mut settled: Vec<Settled> = Vec::new();
+        let mut state = self.state.lock();
+        let was_idle = state.line.due(self.now()).is_none();
+        // What is put in line may have others follow.
+        while self.release_some(&mut state, (number, partition), &mut settled) {}
+        drop(state);
+        if was_idle {
+            self.changed.notify_one();
+        }
+        for (early, outcome) in settled {
+            match outcome {
+                Ok(appended) => early.was_appended(&appended),
+                Err(why) => early.refuse(why),
+            }
+        }
+    }
+
+    /// Whether any was.
+    fn release_some(
+        self: &Arc<Self>,
+        state: &mut WriterState,
+        (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
+        settled: &mut Vec<Settled>,
+    ) -> bool {
+        let mut stamps = state.parked.get(&number).map(|parked| parked.stamps()).unwrap_or_default();
+        stamps.sort_unstable_by_key(|stamp| (stamp.producer_id, stamp.base_sequence));
+        let mut is_any = false;
+        for stamp in stamps {
+            let verdict = state.check(number, &stamp, Known::Now);
+            let is_early = state.known.get(&number).is_some_and(|known| state.line.ahead(number, &stamp, known) > 0);
+            if is_early {
+                continue;
+            }
+            let Some(early) = state.parked.get_mut(&number).and_then(|parked| parked.take(&stamp)) else { continue };
+            is_any = true;
+            match verdict {
+                Admission::Admit => self.put_early_in_line(state, (number, partition), early),
+                Admission::Refuse(why) => settled.push((early, Err(AppendError::Sequence(why)))),
+                Admission::Duplicate { base_offset, timestamp } => {
+                    settled.push((early, Ok(partition.appended_before(base_offset, timestamp))));
+                }
+                Admission::Ask | Admission::Shares(_) => settled.push((early, Err(AppendError::Storage))),
+            }
+        }
+        is_any
+    }
+
+    /// Refuses what has waited long enough; when the next is due.
+    fn expire_parked(&self, watch: &Watch) -> Option<Instant> {
+        let mut state = self.state.lock();
+        let (expired, due) = state.parked.get_mut(&watch.number)?.expire(&watch.reordering);
+        // It would be the first of one that may begin anywhere, since what was known of it is forgotten: what another broker may still have of it
+        // must not come behind. So the producer is to begin anew.
+        let is_forgotten = |stamp: &Stamp| state.check(watch.number, stamp, Known::Now) == Admission::Admit;
+        let expired = expired.split(|stamp| state.others_commit && is_forgotten(stamp));
+        if due.is_none() {
+            state.parked.remove(&watch.number);
+        }
+        drop(state);
+        let (forgotten, expired) = expired;
+        forgotten.into_iter().for_each(|early| early.refuse(UNKNOWN_PRODUCER));
+        expired.refuse();
+        due
+    }
+}
+
+impl WriterState {
+    /// Whether a batch that is ahead of its producer's others is refused, or would be taken as the first of a producer that is not known.
+    fn is_early(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
+        let verdict = self.check(number, stamp, Known::Now);
+        matches!(verdict, Admission::Admit | Admission::Refuse(SequenceRefusal::OutOfOrderSequence))
+    }
+
+    /// What is parked behind batches that failed waits in vain: they are sent again, and it is, too.
+    pub(super) fn give_up_parked(&mut self, answers: &[(Waiting, Result<Appended, AppendError>)]) -> Vec<Early> {
+        let failed = answers.iter().filter(|(_, answer)| answer.is_err()).map(|(waiting, _)| waiting);
+        let parked = &mut self.parked;
+        failed.filter_map(|of| Some(parked.get_mut(&of.number)?.take_all(of.producer_id))).flatten().collect()
+    }
+}
+
+/// Refuses what has waited too long before its turn; lives as long as something is parked on the partition.
+async fn expire(shared: Weak<Shared>, watch: Watch) {
+    while let Some(due) = shared.upgrade().and_then(|shared| shared.expire_parked(&watch)) {
+        sleep_until(due).await;
+    }
+}
+
+/// The same where others commit, too: looks at what they have.
+async fn watch_others(writer: Writer, watch: Watch) {
+    let heard = Arc::new(Notify::new());
+    let _registration = watch.partition.register(&heard);
+    loop {
+        // Without an answer it is looked at again with the next that is heard.
+        if writer.look(watch.number).await.is_ok() {
+            writer.shared.release((watch.number, &watch.partition));
+        }
+        let Some(due) = writer.shared.expire_parked(&watch) else { return };
+        let _ = timeout_at(due.min(Instant::now() + LOOK_INTERVAL), heard.notified()).await;
+    }
+}
