@@ -245,6 +245,16 @@ impl Client {
         }
     }
 
+    /// Asks for what comes at `offset`, and waits for it at the broker for half a minute at most.
+    pub fn send_long_poll(&mut self, topic: &str, partition: i32, offset: i64) -> i32 {
+        self.send(&fetch_request(&[FetchFrom { topic, partition, offset }], 1, 30_000), FETCH)
+    }
+
+    /// The answer to [`Client::send_long_poll`].
+    pub fn receive_long_poll(&mut self) -> PartitionData {
+        self.receive::<FetchRequest>(FETCH).1.responses.remove(0).partitions.remove(0)
+    }
+
     /// Every batch of a partition, from its log start to its high watermark.
     pub fn fetch_batches(&mut self, topic: &str, partition: i32) -> Vec<Batch> {
         let mut offset = self.earliest(topic, partition);

@@ -188,6 +188,11 @@ impl Reader {
         partitions.iter().for_each(|(_, partition)| partition.wake());
     }
 
+    /// The partition of this number, if it is settled.
+    pub fn partition(&self, number: DisklessPartitionId) -> Option<Arc<KnownPartition>> {
+        self.shared.partition(number)
+    }
+
     /// Another broker has changed a partition.
     pub fn heard(&self, row: &PartitionRow) {
         if let Some(partition) = self.shared.partition(row.id) {

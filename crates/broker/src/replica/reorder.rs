@@ -262,9 +262,14 @@ impl Parked {
         self.batches.give_up(producer_id).into_iter().collect()
     }
 
-    /// Each batch, in any order.
-    pub(crate) fn stamps(&self) -> Vec<Stamp> {
-        self.batches.stamps().collect()
+    /// Whether something of this producer is parked.
+    pub(crate) fn has(&self, producer_id: i64) -> bool {
+        self.batches.has(producer_id)
+    }
+
+    /// Each batch of a producer, in any order.
+    pub(crate) fn stamps_of(&self, producer_id: i64) -> Vec<Stamp> {
+        self.batches.stamps_of(producer_id).collect()
     }
 
     /// Takes out one batch.

@@ -134,13 +134,22 @@ impl<T> Parking<T> {
         waiting.batches.into_values().map(|parked| parked.item).collect()
     }
 
-    /// The stamp of each batch, in any order.
-    pub fn stamps(&self) -> impl Iterator<Item = Stamp> {
-        self.by_age.values().filter_map(|slot| {
-            let waiting = self.producers.get(&slot.producer_id)?;
-            let record_count = waiting.batches.get(&slot.base_sequence)?.record_count;
-            let &ParkingSlot { producer_id, base_sequence, .. } = slot;
-            Some(Stamp { producer_id, producer_epoch: waiting.epoch, base_sequence, record_count })
+    /// Whether a batch of this producer is parked.
+    pub fn has(&self, producer_id: i64) -> bool {
+        self.producers.contains_key(&producer_id)
+    }
+
+    /// The stamp of each batch of a producer, in any order.
+    pub fn stamps_of(&self, producer_id: i64) -> impl Iterator<Item = Stamp> {
+        self.producers.get(&producer_id).into_iter().flat_map(move |waiting| {
+            let producer_epoch = waiting.epoch;
+            let of = move |(&base_sequence, parked): (&i32, &Parked<T>)| Stamp {
+                producer_id,
+                producer_epoch,
+                base_sequence,
+                record_count: parked.record_count,
+            };
+            waiting.batches.iter().map(of)
         })
     }
 

@@ -183,6 +183,11 @@ impl Producers {
         self.predecessor = predecessor;
     }
 
+    /// Where producers stopped on the deleted partition of the same name; nothing once something was written here.
+    pub fn predecessor(&self) -> &Stops {
+        &self.predecessor
+    }
+
     /// Where producers stopped here, and on the partition before this one if nothing was written since. Of what is past the
     /// high watermark it is not known whether it was acknowledged.
     pub fn stops(&self, high_watermark: i64) -> Stops {

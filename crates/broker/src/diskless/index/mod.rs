@@ -61,14 +61,25 @@ pub struct CommitTime {
     pub fresh_from: i64,
 }
 
+/// What a partition has come to since somebody looked.
+#[derive(Clone, Debug)]
+pub struct Looked {
+    /// As it is now.
+    pub row: PartitionRow,
+    /// What was appended of producers since then.
+    pub producers: Vec<ProducerRow>,
+    /// Where producers stopped on the deleted partition of the same name, as long as nothing was written to this one.
+    pub predecessor: Stops,
+}
+
 /// What a commit has come to.
 #[derive(Clone, Debug)]
 pub struct CommitAnswer {
     /// For each object what became of each of its batches.
     pub verdicts: Vec<Vec<CommitVerdict>>,
-    /// The partitions that it touched, as they are now.
-    pub partitions: Vec<PartitionRow>,
-    /// What was appended of producers, by others since this was last told, and then by this commit. Some of it may have been told before.
+    /// The partitions that it touched, as they are now, each with the offset from which on `producers` has all that was appended.
+    pub partitions: Vec<(PartitionRow, i64)>,
+    /// What was appended of producers, by others, and then by this commit. Some of it may have been told before.
     pub producers: Vec<ProducerRow>,
     /// Where what this commit has appended is.
     pub runs: Vec<BatchRun>,
@@ -92,16 +103,22 @@ impl<S: IndexStore> Index<S> {
         Index { store, known: HashMap::new(), window, windows: HashMap::new(), added: HashMap::new() }
     }
 
-    /// What a commit to this partition would be decided on now; `None` if there is no such partition.
+    /// What a commit to this partition would be decided on now, as far as it is not before `from`; `None` if there is no such partition.
     ///
     /// # Errors
     /// It is not known.
-    pub fn look(&mut self, partition: DisklessPartitionId) -> Result<Option<PartitionState>, StoreError> {
-        let touched = BTreeSet::from([partition]);
-        let found = self.store.begin(&self.question(&touched, Vec::new()))?;
+    pub fn look(&mut self, partition: DisklessPartitionId, from: i64) -> Result<Option<Looked>, StoreError> {
+        let known_to = self.known.get(&partition).map_or(0, |state| state.next_offset);
+        let question = CommitQuestion { partitions: vec![(partition, from.min(known_to))], objects: Vec::new() };
+        let found = self.store.begin(&question)?;
         self.store.abandon();
-        self.bring_up_to_date(&touched, found.partitions, &found.producers);
-        Ok(self.known.get(&partition).cloned())
+        let (new, mut told) = (|row: &&ProducerRow| row.base_offset() >= known_to, found.producers);
+        let unknown: Vec<_> = told.iter().filter(new).cloned().collect();
+        self.bring_up_to_date(&BTreeSet::from([partition]), found.partitions, &unknown);
+        told.retain(|row| row.base_offset() >= from);
+        let Some(state) = self.known.get(&partition) else { return Ok(None) };
+        let predecessor = state.producers.predecessor().clone();
+        Ok(Some(Looked { row: PartitionRow::of(partition, state), producers: told, predecessor }))
     }
 
     /// Commits these objects in this order.
@@ -190,6 +207,12 @@ impl<S: IndexStore> Index<S> {
             self.store.commit(&write)?;
         }
         let CommitWrite { partitions, decision, now_ms } = write;
+        let since = |row: PartitionRow| {
+            let known_to =
+                question.partitions.iter().find(|(id, _)| *id == row.id).map_or(0, |(_, known_to)| *known_to);
+            (row, known_to)
+        };
+        let partitions = partitions.into_iter().map(since).collect();
         for row in &decision.producers {
             *self.added.entry(row.partition).or_default() += 1;
         }

@@ -9,12 +9,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState};
+use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
 use fullbore_rules::sequence::Stops;
 use fullbore_wire::Uuid;
 use tokio::sync::{oneshot, watch};
 
-use super::{CommitAnswer, CommitTime, Index, IndexStore, PartitionRow, UploadedObject};
+use super::{CommitAnswer, CommitTime, Index, IndexStore, Looked, PartitionRow, UploadedObject};
 use crate::control::{CommitError, StoreError};
 use crate::system::now_ms;
 
@@ -30,7 +30,7 @@ pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
 pub(super) enum Asked {
     Commit(Vec<UploadedObject>, oneshot::Sender<Result<CommitAnswer, CommitError>>),
-    Look(DisklessPartitionId, oneshot::Sender<Result<Option<PartitionState>, StoreError>>),
+    Look(DisklessPartitionId, i64, oneshot::Sender<Result<Option<Looked>, StoreError>>),
     Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
     Create {
         topic_id: Uuid,
@@ -107,9 +107,9 @@ impl IndexOwner {
     ///
     /// # Errors
     /// The same.
-    pub async fn look(&self, partition: DisklessPartitionId) -> Result<Option<PartitionState>, StoreError> {
+    pub async fn look(&self, partition: DisklessPartitionId, from: i64) -> Result<Option<Looked>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::Look(partition, answer));
+        self.ask(Asked::Look(partition, from, answer));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -220,7 +220,7 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
         Asked::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, CommitTime { now_ms, fresh_from: 0 })));
         }
-        Asked::Look(partition, answer) => drop(answer.send(index.look(partition))),
+        Asked::Look(partition, from, answer) => drop(answer.send(index.look(partition, from))),
         Asked::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
         Asked::MoveLogStart(partition, offset, answer) => {
             drop(answer.send(index.store.move_log_start(partition, offset)));

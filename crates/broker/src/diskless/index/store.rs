@@ -180,3 +180,10 @@ pub struct ProducerRow {
     /// When, in ms of the wall clock, from which the producer's idleness counts.
     pub written_ms: i64,
 }
+
+impl ProducerRow {
+    /// The first offset of its batches, in whose order rows are.
+    pub fn base_offset(&self) -> i64 {
+        self.batches.batches.first().map_or(0, |(_, base_offset, _)| *base_offset)
+    }
+}

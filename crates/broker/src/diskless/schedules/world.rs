@@ -241,7 +241,10 @@ impl World {
 
     /// Whether what was begun at this time has taken too long by now, since nothing hindered it.
     pub fn is_late(&self, begun: Duration) -> bool {
-        self.untroubled_since().is_some_and(|since| self.now() > since.max(begun) + ANSWERED_WITHIN)
+        // Where there is room for hardly more than one batch, each waits for all that were there before it.
+        let is_narrow = self.setup.memory_bytes <= self.setup.object_bytes_max + 200;
+        let within = if is_narrow { ANSWERED_WITHIN * 4 } else { ANSWERED_WITHIN };
+        self.untroubled_since().is_some_and(|since| self.now() > since.max(begun) + within)
     }
 
     /// The topic is made, for the first time or again.

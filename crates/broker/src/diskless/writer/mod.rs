@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::time::Instant;
 
-use super::index::{CommitAnswer, IndexOwner};
+use super::index::{CommitAnswer, IndexOwner, Looked, PartitionRow, ProducerRow};
 use super::keys::ObjectKeys;
 use super::known::{KnownPartition, Offered};
 use super::line::{ClosedObject, Line, NewBatch, Outcome};
@@ -35,6 +35,8 @@ use crate::metrics::Metrics;
 use crate::replica::reorder::{BATCH_COST, EarlyAnswer, HeldBytes, Parked, ParkedAnswer};
 use crate::replica::ticket::Appended;
 use crate::seldom::Seldom;
+
+use turns::Settled;
 
 /// How long a commit that failed waits before it is tried again.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
@@ -211,20 +213,21 @@ impl Writer {
     /// # Errors
     /// [`AppendError`].
     pub async fn look(&self, number: DisklessPartitionId) -> Result<(), AppendError> {
-        let found = self.shared.index.look(number).await;
-        let mut state = self.shared.state.lock();
-        match found {
-            Ok(Some(found)) => {
-                // What was committed since the look is known already; what others committed before may not be, though the offset is.
-                let known = state.known.get(&number).map_or(-1, |known| known.next_offset);
-                if found.next_offset > known || state.others_commit && found.next_offset == known {
-                    state.known.insert(number, found);
+        let from = self.shared.state.lock().known.get(&number).map_or(0, |known| known.next_offset);
+        match self.shared.index.look(number, from).await {
+            Ok(Some(Looked { row, producers, predecessor })) => {
+                let mut state = self.shared.state.lock();
+                let known = state.known.entry(number).or_insert_with(|| PartitionState::new(row.window));
+                if known.next_offset == 0 && !predecessor.is_empty() {
+                    known.succeed(predecessor);
                 }
+                let released = self.shared.take_over(&mut state, &[(row, from)], &producers);
+                drop(state);
+                self.shared.settle(released);
                 Ok(())
             }
             Ok(None) => Err(AppendError::Deleted),
             Err(error) => {
-                drop(state);
                 self.shared.tell_commit_failure(&error);
                 Err(AppendError::Storage)
             }
@@ -356,17 +359,30 @@ impl Shared {
         self.changed.notify_one();
     }
 
+    /// Takes over what was committed, and takes what waits for that in line, or out of it.
+    fn take_over(
+        self: &Arc<Self>,
+        state: &mut WriterState,
+        partitions: &[(PartitionRow, i64)],
+        producers: &[ProducerRow],
+    ) -> Vec<Settled> {
+        state.take_over(partitions, producers);
+        if state.others_commit { self.release(state, producers) } else { Vec::new() }
+    }
+
     /// Takes over what was committed, has it read, and answers.
     fn committed(self: &Arc<Self>, answer: CommitAnswer) {
         let CommitAnswer { verdicts, partitions, producers, runs } = answer;
         let mut state = self.state.lock();
-        state.take_over(&partitions, &producers);
+        let released = self.take_over(&mut state, &partitions, &producers);
         let outcomes = state.line.committed(&verdicts);
         let answers = state.answers(outcomes);
         let given_up = state.give_up_parked(&answers);
         let objects = state.take_committed();
         drop(state);
-        self.reader.committed(objects, &partitions, runs);
+        let rows: Vec<_> = partitions.into_iter().map(|(row, _)| row).collect();
+        self.reader.committed(objects, &rows, runs);
+        self.settle(released);
         answers.into_iter().for_each(|(waiting, answer)| waiting.answer(&answer, &self.metrics));
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Storage));
     }
@@ -391,10 +407,11 @@ impl WriterState {
         }
     }
 
-    /// What is committed, of what is known of partitions.
-    fn take_over(&mut self, partitions: &[super::index::PartitionRow], producers: &[super::index::ProducerRow]) {
-        for row in partitions {
-            let Some(known) = self.known.get_mut(&row.id) else { continue };
+    /// What is committed, of what is known of partitions: each with the offset from which on `producers` has all. Where something before that is
+    /// missing, what is known stays as it is until it is looked at.
+    fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
+        for (row, since) in partitions {
+            let Some(known) = self.known.get_mut(&row.id).filter(|known| *since <= known.next_offset) else { continue };
             let from = known.next_offset;
             for told in producers.iter().filter(|told| told.batches.partition == row.id) {
                 for (stamp, base_offset, timestamp) in &told.batches.batches {
@@ -403,7 +420,9 @@ impl WriterState {
                     }
                 }
             }
-            row.put_into(known);
+            if row.next_offset >= known.next_offset {
+                row.put_into(known);
+            }
         }
     }
 

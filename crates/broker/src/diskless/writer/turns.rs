@@ -7,14 +7,15 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::commit::admission::{Admission, Known};
+use fullbore_rules::commit::{AppendedBatches, DisklessPartitionId};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{Admitted, Held, Shared, Waiting, Writer, WriterState};
+use crate::diskless::index::ProducerRow;
 use crate::diskless::known::KnownPartition;
 use crate::log::error::AppendError;
 use crate::replica::reorder::{Early, EarlyBatches, OUT_OF_ORDER, Reordering};
@@ -88,8 +89,8 @@ struct Watch {
     reordering: Arc<Reordering>,
 }
 
-/// A batch whose turn has come in another way than by being put in line.
-type Settled = (Early, Result<Appended, AppendError>);
+/// A batch that is out of the reorder buffer in another way than by being put in line.
+pub(super) type Settled = (Early, Result<Appended, AppendError>);
 
 impl Shared {
     /// Puts what is parked behind a batch that was taken in line behind it.
@@ -125,23 +126,17 @@ impl Shared {
         self.put_in_line(state, offered, answers, Held::Parked { _held: held });
     }
 
-    /// Looks anew at everything that is parked on a partition, after others have committed to it.
-    fn release(self: &Arc<Self>, (number, partition): (DisklessPartitionId, &Arc<KnownPartition>)) {
-        let mut settled: Vec<Settled> = Vec::new();
-        let mut state = self.state.lock();
-        let was_idle = state.line.due(self.now()).is_none();
-        // What is put in line may have others follow.
-        while self.release_some(&mut state, (number, partition), &mut settled) {}
-        drop(state);
-        if was_idle {
-            self.changed.notify_one();
-        }
-        for (early, outcome) in settled {
-            match outcome {
-                Ok(appended) => early.was_appended(&appended),
-                Err(why) => early.refuse(why),
+    /// Looks anew at what is parked of these producers, of whom something was committed.
+    pub(super) fn release(self: &Arc<Self>, state: &mut WriterState, producers: &[ProducerRow]) -> Vec<Settled> {
+        let mut settled = Vec::new();
+        for AppendedBatches { partition: number, producer_id, .. } in producers.iter().map(|row| &row.batches) {
+            let is_parked = state.parked.get(number).is_some_and(|parked| parked.has(*producer_id));
+            if is_parked && let Some(partition) = self.reader.partition(*number) {
+                // What is put in line may have others follow.
+                while self.release_some(state, (*number, &partition), *producer_id, &mut settled) {}
             }
         }
+        settled
     }
 
     /// Whether any was.
@@ -149,17 +144,18 @@ impl Shared {
         self: &Arc<Self>,
         state: &mut WriterState,
         (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
+        producer_id: i64,
         settled: &mut Vec<Settled>,
     ) -> bool {
-        let mut stamps = state.parked.get(&number).map(|parked| parked.stamps()).unwrap_or_default();
-        stamps.sort_unstable_by_key(|stamp| (stamp.producer_id, stamp.base_sequence));
+        let mut stamps = state.parked.get(&number).map(|parked| parked.stamps_of(producer_id)).unwrap_or_default();
+        stamps.sort_unstable_by_key(|stamp| stamp.base_sequence);
         let mut is_any = false;
         for stamp in stamps {
-            let verdict = state.check(number, &stamp, Known::Now);
             let is_early = state.known.get(&number).is_some_and(|known| state.line.ahead(number, &stamp, known) > 0);
             if is_early {
                 continue;
             }
+            let verdict = state.check(number, &stamp, Known::Now);
             let Some(early) = state.parked.get_mut(&number).and_then(|parked| parked.take(&stamp)) else { continue };
             is_any = true;
             match verdict {
@@ -172,6 +168,18 @@ impl Shared {
             }
         }
         is_any
+    }
+
+    /// Answers what was released; to be called without a lock.
+    pub(super) fn settle(&self, settled: Vec<Settled>) {
+        // What was put in line is to be closed in time.
+        self.changed.notify_one();
+        for (early, outcome) in settled {
+            match outcome {
+                Ok(appended) => early.was_appended(&appended),
+                Err(why) => early.refuse(why),
+            }
+        }
     }
 
     /// Refuses what has waited long enough; when the next is due.
@@ -221,9 +229,7 @@ async fn watch_others(writer: Writer, watch: Watch) {
     let _registration = watch.partition.register(&heard);
     loop {
         // Without an answer it is looked at again with the next that is heard.
-        if writer.look(watch.number).await.is_ok() {
-            writer.shared.release((watch.number, &watch.partition));
-        }
+        let _ = writer.look(watch.number).await;
         let Some(due) = writer.shared.expire_parked(&watch) else { return };
         let _ = timeout_at(due.min(Instant::now() + LOOK_INTERVAL), heard.notified()).await;
     }

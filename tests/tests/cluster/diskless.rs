@@ -1,0 +1,285 @@
+//! Diskless topics of several brokers over one store and one index: whichever broker takes a batch, it is there once, in order, and read everywhere.
+
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, wait_until};
+use fullbore_wire::ErrorCode;
+use tempfile::TempDir;
+
+use crate::faults::ALL;
+use crate::records::{Load, produced_while};
+
+pub const TOPIC: &str = "diskless";
+const PARTITIONS: i32 = 3;
+/// Diskless topics have no replicas, so that a broker that has gone is held for dead by its session alone.
+const SESSION: &str = "broker.session.timeout.ms=2000";
+const CALL: &str = "control.plane.timeout.ms=2000";
+const SOON: Duration = Duration::from_secs(30);
+const BACK_MAX: Duration = Duration::from_secs(10);
+
+/// A cluster whose brokers share a store, which outlives it.
+pub struct Shared {
+    pub cluster: Cluster,
+    _store: TempDir,
+}
+
+/// Three brokers with these settings, and a diskless topic.
+pub fn shared(sets: &[&str], partitions: i32) -> Shared {
+    shared_by(ClusterPlan::new(3, &[&[SESSION, CALL], sets].concat()), partitions)
+}
+
+pub fn shared_by(mut plan: ClusterPlan, partitions: i32) -> Shared {
+    let store = tempfile::tempdir().expect("a folder");
+    set_store(&mut plan, store.path());
+    let mut cluster = plan.start();
+    cluster.create(TOPIC, partitions, 1, &["diskless.enable=true"]);
+    for id in ALL {
+        wait_until("every broker serves the topic", SOON, || {
+            let mut client = cluster.broker(id).client();
+            (0..partitions).all(|partition| client.list_offset(TOPIC, partition, -1).error_code == ErrorCode::NONE)
+        });
+    }
+    Shared { cluster, _store: store }
+}
+
+fn set_store(plan: &mut ClusterPlan, folder: &Path) {
+    (0..3).for_each(|index| plan.set(index, "diskless.storage", folder.to_str().expect("a path")));
+}
+
+/// Has this befall the cluster while records go out and are read.
+fn befalls(befalls: impl FnOnce(&mut Cluster, &Load)) {
+    let mut shared = shared(&[], PARTITIONS);
+    produced_while(&mut shared.cluster, TOPIC, |cluster, load| {
+        befalls(cluster, load);
+        cluster.wait_for_brokers(&ALL);
+    });
+}
+
+fn others(id: i32) -> Vec<i32> {
+    ALL.into_iter().filter(|other| *other != id).collect()
+}
+
+#[test]
+fn a_broker_that_is_killed_costs_no_record() {
+    befalls(|cluster, load| {
+        for id in ALL {
+            cluster.broker(id).kill();
+            cluster.wait_for_brokers(&others(id));
+            load.goes_on();
+            cluster.broker(id).restart();
+            cluster.wait_for_brokers(&ALL);
+        }
+    });
+}
+
+#[test]
+fn a_rolling_restart_costs_no_record() {
+    befalls(|cluster, load| {
+        for id in ALL {
+            cluster.broker(id).stop();
+            cluster.broker(id).restart();
+            cluster.wait_for_brokers(&ALL);
+            load.goes_on();
+        }
+    });
+}
+
+#[test]
+fn a_broker_whose_disk_is_wiped_costs_no_record() {
+    befalls(|cluster, load| {
+        for id in ALL {
+            cluster.broker(id).kill();
+            cluster.wait_for_brokers(&others(id));
+            let folder = cluster.broker(id).data_dir().to_owned();
+            for entry in std::fs::read_dir(&folder).expect("its folder") {
+                let path = entry.expect("an entry").path();
+                let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+                removed.expect("it is removed");
+            }
+            cluster.broker(id).restart();
+            cluster.wait_for_brokers(&ALL);
+            load.goes_on();
+        }
+    });
+}
+
+/// What it had taken before comes late, and is in the partition once.
+#[test]
+fn a_broker_that_hangs_past_its_session_costs_no_record() {
+    befalls(|cluster, load| {
+        for id in ALL {
+            cluster.broker(id).freeze();
+            cluster.wait_for_brokers(&others(id));
+            load.goes_on();
+            cluster.broker(id).thaw();
+            cluster.wait_for_brokers(&ALL);
+        }
+    });
+}
+
+#[test]
+fn without_its_database_a_producer_waits_and_goes_on_with_it() {
+    befalls(|cluster, load| {
+        load.goes_on();
+        cluster.postgres().stop();
+        let refused = cluster.broker(1).client().produce(TOPIC, 0, &Batch::of(&["too early"]));
+        assert!(refused.error_code.is_err() && refused.error_code.is_retriable(), "{:?}", refused.error_code);
+        cluster.postgres().start_again();
+        load.goes_on_within(BACK_MAX);
+        cluster.postgres().freeze();
+        let refused = cluster.broker(2).client().produce(TOPIC, 0, &Batch::of(&["too early"]));
+        assert!(refused.error_code.is_err() && refused.error_code.is_retriable(), "{:?}", refused.error_code);
+        cluster.postgres().thaw();
+        load.goes_on_within(BACK_MAX);
+    });
+}
+
+/// No offset is given twice: as long as the copy is there nothing is taken.
+#[test]
+fn an_older_copy_of_the_database_is_not_written() {
+    let mut shared = shared(&[], 1);
+    let cluster = &mut shared.cluster;
+    let mut clients: Vec<Client> = ALL.iter().map(|id| cluster.broker(*id).client()).collect();
+    for client in &mut clients {
+        client.produced(TOPIC, 0, &Batch::of(&["before"]));
+    }
+    cluster.postgres().copy();
+    // The server was restarted for that.
+    let mut offsets = Vec::new();
+    for client in &mut clients {
+        wait_until("it is taken", SOON, || {
+            let answer = client.produce(TOPIC, 0, &Batch::of(&["after"]));
+            offsets.extend((answer.error_code == ErrorCode::NONE).then_some(answer.base_offset));
+            answer.error_code == ErrorCode::NONE
+        });
+    }
+    cluster.postgres().swap();
+    for (id, client) in ALL.iter().zip(&mut clients) {
+        let refused = client.produce(TOPIC, 0, &Batch::of(&["to the copy"]));
+        assert!(refused.error_code.is_err() && refused.error_code.is_retriable(), "{id}: {refused:?}");
+    }
+    cluster.postgres().swap();
+    for client in &mut clients {
+        wait_until("it is taken again", SOON, || {
+            let answer = client.produce(TOPIC, 0, &Batch::of(&["with the newest"]));
+            offsets.extend((answer.error_code == ErrorCode::NONE).then_some(answer.base_offset));
+            answer.error_code == ErrorCode::NONE
+        });
+    }
+    let count = offsets.len();
+    offsets.sort_unstable();
+    offsets.dedup();
+    assert_eq!(offsets.len(), count, "no offset is given twice: {offsets:?}");
+}
+
+/// Retries of one producer at two brokers, while the first copy is on its way.
+#[test]
+fn one_batch_to_two_brokers_at_once_has_one_offset() {
+    let mut shared = shared(&["diskless.produce.commit.interval.ms=1"], 1);
+    let cluster = &mut shared.cluster;
+    let producer_id = cluster.broker(1).client().init_producer_id();
+    let rounds = 300;
+    let barrier = Barrier::new(2);
+    let sent: Vec<Vec<i64>> = std::thread::scope(|scope| {
+        let of = [1, 2].map(|id| {
+            let (mut client, barrier) = (cluster.broker(id).client(), &barrier);
+            scope.spawn(move || {
+                let send = |round: i32| {
+                    let batch = Batch::of(&["one", "two"]).from_producer(producer_id, 0, 2 * round);
+                    barrier.wait();
+                    client.produced(TOPIC, 0, &batch)
+                };
+                (0..rounds).map(send).collect()
+            })
+        });
+        of.into_iter().map(|one| one.join().expect("each batch is taken")).collect()
+    });
+    assert_eq!(sent[0], sent[1]);
+    assert!(sent[0].is_sorted_by(|one, next| one < next), "{sent:?}");
+    assert_eq!(cluster.broker(3).client().latest(TOPIC, 0), sent[0][0] + 2 * i64::from(rounds));
+}
+
+/// Who moves does not wait for the answers that are still to come from where it was.
+#[test]
+fn a_producer_that_moves_with_batches_in_flight_is_out_of_order_nowhere() {
+    const IN_FLIGHT: usize = 5;
+    let mut shared = shared(&["fullbore.diskless.put.delay.ms=50"], 1);
+    let cluster = &mut shared.cluster;
+    let producer_id = cluster.broker(1).client().init_producer_id();
+    let mut clients: Vec<Client> = ALL.iter().map(|id| cluster.broker(*id).client()).collect();
+    let mut next = 0;
+    let mut offsets = Vec::new();
+    for round in 0..30 {
+        for at in 0..clients.len() {
+            let client = &mut clients[(round + at) % ALL.len()];
+            for _ in 0..IN_FLIGHT {
+                client.send_produce(TOPIC, 0, &Batch::of(&[next.to_string()]).from_producer(producer_id, 0, next));
+                next += 1;
+            }
+        }
+        for at in 0..clients.len() {
+            let client = &mut clients[(round + at) % ALL.len()];
+            for _ in 0..IN_FLIGHT {
+                let answer = client.receive_produced();
+                assert_eq!(answer.error_code, ErrorCode::NONE, "in round {round}");
+                offsets.push(answer.base_offset);
+            }
+        }
+    }
+    assert!(offsets.is_sorted_by(|one, next| one + 1 == *next), "{offsets:?}");
+    let records = cluster.broker(2).client().fetch_records(TOPIC, 0);
+    let read: Vec<String> = records.iter().map(|record| record.text()).collect();
+    assert_eq!(read[read.len() - next as usize..], (0..next).map(|of| of.to_string()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_consumer_at_another_broker_is_woken_and_knows_as_much_as_it_was_told() {
+    let mut shared = shared(&[], 1);
+    let cluster = &mut shared.cluster;
+    let mut clients: Vec<Client> = ALL.iter().map(|id| cluster.broker(*id).client()).collect();
+    let mut end = clients[0].latest(TOPIC, 0);
+    for round in 0..20 {
+        let writer = round % 3;
+        clients[(writer + 1) % 3].send_long_poll(TOPIC, 0, end);
+        assert_eq!(clients[writer].produced(TOPIC, 0, &Batch::of(&["record"])), end);
+        end += 1;
+        // It asks the index before it says that there is nothing at such an offset.
+        let empty = clients[(writer + 2) % 3].fetch(TOPIC, 0, end);
+        assert_eq!((empty.error_code, empty.high_watermark), (ErrorCode::NONE, end));
+        assert_eq!(clients[(writer + 2) % 3].latest(TOPIC, 0), end);
+        let woken = clients[(writer + 1) % 3].receive_long_poll();
+        assert_eq!((woken.error_code, woken.high_watermark), (ErrorCode::NONE, end));
+    }
+    let past = clients[0].fetch(TOPIC, 0, end + 1);
+    assert_eq!(past.error_code, ErrorCode::OFFSET_OUT_OF_RANGE);
+    clients[1].delete_records(TOPIC, 0, end - 1);
+    for client in &mut clients {
+        assert_eq!(client.earliest(TOPIC, 0), end - 1);
+        wait_until("what was deleted elsewhere is not read", SOON, || {
+            client.fetch(TOPIC, 0, 0).error_code == ErrorCode::OFFSET_OUT_OF_RANGE
+        });
+    }
+}
+
+#[test]
+fn a_topic_that_is_made_again_begins_anew_at_all_brokers() {
+    let mut shared = shared(&[], 1);
+    let cluster = &mut shared.cluster;
+    for round in 0..10 {
+        for id in ALL {
+            let mut client = cluster.broker(id).client();
+            wait_until("it takes records", SOON, || {
+                client.produce(TOPIC, 0, &Batch::of(&[format!("{round}")])).error_code == ErrorCode::NONE
+            });
+        }
+        for id in ALL {
+            let mut client = cluster.broker(id).client();
+            let read: Vec<String> = client.fetch_records(TOPIC, 0).iter().map(|record| record.text()).collect();
+            assert!(read.len() >= 3 && read.iter().all(|of| *of == round.to_string()), "{read:?} in round {round}");
+        }
+        cluster.run(&["topics", "delete", "--topic", TOPIC]);
+        cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
+    }
+}
