@@ -125,13 +125,15 @@ impl<T> Parking<T> {
         Freed { fenced, next: next.flatten() }
     }
 
-    /// Takes out all batches of one producer: the log has failed one they need.
+    /// Takes out all batches of one producer, in the order in which they came: the log has failed one they need.
     pub fn give_up(&mut self, producer_id: i64) -> Vec<T> {
         let Some(waiting) = self.producers.remove(&producer_id) else { return Vec::new() };
-        for parked in waiting.batches.values() {
+        let mut batches: Vec<_> = waiting.batches.into_values().collect();
+        batches.sort_unstable_by_key(|parked| parked.number);
+        for parked in &batches {
             self.by_age.remove(&parked.number);
         }
-        waiting.batches.into_values().map(|parked| parked.item).collect()
+        batches.into_iter().map(|parked| parked.item).collect()
     }
 
     /// Whether a batch of this producer is parked.
@@ -174,9 +176,10 @@ impl<T> Parking<T> {
         self.by_age.first_key_value().map(|(_, place)| place.due_ms)
     }
 
-    /// Everything, in any order.
-    pub fn into_items(self) -> impl Iterator<Item = T> {
-        self.producers.into_values().flat_map(|waiting| waiting.batches.into_values()).map(|parked| parked.item)
+    /// Everything, in the order in which it came.
+    pub fn into_items(mut self) -> impl Iterator<Item = T> {
+        let by_age = std::mem::take(&mut self.by_age);
+        by_age.into_values().filter_map(move |slot| self.take(slot.producer_id, slot.base_sequence))
     }
 
     /// Batches parked.
