@@ -248,18 +248,23 @@ fn partitions_that_are_added_have_one_replica_too() {
 }
 
 #[test]
-fn a_cluster_makes_no_diskless_topics_yet() {
-    let cluster = "control.plane=postgres://ann@db/fullbore";
+fn a_cluster_makes_diskless_topics_where_the_broker_that_decides_has_a_store_for_all() {
+    let without = "control.plane=postgres://ann@db/fullbore\nnode.id=3";
     for configs in [&[(ENABLE, "true")][..], &[(INKLESS, "true")]] {
-        let (code, message) = refusal_of(cluster, &with("t", configs));
+        let (code, message) = refusal_of(without, &with("t", configs));
         assert_eq!(code, ErrorCode::INVALID_CONFIG);
-        assert!(
-            message.starts_with("diskless.enable=true: diskless topics are not served in a cluster yet"),
-            "{message}"
-        );
+        let says = "diskless.enable=true: needs diskless.storage to be set in a cluster, the same for all its brokers: a folder that \
+                    they share, or s3://bucket/prefix; broker 3, which was asked, has none";
+        assert_eq!(message, says);
     }
-    assert!(!made_by(cluster, &with("t", &[(ENABLE, "false")])).expect("created").0);
-    assert_eq!(made_by(cluster, &wanted("t")), Ok((false, None)));
+    assert!(!made_by(without, &with("t", &[(ENABLE, "false")])).expect("created").0);
+    assert_eq!(made_by(without, &wanted("t")), Ok((false, None)));
+    let with_store = format!("{without}\ndiskless.storage=/shared");
+    assert_eq!(made_by(&with_store, &with("t", &[(ENABLE, "true")])), Ok((true, Some("true".to_owned()))));
+    assert_eq!(made_by(&with_store, &wanted("t")), Ok((false, None)));
+    let by_default = format!("{with_store}\n{BY_DEFAULT}");
+    assert_eq!(made_by(&by_default, &wanted("t")), Ok((true, Some("true".to_owned()))));
+    assert_eq!(made_by(&by_default, &wanted("__consumer_offsets")), Ok((false, None)));
 }
 
 #[test]
