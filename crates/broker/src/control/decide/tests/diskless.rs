@@ -280,3 +280,40 @@ fn a_diskless_topic_remembers_as_many_batches_as_the_broker_says_for_such() {
         assert_eq!(retained(&[(ENABLE, enable), ("producer.state.batches.to.retain", "6")]), 6);
     }
 }
+
+/// Beside a classic topic that is registered alike, and that all of it moves.
+#[test]
+fn brokers_that_come_and_go_leave_a_diskless_partition_as_it_was_registered() {
+    let mut image = cluster();
+    for (id, name, configs) in [(7, "classic", &[][..]), (8, "diskless", &[(ENABLE, "true")])] {
+        let topic = create(&image, &broker(""), &with(name, configs), Uuid([id; 16])).expect("created");
+        let both =
+            PartitionRegistration { replicas: vec![1, 2], isr: vec![1, 2], leader: Some(1), ..Default::default() };
+        image.put(Arc::new(Topic { partitions: [Arc::new(both)].into_iter().collect(), ..Topic::clone(&topic) }));
+    }
+    let registered = |image: &Image, name| image.topic(name).expect("there").partitions[0].clone();
+    let (classic, diskless) = (registered(&image, "classic"), registered(&image, "diskless"));
+    change(&mut image, 1, BrokerChange::ShutDown);
+    assert_eq!(registered(&image, "classic").leader, Some(2));
+    change(&mut image, 2, BrokerChange::Fence);
+    change(&mut image, 1, BrokerChange::Fence);
+    assert_eq!(registered(&image, "classic").leader, None);
+    assert_eq!(registered(&image, "diskless"), diskless);
+    join(&mut image, 1, 99, FormerEnd::Lost).expect("joined");
+    assert_ne!(registered(&image, "classic"), classic);
+    assert_eq!(registered(&image, "diskless"), diskless);
+}
+
+#[test]
+fn there_is_no_leader_of_a_diskless_partition_to_elect() {
+    let image = there(&[(ENABLE, "true")]);
+    for kind in [ElectionKind::Preferred, ElectionKind::Unclean] {
+        let (changes, outcomes) =
+            elect(&image, &ElectLeaders { kind, partitions: vec![("t".into(), 0), ("t".into(), 1)] });
+        let [Err(refused), Err(unknown)] = &outcomes[..] else { panic!("{outcomes:?}") };
+        assert!(changes.is_empty());
+        let says = "Topic t is diskless: every broker serves its partitions, and there is no leader to elect.";
+        assert_eq!((refused.code, refused.message.as_str()), (ErrorCode::INVALID_REQUEST, says));
+        assert_eq!(unknown.code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+    }
+}
