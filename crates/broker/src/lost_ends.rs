@@ -68,7 +68,7 @@ impl Teller {
         };
         let mut wanted = Vec::new();
         image.each_change_since(before, |(_, topic)| {
-            let Some(topic) = topic else { return };
+            let Some(topic) = topic.filter(|topic| !topic.config.diskless) else { return };
             for (index, partition) in (0..).zip(&topic.partitions) {
                 if waits(topic, index, partition) {
                     wanted.push((topic.id, index));

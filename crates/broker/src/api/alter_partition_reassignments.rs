@@ -45,6 +45,12 @@ fn check(image: &Image, topic: &Text, asked: &ReassignablePartition) -> Result<(
         return unknown(format!("Unable to find partition {topic}-{index}."));
     };
     match &asked.replicas {
+        Some(_) if known.config.diskless => {
+            let message = format!(
+                "Topic {topic} is diskless: every broker serves its partitions, and there are no replicas to move."
+            );
+            Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message))
+        }
         Some(replicas) => {
             check_replicas(image, replicas)?;
             if *replicas == registered.replicas {

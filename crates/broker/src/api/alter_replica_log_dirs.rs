@@ -55,7 +55,10 @@ fn outcome(broker: &Node, image: &Image, (topic, index): (&Text, i32), place: Op
     let its_own = if topic.config.diskless { Place::Store } else { Place::Folder };
     match topic.partition(index) {
         None => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-        Some(partition) if !partition.replicas.contains(&broker.config.node_id) => ErrorCode::REPLICA_NOT_AVAILABLE,
+        // Every broker has what is in the store.
+        Some(partition) if its_own == Place::Folder && !partition.replicas.contains(&broker.config.node_id) => {
+            ErrorCode::REPLICA_NOT_AVAILABLE
+        }
         Some(_) if place != its_own => ErrorCode::LOG_DIR_NOT_FOUND,
         Some(_) => ErrorCode::NONE,
     }

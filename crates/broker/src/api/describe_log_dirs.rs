@@ -1,10 +1,12 @@
 //! DescribeLogDirs 1-5: the one data folder, how large each partition in it is, and the room on its volume; and the object store of diskless
-//! topics as a second one.
+//! topics as a second one, which one broker of a cluster tells of for all: every broker serves what is in it.
 
 use super::call::{Call, Fault, Reply, once};
-use crate::control::Topic;
+use super::nodes;
+use crate::control::{Image, Topic};
 use crate::node::Node;
 use crate::partitions::AnyPartition;
+use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::apis::describe_log_dirs::{
     DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse,
     DescribeLogDirsResult, DescribeLogDirsTopic,
@@ -20,15 +22,22 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeLogDirsRequest = call.body(reply.version)?;
     let shared = Arc::clone(call.broker);
     // Partitions that are not open are looked up in their folders.
-    let describing = tokio::task::spawn_blocking(move || describe(&shared, request.topics));
+    let listener = call.listener;
+    let describing = tokio::task::spawn_blocking(move || describe(&shared, listener, request.topics));
     let results = describing.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
     reply.frame::<DescribeLogDirsRequest>(&DescribeLogDirsResponse { results, ..Default::default() })
 }
 
 /// The data folder, and the object store where there are diskless topics.
-fn describe(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> Vec<DescribeLogDirsResult> {
-    let store = describe_store(broker, asked.clone());
+fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirTopic>>) -> Vec<DescribeLogDirsResult> {
+    let tells = tells_of_store(broker, &broker.control.image(), listener);
+    let store = tells.then(|| describe_store(broker, asked.clone())).flatten();
     std::iter::once(describe_folder(broker, asked)).chain(store).collect()
+}
+
+/// Whether this is the broker of the smallest id that clients of the listener reach: they ask all of these, and add up what they are told.
+fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
+    nodes::reached(broker, image, listener).map(|(id, ..)| id).min().is_none_or(|least| least == broker.config.node_id)
 }
 
 /// What is in the store, of whose room nothing is known; `None` if there is nothing.
@@ -86,8 +95,9 @@ fn topics(
 ) -> io::Result<Vec<DescribeLogDirsTopic>> {
     let image = broker.control.image();
     let is_here = |topic: &Topic, index: i32| {
-        topic.config.diskless == diskless
-            && topic.partition(index).is_some_and(|partition| partition.replicas.contains(&broker.config.node_id))
+        let has =
+            |partition: &Arc<PartitionRegistration>| diskless || partition.replicas.contains(&broker.config.node_id);
+        topic.config.diskless == diskless && topic.partition(index).is_some_and(has)
     };
     match asked {
         None => {

@@ -1,7 +1,8 @@
 //! DescribeTopicPartitions 0 (KIP-966): topics in name order, a page at a time.
 
 use super::call::{Call, Fault, Reply};
-use super::{nodes, operations};
+use super::operations;
+use super::shown::Viewer;
 use crate::control::{Image, Topic, check_name, is_internal};
 use fullbore_wire::apis::describe_topic_partitions::{
     Cursor, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, DescribeTopicPartitionsResponsePartition,
@@ -14,6 +15,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeTopicPartitionsRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
     let names = names(&request, &image);
+    let viewer = Viewer::of(call, &image);
     let mut left = request.response_partition_limit.clamp(1, call.broker.config.request_partition_size_limit);
     let mut response = DescribeTopicPartitionsResponse::default();
     for name in names {
@@ -30,7 +32,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             continue;
         };
         let until = topic.partition_count().min(from.saturating_add(left));
-        response.topics.push(describe(call, &image, topic, from..until));
+        response.topics.push(describe(&viewer, topic, from..until));
         left -= (until - from).max(0);
         if until < topic.partition_count() {
             response.next_cursor = Some(cursor(name, until));
@@ -68,26 +70,20 @@ fn unknown(name: String) -> DescribeTopicPartitionsResponseTopic {
     }
 }
 
-fn describe(
-    call: &Call<'_>,
-    image: &Image,
-    topic: &Topic,
-    range: std::ops::Range<i32>,
-) -> DescribeTopicPartitionsResponseTopic {
+fn describe(viewer: &Viewer<'_>, topic: &Topic, range: std::ops::Range<i32>) -> DescribeTopicPartitionsResponseTopic {
     let partition = |partition_index| {
-        let registered = topic.partition(partition_index)?;
-        let (leader_id, error_code) = nodes::leader(call.broker, image, call.listener, registered);
+        let shown = viewer.partition(topic, partition_index)?;
         Some(DescribeTopicPartitionsResponsePartition {
-            error_code,
+            error_code: shown.error_code,
             partition_index,
-            leader_id,
-            leader_epoch: registered.leader_epoch,
-            replica_nodes: registered.replicas.clone(),
-            isr_nodes: registered.isr.clone(),
+            leader_id: shown.leader_id,
+            leader_epoch: shown.leader_epoch,
+            replica_nodes: shown.replicas,
+            isr_nodes: shown.isr,
             // Nullable, but the Java client fails on a null.
-            eligible_leader_replicas: Some(registered.elr.clone()),
-            last_known_elr: Some(registered.lost.clone()),
-            offline_replicas: nodes::offline(image, registered),
+            eligible_leader_replicas: Some(shown.eligible),
+            last_known_elr: Some(shown.lost),
+            offline_replicas: shown.offline,
             ..Default::default()
         })
     };

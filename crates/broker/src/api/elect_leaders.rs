@@ -55,10 +55,10 @@ fn named(asked: Vec<TopicPartitions>) -> Vec<(String, i32)> {
     partitions.collect()
 }
 
-/// The partitions that another replica might lead.
+/// The partitions that another replica might lead. A diskless one has no leader.
 fn in_need(image: &Image, kind: ElectionKind) -> Vec<(String, i32)> {
     let mut found = Vec::new();
-    for topic in image.topics() {
+    for topic in image.topics().filter(|topic| !topic.config.diskless) {
         for (index, partition) in (0..).zip(&topic.partitions) {
             let is_in_need = match kind {
                 ElectionKind::Preferred => partition.leader != partition.replicas.first().copied(),

@@ -19,29 +19,37 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-const TOPIC: &str = "t";
+pub(super) const TOPIC: &str = "t";
 const OTHER: i32 = 2;
 
-struct Opened {
-    broker: Broker,
+/// A broker that another one may seem to be beside, its topic, and a client of it.
+pub(super) struct Opened {
+    pub(super) broker: Broker,
     client: TcpStream,
+    /// Of a produce and of a deletion of records.
+    pub(super) timeout_ms: i32,
     _folder: tempfile::TempDir,
 }
 
 impl Opened {
     async fn new() -> Opened {
+        let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
+        Self::with("", topic).await
+    }
+
+    /// One with these settings and this topic.
+    pub(super) async fn with(settings: &str, topic: CreateTopic) -> Opened {
         let folder = tempfile::tempdir().expect("temporary folder");
         let text = format!(
-            "log.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\n",
+            "log.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\n{settings}",
             folder.path().display()
         );
         let (config, _) = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid");
         let broker = Broker::start(config).await.expect("started");
-        let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
         let asked = CreateTopics { topics: vec![topic], validate_only: false };
         broker.node().control.create_topics(asked).await.remove(0).expect("created");
         let client = TcpStream::connect(broker.addr()).expect("connected");
-        Opened { broker, client, _folder: folder }
+        Opened { broker, client, timeout_ms: 50, _folder: folder }
     }
 
     /// Has the metadata say this of the one partition, and another broker be there.
@@ -74,8 +82,14 @@ impl Opened {
         });
     }
 
-    fn call<R: Request>(&mut self, request: &R, version: i16) -> R::Response {
-        let frame = encode_request(request, version, 7, None).expect("a request of this version");
+    pub(super) fn call<R: Request>(&mut self, request: &R, version: i16) -> R::Response {
+        self.call_as(None, request, version)
+    }
+
+    /// As a client of this id.
+    pub(super) fn call_as<R: Request>(&mut self, client_id: Option<&str>, request: &R, version: i16) -> R::Response {
+        let client_id = client_id.map(Text::from);
+        let frame = encode_request(request, version, 7, client_id.as_ref()).expect("a request of this version");
         for part in &frame.parts {
             let Part::Bytes(bytes) = part else { panic!("a request has no file") };
             self.client.write_all(bytes).expect("the broker reads");
@@ -96,28 +110,31 @@ impl Opened {
         (response.responses.remove(0).partitions.remove(0), response.node_endpoints)
     }
 
-    fn produced(&mut self, acks: i16) -> (ErrorCode, (i32, i32), Vec<NodeEndpoint>) {
+    pub(super) fn produced(&mut self, acks: i16) -> (ErrorCode, (i32, i32), Vec<NodeEndpoint>) {
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let records = Some(Records::Memory(builder.seal(Stamp::NONE).expect("sealed").0.freeze()));
         let partition_data = vec![PartitionProduceData { index: 0, records, ..Default::default() }];
         let topic_data = vec![TopicProduceData { name: Text::from(TOPIC), partition_data, ..Default::default() }];
-        let mut response = self.call(&ProduceRequest { acks, timeout_ms: 50, topic_data, ..Default::default() }, 12);
+        let mut response =
+            self.call(&ProduceRequest { acks, timeout_ms: self.timeout_ms, topic_data, ..Default::default() }, 12);
         let partition = response.responses.remove(0).partition_responses.remove(0);
         let leader = (partition.current_leader.leader_id, partition.current_leader.leader_epoch);
         (partition.error_code, leader, response.node_endpoints)
     }
 
-    fn latest(&mut self) -> ErrorCode {
+    pub(super) fn latest(&mut self) -> ErrorCode {
         let partitions = vec![ListOffsetsPartition { timestamp: -1, current_leader_epoch: -1, ..Default::default() }];
         let topics = vec![ListOffsetsTopic { name: Text::from(TOPIC), partitions, ..Default::default() }];
         self.call(&ListOffsetsRequest { topics, ..Default::default() }, 7).topics[0].partitions[0].error_code
     }
 
-    fn deleted(&mut self) -> ErrorCode {
+    pub(super) fn deleted(&mut self) -> ErrorCode {
         let partitions = vec![DeleteRecordsPartition { offset: 0, ..Default::default() }];
         let topics = vec![DeleteRecordsTopic { name: Text::from(TOPIC), partitions, ..Default::default() }];
-        self.call(&DeleteRecordsRequest { topics, ..Default::default() }, 2).topics[0].partitions[0].error_code
+        self.call(&DeleteRecordsRequest { topics, timeout_ms: self.timeout_ms, ..Default::default() }, 2).topics[0]
+            .partitions[0]
+            .error_code
     }
 
     fn described(&mut self) -> (Vec<i32>, MetadataResponsePartition) {

@@ -1,9 +1,9 @@
 //! Metadata 0-13. Brokers, topics and leaders; may create topics that are asked for by name.
 
 use super::call::{Call, Fault, Reply, once};
+use super::shown::Viewer;
 use super::{nodes, operations};
-use crate::control::{CreateTopic, CreateTopics, Image, Topic, check_name, is_internal, may_be_auto_created};
-use fullbore_rules::replica::PartitionRegistration;
+use crate::control::{CreateTopic, CreateTopics, Topic, check_name, is_internal, may_be_auto_created};
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition,
     MetadataResponseTopic,
@@ -24,7 +24,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let of_cluster = operations::where_asked(request.include_cluster_authorized_operations, operations::OF_THE_CLUSTER);
     let mut topics: Vec<_> = if everything {
         let image = broker.control.image();
-        image.topics().map(|topic| describe(call, &image, topic)).collect()
+        let viewer = Viewer::of(call, &image);
+        image.topics().map(|topic| describe(&viewer, topic)).collect()
     } else {
         // Before version 4 a client cannot say no.
         let create = version < 4 || request.allow_auto_topic_creation;
@@ -80,12 +81,13 @@ async fn named(call: &Call<'_>, wanted: Vec<MetadataRequestTopic>, create: bool)
         }
     }
     let image = broker.control.image();
+    let viewer = Viewer::of(call, &image);
     wanted
         .into_iter()
         .map(|topic| {
             let name = topic.name.clone().unwrap_or_default();
             match super::topics::find(&image, &name, topic.topic_id) {
-                Ok(found) => describe(call, &image, found),
+                Ok(found) => describe(&viewer, found),
                 Err(code) => unknown(topic, refused.get(name.as_str()).copied().unwrap_or(code)),
             }
         })
@@ -109,26 +111,26 @@ fn unknown(topic: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopi
     }
 }
 
-fn describe(call: &Call<'_>, image: &Image, topic: &Arc<Topic>) -> MetadataResponseTopic {
-    let partition = |(partition_index, registered): (i32, &Arc<PartitionRegistration>)| {
-        let (leader_id, error_code) = nodes::leader(call.broker, image, call.listener, registered);
-        MetadataResponsePartition {
-            error_code,
+fn describe(viewer: &Viewer<'_>, topic: &Arc<Topic>) -> MetadataResponseTopic {
+    let partition = |partition_index: i32| {
+        let shown = viewer.partition(topic, partition_index)?;
+        Some(MetadataResponsePartition {
+            error_code: shown.error_code,
             partition_index,
-            leader_id,
-            leader_epoch: registered.leader_epoch,
-            replica_nodes: registered.replicas.clone(),
-            isr_nodes: registered.isr.clone(),
-            offline_replicas: nodes::offline(image, registered),
+            leader_id: shown.leader_id,
+            leader_epoch: shown.leader_epoch,
+            replica_nodes: shown.replicas,
+            isr_nodes: shown.isr,
+            offline_replicas: shown.offline,
             ..Default::default()
-        }
+        })
     };
     MetadataResponseTopic {
         error_code: ErrorCode::NONE,
         name: Some(Text::from(topic.name.as_str())),
         topic_id: Uuid(topic.id.0),
         is_internal: is_internal(&topic.name),
-        partitions: (0..).zip(&topic.partitions).map(partition).collect(),
+        partitions: (0..topic.partition_count()).filter_map(partition).collect(),
         ..Default::default()
     }
 }

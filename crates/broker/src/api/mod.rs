@@ -59,6 +59,9 @@ mod offset_for_leader_epoch;
 mod operations;
 mod produce;
 mod push_telemetry;
+mod shown;
+#[cfg(test)]
+mod shown_tests;
 mod sync_group;
 mod topics;
 mod update_features;

@@ -1,4 +1,6 @@
-//! The brokers of the cluster as the client of a listener sees them, and who leads a partition (KIP-951).
+//! The brokers of the cluster as the client of a listener sees them, and who leads a partition that has a leader (KIP-951).
+//!
+//! Which brokers a client is to use for a diskless partition, which has none: `shown.rs`.
 
 use crate::control::{Endpoint, Image, RegisteredBroker, Topic};
 use crate::node::Node;
@@ -38,14 +40,15 @@ pub fn leader(broker: &Node, image: &Image, listener: usize, partition: &Partiti
     }
 }
 
-/// The leader of a partition that another broker leads, as the answer to one who takes this broker for it tells.
+/// The leader of a partition that another broker leads, as the answer to one who takes this broker for it tells. This broker serves diskless
+/// ones itself.
 pub fn leader_elsewhere(
     broker: &Node,
     image: &Image,
     listener: usize,
     (topic, index): (&Topic, i32),
 ) -> Option<LeaderIdAndEpoch> {
-    let registered = topic.partition(index)?;
+    let registered = topic.partition(index).filter(|_| !topic.config.diskless)?;
     let (leader_id, _) = leader(broker, image, listener, registered);
     (leader_id != NO_LEADER && leader_id != broker.config.node_id).then(|| LeaderIdAndEpoch {
         leader_id,

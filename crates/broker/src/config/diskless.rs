@@ -3,20 +3,22 @@
 //! Not a topic's own settings, and not a connection to the store. Invariant: one object fits into the memory for what is not committed.
 
 use super::diskless_keys::TWINS;
-use super::diskless_storage::DisklessStorage;
+use super::diskless_storage::{DisklessStorage, STORAGE};
 use super::error::{ConfigError, Mistakes};
 use super::plane::{CONTROL_PLANE, is_database};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
-/// Why a broker of a cluster makes no diskless topics.
-pub const NOT_IN_A_CLUSTER: &str =
-    "diskless topics are not served in a cluster yet, only by a broker by itself (control.plane=sqlite)";
+/// Why a broker of a cluster that has no store makes no diskless topics.
+pub const NEEDS_STORAGE: &str = "needs diskless.storage to be set in a cluster, the same for all its brokers: a folder that they share, or \
+                                 s3://bucket/prefix";
 
 /// What the broker does for diskless topics. Read at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisklessConfig {
-    /// Where the objects are.
+    /// Whether the broker serves diskless topics: one by itself does, one of a cluster where it is told of a store that all share.
+    pub is_served: bool,
+    /// Where the objects are; of no use unless `is_served`.
     pub storage: DisklessStorage,
     /// Size at which an object is closed.
     pub object_bytes_max: usize,
@@ -52,13 +54,15 @@ impl DisklessConfig {
         for (ours, theirs) in TWINS {
             mistakes.keep(check_twins(checked, ours, theirs));
         }
-        mistakes.keep(check_alone(values));
+        let is_served = is_served(values);
+        mistakes.keep(check_default(values, is_served));
         let storage = mistakes.keep(DisklessStorage::read(values));
         let memory_bytes = mistakes.keep(memory_bytes(values));
         let (Some(storage), Some(memory_bytes), true) = (storage, memory_bytes, mistakes.is_empty()) else {
             return Err(mistakes);
         };
         Ok(Self {
+            is_served,
             storage,
             object_bytes_max: values.number("diskless.produce.buffer.max.bytes"),
             commit_interval_ms: values.number("diskless.produce.commit.interval.ms"),
@@ -86,11 +90,16 @@ fn check_twins(checked: &Properties, ours: &str, theirs: &str) -> Result<(), Con
     }
 }
 
-/// No topic is made diskless where none can be served.
-fn check_alone<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<(), ConfigError> {
+/// The folder of a broker's own would be a part of the topic on each.
+fn is_served<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> bool {
     let is_in_cluster = values.text(CONTROL_PLANE).is_some_and(|plane| is_database(&plane));
-    match values.boolean("log.diskless.enable") && is_in_cluster {
-        true => Err(ConfigError::of_value("log.diskless.enable", "true", NOT_IN_A_CLUSTER)),
+    !is_in_cluster || values.text(STORAGE).is_some()
+}
+
+/// No topic is made diskless where none can be served.
+fn check_default<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, is_served: bool) -> Result<(), ConfigError> {
+    match values.boolean("log.diskless.enable") && !is_served {
+        true => Err(ConfigError::of_value("log.diskless.enable", "true", NEEDS_STORAGE)),
         false => Ok(()),
     }
 }
@@ -136,6 +145,7 @@ mod tests {
     #[test]
     fn nothing_set_is_a_folder_beside_the_logs_and_inkless_numbers() {
         let expected = DisklessConfig {
+            is_served: true,
             storage: in_folder("fullbore-data/diskless"),
             object_bytes_max: 8 << 20,
             commit_interval_ms: 250,
@@ -161,6 +171,7 @@ mod tests {
                    diskless.consume.cache.max.bytes=0\ndiskless.producer.state.batches.to.retain=5\nlog.diskless.enable=TRUE\n\
                    fullbore.diskless.put.delay.ms=150\nfullbore.diskless.get.delay.ms=50";
         let expected = DisklessConfig {
+            is_served: true,
             storage: in_folder("/objects"),
             object_bytes_max: 2_000_000,
             commit_interval_ms: 1,
@@ -243,23 +254,33 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_of_a_cluster_has_no_diskless_topics_yet() {
+    fn a_broker_of_a_cluster_serves_diskless_topics_where_all_have_a_store() {
         let cluster = "control.plane=postgres://ann@db/fullbore\n";
         assert_eq!(
             refusal(&format!("{cluster}log.diskless.enable=true")),
-            "log.diskless.enable=true: diskless topics are not served in a cluster yet, only by a broker by itself \
-             (control.plane=sqlite)"
+            "log.diskless.enable=true: needs diskless.storage to be set in a cluster, the same for all its brokers: a folder that they \
+             share, or s3://bucket/prefix"
         );
-        assert!(!parse(&format!("{cluster}log.diskless.enable=false")).expect("valid").diskless_enable);
+        let unset = parse(&format!("{cluster}log.diskless.enable=false")).expect("valid");
+        assert!(!unset.diskless_enable && !unset.diskless.is_served);
+        for storage in ["/shared", "s3://bucket/p"] {
+            let set = parse(&format!("{cluster}diskless.storage={storage}\nlog.diskless.enable=true")).expect("valid");
+            assert!(set.diskless_enable && set.diskless.is_served);
+        }
+        assert!(of("").is_served && of("diskless.storage=/x").is_served && of("control.plane=sqlite").is_served);
     }
 
     #[test]
     fn all_mistakes_are_told_at_once() {
         let refused = refusal(
             "diskless.storage=s3://b\ndiskless.produce.memory.bytes=1048576\ndiskless.produce.upload.backoff.ms=1\n\
-             inkless.produce.upload.backoff.ms=2\ncontrol.plane=postgres://ann@db/fullbore\nlog.diskless.enable=true",
+             inkless.produce.upload.backoff.ms=2",
         );
-        assert_eq!(refused.lines().count(), 4, "{refused}");
+        assert_eq!(refused.lines().count(), 3, "{refused}");
+        let refused = refusal(
+            "diskless.produce.memory.bytes=1048576\ncontrol.plane=postgres://ann@db/fullbore\nlog.diskless.enable=true",
+        );
+        assert_eq!(refused.lines().count(), 2, "{refused}");
     }
 
     #[test]

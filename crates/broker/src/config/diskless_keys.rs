@@ -30,8 +30,8 @@ const UPLOAD_SLOTS: Allowed = Allowed::Between(1, 1024);
 #[rustfmt::skip]
 pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::boolean("log.diskless.enable", "false", "Whether a topic that is created without diskless.enable is diskless. Internal topics never are, and topics that there are stay what they are.")
-        .differs("not a Kafka key; a broker by itself only: diskless topics are not served in a cluster yet"),
-    Key::new("diskless.storage", Type::String, None, "Where the records of diskless topics are: a folder, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix. Unset, it is the folder diskless in log.dirs.")
+        .differs("not a Kafka key; in a cluster it needs diskless.storage"),
+    Key::new("diskless.storage", Type::String, None, "Where the records of diskless topics are: a folder, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix. Unset, it is the folder diskless in log.dirs. In a cluster it must be set for there to be diskless topics, and be the same for all brokers: a folder that they share, or a bucket.")
         .differs(NOT_KAFKAS),
     Key::new("diskless.storage.s3.endpoint.url", Type::String, None, "Where an object store that speaks S3 and is not Amazon's is reached, as http://host:port or https://host:port.")
         .differs(NOT_KAFKAS),

@@ -10,7 +10,8 @@ use fullbore_tls::Secret;
 use super::error::{ConfigError, Mistakes};
 use super::reader::ConfigReader;
 
-const STORAGE: &str = "diskless.storage";
+/// The setting.
+pub(super) const STORAGE: &str = "diskless.storage";
 const ENDPOINT: &str = "diskless.storage.s3.endpoint.url";
 const REGION: &str = "diskless.storage.s3.region";
 const PATH_STYLE: &str = "diskless.storage.s3.path.style.access.enabled";

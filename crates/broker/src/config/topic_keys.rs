@@ -46,7 +46,7 @@ pub static TOPIC_KEYS: &[Key] = &[
     Key::boolean(DISKLESS_ENABLE, "false", "Whether the topic is diskless: its records are in an object store (diskless.storage), which replicates them. For ever what it is at the topic's creation; inkless.enable is the same key. A diskless topic has one replica of each partition and cannot be compacted yet; min.insync.replicas, segment.* and flush.* have no effect on it. Internal topics are never diskless.")
         .or_else(&["log.diskless.enable"])
         .at_creation()
-        .differs("not a Kafka key; a broker by itself only: diskless topics are not served in a cluster yet"),
+        .differs("not a Kafka key; in a cluster it needs diskless.storage"),
     Key::long("file.delete.delay.ms", None, 0, "Time between taking a segment out of use and deleting its files.")
         .or_else(&["log.segment.delete.delay.ms"]),
     Key::long(

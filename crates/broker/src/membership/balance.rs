@@ -33,18 +33,50 @@ pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: c
     }
 }
 
-/// Partitions that this broker could lead and is the first replica of, by topic name and number.
+/// Partitions that this broker could lead and is the first replica of, by topic name and number. Nobody leads a diskless one.
 fn led_by_others(image: &Image, node_id: i32) -> Vec<(String, i32)> {
     let may_lead =
         |node: &crate::control::RegisteredBroker| !node.registration.is_fenced && !node.registration.is_shutting_down;
     if !image.node(node_id).is_some_and(may_lead) {
         return Vec::new();
     }
-    let of_topic = image.topics().flat_map(|topic| (0..).zip(&topic.partitions).map(move |of| (topic, of)));
+    let led = image.topics().filter(|topic| !topic.config.diskless);
+    let of_topic = led.flat_map(|topic| (0..).zip(&topic.partitions).map(move |of| (topic, of)));
     let wanted = of_topic.filter(|(_, (_, partition))| {
         partition.replicas.first() == Some(&node_id)
             && partition.leader != Some(node_id)
             && partition.isr.contains(&node_id)
     });
     wanted.map(|(topic, (index, _))| (topic.name.clone(), index)).take(ELECTIONS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{BrokerConfig, Properties, TopicConfig};
+    use crate::control::{RegisteredBroker, Topic};
+    use fullbore_rules::replica::PartitionRegistration;
+    use fullbore_wire::Uuid;
+    use std::sync::Arc;
+
+    /// Two topics that are registered alike, the first replica in sync and another leading.
+    #[test]
+    fn a_diskless_partition_is_not_taken_back() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let defaults = broker.topic_defaults;
+        let mut image = Image::default();
+        image.put_node(1, RegisteredBroker::default());
+        for (name, diskless) in [("classic", false), ("diskless", true)] {
+            let registered =
+                PartitionRegistration { replicas: vec![1, 2], isr: vec![1, 2], leader: Some(2), ..Default::default() };
+            image.put(Arc::new(Topic {
+                name: name.into(),
+                id: Uuid([u8::from(diskless); 16]),
+                partitions: [Arc::new(registered)].into_iter().collect(),
+                overrides: Default::default(),
+                config: Arc::new(TopicConfig { diskless, ..defaults.clone() }),
+            }));
+        }
+        assert_eq!(led_by_others(&image, 1), [("classic".to_owned(), 0)]);
+    }
 }

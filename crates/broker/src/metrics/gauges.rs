@@ -1,6 +1,7 @@
 //! What a page is made from: the counters, and what is looked up when the page is asked for.
 
 use super::{Counters, Metrics, Process};
+use crate::control::Image;
 use crate::diskless::{Diskless, StoreUse};
 use crate::node::Node;
 use crate::partitions::{CleanerStatus, SetAside};
@@ -62,12 +63,13 @@ pub struct ReplicationGauges {
 }
 
 impl ReplicationGauges {
-    fn read(broker: &Node) -> Self {
-        let mut gauges = Self { max_lag: broker.replication.max_lag(), ..Self::default() };
-        for topic in broker.control.image().topics() {
+    /// What the image says of the partitions that have replicas: diskless ones have none.
+    fn of(image: &Image, node_id: i32) -> Self {
+        let mut gauges = Self::default();
+        for topic in image.topics().filter(|topic| !topic.config.diskless) {
             for partition in &topic.partitions {
                 gauges.offline += usize::from(partition.leader.is_none());
-                if partition.leader == Some(broker.config.node_id) {
+                if partition.leader == Some(node_id) {
                     let (isr, replicas) = (partition.isr.len(), partition.replicas.len());
                     gauges.under_replicated += usize::from(isr < replicas);
                     gauges.under_min_isr += usize::from(isr < topic.config.min_insync_replicas.min(replicas));
@@ -97,7 +99,10 @@ impl Gauges {
             store: broker.partitions.diskless().map(Diskless::store_use).unwrap_or_default(),
             metadata_epoch: image.epoch(),
             fetch_sessions: broker.sessions.count(),
-            replication: ReplicationGauges::read(broker),
+            replication: ReplicationGauges {
+                max_lag: broker.replication.max_lag(),
+                ..ReplicationGauges::of(&image, broker.config.node_id)
+            },
             groups: broker.groups.count_by_state(),
             offsets_held: broker.groups.offsets().held(),
             process: Process::read(),
@@ -115,5 +120,36 @@ pub(super) struct Page {
 impl Page {
     pub fn counters(&self) -> &Counters {
         &self.metrics.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{BrokerConfig, Properties, TopicConfig};
+    use crate::control::Topic;
+    use fullbore_rules::replica::PartitionRegistration;
+    use fullbore_wire::Uuid;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_diskless_partition_lacks_neither_a_leader_nor_a_replica() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let defaults = broker.topic_defaults;
+        let led = PartitionRegistration { replicas: vec![1, 2], isr: vec![1], leader: Some(1), ..Default::default() };
+        let lost = PartitionRegistration { leader: None, ..led.clone() };
+        let gauges = |diskless| {
+            let mut image = Image::default();
+            image.put(Arc::new(Topic {
+                name: "t".into(),
+                id: Uuid([1; 16]),
+                partitions: [led.clone(), lost.clone()].map(Arc::new).into_iter().collect(),
+                overrides: Default::default(),
+                config: Arc::new(TopicConfig { diskless, min_insync_replicas: 2, ..defaults.clone() }),
+            }));
+            let of = ReplicationGauges::of(&image, 1);
+            [of.under_replicated, of.under_min_isr, of.offline]
+        };
+        assert_eq!((gauges(false), gauges(true)), ([1; 3], [0; 3]));
     }
 }

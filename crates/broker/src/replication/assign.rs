@@ -40,7 +40,8 @@ struct Lanes {
 impl Lanes {
     /// A topic of one id, as it was and as it is.
     fn change(&mut self, old: Option<&Arc<Topic>>, new: Option<&Arc<Topic>>) {
-        let Some(any) = new.or(old) else { return };
+        // Nobody follows a diskless one.
+        let Some(any) = new.or(old).filter(|topic| !topic.config.diskless) else { return };
         let count = [old, new].iter().flatten().map(|topic| topic.partitions.len()).max().unwrap_or(0);
         let registered =
             |topic: Option<&Arc<Topic>>, at: usize| topic.and_then(|topic| topic.partitions.get(at).cloned());

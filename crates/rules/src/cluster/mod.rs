@@ -7,6 +7,7 @@
 //! - `election`: who leads, and who leaves the ISR, by who is there.
 //! - `isr`: the ISR that a leader asks for.
 //! - [`lease`]: when a broker is held for dead.
+//! - `zones`: which broker a client is to use for a partition that every broker serves.
 //!
 //! What it is not: it knows no database, no sockets and no clock. What is decided is true once it is committed, and only
 //! on the metadata that it was decided on. Nothing here is needed for safety but the epochs and the ISR: a lease only says
@@ -24,6 +25,7 @@ mod election;
 mod isr;
 pub mod lease;
 mod registration;
+mod zones;
 
 #[cfg(test)]
 mod tests;
@@ -31,3 +33,4 @@ mod tests;
 pub use election::{LogEnd, elect_among_lost, elect_preferred, elect_unclean, follow_up, min_insync, relax, settle};
 pub use isr::alter_isr;
 pub use registration::{FormerEnd, Joining, Member, lose, register, replace};
+pub use zones::Zones;

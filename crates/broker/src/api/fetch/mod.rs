@@ -1,10 +1,12 @@
 //! Fetch 4-18: long polls, sessions (KIP-227), topic ids (KIP-516). What other brokers fetch is in `replica/`.
 //!
 //! A fetch is answered when it has its minimum of bytes, an error, or no time left. It holds no records: what it
-//! returns are ranges of log files, or what the cache of diskless topics has. Invariant: the first partition with data returns at least one whole batch, so that
+//! returns are ranges of log files, or what the cache of diskless topics has. A consumer that has a rack is sent to the broker of its rack for what
+//! is diskless (KIP-392), without records. Invariant: the first partition with data returns at least one whole batch, so that
 //! a consumer always moves (KIP-74).
 
 mod answer;
+mod home;
 mod partition;
 pub mod replica;
 pub mod sessions;
@@ -16,6 +18,7 @@ use crate::node::Node;
 use crate::partitions::{AnyPartition, Read};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
+use home::Stranger;
 use partition::{Fetched, PartitionFetch, PartitionKey};
 use sessions::{FetchAdmission, FetchPlan, SessionRequest};
 use std::sync::Arc;
@@ -51,6 +54,7 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
         max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes),
         began,
         deadline: began + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX),
+        stranger: Stranger::of(broker, call.listener, &request.rack_id),
     };
     // From here on nothing is kept of the request's frame, which may be part of a large buffer.
     let asked = SessionRequest::of(&request);
@@ -128,13 +132,14 @@ fn count(shown: &[Fetched], metrics: &Metrics) {
     }
 }
 
-/// How much one fetch wants, and how long it waits for that.
-#[derive(Clone, Copy)]
+/// How much one fetch wants, how long it waits for that, and from where.
+#[derive(Clone)]
 struct FetchLimits {
     min_bytes: u64,
     max_bytes: usize,
     began: Instant,
     deadline: Instant,
+    stranger: Option<Stranger>,
 }
 
 /// What one look at all partitions gave.
@@ -197,10 +202,20 @@ fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result
 fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits) -> Attempt {
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
-    let (mut bytes, mut failed, mut is_opening) = (0, false, false);
+    let (mut bytes, mut is_settled, mut is_opening) = (0, wanted.is_empty(), false);
+    let homeward = limits.stranger.as_ref().map(|stranger| stranger.homeward(broker, &image));
     for PartitionFetch { key, fetch } in wanted {
+        let topic = topics::find(&image, &key.topic, key.topic_id);
+        if let (Ok(topic), Some(homeward)) = (topic, &homeward)
+            && let Some(preferred_read_replica) = homeward.broker_of(topic, key.index)
+        {
+            is_settled = true;
+            let data = PartitionData { preferred_read_replica, ..nothing(key.index) };
+            partitions.push(Fetched { key: key.clone(), data });
+            continue;
+        }
         let left = limits.max_bytes.saturating_sub(bytes);
-        let found = partition(broker, &image, key);
+        let found = topic.and_then(|topic| topics::partition(broker, topic, key.index));
         let data = match found.and_then(|partition| read(&partition, fetch, (left, bytes == 0), limits.began)) {
             Ok(Some(read)) => of_read(key.index, read),
             Ok(None) => {
@@ -210,11 +225,11 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits) -> At
             Err(error_code) => PartitionData { error_code, ..nothing(key.index) },
         };
         bytes += data.records.as_ref().map_or(0, |records| records.len());
-        failed |= data.error_code.is_err();
+        is_settled |= data.error_code.is_err();
         partitions.push(Fetched { key: key.clone(), data });
     }
     let has_enough = bytes as u64 >= limits.min_bytes && !(is_opening && bytes == 0);
-    Attempt { partitions, is_enough: failed || wanted.is_empty() || has_enough, is_opening }
+    Attempt { partitions, is_enough: is_settled || has_enough, is_opening }
 }
 
 fn partition(broker: &Node, image: &Image, key: &PartitionKey) -> Result<AnyPartition, ErrorCode> {

@@ -362,7 +362,9 @@ impl Session {
     fn is_news(&mut self, key: &PartitionKey, data: &PartitionData) -> bool {
         let told = Told { high_watermark: data.high_watermark, log_start_offset: data.log_start_offset };
         let changed = self.told.insert(key.clone(), told) != Some(told);
-        changed || data.error_code.is_err() || data.records.as_ref().is_some_and(|records| !records.is_empty())
+        let is_elsewhere = data.preferred_read_replica != PartitionData::default().preferred_read_replica;
+        let has_records = data.records.as_ref().is_some_and(|records| !records.is_empty());
+        changed || is_elsewhere || data.error_code.is_err() || has_records
     }
 
     /// Partitions that returned data go to the end, so that none starves behind a busy one.

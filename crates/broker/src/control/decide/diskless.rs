@@ -10,7 +10,7 @@ use fullbore_wire::ErrorCode;
 use super::super::command::{ConfigChange, CreateTopic, Refusal};
 use super::super::image::Topic;
 use super::super::internal::is_internal;
-use crate::config::{BrokerConfig, ConfigError, DISKLESS_ENABLE, INKLESS_ENABLE, NOT_IN_A_CLUSTER, asked_diskless};
+use crate::config::{BrokerConfig, ConfigError, DISKLESS_ENABLE, INKLESS_ENABLE, NEEDS_STORAGE, asked_diskless};
 
 /// The name that a topic's setting is stored under.
 pub fn stored_name(name: &str) -> &str {
@@ -54,8 +54,8 @@ pub fn at_creation(
     if is_internal(name) {
         return refused("an internal topic cannot be diskless");
     }
-    if broker.control_plane.is_some() {
-        return refused(NOT_IN_A_CLUSTER);
+    if !broker.diskless.is_served {
+        return refused(&format!("{NEEDS_STORAGE}; broker {}, which was asked, has none", broker.node_id));
     }
     overrides.insert(DISKLESS_ENABLE.to_owned(), "true".to_owned());
     Ok(true)

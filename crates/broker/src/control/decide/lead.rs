@@ -40,6 +40,12 @@ pub fn elect(image: &Image, asked: &ElectLeaders) -> (Vec<Change>, Vec<Registere
         if topic.partition(*index).is_none() {
             return Err(unknown(format!("No such partition as {name}-{index}")));
         }
+        if topic.config.diskless {
+            let message = format!(
+                "Topic {name} is diskless: every broker serves its partitions, and there is no leader to elect."
+            );
+            return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
+        }
         let brokers = image.registrations();
         let elected = single.change(topic, *index, |topic, partition| {
             let min_isr = topic.config.min_insync_replicas;

@@ -1,6 +1,7 @@
 //! A broker joins, is held for dead, comes back, or is about to stop; and what follows for the partitions that it has a replica of.
 //!
-//! The rules are [`fullbore_rules::cluster`]'s. Here they are asked for every partition that it concerns, in one transaction.
+//! The rules are [`fullbore_rules::cluster`]'s. Here they are asked for every partition that it concerns, in one transaction. A diskless one
+//! concerns no broker: it stays registered as it was created, and what clients are told of it follows from who is there.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -145,7 +146,7 @@ pub fn relaxed(before: &Image, after: &Image) -> Vec<Change> {
     after.each_change_since(before, |change| {
         let (Some(old), Some(new)) = change else { return };
         let min_isr = new.config.min_insync_replicas;
-        if min_isr >= old.config.min_insync_replicas {
+        if min_isr >= old.config.min_insync_replicas || new.config.diskless {
             return;
         }
         let mut changed = Changed::default();
@@ -178,7 +179,7 @@ fn each_of(
 ) -> Vec<Change> {
     let mut changes = Vec::new();
     let may_share = !image.has_log_ends();
-    for topic in image.topics() {
+    for topic in image.topics().filter(|topic| !topic.config.diskless) {
         let mut changed = Changed::default();
         let mut last: Option<(&Arc<PartitionRegistration>, Option<Arc<PartitionRegistration>>)> = None;
         for (index, registered) in (0..).zip(&topic.partitions) {

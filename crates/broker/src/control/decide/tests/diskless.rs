@@ -248,18 +248,23 @@ fn partitions_that_are_added_have_one_replica_too() {
 }
 
 #[test]
-fn a_cluster_makes_no_diskless_topics_yet() {
-    let cluster = "control.plane=postgres://ann@db/fullbore";
+fn a_cluster_makes_diskless_topics_where_the_broker_that_decides_has_a_store_for_all() {
+    let without = "control.plane=postgres://ann@db/fullbore\nnode.id=3";
     for configs in [&[(ENABLE, "true")][..], &[(INKLESS, "true")]] {
-        let (code, message) = refusal_of(cluster, &with("t", configs));
+        let (code, message) = refusal_of(without, &with("t", configs));
         assert_eq!(code, ErrorCode::INVALID_CONFIG);
-        assert!(
-            message.starts_with("diskless.enable=true: diskless topics are not served in a cluster yet"),
-            "{message}"
-        );
+        let says = "diskless.enable=true: needs diskless.storage to be set in a cluster, the same for all its brokers: a folder that \
+                    they share, or s3://bucket/prefix; broker 3, which was asked, has none";
+        assert_eq!(message, says);
     }
-    assert!(!made_by(cluster, &with("t", &[(ENABLE, "false")])).expect("created").0);
-    assert_eq!(made_by(cluster, &wanted("t")), Ok((false, None)));
+    assert!(!made_by(without, &with("t", &[(ENABLE, "false")])).expect("created").0);
+    assert_eq!(made_by(without, &wanted("t")), Ok((false, None)));
+    let with_store = format!("{without}\ndiskless.storage=/shared");
+    assert_eq!(made_by(&with_store, &with("t", &[(ENABLE, "true")])), Ok((true, Some("true".to_owned()))));
+    assert_eq!(made_by(&with_store, &wanted("t")), Ok((false, None)));
+    let by_default = format!("{with_store}\n{BY_DEFAULT}");
+    assert_eq!(made_by(&by_default, &wanted("t")), Ok((true, Some("true".to_owned()))));
+    assert_eq!(made_by(&by_default, &wanted("__consumer_offsets")), Ok((false, None)));
 }
 
 #[test]
@@ -273,5 +278,42 @@ fn a_diskless_topic_remembers_as_many_batches_as_the_broker_says_for_such() {
     assert_eq!(retained(&[]), 9);
     for enable in ["true", "false"] {
         assert_eq!(retained(&[(ENABLE, enable), ("producer.state.batches.to.retain", "6")]), 6);
+    }
+}
+
+/// Beside a classic topic that is registered alike, and that all of it moves.
+#[test]
+fn brokers_that_come_and_go_leave_a_diskless_partition_as_it_was_registered() {
+    let mut image = cluster();
+    for (id, name, configs) in [(7, "classic", &[][..]), (8, "diskless", &[(ENABLE, "true")])] {
+        let topic = create(&image, &broker(""), &with(name, configs), Uuid([id; 16])).expect("created");
+        let both =
+            PartitionRegistration { replicas: vec![1, 2], isr: vec![1, 2], leader: Some(1), ..Default::default() };
+        image.put(Arc::new(Topic { partitions: [Arc::new(both)].into_iter().collect(), ..Topic::clone(&topic) }));
+    }
+    let registered = |image: &Image, name| image.topic(name).expect("there").partitions[0].clone();
+    let (classic, diskless) = (registered(&image, "classic"), registered(&image, "diskless"));
+    change(&mut image, 1, BrokerChange::ShutDown);
+    assert_eq!(registered(&image, "classic").leader, Some(2));
+    change(&mut image, 2, BrokerChange::Fence);
+    change(&mut image, 1, BrokerChange::Fence);
+    assert_eq!(registered(&image, "classic").leader, None);
+    assert_eq!(registered(&image, "diskless"), diskless);
+    join(&mut image, 1, 99, FormerEnd::Lost).expect("joined");
+    assert_ne!(registered(&image, "classic"), classic);
+    assert_eq!(registered(&image, "diskless"), diskless);
+}
+
+#[test]
+fn there_is_no_leader_of_a_diskless_partition_to_elect() {
+    let image = there(&[(ENABLE, "true")]);
+    for kind in [ElectionKind::Preferred, ElectionKind::Unclean] {
+        let (changes, outcomes) =
+            elect(&image, &ElectLeaders { kind, partitions: vec![("t".into(), 0), ("t".into(), 1)] });
+        let [Err(refused), Err(unknown)] = &outcomes[..] else { panic!("{outcomes:?}") };
+        assert!(changes.is_empty());
+        let says = "Topic t is diskless: every broker serves its partitions, and there is no leader to elect.";
+        assert_eq!((refused.code, refused.message.as_str()), (ErrorCode::INVALID_REQUEST, says));
+        assert_eq!(unknown.code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
     }
 }

@@ -1,0 +1,132 @@
+//! What a client is shown of a partition: who leads it, who has replicas, and who of these is in sync.
+//!
+//! A classic partition is shown as it is registered. A diskless one is registered somewhere, too, which does not matter: every broker serves it, and
+//! no row says who is to. What is shown is worked out for each client (`rules/src/cluster/zones.rs`), from who is there and in which zone
+//! (`broker.rack`): one broker of each zone as a replica in sync, and as the leader the one of the client's zone, which it names in its client.id
+//! as Inkless has it.
+
+use super::call::Call;
+use super::nodes;
+use crate::control::{Image, Topic};
+use crate::diskless::LEADER_EPOCH;
+use crate::node::Node;
+use fullbore_rules::cluster::Zones;
+use fullbore_rules::replica::PartitionRegistration;
+use fullbore_wire::{ErrorCode, Uuid};
+
+/// The names of the zone in a client.id: ours, and Inkless's.
+const ZONE_NAMES: [&str; 2] = ["diskless_az", "inkless_az"];
+
+/// A partition as one client is shown it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShownPartition {
+    pub error_code: ErrorCode,
+    pub leader_id: i32,
+    pub leader_epoch: i32,
+    pub replicas: Vec<i32>,
+    pub isr: Vec<i32>,
+    pub eligible: Vec<i32>,
+    pub lost: Vec<i32>,
+    pub offline: Vec<i32>,
+}
+
+/// The partitions of an image as one client sees them.
+pub struct Viewer<'i> {
+    broker: &'i Node,
+    image: &'i Image,
+    listener: usize,
+    zones: Zones<'i>,
+    zone: Option<&'i str>,
+}
+
+impl<'i> Viewer<'i> {
+    /// The client that asks.
+    pub fn of(call: &'i Call<'_>, image: &'i Image) -> Self {
+        let (broker, listener) = (&**call.broker, call.listener);
+        let zone = call.header.client_id.as_deref().and_then(zone_of);
+        Self { broker, image, listener, zones: zones(broker, image, listener), zone }
+    }
+
+    /// The partition of this number, if there is one.
+    pub fn partition(&self, topic: &Topic, index: i32) -> Option<ShownPartition> {
+        let registered = topic.partition(index)?;
+        Some(match topic.config.diskless {
+            true => self.diskless(key(topic.id, index), registered),
+            false => self.classic(registered),
+        })
+    }
+
+    fn classic(&self, registered: &PartitionRegistration) -> ShownPartition {
+        let (leader_id, error_code) = nodes::leader(self.broker, self.image, self.listener, registered);
+        ShownPartition {
+            error_code,
+            leader_id,
+            leader_epoch: registered.leader_epoch,
+            replicas: registered.replicas.clone(),
+            isr: registered.isr.clone(),
+            eligible: registered.elr.clone(),
+            lost: registered.lost.clone(),
+            offline: nodes::offline(self.image, registered),
+        }
+    }
+
+    fn diskless(&self, partition: (u128, i32), registered: &PartitionRegistration) -> ShownPartition {
+        let brokers = self.zones.brokers_of(partition, self.zone);
+        let (error_code, leader_id) = match brokers.first() {
+            Some(id) => (ErrorCode::NONE, *id),
+            None => (ErrorCode::LEADER_NOT_AVAILABLE, nodes::NO_LEADER),
+        };
+        // Where no broker is there at the moment, no replica is missing either.
+        let replicas = if brokers.is_empty() { registered.replicas.clone() } else { brokers };
+        let isr = replicas.clone();
+        ShownPartition { error_code, leader_id, leader_epoch: LEADER_EPOCH, replicas, isr, ..Default::default() }
+    }
+}
+
+/// The brokers that clients of this listener may use for diskless partitions, by zone. One that is about to stop is not among them unless all are.
+pub fn zones<'i>(broker: &'i Node, image: &'i Image, listener: usize) -> Zones<'i> {
+    let named = |(id, node, _): (i32, &'i crate::control::RegisteredBroker, _)| {
+        (node.registration.is_shutting_down, id, node.rack.as_deref().filter(|rack| !rack.is_empty()))
+    };
+    let there: Vec<_> = nodes::reached(broker, image, listener).map(named).collect();
+    let all_stop = there.iter().all(|(stops, ..)| *stops);
+    Zones::new(there.into_iter().filter(|(stops, ..)| all_stop || !stops).map(|(_, id, zone)| (id, zone)))
+}
+
+/// A partition as the rules know it.
+pub fn key(topic_id: Uuid, index: i32) -> (u128, i32) {
+    (u128::from_be_bytes(topic_id.0), index)
+}
+
+/// The zone that a client.id names, as in `app,diskless_az=eu-1a`. The last one counts, by whichever name: a client appends to what it is given.
+fn zone_of(client_id: &str) -> Option<&str> {
+    let named = client_id.split(',').filter_map(|part| part.split_once('='));
+    let mut zones = named.filter(|(name, _)| ZONE_NAMES.contains(&name.trim())).map(|(_, zone)| zone.trim());
+    zones.next_back().filter(|zone| !zone.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_names_its_zone_among_other_things() {
+        for (client_id, zone) in [
+            ("diskless_az=eu-1a", Some("eu-1a")),
+            ("app,diskless_az=eu-1a", Some("eu-1a")),
+            ("inkless_az=b,app", Some("b")),
+            ("a=b, inkless_az = b ,c=d", Some("b")),
+            ("diskless_az=a,inkless_az=b", Some("b")),
+            ("inkless_az=b,diskless_az=a,diskless_az=c", Some("c")),
+            ("diskless_az=a=b", Some("a=b")),
+            ("diskless_az=a,inkless_az=", None),
+            ("diskless_az=,x", None),
+            ("app-diskless_az=a", None),
+            ("diskless_az", None),
+            ("app", None),
+            ("", None),
+        ] {
+            assert_eq!(zone_of(client_id), zone, "{client_id}");
+        }
+    }
+}

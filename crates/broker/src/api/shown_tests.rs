@@ -1,0 +1,337 @@
+//! Diskless partitions as clients of a cluster are shown them, whatever the metadata has of leaders; and that every broker serves them.
+
+use super::leadership_tests::{Opened, TOPIC};
+use crate::control::{CreateTopic, Endpoint, RegisteredBroker, Topic};
+use fullbore_rules::replica::PartitionRegistration;
+use fullbore_wire::apis::alter_partition_reassignments::{
+    AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,
+};
+use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
+use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicRequest as ProducersTopic};
+use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
+use fullbore_wire::apis::elect_leaders::{ElectLeadersRequest, TopicPartitions};
+use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataResponsePartition};
+use fullbore_wire::apis::offset_for_leader_epoch::{
+    OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic,
+};
+use fullbore_wire::{ErrorCode, Text};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const PARTITIONS: i32 = 40;
+const IN_A: &str = "app,diskless_az=a";
+const IN_B: &str = "inkless_az = b ,app";
+/// The racks of brokers 1 to 5.
+const RACKS: [Option<&str>; 5] = [Some("a"), Some("a"), Some("b"), Some("b"), None];
+
+/// Broker 1, with a topic of many partitions.
+async fn opened(diskless: bool) -> Opened {
+    let configs = vec![("diskless.enable".to_owned(), Some(diskless.to_string()))];
+    let topic = CreateTopic {
+        name: TOPIC.into(),
+        num_partitions: PARTITIONS,
+        replication_factor: -1,
+        configs,
+        ..CreateTopic::default()
+    };
+    let opened = Opened::with("broker.rack=a\n", topic).await;
+    Opened { timeout_ms: 30_000, ..opened }
+}
+
+/// The others join, the last over another listener only.
+fn join(opened: &Opened) {
+    opened.broker.node().control.publish(|image| {
+        for (id, rack) in (2..).zip(&RACKS[1..]) {
+            let at = Endpoint { host: Text::from("other"), port: 9093 };
+            let node = RegisteredBroker {
+                rack: rack.map(Text::from),
+                endpoints: [("PLAINTEXT".to_owned(), at)].into(),
+                ..RegisteredBroker::default()
+            };
+            image.put_node(id, node);
+        }
+    });
+}
+
+/// Has this be so of a broker.
+fn change(opened: &Opened, id: i32, change: impl FnOnce(&mut RegisteredBroker)) {
+    opened.broker.node().control.publish(|image| {
+        let mut node = image.node(id).expect("there").clone();
+        change(&mut node);
+        image.put_node(id, node);
+    });
+}
+
+/// Has the metadata say this of every partition.
+fn register(opened: &Opened, registered: PartitionRegistration) {
+    opened.broker.node().control.publish(|image| {
+        let topic = Topic::clone(image.topic(TOPIC).expect("there"));
+        let registered = Arc::new(PartitionRegistration { partition_epoch: 9, ..registered });
+        let partitions = topic.partitions.iter().map(|_| Arc::clone(&registered)).collect();
+        image.put(Arc::new(Topic { partitions, ..topic }));
+    });
+}
+
+fn told(opened: &mut Opened, client_id: Option<&str>) -> Vec<MetadataResponsePartition> {
+    let request = MetadataRequest { topics: None, ..Default::default() };
+    opened.call_as(client_id, &request, 12).topics.remove(0).partitions
+}
+
+/// Who is told to lead some partition.
+fn leaders(opened: &mut Opened, client_id: Option<&str>) -> BTreeSet<i32> {
+    told(opened, client_id).iter().map(|partition| partition.leader_id).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_broker_is_all_that_there_is_of_a_diskless_partition() {
+    let mut opened = opened(true).await;
+    for client_id in [None, Some(IN_A), Some(IN_B)] {
+        for partition in told(&mut opened, client_id) {
+            assert_eq!((partition.error_code, partition.leader_id, partition.leader_epoch), (ErrorCode::NONE, 1, 0));
+            assert_eq!((partition.replica_nodes, partition.isr_nodes), (vec![1], vec![1]));
+            assert!(partition.offline_replicas.is_empty());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_led_to_brokers_of_its_zone_and_each_zone_has_a_replica() {
+    let mut opened = opened(true).await;
+    join(&opened);
+    let of_broker = |id: i32| RACKS[usize::try_from(id - 1).expect("a broker")];
+    for (client_id, expected) in [
+        (Some(IN_A), &[1, 2][..]),
+        (Some(IN_B), &[3, 4]),
+        (None, &[1, 2, 3, 4, 5]),
+        (Some("app"), &[1, 2, 3, 4, 5]),
+        (Some("diskless_az=elsewhere"), &[1, 2, 3, 4, 5]),
+    ] {
+        assert_eq!(leaders(&mut opened, client_id), expected.iter().copied().collect(), "{client_id:?}");
+        for (index, partition) in (0..).zip(told(&mut opened, client_id)) {
+            assert_eq!((partition.error_code, partition.partition_index), (ErrorCode::NONE, index));
+            assert_eq!((partition.leader_epoch, partition.replica_nodes[0]), (0, partition.leader_id));
+            let zones: Vec<_> = partition.replica_nodes.iter().map(|id| of_broker(*id)).collect();
+            assert!(zones[1..].is_sorted() && zones.len() == 3, "{zones:?}");
+            assert_eq!(zones.into_iter().collect::<BTreeSet<_>>(), BTreeSet::from(RACKS));
+            assert_eq!(partition.isr_nodes, partition.replica_nodes);
+            assert!(partition.offline_replicas.is_empty());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_apis_tell_the_same_and_nothing_of_what_the_metadata_has() {
+    let mut opened = opened(true).await;
+    join(&opened);
+    let before = told(&mut opened, Some(IN_B));
+    let (replicas, dead) = (vec![4, 2, 3], vec![4]);
+    register(
+        &opened,
+        PartitionRegistration { replicas, isr: dead.clone(), elr: vec![2], lost: dead, ..Default::default() },
+    );
+    assert_eq!(told(&mut opened, Some(IN_B)), before);
+    let topics = vec![TopicRequest { name: Text::from(TOPIC), ..Default::default() }];
+    let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 100, ..Default::default() };
+    let described = opened.call_as(Some(IN_B), &request, 0).topics.remove(0).partitions;
+    assert_eq!(described.len(), before.len());
+    for (described, before) in described.into_iter().zip(before) {
+        assert_eq!((described.error_code, described.leader_id), (before.error_code, before.leader_id));
+        assert_eq!((described.leader_epoch, described.replica_nodes), (before.leader_epoch, before.replica_nodes));
+        assert_eq!((described.isr_nodes, described.offline_replicas), (before.isr_nodes, vec![]));
+        assert_eq!((described.eligible_leader_replicas, described.last_known_elr), (Some(vec![]), Some(vec![])));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_brokers_that_serve_and_are_reached_are_told_of() {
+    let mut opened = opened(true).await;
+    join(&opened);
+    let before = told(&mut opened, Some(IN_B));
+    change(&opened, 3, |node| node.registration.is_fenced = true);
+    assert_eq!(leaders(&mut opened, Some(IN_B)), [4].into());
+    for (before, after) in before.into_iter().zip(told(&mut opened, Some(IN_B))) {
+        let stays = !before.replica_nodes.contains(&3);
+        assert!(!stays || before == after, "{before:?} {after:?}");
+    }
+    change(&opened, 4, |node| node.registration.is_shutting_down = true);
+    assert_eq!(leaders(&mut opened, Some(IN_B)), [1, 2, 5].into(), "another zone's where its own has none");
+    change(&opened, 2, |node| node.endpoints = [("INTERNAL".to_owned(), node.endpoints["PLAINTEXT"].clone())].into());
+    assert_eq!(leaders(&mut opened, Some(IN_A)), [1].into());
+    for id in [1, 5] {
+        change(&opened, id, |node| node.registration.is_shutting_down = true);
+    }
+    assert_eq!(leaders(&mut opened, None), [1, 4, 5].into(), "all that there are are about to stop");
+    for id in 1..=5 {
+        change(&opened, id, |node| node.registration.is_fenced = true);
+    }
+    let none = told(&mut opened, Some(IN_A)).remove(0);
+    assert_eq!((none.error_code, none.leader_id), (ErrorCode::LEADER_NOT_AVAILABLE, -1));
+    assert_eq!((none.replica_nodes, none.isr_nodes, none.offline_replicas), (vec![1], vec![1], vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_serves_a_diskless_partition_whoever_is_registered_as_its_leader() {
+    let mut opened = opened(true).await;
+    join(&opened);
+    for leader in [Some(3), None] {
+        register(&opened, PartitionRegistration { replicas: vec![3], isr: vec![3], leader, ..Default::default() });
+        let (code, leader, endpoints) = opened.produced(-1);
+        assert_eq!((code, leader, endpoints), (ErrorCode::NONE, (-1, -1), vec![]));
+        assert_eq!((opened.latest(), opened.deleted()), (ErrorCode::NONE, ErrorCode::NONE));
+        let data = fetched(&mut opened, 0, "", 17);
+        assert_eq!((data.error_code, data.preferred_read_replica), (ErrorCode::NONE, -1));
+        assert!(data.records.is_some_and(|records| !records.is_empty()));
+        let partitions =
+            vec![OffsetForLeaderPartition { leader_epoch: 0, current_leader_epoch: -1, ..Default::default() }];
+        let topics = vec![OffsetForLeaderTopic { topic: Text::from(TOPIC), partitions, ..Default::default() }];
+        let request = OffsetForLeaderEpochRequest { replica_id: -1, topics, ..Default::default() };
+        let end = opened.call(&request, 4).topics[0].partitions[0].clone();
+        assert_eq!((end.error_code, end.end_offset > 0), (ErrorCode::NONE, true));
+        let topics = vec![ProducersTopic { name: Text::from(TOPIC), partition_indexes: vec![0], ..Default::default() }];
+        let producers = opened.call(&DescribeProducersRequest { topics, ..Default::default() }, 0);
+        assert_eq!(producers.topics[0].partitions[0].error_code, ErrorCode::NONE);
+    }
+}
+
+/// What a consumer of this rack is answered at once, however much it wants and however long it would wait.
+fn fetched(opened: &mut Opened, offset: i64, rack: &str, version: i16) -> PartitionData {
+    let partition = FetchPartition { fetch_offset: offset, partition_max_bytes: 1000, ..Default::default() };
+    let topic_id = opened.broker.node().control.image().topic(TOPIC).expect("there").id;
+    let topic = Text::from(TOPIC);
+    let topics = vec![FetchTopic { topic, topic_id, partitions: vec![partition], ..Default::default() }];
+    let (rack_id, min_bytes, max_wait_ms) = (Text::from(rack), 1, 300_000);
+    let request = FetchRequest {
+        topics,
+        rack_id,
+        max_bytes: 1000,
+        min_bytes,
+        max_wait_ms,
+        session_epoch: -1,
+        ..Default::default()
+    };
+    opened.call(&request, version).responses.remove(0).partitions.remove(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_of_another_rack_is_sent_to_the_partitions_broker_there() {
+    let mut opened = opened(true).await;
+    join(&opened);
+    assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
+    let replicas = told(&mut opened, None).remove(0).replica_nodes;
+    let in_b = replicas.into_iter().find(|id| [3, 4].contains(id)).expect("one of each zone");
+    for version in [11, 17] {
+        for offset in [0, 1] {
+            let sent = fetched(&mut opened, offset, "b", version);
+            assert_eq!((sent.error_code, sent.preferred_read_replica), (ErrorCode::NONE, in_b));
+            assert!(sent.records.is_none_or(|records| records.is_empty()));
+        }
+        for rack in ["a", "elsewhere", ""] {
+            let served = fetched(&mut opened, 0, rack, version);
+            assert_eq!((served.error_code, served.preferred_read_replica), (ErrorCode::NONE, -1), "{rack}");
+            assert!(served.records.is_some_and(|records| !records.is_empty()));
+        }
+    }
+    for id in [3, 4] {
+        change(&opened, id, |node| node.registration.is_fenced = true);
+    }
+    assert_eq!(fetched(&mut opened, 0, "b", 17).preferred_read_replica, -1);
+}
+
+/// A session leaves out what is as it was told before, and that is how a consumer is told that it is to stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_is_sent_away_each_time_it_asks_in_a_session() {
+    let mut opened = opened(true).await;
+    join(&opened);
+    let topic_id = opened.broker.node().control.image().topic(TOPIC).expect("there").id;
+    let partitions = vec![FetchPartition { partition_max_bytes: 1000, ..Default::default() }];
+    let mut topics = vec![FetchTopic { topic_id, partitions, ..Default::default() }];
+    let mut session_id = 0;
+    for session_epoch in 0..3 {
+        let topics = std::mem::take(&mut topics);
+        let rack_id = Text::from("b");
+        let (max_bytes, max_wait_ms) = (1000, 300_000);
+        let request = FetchRequest {
+            topics,
+            rack_id,
+            max_bytes,
+            min_bytes: 1,
+            max_wait_ms,
+            session_id,
+            session_epoch,
+            ..Default::default()
+        };
+        let response = opened.call(&request, 17);
+        assert_eq!(response.error_code, ErrorCode::NONE);
+        session_id = response.session_id;
+        assert!([3, 4].contains(&response.responses[0].partitions[0].preferred_read_replica));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_classic_partition_is_read_where_it_is_led() {
+    let mut opened = opened(false).await;
+    join(&opened);
+    assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
+    let served = fetched(&mut opened, 0, "b", 17);
+    assert_eq!((served.error_code, served.preferred_read_replica), (ErrorCode::NONE, -1));
+    assert!(served.records.is_some_and(|records| !records.is_empty()));
+    assert_eq!(leaders(&mut opened, Some(IN_B)), [1].into());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_is_described_once_in_a_cluster() {
+    let mut opened = opened(true).await;
+    join(&opened);
+    let sizes = |opened: &mut Opened| {
+        let results = opened.call(&DescribeLogDirsRequest { topics: None, ..Default::default() }, 4).results;
+        results.into_iter().map(|of| of.topics.iter().map(|topic| topic.partitions.len()).sum()).collect::<Vec<usize>>()
+    };
+    let all = usize::try_from(PARTITIONS).expect("some");
+    register(&opened, PartitionRegistration { replicas: vec![3], isr: vec![3], leader: Some(3), ..Default::default() });
+    assert_eq!(sizes(&mut opened), [0, all], "it has the smallest id");
+    let node = opened.broker.node().control.image().node(2).expect("there").clone();
+    opened.broker.node().control.publish(|image| image.put_node(0, node));
+    assert_eq!(sizes(&mut opened), [0]);
+    change(&opened, 0, |node| node.registration.is_fenced = true);
+    assert_eq!(sizes(&mut opened), [0, all]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reassignment_and_election_of_a_diskless_partition_are_refused_with_the_reason() {
+    let mut opened = opened(true).await;
+    for joins in [false, true] {
+        if joins {
+            join(&opened);
+        }
+        for replicas in [Some(vec![1]), None] {
+            let cancels = replicas.is_none();
+            let partitions = vec![ReassignablePartition { replicas, ..Default::default() }];
+            let topics = vec![ReassignableTopic { name: Text::from(TOPIC), partitions, ..Default::default() }];
+            let request = AlterPartitionReassignmentsRequest { topics, timeout_ms: 1000, ..Default::default() };
+            let of = opened.call(&request, 0).responses[0].partitions[0].clone();
+            let message = of.error_message.expect("a reason");
+            if cancels {
+                assert_eq!(of.error_code, ErrorCode::NO_REASSIGNMENT_IN_PROGRESS);
+            } else {
+                assert_eq!(of.error_code, ErrorCode::INVALID_REPLICA_ASSIGNMENT);
+                assert!(message.starts_with("Topic t is diskless: "), "{message}");
+            }
+        }
+        for election_type in [0, 1] {
+            let named = vec![TopicPartitions { topic: Text::from(TOPIC), partitions: vec![0], ..Default::default() }];
+            let elect = |topic_partitions| ElectLeadersRequest {
+                election_type,
+                topic_partitions,
+                timeout_ms: 1000,
+                ..Default::default()
+            };
+            let result =
+                opened.call(&elect(Some(named)), 2).replica_election_results.remove(0).partition_result.remove(0);
+            assert_eq!(result.error_code, ErrorCode::INVALID_REQUEST);
+            assert!(result.error_message.is_some_and(|message| message.starts_with("Topic t is diskless: ")));
+            assert_eq!(opened.call(&elect(None), 2).replica_election_results, []);
+        }
+        register(&opened, PartitionRegistration { replicas: vec![3, 1], isr: vec![1], ..Default::default() });
+    }
+}

@@ -1,0 +1,165 @@
+//! Which broker a client is to use for a partition that every broker serves, by the zone that the client is in.
+//!
+//! It is rendezvous hashing (Thaler and Ravishankar 1998): every broker has a weight for every partition, and the heaviest of a zone is the
+//! partition's broker there. A broker that comes takes its share from all others of its zone, one that goes leaves its share to all of them, and
+//! nothing else moves.
+//!
+//! Not here: who is alive, and where a client is. Invariant: the answer depends on ids and the names of zones alone, so that all brokers give the
+//! same one, through restarts and from one version of the program to the next.
+
+use std::collections::BTreeMap;
+
+/// The brokers to choose from, by zone. Those that name no zone are one zone by themselves.
+#[derive(Clone, Debug, Default)]
+pub struct Zones<'z> {
+    by_name: BTreeMap<Option<&'z str>, Vec<i32>>,
+}
+
+impl<'z> Zones<'z> {
+    /// Those of these brokers, each once with its zone.
+    pub fn new(brokers: impl IntoIterator<Item = (i32, Option<&'z str>)>) -> Self {
+        let mut by_name: BTreeMap<Option<&str>, Vec<i32>> = BTreeMap::new();
+        for (id, zone) in brokers {
+            by_name.entry(zone).or_default().push(id);
+        }
+        Self { by_name }
+    }
+
+    /// The broker of a partition (topic id and number) in this zone; `None` where no broker is in it.
+    pub fn broker_in(&self, zone: &str, partition: (u128, i32)) -> Option<i32> {
+        Some(heaviest(self.by_name.get(&Some(zone))?, partition)?.1)
+    }
+
+    /// The broker of a partition in each zone, in the order of the zones' names, but that the first is the one to use for a client of this zone.
+    /// Where the client names none, or one without brokers, the first is the heaviest of all. Empty where there are no brokers.
+    pub fn brokers_of(&self, partition: (u128, i32), client: Option<&str>) -> Vec<i32> {
+        let heaviest_by_zone = self.by_name.iter().filter_map(|(zone, ids)| Some((*zone, heaviest(ids, partition)?)));
+        let of_zones: Vec<_> = heaviest_by_zone.collect();
+        let of_client = of_zones.iter().find(|(zone, _)| zone.is_some() && *zone == client);
+        let Some((_, first)) = of_client.or_else(|| of_zones.iter().max_by_key(|(_, broker)| *broker)).copied() else {
+            return Vec::new();
+        };
+        let others = of_zones.iter().map(|(_, broker)| *broker).filter(|broker| *broker != first);
+        std::iter::once(first).chain(others).map(|(_, id)| id).collect()
+    }
+}
+
+/// The heaviest of these brokers, with its weight.
+fn heaviest(ids: &[i32], partition: (u128, i32)) -> Option<(u64, i32)> {
+    ids.iter().map(|id| (weight(partition, *id), *id)).max()
+}
+
+fn weight((topic, number): (u128, i32), broker: i32) -> u64 {
+    let [high, low] = [(topic >> 64) as u64, topic as u64];
+    let ids = [high, low, u64::from(number.cast_unsigned()), u64::from(broker.cast_unsigned())];
+    ids.into_iter().fold(0, |hash, id| mixed(hash ^ id))
+}
+
+/// A step of SplitMix64 (Steele, Lea and Flood 2014): every bit of what comes in changes half of what goes out.
+fn mixed(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::{BTreeSet, HashMap};
+
+    const NAMES: [Option<&str>; 4] = [None, Some("a"), Some("b"), Some("c")];
+
+    fn zones(brokers: &[(i32, usize)]) -> Zones<'static> {
+        Zones::new(brokers.iter().map(|(id, zone)| (*id, NAMES[*zone])))
+    }
+
+    /// Brokers by id, each with its zone.
+    fn brokers() -> impl Strategy<Value = Vec<(i32, usize)>> {
+        proptest::collection::btree_map(0..1000_i32, 0..NAMES.len(), 1..12).prop_map(Vec::from_iter)
+    }
+
+    proptest! {
+        #[test]
+        fn all_brokers_agree(
+            (brokers, others) in brokers().prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
+            topic: u128, number in 0..10_000, client in 0..NAMES.len(),
+        ) {
+            let told = |brokers: &[(i32, usize)]| zones(brokers).brokers_of((topic, number), NAMES[client]);
+            prop_assert_eq!(told(&brokers), told(&others));
+        }
+
+        #[test]
+        fn each_zone_has_one_and_the_clients_is_first(
+            brokers in brokers(), topic: u128, number in 0..10_000, client in 0..NAMES.len(),
+        ) {
+            let zones = zones(&brokers);
+            let partition = (topic, number);
+            let told = zones.brokers_of(partition, NAMES[client]);
+            let zone_of: HashMap<i32, usize> = brokers.iter().copied().collect();
+            let of_told: Vec<usize> = told.iter().map(|id| zone_of[id]).collect();
+            let all: BTreeSet<usize> = brokers.iter().map(|(_, zone)| *zone).collect();
+            prop_assert_eq!(of_told.iter().copied().collect::<BTreeSet<_>>(), all.clone());
+            prop_assert_eq!(of_told.len(), all.len());
+            prop_assert!(of_told[1..].is_sorted());
+            if client > 0 && all.contains(&client) {
+                prop_assert_eq!(of_told[0], client);
+            } else {
+                let together: Vec<_> = brokers.iter().map(|(id, _)| (*id, 0)).collect();
+                prop_assert_eq!(&told[..1], &super::tests::zones(&together).brokers_of(partition, None)[..]);
+            }
+            for (id, zone) in told.iter().zip(&of_told) {
+                if let Some(name) = NAMES[*zone] {
+                    prop_assert_eq!(zones.broker_in(name, partition), Some(*id));
+                }
+            }
+            prop_assert_eq!(zones.broker_in("elsewhere", partition), None);
+        }
+
+        #[test]
+        fn one_that_goes_moves_nothing_but_its_own(
+            brokers in brokers(), gone: prop::sample::Index, topic: u128, client in 0..NAMES.len(),
+        ) {
+            let gone = gone.get(&brokers).0;
+            let left: Vec<_> = brokers.iter().copied().filter(|(id, _)| *id != gone).collect();
+            for number in 0..50 {
+                let of = |brokers: &[(i32, usize)]| zones(brokers).brokers_of((topic, number), NAMES[client]);
+                let (before, after) = (of(&brokers), of(&left));
+                if !before.contains(&gone) {
+                    prop_assert_eq!(before, after);
+                } else if before[0] != gone {
+                    prop_assert_eq!(before[0], after[0]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn partitions_are_spread_over_the_brokers_of_a_zone_and_over_all() {
+        let brokers: Vec<(i32, usize)> = (1..=6).map(|id| (id, 1 + usize::from(id > 3))).collect();
+        let zones = zones(&brokers);
+        for (client, share) in [(None, 1000), (Some("a"), 2000), (Some("b"), 2000), (Some("c"), 1000)] {
+            let mut count = HashMap::new();
+            // Topics of one partition and topics of many.
+            let partitions = (0..3000).flat_map(|topic| [(topic, 0), (7, i32::try_from(topic).expect("small"))]);
+            for partition in partitions {
+                *count.entry(zones.brokers_of(partition, client)[0]).or_insert(0) += 1;
+            }
+            let is_near = |count: &i32| (count - share).abs() < share / 8;
+            assert!(count.values().all(is_near) && count.values().sum::<i32>() == 6000, "{client:?}: {count:?}");
+            assert_eq!(count.len(), if share == 1000 { 6 } else { 3 });
+        }
+    }
+
+    /// Brokers of two versions are in one cluster while it is upgraded.
+    #[test]
+    fn the_choice_is_the_same_in_every_version() {
+        let zones = Zones::new([(1, Some("a")), (2, Some("a")), (3, Some("b")), (4, None)]);
+        let topic = 0x0123_4567_89ab_cdef_0011_2233_4455_6677;
+        let told: Vec<_> = (0..4).map(|number| zones.brokers_of((topic, number), Some("b"))).collect();
+        assert_eq!(told, [[3, 4, 1], [3, 4, 2], [3, 4, 2], [3, 4, 2]]);
+        assert_eq!(weight((topic, 3), 2), 0xf53a_6312_372b_d175);
+        assert!(Zones::default().brokers_of((1, 1), None).is_empty());
+    }
+}
