@@ -11,8 +11,9 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::error::AskError;
+use super::rows::Rows;
 use super::server::Server;
-use super::session::{PostgresSession, Rows};
+use super::session::PostgresSession;
 
 /// After a vain attempt to connect, the next one is this much later at least, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(100);

@@ -7,8 +7,8 @@
 //!
 //! - `server`: from a URL to what a connection needs; `tls`.
 //! - `session`: a connection, and one question at a time; `connection`: the same for a thread that blocks, had again where it has ended.
-//! - `schema`: made, looked at, upgraded.
-//! - `read`: rows as changes; `write`: changes as statements; `record`: changes as JSON.
+//! - `schema`: made, looked at, upgraded. The tables of the index of diskless topics (`diskless.sql`) are in it, and what is done with them is not here.
+//! - `rows`: what is in them; `read`: rows as changes; `write`: changes as statements; `record`: changes as JSON.
 //! - `beat`: the second connection, which says that this broker lives, hears who else does, and what is new.
 //! - `check`: what is wrong with a database.
 
@@ -18,6 +18,7 @@ mod connection;
 mod error;
 mod read;
 mod record;
+pub mod rows;
 mod schema;
 mod server;
 mod session;
@@ -35,15 +36,17 @@ use tokio::sync::watch;
 use super::change::{Change, Version};
 use super::store::{CommitError, Progress, Store, StoreError, Transaction};
 use crate::config::PlaneSettings;
-use connection::DatabaseConnection;
 use error::AskError;
 use read::Since;
+use rows::{Rows, next, number};
 use schema::{SCHEMA_VERSION, SchemaError};
-use session::{PostgresSession, Rows, next, number};
+use session::PostgresSession;
 
 pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
+pub use connection::DatabaseConnection;
 pub use server::{BadServer, Server};
+pub use write::literal;
 
 /// How long an upgrade of the schema may take.
 const MIGRATION_MAX: Duration = Duration::from_secs(3600);
@@ -177,7 +180,7 @@ pub fn migrate(settings: &PlaneSettings) -> Result<i64, UnusableDatabase> {
 }
 
 /// The second column says of which version the schema is.
-fn check_schema(rows: &Rows) -> Result<(), StoreError> {
+pub fn check_schema(rows: &Rows) -> Result<(), StoreError> {
     let row = rows.first().ok_or_else(|| error::damaged("it has no cluster"))?;
     match number::<i64>(row, 1)? {
         SCHEMA_VERSION => Ok(()),
