@@ -71,6 +71,10 @@ pub use lock::FolderLock;
 pub use node::{Endpoint, RegisteredBroker};
 pub use owner::Follower;
 pub use postgres::{BrokerFound, Finding, UnusableDatabase, check, migrate};
+pub(crate) use postgres::{
+    DatabaseConnection, Server as DatabaseServer, check_schema as check_database_schema, literal as sql_literal,
+    rows as database_rows,
+};
 pub use resources::ConfiguredResource;
 #[cfg(test)]
 pub(crate) use sqlite::older;

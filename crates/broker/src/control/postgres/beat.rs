@@ -16,9 +16,10 @@ use super::super::beat::{Beaten, PeerBeat};
 use super::super::change::Version;
 use super::super::store::StoreError;
 use super::error::{AskError, damaged};
-use super::read::{NEWEST, id, version};
+use super::read::{NEWEST, version};
+use super::rows::{Rows, id, next, number};
 use super::server::Server;
-use super::session::{PostgresSession, Rows, next, number};
+use super::session::PostgresSession;
 use super::write::{CHANNEL, literal};
 use crate::seldom::Seldom;
 

@@ -10,10 +10,11 @@ use tokio_postgres::error::SqlState;
 
 use super::super::store::StoreError;
 use super::error::AskError;
-use super::read::{id, version};
+use super::read::version;
+use super::rows::{Rows, flag, id, next, number, optional, optional_number, text};
 use super::schema::{self, Found, SCHEMA_VERSION, SchemaError};
 use super::server::Server;
-use super::session::{PostgresSession, Rows, flag, next, number, optional, optional_number, text};
+use super::session::PostgresSession;
 use crate::config::PlaneSettings;
 
 /// `server_version_num` of the oldest PostgreSQL that has all we need.

@@ -6,17 +6,19 @@
 //! written with the commit.
 //!
 //! - `server`: from a URL to what a connection needs; `tls`.
-//! - `session`: a connection, and one question at a time.
-//! - `schema`: made, looked at, upgraded.
-//! - `read`: rows as changes; `write`: changes as statements; `record`: changes as JSON.
+//! - `session`: a connection, and one question at a time; `connection`: the same for a thread that blocks, had again where it has ended.
+//! - `schema`: made, looked at, upgraded. The tables of the index of diskless topics (`diskless.sql`) are in it, and what is done with them is not here.
+//! - `rows`: what is in them; `read`: rows as changes; `write`: changes as statements; `record`: changes as JSON.
 //! - `beat`: the second connection, which says that this broker lives, hears who else does, and what is new.
 //! - `check`: what is wrong with a database.
 
 mod beat;
 mod check;
+mod connection;
 mod error;
 mod read;
 mod record;
+pub mod rows;
 mod schema;
 mod server;
 mod session;
@@ -26,10 +28,9 @@ mod tls;
 mod write;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fullbore_wire::Uuid;
-use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::change::{Change, Version};
@@ -37,16 +38,15 @@ use super::store::{CommitError, Progress, Store, StoreError, Transaction};
 use crate::config::PlaneSettings;
 use error::AskError;
 use read::Since;
+use rows::{Rows, next, number};
 use schema::{SCHEMA_VERSION, SchemaError};
-use session::{PostgresSession, Rows, next, number};
+use session::PostgresSession;
 
 pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
+pub use connection::DatabaseConnection;
 pub use server::{BadServer, Server};
-
-/// After a vain attempt to connect, the next one is this much later at least, and at most.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+pub use write::literal;
 
 /// How long an upgrade of the schema may take.
 const MIGRATION_MAX: Duration = Duration::from_secs(3600);
@@ -58,12 +58,7 @@ const LOCK: &str = "SELECT cluster.version, schema_version.version FROM fullbore
 
 /// The database, connected or not.
 pub struct Postgres {
-    server: Arc<Server>,
-    /// Drives the connection, while somebody waits for it.
-    runtime: Runtime,
-    session: Option<PostgresSession>,
-    /// When it could not be reached, why, and how long to wait.
-    vain: Option<(Instant, Duration, AskError)>,
+    connection: DatabaseConnection,
 }
 
 /// The lock on the metadata, while it is open.
@@ -105,80 +100,23 @@ impl From<SchemaError> for UnusableDatabase {
 impl Postgres {
     /// Connects, makes the schema in an empty database, and says which cluster it is of. Blocks.
     pub fn open(server: Arc<Server>, new_cluster_id: Uuid) -> Result<(Self, Uuid), UnusableDatabase> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| UnusableDatabase::Away(error.to_string()))?;
-        let mut store = Self { server, runtime, session: None, vain: None };
-        store.connect().map_err(|error| UnusableDatabase::Away(error.words))?;
-        let call_max = store.server.call_max;
-        let session = store.session.as_ref().expect("it is connected");
-        let cluster_id = store.runtime.block_on(schema::ensure(session, call_max, new_cluster_id))?;
-        Ok((store, cluster_id))
-    }
-
-    /// Has a session, or says why there is none; within the time limit of one call.
-    fn connect(&mut self) -> Result<(), AskError> {
-        if self.session.is_some() {
-            return Ok(());
-        }
-        let pause = match &self.vain {
-            Some((at, pause, error)) if at.elapsed() < *pause => return Err(error.clone()),
-            Some((_, pause, _)) => (*pause * 2).min(PAUSE_MAX),
-            None => PAUSE_MIN,
-        };
-        let nobody = watch::channel(0).0;
-        match self.runtime.block_on(PostgresSession::open(&self.server, "", nobody)) {
-            Ok(session) => {
-                self.vain = None;
-                self.session = Some(session);
-                Ok(())
-            }
-            Err(error) => {
-                let error = AskError { is_certain: true, ..error };
-                self.vain = Some((Instant::now(), pause, error.clone()));
-                Err(error)
-            }
-        }
-    }
-
-    /// Asks over the session that there is. Whatever goes wrong, its state is not relied on any more.
-    fn ask(&mut self, statements: &str) -> Result<Vec<Rows>, AskError> {
-        let Some(session) = &self.session else { return Err(AskError::not_asked("the connection was closed")) };
-        let asked = self.runtime.block_on(session.ask(statements, self.server.call_max));
-        if asked.is_err() {
-            self.hang_up();
-        }
-        asked
-    }
-
-    /// Asks for something that begins a transaction, over a new connection where the one at hand has ended meanwhile.
-    fn begin_with(&mut self, statements: &str) -> Result<Vec<Rows>, AskError> {
-        let was_connected = self.session.is_some();
-        self.connect()?;
-        match self.ask(statements) {
-            Err(error) if was_connected && error.is_of_connection() => {
-                self.connect()?;
-                self.ask(statements)
-            }
-            asked => asked,
-        }
-    }
-
-    fn hang_up(&mut self) {
-        if let Some(session) = self.session.take() {
-            self.runtime.block_on(session.close());
-        }
+        let connection = DatabaseConnection::new(server);
+        let mut connection = connection.map_err(|error| UnusableDatabase::Away(error.to_string()))?;
+        connection.connect().map_err(|error| UnusableDatabase::Away(error.words))?;
+        let ensured = connection.with_session(|session, call_max| schema::ensure(session, call_max, new_cluster_id));
+        Ok((Self { connection }, ensured.expect("it is connected")?))
     }
 
     /// The lock, and what was committed since.
     fn lock(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let since = at.map(read::ask_since).unwrap_or_default();
-        let answers = self.begin_with(&format!("BEGIN; {LOCK}; {since}")).map_err(AskError::failed)?;
+        let answers = self.connection.begin_with(&format!("BEGIN; {LOCK}; {since}")).map_err(AskError::failed)?;
         let mut answers = answers.into_iter();
         check_schema(&next(&mut answers)?)?;
         match self.told(at, &mut answers)? {
             Some(progress) => Ok(progress),
             None => {
-                let answers = self.ask(&read::ask_everything()).map_err(AskError::failed)?;
+                let answers = self.connection.ask(&read::ask_everything()).map_err(AskError::failed)?;
                 Ok(Progress::Whole(read::everything(answers.into_iter())?))
             }
         }
@@ -203,7 +141,7 @@ impl Postgres {
         let schema = "SELECT 0, version FROM fullbore.schema_version";
         if let Some(known) = at {
             let since = read::ask_since(known);
-            let answers = self.begin_with(&format!("{READ_ONLY}; {schema}; {since}; COMMIT"));
+            let answers = self.connection.begin_with(&format!("{READ_ONLY}; {schema}; {since}; COMMIT"));
             let mut answers = answers.map_err(AskError::failed)?.into_iter();
             check_schema(&next(&mut answers)?)?;
             if let Some(progress) = self.told(at, &mut answers)? {
@@ -211,7 +149,7 @@ impl Postgres {
             }
         }
         let everything = read::ask_everything();
-        let answers = self.begin_with(&format!("{READ_ONLY}; {schema}; {everything}; COMMIT"));
+        let answers = self.connection.begin_with(&format!("{READ_ONLY}; {schema}; {everything}; COMMIT"));
         let mut answers = answers.map_err(AskError::failed)?.into_iter();
         check_schema(&next(&mut answers)?)?;
         Ok(Progress::Whole(read::everything(answers)?))
@@ -220,14 +158,8 @@ impl Postgres {
     /// Whether the database is one in which this version was committed, or one that is too young to know; it keeps so many.
     pub fn knows(&mut self, version: Version) -> Result<bool, StoreError> {
         let since = read::ask_since(version);
-        let answers = self.begin_with(&since).map_err(AskError::failed)?;
+        let answers = self.connection.begin_with(&since).map_err(AskError::failed)?;
         Ok(!matches!(read::since(version, &next(&mut answers.into_iter())?)?, Since::WentBack))
-    }
-}
-
-impl Drop for Postgres {
-    fn drop(&mut self) {
-        self.hang_up();
     }
 }
 
@@ -248,7 +180,7 @@ pub fn migrate(settings: &PlaneSettings) -> Result<i64, UnusableDatabase> {
 }
 
 /// The second column says of which version the schema is.
-fn check_schema(rows: &Rows) -> Result<(), StoreError> {
+pub fn check_schema(rows: &Rows) -> Result<(), StoreError> {
     let row = rows.first().ok_or_else(|| error::damaged("it has no cluster"))?;
     match number::<i64>(row, 1)? {
         SCHEMA_VERSION => Ok(()),
@@ -264,7 +196,7 @@ impl Store for Postgres {
             Ok(progress) => Ok((PostgresTransaction { store: self, is_open: true }, progress)),
             Err(error) => {
                 // With it goes the lock.
-                self.hang_up();
+                self.connection.hang_up();
                 Err(error)
             }
         }
@@ -277,7 +209,7 @@ impl Store for Postgres {
     fn beats_of(&mut self, broker: i32, process: Uuid) -> Result<Option<u64>, StoreError> {
         let process = write::literal(&process);
         let sent = format!("SELECT number FROM fullbore.beats WHERE broker_id = {broker} AND process = {process}");
-        let answers = self.begin_with(&sent).map_err(AskError::failed)?;
+        let answers = self.connection.begin_with(&sent).map_err(AskError::failed)?;
         match next(&mut answers.into_iter())?.first() {
             Some(row) => Ok(Some(number::<i64>(row, 0)?.cast_unsigned())),
             None => Ok(Some(0)),
@@ -285,14 +217,14 @@ impl Store for Postgres {
     }
 
     fn wait_max(&self) -> Option<Duration> {
-        Some(self.server.call_max)
+        Some(self.connection.server().call_max)
     }
 }
 
 impl Transaction for PostgresTransaction<'_> {
     fn includes(&mut self, version: Version) -> Result<bool, StoreError> {
         let mark = format!("SELECT version, mark FROM fullbore.versions WHERE version = {}", version.number);
-        let answers = self.store.ask(&mark).map_err(AskError::failed)?;
+        let answers = self.store.connection.ask(&mark).map_err(AskError::failed)?;
         match next(&mut answers.into_iter())?.first() {
             Some(row) => Ok(read::version(row)? == version),
             None => Ok(false),
@@ -302,7 +234,7 @@ impl Transaction for PostgresTransaction<'_> {
     fn commit(mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
         self.is_open = false;
         let statements = write::all(changes, version);
-        match self.store.ask(&format!("{statements}COMMIT")) {
+        match self.store.connection.ask(&format!("{statements}COMMIT")) {
             Ok(_) => Ok(()),
             Err(error) => Err(error.not_committed()),
         }
@@ -311,9 +243,8 @@ impl Transaction for PostgresTransaction<'_> {
 
 impl Drop for PostgresTransaction<'_> {
     fn drop(&mut self) {
-        if self.is_open && self.store.session.is_some() {
-            // Where it fails, the connection goes, and the lock with it.
-            let _ = self.store.ask("ROLLBACK");
+        if self.is_open {
+            self.store.connection.roll_back();
         }
     }
 }

@@ -7,14 +7,13 @@ use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
 use fullbore_wire::{Text, Uuid};
-use tokio_postgres::SimpleQueryRow;
 
 use super::super::change::{Change, DeletedTopic, Partitions, Version};
 use super::super::node::{Endpoint, RegisteredBroker};
 use super::super::store::{Commit, StoreError};
 use super::error::damaged;
 use super::record::{self, SetConfigs};
-use super::session::{Rows, flag, next, number, optional, optional_number, text};
+use super::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
 use super::write::{EVERY_BROKER, as_typed};
 use crate::config::Resource;
 
@@ -73,7 +72,7 @@ pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
 pub const NEWEST: &str = "SELECT version, mark FROM fullbore.versions ORDER BY version DESC LIMIT 1";
 
 /// Number and mark, in the first two columns.
-pub fn version(row: &SimpleQueryRow) -> Result<Version, StoreError> {
+pub fn version(row: &DatabaseRow) -> Result<Version, StoreError> {
     Ok(Version { number: number(row, 0)?, mark: number::<i64>(row, 1)?.cast_unsigned() })
 }
 
@@ -118,11 +117,6 @@ pub fn everything(mut answers: Answers) -> Result<Commit, StoreError> {
         changes.push(Change::TopicDeleted(topic));
     }
     Ok(Commit { version, changes })
-}
-
-/// An id as clients see it.
-pub fn id(row: &SimpleQueryRow, column: usize) -> Result<Uuid, StoreError> {
-    record::id(text(row, column)?).map_err(damaged)
 }
 
 fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
@@ -208,7 +202,7 @@ fn log_ends(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Stor
     Ok(())
 }
 
-fn registration(row: &SimpleQueryRow) -> Result<PartitionRegistration, StoreError> {
+fn registration(row: &DatabaseRow) -> Result<PartitionRegistration, StoreError> {
     Ok(PartitionRegistration {
         replicas: ids(row, 2)?,
         isr: ids(row, 3)?,
@@ -221,7 +215,7 @@ fn registration(row: &SimpleQueryRow) -> Result<PartitionRegistration, StoreErro
 }
 
 /// An array, as `{1,2}`.
-fn ids(row: &SimpleQueryRow, column: usize) -> Result<Vec<i32>, StoreError> {
+fn ids(row: &DatabaseRow, column: usize) -> Result<Vec<i32>, StoreError> {
     let array = text(row, column)?;
     let parse = |id: &str| id.parse().map_err(|_| damaged(format!("'{array}' is not a list of brokers")));
     array.trim_matches(['{', '}']).split(',').filter(|id| !id.is_empty()).map(parse).collect()

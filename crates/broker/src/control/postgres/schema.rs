@@ -4,12 +4,13 @@ use fullbore_wire::Uuid;
 
 use super::super::store::StoreError;
 use super::error::{AskError, damaged};
-use super::session::{PostgresSession, Rows, flag, next, number, text};
+use super::rows::{Rows, flag, next, number, text};
+use super::session::PostgresSession;
 use super::write::literal;
 use std::time::Duration;
 
 /// What each version of the schema changed, from version 1 on.
-const SCHEMAS: &[&str] = &[include_str!("schema.sql")];
+const SCHEMAS: &[&str] = &[include_str!("schema.sql"), include_str!("diskless.sql")];
 /// The one that this Fullbore knows.
 pub const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
 /// "fullbore" in ASCII: the lock that who makes or upgrades the schema has.

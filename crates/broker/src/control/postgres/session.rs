@@ -1,21 +1,19 @@
 //! A connection to the database, and one question at a time.
 //!
-//! Invariant: every call ends within a time limit. A question is a text of statements, sent at once; each answer is the rows of those
-//! that have rows, in their order.
+//! Not what rows say, which is `rows`'. Invariant: every call ends within a time limit. A question is a text of statements, sent at once;
+//! each answer is the rows of those that have rows, in their order.
 
-use std::fmt::Display;
 use std::future::poll_fn;
-use std::str::FromStr;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, SimpleQueryRow};
+use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
 
-use super::error::{AskError, damaged};
+use super::error::AskError;
+use super::rows::Rows;
 use super::server::Server;
-use crate::control::store::StoreError;
 
 /// Beyond the time that the server has itself, so that it can say what it was.
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);
@@ -25,9 +23,6 @@ pub struct PostgresSession {
     client: Client,
     driven: JoinHandle<()>,
 }
-
-/// The rows of one statement.
-pub type Rows = Vec<SimpleQueryRow>;
 
 impl PostgresSession {
     /// Connects. What the server notifies of is the newest of `notified`.
@@ -78,38 +73,4 @@ impl PostgresSession {
         self.driven.abort();
         let _ = self.driven.await;
     }
-}
-
-/// The text in a column, which has one.
-pub fn text(row: &SimpleQueryRow, column: usize) -> Result<&str, StoreError> {
-    optional(row, column)?.ok_or_else(|| damaged(format!("column {column} has nothing")))
-}
-
-/// The text in a column, if there is one.
-pub fn optional(row: &SimpleQueryRow, column: usize) -> Result<Option<&str>, StoreError> {
-    row.try_get(column).map_err(|error| damaged(error.to_string()))
-}
-
-/// The number in a column, which has one.
-pub fn number<N: FromStr<Err: Display>>(row: &SimpleQueryRow, column: usize) -> Result<N, StoreError> {
-    let text = text(row, column)?;
-    text.parse().map_err(|error| damaged(format!("'{text}' is not a number: {error}")))
-}
-
-/// The number in a column, if there is one.
-pub fn optional_number<N: FromStr<Err: Display>>(row: &SimpleQueryRow, column: usize) -> Result<Option<N>, StoreError> {
-    match optional(row, column)? {
-        Some(_) => number(row, column).map(Some),
-        None => Ok(None),
-    }
-}
-
-/// Whether a column says so.
-pub fn flag(row: &SimpleQueryRow, column: usize) -> Result<bool, StoreError> {
-    Ok(text(row, column)? == "t")
-}
-
-/// Those of the first statement that has rows, and what is left.
-pub fn next(answers: &mut std::vec::IntoIter<Rows>) -> Result<Rows, StoreError> {
-    answers.next().ok_or_else(|| damaged("an answer is missing"))
 }

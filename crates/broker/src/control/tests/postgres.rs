@@ -70,6 +70,11 @@ fn connect(url: &str, timeout_ms: u64) -> Result<Postgres, String> {
     opened.map(|(store, _)| store).map_err(|error| error.to_string())
 }
 
+/// Makes the tables in an empty database.
+pub fn make_tables(url: &str) {
+    drop(connect(url, 10_000).expect("connects"));
+}
+
 fn over(store: Postgres) -> (Owner<Postgres>, watch::Receiver<Arc<Image>>) {
     registered(store, Box::new(random_id))
 }

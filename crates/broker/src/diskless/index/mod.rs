@@ -5,7 +5,7 @@
 //! its next offset.
 //!
 //! - [`store`]: what is needed of a back end.
-//! - [`sqlite`]: a file, for one broker.
+//! - [`sqlite`]: a file, for one broker; [`postgres`]: a database, for those of a cluster.
 //! - [`owner`]: the thread that commits, which all of a broker ask.
 //! - [`finder`]: where records are, which does not wait for commits.
 //!
@@ -18,6 +18,7 @@ pub mod by_hand;
 mod finder;
 mod owner;
 mod packed;
+pub mod postgres;
 mod sqlite;
 mod store;
 #[cfg(test)]

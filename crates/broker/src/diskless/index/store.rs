@@ -17,7 +17,7 @@ use crate::control::{CommitError, StoreError};
 /// A back end of the index.
 pub trait IndexStore: Send {
     /// Begins a transaction with these partitions locked, and reads what a commit to them is decided on. In one round trip where there is
-    /// one to be made.
+    /// one to be made. Without objects nothing will be committed, and nothing need be locked.
     ///
     /// # Errors
     /// There is no transaction then.
@@ -38,7 +38,8 @@ pub trait IndexStore: Send {
     /// None is registered, or that is not known; those are never used then.
     fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
 
-    /// Makes the partitions of a topic as far as they are missing: the first `count`, in their order.
+    /// Makes the partitions of a topic as far as they are missing: the first `count`, in their order. None where it is known that the topic
+    /// is deleted.
     ///
     /// # Errors
     /// None is made, or that is not known.

@@ -1,61 +1,156 @@
+//! The index on each of its back ends.
+
+use std::cell::Cell;
+
 use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, Refusal};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::Uuid;
 
+use super::postgres::tests::PostgresBackEnd;
+use super::sqlite::SqliteFinder;
 use super::*;
 
-const NOW: i64 = 1_700_000_000_000;
-const TIME: CommitTime = CommitTime { now_ms: NOW, fresh_from: 0 };
+pub const NOW: i64 = 1_700_000_000_000;
+pub const TIME: CommitTime = CommitTime { now_ms: NOW, fresh_from: 0 };
 
-/// An index in a folder, with a topic's partitions.
-struct Opened {
+/// A back end of a test's own.
+pub trait BackEnd {
+    type Store: IndexStore;
+    fn new() -> Self;
+    /// Another connection, as of another broker or of a process that starts again.
+    fn store(&self) -> Self::Store;
+    fn finder(&self) -> Box<dyn RunSource>;
+    /// The topic is in the metadata.
+    fn add_topic(&self, topic: Uuid);
+    /// Lets time pass for objects.
+    fn age(&self, ms: i64);
+    /// The clock of who asks.
+    fn now_ms(&self) -> i64;
+    /// Makes every commit fail, or lets it through again.
+    fn refuse_writes(&self, store: &Self::Store, refuse: bool);
+}
+
+pub struct SqliteBackEnd {
     folder: tempfile::TempDir,
-    index: Index<SqliteIndex>,
-    partitions: Vec<DisklessPartitionId>,
+    now_ms: Cell<i64>,
 }
 
-fn opened(partitions: i32) -> Opened {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let mut store = SqliteIndex::open(folder.path()).expect("made");
-    let rows = store.create(Uuid([1; 16]), partitions).expect("made");
-    let partitions = rows.iter().map(|row| row.id).collect();
-    Opened { index: Index::new(store, 128), folder, partitions }
+impl BackEnd for SqliteBackEnd {
+    type Store = SqliteIndex;
+
+    fn new() -> Self {
+        SqliteBackEnd { folder: tempfile::tempdir().expect("temporary folder"), now_ms: Cell::new(NOW) }
+    }
+
+    fn store(&self) -> SqliteIndex {
+        SqliteIndex::open(self.folder.path()).expect("opened")
+    }
+
+    fn finder(&self) -> Box<dyn RunSource> {
+        Box::new(SqliteFinder::open(self.folder.path()).expect("opened"))
+    }
+
+    fn add_topic(&self, _: Uuid) {}
+
+    fn age(&self, ms: i64) {
+        self.now_ms.set(self.now_ms.get() + ms);
+    }
+
+    fn now_ms(&self) -> i64 {
+        self.now_ms.get()
+    }
+
+    fn refuse_writes(&self, store: &SqliteIndex, refuse: bool) {
+        store.refuse_writes(refuse);
+    }
 }
 
-impl Opened {
+/// An index, with a topic's partitions.
+pub struct Opened<B: BackEnd> {
+    pub back_end: B,
+    pub index: Index<B::Store>,
+    pub partitions: Vec<DisklessPartitionId>,
+}
+
+pub const TOPIC: Uuid = Uuid([1; 16]);
+
+impl<B: BackEnd> Opened<B> {
+    pub fn new(partitions: i32) -> Self {
+        let back_end = B::new();
+        back_end.add_topic(TOPIC);
+        let mut store = back_end.store();
+        let rows = store.create(TOPIC, partitions).expect("made");
+        let partitions = rows.iter().map(|row| row.id).collect();
+        Opened { back_end, index: Index::new(store, 128), partitions }
+    }
+
     /// As after the process has ended.
     fn again(&mut self) {
         self.index = self.another();
     }
 
     /// As another broker has it.
-    fn another(&self) -> Index<SqliteIndex> {
-        Index::new(SqliteIndex::open(self.folder.path()).expect("opened"), 128)
+    pub fn another(&self) -> Index<B::Store> {
+        Index::new(self.back_end.store(), 128)
     }
 
-    fn object(&mut self) -> ObjectId {
-        self.index.store.register(1, NOW).expect("registered").remove(0)
+    pub fn object(&mut self) -> ObjectId {
+        self.index.store.register(1, self.back_end.now_ms()).expect("registered").remove(0)
     }
 
-    fn commit(&mut self, id: ObjectId, batches: &[ObjectBatch]) -> Vec<CommitVerdict> {
+    pub fn commit(&mut self, id: ObjectId, batches: &[ObjectBatch]) -> Vec<CommitVerdict> {
         let object = UploadedObject { id, batches: batches.to_vec() };
-        self.index.commit(&[object], TIME).expect("committed").verdicts.remove(0)
+        let time = CommitTime { now_ms: self.back_end.now_ms(), ..TIME };
+        self.index.commit(&[object], time).expect("committed").verdicts.remove(0)
+    }
+
+    fn unused(&mut self) -> Vec<ObjectId> {
+        self.index.store.unused(10, self.back_end.now_ms()).expect("taken")
+    }
+
+    fn tidy(&mut self) {
+        while self.index.tidy(2, self.back_end.now_ms()).expect("tidied") {}
     }
 }
 
 /// The batch of ten records whose first has this sequence.
-fn batch(partition: DisklessPartitionId, position: u32, base_sequence: i32) -> ObjectBatch {
+pub fn batch(partition: DisklessPartitionId, position: u32, base_sequence: i32) -> ObjectBatch {
     let stamp = Stamp { producer_id: 7, producer_epoch: 0, base_sequence, record_count: 10 };
     ObjectBatch { partition, position, size: 100, stamp, max_timestamp: NOW }
 }
 
-fn appended(base_offset: i64) -> CommitVerdict {
+pub fn appended(base_offset: i64) -> CommitVerdict {
     CommitVerdict::Appended { base_offset }
 }
 
-#[test]
-fn what_is_committed_is_known_after_a_restart() {
-    let mut opened = opened(2);
+macro_rules! on_each_back_end {
+    ($($name:ident)*) => {
+        mod on_sqlite {
+            $(#[test] fn $name() { super::$name::<super::SqliteBackEnd>(); })*
+        }
+        mod on_postgres {
+            $(#[test] fn $name() { super::$name::<super::PostgresBackEnd>(); })*
+        }
+    };
+}
+
+on_each_back_end! {
+    what_is_committed_is_known_after_a_restart
+    an_object_that_is_committed_answers_from_its_rows
+    what_another_has_committed_is_taken_over
+    without_its_partition_or_its_object_a_batch_is_refused
+    a_commit_that_fails_leaves_nothing_and_is_made_again
+    an_object_of_which_nothing_was_appended_is_unused_and_answers_as_before
+    partitions_and_objects_have_numbers_that_do_not_come_back
+    what_is_before_the_log_start_is_cleared_and_its_objects_are_unused
+    nothing_is_left_of_a_deleted_topic
+    objects_are_cleaned_when_nobody_can_use_them
+    producers_are_trimmed_to_what_is_retained
+    runs_are_found_by_offset_and_by_time
+}
+
+fn what_is_committed_is_known_after_a_restart<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(2);
     let [first, second] = opened.partitions[..] else { panic!("two") };
     let object = opened.object();
     let batches = [batch(first, 0, 0), batch(first, 100, 10), batch(second, 200, 0)];
@@ -67,13 +162,16 @@ fn what_is_committed_is_known_after_a_restart() {
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     let batches = [batch(first, 0, 10), batch(first, 100, 20), batch(second, 200, 20)];
     assert_eq!(opened.commit(next, &batches), [again, appended(20), gap]);
-    let run = &opened.index.store.runs_of(object).expect("read")[0];
-    assert_eq!((run.base_offset, run.end_offset(), run.position, run.bytes()), (0, 20, 0, 200));
+    let run = &opened.back_end.finder().runs_from(first, 0, 1).expect("read")[0];
+    let place = (run.object, run.base_offset, run.end_offset(), run.position, run.bytes());
+    assert_eq!(place, (object, 0, 20, 0, 200));
+    let row = opened.back_end.finder().partition(first).expect("read").expect("there");
+    assert_eq!((row.log_start, row.next_offset, row.bytes, row.max_timestamp), (0, 30, 300, NOW));
+    assert_eq!(opened.index.look(first).expect("known").expect("there").next_offset, 30);
 }
 
-#[test]
-fn an_object_that_is_committed_answers_from_its_rows() {
-    let mut opened = opened(1);
+fn an_object_that_is_committed_answers_from_its_rows<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     let (object, batches) = (opened.object(), [batch(partition, 0, 0), batch(partition, 100, 10)]);
     let first = opened.commit(object, &batches);
@@ -84,9 +182,8 @@ fn an_object_that_is_committed_answers_from_its_rows() {
     assert_eq!(opened.index.known[&partition].next_offset, 20);
 }
 
-#[test]
-fn what_another_has_committed_is_taken_over() {
-    let mut opened = opened(1);
+fn what_another_has_committed_is_taken_over<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     let mut other = opened.another();
     let mut at = 0;
@@ -100,45 +197,45 @@ fn what_another_has_committed_is_taken_over() {
     }
 }
 
-#[test]
-fn without_its_partition_or_its_object_a_batch_is_refused() {
-    let mut opened = opened(1);
+fn without_its_partition_or_its_object_a_batch_is_refused<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
     let (partition, object) = (opened.partitions[0], opened.object());
     let gone = [CommitVerdict::Refused(Refusal::ObjectGone)];
     assert_eq!(opened.commit(object + 1, &[batch(partition, 0, 0)]), gone);
     let missing = [CommitVerdict::Refused(Refusal::PartitionGone)];
     assert_eq!(opened.commit(object, &[batch(partition + 1, 0, 0)]), missing);
+    assert!(opened.index.look(partition + 1).expect("known").is_none());
 }
 
-#[test]
-fn a_commit_that_fails_leaves_nothing_and_is_made_again() {
-    let mut opened = opened(1);
+fn a_commit_that_fails_leaves_nothing_and_is_made_again<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
     let (partition, object) = (opened.partitions[0], opened.object());
     let uploaded = UploadedObject { id: object, batches: vec![batch(partition, 0, 0)] };
-    opened.index.store.refuse_writes(true);
+    opened.back_end.refuse_writes(&opened.index.store, true);
     opened.index.commit(std::slice::from_ref(&uploaded), TIME).expect_err("refused");
-    opened.index.store.refuse_writes(false);
+    opened.back_end.refuse_writes(&opened.index.store, false);
     let verdicts = opened.index.commit(&[uploaded], TIME).expect("committed").verdicts;
     assert_eq!(verdicts, [[appended(0)]]);
 }
 
-#[test]
-fn an_object_of_which_nothing_was_appended_is_unused_and_answers_as_before() {
-    let mut opened = opened(1);
+fn an_object_of_which_nothing_was_appended_is_unused_and_answers_as_before<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
     let (partition, object, again) = (opened.partitions[0], opened.object(), opened.object());
     opened.commit(object, &[batch(partition, 0, 0)]);
     let duplicate = [CommitVerdict::Duplicate { base_offset: 0, timestamp: NOW }];
     assert_eq!(opened.commit(again, &[batch(partition, 0, 0)]), duplicate);
     // Its answer was lost, and it is asked for again.
     assert_eq!(opened.commit(again, &[batch(partition, 0, 0)]), duplicate);
-    assert!(opened.index.store.unused(10, NOW + 59_999).expect("taken").is_empty());
-    assert_eq!(opened.index.store.unused(10, NOW + 60_000).expect("taken"), [again]);
+    opened.back_end.age(20_000);
+    assert!(opened.unused().is_empty());
+    opened.back_end.age(40_000);
+    assert_eq!(opened.unused(), [again]);
 }
 
-#[test]
-fn partitions_and_objects_have_numbers_that_do_not_come_back() {
-    let mut opened = opened(3);
+fn partitions_and_objects_have_numbers_that_do_not_come_back<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(3);
     let before = opened.partitions.clone();
+    opened.back_end.add_topic(Uuid([2; 16]));
     let mut created = |topic, count| {
         let rows = opened.index.store.create(Uuid([topic; 16]), count).expect("made");
         rows.iter().map(|row| row.id).collect::<Vec<_>>()
@@ -148,4 +245,127 @@ fn partitions_and_objects_have_numbers_that_do_not_come_back() {
     assert!(others[0] > before[2]);
     let objects = opened.index.store.register(3, NOW).expect("registered");
     assert!(objects.is_sorted() && opened.object() > objects[2]);
+}
+
+fn what_is_before_the_log_start_is_cleared_and_its_objects_are_unused<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(2);
+    let [partition, other] = opened.partitions[..] else { panic!("two") };
+    let mut objects = Vec::new();
+    for number in 0..6 {
+        let object = opened.object();
+        // The third has records of both, and one of them in two runs, since there is a duplicate in between.
+        let batches = match number {
+            2 => vec![
+                batch(partition, 0, 20),
+                batch(partition, 100, 10),
+                batch(partition, 200, 30),
+                batch(other, 300, 0),
+            ],
+            _ => vec![batch(partition, 0, if number < 2 { number * 10 } else { number * 10 + 10 })],
+        };
+        opened.commit(object, &batches);
+        objects.push(object);
+    }
+    let moved = opened.index.store.move_log_start(partition, 45).expect("moved").expect("there");
+    assert_eq!((moved.log_start, moved.next_offset), (45, 70));
+    let back = opened.index.store.move_log_start(partition, 10).expect("asked").expect("there");
+    assert_eq!((back.log_start, back.bytes), (45, 700));
+    assert!(opened.index.store.move_log_start(other + 1, 10).expect("asked").is_none());
+    opened.tidy();
+    let mut finder = opened.back_end.finder();
+    let left: Vec<i64> = finder.runs_from(partition, 0, 10).expect("read").iter().map(|run| run.base_offset).collect();
+    assert_eq!(left, [40, 50, 60], "the one that the log start is in is there");
+    assert_eq!(finder.partition(partition).expect("read").expect("there").bytes, 300);
+    opened.back_end.age(60_000);
+    let mut unused = opened.unused();
+    unused.sort_unstable();
+    assert_eq!(unused, objects[..2], "the third is used by the other partition");
+    let past = opened.index.store.move_log_start(partition, 1_000).expect("moved").expect("there");
+    assert_eq!(past.log_start, 70, "no further than the end");
+}
+
+fn nothing_is_left_of_a_deleted_topic<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(2);
+    let [first, second] = opened.partitions[..] else { panic!("two") };
+    let objects: Vec<ObjectId> = (0..3)
+        .map(|number| {
+            let object = opened.object();
+            opened.commit(object, &[batch(first, 0, number * 10), batch(second, 100, number * 10)]);
+            object
+        })
+        .collect();
+    opened.index.store.delete(TOPIC).expect("deleted");
+    opened.index.store.delete(TOPIC).expect("so it is already");
+    let late = opened.object();
+    let refused = [CommitVerdict::Refused(Refusal::PartitionGone)];
+    assert_eq!(opened.commit(late, &[batch(first, 0, 30)]), refused);
+    opened.tidy();
+    let mut finder = opened.back_end.finder();
+    assert!(finder.partition(first).expect("read").is_none());
+    assert!(finder.runs_from(first, 0, 10).expect("read").is_empty());
+    opened.back_end.age(60_000);
+    let mut unused = opened.unused();
+    unused.sort_unstable();
+    assert_eq!(unused, [&objects[..], &[late]].concat());
+}
+
+fn objects_are_cleaned_when_nobody_can_use_them<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    let (used, forgotten) = (opened.object(), opened.object());
+    opened.commit(used, &[batch(partition, 0, 0)]);
+    opened.back_end.age(3_500_000);
+    assert!(opened.unused().is_empty());
+    opened.back_end.age(100_000);
+    assert_eq!(opened.unused(), [forgotten]);
+    let gone = [CommitVerdict::Refused(Refusal::ObjectGone)];
+    assert_eq!(opened.commit(forgotten, &[batch(partition, 0, 10)]), gone, "too late");
+    opened.back_end.age(80_000_000);
+    assert!(opened.unused().is_empty());
+    opened.back_end.age(6_400_000);
+    assert_eq!(opened.unused(), [forgotten], "again, for a late upload");
+    opened.back_end.age(100_000_000);
+    assert!(opened.unused().is_empty());
+    assert_eq!(opened.commit(forgotten, &[batch(partition, 0, 10)]), gone);
+}
+
+fn producers_are_trimmed_to_what_is_retained<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    for number in 0..9 {
+        let object = opened.object();
+        opened.commit(object, &[batch(partition, 0, number * 10)]);
+    }
+    opened.index.store.trim_producers(partition, 5).expect("trimmed");
+    opened.again();
+    let object = opened.object();
+    let known = opened.index.look(partition).expect("known").expect("there").producers;
+    assert_eq!(known.snapshot().count(), 5);
+    let duplicate = [CommitVerdict::Duplicate { base_offset: 40, timestamp: NOW }];
+    assert_eq!(opened.commit(object, &[batch(partition, 0, 40)]), duplicate);
+}
+
+fn runs_are_found_by_offset_and_by_time<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    for number in 0..5 {
+        let object = opened.object();
+        let at = ObjectBatch { max_timestamp: NOW + i64::from(number), ..batch(partition, 0, number * 10) };
+        opened.commit(object, &[at]);
+    }
+    let mut finder = opened.back_end.finder();
+    let mut found = |offset: i64, count: usize| -> Vec<i64> {
+        finder.runs_from(partition, offset, count).expect("read").iter().map(|run| run.base_offset).collect()
+    };
+    assert_eq!(found(0, 2), [0, 10]);
+    assert_eq!(found(19, 2), [10, 20]);
+    assert_eq!(found(45, 2), [40]);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    // Dropped in a task, its connections are, too.
+    runtime.block_on(async {
+        let finder = RunFinder::over(vec![opened.back_end.finder(), opened.back_end.finder()]);
+        let at = finder.first_run_at(partition, (0, 50), NOW + 3).await.expect("read").expect("there");
+        assert_eq!(at.base_offset, 30);
+        assert!(finder.first_run_at(partition, (0, 50), NOW + 5).await.expect("read").is_none());
+    });
 }

@@ -1,0 +1,56 @@
+//! What the rows of an answer say: texts, numbers and flags by column.
+//!
+//! Invariant: what is not there, or not what it should be, is an error and no panic.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use fullbore_wire::Uuid;
+
+use super::error::damaged;
+use super::record;
+use crate::control::store::StoreError;
+
+/// One row.
+pub type DatabaseRow = tokio_postgres::SimpleQueryRow;
+/// The rows of one statement.
+pub type Rows = Vec<DatabaseRow>;
+
+/// The text in a column, which has one.
+pub fn text(row: &DatabaseRow, column: usize) -> Result<&str, StoreError> {
+    optional(row, column)?.ok_or_else(|| damaged(format!("column {column} has nothing")))
+}
+
+/// The text in a column, if there is one.
+pub fn optional(row: &DatabaseRow, column: usize) -> Result<Option<&str>, StoreError> {
+    row.try_get(column).map_err(|error| damaged(error.to_string()))
+}
+
+/// The number in a column, which has one.
+pub fn number<N: FromStr<Err: Display>>(row: &DatabaseRow, column: usize) -> Result<N, StoreError> {
+    let text = text(row, column)?;
+    text.parse().map_err(|error| damaged(format!("'{text}' is not a number: {error}")))
+}
+
+/// The number in a column, if there is one.
+pub fn optional_number<N: FromStr<Err: Display>>(row: &DatabaseRow, column: usize) -> Result<Option<N>, StoreError> {
+    match optional(row, column)? {
+        Some(_) => number(row, column).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Whether a column says so.
+pub fn flag(row: &DatabaseRow, column: usize) -> Result<bool, StoreError> {
+    Ok(text(row, column)? == "t")
+}
+
+/// Those of the first statement that has rows, and what is left.
+pub fn next(answers: &mut std::vec::IntoIter<Rows>) -> Result<Rows, StoreError> {
+    answers.next().ok_or_else(|| damaged("an answer is missing"))
+}
+
+/// An id as clients see it.
+pub fn id(row: &DatabaseRow, column: usize) -> Result<Uuid, StoreError> {
+    record::id(text(row, column)?).map_err(damaged)
+}

@@ -1,0 +1,74 @@
+//! What other brokers have changed: their counters, and the rows that say that they were changed past what was seen of them.
+//!
+//! A broker's transactions have numbers without gaps, given under a lock of its row that lasts until the commit, so that what is committed is always
+//! what has a number up to some one. Counters are read before rows: a row that is newer than its broker's counter is told again. A row that was changed by two
+//! brokers says the later one, and so is told because of that one. Invariant: what was changed before a call is told by it or was told before.
+
+use std::collections::BTreeMap;
+
+use super::super::store::{ChangeSource, PartitionRow};
+use super::rows::{PARTITION, each, partition};
+use crate::control::database_rows::{next, number};
+use crate::control::{DatabaseConnection, StoreError};
+
+/// Hears of them.
+pub struct PostgresChanges {
+    connection: DatabaseConnection,
+    broker_id: i32,
+    /// What was seen of each other broker; `None` before the first call.
+    seen: Option<BTreeMap<i32, i64>>,
+}
+
+impl PostgresChanges {
+    /// For this broker.
+    pub fn new(connection: DatabaseConnection, broker_id: i32) -> PostgresChanges {
+        PostgresChanges { connection, broker_id, seen: None }
+    }
+
+    fn question(&self) -> String {
+        let counters = format!(
+            "SELECT broker_id, counter FROM fullbore.diskless_brokers WHERE broker_id <> ({}) ORDER BY broker_id",
+            self.broker_id
+        );
+        let Some(seen) = &self.seen else { return counters };
+        let since = |(broker, counter): (&i32, &i64)| format!("p.changed_by = ({broker}) AND p.changed_at > {counter}");
+        let known: Vec<String> = seen.iter().map(since).collect();
+        let known = if known.is_empty() { "false".to_owned() } else { known.join(" OR ") };
+        format!("{counters}; SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE {known}")
+    }
+
+    /// Those of brokers that were not heard of before, all of whose changes are news.
+    fn ask_of_new(&mut self, brokers: &[i32]) -> Result<Vec<PartitionRow>, StoreError> {
+        let brokers: Vec<String> = brokers.iter().map(i32::to_string).collect();
+        let answers = self.connection.begin_with(&format!(
+            "SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.changed_by IN ({})",
+            brokers.join(", ")
+        ));
+        each(&next(&mut answers.map_err(|error| error.failed())?.into_iter())?, partition)
+    }
+}
+
+impl ChangeSource for PostgresChanges {
+    fn changed(&mut self) -> Result<Vec<PartitionRow>, StoreError> {
+        let answers = self.connection.begin_with(&self.question()).map_err(|error| error.failed())?;
+        let mut answers = answers.into_iter();
+        let counters = each(&next(&mut answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
+        let counters: BTreeMap<i32, i64> = counters.into_iter().collect();
+        let Some(seen) = &self.seen else {
+            self.seen = Some(counters);
+            return Ok(Vec::new());
+        };
+        // It may be the right database again with the next call; what is seen stays.
+        if let Some((_, counter)) = seen.iter().find(|(broker, seen)| counters.get(broker).is_none_or(|now| now < seen))
+        {
+            return Err(StoreError::WentBack(counter.cast_unsigned()));
+        }
+        let new: Vec<i32> = counters.keys().filter(|broker| !seen.contains_key(broker)).copied().collect();
+        let mut rows = each(&next(&mut answers)?, partition)?;
+        if !new.is_empty() {
+            rows.extend(self.ask_of_new(&new)?);
+        }
+        self.seen = Some(counters);
+        Ok(rows)
+    }
+}

@@ -1,0 +1,172 @@
+//! Objects registered, and what is of no use any more: runs, objects, producers' rows.
+//!
+//! Any broker may ask for the same at the same time: one clears, and the others find nothing to do. Ages are by the database's clock.
+
+use std::collections::BTreeMap;
+
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
+
+use super::commits::{DELETED, REGISTERED, UNUSED};
+use super::guarded::Guarded;
+use super::rows::{Answers, RUN, array, each, run};
+use crate::control::database_rows::{flag, next, number};
+use crate::control::{CommitError, StoreError};
+
+/// "clearing" in ASCII: the lock that who clears has.
+const CLEARING: i64 = 0x636c_6561_7269_6e67;
+/// For how long an object that nobody uses is left to who has found it before.
+const UNUSED_FOR: &str = "interval '60 seconds'";
+/// For how long a number may be registered before it is used.
+const REGISTERED_FOR: &str = "interval '1 hour'";
+/// After what time an object is deleted from the store once more.
+const DELETED_FOR: &str = "interval '1 day'";
+
+/// Numbers for objects.
+pub fn register(session: &mut Guarded, count: usize) -> Result<Vec<ObjectId>, CommitError> {
+    session.begin("").map_err(CommitError::Refused)?;
+    let mut answers = session.end(&format!(
+        "INSERT INTO fullbore.diskless_objects (state, live_bytes, changed_at)
+         SELECT {REGISTERED}, 0, clock_timestamp() FROM generate_series(1, {count}) RETURNING id"
+    ))?;
+    let mut ids = numbers(&mut answers)?;
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+/// Objects that are to be deleted from the store, which others that look at the same time are not told.
+pub fn unused(session: &mut Guarded, count: usize) -> Result<Vec<ObjectId>, CommitError> {
+    session.begin("").map_err(CommitError::Refused)?;
+    // In an array, or they might be picked more than once.
+    let picked = |state: i64, age: &str| {
+        format!(
+            "id = ANY(ARRAY(SELECT id FROM fullbore.diskless_objects
+               WHERE state = {state} AND changed_at <= clock_timestamp() - {age}
+               ORDER BY changed_at LIMIT {count} FOR UPDATE SKIP LOCKED)) RETURNING id"
+        )
+    };
+    let take = format!("UPDATE fullbore.diskless_objects SET state = {DELETED}, changed_at = clock_timestamp() WHERE");
+    let forget = "DELETE FROM fullbore.diskless_objects WHERE";
+    // What was deleted a day ago goes first, so that nothing is taken and given again in one.
+    let mut answers = session.end(&format!(
+        "{forget} {}; {take} {}; {take} {}",
+        picked(DELETED, DELETED_FOR),
+        picked(UNUSED, UNUSED_FOR),
+        picked(REGISTERED, REGISTERED_FOR)
+    ))?;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.extend(numbers(&mut answers)?);
+    }
+    Ok(ids)
+}
+
+/// Leaves so many rows of each producer, or as many as any broker wants.
+pub fn trim_producers(session: &mut Guarded, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
+    let lock = format!("SELECT batches_retained FROM fullbore.diskless_partitions WHERE id = {id} FOR UPDATE");
+    let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
+    let wanted = numbers(&mut answers).inspect_err(|_| session.abandon())?.first().copied().unwrap_or(0);
+    let left = i64::try_from(rows_left).unwrap_or(i64::MAX).max(wanted);
+    let places = format!(
+        "SELECT base_offset, row_number() OVER (PARTITION BY producer_id ORDER BY base_offset DESC) AS place
+         FROM fullbore.diskless_producers WHERE partition = {id}"
+    );
+    session
+        .end(&format!(
+            "DELETE FROM fullbore.diskless_producers AS r USING ({places}) AS placed
+             WHERE r.partition = {id} AND r.base_offset = placed.base_offset AND placed.place > {left}"
+        ))
+        .map(drop)
+}
+
+/// Removes runs of one partition; whether there may be more.
+pub fn clear(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitError> {
+    let done = clear_some(session, runs_max);
+    if !matches!(done, Ok(true)) {
+        session.abandon();
+    }
+    done
+}
+
+fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitError> {
+    let refused = CommitError::Refused;
+    let cleared = "SELECT partition, before FROM fullbore.diskless_cleared ORDER BY partition LIMIT 1";
+    if next(&mut session.look(cleared).map_err(refused)?).map_err(refused)?.is_empty() {
+        return Ok(false);
+    }
+    let lock = format!("SELECT pg_try_advisory_xact_lock({CLEARING})");
+    let mut answers = session.begin(&format!("{lock}; {cleared}")).map_err(refused)?;
+    let Some((partition, before)) = told(&mut answers).map_err(refused)? else { return Ok(false) };
+    // Runs are removed by nobody else, and none comes before the log start.
+    let mut answers = session
+        .ask(&format!(
+            "SELECT id FROM fullbore.diskless_partitions WHERE id = {partition} FOR UPDATE;
+             SELECT {RUN} FROM fullbore.diskless_runs WHERE partition = {partition} ORDER BY base_offset LIMIT {runs_max}"
+        ))
+        .map_err(refused)?;
+    let is_there = !next(&mut answers).map_err(refused)?.is_empty();
+    let mut runs = next(&mut answers).and_then(|rows| each(&rows, run)).map_err(refused)?;
+    let found = runs.len();
+    runs.retain(|run| run.end_offset() <= before);
+    let is_last = runs.len() < found || found < runs_max;
+    let objects = bytes_by_object(&runs);
+    session.ask(&lock_objects(&objects)).map_err(refused)?;
+    let mut statements = vec![remove_runs(partition, &runs), release(&objects)];
+    if is_last {
+        let done = format!("DELETE FROM fullbore.diskless_cleared WHERE partition = {partition} AND before = {before}");
+        statements.push(done);
+    }
+    if is_last && !is_there {
+        // For one that is deleted, nobody asks for its producers.
+        statements.push(format!("DELETE FROM fullbore.diskless_producers WHERE partition = {partition}"));
+    }
+    if is_there {
+        let (bytes, changed_by) = (objects.values().sum::<i64>(), session.changed_by());
+        statements.push(format!(
+            "UPDATE fullbore.diskless_partitions SET bytes = bytes - {bytes}, {changed_by} WHERE id = {partition}"
+        ));
+    }
+    session.end_counted(&statements.join("; ")).map(|_| true)
+}
+
+/// What is to be cleared, if this broker is the one to do it.
+fn told(answers: &mut Answers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
+    let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
+    let told = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
+    Ok(told.first().copied().filter(|_| is_locked))
+}
+
+fn bytes_by_object(runs: &[BatchRun]) -> BTreeMap<ObjectId, i64> {
+    let mut objects = BTreeMap::new();
+    for run in runs {
+        *objects.entry(run.object).or_default() += i64::from(run.bytes());
+    }
+    objects
+}
+
+fn lock_objects(objects: &BTreeMap<ObjectId, i64>) -> String {
+    let ids = array(objects.keys());
+    format!("SELECT id FROM fullbore.diskless_objects WHERE id = ANY({ids}::bigint[]) ORDER BY id FOR UPDATE")
+}
+
+fn remove_runs(partition: DisklessPartitionId, runs: &[BatchRun]) -> String {
+    let base_offsets = array(runs.iter().map(|run| run.base_offset));
+    format!(
+        "DELETE FROM fullbore.diskless_runs WHERE partition = {partition} AND base_offset = ANY({base_offsets}::bigint[])"
+    )
+}
+
+/// Takes these bytes out of what is live of objects; one without any is unused.
+fn release(objects: &BTreeMap<ObjectId, i64>) -> String {
+    format!(
+        "UPDATE fullbore.diskless_objects AS o SET live_bytes = live_bytes - removed.bytes,
+           state = CASE WHEN live_bytes <= removed.bytes THEN {UNUSED} ELSE state END,
+           changed_at = CASE WHEN live_bytes <= removed.bytes THEN clock_timestamp() ELSE changed_at END
+         FROM unnest({}::bigint[], {}::bigint[]) AS removed (id, bytes) WHERE o.id = removed.id",
+        array(objects.keys()),
+        array(objects.values())
+    )
+}
+
+fn numbers(answers: &mut Answers) -> Result<Vec<i64>, CommitError> {
+    next(answers).and_then(|rows| each(&rows, |row| number(row, 0))).map_err(CommitError::Refused)
+}

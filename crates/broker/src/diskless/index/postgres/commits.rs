@@ -1,0 +1,236 @@
+//! The store of the index, and a commit in two round trips.
+//!
+//! Invariant: no partition is committed to whose next offset is smaller than one that this broker has seen.
+
+use std::collections::HashMap;
+
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId, ObjectState};
+use fullbore_rules::sequence::Stamp;
+use fullbore_wire::Uuid;
+
+use super::super::damaged;
+use super::super::packed::{pack_producer, pack_run};
+use super::super::store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow};
+use super::guarded::Guarded;
+use super::rows::{Answers, PARTITION, PRODUCER, RUN, array, each, hex, partition, producer, run};
+use super::{cleaning, topics};
+use crate::control::database_rows::{Rows, next, number};
+use crate::control::{CommitError, StoreError};
+
+/// `state` of an object.
+pub const REGISTERED: i64 = 0;
+pub const LIVE: i64 = 1;
+pub const UNUSED: i64 = 2;
+pub const DELETED: i64 = 3;
+
+/// The index of all brokers, as one of them changes it.
+pub struct PostgresIndex {
+    pub(super) session: Guarded,
+    /// The largest next offset that was seen of each partition.
+    ends: HashMap<DisklessPartitionId, i64>,
+}
+
+impl PostgresIndex {
+    /// Over this connection.
+    pub fn new(session: Guarded) -> PostgresIndex {
+        PostgresIndex { session, ends: HashMap::new() }
+    }
+
+    fn found(&mut self, question: &CommitQuestion, mut answers: Answers) -> Result<CommitFound, StoreError> {
+        let partitions = each(&next(&mut answers)?, partition)?;
+        let producers = each(&next(&mut answers)?, producer)?;
+        let objects = match question.objects.is_empty() {
+            true => HashMap::new(),
+            false => objects(&next(&mut answers)?, &next(&mut answers)?)?,
+        };
+        self.check_ends(question, &partitions)?;
+        Ok(CommitFound { partitions, producers, objects })
+    }
+
+    fn check_ends(&mut self, question: &CommitQuestion, found: &[PartitionRow]) -> Result<(), StoreError> {
+        let known: HashMap<_, _> = question.partitions.iter().copied().collect();
+        for row in found {
+            let seen = self.ends.get(&row.id).copied().unwrap_or(0).max(known.get(&row.id).copied().unwrap_or(0));
+            if row.next_offset < seen {
+                let lacks = format!("partition {} ends at {}, and was seen to end at {seen}", row.id, row.next_offset);
+                return Err(self.session.has_gone_back(&lacks, seen));
+            }
+        }
+        for (id, _) in &question.partitions {
+            self.ends.remove(id);
+        }
+        self.saw(found);
+        Ok(())
+    }
+
+    fn saw(&mut self, rows: &[PartitionRow]) {
+        self.ends.extend(rows.iter().map(|row| (row.id, row.next_offset)));
+    }
+}
+
+impl IndexStore for PostgresIndex {
+    fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
+        // Who commits nothing waits for nobody who does.
+        let is_look = question.objects.is_empty();
+        let answers = match is_look {
+            true => self.session.look(&ask_partitions(question, ""))?,
+            false => {
+                let partitions = ask_partitions(question, "FOR UPDATE OF p");
+                self.session.begin(&format!("{partitions}; {}", ask_objects(&question.objects)))?
+            }
+        };
+        let found = self.found(question, answers);
+        if found.is_err() {
+            self.session.abandon();
+        }
+        found
+    }
+
+    fn commit(&mut self, write: &CommitWrite) -> Result<(), CommitError> {
+        let statements =
+            [set_partitions(write, &self.session), set_objects(write), add_runs(write), add_producers(write)];
+        self.session.end_counted(&statements.join("; "))?;
+        self.saw(&write.partitions);
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        self.session.abandon();
+    }
+
+    fn register(&mut self, count: usize, _now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+        cleaning::register(&mut self.session, count)
+    }
+
+    fn create(&mut self, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
+        topics::create(&mut self.session, topic_id, count)
+    }
+
+    fn delete(&mut self, topic_id: Uuid) -> Result<(), CommitError> {
+        topics::delete(&mut self.session, topic_id)
+    }
+
+    fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
+        topics::move_log_start(&mut self.session, id, offset)
+    }
+
+    fn clear(&mut self, runs_max: usize, _now_ms: i64) -> Result<bool, CommitError> {
+        cleaning::clear(&mut self.session, runs_max)
+    }
+
+    fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError> {
+        topics::retain_batches(&mut self.session, partitions, window)
+    }
+
+    fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
+        cleaning::trim_producers(&mut self.session, id, rows_left)
+    }
+
+    fn unused(&mut self, count: usize, _now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+        cleaning::unused(&mut self.session, count)
+    }
+}
+
+/// The partitions in the order of their ids, and what is not known of their producers.
+fn ask_partitions(question: &CommitQuestion, lock: &str) -> String {
+    let ids = array(question.partitions.iter().map(|(id, _)| id));
+    let known = array(question.partitions.iter().map(|(_, known_to)| known_to));
+    // For each partition by its index, whatever the planner thinks of all together.
+    format!(
+        "SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.id = ANY({ids}::bigint[]) ORDER BY p.id {lock};
+         SELECT {PRODUCER} FROM unnest({ids}::bigint[], {known}::bigint[]) AS known (id, known_to)
+           CROSS JOIN LATERAL (SELECT * FROM fullbore.diskless_producers AS of
+             WHERE of.partition = known.id AND of.base_offset >= known.known_to ORDER BY of.base_offset) AS r
+           ORDER BY r.partition, r.base_offset"
+    )
+}
+
+/// The objects, and runs of those that are committed. An object is locked, so that it is either committed or cleaned.
+fn ask_objects(ids: &[ObjectId]) -> String {
+    let ids = array(ids.iter());
+    format!(
+        "SELECT id, state FROM fullbore.diskless_objects WHERE id = ANY({ids}::bigint[]) ORDER BY id FOR UPDATE;
+         SELECT {RUN} FROM fullbore.diskless_runs WHERE object = ANY({ids}::bigint[]) ORDER BY object, position"
+    )
+}
+
+fn objects(states: &Rows, runs: &Rows) -> Result<HashMap<ObjectId, ObjectState>, StoreError> {
+    let mut of: HashMap<ObjectId, Vec<BatchRun>> = HashMap::new();
+    for run in each(runs, run)? {
+        of.entry(run.object).or_default().push(run);
+    }
+    let mut found = HashMap::new();
+    for (id, state) in each(states, |row| Ok((number(row, 0)?, number(row, 1)?)))? {
+        let state = match state {
+            REGISTERED => ObjectState::Registered,
+            LIVE | UNUSED => ObjectState::Live(of.remove(&id).unwrap_or_default()),
+            DELETED => ObjectState::Gone,
+            other => return Err(damaged(format!("object {id} has state {other}"))),
+        };
+        found.insert(id, state);
+    }
+    Ok(found)
+}
+
+fn set_partitions(write: &CommitWrite, session: &Guarded) -> String {
+    let rows = &write.partitions;
+    format!(
+        "UPDATE fullbore.diskless_partitions AS p SET next_offset = after.next_offset, bytes = after.bytes,
+           max_timestamp = after.max_timestamp, has_forgotten = after.has_forgotten, {}
+         FROM unnest({}::bigint[], {}::bigint[], {}::bigint[], {}::bigint[], {}::boolean[])
+           AS after (id, next_offset, bytes, max_timestamp, has_forgotten) WHERE p.id = after.id",
+        session.changed_by(),
+        array(rows.iter().map(|row| row.id)),
+        array(rows.iter().map(|row| row.next_offset)),
+        array(rows.iter().map(|row| row.bytes)),
+        array(rows.iter().map(|row| row.max_timestamp)),
+        array(rows.iter().map(|row| row.has_forgotten)),
+    )
+}
+
+fn set_objects(write: &CommitWrite) -> String {
+    let objects = &write.decision.objects;
+    // What has nothing is nobody's, and no run of it will be cleared.
+    let state = |live_bytes: i64| if live_bytes > 0 { LIVE } else { UNUSED };
+    format!(
+        "UPDATE fullbore.diskless_objects AS o
+           SET state = after.state, live_bytes = after.live_bytes, changed_at = clock_timestamp()
+         FROM unnest({}::bigint[], {}::integer[], {}::bigint[]) AS after (id, state, live_bytes) WHERE o.id = after.id",
+        array(objects.iter().map(|object| object.id)),
+        array(objects.iter().map(|object| state(object.live_bytes))),
+        array(objects.iter().map(|object| object.live_bytes)),
+    )
+}
+
+fn add_runs(write: &CommitWrite) -> String {
+    let runs = &write.decision.runs;
+    format!(
+        "INSERT INTO fullbore.diskless_runs (partition, base_offset, object, position, max_timestamp_so_far, batches)
+         SELECT partition, base_offset, object, position, max_timestamp_so_far, decode(batches, 'hex')
+         FROM unnest({}::bigint[], {}::bigint[], {}::bigint[], {}::bigint[], {}::bigint[], {}::text[])
+           AS run (partition, base_offset, object, position, max_timestamp_so_far, batches)",
+        array(runs.iter().map(|run| run.partition)),
+        array(runs.iter().map(|run| run.base_offset)),
+        array(runs.iter().map(|run| run.object)),
+        array(runs.iter().map(|run| run.position)),
+        array(runs.iter().map(|run| run.max_timestamp_so_far)),
+        array(runs.iter().map(|run| hex(&pack_run(&run.batches)))),
+    )
+}
+
+fn add_producers(write: &CommitWrite) -> String {
+    let first_offset = |batches: &[(Stamp, i64, i64)]| batches.first().map(|(_, base_offset, _)| *base_offset);
+    let producers = write.decision.producers.iter();
+    let rows: Vec<_> = producers.filter_map(|of| Some((of, first_offset(&of.batches)?))).collect();
+    format!(
+        "INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)
+         SELECT partition, base_offset, producer_id, {}, decode(batches, 'hex')
+         FROM unnest({}::bigint[], {}::bigint[], {}::bigint[], {}::text[])
+           AS of (partition, base_offset, producer_id, batches)",
+        write.now_ms,
+        array(rows.iter().map(|(of, _)| of.partition)),
+        array(rows.iter().map(|(_, base_offset)| base_offset)),
+        array(rows.iter().map(|(of, _)| of.producer_id)),
+        array(rows.iter().map(|(of, _)| hex(&pack_producer(&of.batches)))),
+    )
+}

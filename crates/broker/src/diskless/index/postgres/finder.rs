@@ -1,0 +1,50 @@
+//! Where records are, over a connection that waits for no commit.
+
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
+
+use super::super::store::{PartitionRow, RunSource};
+use super::rows::{PARTITION, RUN, each, partition, run};
+use crate::control::database_rows::{Rows, next};
+use crate::control::{DatabaseConnection, StoreError};
+
+/// Reads beside the commits.
+pub struct PostgresFinder {
+    connection: DatabaseConnection,
+}
+
+impl PostgresFinder {
+    /// Over this connection.
+    pub fn new(connection: DatabaseConnection) -> PostgresFinder {
+        PostgresFinder { connection }
+    }
+
+    fn ask(&mut self, statement: &str) -> Result<Rows, StoreError> {
+        next(&mut self.connection.begin_with(statement).map_err(|error| error.failed())?.into_iter())
+    }
+}
+
+impl RunSource for PostgresFinder {
+    fn runs_from(
+        &mut self,
+        partition: DisklessPartitionId,
+        offset: i64,
+        count: usize,
+    ) -> Result<Vec<BatchRun>, StoreError> {
+        let limit = i64::try_from(count).unwrap_or(i64::MAX);
+        let before = format!(
+            "SELECT base_offset FROM fullbore.diskless_runs WHERE partition = {partition} AND base_offset <= ({offset})
+             ORDER BY base_offset DESC LIMIT 1"
+        );
+        let rows = self.ask(&format!(
+            "SELECT {RUN} FROM fullbore.diskless_runs
+             WHERE partition = {partition} AND base_offset >= coalesce(({before}), {offset})
+             ORDER BY base_offset LIMIT {limit}"
+        ))?;
+        each(&rows, run)
+    }
+
+    fn partition(&mut self, id: DisklessPartitionId) -> Result<Option<PartitionRow>, StoreError> {
+        let rows = self.ask(&format!("SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.id = {id}"))?;
+        rows.first().map(partition).transpose()
+    }
+}

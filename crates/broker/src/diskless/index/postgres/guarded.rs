@@ -1,0 +1,157 @@
+//! A transaction of this broker on the index, in two texts: what it locks and reads, and what it writes.
+//!
+//! Invariant: none begins on a database that lacks what this broker knows to be committed, or whose tables are of another version. While it is
+//! so, nothing is written, rather than that offsets are given twice.
+
+use crate::control::{CommitError, DatabaseConnection, StoreError, check_database_schema, database_rows as rows};
+use crate::seldom::Seldom;
+
+use super::counter::CommitCounter;
+use super::rows::Answers;
+
+/// A connection for transactions.
+pub struct Guarded {
+    connection: DatabaseConnection,
+    broker_id: i32,
+    counter: CommitCounter,
+    is_open: bool,
+    went_back: Seldom,
+}
+
+impl Guarded {
+    /// For this broker, which knows of so many transactions of its own.
+    pub fn new(connection: DatabaseConnection, broker_id: i32, counter: CommitCounter) -> Guarded {
+        Guarded { connection, broker_id, counter, is_open: false, went_back: Seldom::default() }
+    }
+
+    /// This broker.
+    pub fn broker_id(&self) -> i32 {
+        self.broker_id
+    }
+
+    /// Begins a transaction with these statements, which write nothing.
+    ///
+    /// # Errors
+    /// There is none then.
+    pub fn begin(&mut self, statements: &str) -> Result<Answers, StoreError> {
+        self.begin_as("BEGIN", statements)
+    }
+
+    /// Reads as of one moment, and without locks. There is no transaction afterwards.
+    ///
+    /// # Errors
+    /// It is not known.
+    pub fn look(&mut self, statements: &str) -> Result<Answers, StoreError> {
+        let answers =
+            self.begin_as("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &format!("{statements}; COMMIT"))?;
+        self.is_open = false;
+        Ok(answers)
+    }
+
+    fn begin_as(&mut self, begin: &str, statements: &str) -> Result<Answers, StoreError> {
+        self.abandon();
+        let guard = format!(
+            "SELECT coalesce((SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = {}), 0), version
+             FROM fullbore.schema_version",
+            self.broker_id
+        );
+        let answers = self.connection.begin_with(&format!("{begin}; {guard}; {statements}"));
+        let mut answers = answers.map_err(|error| error.failed())?.into_iter();
+        self.is_open = true;
+        let checked = rows::next(&mut answers).and_then(|guard| {
+            check_database_schema(&guard)?;
+            self.check_counter(rows::number(&guard[0], 0)?)
+        });
+        self.or_abandon(checked.map(|()| answers))
+    }
+
+    fn check_counter(&mut self, found: i64) -> Result<(), StoreError> {
+        let known = self.counter.known();
+        if found < known {
+            return Err(
+                self.has_gone_back(&format!("it has {found} transactions of this broker, which made {known}"), known)
+            );
+        }
+        self.counter.raise(found);
+        Ok(())
+    }
+
+    /// The database lacks something that was committed, in these words: told once a minute.
+    pub fn has_gone_back(&self, lacks: &str, known: i64) -> StoreError {
+        if let Some(left_out) = self.went_back.due() {
+            tracing::error!(
+                lacks,
+                left_out,
+                "the database with the index of diskless topics went back to an older state, or is another one; nothing is committed, or offsets would be given twice"
+            );
+        }
+        StoreError::WentBack(known.cast_unsigned())
+    }
+
+    /// Asks within the transaction.
+    ///
+    /// # Errors
+    /// The transaction is gone then.
+    pub fn ask(&mut self, statements: &str) -> Result<Answers, StoreError> {
+        let asked = self.connection.ask(statements).map(Vec::into_iter).map_err(|error| error.failed());
+        self.or_abandon(asked)
+    }
+
+    /// Writes with these statements, and ends the transaction.
+    ///
+    /// # Errors
+    /// Nothing is written, or that is not known.
+    pub fn end(&mut self, statements: &str) -> Result<Answers, CommitError> {
+        if !std::mem::take(&mut self.is_open) {
+            return Err(CommitError::Refused(StoreError::Away("there is no transaction".into())));
+        }
+        let ended = self.connection.ask(&format!("{statements}; COMMIT"));
+        ended.map(Vec::into_iter).map_err(|error| error.not_committed())
+    }
+
+    /// As [`Guarded::end`], with statements that change rows of partitions, which come after this broker's number has grown by one: `({COUNTER})` in them
+    /// is the number.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn end_counted(&mut self, statements: &str) -> Result<Answers, CommitError> {
+        let mut answers = self.end(&format!("{}; {statements}", self.count()))?;
+        // The commit is made, whatever its answer looks like.
+        if let Ok(counted) = rows::next(&mut answers)
+            && let Some(Ok(number)) = counted.first().map(|row| rows::number(row, 0))
+        {
+            self.counter.raise(number);
+        }
+        Ok(answers)
+    }
+
+    fn count(&self) -> String {
+        format!(
+            "INSERT INTO fullbore.diskless_brokers AS broker (broker_id, counter) VALUES ({}, 1)
+             ON CONFLICT (broker_id) DO UPDATE SET counter = broker.counter + 1 RETURNING counter",
+            self.broker_id
+        )
+    }
+
+    /// What a partition's row says of the transaction that changes it, for `SET`.
+    pub fn changed_by(&self) -> String {
+        format!(
+            "changed_by = {0}, changed_at = (SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = {0})",
+            self.broker_id
+        )
+    }
+
+    /// Ends the transaction, if there is one; nothing was written.
+    pub fn abandon(&mut self) {
+        if std::mem::take(&mut self.is_open) {
+            self.connection.roll_back();
+        }
+    }
+
+    fn or_abandon<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {
+        if done.is_err() {
+            self.abandon();
+        }
+        done
+    }
+}

@@ -1,0 +1,64 @@
+//! The index of a cluster: tables of PostgreSQL beside those of the control plane, which all brokers change.
+//!
+//! No decisions. Locks are taken in one order, so that nobody waits in a circle: partitions by id, then objects by id, then the row of this
+//! broker; never that of the cluster's version. Transactions are READ COMMITTED, so that what follows a lock sees what was committed before it.
+//!
+//! - `guarded`: a transaction, begun only on a database that has all that this broker knows to be committed; `counter` is what it knows.
+//! - `commits`: the store of the index, and a commit; `topics`: partitions made, deleted, cut off; `cleaning`: what is of no use any more.
+//! - `finder`, `changes`: reads beside the commits, over connections of their own.
+//! - `rows`: values as literals, rows as values.
+
+mod changes;
+mod cleaning;
+mod commits;
+mod counter;
+mod finder;
+mod guarded;
+mod rows;
+#[cfg(test)]
+pub mod tests;
+mod topics;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fullbore_wire::Uuid;
+
+use super::finder::RunFinder;
+use super::store::RunSource;
+use crate::config::PlaneSettings;
+use crate::control::{DatabaseConnection, DatabaseServer, StoreError};
+use counter::CommitCounter;
+use finder::PostgresFinder;
+use guarded::Guarded;
+
+pub use changes::PostgresChanges;
+pub use commits::PostgresIndex;
+
+/// Connections that find runs, and so finds at a time.
+const FINDERS: usize = 2;
+
+/// The index in the database that these settings name, for this broker with this data folder. The database need not be there yet: each call
+/// says so then.
+///
+/// # Errors
+/// What is wrong with the settings, or what the system says.
+pub fn open(
+    settings: &PlaneSettings,
+    broker_id: i32,
+    data_dir: &Path,
+    cluster_id: Uuid,
+) -> Result<(PostgresIndex, RunFinder, PostgresChanges), StoreError> {
+    let server = DatabaseServer::new(settings, &format!("fullbore {broker_id} diskless"));
+    let server = Arc::new(server.map_err(|bad| StoreError::Failed(bad.0))?);
+    let connection = || DatabaseConnection::new(Arc::clone(&server)).map_err(|error| failed(&error));
+    let counter = CommitCounter::open(data_dir, cluster_id).map_err(|error| failed(&error))?;
+    let index = PostgresIndex::new(Guarded::new(connection()?, broker_id, counter));
+    let finders = (0..FINDERS).map(|_| Ok(Box::new(PostgresFinder::new(connection()?)) as Box<dyn RunSource>));
+    let finder = RunFinder::over(finders.collect::<Result<_, StoreError>>()?);
+    Ok((index, finder, PostgresChanges::new(connection()?, broker_id)))
+}
+
+fn failed(error: &std::io::Error) -> StoreError {
+    StoreError::Failed(error.to_string())
+}

@@ -1,0 +1,106 @@
+//! Values of the index as literals of a text of statements, and rows as values.
+//!
+//! Numbers and bytes only. Invariant: a literal is what it stands for whatever it holds; a row that cannot be is an error.
+
+use std::fmt::{Display, Write};
+
+use fullbore_rules::commit::{AppendedBatches, BatchRun};
+
+use super::super::damaged;
+use super::super::packed::{unpack_producer, unpack_run};
+use super::super::store::{PartitionRow, ProducerRow};
+use crate::control::StoreError;
+use crate::control::database_rows::{DatabaseRow, Rows, flag, number, text};
+
+/// The rows of each statement.
+pub type Answers = std::vec::IntoIter<Rows>;
+
+/// The columns of a partition, of `fullbore.diskless_partitions AS p`.
+pub const PARTITION: &str =
+    "p.id, p.log_start, p.next_offset, p.bytes, p.max_timestamp, p.has_forgotten, p.batches_retained";
+/// The columns of a run.
+pub const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, encode(batches, 'hex')";
+/// The columns of a producer's row, of `fullbore.diskless_producers AS r`.
+pub const PRODUCER: &str = "r.partition, r.producer_id, r.written_ms, encode(r.batches, 'hex')";
+
+/// An array of numbers, or of bytes that were written by [`hex`].
+pub fn array(values: impl Iterator<Item = impl Display>) -> String {
+    let mut literal = String::from("'{");
+    for (at, value) in values.enumerate() {
+        let comma = if at > 0 { "," } else { "" };
+        write!(literal, "{comma}{value}").expect("a text takes everything");
+    }
+    literal.push_str("}'");
+    literal
+}
+
+/// Bytes as digits.
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+fn unhex(digits: &str) -> Result<Vec<u8>, StoreError> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let byte = |pair: &[u8]| match *pair {
+        [high, low] => Some((digit(high)? * 16 + digit(low)?) as u8),
+        _ => None,
+    };
+    let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
+    bytes.ok_or_else(|| damaged("digits that are no bytes"))
+}
+
+/// A row whose columns are [`PARTITION`].
+pub fn partition(row: &DatabaseRow) -> Result<PartitionRow, StoreError> {
+    Ok(PartitionRow {
+        id: number(row, 0)?,
+        log_start: number(row, 1)?,
+        next_offset: number(row, 2)?,
+        bytes: number(row, 3)?,
+        max_timestamp: number(row, 4)?,
+        has_forgotten: flag(row, 5)?,
+        window: number(row, 6)?,
+    })
+}
+
+/// A row whose columns are [`RUN`].
+pub fn run(row: &DatabaseRow) -> Result<BatchRun, StoreError> {
+    Ok(BatchRun {
+        partition: number(row, 0)?,
+        object: number(row, 1)?,
+        base_offset: number(row, 2)?,
+        position: number(row, 3)?,
+        max_timestamp_so_far: number(row, 4)?,
+        batches: unpack_run(&unhex(text(row, 5)?)?)?,
+    })
+}
+
+/// A row whose columns are [`PRODUCER`].
+pub fn producer(row: &DatabaseRow) -> Result<ProducerRow, StoreError> {
+    let (partition, producer_id) = (number(row, 0)?, number(row, 1)?);
+    let batches = unpack_producer(producer_id, &unhex(text(row, 3)?)?)?;
+    Ok(ProducerRow { batches: AppendedBatches { partition, producer_id, batches }, written_ms: number(row, 2)? })
+}
+
+/// Each row of an answer.
+pub fn each<T>(rows: &Rows, read: impl Fn(&DatabaseRow) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
+    rows.iter().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_the_same_as_digits_and_back() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        assert_eq!(unhex(&hex(&bytes)).expect("digits"), bytes);
+        assert_eq!(hex(&[0, 10, 255]), "000aff");
+        for wrong in ["0", "0g", "é"] {
+            unhex(wrong).expect_err(wrong);
+        }
+        assert_eq!(array([1, -2].into_iter()), "'{1,-2}'");
+        assert_eq!(array(std::iter::empty::<i64>()), "'{}'");
+    }
+}

@@ -1,0 +1,559 @@
+//! What only a database over a network does, which several brokers share.
+
+use std::collections::BTreeMap;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, Refusal};
+use fullbore_rules::sequence::Stamp;
+use fullbore_tests::postgres::PostgresServer;
+use fullbore_tests::{Proxy, wait_until};
+use tempfile::TempDir;
+
+use super::super::store::{ChangeSource, IndexStore, PartitionRow};
+use super::super::tests::{BackEnd, NOW, Opened, TIME, TOPIC, appended, batch};
+use super::super::{CommitTime, Index, UploadedObject};
+use super::*;
+use crate::control::CommitError;
+use crate::control::tests::postgres::{Database, make_tables};
+
+const HANGS: Duration = Duration::from_secs(30);
+const CLUSTER: Uuid = Uuid([9; 16]);
+
+/// A database with the schema, and a data folder of each broker.
+pub struct PostgresBackEnd {
+    database: Database,
+    folder: TempDir,
+}
+
+type PostgresIndexOf = Index<PostgresIndex>;
+
+impl PostgresBackEnd {
+    fn broker(&self, broker_id: i32) -> (PostgresIndex, RunFinder, PostgresChanges) {
+        self.broker_over(&self.database.url(), broker_id, 10_000)
+    }
+
+    fn broker_over(&self, url: &str, broker_id: i32, timeout_ms: u64) -> (PostgresIndex, RunFinder, PostgresChanges) {
+        let folder = self.folder.path().join(broker_id.to_string());
+        std::fs::create_dir_all(&folder).expect("made");
+        open(&PlaneSettings::new(url, None, timeout_ms), broker_id, &folder, CLUSTER).expect("opened")
+    }
+
+    fn index(&self, broker_id: i32) -> PostgresIndexOf {
+        Index::new(self.broker(broker_id).0, 128)
+    }
+}
+
+impl BackEnd for PostgresBackEnd {
+    type Store = PostgresIndex;
+
+    fn new() -> Self {
+        let database = Database::new();
+        drop(database.store());
+        PostgresBackEnd { database, folder: tempfile::tempdir().expect("temporary folder") }
+    }
+
+    fn store(&self) -> PostgresIndex {
+        self.broker(1).0
+    }
+
+    fn finder(&self) -> Box<dyn RunSource> {
+        let server = DatabaseServer::new(&PlaneSettings::new(&self.database.url(), None, 10_000), "test");
+        let connection = DatabaseConnection::new(Arc::new(server.expect("a URL"))).expect("made");
+        Box::new(PostgresFinder::new(connection))
+    }
+
+    fn add_topic(&self, topic: Uuid) {
+        self.database.run(&format!("INSERT INTO fullbore.topics VALUES ('{topic}', '{topic}')"));
+    }
+
+    fn age(&self, ms: i64) {
+        self.database.run(&format!(
+            "UPDATE fullbore.diskless_objects SET changed_at = changed_at - {ms} * interval '1 millisecond'"
+        ));
+    }
+
+    fn now_ms(&self) -> i64 {
+        NOW
+    }
+
+    fn refuse_writes(&self, _: &PostgresIndex, refuse: bool) {
+        self.database.run(match refuse {
+            true => "ALTER TABLE fullbore.diskless_runs ADD CONSTRAINT refused CHECK (false) NOT VALID",
+            false => "ALTER TABLE fullbore.diskless_runs DROP CONSTRAINT refused",
+        });
+    }
+}
+
+type OpenedOnPostgres = Opened<PostgresBackEnd>;
+
+fn of_producer(producer_id: i64, batch: ObjectBatch) -> ObjectBatch {
+    ObjectBatch { stamp: Stamp { producer_id, ..batch.stamp }, ..batch }
+}
+
+fn registered(index: &mut PostgresIndexOf, count: usize) -> Vec<ObjectId> {
+    index.store.register(count, NOW).expect("registered")
+}
+
+/// Commits one object until its outcome is known.
+fn until_known(index: &mut PostgresIndexOf, object: &UploadedObject) -> Vec<CommitVerdict> {
+    let started = Instant::now();
+    loop {
+        match index.commit(std::slice::from_ref(object), TIME) {
+            Ok(mut answer) => return answer.verdicts.remove(0),
+            Err(error) => assert!(started.elapsed() < HANGS, "{error:?}"),
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn is_away<T>(done: &Result<T, CommitError>) -> bool {
+    matches!(done, Err(CommitError::Refused(StoreError::Away(_)) | CommitError::Unknown(_)))
+}
+
+/// All rows of the partition follow one another without a gap.
+fn assert_dense(opened: &OpenedOnPostgres, partition: DisklessPartitionId, end: i64) {
+    let runs = opened.back_end.finder().runs_from(partition, 0, 10_000).expect("read");
+    let mut at = 0;
+    for run in &runs {
+        assert_eq!(run.base_offset, at);
+        at = run.end_offset();
+    }
+    assert_eq!(at, end);
+}
+
+#[test]
+fn two_brokers_commit_to_one_partition_at_once_and_each_batch_is_there_once() {
+    let opened = OpenedOnPostgres::new(2);
+    let partitions = &opened.partitions;
+    let committed = |broker: i32| {
+        let mut index = opened.back_end.index(broker);
+        let objects = registered(&mut index, 250);
+        let mut offsets = Vec::new();
+        for (number, id) in (0..).zip(objects) {
+            // The partitions in another order than the other broker's.
+            let mut batches: Vec<_> = [0, 1].map(|at| batch(partitions[at], at as u32 * 100, number * 10)).into();
+            batches = batches.into_iter().map(|batch| of_producer(i64::from(broker), batch)).collect();
+            let verdicts = until_known(&mut index, &UploadedObject { id, batches });
+            offsets.extend(verdicts.iter().zip(partitions).map(|(verdict, partition)| (*partition, *verdict)));
+        }
+        offsets
+    };
+    let offsets = std::thread::scope(|scope| {
+        let others = scope.spawn(|| committed(2));
+        [committed(1), others.join().expect("no panic")].concat()
+    });
+    let mut seen: BTreeMap<DisklessPartitionId, Vec<i64>> = BTreeMap::new();
+    for (partition, verdict) in offsets {
+        let CommitVerdict::Appended { base_offset } = verdict else { panic!("{verdict:?}") };
+        seen.entry(partition).or_default().push(base_offset);
+    }
+    for (partition, mut offsets) in seen {
+        offsets.sort_unstable();
+        assert!(offsets.into_iter().eq((0..500).map(|at| at * 10)));
+        assert_dense(&opened, partition, 5_000);
+    }
+    let counters = "SELECT string_agg(counter::text, ',') FROM fullbore.diskless_brokers";
+    assert_eq!(opened.back_end.database.run(counters), "250,250");
+}
+
+#[test]
+fn one_batch_by_two_brokers_at_once_is_appended_once_and_both_are_told_where() {
+    const ROUNDS: i32 = 1_000;
+    let opened = OpenedOnPostgres::new(1);
+    let partition = opened.partitions[0];
+    let barrier = Barrier::new(2);
+    let commits = |broker: i32| {
+        let mut index = opened.back_end.index(broker);
+        let objects = registered(&mut index, ROUNDS as usize);
+        let commit = |(number, id): (i32, ObjectId)| {
+            let object = UploadedObject { id, batches: vec![batch(partition, 0, number * 10)] };
+            barrier.wait();
+            until_known(&mut index, &object)[0]
+        };
+        (0..ROUNDS).zip(objects).map(commit).collect::<Vec<_>>()
+    };
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| commits(2));
+        (commits(1), second.join().expect("no panic"))
+    });
+    for (number, told) in (0..).zip(first.into_iter().zip(second)) {
+        let base_offset = number * 10;
+        let duplicate = CommitVerdict::Duplicate { base_offset, timestamp: NOW };
+        let one = appended(base_offset);
+        assert!(told == (one, duplicate) || told == (duplicate, one), "{number}: {told:?}");
+    }
+    assert_dense(&opened, partition, i64::from(ROUNDS) * 10);
+}
+
+/// The connection is cut, or the server ends the session, while the commit is under way.
+#[test]
+fn a_commit_whose_answer_is_lost_is_found_by_its_object() {
+    let opened = OpenedOnPostgres::new(1);
+    let (partition, database) = (opened.partitions[0], &opened.back_end.database);
+    database.run(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+           'BEGIN PERFORM pg_advisory_lock(7); PERFORM pg_advisory_unlock(7); RETURN NULL; END';
+         CREATE TRIGGER slow AFTER INSERT ON fullbore.diskless_producers FOR EACH ROW EXECUTE FUNCTION slow()",
+    );
+    for (number, is_made) in [(0, true), (1, false)] {
+        let relay = Proxy::start();
+        relay.lead_to(database.server().address());
+        let through = format!("postgres://postgres@{}/{}", relay.address, database.name());
+        let mut index = Index::new(opened.back_end.broker_over(&through, 1, 4_000).0, 128);
+        let object =
+            UploadedObject { id: registered(&mut index, 1)[0], batches: vec![batch(partition, 0, number * 10)] };
+        let mut holder = database.server().session(database.name());
+        holder.ask("SELECT pg_advisory_lock(7)");
+        std::thread::scope(|scope| {
+            let committing = scope.spawn(|| {
+                let done = index.commit(std::slice::from_ref(&object), TIME);
+                (done.map(|answer| answer.verdicts), until_known(&mut index, &object))
+            });
+            let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+            wait_until("the commit is under way", HANGS, || database.run(waits) == "1");
+            match is_made {
+                true => relay.cut(),
+                false => {
+                    let waiting = "FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+                    drop(database.run(&format!("SELECT pg_terminate_backend(pid) {waiting}")));
+                }
+            }
+            drop(holder);
+            let (done, then) = committing.join().expect("no panic");
+            assert!(matches!(done, Err(CommitError::Unknown(_))), "{done:?}");
+            assert_eq!(then, [appended(i64::from(number) * 10)]);
+        });
+        let counter = "SELECT counter FROM fullbore.diskless_brokers";
+        assert_eq!(database.run(counter), (number + 1).to_string(), "it was made once");
+    }
+    assert_dense(&opened, partition, 20);
+}
+
+#[test]
+fn a_session_that_the_server_ends_leaves_nothing_half_done() {
+    let mut opened = OpenedOnPostgres::new(1);
+    let partition = opened.partitions[0];
+    let end = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    let object = opened.object();
+    opened.back_end.database.run(end);
+    assert_eq!(opened.commit(object, &[batch(partition, 0, 0)]), [appended(0)], "over another connection");
+    let question = super::super::CommitQuestion { partitions: vec![(partition, 0)], objects: vec![object] };
+    opened.index.store.begin(&question).expect("begun");
+    opened.back_end.database.run(end);
+    let write = super::super::CommitWrite { partitions: Vec::new(), decision: Default::default(), now_ms: NOW };
+    opened.index.store.commit(&write).expect_err("its transaction is gone");
+    let object = opened.object();
+    assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(10)]);
+}
+
+#[test]
+fn while_the_database_is_away_each_call_ends_and_then_all_goes_on() {
+    let server = PostgresServer::start();
+    let database = server.database();
+    let settings = PlaneSettings::new(&server.url(&database), None, 1_000);
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (store, finder, mut changes) = open(&settings, 1, folder.path(), CLUSTER).expect("opened without it");
+    let mut index = Index::new(store, 128);
+    assert!(is_away(&index.store.register(1, NOW)), "there are no tables yet");
+    make_tables(&server.url(&database));
+    server.run(&database, &format!("INSERT INTO fullbore.topics VALUES ('{TOPIC}', 't')"));
+    let partition = index.store.create(TOPIC, 1).expect("made")[0].id;
+    let objects = registered(&mut index, 3);
+    let object = |at: usize| UploadedObject { id: objects[at], batches: vec![batch(partition, 0, at as i32 * 10)] };
+    until_known(&mut index, &object(0));
+    changes.changed().expect("told");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let mut all_fail = |index: &mut PostgresIndexOf| {
+        let started = Instant::now();
+        assert!(is_away(&index.commit(&[object(1)], TIME)));
+        assert!(is_away(&index.store.move_log_start(partition, 5)));
+        changes.changed().expect_err("away");
+        runtime.block_on(finder.runs_from(partition, 0, 1)).expect_err("away");
+        started.elapsed()
+    };
+    server.freeze();
+    let frozen = all_fail(&mut index);
+    server.thaw();
+    assert!(frozen < HANGS, "{frozen:?}");
+    assert_eq!(until_known(&mut index, &object(1)), [appended(10)]);
+    server.stop();
+    let stopped = all_fail(&mut index);
+    server.start_again();
+    assert!(stopped < HANGS, "{stopped:?}");
+    assert_eq!(until_known(&mut index, &object(2)), [appended(20)]);
+    wait_until("found again", HANGS, || {
+        runtime.block_on(finder.runs_from(partition, 0, 9)).is_ok_and(|runs| runs.len() == 3)
+    });
+}
+
+/// The database is replaced by an older copy, and later by the right one again.
+#[test]
+fn a_database_that_went_back_is_not_committed_to() {
+    let server = PostgresServer::start();
+    let database = server.database();
+    let settings = PlaneSettings::new(&server.url(&database), None, 2_000);
+    make_tables(&server.url(&database));
+    server.run(&database, &format!("INSERT INTO fullbore.topics VALUES ('{TOPIC}', 't')"));
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("temporary folder"));
+    let broker = |at: usize| {
+        let (store, _, changes) = open(&settings, at as i32, folders[at].path(), CLUSTER).expect("opened");
+        (Index::new(store, 128), changes)
+    };
+    let ((mut one, mut changes), (mut other, _)) = (broker(0), broker(1));
+    let partition = one.store.create(TOPIC, 1).expect("made")[0].id;
+    let objects = registered(&mut one, 6);
+    let object = |at: usize| UploadedObject { id: objects[at], batches: vec![batch(partition, 0, at as i32 * 10)] };
+    until_known(&mut one, &object(0));
+    changes.changed().expect("told");
+    until_known(&mut other, &object(1));
+    assert_eq!(changes.changed().expect("told").len(), 1);
+    server.copy();
+    // What only the other has committed since, this one has read.
+    until_known(&mut other, &object(2));
+    changes.changed().expect("told");
+    assert_eq!(one.look(partition).expect("known").expect("there").next_offset, 30);
+    server.swap();
+    let went_back = |index: &mut PostgresIndexOf, at: usize| {
+        let done = index.commit(&[object(at)], TIME).map(|answer| answer.verdicts);
+        matches!(done, Err(CommitError::Refused(StoreError::WentBack(_))))
+    };
+    assert!(went_back(&mut one, 3), "a partition ends before what was read of it");
+    assert!(went_back(&mut one, 3), "and so it is seen again");
+    assert!(went_back(&mut other, 3), "a transaction of its own is missing");
+    assert!(matches!(other.store.register(1, NOW), Err(CommitError::Refused(StoreError::WentBack(_)))));
+    assert!(matches!(changes.changed(), Err(StoreError::WentBack(_))));
+    drop(other);
+    let mut other = broker(1).0;
+    assert!(went_back(&mut other, 3), "so it is after a start");
+    std::fs::remove_file(folders[1].path().join(counter::FILE)).expect("removed");
+    assert_eq!(server.run(&database, "SELECT next_offset FROM fullbore.diskless_partitions"), "20");
+    server.swap();
+    assert_eq!(until_known(&mut one, &object(3)), [appended(30)]);
+    assert_eq!(until_known(&mut other, &object(4)), [appended(40)]);
+    assert_eq!(until_known(&mut broker(1).0, &object(5)), [appended(50)]);
+}
+
+#[test]
+fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
+    let mut opened = OpenedOnPostgres::new(2);
+    let database = &opened.back_end.database;
+    let mut holder = database.server().session(database.name());
+    holder.ask(&format!("BEGIN; DELETE FROM fullbore.topics WHERE id = '{TOPIC}'"));
+    let mut store = opened.back_end.broker(2).0;
+    let rows = std::thread::scope(|scope| {
+        let creating = scope.spawn(|| store.create(TOPIC, 4).expect("asked"));
+        let waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted";
+        wait_until("it waits for who deletes", HANGS, || database.run(waits) == "t");
+        holder.ask("COMMIT");
+        creating.join().expect("no panic")
+    });
+    assert_eq!(rows, [], "although others have not deleted them yet");
+    opened.index.store.delete(TOPIC).expect("deleted");
+    assert_eq!(store.create(TOPIC, 2).expect("asked"), []);
+    assert_eq!(opened.back_end.database.run("SELECT count(*) FROM fullbore.diskless_partitions"), "0");
+}
+
+#[test]
+fn many_brokers_make_and_delete_the_same_topics_at_once() {
+    let opened = OpenedOnPostgres::new(1);
+    for round in 0..10 {
+        let topic = Uuid([round + 10; 16]);
+        opened.back_end.add_topic(topic);
+        let made: Vec<Vec<PartitionRow>> = std::thread::scope(|scope| {
+            let work = |broker| {
+                let back_end = &opened.back_end;
+                scope.spawn(move || {
+                    let mut store = back_end.broker(broker).0;
+                    store.create(topic, 50).expect("made")
+                })
+            };
+            let threads = [work(1), work(2), work(3)];
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        assert!(made[0].len() == 50 && made.iter().all(|rows| *rows == made[0]), "round {round}");
+        std::thread::scope(|scope| {
+            for broker in 1..4 {
+                let (back_end, ids) = (&opened.back_end, made[0].iter().map(|row| row.id).rev().collect::<Vec<_>>());
+                scope.spawn(move || {
+                    let mut store = back_end.broker(broker).0;
+                    store.retain_batches(&ids, broker as usize * 100).expect("done");
+                    store.delete(topic).expect("deleted");
+                    while store.clear(10, NOW).expect("cleared") {}
+                    store.unused(10, NOW).expect("taken");
+                });
+            }
+        });
+    }
+    let mut store = opened.back_end.broker(1).0;
+    while store.clear(10, NOW).expect("cleared") {}
+    let left =
+        "SELECT (SELECT count(*) FROM fullbore.diskless_partitions), (SELECT count(*) FROM fullbore.diskless_cleared)";
+    assert_eq!(opened.back_end.database.run(left), "1|0");
+}
+
+#[test]
+fn the_largest_window_of_any_broker_is_what_is_retained() {
+    let mut opened = OpenedOnPostgres::new(1);
+    let partition = opened.partitions[0];
+    let mut other = opened.back_end.index(2);
+    opened.index.retain_batches(&[partition], 8).expect("done");
+    other.retain_batches(&[partition], 5).expect("done");
+    for number in 0..9 {
+        let object = opened.object();
+        opened.commit(object, &[batch(partition, 0, number * 10)]);
+    }
+    other.store.trim_producers(partition, 5).expect("trimmed");
+    assert_eq!(opened.back_end.database.run("SELECT count(*) FROM fullbore.diskless_producers"), "8");
+    assert_eq!(other.look(partition).expect("known").expect("there").window, 8);
+    assert_eq!(opened.back_end.finder().partition(partition).expect("read").expect("there").window, 8);
+}
+
+/// Either the cleaner takes the key, or the commit has it.
+#[test]
+fn a_key_that_is_cleaned_is_not_committed_and_the_other_way_round() {
+    let mut opened = OpenedOnPostgres::new(1);
+    let partition = opened.partitions[0];
+    let objects: Vec<ObjectId> = registered(&mut opened.index, 200);
+    opened.back_end.age(3_600_000);
+    let barrier = Barrier::new(2);
+    let mut cleaner = opened.back_end.broker(2).0;
+    let (taken, told) = std::thread::scope(|scope| {
+        let cleaning = scope.spawn(|| {
+            let mut taken = Vec::new();
+            barrier.wait();
+            for _ in 0..100 {
+                taken.extend(cleaner.unused(2, NOW).expect("taken"));
+            }
+            taken
+        });
+        barrier.wait();
+        let mut told = Vec::new();
+        for (number, id) in objects.iter().rev().enumerate() {
+            let of = of_producer(number as i64, batch(partition, 0, 0));
+            told.push((*id, opened.commit(*id, &[of])[0]));
+        }
+        (cleaning.join().expect("no panic"), told)
+    });
+    let gone = CommitVerdict::Refused(Refusal::ObjectGone);
+    for (id, verdict) in &told {
+        assert_eq!(taken.contains(id), *verdict == gone, "{id}");
+    }
+    let is_gone = |(_, verdict): &&(ObjectId, CommitVerdict)| *verdict == gone;
+    assert_eq!(taken.len(), told.iter().filter(is_gone).count(), "each once");
+    assert!(!taken.is_empty() && taken.len() < objects.len(), "{}", taken.len());
+    // While a commit has the key, the cleaner takes no notice of it.
+    let object = registered(&mut opened.index, 1)[0];
+    opened.back_end.age(3_600_000);
+    let question = super::super::CommitQuestion { partitions: vec![(partition, 0)], objects: vec![object] };
+    opened.index.store.begin(&question).expect("begun");
+    assert!(cleaner.unused(10, NOW).expect("taken").is_empty());
+    opened.index.store.abandon();
+    assert_eq!(cleaner.unused(10, NOW).expect("taken"), [object]);
+}
+
+#[test]
+fn what_others_change_is_heard_and_nothing_is_missed() {
+    let opened = OpenedOnPostgres::new(20);
+    let partitions = &opened.partitions;
+    let mut changes = opened.back_end.broker(3).2;
+    assert_eq!(changes.changed().expect("told"), []);
+    let (done, mut heard) = (AtomicBool::new(false), BTreeMap::new());
+    let write = |broker: i32| {
+        let mut index = opened.back_end.index(broker);
+        let mut sequences = [0; 20];
+        for (number, id) in registered(&mut index, 150).into_iter().enumerate() {
+            let at = (number * (broker as usize * 2 + 1)) % 20;
+            let of = of_producer(i64::from(broker), batch(partitions[at], 0, sequences[at]));
+            sequences[at] += 10;
+            until_known(&mut index, &UploadedObject { id, batches: vec![of] });
+            if number % 10 == 9 {
+                index.store.move_log_start(partitions[at], 10).expect("moved").expect("there");
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let writers = [scope.spawn(|| write(1)), scope.spawn(|| write(2))];
+        scope.spawn(|| {
+            writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
+            done.store(true, Ordering::SeqCst);
+        });
+        let mut is_last = false;
+        while !is_last {
+            is_last = done.load(Ordering::SeqCst);
+            for row in changes.changed().expect("told") {
+                let before: Option<PartitionRow> = heard.insert(row.id, row);
+                assert!(before.is_none_or(|before| before.next_offset <= row.next_offset));
+            }
+        }
+    });
+    let mut finder = opened.back_end.finder();
+    for id in partitions {
+        let row = finder.partition(*id).expect("read");
+        assert_eq!(heard.get(id).copied(), row.filter(|row| row.next_offset > 0), "{id}");
+    }
+    assert_eq!(changes.changed().expect("told"), [], "nothing has changed since");
+    // Nor does it hear of what its own broker does.
+    let mut own = opened.back_end.broker(3).0;
+    own.move_log_start(partitions[0], 20).expect("moved");
+    assert_eq!(changes.changed().expect("told"), []);
+}
+
+/// Not asserted: run it with `--ignored --nocapture`.
+#[test]
+#[ignore = "measures"]
+fn measure_commits_and_finds() {
+    let mut opened = OpenedOnPostgres::new(1_600);
+    let partitions = opened.partitions.clone();
+    let time = CommitTime { now_ms: NOW, fresh_from: 0 };
+    let mut took = Vec::new();
+    for round in 0..20 {
+        let id = opened.object();
+        let at = |(at, partition): (usize, &DisklessPartitionId)| batch(*partition, at as u32 * 100, round * 10);
+        let batches = partitions.iter().enumerate().map(at).collect();
+        let started = Instant::now();
+        opened.index.commit(&[UploadedObject { id, batches }], time).expect("committed");
+        took.push(started.elapsed());
+    }
+    println!("1,600 partitions: {}", quantiles(&mut took));
+    let mut took = Vec::new();
+    for round in 0..500 {
+        let id = opened.object();
+        let at = |at: i32| of_producer(8, batch(partitions[0], at as u32 * 100, (round * 8 + at) * 10));
+        let started = Instant::now();
+        opened.index.commit(&[UploadedObject { id, batches: (0..8).map(at).collect() }], time).expect("committed");
+        took.push(started.elapsed());
+    }
+    println!("8 batches of one partition: {}", quantiles(&mut took));
+    opened.back_end.database.run(&format!(
+        "INSERT INTO fullbore.diskless_runs SELECT {}, n * 10, n, 0, {NOW}, batches
+           FROM generate_series(1, 100000) AS n, (SELECT batches FROM fullbore.diskless_runs LIMIT 1) AS of",
+        partitions[1] + 1_000_000
+    ));
+    let mut finder = opened.back_end.finder();
+    let mut took = Vec::new();
+    for round in 0..2_000 {
+        let offset = (round * 7_919 % 100_000) * 10 + 13;
+        let started = Instant::now();
+        assert_eq!(finder.runs_from(partitions[1] + 1_000_000, offset, 16).expect("read")[0].base_offset, offset - 3);
+        took.push(started.elapsed());
+    }
+    println!("runs_from of 100,000: {}", quantiles(&mut took));
+    let mut changes = opened.back_end.broker(2).2;
+    changes.changed().expect("told");
+    let mut took = Vec::new();
+    for _ in 0..500 {
+        let started = Instant::now();
+        changes.changed().expect("told");
+        took.push(started.elapsed());
+    }
+    println!("changed, nothing: {}", quantiles(&mut took));
+}
+
+fn quantiles(took: &mut [Duration]) -> String {
+    took.sort_unstable();
+    let at = |part: usize| took[(took.len() - 1) * part / 100];
+    format!("min {:?}, p50 {:?}, p99 {:?}, max {:?}", took[0], at(50), at(99), took[took.len() - 1])
+}
