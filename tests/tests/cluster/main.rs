@@ -4,6 +4,7 @@ mod asked;
 mod chaos;
 mod command;
 mod database;
+mod diskless_zones;
 mod faults;
 mod frozen;
 mod hunted;
