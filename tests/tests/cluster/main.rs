@@ -5,6 +5,7 @@ mod chaos;
 mod command;
 mod database;
 mod diskless;
+mod diskless_zones;
 mod faults;
 mod frozen;
 mod hunted;

@@ -35,8 +35,9 @@ async fn opened(diskless: bool) -> Opened {
         configs,
         ..CreateTopic::default()
     };
-    let opened = Opened::with("broker.rack=a\n", topic).await;
-    Opened { timeout_ms: 30_000, ..opened }
+    let mut opened = Opened::with("broker.rack=a\n", topic).await;
+    opened.timeout_ms = 30_000;
+    opened
 }
 
 /// The others join, the last over another listener only.

@@ -22,6 +22,10 @@ const ADMIN_LISTENER: &str = "fullbore.admin.listener";
 const OFFSETS_REPLICAS: &str = "offsets.topic.replication.factor";
 const OFFSETS_REPLICAS_DEFAULT: u32 = 3;
 const WORKER_THREADS: &str = "fullbore.worker.threads";
+/// Where diskless topics are, which all brokers share.
+const STORAGE: &str = "diskless.storage";
+/// The folder for that in the cluster's.
+const STORE: &str = "diskless";
 /// From a broker's port to that of its admin page, as the defaults have it.
 const TO_ADMIN_PORT: u16 = 9644 - PORT_DEFAULT;
 /// What each broker has for itself, and what says it instead.
@@ -102,6 +106,9 @@ impl Plan {
             }
             if !runs {
                 // The folder may have been moved.
+                if present.running.is_empty() && !has_other_store(properties) {
+                    properties.set(STORAGE, present.folder.join(STORE).display().to_string());
+                }
                 properties.set("node.id", id.to_string());
                 properties.set("log.dirs", present.folder.join(format!("broker-{id}")).display().to_string());
                 properties.set(CONTROL_PLANE, control_plane.as_str());
@@ -142,6 +149,12 @@ fn set_for_size(properties: &mut Properties, brokers: u32) {
     // They share one machine: threads of one that wake up for nothing take the place of another's that has work.
     let cores = std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
     set(WORKER_THREADS, (cores / brokers).max(1));
+}
+
+/// Whether a broker is told of another store than the folder in the cluster's, which is beside its own.
+fn has_other_store(properties: &Properties) -> bool {
+    let beside = properties.get("log.dirs").and_then(|folder| Some(Path::new(folder).parent()?.join(STORE)));
+    properties.get(STORAGE).is_some_and(|set| beside.is_none_or(|beside| beside != Path::new(set)))
 }
 
 fn count(present: &Present<'_>, wanted: Option<u32>) -> Result<u32, Failure> {
@@ -262,7 +275,7 @@ mod tests {
         assert_eq!(
             new.brokers[1].file.properties.to_text(),
             format!(
-                "control.plane=postgres://own\nfullbore.admin.listener=127.0.0.1:9645\nfullbore.worker.threads={threads}\n\
+                "control.plane=postgres://own\ndiskless.storage=/c/diskless\nfullbore.admin.listener=127.0.0.1:9645\nfullbore.worker.threads={threads}\n\
                  listeners=PLAINTEXT://127.0.0.1:9093\nlog.dirs=/c/broker-2\nnode.id=2\nnum.partitions=6\n"
             )
         );
@@ -324,6 +337,40 @@ mod tests {
             (value(&moved, 0, "log.dirs"), value(&moved, 0, CONTROL_PLANE)),
             ("/d/broker-1".into(), "new".into())
         );
+    }
+
+    #[test]
+    fn brokers_share_a_store_in_the_clusters_folder_unless_told_of_another() {
+        let stores = |plan: &Plan| (0..plan.brokers.len()).map(|at| value(plan, at, STORAGE)).collect::<Vec<_>>();
+        let new = plan(&present(&[]), |_| {}).expect("possible");
+        assert_eq!(stores(&new), ["/c/diskless"; 3]);
+        let there = files(&new);
+        let moved = Present { folder: Path::new("/d"), ..present(&there) };
+        assert_eq!(stores(&plan(&moved, |wanted| wanted.brokers = Some(4)).expect("possible")), ["/d/diskless"; 4]);
+        let told = |wanted: &mut WantedCluster| wanted.settings = vec![format!("{STORAGE}=s3://bucket")];
+        let told = plan(&present(&[]), told).expect("possible");
+        assert_eq!(stores(&told), ["s3://bucket"; 3]);
+        assert_eq!(stores(&plan(&moved, |_| {}).expect("possible")), ["/d/diskless"; 3]);
+        let there = files(&told);
+        let moved = Present { folder: Path::new("/d"), ..present(&there) };
+        assert_eq!(stores(&plan(&moved, |_| {}).expect("possible")), ["s3://bucket"; 3]);
+    }
+
+    /// A folder from before has none; brokers that run go on without, and so does one that is added to them.
+    #[test]
+    fn brokers_that_run_without_a_store_get_it_when_all_start_anew() {
+        let mut there = files(&plan(&present(&[]), |_| {}).expect("possible"));
+        for broker in &mut there {
+            let kept: Vec<_> = broker.properties.iter().filter(|(key, _)| *key != STORAGE).collect();
+            let mut without = Properties::default();
+            kept.into_iter().for_each(|(key, value)| without.set(key, value));
+            broker.properties = without;
+        }
+        let running = Present { running: [1, 2].into(), ..present(&there) };
+        let more = plan(&running, |wanted| wanted.brokers = Some(4)).expect("possible");
+        assert!((0..4).all(|at| value(&more, at, STORAGE) == "none"));
+        let anew = plan(&present(&there), |_| {}).expect("possible");
+        assert!((0..3).all(|at| value(&anew, at, STORAGE) == "/c/diskless" && anew.brokers[at].is_changed));
     }
 
     #[test]

@@ -1,0 +1,97 @@
+//! Diskless topics of a cluster as clients of several zones see them: who is told to serve, and that everybody does.
+
+use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponsePartition};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const TOPIC: &str = "diskless";
+const PARTITIONS: i32 = 24;
+const SOON: Duration = Duration::from_secs(60);
+
+/// Brokers 1 and 2 in zone a, 3 and 4 in zone b; and the folder that they share.
+fn started() -> (Cluster, tempfile::TempDir) {
+    let store = tempfile::tempdir().expect("a folder");
+    let set = format!("diskless.storage={}", store.path().display());
+    let mut plan = ClusterPlan::new(4, &[&set]);
+    for (index, zone) in ["a", "a", "b", "b"].into_iter().enumerate() {
+        plan.set(index, "broker.rack", zone);
+    }
+    (plan.start(), store)
+}
+
+/// The partitions as a broker tells a client of this id.
+fn told(cluster: &Cluster, id: i32, client_id: &str) -> Vec<MetadataResponsePartition> {
+    let topics = Some(vec![MetadataRequestTopic { name: Some(TOPIC.into()), ..Default::default() }]);
+    let request = MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() };
+    Client::connect_as(cluster.address(id), client_id).call(&request, 12).topics.remove(0).partitions
+}
+
+fn leaders(cluster: &Cluster, id: i32, client_id: &str) -> BTreeSet<i32> {
+    told(cluster, id, client_id).iter().map(|partition| partition.leader_id).collect()
+}
+
+#[test]
+fn every_broker_tells_clients_of_a_zone_the_same_and_dead_ones_are_left_out() {
+    let (mut cluster, _store) = started();
+    cluster.create(TOPIC, PARTITIONS, 1, &["diskless.enable=true"]);
+    for (client_id, expected) in [("app,diskless_az=a", &[1, 2][..]), ("inkless_az=b", &[3, 4]), ("app", &[1, 2, 3, 4])]
+    {
+        wait_until("all tell the same", SOON, || {
+            let all: Vec<_> = (1..=4).map(|id| told(&cluster, id, client_id)).collect();
+            all[0].len() == 24 && all.iter().all(|one| *one == all[0])
+        });
+        assert_eq!(leaders(&cluster, 1, client_id), expected.iter().copied().collect(), "{client_id}");
+    }
+    for partition in told(&cluster, 2, "app") {
+        assert_eq!((partition.replica_nodes.len(), partition.leader_epoch), (2, 0));
+        assert_eq!(partition.isr_nodes, partition.replica_nodes);
+    }
+    for id in [3, 4] {
+        cluster.broker(id).kill();
+        let left: BTreeSet<i32> = if id == 3 { [4].into() } else { [1, 2].into() };
+        wait_until("the dead one is left out", SOON, || leaders(&cluster, 1, "inkless_az=b") == left);
+    }
+    for partition in told(&cluster, 1, "app") {
+        assert_eq!((partition.error_code, partition.offline_replicas), (ErrorCode::NONE, vec![]));
+        assert_eq!(partition.isr_nodes, partition.replica_nodes);
+    }
+    for flag in ["--under-replicated-partitions", "--unavailable-partitions"] {
+        let shown = cluster.run(&["topics", "describe", "--topic", TOPIC, flag]);
+        assert!(!shown.contains(TOPIC), "{flag}: {shown}");
+    }
+}
+
+#[test]
+fn any_broker_takes_batches_and_gives_them_back() {
+    let (cluster, _store) = started();
+    cluster.create(TOPIC, 1, -1, &["diskless.enable=true"]);
+    let mut offset = 0;
+    for id in cluster.ids() {
+        let mut client = Client::connect(cluster.address(id));
+        wait_until("it serves the topic", SOON, || {
+            let answer = client.produce(TOPIC, 0, &Batch::of(&[id.to_string()]));
+            answer.error_code == ErrorCode::NONE && answer.base_offset == offset
+        });
+        offset += 1;
+    }
+    for id in cluster.ids() {
+        let mut client = Client::connect(cluster.address(id));
+        wait_until("it shows all of them", SOON, || client.fetch_records(TOPIC, 0).len() == 4);
+    }
+    let stores = |id: i32| {
+        let request = DescribeLogDirsRequest { topics: None, ..Default::default() };
+        Client::connect(cluster.address(id)).call(&request, 4).results.len()
+    };
+    assert_eq!(cluster.ids().map(stores).collect::<Vec<_>>(), [2, 1, 1, 1], "one tells of the store");
+}
+
+#[test]
+fn a_cluster_without_a_store_says_what_to_set() {
+    let cluster = Cluster::start(2, &[]);
+    let refused = cluster.refused(&["topics", "create", "--topic", TOPIC, "--config", "diskless.enable=true"]);
+    assert!(refused.contains("needs diskless.storage to be set in a cluster"), "{refused}");
+    cluster.create("classic", 1, 2, &[]);
+}
