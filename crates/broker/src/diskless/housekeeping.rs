@@ -96,9 +96,17 @@ mod tests {
         let objects = Objects::open(&DisklessStorage::S3(storage), "one").await.expect("opened");
         objects.put(1, vec!["some".into()]).await.expect("put");
         s3.next("DELETE", S3Fault::Hang);
-        // From here on time passes while nothing else can be done.
+        let before = s3.requests("DELETE");
+        let deleting = tokio::spawn({
+            let objects = objects.clone();
+            async move { delete(&objects, 1).await }
+        });
+        while s3.requests("DELETE") == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Nothing else can be done from here on, so that the time passes at once.
         tokio::time::pause();
-        let late = delete(&objects, 1).await.expect_err("no answer");
+        let late = deleting.await.expect("no panic").expect_err("no answer");
         assert_eq!(late.to_string(), "the object store fails: no answer to a DELETE within 10 s");
         tokio::time::resume();
         assert_eq!(delete(&objects, 1).await, Ok(()));
