@@ -31,6 +31,8 @@ pub enum S3Fault {
     AnswerLost,
     /// It is not answered.
     Hang,
+    /// Half of the answer comes, and the connection stays.
+    Stall,
     /// A byte of the answer is another one.
     Flip,
     /// It takes so much longer.
@@ -176,7 +178,7 @@ async fn answer(
             let answer = call(service, request).await?;
             let (head, body) = answer.into_parts();
             let whole = collect(body).await?;
-            let half = Half(Some(whole.slice(..whole.len() / 2)));
+            let half = Half(Some(whole.slice(..whole.len() / 2)), Behind::Failure);
             Ok(Response::from_parts(head, s3s::Body::http_body(half)))
         }
         Some(S3Fault::AnswerLost) => {
@@ -184,6 +186,12 @@ async fn answer(
             Err("done".into())
         }
         Some(S3Fault::Hang) => std::future::pending().await,
+        Some(S3Fault::Stall) => {
+            let (head, body) = call(service, request).await?.into_parts();
+            let whole = collect(body).await?;
+            let half = Half(Some(whole.slice(..whole.len() / 2)), Behind::Silence);
+            Ok(Response::from_parts(head, s3s::Body::http_body(half)))
+        }
         Some(S3Fault::Flip) => {
             let (head, body) = call(service, request).await?.into_parts();
             let mut whole = collect(body).await?.to_vec();
@@ -200,8 +208,15 @@ async fn answer(
     }
 }
 
-/// A body that fails behind its first frame, so that the connection ends.
-struct Half(Option<Bytes>);
+/// What comes behind the first half of a body: its connection ends, or stays for ever.
+#[derive(Clone, Copy)]
+enum Behind {
+    Failure,
+    Silence,
+}
+
+/// A body of one frame, and what comes then.
+struct Half(Option<Bytes>, Behind);
 
 impl Body for Half {
     type Data = Bytes;
@@ -211,7 +226,12 @@ impl Body for Half {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Poll::Ready(Some(self.0.take().map(Frame::data).ok_or_else(|| "in the midst".into())))
+        match (self.0.take(), self.1) {
+            (Some(bytes), _) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            (None, Behind::Failure) => Poll::Ready(Some(Err("in the midst".into()))),
+            // Nobody wakes who waits.
+            (None, Behind::Silence) => Poll::Pending,
+        }
     }
 }
 

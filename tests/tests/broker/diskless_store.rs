@@ -93,6 +93,7 @@ fn a_bucket_keeps_what_was_acknowledged_through_kills_and_faults() {
     for fault in faults {
         s3.next("GET", fault);
     }
+    s3.next("GET", S3Fault::Stall);
     s3.next("GET", S3Fault::Status(404, "NoSuchKey"));
     assert_reads(&broker, next);
     let mut client = broker.client();

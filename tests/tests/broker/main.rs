@@ -20,6 +20,7 @@ mod disk_full;
 mod diskless;
 mod diskless_bounds;
 mod diskless_cold;
+mod diskless_ends;
 mod diskless_store;
 mod fetch;
 mod follow;

@@ -6,11 +6,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use fullbore_rules::commit::ObjectId;
 use fullbore_wire::Uuid;
 use parking_lot::RwLock;
+use tokio::time::timeout;
 
 use super::index::IndexOwner;
-use super::objects::Objects;
+use super::objects::{ObjectError, Objects};
 use super::partition::DisklessPartition;
 use crate::seldom::Seldom;
 use crate::system::now_ms;
@@ -22,6 +24,8 @@ pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 const CLEANING_INTERVAL: Duration = Duration::from_secs(30);
 /// Objects that are deleted in a look, before the next one comes at once.
 const CLEANED_AT_ONCE: usize = 64;
+/// A DELETE that takes so long is given up, or one that is never answered would be the last.
+const DELETE_MAX: Duration = Duration::from_secs(10);
 
 /// Starts both; to be called in a tokio runtime.
 pub fn start(topics: &Arc<DisklessTopics>, objects: Objects, index: IndexOwner, retention: Duration) {
@@ -52,7 +56,7 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
         // Why the index cannot be used is told by who needs it.
         while let Ok(unused) = index.unused(CLEANED_AT_ONCE).await {
             for id in &unused {
-                if let Err(error) = objects.delete(*id).await
+                if let Err(error) = delete(&objects, *id).await
                     && let Some(left_out) = failures.due()
                 {
                     tracing::warn!(%error, left_out, "an object that nobody uses is not deleted; it is tried again in a day");
@@ -62,5 +66,50 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
                 break;
             }
         }
+    }
+}
+
+async fn delete(objects: &Objects, id: ObjectId) -> Result<(), ObjectError> {
+    let late = |_| ObjectError::Unavailable(format!("no answer to a DELETE within {} s", DELETE_MAX.as_secs()));
+    timeout(DELETE_MAX, objects.delete(id)).await.map_err(late)?
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_tests::s3::{S3, S3Fault};
+    use fullbore_tls::Secret;
+
+    use super::*;
+    use crate::config::{DisklessStorage, S3Storage};
+
+    #[tokio::test]
+    async fn a_delete_that_hangs_is_given_up() {
+        let s3 = S3::start();
+        let storage = S3Storage {
+            bucket: S3::BUCKET.into(),
+            prefix: String::new(),
+            endpoint: Some(s3.endpoint()),
+            region: None,
+            is_path_style: true,
+            credentials: Some((S3::KEY_ID.into(), Secret::from(S3::SECRET.to_owned()))),
+        };
+        let objects = Objects::open(&DisklessStorage::S3(storage), "one").await.expect("opened");
+        objects.put(1, vec!["some".into()]).await.expect("put");
+        s3.next("DELETE", S3Fault::Hang);
+        let before = s3.requests("DELETE");
+        let deleting = tokio::spawn({
+            let objects = objects.clone();
+            async move { delete(&objects, 1).await }
+        });
+        while s3.requests("DELETE") == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Nothing else can be done from here on, so that the time passes at once.
+        tokio::time::pause();
+        let late = deleting.await.expect("no panic").expect_err("no answer");
+        assert_eq!(late.to_string(), "the object store fails: no answer to a DELETE within 10 s");
+        tokio::time::resume();
+        assert_eq!(delete(&objects, 1).await, Ok(()));
+        assert_eq!(objects.get(1, 0..1).await, Err(ObjectError::NotFound(1)));
     }
 }

@@ -16,6 +16,8 @@
 #[cfg(test)]
 pub mod by_hand;
 mod finder;
+#[cfg(test)]
+mod measure;
 mod owner;
 mod packed;
 pub mod postgres;

@@ -1,0 +1,250 @@
+"""Cases of bench/diskless: each starts the brokers it needs, on the store that is measured, and tells its figures with their goals.
+
+`far` is a broker whose store takes its time, `near` one without the delays, `serial` a far one that serves one request at a time and closes no object early.
+"""
+import contextlib, json, re, statistics, subprocess, sys, time
+from brokers import CLIENTS, FULLBORE, ROOT
+from runs import RECORD
+
+SERIAL = {"diskless.puts.per.second.max": 0, "fullbore.connection.requests.max": 1}
+WIDE = ["buffer.memory=134217728"]
+MB, MIB = 1e6, 1 << 20
+# What Amazon takes for a million of requests in us-east-1, and seconds of a month.
+PUT_DOLLARS, MONTH_S = 5, 86_400 * 30.4
+# A record in so many is looked at by the clients at the tail.
+ONE_IN = 20
+TAIL_CLIENTS = [CLIENTS / "venv/bin/python", ROOT / "bench/tail_clients.py"]
+IDLE_S = 30
+
+
+def percentile(values, q):
+    return sorted(values)[min(len(values) - 1, int(q * len(values)))]
+
+
+def flood(bench):
+    with bench.broker("near") as near, bench.broker("far") as far, bench.broker("serial", SERIAL) as serial:
+        for what, properties, share, most in [("all defaults", [], 0.9, 100), ("buffer.memory 128 MiB", WIDE, 0.8, 350)]:
+            at_near, at_far, used = [], [], []
+            for _ in range(bench.rounds):
+                at_near.append(bench.rate(near, "flood", bench.records, properties)[0])
+                rate, cpu = bench.rate(far, "flood", bench.records, properties)
+                at_far.append(rate)
+                used.append(cpu)
+            least = min(share * statistics.median(at_near), most)
+            bench.tell("flood", f"MB/s, {what}", at_far, (">=", least), ("near", at_near))
+            bench.tell("flood", f"broker's CPU s/GB, {what}", used, ("<=", 2.5))
+        at_serial = [bench.rate(serial, "flood", bench.records // 40)[0] for _ in range(bench.rounds)]
+        at_far = [bench.rate(far, "flood", bench.records)[0] for _ in range(bench.rounds)]
+        bench.tell("flood", "MB/s, all defaults", at_far, None, ("serial", at_serial))
+        bench.tell("flood", "largest RSS, MiB", [far.memory_mib("VmHWM")], ("<=", 400))
+
+
+def java(bench):
+    with bench.broker("far") as far, bench.broker("serial", SERIAL) as serial:
+        for batch, share, least in [(16384, 0.015, 0), (1_000_000, 0.15, 20)]:
+            records = max(int(bench.records * share), 1000)
+            properties = [f"batch.size={batch}", "max.in.flight.requests.per.connection=5", "max.request.size=2097152"]
+            at_serial = [bench.rate(serial, "java", records // 10, properties, bench.java_perf)[0] for _ in range(bench.rounds)]
+            at_far = [bench.rate(far, "java", records, properties, bench.java_perf)[0] for _ in range(bench.rounds)]
+            goal = (">=", max(8 * statistics.median(at_serial), least))
+            bench.tell("java", f"MB/s, batch.size {batch}", at_far, goal, ("serial", at_serial))
+
+
+def alone(bench):
+    """Records that are so far apart that each is alone."""
+    for name, more, goal in [("far", {}, ("<=", bench.put + 15)), ("serial", SERIAL, None)]:
+        with bench.broker(name, more) as broker:
+            topic = bench.topic(broker, "alone")
+            took = [bench.honest(broker, "alone", topic, 2, max(bench.seconds, 5))["p50_ms"] for _ in range(bench.rounds)]
+            bench.tell("alone", f"p50 ms, {name}", took, goal)
+
+
+def paced(bench):
+    goals = {0: (None, None), 10: (75, 150), 25: (40, 90), 100: (None, None)}
+    for ceiling, above in goals.items():
+        with bench.broker(f"ceiling-{ceiling}", {"diskless.puts.per.second.max": ceiling}) as broker:
+            topic = bench.topic(broker, "paced")
+            runs = [steady(bench, broker, "paced", topic, bench.seconds) for _ in range(bench.rounds)]
+            for key, over in zip(("p50_ms", "p99_ms"), above):
+                goal = ("<=", bench.put + over) if over else None
+                bench.tell("paced", f"{key[:3]} ms, ceiling {ceiling}", [run[key] for run in runs], goal)
+            bench.tell("paced", f"$ a month for PUTs, ceiling {ceiling}", [run["dollars"] for run in runs])
+
+
+def steady(bench, broker, label, topic, seconds):
+    """1,000 records a second: the percentiles, and what the PUTs of a month would cost at this pace."""
+    before = asked(broker)
+    run = bench.honest(broker, label, topic, 1000, seconds)
+    puts_s = (asked(broker) - before) / seconds
+    return run | {"dollars": puts_s * MONTH_S * PUT_DOLLARS / 1e6}
+
+
+def asked(broker):
+    """PUTs so far, with those beside others."""
+    return broker.metric("puts_total") + broker.metric("hedged_puts_total")
+
+
+def slow_puts(bench):
+    """One PUT in a hundred takes three seconds more."""
+    if not hasattr(bench.store, "slow_puts"):
+        return print("slow-puts: left out, since it needs --store s3", flush=True)
+    with bench.broker("slow-puts", port=bench.store.slow_puts(100, 3)) as broker:
+        topic = bench.topic(broker, "slow")
+        # For about six slow ones in a round.
+        runs = [bench.honest(broker, "slow-puts", topic, 1000, 4 * bench.seconds) for _ in range(bench.rounds)]
+        bench.tell("slow-puts", "p99 ms, 1 % of PUTs + 3 s", [run["p99_ms"] for run in runs], ("<=", 4 * bench.put))
+        bench.tell("slow-puts", "p50 ms", [run["p50_ms"] for run in runs])
+        bench.tell("slow-puts", "PUTs sent again beside themselves", [broker.metric("hedged_puts_total")])
+
+
+@contextlib.contextmanager
+def tailing(bench, broker, label, topic, records_s, seconds):
+    """A producer and a consumer at the tail, while something else is done. The list that comes is filled at the end: of each record that was looked at
+    when it was sent, acknowledged and read."""
+    commands = [[*map(str, TAIL_CLIENTS), kind, broker.address, topic, *map(str, numbers)]
+                for kind, numbers in [("consume", (ONE_IN,)), ("produce", (records_s, RECORD, seconds, ONE_IN))]]
+    seen = []
+    consumer = subprocess.Popen(commands[0], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        if consumer.stdout.readline().strip() != "ready":
+            sys.exit(f"{label}: the consumer has failed")
+        producer = subprocess.Popen(commands[1], stdout=subprocess.PIPE, text=True)
+        try:
+            yield seen
+            produced = json.loads(producer.communicate()[0] or "null")
+        finally:
+            producer.kill()
+        time.sleep(1)  # What was acknowledged last is on its way to the consumer.
+        consumed = json.loads(consumer.communicate("")[0] or "null")
+    finally:
+        consumer.kill()
+    if not produced or not consumed:
+        sys.exit(f"{label}: a client has failed")
+    missing = produced.keys() - consumed.keys()
+    if missing:
+        sys.exit(f"{label}: {len(missing)} of {len(produced)} records that were looked at were acknowledged and not read")
+    # The first seconds are the clients' own start.
+    first = min(sent for sent, _ in produced.values()) + min(2, seconds / 5)
+    seen += [(sent, acknowledged, consumed[offset]) for offset, (sent, acknowledged) in produced.items() if sent >= first]
+    rows = "\n".join(f"{sent:.6f} {acknowledged:.6f} {read:.6f}" for sent, acknowledged, read in seen)
+    bench.keep(label, commands[1], f"sent, acknowledged and read, in seconds\n{rows}\n")
+
+
+def tail(bench):
+    """A producer of 20 MB/s and a consumer at the tail."""
+    gets, behind = [], {0.5: [], 0.99: []}
+    with bench.broker("tail") as broker:
+        for _ in range(bench.rounds):
+            topic = bench.topic(broker, "tail")
+            before = [broker.metric(name) for name in ("gets_total", "put_bytes_total")]
+            with tailing(bench, broker, "tail", topic, 20_000, 2 * bench.seconds) as seen:
+                pass
+            after = [broker.metric(name) for name in ("gets_total", "put_bytes_total")]
+            gets.append((after[0] - before[0]) / ((after[1] - before[1]) / MB))
+            for q, found in behind.items():
+                # A record may be read before its producer has been told.
+                found.append(percentile([max(read - acknowledged, 0) * 1e3 for _, acknowledged, read in seen], q))
+    bench.tell("tail", "GETs a MB", gets, ("<=", 0.01))
+    bench.tell("tail", "p50 ms from acknowledged to read", behind[0.5], ("<=", 10))
+    bench.tell("tail", "p99 ms from acknowledged to read", behind[0.99])
+
+
+def catch_up(bench):
+    """2 GiB that were written before the broker was started anew, and a paced tail beside."""
+    records = bench.catch_up // RECORD
+    rates, gets, tails = [], [], {"without": [], "beside": []}
+    with bench.broker("catch-up") as broker:
+        old, paced_topic = bench.topic(broker, "old"), bench.topic(broker, "tail")
+        bench.own_perf(broker, "catch-up-write", old, records, RECORD)
+        for _ in range(bench.rounds):
+            broker.stop()
+            broker.start()
+            rates.append(consumed(bench, broker, old, records))
+            gets.append(broker.metric("gets_total") / (records * RECORD / MB))
+            for name in tails:
+                broker.stop()
+                broker.start()
+                # Fresh, so that offsets are counted from 0.
+                paced_topic = bench.topic(broker, "tail")
+                with tailing(bench, broker, f"catch-up-{name}", paced_topic, 1000, 2 * bench.seconds) as seen:
+                    if name == "beside":
+                        end = time.monotonic() + 2 * bench.seconds
+                        while time.monotonic() < end:
+                            consumed(bench, broker, old, records)
+                tails[name].append(percentile([(read - sent) * 1e3 for sent, _, read in seen], 0.99))
+    bench.tell("catch-up", "MB/s of a consumer that is behind", rates, (">=", 200))
+    bench.tell("catch-up", "GETs a MB", gets)
+    goal = ("<=", 1.5 * statistics.median(tails["without"]))
+    bench.tell("catch-up", "p99 ms from sent to read at the tail, beside", tails["beside"], goal, ("without", tails["without"]))
+
+
+def consumed(bench, broker, topic, records):
+    """MB/s of a consumer, without the time until it has found leaders and offsets."""
+    output = bench.run("catch-up-consume", [FULLBORE, "perf", "consume", "--bootstrap-server", broker.address, "--topic", topic,
+                                            "--num-records", records, "--timeout", 60_000])
+    header, line = [line.split(",") for line in output.splitlines() if line.count(",") >= 9][-2:]
+    fields = {name.strip(): value.strip() for name, value in zip(header, line)}
+    if int(fields["data.consumed.in.nMsg"]) < records:
+        sys.exit(f"catch-up: {fields['data.consumed.in.nMsg']} of {records} records were read")
+    return records * RECORD / MB / (int(fields["fetch.time.ms"]) / 1e3)
+
+
+def index(bench):
+    """Commits and finds of the index alone: a measurement among the broker's own tests. Its file is in the folder of --folder, or of --disk if that is given."""
+    command = ["cargo", "test", "--release", "--workspace", "--lib", "diskless::index::measure", "--", "--ignored", "--nocapture"]
+    output = bench.run("index", ["env", "-C", ROOT, f"TMPDIR={bench.disk}", *command])
+    figures = {line.split(":")[0]: re.search(r"p50 (\S+) ms, p99 (\S+) ms, max (\S+) ms", line) for line in output.splitlines() if " ms, p99 " in line}
+    for what, found in figures.items():
+        p50, p99, _ = map(float, found.groups())
+        is_find = what.startswith("find")
+        bench.tell("index", f"p50 ms, {what}", [p50], None if is_find else ("<=", 30))
+        bench.tell("index", f"p99 ms, {what}", [p99], ("<=", 2) if is_find else None)
+
+
+def commits(bench):
+    """Offset commits, one at a time, beside a producer at full speed. The clients are on the same machine as the broker."""
+    example = ROOT / "target/release/examples/commit_rate"
+    if not example.exists():
+        sys.exit(f"{example} is not there: cargo build --release --examples -p fullbore-bench")
+
+    def p99(broker, label):
+        output = bench.run(label, [example, broker.address, 1, 1, bench.seconds])
+        return float(re.search(r"p99 ([0-9.]+) us", output).group(1)) / 1e3
+
+    with bench.broker("commits") as broker:
+        topic, without, beside = bench.topic(broker, "flood"), [], []
+        for _ in range(bench.rounds):
+            without.append(p99(broker, "commits-without"))
+            # More than it can send in this time.
+            command = [FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", 10**9,
+                       "--record-size", RECORD, "--throughput", -1]
+            producer = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
+            try:
+                beside.append(p99(broker, "commits-beside"))
+                if producer.poll() is not None:
+                    sys.exit("commits: the producer has ended")
+            finally:
+                producer.kill()
+                producer.wait()
+            broker.drop(topic)
+            topic = bench.topic(broker, "flood")
+    goal = ("<=", 1.5 * statistics.median(without))
+    bench.tell("commits", "p99 ms of offset commits beside a producer", beside, goal, ("without", without))
+
+
+def idle(bench):
+    """A broker that has written something and has nothing to do."""
+    puts = []
+    with bench.broker("idle") as broker:
+        bench.honest(broker, "idle", bench.topic(broker, "idle"), 100, 3)
+        for _ in range(bench.rounds):
+            time.sleep(1)
+            before = broker.metric("puts_total")
+            time.sleep(IDLE_S)
+            puts.append(broker.metric("puts_total") - before)
+        bench.tell("idle", f"PUTs within {IDLE_S} s", puts, ("<=", 0))
+        bench.tell("idle", "RSS, MiB", [broker.memory_mib("VmRSS")])
+
+
+CASES = {"flood": flood, "java": java, "alone": alone, "paced": paced, "slow-puts": slow_puts, "tail": tail, "catch-up": catch_up, "index": index,
+         "commits": commits, "idle": idle}

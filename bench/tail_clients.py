@@ -1,0 +1,69 @@
+"""A paced producer and a consumer at the end of a topic of one partition, of confluent-kafka, which note when each record that is looked at was sent,
+acknowledged and read, by the one monotonic clock of this machine. Not a library: bench/diskless starts each as a process, with the Python of
+tests/clients/install:
+
+    tail_clients.py produce ADDRESS TOPIC RECORDS_S SIZE SECONDS ONE_IN
+    tail_clients.py consume ADDRESS TOPIC ONE_IN
+
+One record in ONE_IN is looked at. `consume` prints `ready` when it is at the end, and ends once its standard input is closed; both then print one line of JSON:
+`produce` {offset: [sent, acknowledged]}, `consume` {offset: read}, in seconds.
+"""
+import json, sys, threading, time
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+TICK_S = 0.001
+
+
+def produce(address, topic, records_s, size, seconds, one_in):
+    noted, value = {}, b"x" * size
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 5, "batch.size": 1 << 20, "queue.buffering.max.messages": 1_000_000})
+
+    def note(sent):
+        def acknowledged(error, message):
+            if error:
+                sys.exit(f"a record was refused: {error}")
+            if message.offset() % one_in == 0:
+                noted[message.offset()] = (sent, time.monotonic())
+        return acknowledged
+
+    # Which records have such an offset is known where nobody else writes.
+    began, count = time.monotonic(), 0
+    while (now := time.monotonic()) < began + seconds:
+        due = int((now - began) * records_s)
+        while count < due:
+            if count % one_in == 0:
+                producer.produce(topic, value, partition=0, on_delivery=note(time.monotonic()))
+            else:
+                producer.produce(topic, value, partition=0)
+            count += 1
+        producer.poll(TICK_S)
+    producer.flush(60)
+    print(json.dumps(noted))
+
+
+def consume(address, topic, one_in):
+    noted, stop = {}, threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "tail", "enable.auto.commit": False, "enable.auto.offset.store": False})
+    end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)[1]
+    consumer.assign([TopicPartition(topic, 0, end)])
+    consumer.poll(0.5)
+    print("ready", flush=True)
+    while not stop.is_set():
+        messages = consumer.consume(1000, timeout=TICK_S)
+        now = time.monotonic()
+        for message in messages:
+            if message.error():
+                sys.exit(f"the consumer has failed: {message.error()}")
+            if message.offset() % one_in == 0:
+                noted[message.offset()] = now
+    print(json.dumps(noted))
+
+
+if __name__ == "__main__":
+    kind, address, topic, *numbers = sys.argv[1:]
+    if kind == "produce":
+        produce(address, topic, *map(int, numbers))
+    else:
+        consume(address, topic, *map(int, numbers))

@@ -1,0 +1,209 @@
+//! The end of a broker, of its machine or of its store, at a known place on the way of a diskless batch: what was acknowledged is there, and what
+//! was not can be sent again.
+//!
+//! Not here: kills at any moment under load, which are in `crash`.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use fullbore_tests::s3::{S3, S3Fault};
+use fullbore_tests::{
+    Batch, Broker, Client, Disk, FetchFrom, another_boot, fetch_request, produce_request, wait_until,
+};
+use fullbore_wire::ErrorCode;
+
+use super::disk_full::SmallDisk;
+
+const TOPIC: &str = "diskless";
+const OTHER: &str = "other";
+const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
+const SOON: Duration = Duration::from_secs(60);
+/// What nobody uses is deleted after a minute, and looked for twice a minute.
+const CLEANED: Duration = Duration::from_secs(180);
+
+fn text(sequence: i32) -> String {
+    format!("{sequence} ").repeat(1000)
+}
+
+/// The batch of this sequence, of one record.
+fn batch(id: i64, sequence: i32) -> Batch {
+    Batch::of(&[text(sequence)]).from_producer(id, 0, sequence)
+}
+
+/// Files in a folder and below it.
+fn files(folder: &Path) -> usize {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
+}
+
+/// A broker whose objects are in a bucket, and a topic with a batch in it.
+struct OnS3 {
+    s3: S3,
+    broker: Broker,
+    client: Client,
+    id: i64,
+}
+
+impl OnS3 {
+    fn start() -> OnS3 {
+        let s3 = S3::start();
+        let sets = s3.sets();
+        let broker = Broker::start(&sets.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut client = broker.client();
+        client.create_topic(TOPIC, 2, CONFIGS);
+        let id = client.init_producer_id();
+        assert_eq!(client.produced(TOPIC, 0, &batch(id, 0)), 0);
+        OnS3 { s3, broker, client, id }
+    }
+
+    /// Sends the second batch, and kills the broker once the store has had so many PUTs more.
+    fn kill_after_puts(&mut self, puts: usize) {
+        let before = self.s3.requests("PUT");
+        self.client.send_produce(TOPIC, 0, &batch(self.id, 1));
+        wait_until("the PUTs have come", SOON, || self.s3.requests("PUT") >= before + puts);
+        self.broker.kill();
+        self.s3.heal();
+        self.broker.restart();
+        self.client = self.broker.client();
+    }
+
+    /// There are so many batches now; the second is sent again, and others follow.
+    fn goes_on(&mut self, batches: i64) {
+        assert_eq!(self.client.latest(TOPIC, 0), batches);
+        for sequence in [1, 1, 2] {
+            assert_eq!(self.client.produced(TOPIC, 0, &batch(self.id, sequence)), i64::from(sequence));
+        }
+        assert_has(&self.broker, 3);
+    }
+}
+
+fn assert_has(broker: &Broker, count: i32) {
+    let records = broker.client().fetch_records(TOPIC, 0);
+    let texts: Vec<_> = records.iter().map(|record| record.text()).collect();
+    assert!(texts == (0..count).map(text).collect::<Vec<_>>(), "{} records and not {count}", texts.len());
+}
+
+#[test]
+fn killed_before_its_object_is_put() {
+    let mut on = OnS3::start();
+    on.s3.every("PUT", S3Fault::Hang);
+    on.kill_after_puts(1);
+    on.goes_on(1);
+}
+
+#[test]
+fn killed_between_the_put_and_the_commit() {
+    let mut on = OnS3::start();
+    let before = files(&on.s3.folder());
+    on.s3.next("PUT", S3Fault::AnswerLost);
+    on.s3.every("PUT", S3Fault::Hang);
+    on.kill_after_puts(2);
+    assert!(files(&on.s3.folder()) > before, "its object is there");
+    on.goes_on(1);
+}
+
+/// Answers leave in order, and one that waits is before it.
+#[test]
+fn killed_between_the_commit_and_the_answer() {
+    let mut on = OnS3::start();
+    let waiting = fetch_request(&[FetchFrom { topic: TOPIC, partition: 1, offset: 0 }], 1, 300_000);
+    on.client.send(&waiting, 12);
+    on.client.send_produce(TOPIC, 0, &batch(on.id, 1));
+    let mut other = on.broker.client();
+    wait_until("it is committed", SOON, || other.latest(TOPIC, 0) == 2);
+    on.broker.kill();
+    on.broker.restart();
+    on.client = on.broker.client();
+    on.goes_on(2);
+}
+
+#[test]
+fn killed_while_what_nobody_uses_is_deleted() {
+    let mut on = OnS3::start();
+    on.client.create_topic(OTHER, 1, CONFIGS);
+    assert_eq!(on.client.produced(OTHER, 0, &batch(-1, 0)), 0);
+    on.s3.every("DELETE", S3Fault::Hang);
+    let before = (on.s3.requests("DELETE"), files(&on.s3.folder()));
+    on.client.delete_topic(OTHER);
+    wait_until("something is deleted", CLEANED, || on.s3.requests("DELETE") > before.0);
+    on.broker.kill();
+    on.s3.heal();
+    on.broker.restart();
+    on.client = on.broker.client();
+    on.goes_on(1);
+    assert!(files(&on.s3.folder()) >= before.1, "nothing was deleted");
+}
+
+#[test]
+fn a_store_that_is_silent_for_half_a_minute_costs_nothing_that_was_acknowledged() {
+    let mut on = OnS3::start();
+    for method in ["PUT", "GET", "DELETE"] {
+        on.s3.every(method, S3Fault::Hang);
+    }
+    // As long as its request may take: 30 s.
+    assert_eq!(produce_request(TOPIC, 0, batch(on.id, 1).bytes()).timeout_ms, 30_000);
+    assert_eq!(on.client.produce(TOPIC, 0, &batch(on.id, 1)).error_code, ErrorCode::REQUEST_TIMED_OUT);
+    on.s3.heal();
+    wait_until("the batch is taken", SOON, || {
+        let answer = on.client.produce(TOPIC, 0, &batch(on.id, 1));
+        let may_come = [ErrorCode::REQUEST_TIMED_OUT, ErrorCode::KAFKA_STORAGE_ERROR].contains(&answer.error_code);
+        assert!(answer.error_code == ErrorCode::NONE || may_come, "{:?}", answer.error_code);
+        (answer.error_code, answer.base_offset) == (ErrorCode::NONE, 1)
+    });
+    on.goes_on(2);
+}
+
+/// What was acknowledged is on the disk: the objects, where they are, and the index.
+#[test]
+fn a_power_cut_takes_nothing_of_a_folder_that_was_acknowledged() {
+    let Some(disk) = Disk::make() else { return };
+    let mut broker = Broker::start_in(&disk.data(), &[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    let id = client.init_producer_id();
+    let mut cuts = Vec::new();
+    for sequence in 0..10 {
+        assert_eq!(client.produced(TOPIC, 0, &batch(id, sequence)), i64::from(sequence));
+        if sequence % 3 == 0 {
+            cuts.push((sequence + 1, disk.cut_power()));
+        }
+    }
+    broker.kill();
+    for (acknowledged, cut) in cuts {
+        another_boot(&cut.data());
+        let broker = Broker::start_in(&cut.data(), &[]);
+        let mut client = broker.client();
+        assert_has(&broker, acknowledged);
+        for sequence in [acknowledged - 1, acknowledged] {
+            assert_eq!(client.produced(TOPIC, 0, &batch(id, sequence)), i64::from(sequence));
+        }
+    }
+}
+
+fn remount(path: &Path, how: &str) -> bool {
+    Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(path).status().is_ok_and(|done| done.success())
+}
+
+#[test]
+fn a_folder_that_is_read_only_is_an_error_until_it_is_not() {
+    let Some(disk) = SmallDisk::mount(8 << 20) else { return };
+    let storage = format!("diskless.storage={}", disk.path().join("objects").display());
+    let broker = Broker::start(&[&storage]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    let id = client.init_producer_id();
+    assert_eq!(client.produced(TOPIC, 0, &batch(id, 0)), 0);
+    // Not while a file is written.
+    wait_until("nothing is written any more", SOON, || remount(disk.path(), "ro"));
+    for _ in 0..2 {
+        assert_eq!(client.produce(TOPIC, 0, &batch(id, 1)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+        assert_has(&broker, 1);
+    }
+    broker.wait_for_stderr("Read-only file system");
+    assert!(remount(disk.path(), "rw"));
+    for sequence in 1..3 {
+        assert_eq!(client.produced(TOPIC, 0, &batch(id, sequence)), i64::from(sequence));
+    }
+    assert_has(&broker, 3);
+}
