@@ -103,9 +103,8 @@ impl Broker {
         let control = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
         let metrics = Metrics::default();
-        if config.control_plane.is_none() {
-            let cluster_id = control.cluster_id().to_string();
-            partitions.serve_diskless(Diskless::open(&config, &cluster_id, metrics.clone()).await?);
+        if config.diskless.is_served {
+            partitions.serve_diskless(Diskless::open(&config, control.cluster_id(), metrics.clone()).await?);
         }
         follow_image::finish_deletions(&partitions, &config, control.take_deleted());
         if control.beats().is_some() {

@@ -43,7 +43,7 @@ use crate::metrics::Metrics;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
 use housekeeping::DisklessTopics;
-use index::{Index, IndexChanges, IndexOwner, IndexThread, RunFinder, SqliteIndex};
+use index::{Index, IndexChanges, IndexOwner, IndexStore, IndexThread, RunFinder, SqliteIndex, postgres};
 use known::KnownPartition;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
@@ -73,6 +73,10 @@ pub enum OpenDisklessError {
     Index(String),
 }
 
+fn of_index(error: impl fmt::Display) -> OpenDisklessError {
+    OpenDisklessError::Index(error.to_string())
+}
+
 impl fmt::Debug for Diskless {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Diskless").finish_non_exhaustive()
@@ -80,20 +84,29 @@ impl fmt::Debug for Diskless {
 }
 
 impl Diskless {
-    /// Opens the object store and the index of a data folder, and starts what works on them; to be called in a tokio runtime.
+    /// Opens the object store and the index, in the data folder or in the cluster's database, and starts what works on them; to be called in a
+    /// tokio runtime.
     ///
     /// # Errors
     /// [`OpenDisklessError`].
     pub async fn open(
         config: &BrokerConfig,
-        cluster_id: &str,
+        cluster_id: Uuid,
         metrics: Metrics,
     ) -> Result<Diskless, OpenDisklessError> {
         let retention = Duration::from_millis(config.log_retention_check_interval_ms);
         let delay = |ms| Duration::from_millis(ms);
         let (put, get) = (delay(config.diskless.put_delay_ms), delay(config.diskless.get_delay_ms));
-        let objects = Objects::open(&config.diskless.storage, cluster_id).await?.delayed(put, get);
-        Diskless::over(objects, &config.diskless, &config.data_dir, retention, metrics)
+        let objects = Objects::open(&config.diskless.storage, &cluster_id.to_string()).await?.delayed(put, get);
+        match &config.control_plane {
+            None => Diskless::over(objects, &config.diskless, &config.data_dir, retention, metrics),
+            Some(plane) => {
+                let opened = postgres::open(plane, config.node_id, &config.data_dir, cluster_id).map_err(of_index)?;
+                let (store, finder, changes) = opened;
+                let of_others = Some(IndexChanges::over(Box::new(changes)));
+                Diskless::on(objects, &config.diskless, (store, finder, of_others), retention, metrics)
+            }
+        }
     }
 
     /// The same over these objects.
@@ -107,12 +120,21 @@ impl Diskless {
         retention: Duration,
         metrics: Metrics,
     ) -> Result<Diskless, OpenDisklessError> {
-        let failed = |error: &dyn std::fmt::Display| OpenDisklessError::Index(error.to_string());
-        let store = SqliteIndex::open(data_dir).map_err(|error| failed(&error))?;
-        let finder = RunFinder::open(data_dir).map_err(|error| failed(&error))?;
-        let (index, thread) =
-            IndexOwner::start(Index::new(store, config.batches_to_retain)).map_err(|error| failed(&error))?;
-        let diskless = Diskless::with_index(objects, config, (index, finder, None), retention, metrics);
+        let store = SqliteIndex::open(data_dir).map_err(of_index)?;
+        let finder = RunFinder::open(data_dir).map_err(of_index)?;
+        Diskless::on(objects, config, (store, finder, None), retention, metrics)
+    }
+
+    /// The same on this index.
+    fn on<S: IndexStore + 'static>(
+        objects: Objects,
+        config: &DisklessConfig,
+        (store, finder, changes): (S, RunFinder, Option<IndexChanges>),
+        retention: Duration,
+        metrics: Metrics,
+    ) -> Result<Diskless, OpenDisklessError> {
+        let (index, thread) = IndexOwner::start(Index::new(store, config.batches_to_retain)).map_err(of_index)?;
+        let diskless = Diskless::with_index(objects, config, (index, finder, changes), retention, metrics);
         *diskless.thread.lock() = Some(thread);
         Ok(diskless)
     }
