@@ -17,6 +17,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 pub struct Client {
     stream: Stream,
     next_correlation_id: i32,
+    client_id: Text,
 }
 
 enum Stream {
@@ -82,18 +83,27 @@ fn try_open(addr: SocketAddr) -> std::io::Result<TcpStream> {
 impl Client {
     /// Connects.
     pub fn connect(addr: SocketAddr) -> Client {
-        Client { stream: Stream::Plain(open(addr)), next_correlation_id: 0 }
+        Client::over(Stream::Plain(open(addr)))
+    }
+
+    /// Connects, and names itself so in every request.
+    pub fn connect_as(addr: SocketAddr, client_id: &str) -> Client {
+        Client { client_id: Text::from(client_id), ..Client::connect(addr) }
+    }
+
+    fn over(stream: Stream) -> Client {
+        Client { stream, next_correlation_id: 0, client_id: Text::from_static("fullbore-tests") }
     }
 
     /// Connects to a broker that may be gone.
     pub fn try_connect(addr: SocketAddr) -> std::io::Result<Client> {
-        Ok(Client { stream: Stream::Plain(try_open(addr)?), next_correlation_id: 0 })
+        Ok(Client::over(Stream::Plain(try_open(addr)?)))
     }
 
     /// Connects to an SSL listener; the handshake is done when this returns, as far as the client is concerned.
     pub fn try_connect_tls(addr: SocketAddr, tls: &Tls) -> std::io::Result<Client> {
         let stream = tls.handshake(open(addr), addr)?;
-        Ok(Client { stream: Stream::Tls(Box::new(stream)), next_correlation_id: 0 })
+        Ok(Client::over(Stream::Tls(Box::new(stream))))
     }
 
     /// Connects to an SSL listener that is expected to let it in.
@@ -113,7 +123,7 @@ impl Client {
     pub fn split(&self) -> Client {
         let Stream::Plain(socket) = &self.stream else { panic!("a TLS session is not split") };
         let stream = Stream::Plain(socket.try_clone().expect("a descriptor is free"));
-        Client { stream, next_correlation_id: self.next_correlation_id }
+        Client { stream, next_correlation_id: self.next_correlation_id, client_id: self.client_id.clone() }
     }
 
     /// Sends a request without waiting; its correlation id.
@@ -125,8 +135,7 @@ impl Client {
     pub fn try_send<R: Request>(&mut self, request: &R, version: i16) -> std::io::Result<i32> {
         let id = self.next_correlation_id;
         self.next_correlation_id += 1;
-        let client_id = Text::from_static("fullbore-tests");
-        let frame = encode_request(request, version, id, Some(&client_id)).expect("a request of this version");
+        let frame = encode_request(request, version, id, Some(&self.client_id)).expect("a request of this version");
         self.try_send_bytes(&bytes_of(&frame))?;
         Ok(id)
     }

@@ -77,6 +77,9 @@ fn a_topic_is_diskless_from_its_creation_on() {
         let told = place.refused(&format!("configs alter --topic {topic} --delete-config diskless.enable"));
         assert!(told.contains("is diskless and keeps diskless.enable=true"), "{told}");
     }
+    place.ok("configs alter --topic t --add-config min.insync.replicas=2");
+    let flags = "--under-replicated-partitions --unavailable-partitions --under-min-isr-partitions";
+    assert_eq!(place.ok(&format!("topics describe {flags}")), "", "it has no effect there");
     let told = place.refused("topics create --topic v --config diskless.enable=true --replication-factor 2");
     assert!(told.contains("the object store replicates"), "{told}");
 }

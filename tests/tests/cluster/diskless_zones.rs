@@ -36,7 +36,7 @@ fn leaders(cluster: &Cluster, id: i32, client_id: &str) -> BTreeSet<i32> {
 #[test]
 fn every_broker_tells_clients_of_a_zone_the_same_and_dead_ones_are_left_out() {
     let (mut cluster, _store) = started();
-    cluster.create(TOPIC, PARTITIONS, 1, &["diskless.enable=true"]);
+    cluster.create(TOPIC, PARTITIONS, 1, &["diskless.enable=true", "min.insync.replicas=3"]);
     for (client_id, expected) in [("app,diskless_az=a", &[1, 2][..]), ("inkless_az=b", &[3, 4]), ("app", &[1, 2, 3, 4])]
     {
         wait_until("all tell the same", SOON, || {
@@ -58,7 +58,7 @@ fn every_broker_tells_clients_of_a_zone_the_same_and_dead_ones_are_left_out() {
         assert_eq!((partition.error_code, partition.offline_replicas), (ErrorCode::NONE, vec![]));
         assert_eq!(partition.isr_nodes, partition.replica_nodes);
     }
-    for flag in ["--under-replicated-partitions", "--unavailable-partitions"] {
+    for flag in ["--under-replicated-partitions", "--unavailable-partitions", "--under-min-isr-partitions"] {
         let shown = cluster.run(&["topics", "describe", "--topic", TOPIC, flag]);
         assert!(!shown.contains(TOPIC), "{flag}: {shown}");
     }
@@ -67,7 +67,7 @@ fn every_broker_tells_clients_of_a_zone_the_same_and_dead_ones_are_left_out() {
 #[test]
 fn any_broker_takes_batches_and_gives_them_back() {
     let (cluster, _store) = started();
-    cluster.create(TOPIC, 1, -1, &["diskless.enable=true"]);
+    cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
     let mut offset = 0;
     for id in cluster.ids() {
         let mut client = Client::connect(cluster.address(id));

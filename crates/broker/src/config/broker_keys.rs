@@ -29,7 +29,7 @@ const KEYS: &[Key] = &[
         .or_else(&["broker.id"])
         .differs("has a default"),
     Key::int("broker.id", None, 0, "Older name of node.id.").differs("unset by default"),
-    Key::new("broker.rack", Type::String, None, "The rack or availability zone of this broker, told to clients."),
+    Key::new("broker.rack", Type::String, None, "The rack or availability zone of this broker, told to clients. Clients of diskless topics in a cluster are led to brokers of their zone: the one that client.id names, as in app,diskless_az=ZONE, or a consumer's client.rack."),
     Key::new("log.dirs", Type::List, Some("fullbore-data"), "The data folder; one. Created when missing.")
         .or_else(&["log.dir"])
         .differs("exactly one folder, and the default is not under /tmp"),

@@ -43,7 +43,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         .or_else(&["compression.zstd.level"]),
     Key::long("delete.retention.ms", None, 0, "How long a tombstone, a record without a value, stays after the first compaction that saw it, in milliseconds.")
         .or_else(&["log.cleaner.delete.retention.ms"]),
-    Key::boolean(DISKLESS_ENABLE, "false", "Whether the topic is diskless: its records are in an object store (diskless.storage), which replicates them. For ever what it is at the topic's creation; inkless.enable is the same key. A diskless topic has one replica of each partition and cannot be compacted yet; min.insync.replicas, segment.* and flush.* have no effect on it. Internal topics are never diskless.")
+    Key::boolean(DISKLESS_ENABLE, "false", "Whether the topic is diskless: its records are in an object store (diskless.storage), which replicates them. For ever what it is at the topic's creation; inkless.enable is the same key. A diskless topic has a replication factor of 1 and cannot be compacted yet; min.insync.replicas, segment.* and flush.* have no effect on it. Internal topics are never diskless.")
         .or_else(&["log.diskless.enable"])
         .at_creation()
         .differs("not a Kafka key; in a cluster it needs diskless.storage"),

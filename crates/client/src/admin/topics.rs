@@ -19,6 +19,8 @@ use std::collections::HashSet;
 const CHANGE_TIMEOUT_MS: i32 = 30_000;
 /// DescribeConfigs' number for a topic.
 const RESOURCE_TOPIC: i8 = 2;
+/// What a topic sets that has its records in an object store.
+const DISKLESS_ENABLE: &str = "diskless.enable";
 /// DescribeConfigs' number for a value nobody set.
 const SOURCE_DEFAULT: i8 = 5;
 
@@ -33,7 +35,7 @@ pub struct TopicDescription {
     pub partitions: Vec<TopicPartitionInfo>,
     /// Configurations that are not Kafka's default.
     pub configs: Vec<(Text, Text)>,
-    /// min.insync.replicas, whoever set it.
+    /// min.insync.replicas, whoever set it; `None` of a diskless topic, on which it has no effect.
     pub min_in_sync: Option<usize>,
 }
 
@@ -310,8 +312,9 @@ fn add_configs(cluster: &mut Cluster, described: &mut [TopicDescription]) -> Res
             return Err(ClientError::kafka(what, result.error_code, result.error_message.as_deref()));
         }
         let Some(topic) = described.iter_mut().find(|topic| topic.name == result.resource_name) else { continue };
-        let min_in_sync = result.configs.iter().find(|config| config.name == *"min.insync.replicas");
-        topic.min_in_sync = min_in_sync.and_then(|config| config.value.as_ref()?.parse().ok());
+        let value = |name: &str| result.configs.iter().find(|config| config.name == *name)?.value.as_deref();
+        let min_in_sync = value("min.insync.replicas").filter(|_| value(DISKLESS_ENABLE) != Some("true"));
+        topic.min_in_sync = min_in_sync.and_then(|min| min.parse().ok());
         let set = result.configs.into_iter().filter(|config| config.config_source != SOURCE_DEFAULT);
         topic.configs = set.map(|config| (config.name, config.value.unwrap_or_default())).collect();
     }
