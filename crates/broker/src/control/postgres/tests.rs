@@ -117,7 +117,12 @@ fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
     assert_eq!(open(&of).err().expect("newer"), newer);
     assert!(migrate(&of).is_err() && check(&of).contains(&Finding::NewerSchema(next)));
     assert!(matches!(running.begin(None), Err(StoreError::Away(_))), "one that runs goes on as without a database");
-    database.run("UPDATE fullbore.schema_version SET version = 0");
+    // As the first version was, which had no diskless topics.
+    database.run(
+        "DROP TABLE fullbore.diskless_partitions, fullbore.diskless_brokers, fullbore.diskless_cleared,
+           fullbore.diskless_objects, fullbore.diskless_runs, fullbore.diskless_producers;
+         UPDATE fullbore.schema_version SET version = 0",
+    );
     let older = format!("it has schema 0, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate");
     assert_eq!(open(&of).err().expect("older"), older);
     assert!(check(&of).contains(&Finding::OlderSchema(0)));
@@ -132,6 +137,9 @@ fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
         database.run("SELECT count(more), (SELECT version FROM fullbore.schema_version) FROM fullbore.topics"),
         "0|1"
     );
+    assert!(open(&of).err().expect("older").starts_with("it has schema 1, "));
+    assert_eq!(migrate(&of).expect("upgraded"), 1);
+    assert_eq!(database.run("SELECT count(*) FROM fullbore.diskless_runs"), "0");
     assert_eq!(migrate(&of).expect("nothing to do"), SCHEMA_VERSION);
     open(&of).expect("opens");
 }
