@@ -27,7 +27,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let repeated = repeated(&request.topics);
     let named =
         request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
-    topics::open_all(topics::named(broker, &image, named)).await;
+    let refreshed = topics::open_and_refresh(topics::named(broker, &image, named)).await;
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in &request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
@@ -36,7 +36,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             let found = if is_repeated {
                 Err(ErrorCode::INVALID_REQUEST)
             } else {
-                look_up(broker, &image, (&topic.name, asked), version).await
+                look_up(broker, &image, (&topic.name, asked), (version, refreshed)).await
             };
             partitions.push(answer(asked.partition_index, found));
         }
@@ -73,12 +73,12 @@ async fn look_up(
     broker: &Node,
     image: &Image,
     (topic, asked): (&Text, &ListOffsetsPartition),
-    version: i16,
+    (version, refreshed): (i16, Result<(), ReadError>),
 ) -> Result<Option<TimestampOffset>, ErrorCode> {
     let partition = topics::opened(broker, topics::find(image, topic, Uuid::ZERO)?, asked.partition_index)?;
     partition.check_leads(asked.current_leader_epoch)?;
     let code = |error: ReadError| error.code();
-    partition.refresh().await.map_err(code)?;
+    partition.is_refreshed(refreshed).map_err(code)?;
     let position = |offset| Ok(Some(TimestampOffset { offset, timestamp: -1, leader_epoch: partition.leader_epoch() }));
     let long = &broker.long_work;
     match asked.timestamp {

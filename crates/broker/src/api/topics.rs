@@ -2,7 +2,7 @@
 
 use crate::control::{Image, Topic};
 use crate::node::Node;
-use crate::partitions::AnyPartition;
+use crate::partitions::{AnyPartition, ReadError};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,4 +73,11 @@ pub async fn open_all(partitions: Vec<AnyPartition>) {
             let _ = timeout_at(until, partition.opened()).await;
         }
     }
+}
+
+/// The same, and then has what is known of their offsets be no older than this call, also where other brokers write them; whether that is so of
+/// diskless partitions.
+pub async fn open_and_refresh(partitions: Vec<AnyPartition>) -> Result<(), ReadError> {
+    open_all(partitions.clone()).await;
+    AnyPartition::refresh(&partitions).await
 }

@@ -166,12 +166,16 @@ impl DisklessPartition {
         }
     }
 
-    /// Has what is known of its offsets be no older than this call.
+    /// Has what is known of the offsets of these partitions of one broker be no older than this call.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn refresh(&self) -> Result<(), ReadError> {
-        if self.services.others_commit { self.services.reader.refresh(&self.known).await } else { Ok(()) }
+    pub async fn refresh(partitions: &[Arc<DisklessPartition>]) -> Result<(), ReadError> {
+        let Some(Services { reader, others_commit: true, .. }) = partitions.first().map(|first| &first.services) else {
+            return Ok(());
+        };
+        let known: Vec<_> = partitions.iter().map(|partition| Arc::clone(&partition.known)).collect();
+        reader.refresh(&known).await
     }
 
     /// The first record from the log start on with such a timestamp or a later one; `None` if all are older.
@@ -194,9 +198,9 @@ impl DisklessPartition {
     ///
     /// # Errors
     /// [`ReadError::OffsetOutOfRange`] past the high watermark; the index.
-    pub async fn delete_records_before(&self, offset: i64) -> Result<i64, ReadError> {
+    pub async fn delete_records_before(self: &Arc<Self>, offset: i64) -> Result<i64, ReadError> {
         let number = self.known.number().ok_or(ReadError::Storage)?;
-        self.refresh().await?;
+        DisklessPartition::refresh(std::slice::from_ref(self)).await?;
         let log_end = self.known.offsets().log_end;
         let offset = if offset == -1 { log_end } else { offset };
         if offset < 0 || offset > log_end {
@@ -228,7 +232,7 @@ impl DisklessPartition {
     }
 
     /// Deletes what retention does not keep, in whole runs.
-    pub(super) async fn retain(&self, now_ms: i64) {
+    pub(super) async fn retain(self: &Arc<Self>, now_ms: i64) {
         let (bytes, ms) = self.known.config().retention();
         let kept = self.services.reader.kept_from(&self.known, (bytes, ms.map(|ms| now_ms.saturating_sub(ms)))).await;
         if kept.is_some_and(|kept| kept > self.known.offsets().log_start)

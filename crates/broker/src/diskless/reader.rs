@@ -201,12 +201,12 @@ impl Reader {
         }
     }
 
-    /// Has what is known of a partition be no older than this call.
+    /// Has what is known of these partitions be no older than this call.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn refresh(&self, partition: &KnownPartition) -> Result<(), ReadError> {
-        self.shared.refresh(partition).await
+    pub async fn refresh(&self, partitions: &[Arc<KnownPartition>]) -> Result<(), ReadError> {
+        self.shared.refresh(partitions).await
     }
 
     /// The same, for who waits for the partition to change. Waits for nobody.
@@ -217,7 +217,7 @@ impl Reader {
         }
         let (reader, partition) = (self.clone(), Arc::clone(partition));
         tokio::spawn(async move {
-            if let Err(why) = reader.refresh(&partition).await {
+            if let Err(why) = reader.refresh(std::slice::from_ref(&partition)).await {
                 partition.failed(why);
             }
             reader.shared.under_way.lock().remove(&(number, REFRESH));
@@ -389,13 +389,18 @@ impl ReaderShared {
         self.partitions.read().get(&number)?.upgrade()
     }
 
-    async fn refresh(&self, partition: &KnownPartition) -> Result<(), ReadError> {
-        let number = partition.number().ok_or(ReadError::Storage)?;
+    async fn refresh(&self, partitions: &[Arc<KnownPartition>]) -> Result<(), ReadError> {
         let asked = Instant::now();
-        let found = self.finder.partition(number).await.map_err(|error| self.find_failed(&error))?;
-        partition.moved(&found.ok_or(ReadError::Gone)?, Vec::new());
-        partition.refreshed(asked);
-        partition.wake();
+        let of = |partition: &Arc<KnownPartition>| Some((partition.number()?, Arc::clone(partition)));
+        let partitions: HashMap<_, _> = partitions.iter().filter_map(of).collect();
+        let found = self.finder.partitions(partitions.keys().copied().collect()).await;
+        for row in found.map_err(|error| self.find_failed(&error))? {
+            // One that is missing is deleted, which the metadata says soon.
+            let Some(partition) = partitions.get(&row.id) else { continue };
+            partition.moved(&row, Vec::new());
+            partition.refreshed(asked);
+            partition.wake();
+        }
         Ok(())
     }
 
@@ -417,7 +422,9 @@ impl ReaderShared {
         }
         let ahead = ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS));
         // Nothing there: it was deleted meanwhile, by another broker it may be, which who reads on finds out.
-        let Some(end) = ahead.last().map(|part| part.end_offset) else { return self.refresh(partition).await };
+        let Some(end) = ahead.last().map(|part| part.end_offset) else {
+            return self.refresh(std::slice::from_ref(partition)).await;
+        };
         let window = Window::new((offset, end), ahead.iter().map(|part| Arc::clone(&part.run)).collect(), share > 0);
         self.windows.lock().insert(number, window);
         let mut fetches = JoinSet::new();

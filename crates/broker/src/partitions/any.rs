@@ -211,14 +211,26 @@ impl AnyPartition {
         }
     }
 
-    /// Has what is known of its offsets be no older than this call, where other brokers write it, too.
+    /// Has what is known of the offsets of these partitions be no older than this call, also where other brokers write them.
     ///
     /// # Errors
-    /// It could not be found out.
-    pub async fn refresh(&self) -> Result<(), ReadError> {
+    /// It could not be found out of the diskless ones.
+    pub async fn refresh(partitions: &[AnyPartition]) -> Result<(), ReadError> {
+        let of = |partition: &AnyPartition| match partition {
+            AnyPartition::Classic(_) => None,
+            AnyPartition::Diskless(partition) => Some(Arc::clone(partition)),
+        };
+        DisklessPartition::refresh(&partitions.iter().filter_map(of).collect::<Vec<_>>()).await
+    }
+
+    /// The same of this one, after that has come to `refreshed`.
+    ///
+    /// # Errors
+    /// What was found out then, if it matters for this partition.
+    pub fn is_refreshed(&self, refreshed: Result<(), ReadError>) -> Result<(), ReadError> {
         match self {
             AnyPartition::Classic(_) => Ok(()),
-            AnyPartition::Diskless(partition) => partition.refresh().await,
+            AnyPartition::Diskless(_) => refreshed,
         }
     }
 

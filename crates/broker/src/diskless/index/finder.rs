@@ -39,12 +39,12 @@ impl RunFinder {
         RunFinder { idle: Arc::new(Mutex::new(idle)), turns }
     }
 
-    /// The partition's row as it is now; `None` if there is no such partition.
+    /// The rows of these partitions as they are now, of those that there are.
     ///
     /// # Errors
     /// The index cannot be read.
-    pub async fn partition(&self, id: DisklessPartitionId) -> Result<Option<PartitionRow>, StoreError> {
-        self.find(move |finder| finder.partition(id)).await
+    pub async fn partitions(&self, ids: Vec<DisklessPartitionId>) -> Result<Vec<PartitionRow>, StoreError> {
+        self.find(move |finder| finder.partitions(&ids)).await
     }
 
     /// The run with this offset and those behind it, `count` at most. None where the partition has nothing there.

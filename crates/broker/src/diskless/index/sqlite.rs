@@ -463,8 +463,9 @@ impl RunSource for SqliteFinder {
         runs(&self.connection, &text, params![partition, offset, i64::try_from(count).unwrap_or(i64::MAX)])
     }
 
-    fn partition(&mut self, id: DisklessPartitionId) -> Result<Option<PartitionRow>, StoreError> {
-        partition(&self.connection, id).map_err(|error| sqlite_failed(&error))
+    fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError> {
+        let row = |id: &DisklessPartitionId| partition(&self.connection, *id).transpose();
+        ids.iter().filter_map(row).collect::<rusqlite::Result<_>>().map_err(|error| sqlite_failed(&error))
     }
 }
 

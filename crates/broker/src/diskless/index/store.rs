@@ -99,16 +99,16 @@ pub trait RunSource: Send {
         count: usize,
     ) -> Result<Vec<BatchRun>, StoreError>;
 
-    /// The partition's row as it is now; `None` if there is no such partition.
+    /// The rows of these partitions as they are now, of those that there are.
     ///
     /// # Errors
     /// The index cannot be read.
-    fn partition(&mut self, id: DisklessPartitionId) -> Result<Option<PartitionRow>, StoreError>;
+    fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
 }
 
 /// Tells what other brokers change in the index. Its calls block.
 pub trait ChangeSource: Send {
-    /// The rows of partitions that others have changed since the last call; with the first one, of none. A row may come twice.
+    /// The rows of partitions that others have changed since the last call; with the first one, of all that they ever changed last. A row may come twice.
     ///
     /// # Errors
     /// The index cannot be read; what was changed meanwhile is told by a later call.

@@ -165,9 +165,9 @@ fn what_is_committed_is_known_after_a_restart<B: BackEnd>() {
     let run = &opened.back_end.finder().runs_from(first, 0, 1).expect("read")[0];
     let place = (run.object, run.base_offset, run.end_offset(), run.position, run.bytes());
     assert_eq!(place, (object, 0, 20, 0, 200));
-    let row = opened.back_end.finder().partition(first).expect("read").expect("there");
+    let row = opened.back_end.finder().partitions(&[first]).expect("read")[0];
     assert_eq!((row.log_start, row.next_offset, row.bytes, row.max_timestamp), (0, 30, 300, NOW));
-    assert_eq!(opened.index.look(first).expect("known").expect("there").next_offset, 30);
+    assert_eq!(opened.index.look(first, 0).expect("known").expect("there").row.next_offset, 30);
 }
 
 fn an_object_that_is_committed_answers_from_its_rows<B: BackEnd>() {
@@ -204,7 +204,7 @@ fn without_its_partition_or_its_object_a_batch_is_refused<B: BackEnd>() {
     assert_eq!(opened.commit(object + 1, &[batch(partition, 0, 0)]), gone);
     let missing = [CommitVerdict::Refused(Refusal::PartitionGone)];
     assert_eq!(opened.commit(object, &[batch(partition + 1, 0, 0)]), missing);
-    assert!(opened.index.look(partition + 1).expect("known").is_none());
+    assert!(opened.index.look(partition + 1, 0).expect("known").is_none());
 }
 
 fn a_commit_that_fails_leaves_nothing_and_is_made_again<B: BackEnd>() {
@@ -275,7 +275,7 @@ fn what_is_before_the_log_start_is_cleared_and_its_objects_are_unused<B: BackEnd
     let mut finder = opened.back_end.finder();
     let left: Vec<i64> = finder.runs_from(partition, 0, 10).expect("read").iter().map(|run| run.base_offset).collect();
     assert_eq!(left, [40, 50, 60], "the one that the log start is in is there");
-    assert_eq!(finder.partition(partition).expect("read").expect("there").bytes, 300);
+    assert_eq!(finder.partitions(&[partition]).expect("read")[0].bytes, 300);
     opened.back_end.age(60_000);
     let mut unused = opened.unused();
     unused.sort_unstable();
@@ -301,7 +301,7 @@ fn nothing_is_left_of_a_deleted_topic<B: BackEnd>() {
     assert_eq!(opened.commit(late, &[batch(first, 0, 30)]), refused);
     opened.tidy();
     let mut finder = opened.back_end.finder();
-    assert!(finder.partition(first).expect("read").is_none());
+    assert!(finder.partitions(&[first]).expect("read").is_empty());
     assert!(finder.runs_from(first, 0, 10).expect("read").is_empty());
     opened.back_end.age(60_000);
     let mut unused = opened.unused();
@@ -339,7 +339,7 @@ fn producers_are_trimmed_to_what_is_retained<B: BackEnd>() {
     opened.index.store.trim_producers(partition, 5).expect("trimmed");
     opened.again();
     let object = opened.object();
-    let known = opened.index.look(partition).expect("known").expect("there").producers;
+    let known = opened.index.look(partition, 0).expect("known").expect("there").row.producers;
     assert_eq!(known.snapshot().count(), 5);
     let duplicate = [CommitVerdict::Duplicate { base_offset: 40, timestamp: NOW }];
     assert_eq!(opened.commit(object, &[batch(partition, 0, 40)]), duplicate);

@@ -15,14 +15,14 @@ use crate::control::{DatabaseConnection, StoreError};
 pub struct PostgresChanges {
     connection: DatabaseConnection,
     broker_id: i32,
-    /// What was seen of each other broker; `None` before the first call.
-    seen: Option<BTreeMap<i32, i64>>,
+    /// What was seen of each other broker: of one that is not in it, nothing.
+    seen: BTreeMap<i32, i64>,
 }
 
 impl PostgresChanges {
     /// For this broker.
     pub fn new(connection: DatabaseConnection, broker_id: i32) -> PostgresChanges {
-        PostgresChanges { connection, broker_id, seen: None }
+        PostgresChanges { connection, broker_id, seen: BTreeMap::new() }
     }
 
     fn question(&self) -> String {
@@ -30,9 +30,8 @@ impl PostgresChanges {
             "SELECT broker_id, counter FROM fullbore.diskless_brokers WHERE broker_id <> ({}) ORDER BY broker_id",
             self.broker_id
         );
-        let Some(seen) = &self.seen else { return counters };
         let since = |(broker, counter): (&i32, &i64)| format!("p.changed_by = ({broker}) AND p.changed_at > {counter}");
-        let known: Vec<String> = seen.iter().map(since).collect();
+        let known: Vec<String> = self.seen.iter().map(since).collect();
         let known = if known.is_empty() { "false".to_owned() } else { known.join(" OR ") };
         format!("{counters}; SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE {known}")
     }
@@ -54,10 +53,7 @@ impl ChangeSource for PostgresChanges {
         let mut answers = answers.into_iter();
         let counters = each(&next(&mut answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
         let counters: BTreeMap<i32, i64> = counters.into_iter().collect();
-        let Some(seen) = &self.seen else {
-            self.seen = Some(counters);
-            return Ok(Vec::new());
-        };
+        let seen = &self.seen;
         // It may be the right database again with the next call; what is seen stays.
         if let Some((_, counter)) = seen.iter().find(|(broker, seen)| counters.get(broker).is_none_or(|now| now < seen))
         {
@@ -68,7 +64,7 @@ impl ChangeSource for PostgresChanges {
         if !new.is_empty() {
             rows.extend(self.ask_of_new(&new)?);
         }
-        self.seen = Some(counters);
+        self.seen = counters;
         Ok(rows)
     }
 }

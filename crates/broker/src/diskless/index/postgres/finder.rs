@@ -3,7 +3,7 @@
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 
 use super::super::store::{PartitionRow, RunSource};
-use super::rows::{PARTITION, RUN, each, partition, run};
+use super::rows::{PARTITION, RUN, array, each, partition, run};
 use crate::control::database_rows::{Rows, next};
 use crate::control::{DatabaseConnection, StoreError};
 
@@ -43,8 +43,10 @@ impl RunSource for PostgresFinder {
         each(&rows, run)
     }
 
-    fn partition(&mut self, id: DisklessPartitionId) -> Result<Option<PartitionRow>, StoreError> {
-        let rows = self.ask(&format!("SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.id = {id}"))?;
-        rows.first().map(partition).transpose()
+    fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError> {
+        let ids = array(ids.iter());
+        let ask =
+            format!("SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.id = ANY({ids}::bigint[])");
+        each(&self.ask(&ask)?, partition)
     }
 }

@@ -314,7 +314,7 @@ fn a_database_that_went_back_is_not_committed_to() {
     // What only the other has committed since, this one has read.
     until_known(&mut other, &object(2));
     changes.changed().expect("told");
-    assert_eq!(one.look(partition).expect("known").expect("there").next_offset, 30);
+    assert_eq!(one.look(partition, 0).expect("known").expect("there").row.next_offset, 30);
     server.swap();
     let went_back = |index: &mut PostgresIndexOf, at: usize| {
         let done = index.commit(&[object(at)], TIME).map(|answer| answer.verdicts);
@@ -407,8 +407,8 @@ fn the_largest_window_of_any_broker_is_what_is_retained() {
     }
     other.store.trim_producers(partition, 5).expect("trimmed");
     assert_eq!(opened.back_end.database.run("SELECT count(*) FROM fullbore.diskless_producers"), "8");
-    assert_eq!(other.look(partition).expect("known").expect("there").window, 8);
-    assert_eq!(opened.back_end.finder().partition(partition).expect("read").expect("there").window, 8);
+    assert_eq!(other.look(partition, 0).expect("known").expect("there").row.window, 8);
+    assert_eq!(opened.back_end.finder().partitions(&[partition]).expect("read")[0].window, 8);
 }
 
 /// Either the cleaner takes the key, or the commit has it.
@@ -491,7 +491,7 @@ fn what_others_change_is_heard_and_nothing_is_missed() {
     });
     let mut finder = opened.back_end.finder();
     for id in partitions {
-        let row = finder.partition(*id).expect("read");
+        let row = finder.partitions(&[*id]).expect("read").pop();
         assert_eq!(heard.get(id).copied(), row.filter(|row| row.next_offset > 0), "{id}");
     }
     assert_eq!(changes.changed().expect("told"), [], "nothing has changed since");
