@@ -126,6 +126,15 @@ impl IndexStore for PostgresIndex {
         cleaning::trim_producers(&mut self.session, id, rows_left)
     }
 
+    fn expire_producers(
+        &mut self,
+        after: DisklessPartitionId,
+        before_ms: i64,
+        producers_max: usize,
+    ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
+        cleaning::expire_producers(&mut self.session, after, before_ms, producers_max)
+    }
+
     fn unused(&mut self, count: usize, _now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
         cleaning::unused(&mut self.session, count)
     }
