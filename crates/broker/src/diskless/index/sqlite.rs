@@ -76,6 +76,13 @@ impl SqliteIndex {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 
+    /// Makes the file what it was before producers expired.
+    #[cfg(test)]
+    pub fn make_older(&self) {
+        let older = "ALTER TABLE partitions DROP COLUMN expired_to; PRAGMA user_version = 1";
+        self.connection.execute_batch(older).expect("altered");
+    }
+
     /// As if producers of every partition had been forgotten for want of room.
     #[cfg(test)]
     pub fn have_forgotten(&self) {

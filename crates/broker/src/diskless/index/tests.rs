@@ -445,3 +445,15 @@ fn silent_producers_are_removed_in_pieces<B: BackEnd>() {
     assert_eq!(opened.index.store.expire_producers(0, NOW, 4).expect("removed"), None);
     assert_eq!(opened.back_end.finder().partition(partitions[2]).expect("read").expect("there").expired_to, 9);
 }
+
+#[test]
+fn a_file_of_the_version_before_is_upgraded() {
+    let mut opened = Opened::<SqliteBackEnd>::new(1);
+    let (partition, object) = (opened.partitions[0], opened.object());
+    opened.commit(object, &[batch(partition, 0, 0)]);
+    opened.index.store.make_older();
+    opened.again();
+    let object = opened.object();
+    assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(10)]);
+    assert_eq!(opened.back_end.finder().partition(partition).expect("read").expect("there").expired_to, -1);
+}

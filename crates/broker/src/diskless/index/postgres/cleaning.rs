@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
 
-use super::commits::{DELETED, REGISTERED, UNUSED};
 use super::guarded::Guarded;
-use super::rows::{Answers, RUN, array, each, run};
+use super::rows::{DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, run};
 use crate::control::database_rows::{flag, next, number};
 use crate::control::{CommitError, StoreError};
 
@@ -167,7 +166,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
 }
 
 /// What is to be cleared, if this broker is the one to do it.
-fn told(answers: &mut Answers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
+fn told(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
     let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
     let told = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
     Ok(told.first().copied().filter(|_| is_locked))
@@ -205,6 +204,6 @@ fn release(objects: &BTreeMap<ObjectId, i64>) -> String {
     )
 }
 
-fn numbers(answers: &mut Answers) -> Result<Vec<i64>, CommitError> {
+fn numbers(answers: &mut IndexAnswers) -> Result<Vec<i64>, CommitError> {
     next(answers).and_then(|rows| each(&rows, |row| number(row, 0))).map_err(CommitError::Refused)
 }

@@ -13,7 +13,13 @@ use crate::control::StoreError;
 use crate::control::database_rows::{DatabaseRow, Rows, flag, number, text};
 
 /// The rows of each statement.
-pub type Answers = std::vec::IntoIter<Rows>;
+pub type IndexAnswers = std::vec::IntoIter<Rows>;
+
+/// `state` of an object.
+pub const REGISTERED: i64 = 0;
+pub const LIVE: i64 = 1;
+pub const UNUSED: i64 = 2;
+pub const DELETED: i64 = 3;
 
 /// The columns of a partition, of `fullbore.diskless_partitions AS p`.
 pub const PARTITION: &str =

@@ -92,7 +92,7 @@ pub fn retain_batches(
     session.end(&set).map(drop)
 }
 
-fn read(answers: super::rows::Answers) -> Result<Vec<PartitionRow>, CommitError> {
+fn read(answers: super::rows::IndexAnswers) -> Result<Vec<PartitionRow>, CommitError> {
     let mut answers = answers;
     next(&mut answers).and_then(|rows| each(&rows, partition)).map_err(CommitError::Refused)
 }
