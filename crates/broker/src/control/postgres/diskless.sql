@@ -11,6 +11,7 @@ CREATE TABLE fullbore.diskless_partitions (
   max_timestamp    bigint  NOT NULL,                               -- in ms; -1 before the first batch
   has_forgotten    boolean NOT NULL,                               -- producers, for want of room
   batches_retained integer NOT NULL,                               -- of each producer: the most that a broker has asked for
+  expired_to       bigint  NOT NULL,                               -- the largest id of a producer that was removed for its silence, or -1
   changed_by       integer,                                        -- the broker whose transaction changed it last
   changed_at       bigint,                                         -- which of its transactions that was
   UNIQUE (topic_id, partition_index)

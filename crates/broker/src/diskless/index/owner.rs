@@ -40,6 +40,7 @@ pub(super) enum Asked {
     Delete(Uuid),
     RetainBatches(Vec<DisklessPartitionId>, usize),
     Succeed(DisklessPartitionId, Stops),
+    ExpireProducersAfter(i64),
     MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>),
     Unused(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
     /// Wakes it, so that it sees that it is to stop.
@@ -158,6 +159,11 @@ impl IndexOwner {
         self.ask(Asked::RetainBatches(partitions, window));
     }
 
+    /// As [`Index::expire_producers_after`]. Waits for nobody.
+    pub fn expire_producers_after(&self, expiration_ms: i64) {
+        self.ask(Asked::ExpireProducersAfter(expiration_ms));
+    }
+
     /// As [`Index::succeed`]. Waits for nobody.
     pub fn succeed(&self, partition: DisklessPartitionId, stops: Stops) {
         self.ask(Asked::Succeed(partition, stops));
@@ -216,7 +222,7 @@ fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Pro
 pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_ms: i64, progress: &Progress<'_>) {
     // Who does not wait any more needs no answer.
     match asked {
-        // The state of every producer is kept, so that one that is not known has not written.
+        // Which producers may have expired, each partition knows.
         Asked::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, CommitTime { now_ms, fresh_from: 0 })));
         }
@@ -240,6 +246,7 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
             until_done(progress.stopping, || index.retain_batches(&partitions, window));
         }
         Asked::Succeed(partition, stops) => index.succeed(partition, stops),
+        Asked::ExpireProducersAfter(expiration_ms) => index.expire_producers_after(expiration_ms),
         Asked::Nothing => {}
     }
 }

@@ -164,6 +164,15 @@ impl IndexStore for TroubledIndex {
         self.inner.retain_batches(partitions, window)
     }
 
+    fn expire_producers(
+        &mut self,
+        after: DisklessPartitionId,
+        before_ms: i64,
+        producers_max: usize,
+    ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
+        self.change(|inner| inner.expire_producers(after, before_ms, producers_max))
+    }
+
     fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
         self.change(|inner| inner.trim_producers(id, rows_left))
     }

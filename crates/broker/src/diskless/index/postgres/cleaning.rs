@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
 
-use super::commits::{DELETED, REGISTERED, UNUSED};
 use super::guarded::Guarded;
-use super::rows::{Answers, RUN, array, each, run};
+use super::rows::{DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, run};
 use crate::control::database_rows::{flag, next, number};
 use crate::control::{CommitError, StoreError};
 
@@ -78,6 +77,44 @@ pub fn trim_producers(session: &mut Guarded, id: DisklessPartitionId, rows_left:
         .map(drop)
 }
 
+/// Removes rows of producers of one partition that are silent since then.
+pub fn expire_producers(
+    session: &mut Guarded,
+    after: DisklessPartitionId,
+    before_ms: i64,
+    producers_max: usize,
+) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
+    let refused = CommitError::Refused;
+    // Most have none, which is seen without a lock.
+    let partition = format!(
+        "SELECT partition FROM fullbore.diskless_producers WHERE partition > {after} ORDER BY partition LIMIT 1"
+    );
+    let silent = |partition: &str| {
+        format!(
+            "SELECT producer_id FROM fullbore.diskless_producers WHERE partition = ({partition})
+             GROUP BY producer_id HAVING max(written_ms) <= {before_ms} LIMIT {producers_max}"
+        )
+    };
+    let mut answers = session.look(&format!("{partition}; {}", silent(&partition))).map_err(refused)?;
+    let Some(id) = numbers(&mut answers)?.first().copied() else { return Ok(None) };
+    if numbers(&mut answers)?.is_empty() {
+        return Ok(Some((id, false)));
+    }
+    // Nobody commits to it meanwhile.
+    let lock = format!("SELECT id FROM fullbore.diskless_partitions WHERE id = {id} FOR UPDATE");
+    session.begin(&lock).map_err(refused)?;
+    let silent = silent(&id.to_string());
+    let found = session.ask(&silent).map_err(refused).and_then(|mut answers| numbers(&mut answers));
+    let ids = found.inspect_err(|_| session.abandon())?;
+    let largest = ids.iter().max().copied().unwrap_or(-1);
+    session.end(&format!(
+        "DELETE FROM fullbore.diskless_producers WHERE partition = {id} AND producer_id = ANY({}::bigint[]);
+         UPDATE fullbore.diskless_partitions SET expired_to = greatest(expired_to, {largest}) WHERE id = {id}",
+        array(ids.iter())
+    ))?;
+    Ok(Some((id, ids.len() >= producers_max)))
+}
+
 /// Removes runs of one partition; whether there may be more.
 pub fn clear(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitError> {
     let done = clear_some(session, runs_max);
@@ -129,7 +166,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
 }
 
 /// What is to be cleared, if this broker is the one to do it.
-fn told(answers: &mut Answers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
+fn told(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
     let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
     let told = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
     Ok(told.first().copied().filter(|_| is_locked))
@@ -167,6 +204,6 @@ fn release(objects: &BTreeMap<ObjectId, i64>) -> String {
     )
 }
 
-fn numbers(answers: &mut Answers) -> Result<Vec<i64>, CommitError> {
+fn numbers(answers: &mut IndexAnswers) -> Result<Vec<i64>, CommitError> {
     next(answers).and_then(|rows| each(&rows, |row| number(row, 0))).map_err(CommitError::Refused)
 }

@@ -12,16 +12,13 @@ use super::super::damaged;
 use super::super::packed::{pack_producer, pack_run};
 use super::super::store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow};
 use super::guarded::Guarded;
-use super::rows::{Answers, PARTITION, PRODUCER, RUN, array, each, hex, partition, producer, run};
+use super::rows::{
+    DELETED, IndexAnswers, LIVE, PARTITION, PRODUCER, REGISTERED, RUN, UNUSED, array, each, hex, partition, producer,
+    run,
+};
 use super::{cleaning, topics};
 use crate::control::database_rows::{Rows, next, number};
 use crate::control::{CommitError, StoreError};
-
-/// `state` of an object.
-pub const REGISTERED: i64 = 0;
-pub const LIVE: i64 = 1;
-pub const UNUSED: i64 = 2;
-pub const DELETED: i64 = 3;
 
 /// The index of all brokers, as one of them changes it.
 pub struct PostgresIndex {
@@ -36,7 +33,7 @@ impl PostgresIndex {
         PostgresIndex { session, ends: HashMap::new() }
     }
 
-    fn found(&mut self, question: &CommitQuestion, mut answers: Answers) -> Result<CommitFound, StoreError> {
+    fn found(&mut self, question: &CommitQuestion, mut answers: IndexAnswers) -> Result<CommitFound, StoreError> {
         let partitions = each(&next(&mut answers)?, partition)?;
         let producers = each(&next(&mut answers)?, producer)?;
         let objects = match question.objects.is_empty() {
@@ -124,6 +121,15 @@ impl IndexStore for PostgresIndex {
 
     fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
         cleaning::trim_producers(&mut self.session, id, rows_left)
+    }
+
+    fn expire_producers(
+        &mut self,
+        after: DisklessPartitionId,
+        before_ms: i64,
+        producers_max: usize,
+    ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
+        cleaning::expire_producers(&mut self.session, after, before_ms, producers_max)
     }
 
     fn unused(&mut self, count: usize, _now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {

@@ -25,8 +25,8 @@ pub fn create(session: &mut Guarded, topic_id: Uuid, count: i32) -> Result<Vec<P
     }
     let made = session.end(&format!(
         "INSERT INTO fullbore.diskless_partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp,
-             has_forgotten, batches_retained)
-           SELECT {topic}, number, 0, 0, 0, -1, false, 0 FROM generate_series(0, {count} - 1) AS number
+             has_forgotten, batches_retained, expired_to)
+           SELECT {topic}, number, 0, 0, 0, -1, false, 0, -1 FROM generate_series(0, {count} - 1) AS number
            WHERE NOT EXISTS (SELECT 1 FROM fullbore.diskless_partitions WHERE topic_id = {topic} AND partition_index = number)
            ORDER BY number ON CONFLICT DO NOTHING;
          SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.topic_id = {topic} AND p.partition_index < {count}
@@ -92,7 +92,7 @@ pub fn retain_batches(
     session.end(&set).map(drop)
 }
 
-fn read(answers: super::rows::Answers) -> Result<Vec<PartitionRow>, CommitError> {
+fn read(answers: super::rows::IndexAnswers) -> Result<Vec<PartitionRow>, CommitError> {
     let mut answers = answers;
     next(&mut answers).and_then(|rows| each(&rows, partition)).map_err(CommitError::Refused)
 }
