@@ -27,6 +27,7 @@ pub mod writer;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use fullbore_rules::commit::rotation::RotationSettings;
@@ -42,7 +43,7 @@ use crate::config::{BrokerConfig, DisklessConfig, TopicConfig};
 use crate::metrics::Metrics;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
-use housekeeping::DisklessTopics;
+use housekeeping::{DisklessTopics, Expiring};
 use index::{Index, IndexChanges, IndexOwner, IndexStore, IndexThread, RunFinder, SqliteIndex, postgres};
 use known::KnownPartition;
 use objects::{Objects, StartObjectsError};
@@ -60,6 +61,8 @@ pub struct Diskless {
     services: Services,
     counts: Arc<StoreCounts>,
     thread: Mutex<Option<IndexThread>>,
+    /// `producer.id.expiration.ms`; the largest number before it is known.
+    producers_expire_after_ms: Arc<AtomicI64>,
 }
 
 /// Why diskless topics cannot be served.
@@ -171,12 +174,14 @@ impl Diskless {
         let limits = (config.memory_bytes, others_commit);
         let writer = Writer::start(rotation, limits, (index.clone(), uploader, reader.clone()), metrics);
         let topics = Arc::<DisklessTopics>::default();
-        housekeeping::start(&topics, objects, index.clone(), retention);
+        let producers_expire_after_ms = Arc::new(AtomicI64::new(i64::MAX));
+        let expiring = Expiring { writer: writer.clone(), after_ms: Arc::clone(&producers_expire_after_ms) };
+        housekeeping::start(&topics, objects, index.clone(), (retention, expiring));
         if let Some(changes) = changes {
             hear::start(Arc::downgrade(&topics), changes, reader.clone());
         }
         let services = Services { writer, reader, index, succession: Arc::default(), others_commit };
-        Diskless { topics, services, counts, thread: Mutex::default() }
+        Diskless { topics, services, counts, thread: Mutex::default(), producers_expire_after_ms }
     }
 
     /// From now on the topic has this many partitions, with these settings. Waits for nobody; the index is told in the background.
@@ -215,6 +220,14 @@ impl Diskless {
             let window = config.producer_state_batches_to_retain;
             self.services.writer.retain_batches(&numbers, window);
             self.services.index.retain_batches(numbers, window);
+        }
+    }
+
+    /// From now on, forgets producers silent for so long. Until this is said, none is.
+    pub fn expire_producers_after(&self, ms: u64) {
+        let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+        if self.producers_expire_after_ms.swap(ms, Ordering::SeqCst) != ms {
+            self.services.index.expire_producers_after(ms);
         }
     }
 

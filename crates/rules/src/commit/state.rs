@@ -69,9 +69,8 @@ impl PartitionState {
 
     /// Forgets producers that were silent for so long.
     pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
-        let longest_idle_first: Vec<i64> = self.producers.iter().map(|producer| producer.producer_id).collect();
-        let forgotten = self.producers.expire(now_ms, expiration_ms);
-        self.expired_to = longest_idle_first.into_iter().take(forgotten).fold(self.expired_to, i64::max);
+        let PartitionState { producers, expired_to, .. } = self;
+        producers.expire_each(now_ms, expiration_ms, |id| *expired_to = id.max(*expired_to));
     }
 
     /// Takes over a batch that is committed: what another broker has appended since this state was read.

@@ -40,6 +40,7 @@ pub use owner::{IndexOwner, IndexThread};
 pub use sqlite::SqliteIndex;
 pub use store::{
     ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, RunSource,
+    UnusedObject,
 };
 
 use crate::control::{CommitError, StoreError};

@@ -14,7 +14,7 @@ use fullbore_rules::sequence::Stops;
 use fullbore_wire::Uuid;
 use tokio::sync::{oneshot, watch};
 
-use super::{CommitAnswer, CommitTime, Index, IndexStore, Looked, PartitionRow, UploadedObject};
+use super::{CommitAnswer, CommitTime, Index, IndexStore, Looked, PartitionRow, UnusedObject, UploadedObject};
 use crate::control::{CommitError, StoreError};
 use crate::system::now_ms;
 
@@ -42,7 +42,8 @@ pub(super) enum Asked {
     Succeed(DisklessPartitionId, Stops),
     ExpireProducersAfter(i64),
     MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>),
-    Unused(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
+    Unused(usize, oneshot::Sender<Result<Vec<UnusedObject>, CommitError>>),
+    Forget(Vec<ObjectId>),
     /// Wakes it, so that it sees that it is to stop.
     Nothing,
 }
@@ -142,10 +143,15 @@ impl IndexOwner {
     ///
     /// # Errors
     /// The same.
-    pub async fn unused(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
+    pub async fn unused(&self, count: usize) -> Result<Vec<UnusedObject>, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Asked::Unused(count, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
+    }
+
+    /// As [`IndexStore::forget`]; what cannot be forgotten is told as unused again. Waits for nobody.
+    pub fn forget(&self, ids: Vec<ObjectId>) {
+        self.ask(Asked::Forget(ids));
     }
 
     /// Has a topic deleted, however long that takes. Waits for nobody.
@@ -232,6 +238,7 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
             drop(answer.send(index.store.move_log_start(partition, offset)));
         }
         Asked::Unused(count, answer) => drop(answer.send(index.store.unused(count, now_ms))),
+        Asked::Forget(ids) => drop(index.store.forget(&ids)),
         Asked::Create { topic_id, count, created } => {
             if let Some(rows) = until_done(progress.stopping, || index.store.create(topic_id, count)) {
                 created(rows);

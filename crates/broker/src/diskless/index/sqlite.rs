@@ -10,7 +10,9 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
 
 use super::damaged;
 use super::packed::{pack_producer, pack_run, unpack_producer, unpack_run};
-use super::store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, RunSource};
+use super::store::{
+    CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, RunSource, UnusedObject,
+};
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
 
 /// In the data folder.
@@ -371,7 +373,7 @@ impl IndexStore for SqliteIndex {
         expired.map_err(|error| sqlite_not_committed(&error))
     }
 
-    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
         let taken = self.in_transaction(|connection| {
             let limit = i64::try_from(count).unwrap_or(i64::MAX);
             let ids = |text: &str, state: i64, before_ms: i64| {
@@ -385,12 +387,19 @@ impl IndexStore for SqliteIndex {
             let again = ids(find, DELETED, now_ms - DELETED_MS)?;
             let mut mark = connection.prepare_cached("UPDATE objects SET state = ?2, changed_ms = ?3 WHERE id = ?1")?;
             taken.iter().try_for_each(|id| mark.execute(params![id, DELETED, now_ms]).map(drop))?;
-            let mut forget = connection.prepare_cached("DELETE FROM objects WHERE id = ?1")?;
-            again.iter().try_for_each(|id| forget.execute([id]).map(drop))?;
-            taken.extend(again);
-            Ok(taken)
+            again.iter().try_for_each(|id| mark.execute(params![id, DELETED, now_ms]).map(drop))?;
+            let taken = taken.into_iter().map(|id| UnusedObject { id, is_again: false });
+            Ok(taken.chain(again.into_iter().map(|id| UnusedObject { id, is_again: true })).collect())
         });
         taken.map_err(|error| sqlite_not_committed(&error))
+    }
+
+    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
+        let forgotten = self.in_transaction(|connection| {
+            let mut forget = connection.prepare_cached("DELETE FROM objects WHERE id = ?1 AND state = ?2")?;
+            ids.iter().try_for_each(|id| forget.execute(params![id, DELETED]).map(drop))
+        });
+        forgotten.map_err(|error| sqlite_not_committed(&error))
     }
 }
 

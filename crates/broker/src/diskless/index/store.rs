@@ -92,11 +92,17 @@ pub trait IndexStore: Send {
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
 
     /// Takes objects that nobody uses, or never will, out of what may be committed, so many at most: they are to be deleted from the store.
-    /// Each is given again after a day, since a late upload may have brought it back.
+    /// Each is given again a day later, since a late upload may have brought it back, and then every day until it is forgotten.
     ///
     /// # Errors
     /// None is taken, or that is not known.
-    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
+    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
+
+    /// Nothing more is to be done about these objects, which were deleted from the store again.
+    ///
+    /// # Errors
+    /// None is forgotten, or that is not known.
+    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError>;
 }
 
 /// Reads where records are, beside the commits. Its calls block.
@@ -126,6 +132,14 @@ pub trait ChangeSource: Send {
     /// # Errors
     /// The index cannot be read; what was changed meanwhile is told by a later call.
     fn changed(&mut self) -> Result<Vec<PartitionRow>, StoreError>;
+}
+
+/// An object that is to be deleted from the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnusedObject {
+    pub id: ObjectId,
+    /// Whether it is so a day after the first time: once it is done, it is to be forgotten.
+    pub is_again: bool,
 }
 
 /// What a commit has to know.

@@ -105,7 +105,8 @@ impl<B: BackEnd> Opened<B> {
     }
 
     fn unused(&mut self) -> Vec<ObjectId> {
-        self.index.store.unused(10, self.back_end.now_ms()).expect("taken")
+        let unused = self.index.store.unused(10, self.back_end.now_ms()).expect("taken");
+        unused.into_iter().map(|object| object.id).collect()
     }
 
     fn tidy(&mut self) {
@@ -327,6 +328,9 @@ fn objects_are_cleaned_when_nobody_can_use_them<B: BackEnd>() {
     opened.back_end.age(6_400_000);
     assert_eq!(opened.unused(), [forgotten], "again, for a late upload");
     opened.back_end.age(100_000_000);
+    assert_eq!(opened.unused(), [forgotten], "and again, since nobody has said that it is deleted");
+    opened.index.store.forget(&[forgotten]).expect("forgotten");
+    opened.back_end.age(100_000_000);
     assert!(opened.unused().is_empty());
     assert_eq!(opened.commit(forgotten, &[batch(partition, 0, 10)]), gone);
 }
@@ -399,7 +403,8 @@ fn silent_producers_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     assert_eq!(commit_at(&mut opened, by(5, batch(partition, 0, 10)), NOW + 800_000), appended(30));
     tidy_at::<B>(&mut opened.index, NOW + 999_999);
     let known = |index: &mut Index<B::Store>, partition: DisklessPartitionId| {
-        let state = index.look(partition).expect("known").expect("there");
+        index.look(partition, i64::MAX).expect("known").expect("there");
+        let state = &index.known[&partition];
         let mut ids: Vec<i64> = state.producers.iter().map(|producer| producer.producer_id).collect();
         ids.sort_unstable();
         (ids, state.expired_to)
@@ -443,7 +448,7 @@ fn silent_producers_are_removed_in_pieces<B: BackEnd>() {
     }
     assert_eq!(pieces.len(), 9, "three pieces of each partition");
     assert_eq!(opened.index.store.expire_producers(0, NOW, 4).expect("removed"), None);
-    assert_eq!(opened.back_end.finder().partition(partitions[2]).expect("read").expect("there").expired_to, 9);
+    assert_eq!(opened.back_end.finder().partitions(&[partitions[2]]).expect("read")[0].expired_to, 9);
 }
 
 #[test]
@@ -455,5 +460,5 @@ fn a_file_of_the_version_before_is_upgraded() {
     opened.again();
     let object = opened.object();
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(10)]);
-    assert_eq!(opened.back_end.finder().partition(partition).expect("read").expect("there").expired_to, -1);
+    assert_eq!(opened.back_end.finder().partitions(&[partition]).expect("read")[0].expired_to, -1);
 }

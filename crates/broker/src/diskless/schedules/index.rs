@@ -13,7 +13,8 @@ use super::world::{World, ms, random};
 use crate::control::{CommitError, StoreError};
 use crate::diskless::index::by_hand::{CommitAnswerer, IndexByHand, Turn};
 use crate::diskless::index::{
-    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, SqliteIndex, UploadedObject,
+    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, SqliteIndex, UnusedObject,
+    UploadedObject,
 };
 
 /// What becomes of the next transaction.
@@ -177,8 +178,12 @@ impl IndexStore for TroubledIndex {
         self.change(|inner| inner.trim_producers(id, rows_left))
     }
 
-    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
         self.change(|inner| inner.unused(count, now_ms))
+    }
+
+    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
+        self.change(|inner| inner.forget(ids))
     }
 }
 

@@ -249,6 +249,17 @@ impl Writer {
         }
     }
 
+    /// Forgets producers of which nothing came for so long.
+    pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
+        // One partition at a time, so that no batch waits for all of them.
+        let numbers: Vec<_> = self.shared.state.lock().known.keys().copied().collect();
+        for number in numbers {
+            if let Some(known) = self.shared.state.lock().known.get_mut(&number) {
+                known.expire(now_ms, expiration_ms);
+            }
+        }
+    }
+
     /// What is known of a partition's producers, after [`Writer::look`].
     pub fn known<T>(&self, number: DisklessPartitionId, of: impl FnOnce(&PartitionState) -> T) -> Option<T> {
         self.shared.state.lock().known.get(&number).map(of)

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
 
+use super::super::store::UnusedObject;
 use super::guarded::Guarded;
 use super::rows::{DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, run};
 use crate::control::database_rows::{flag, next, number};
@@ -33,7 +34,7 @@ pub fn register(session: &mut Guarded, count: usize) -> Result<Vec<ObjectId>, Co
 }
 
 /// Objects that are to be deleted from the store, which others that look at the same time are not told.
-pub fn unused(session: &mut Guarded, count: usize) -> Result<Vec<ObjectId>, CommitError> {
+pub fn unused(session: &mut Guarded, count: usize) -> Result<Vec<UnusedObject>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     // In an array, or they might be picked more than once.
     let picked = |state: i64, age: &str| {
@@ -44,19 +45,26 @@ pub fn unused(session: &mut Guarded, count: usize) -> Result<Vec<ObjectId>, Comm
         )
     };
     let take = format!("UPDATE fullbore.diskless_objects SET state = {DELETED}, changed_at = clock_timestamp() WHERE");
-    let forget = "DELETE FROM fullbore.diskless_objects WHERE";
     // What was deleted a day ago goes first, so that nothing is taken and given again in one.
     let mut answers = session.end(&format!(
-        "{forget} {}; {take} {}; {take} {}",
+        "{take} {}; {take} {}; {take} {}",
         picked(DELETED, DELETED_FOR),
         picked(UNUSED, UNUSED_FOR),
         picked(REGISTERED, REGISTERED_FOR)
     ))?;
-    let mut ids = Vec::new();
-    for _ in 0..3 {
-        ids.extend(numbers(&mut answers)?);
+    let mut objects = Vec::new();
+    for is_again in [true, false, false] {
+        objects.extend(numbers(&mut answers)?.into_iter().map(|id| UnusedObject { id, is_again }));
     }
-    Ok(ids)
+    Ok(objects)
+}
+
+/// Objects of which there is nothing left.
+pub fn forget(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), CommitError> {
+    session.begin("").map_err(CommitError::Refused)?;
+    let ids = array(ids.iter());
+    let forget = "DELETE FROM fullbore.diskless_objects WHERE id = ANY";
+    session.end(&format!("{forget}({ids}::bigint[]) AND state = {DELETED}")).map(drop)
 }
 
 /// Leaves so many rows of each producer, or as many as any broker wants.

@@ -10,7 +10,7 @@ use fullbore_wire::Uuid;
 
 use super::super::damaged;
 use super::super::packed::{pack_producer, pack_run};
-use super::super::store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow};
+use super::super::store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, UnusedObject};
 use super::guarded::Guarded;
 use super::rows::{
     DELETED, IndexAnswers, LIVE, PARTITION, PRODUCER, REGISTERED, RUN, UNUSED, array, each, hex, partition, producer,
@@ -132,8 +132,12 @@ impl IndexStore for PostgresIndex {
         cleaning::expire_producers(&mut self.session, after, before_ms, producers_max)
     }
 
-    fn unused(&mut self, count: usize, _now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+    fn unused(&mut self, count: usize, _now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
         cleaning::unused(&mut self.session, count)
+    }
+
+    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
+        cleaning::forget(&mut self.session, ids)
     }
 }
 

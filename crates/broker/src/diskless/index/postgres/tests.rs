@@ -425,7 +425,7 @@ fn a_key_that_is_cleaned_is_not_committed_and_the_other_way_round() {
             let mut taken = Vec::new();
             barrier.wait();
             for _ in 0..100 {
-                taken.extend(cleaner.unused(2, NOW).expect("taken"));
+                taken.extend(cleaner.unused(2, NOW).expect("taken").into_iter().map(|object| object.id));
             }
             taken
         });
@@ -451,7 +451,7 @@ fn a_key_that_is_cleaned_is_not_committed_and_the_other_way_round() {
     opened.index.store.begin(&question).expect("begun");
     assert!(cleaner.unused(10, NOW).expect("taken").is_empty());
     opened.index.store.abandon();
-    assert_eq!(cleaner.unused(10, NOW).expect("taken"), [object]);
+    assert_eq!(cleaner.unused(10, NOW).expect("taken"), [UnusedObject { id: object, is_again: false }]);
 }
 
 #[test]
