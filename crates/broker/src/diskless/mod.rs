@@ -40,11 +40,13 @@ pub use upload::StoreUse;
 pub use writer::{Admitted, PendingAnswer, Room};
 
 use crate::config::{BrokerConfig, DisklessConfig, TopicConfig};
+use crate::control::StoreError;
 use crate::metrics::Metrics;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
 use housekeeping::{DisklessTopics, Expiring};
-use index::{Index, IndexChanges, IndexOwner, IndexStore, IndexThread, RunFinder, SqliteIndex, postgres};
+use index::postgres::{self, PostgresIndex};
+use index::{Index, IndexChanges, IndexOwner, IndexStore, IndexThread, RunFinder, SqliteIndex};
 use known::KnownPartition;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
@@ -71,9 +73,30 @@ pub enum OpenDisklessError {
     /// The object store.
     #[error(transparent)]
     Objects(#[from] StartObjectsError),
+    /// Another broker of the cluster uses another store.
+    #[error(
+        "diskless.storage={0}: this is another store than that of the cluster's other brokers; all of them need the same, a folder that they \
+         share or a bucket"
+    )]
+    OtherStore(String),
     /// The index, or its thread.
     #[error("the index of diskless topics: {0}")]
     Index(String),
+}
+
+/// Whether the store is the one in which the other brokers of the cluster have their objects; not where it was not reached.
+async fn check_store(
+    mut index: PostgresIndex,
+    objects: &Objects,
+    config: &BrokerConfig,
+) -> Result<PostgresIndex, OpenDisklessError> {
+    let Some(used) = objects.store_id().map(str::to_owned) else { return Ok(index) };
+    let asking = move || (index.store_id(&used).map(|known| known == used), index);
+    let (is_it, index) = tokio::task::spawn_blocking(asking).await.map_err(of_index)?;
+    match is_it.map_err(|error| of_index(StoreError::from(error)))? {
+        true => Ok(index),
+        false => Err(OpenDisklessError::OtherStore(config.diskless.storage.to_string())),
+    }
 }
 
 fn of_index(error: impl fmt::Display) -> OpenDisklessError {
@@ -106,6 +129,7 @@ impl Diskless {
             Some(plane) => {
                 let opened = postgres::open(plane, config.node_id, &config.data_dir, cluster_id).map_err(of_index)?;
                 let (store, finder, changes) = opened;
+                let store = check_store(store, &objects, config).await?;
                 let of_others = Some(IndexChanges::over(Box::new(changes)));
                 Diskless::on(objects, &config.diskless, (store, finder, of_others), retention, metrics)
             }

@@ -18,6 +18,12 @@ CREATE TABLE fullbore.diskless_partitions (
 ) WITH (fillfactor = 50);
 CREATE INDEX diskless_changes ON fullbore.diskless_partitions (changed_by, changed_at);
 
+-- The number of the object store: of the first that a broker has used, and no broker uses another one.
+CREATE TABLE fullbore.diskless_store (
+  only     integer PRIMARY KEY CHECK (only = 1),
+  store_id text    NOT NULL
+);
+
 -- A broker, with how many of its transactions have changed partitions: one after the other, without gaps. Life: from the first one on.
 CREATE TABLE fullbore.diskless_brokers (
   broker_id integer PRIMARY KEY,

@@ -94,7 +94,7 @@ impl SqliteIndex {
     /// The row of every partition.
     #[cfg(test)]
     pub fn partitions(&self) -> Vec<PartitionRow> {
-        let text = "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten FROM partitions ORDER BY id";
+        let text = "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to FROM partitions ORDER BY id";
         let mut find = self.connection.prepare_cached(text).expect("prepared");
         let rows = find.query_map([], |row| partition_row(row.get(0)?, row, 1)).expect("queried");
         rows.collect::<rusqlite::Result<_>>().expect("read")

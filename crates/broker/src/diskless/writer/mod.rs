@@ -29,7 +29,7 @@ use super::known::{KnownPartition, Offered};
 use super::line::{ClosedObject, Line, NewBatch, Outcome};
 use super::reader::Reader;
 use super::upload::Uploader;
-use crate::control::{CommitError, StoreError};
+use crate::control::StoreError;
 use crate::log::error::AppendError;
 use crate::metrics::Metrics;
 use crate::replica::reorder::{BATCH_COST, EarlyAnswer, HeldBytes, Parked, ParkedAnswer};
@@ -538,7 +538,7 @@ async fn upload(shared: Arc<Shared>, object: ClosedObject) {
             }
         },
         Err(error) => {
-            shared.tell_commit_failure(&why(error));
+            shared.tell_commit_failure(&error.into());
             None
         }
     };
@@ -558,7 +558,7 @@ async fn commit(shared: Arc<Shared>, objects: Vec<super::index::UploadedObject>)
     match shared.index.commit(objects).await {
         Ok(answer) => shared.committed(answer),
         Err(error) => {
-            shared.tell_commit_failure(&why(error));
+            shared.tell_commit_failure(&error.into());
             tokio::time::sleep(COMMIT_BACKOFF).await;
             shared.state.lock().line.commit_unknown();
             if shared.state.lock().is_closed {
@@ -567,11 +567,4 @@ async fn commit(shared: Arc<Shared>, objects: Vec<super::index::UploadedObject>)
         }
     }
     shared.go_on();
-}
-
-fn why(error: CommitError) -> StoreError {
-    match error {
-        CommitError::Refused(error) => error,
-        CommitError::Unknown(why) => StoreError::Away(why),
-    }
 }

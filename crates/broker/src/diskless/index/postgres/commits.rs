@@ -33,6 +33,14 @@ impl PostgresIndex {
         PostgresIndex { session, ends: HashMap::new() }
     }
 
+    /// The number of the store in which the cluster's objects are: this one, where it is the first to be used. Blocks.
+    ///
+    /// # Errors
+    /// It is not known.
+    pub fn store_id(&mut self, used: &str) -> Result<String, CommitError> {
+        topics::store_id(&mut self.session, used)
+    }
+
     fn found(&mut self, question: &CommitQuestion, mut answers: IndexAnswers) -> Result<CommitFound, StoreError> {
         let partitions = each(&next(&mut answers)?, partition)?;
         let producers = each(&next(&mut answers)?, producer)?;

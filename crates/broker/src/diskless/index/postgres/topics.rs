@@ -9,7 +9,7 @@ use fullbore_wire::Uuid;
 use super::super::store::PartitionRow;
 use super::guarded::Guarded;
 use super::rows::{PARTITION, array, each, partition};
-use crate::control::database_rows::next;
+use crate::control::database_rows::{next, text};
 use crate::control::{CommitError, sql_literal};
 
 /// None where the topic is not in the metadata.
@@ -49,6 +49,19 @@ pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> 
              DELETE FROM fullbore.diskless_partitions WHERE topic_id = {topic}"
         ))
         .map(drop)
+}
+
+/// The number of the store in which the objects are: this one, where it is the first to be used.
+pub fn store_id(session: &mut Guarded, used: &str) -> Result<String, CommitError> {
+    session.begin("").map_err(CommitError::Refused)?;
+    let used = sql_literal(&used);
+    let mut answers = session.end(&format!(
+        "INSERT INTO fullbore.diskless_store VALUES (1, {used}) ON CONFLICT DO NOTHING;
+         SELECT store_id FROM fullbore.diskless_store"
+    ))?;
+    let found = next(&mut answers).and_then(|rows| each(&rows, |row| text(row, 0).map(str::to_owned)));
+    let found = found.map_err(CommitError::Refused)?;
+    found.into_iter().next().ok_or_else(|| CommitError::Unknown("the database does not say which store it is".into()))
 }
 
 /// Its row then, if it is there.
