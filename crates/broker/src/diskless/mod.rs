@@ -18,6 +18,7 @@ pub mod line;
 pub mod objects;
 pub mod partition;
 pub mod reader;
+mod retention;
 #[cfg(test)]
 mod schedules;
 pub mod upload;

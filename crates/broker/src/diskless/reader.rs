@@ -311,33 +311,9 @@ impl Reader {
         });
     }
 
-    /// From which offset on records are kept, if those that are older than this, and those past so many bytes, are not; whole runs, and `None`
-    /// where that is not known.
-    pub async fn kept_from(&self, partition: &KnownPartition, kept: (Option<u64>, Option<i64>)) -> Option<i64> {
-        let (bytes_max, since_ms) = kept;
-        let number = partition.number()?;
-        let offsets = partition.offsets();
-        let mut from = offsets.log_start;
-        if let Some(since_ms) = since_ms {
-            let found = self.shared.finder.first_run_at(number, (from, offsets.log_end), since_ms).await.ok()?;
-            from = found.map_or(offsets.log_end, |run| run.base_offset.max(from));
-        }
-        let mut over = bytes_max.map_or(0, |max| partition.size().saturating_sub(max));
-        let mut at = offsets.log_start;
-        while over > 0 {
-            let runs = self.shared.finder.runs_from(number, at, RUNS_LOOKED_AT).await.ok()?;
-            let Some(last) = runs.last() else { break };
-            at = last.end_offset();
-            for run in &runs {
-                let size = u64::from(run.bytes());
-                if size > over {
-                    return Some(from);
-                }
-                over -= size;
-                from = from.max(run.end_offset());
-            }
-        }
-        Some(from)
+    /// What finds runs.
+    pub(super) fn finder(&self) -> &RunFinder {
+        &self.shared.finder
     }
 
     /// The first record from the log start on whose timestamp is at least this; `None` if all are older.
