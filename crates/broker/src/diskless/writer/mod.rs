@@ -3,10 +3,12 @@
 //! A batch is admitted by the thread of its connection, under one lock with the whole line. Closed objects are uploaded by a task each, those at
 //! the head of the line are committed by a task, one commit at a time, and one task closes what is due.
 //!
-//! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]). What comes before its turn is in [`turns`].
+//! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]). What comes before its turn is in
+//! [`turns`], and how the index is looked at in [`looks`].
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
+mod looks;
 mod turns;
 
 use std::collections::{HashMap, VecDeque};
@@ -23,7 +25,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::time::Instant;
 
-use super::index::{CommitAnswer, IndexOwner, Looked, PartitionRow, ProducerRow};
+use super::index::{CommitAnswer, IndexOwner, PartitionRow, ProducerRow};
 use super::keys::ObjectKeys;
 use super::known::{KnownPartition, Offered};
 use super::line::{ClosedObject, Line, NewBatch, Outcome};
@@ -36,6 +38,7 @@ use crate::replica::reorder::{BATCH_COST, EarlyAnswer, HeldBytes, Parked, Parked
 use crate::replica::ticket::Appended;
 use crate::seldom::Seldom;
 
+use looks::Looks;
 use turns::Settled;
 
 /// How long a commit that failed waits before it is tried again.
@@ -82,6 +85,7 @@ struct Shared {
     changed: Notify,
     room: Arc<Semaphore>,
     room_max: usize,
+    looks: Looks,
     index: IndexOwner,
     keys: ObjectKeys,
     uploader: Uploader,
@@ -149,6 +153,7 @@ impl Writer {
             changed: Notify::new(),
             room: Arc::new(Semaphore::new(room_max)),
             room_max,
+            looks: Looks::default(),
             keys: ObjectKeys::new(index.clone()),
             index,
             uploader,
@@ -206,32 +211,6 @@ impl Writer {
     pub async fn room(&self, size: usize) -> Option<Room> {
         let permits = self.shared.permits(size);
         Arc::clone(&self.shared.room).acquire_many_owned(permits).await.ok()
-    }
-
-    /// Brings what is known of a partition up to date.
-    ///
-    /// # Errors
-    /// [`AppendError`].
-    pub async fn look(&self, number: DisklessPartitionId) -> Result<(), AppendError> {
-        let from = self.shared.state.lock().known.get(&number).map_or(0, |known| known.next_offset);
-        match self.shared.index.look(number, from).await {
-            Ok(Some(Looked { row, producers, predecessor })) => {
-                let mut state = self.shared.state.lock();
-                let known = state.known.entry(number).or_insert_with(|| PartitionState::new(row.window));
-                if known.next_offset == 0 && !predecessor.is_empty() {
-                    known.succeed(predecessor);
-                }
-                let released = self.shared.take_over(&mut state, &[(row, from)], &producers);
-                drop(state);
-                self.shared.settle(released);
-                Ok(())
-            }
-            Ok(None) => Err(AppendError::Deleted),
-            Err(error) => {
-                self.shared.tell_commit_failure(&error);
-                Err(AppendError::Storage)
-            }
-        }
     }
 
     /// A batch is refused since it could not be looked up what is known of its producer: one behind it may be on its way.
