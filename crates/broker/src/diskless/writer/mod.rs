@@ -4,7 +4,7 @@
 //! the head of the line are committed by a task, one commit at a time, and one task closes what is due.
 //!
 //! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]). What comes before its turn is in
-//! [`turns`], and how the index is looked at in [`looks`].
+//! [`turns`], and how many look at the index in [`looks`].
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::time::Instant;
 
-use super::index::{CommitAnswer, IndexOwner, PartitionRow, ProducerRow};
+use super::index::{CommitAnswer, IndexOwner, Looked, PartitionRow, ProducerRow};
 use super::keys::ObjectKeys;
 use super::known::{KnownPartition, Offered};
 use super::line::{ClosedObject, Line, NewBatch, Outcome};
@@ -34,12 +34,11 @@ use super::upload::Uploader;
 use crate::control::{CommitError, StoreError};
 use crate::log::error::AppendError;
 use crate::metrics::Metrics;
-use crate::replica::reorder::{BATCH_COST, EarlyAnswer, HeldBytes, Parked, ParkedAnswer};
+use crate::replica::reorder::{BATCH_COST, Early, EarlyAnswer, HeldBytes, Parked, ParkedAnswer};
 use crate::replica::ticket::Appended;
 use crate::seldom::Seldom;
 
 use looks::Looks;
-use turns::Settled;
 
 /// How long a commit that failed waits before it is tried again.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
@@ -51,6 +50,9 @@ thread_local! {
     /// A fault that tests plant: what is known of producers is taken for all that there is.
     pub static ASKS_NOBODY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
+
+/// A batch that is out of the reorder buffer in another way than by being put in line.
+type Settled = (Early, Result<Appended, AppendError>);
 
 /// What became of a batch at its admission.
 #[derive(Debug)]
@@ -211,6 +213,37 @@ impl Writer {
     pub async fn room(&self, size: usize) -> Option<Room> {
         let permits = self.shared.permits(size);
         Arc::clone(&self.shared.room).acquire_many_owned(permits).await.ok()
+    }
+
+    /// Brings what is known of a partition up to date.
+    ///
+    /// # Errors
+    /// [`AppendError`].
+    pub async fn look(&self, number: DisklessPartitionId) -> Result<(), AppendError> {
+        let _turn = self.shared.looks.turn().await;
+        let from = self.shared.state.lock().known.get(&number).map_or(0, |known| known.next_offset);
+        match self.shared.index.look(number, from).await {
+            Ok(Some(Looked { row, producers, predecessor })) => {
+                let mut state = self.shared.state.lock();
+                if self.shared.reader.partition(number).is_none() {
+                    // Nobody would have it forgotten any more.
+                    return Err(AppendError::Deleted);
+                }
+                let known = state.known.entry(number).or_insert_with(|| PartitionState::new(row.window));
+                if known.next_offset == 0 && !predecessor.is_empty() {
+                    known.succeed(predecessor);
+                }
+                let released = self.shared.take_over(&mut state, &[(row, from)], &producers);
+                drop(state);
+                self.shared.settle(released);
+                Ok(())
+            }
+            Ok(None) => Err(AppendError::Deleted),
+            Err(error) => {
+                self.shared.tell_commit_failure(&error);
+                Err(AppendError::Storage)
+            }
+        }
     }
 
     /// A batch is refused since it could not be looked up what is known of its producer: one behind it may be on its way.
