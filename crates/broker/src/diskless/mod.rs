@@ -18,6 +18,7 @@ pub mod line;
 pub mod objects;
 pub mod partition;
 pub mod reader;
+mod retention;
 #[cfg(test)]
 mod schedules;
 pub mod upload;
@@ -228,11 +229,15 @@ impl Diskless {
         let (reader, owner, window) =
             (self.services.reader.clone(), self.services.index.clone(), config.producer_state_batches_to_retain);
         let settle = move |rows: Vec<index::PartitionRow>| {
-            owner.retain_batches(rows.iter().map(|row| row.id).collect(), window);
-            for (partition, row) in partitions.iter().zip(&rows).filter(|(partition, _)| !partition.known.is_settled())
-            {
+            // What was deleted meanwhile is not told again.
+            let there = || partitions.iter().zip(&rows).filter(|(partition, _)| !partition.known.is_gone());
+            owner.retain_batches(there().map(|(_, row)| row.id).collect(), window);
+            for (partition, row) in there().filter(|(partition, _)| !partition.known.is_settled()) {
                 reader.settled(row.id, &partition.known);
                 partition.known.settle(row);
+                if partition.known.is_gone() {
+                    reader.retired(row.id);
+                }
             }
         };
         self.services.index.create(id, count, Box::new(settle));
@@ -262,18 +267,21 @@ impl Diskless {
 
     /// The topic's partitions are gone at once.
     pub fn delete_topic(&self, id: Uuid) {
-        for partition in self.topics.write().remove(&id).unwrap_or_default() {
+        let partitions = self.topics.write().remove(&id).unwrap_or_default();
+        for partition in &partitions {
             partition.known.retire();
             if let Some(number) = partition.known.number() {
+                // First, so that nobody who looked at it keeps what was found.
+                self.services.reader.retired(number);
                 let stops = self.services.writer.forget(number);
                 // Where nobody has written, those of the partition before it still count.
                 if !stops.is_empty() && !self.services.others_commit {
                     self.services.succession.leave(partition.known.key(), stops);
                 }
-                self.services.reader.retired(number);
             }
         }
-        self.services.index.delete(id);
+        let numbers = partitions.iter().filter_map(|partition| partition.known.number());
+        self.services.index.delete(id, numbers.collect());
     }
 
     /// The partition, if there is one. Waits for nobody.
@@ -296,5 +304,114 @@ impl Diskless {
     pub fn close(&self) {
         self.services.writer.close();
         drop(self.thread.lock().take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use index::by_hand::{IndexByHand, Turn};
+    use objects::double::StoreDouble;
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::config::{BrokerConfig, Properties};
+
+    const ONE: Uuid = Uuid([1; 16]);
+
+    /// With an index that is carried out by hand.
+    struct ByHand {
+        diskless: Diskless,
+        index: IndexByHand<SqliteIndex>,
+        config: Arc<TopicConfig>,
+        _folder: tempfile::TempDir,
+    }
+
+    impl ByHand {
+        fn new() -> ByHand {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let store = SqliteIndex::open(folder.path()).expect("made");
+            let (owner, index) = IndexByHand::new(Index::new(store, 5));
+            let finder = RunFinder::open(folder.path()).expect("opened");
+            let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
+            let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+            let of_index = (owner, finder, None);
+            let retention = Duration::from_secs(300);
+            let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
+            ByHand { diskless, index, config: Arc::new(config.topic_defaults), _folder: folder }
+        }
+
+        fn put(&self, id: Uuid, count: i32) {
+            self.diskless.put_topic(("topic", id), count, &self.config);
+        }
+
+        async fn carry_out(&mut self) {
+            while let Turn::Other(asked) = self.index.turn().await {
+                self.index.carry_out(asked, 0);
+            }
+        }
+
+        fn look(&self, index: i32) -> tokio::task::JoinHandle<Result<(), crate::log::error::AppendError>> {
+            let partition = self.diskless.find(&ONE, index).expect("it is there");
+            tokio::spawn(async move { partition.look().await })
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_in_memory_of_a_topic_that_is_deleted() {
+        let mut broker = ByHand::new();
+        broker.put(ONE, 2);
+        broker.carry_out().await;
+        let looking = broker.look(0);
+        yield_now().await;
+        broker.carry_out().await;
+        looking.await.expect("no panic").expect("looked");
+        assert_eq!(broker.index.kept(), [1, 2, 0]);
+        let number = broker.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
+        // One looks while it is deleted, and another topic is deleted before it is made in the index.
+        let looking = broker.look(0);
+        yield_now().await;
+        broker.diskless.delete_topic(ONE);
+        broker.put(Uuid([2; 16]), 2);
+        broker.diskless.delete_topic(Uuid([2; 16]));
+        broker.carry_out().await;
+        looking.await.expect("no panic").expect_err("it is deleted");
+        assert_eq!(broker.index.kept(), [0, 0, 0]);
+        assert!(broker.diskless.services.writer.known(number, |_| ()).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_commit_waits_for_few_looks_however_many_want_to_look() {
+        let mut broker = ByHand::new();
+        broker.put(ONE, 50);
+        broker.carry_out().await;
+        let mut looks: Vec<_> = (0..50).map(|index| broker.look(index)).collect();
+        let given_up = looks.split_off(40);
+        yield_now().await;
+        given_up.iter().for_each(|look| look.abort());
+        let index = broker.diskless.services.index.clone();
+        let commit = tokio::spawn(async move { index.commit(Vec::new()).await });
+        yield_now().await;
+        let mut before = 0;
+        loop {
+            match broker.index.turn().await {
+                Turn::Commit(objects, answer) => {
+                    let _ = answer.send(broker.index.commit(&objects, 0));
+                    break;
+                }
+                Turn::Other(asked) => {
+                    before += 1;
+                    broker.index.carry_out(asked, 0);
+                }
+                Turn::Idle => {}
+            }
+        }
+        assert!(before <= 2, "{before} looks before the commit");
+        commit.await.expect("no panic").expect("committed");
+        while !looks.iter().all(|look| look.is_finished()) {
+            broker.carry_out().await;
+        }
+        for look in looks {
+            look.await.expect("no panic").expect("looked");
+        }
     }
 }

@@ -11,6 +11,7 @@ use fullbore_wire::Records;
 use super::index::IndexOwner;
 use super::known::KnownPartition;
 use super::reader::{Found, Reader};
+use super::retention;
 use super::writer::{Admitted, Room, Writer};
 use crate::control::CommitError;
 use crate::log::error::{AppendError, Read, ReadError, TimestampOffset};
@@ -234,7 +235,8 @@ impl DisklessPartition {
     /// Deletes what retention does not keep, in whole runs.
     pub(super) async fn retain(self: &Arc<Self>, now_ms: i64) {
         let (bytes, ms) = self.known.config().retention();
-        let kept = self.services.reader.kept_from(&self.known, (bytes, ms.map(|ms| now_ms.saturating_sub(ms)))).await;
+        let kept = (bytes, ms.map(|ms| now_ms.saturating_sub(ms)));
+        let kept = retention::kept_from(self.services.reader.finder(), &self.known, kept).await;
         if kept.is_some_and(|kept| kept > self.known.offsets().log_start)
             && let Some(kept) = kept
         {

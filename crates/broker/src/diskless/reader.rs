@@ -8,7 +8,7 @@
 //!
 //! Invariant: what is given out is whole batches in the order of their offsets without a gap, and what came from the store was checked.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -36,6 +36,8 @@ const AHEAD_BLOCKS: usize = 24;
 pub const AHEAD_BYTES: u64 = 16 << 20;
 /// Windows that are found and fetched at a time.
 const JOBS: usize = 16;
+/// Windows of a partition that wait for that at a time, or are under way.
+const ASKED_MAX: usize = 16;
 /// How often bytes whose checksum is wrong are fetched anew.
 const WRONG_MAX: u32 = 3;
 /// Runs that are looked through at a time for a timestamp.
@@ -71,7 +73,7 @@ struct ReaderShared {
     uploaded: Mutex<HashMap<ObjectId, Vec<KnownRun>>>,
     windows: Mutex<Windows>,
     /// What is being found and fetched: partition and offset.
-    under_way: Mutex<HashSet<(DisklessPartitionId, i64)>>,
+    under_way: Mutex<BTreeSet<(DisklessPartitionId, i64)>>,
     jobs: Arc<Semaphore>,
     failures: Seldom,
 }
@@ -293,11 +295,17 @@ impl Reader {
         places
     }
 
-    /// Has the batch with this offset, and what follows it, found and fetched; the partition's waiters are woken. Waits for nobody.
+    /// Has the batch with this offset, and what follows it, found and fetched; the partition's waiters are woken. Waits for nobody. Where that is
+    /// wanted from many offsets of a partition, it is not taken, and whoever is woken by one of them asks again.
     pub fn ask(&self, partition: &Arc<KnownPartition>, offset: i64) {
         let Some(number) = partition.number() else { return };
-        if !self.shared.under_way.lock().insert((number, offset)) {
-            return;
+        {
+            let mut under_way = self.shared.under_way.lock();
+            // Who asked may be gone, so that the number of readers is no limit.
+            let of_partition = under_way.range((number, 0)..=(number, i64::MAX)).count();
+            if of_partition >= ASKED_MAX || !under_way.insert((number, offset)) {
+                return;
+            }
         }
         let (shared, partition) = (Arc::clone(&self.shared), Arc::clone(partition));
         tokio::spawn(async move {
@@ -311,33 +319,9 @@ impl Reader {
         });
     }
 
-    /// From which offset on records are kept, if those that are older than this, and those past so many bytes, are not; whole runs, and `None`
-    /// where that is not known.
-    pub async fn kept_from(&self, partition: &KnownPartition, kept: (Option<u64>, Option<i64>)) -> Option<i64> {
-        let (bytes_max, since_ms) = kept;
-        let number = partition.number()?;
-        let offsets = partition.offsets();
-        let mut from = offsets.log_start;
-        if let Some(since_ms) = since_ms {
-            let found = self.shared.finder.first_run_at(number, (from, offsets.log_end), since_ms).await.ok()?;
-            from = found.map_or(offsets.log_end, |run| run.base_offset.max(from));
-        }
-        let mut over = bytes_max.map_or(0, |max| partition.size().saturating_sub(max));
-        let mut at = offsets.log_start;
-        while over > 0 {
-            let runs = self.shared.finder.runs_from(number, at, RUNS_LOOKED_AT).await.ok()?;
-            let Some(last) = runs.last() else { break };
-            at = last.end_offset();
-            for run in &runs {
-                let size = u64::from(run.bytes());
-                if size > over {
-                    return Some(from);
-                }
-                over -= size;
-                from = from.max(run.end_offset());
-            }
-        }
-        Some(from)
+    /// What finds runs.
+    pub(super) fn finder(&self) -> &RunFinder {
+        &self.shared.finder
     }
 
     /// The first record from the log start on whose timestamp is at least this; `None` if all are older.
@@ -394,12 +378,18 @@ impl ReaderShared {
         let of = |partition: &Arc<KnownPartition>| Some((partition.number()?, Arc::clone(partition)));
         let partitions: HashMap<_, _> = partitions.iter().filter_map(of).collect();
         let found = self.finder.partitions(partitions.keys().copied().collect()).await;
-        for row in found.map_err(|error| self.find_failed(&error))? {
-            // One that is missing is deleted, which the metadata says soon.
-            let Some(partition) = partitions.get(&row.id) else { continue };
-            partition.moved(&row, Vec::new());
-            partition.refreshed(asked);
-            partition.wake();
+        let found = found.map_err(|error| self.find_failed(&error))?;
+        let found: HashMap<_, _> = found.into_iter().map(|row| (row.id, row)).collect();
+        for (number, partition) in &partitions {
+            match found.get(number) {
+                Some(row) => {
+                    partition.moved(row, Vec::new());
+                    partition.refreshed(asked);
+                    partition.wake();
+                }
+                // It is deleted, which the metadata says soon: who reads would ask again and again until then.
+                None => partition.failed(ReadError::Gone),
+            }
         }
         Ok(())
     }
@@ -503,8 +493,14 @@ mod tests {
     use super::*;
     use crate::config::{BrokerConfig, Properties};
 
-    #[tokio::test]
-    async fn what_the_index_has_and_the_broker_has_not_heard_of_is_not_read() {
+    /// Reads a partition of two batches with a record each, of which the broker has heard of the first.
+    struct TwoBatches {
+        reader: Reader,
+        known: Arc<KnownPartition>,
+        folder: tempfile::TempDir,
+    }
+
+    async fn two_batches() -> TwoBatches {
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
         builder.append(7, None, Some(b"value"), &[]);
         let bytes = builder.seal(Stamped::NONE).expect("sealed").0.freeze();
@@ -528,6 +524,41 @@ mod tests {
         let topic = ("topic".into(), Uuid([1; 16]), 0);
         let known = Arc::new(KnownPartition::new(topic, Arc::new(config.topic_defaults)));
         known.settle(&PartitionRow { next_offset: 1, ..row });
+        TwoBatches { reader, known, folder }
+    }
+
+    #[tokio::test]
+    async fn who_asks_from_everywhere_and_goes_holds_nobody_up() {
+        let TwoBatches { reader, known, .. } = two_batches().await;
+        let waiter = Arc::default();
+        let _registration = known.register(&waiter);
+        (1..1000).for_each(|offset| reader.ask(&known, offset));
+        assert_eq!(reader.shared.under_way.lock().len(), 16);
+        while matches!(reader.find(&known, 0..1, 1 << 20, true), Found::Missing) {
+            reader.ask(&known, 0);
+            waiter.notified().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn who_reads_what_was_deleted_elsewhere_is_told_and_does_not_ask_for_ever() {
+        let TwoBatches { reader, known, folder } = two_batches().await;
+        let before = Instant::now();
+        let waiter = Arc::default();
+        let _registration = known.register(&waiter);
+        let mut store = SqliteIndex::open(folder.path()).expect("opened");
+        store.delete(known.topic_id()).expect("deleted");
+        while store.clear(10, 0).expect("cleared") {}
+        reader.ask(&known, 0);
+        while !reader.shared.under_way.lock().is_empty() {
+            waiter.notified().await;
+        }
+        assert_eq!(known.failed_since(before), Some(ReadError::Gone));
+    }
+
+    #[tokio::test]
+    async fn what_the_index_has_and_the_broker_has_not_heard_of_is_not_read() {
+        let TwoBatches { reader, known, folder: _folder } = two_batches().await;
         let waiter = Arc::default();
         let _registration = known.register(&waiter);
         reader.ask(&known, 0);

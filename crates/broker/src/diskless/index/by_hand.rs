@@ -92,6 +92,11 @@ impl<S: IndexStore> IndexByHand<S> {
         work(&mut self.index.store)
     }
 
+    /// Of how many partitions something is kept in memory: states, windows, and counts of rows.
+    pub fn kept(&self) -> [usize; 3] {
+        [self.index.known.len(), self.index.windows.len(), self.index.added.len()]
+    }
+
     /// Tidies a piece.
     pub fn tidy(&mut self, now_ms: i64) {
         self.is_tidy = !self.index.tidy(RUNS_CLEARED, now_ms).unwrap_or(false);

@@ -34,6 +34,7 @@ use fullbore_rules::commit::{
 };
 
 use fullbore_rules::sequence::Stops;
+use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
 pub use owner::{IndexOwner, IndexThread};
@@ -177,6 +178,19 @@ impl<S: IndexStore> Index<S> {
         if state.next_offset == 0 {
             state.succeed(stops);
         }
+    }
+
+    /// The partitions of a topic are gone, of which these were known here.
+    ///
+    /// # Errors
+    /// As [`IndexStore::delete`].
+    pub fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError> {
+        for id in known {
+            self.known.remove(id);
+            self.windows.remove(id);
+            self.added.remove(id);
+        }
+        self.store.delete(topic_id)
     }
 
     fn window_of(&self, partition: DisklessPartitionId) -> usize {

@@ -37,7 +37,7 @@ pub(super) enum Asked {
         count: i32,
         created: Created,
     },
-    Delete(Uuid),
+    Delete(Uuid, Vec<DisklessPartitionId>),
     RetainBatches(Vec<DisklessPartitionId>, usize),
     Succeed(DisklessPartitionId, Stops),
     ExpireProducersAfter(i64),
@@ -154,10 +154,10 @@ impl IndexOwner {
         self.ask(Asked::Forget(ids));
     }
 
-    /// Has a topic deleted, however long that takes. Waits for nobody.
-    pub fn delete(&self, topic_id: Uuid) {
+    /// As [`Index::delete`], however long that takes. Waits for nobody.
+    pub fn delete(&self, topic_id: Uuid, known: Vec<DisklessPartitionId>) {
         self.changes.send_modify(|changes| *changes += 1);
-        self.ask(Asked::Delete(topic_id));
+        self.ask(Asked::Delete(topic_id, known));
     }
 
     /// As [`Index::retain_batches`]. Waits for nobody.
@@ -232,6 +232,8 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
         Asked::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, CommitTime { now_ms, fresh_from: 0 })));
         }
+        // Or many who gave up would hold up who did not.
+        Asked::Look(.., answer) if answer.is_closed() => {}
         Asked::Look(partition, from, answer) => drop(answer.send(index.look(partition, from))),
         Asked::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
         Asked::MoveLogStart(partition, offset, answer) => {
@@ -245,8 +247,8 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
             }
             progress.changes.send_modify(|changes| *changes -= partitions(count));
         }
-        Asked::Delete(topic_id) => {
-            until_done(progress.stopping, || index.store.delete(topic_id));
+        Asked::Delete(topic_id, known) => {
+            until_done(progress.stopping, || index.delete(topic_id, &known));
             progress.changes.send_modify(|changes| *changes -= 1);
         }
         Asked::RetainBatches(partitions, window) => {

@@ -3,10 +3,12 @@
 //! A batch is admitted by the thread of its connection, under one lock with the whole line. Closed objects are uploaded by a task each, those at
 //! the head of the line are committed by a task, one commit at a time, and one task closes what is due.
 //!
-//! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]). What comes before its turn is in [`turns`].
+//! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]). What comes before its turn is in
+//! [`turns`], and how many look at the index in [`looks`].
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
+mod looks;
 mod turns;
 
 use std::collections::{HashMap, VecDeque};
@@ -32,11 +34,11 @@ use super::upload::Uploader;
 use crate::control::StoreError;
 use crate::log::error::AppendError;
 use crate::metrics::Metrics;
-use crate::replica::reorder::{BATCH_COST, EarlyAnswer, HeldBytes, Parked, ParkedAnswer};
+use crate::replica::reorder::{BATCH_COST, Early, EarlyAnswer, HeldBytes, Parked, ParkedAnswer};
 use crate::replica::ticket::Appended;
 use crate::seldom::Seldom;
 
-use turns::Settled;
+use looks::Looks;
 
 /// How long a commit that failed waits before it is tried again.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
@@ -48,6 +50,9 @@ thread_local! {
     /// A fault that tests plant: what is known of producers is taken for all that there is.
     pub static ASKS_NOBODY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
+
+/// A batch that is out of the reorder buffer in another way than by being put in line.
+type Settled = (Early, Result<Appended, AppendError>);
 
 /// What became of a batch at its admission.
 #[derive(Debug)]
@@ -82,6 +87,7 @@ struct Shared {
     changed: Notify,
     room: Arc<Semaphore>,
     room_max: usize,
+    looks: Looks,
     index: IndexOwner,
     keys: ObjectKeys,
     uploader: Uploader,
@@ -149,6 +155,7 @@ impl Writer {
             changed: Notify::new(),
             room: Arc::new(Semaphore::new(room_max)),
             room_max,
+            looks: Looks::default(),
             keys: ObjectKeys::new(index.clone()),
             index,
             uploader,
@@ -213,10 +220,15 @@ impl Writer {
     /// # Errors
     /// [`AppendError`].
     pub async fn look(&self, number: DisklessPartitionId) -> Result<(), AppendError> {
+        let _turn = self.shared.looks.turn().await;
         let from = self.shared.state.lock().known.get(&number).map_or(0, |known| known.next_offset);
         match self.shared.index.look(number, from).await {
             Ok(Some(Looked { row, producers, predecessor })) => {
                 let mut state = self.shared.state.lock();
+                if self.shared.reader.partition(number).is_none() {
+                    // Nobody would have it forgotten any more.
+                    return Err(AppendError::Deleted);
+                }
                 let known = state.known.entry(number).or_insert_with(|| PartitionState::new(row.window));
                 if known.next_offset == 0 && !predecessor.is_empty() {
                     known.succeed(predecessor);

@@ -12,9 +12,9 @@ use fullbore_rules::commit::{AppendedBatches, DisklessPartitionId};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::{Admitted, Held, Shared, Waiting, Writer, WriterState};
+use super::{Admitted, Held, Settled, Shared, Waiting, Writer, WriterState};
 use crate::diskless::index::ProducerRow;
 use crate::diskless::known::KnownPartition;
 use crate::log::error::AppendError;
@@ -23,7 +23,7 @@ use crate::replica::ticket::{Acks, Appended};
 use crate::system::now_ms;
 use crate::validation::ValidBatch;
 
-/// How often it is looked at what others have committed, where nothing is heard of them.
+/// How often it is looked at what others have committed, where nothing is heard of them, and how long that may take: batches expire meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Writer {
@@ -88,9 +88,6 @@ struct Watch {
     partition: Arc<KnownPartition>,
     reordering: Arc<Reordering>,
 }
-
-/// A batch that is out of the reorder buffer in another way than by being put in line.
-pub(super) type Settled = (Early, Result<Appended, AppendError>);
 
 impl Shared {
     /// Puts what is parked behind a batch that was taken in line behind it.
@@ -229,7 +226,11 @@ async fn watch_others(writer: Writer, watch: Watch) {
     let _registration = watch.partition.register(&heard);
     loop {
         // Without an answer it is looked at again with the next that is heard.
-        let _ = writer.look(watch.number).await;
+        let look = async {
+            let _turn = writer.shared.looks.watch().await;
+            writer.look(watch.number).await
+        };
+        let _ = timeout(LOOK_INTERVAL, look).await;
         let Some(due) = writer.shared.expire_parked(&watch) else { return };
         let _ = timeout_at(due.min(Instant::now() + LOOK_INTERVAL), heard.notified()).await;
     }

@@ -1,0 +1,108 @@
+//! From which offset on records of a partition are kept, by the bytes and the age that retention leaves.
+//!
+//! Not here: who asks when (`housekeeping`), and how the log start is moved. Runs before the log start go from the index piece by piece and at
+//! leisure, and until then the bytes of a partition have them in, whoever has moved it. Invariant: a run is counted once, however often, and by how
+//! many brokers, it is looked at before it goes.
+
+use fullbore_rules::commit::DisklessPartitionId;
+
+use super::index::RunFinder;
+use super::known::KnownPartition;
+
+/// Runs that are looked through at a time.
+const RUNS_LOOKED_AT: usize = 64;
+
+/// From which offset on records are kept, if those past so many bytes, and those that are older than this, are not; whole runs, and `None`
+/// where that is not known.
+pub async fn kept_from(
+    finder: &RunFinder,
+    partition: &KnownPartition,
+    (bytes_max, since_ms): (Option<u64>, Option<i64>),
+) -> Option<i64> {
+    let number = partition.number()?;
+    let offsets = partition.offsets();
+    let mut from = offsets.log_start;
+    if let Some(since_ms) = since_ms {
+        let found = finder.first_run_at(number, (from, offsets.log_end), since_ms).await.ok()?;
+        from = found.map_or(offsets.log_end, |run| run.base_offset.max(from));
+    }
+    if let Some(max) = bytes_max {
+        from = from.max(within(finder, (number, partition), max).await?);
+    }
+    Some(from)
+}
+
+/// The end of the last run of those past so many bytes; `None` also where runs went from the index meanwhile.
+async fn within(
+    finder: &RunFinder,
+    (number, partition): (DisklessPartitionId, &KnownPartition),
+    bytes_max: u64,
+) -> Option<i64> {
+    let Some(first) = finder.runs_from(number, 0, 1).await.ok()?.pop() else { return Some(0) };
+    // Read later than the first run, so that a run that goes in between is missed below.
+    let row = finder.partitions(vec![number]).await.ok()?.pop()?;
+    partition.moved(&row, Vec::new());
+    let mut over = u64::try_from(row.bytes).unwrap_or(0).saturating_sub(bytes_max);
+    let mut end = first.base_offset;
+    while over > 0 {
+        let runs = finder.runs_from(number, end, RUNS_LOOKED_AT).await.ok()?;
+        runs.first().filter(|run| run.base_offset == end)?;
+        for run in &runs {
+            let size = u64::from(run.bytes());
+            if size > over {
+                return Some(end);
+            }
+            over -= size;
+            end = run.end_offset();
+        }
+    }
+    Some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fullbore_rules::commit::ObjectBatch;
+    use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
+    use fullbore_wire::Uuid;
+
+    use super::super::index::{CommitTime, Index, IndexStore, PartitionRow, SqliteIndex, UploadedObject};
+    use super::*;
+    use crate::config::{BrokerConfig, Properties};
+
+    fn row_of(store: &SqliteIndex) -> PartitionRow {
+        store.partitions()[0]
+    }
+
+    #[tokio::test]
+    async fn what_was_cut_off_before_and_is_still_there_is_not_cut_off_once_more() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let open = || SqliteIndex::open(folder.path()).expect("opened");
+        let mut store = open();
+        let row = store.create(Uuid([1; 16]), 1).expect("made")[0];
+        let objects = store.register(4, 0).expect("registered");
+        let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
+        let batch = ObjectBatch { partition: row.id, position: 0, size: 100, stamp, max_timestamp: 7 };
+        let uploaded: Vec<_> = objects.iter().map(|id| UploadedObject { id: *id, batches: vec![batch] }).collect();
+        Index::new(open(), 5).commit(&uploaded, CommitTime { now_ms: 0, fresh_from: 0 }).expect("committed");
+
+        let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let known = || KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topic_defaults.clone()));
+        let (here, elsewhere) = (known(), known());
+        [&here, &elsewhere].iter().for_each(|known| known.settle(&row_of(&store)));
+        let finder = RunFinder::open(folder.path()).expect("opened");
+        let kept = (Some(200), None);
+        assert_eq!(kept_from(&finder, &here, kept).await, Some(2));
+        let moved = store.move_log_start(row.id, 2).expect("moved").expect("it is there");
+        here.moved(&moved, Vec::new());
+        for runs_cleared in [0, 1, 2] {
+            for known in [&here, &elsewhere] {
+                let from = kept_from(&finder, known, kept).await.expect("known");
+                assert!(from <= 2, "from {from} with {runs_cleared} of 2 runs cleared");
+            }
+            store.clear(1, 0).expect("cleared");
+        }
+        assert_eq!((here.size(), kept_from(&finder, &here, (Some(100), None)).await), (200, Some(3)));
+    }
+}
