@@ -79,5 +79,6 @@ pub async fn open_all(partitions: Vec<AnyPartition>) {
 /// diskless partitions.
 pub async fn open_and_refresh(partitions: Vec<AnyPartition>) -> Result<(), ReadError> {
     open_all(partitions.clone()).await;
-    AnyPartition::refresh(&partitions).await
+    // In a box, or every connection would have room for it.
+    Box::pin(AnyPartition::refresh(&partitions)).await
 }

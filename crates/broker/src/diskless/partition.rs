@@ -201,7 +201,7 @@ impl DisklessPartition {
     /// [`ReadError::OffsetOutOfRange`] past the high watermark; the index.
     pub async fn delete_records_before(self: &Arc<Self>, offset: i64) -> Result<i64, ReadError> {
         let number = self.known.number().ok_or(ReadError::Storage)?;
-        DisklessPartition::refresh(std::slice::from_ref(self)).await?;
+        Box::pin(DisklessPartition::refresh(std::slice::from_ref(self))).await?;
         let log_end = self.known.offsets().log_end;
         let offset = if offset == -1 { log_end } else { offset };
         if offset < 0 || offset > log_end {
