@@ -27,7 +27,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let repeated = repeated(&request.topics);
     let named =
         request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
-    let refreshed = topics::open_and_refresh(topics::named(broker, &image, named)).await;
+    let refreshed = Box::pin(topics::open_and_refresh(topics::named(broker, &image, named))).await;
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in &request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());

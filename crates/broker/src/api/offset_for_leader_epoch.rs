@@ -13,7 +13,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: OffsetForLeaderEpochRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
     let named = request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.topic, p.partition)));
-    let refreshed = topics::open_and_refresh(topics::named(call.broker, &image, named)).await;
+    let refreshed = Box::pin(topics::open_and_refresh(topics::named(call.broker, &image, named))).await;
     let topics = request
         .topics
         .into_iter()

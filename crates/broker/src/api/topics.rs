@@ -79,6 +79,5 @@ pub async fn open_all(partitions: Vec<AnyPartition>) {
 /// diskless partitions.
 pub async fn open_and_refresh(partitions: Vec<AnyPartition>) -> Result<(), ReadError> {
     open_all(partitions.clone()).await;
-    // In a box, or every connection would have room for it.
-    Box::pin(AnyPartition::refresh(&partitions)).await
+    AnyPartition::refresh(&partitions).await
 }

@@ -239,7 +239,10 @@ impl Partitions {
             let count = i32::try_from(partitions.into_iter().count()).unwrap_or(i32::MAX);
             match self.diskless() {
                 Some(diskless) => diskless.put_topic((name, id), count, config),
-                None => tracing::error!(topic = name, "a diskless topic, which this broker does not serve"),
+                None => tracing::error!(
+                    topic = name,
+                    "a diskless topic, which this broker does not serve, though clients are led to it: it needs diskless.storage, the same as the others"
+                ),
             }
             return;
         }
