@@ -246,9 +246,14 @@ func replicaLogDirs() {
 		want(len(moved.Sorted()) == 1, "%v", moved)
 		return moved.Sorted()[0].Err
 	}
+	found := 0
 	for _, one := range described.Sorted() {
-		check(move(one.Broker, one.Dir)) // each has a replica
+		if _, here := one.Topics.Lookup(topic, 0); here {
+			check(move(one.Broker, one.Dir))
+			found++
+		}
 	}
+	want(found == int(replicas), "%d directories have a replica", found)
 	refused(kerr.LogDirNotFound, move(described.Sorted()[0].Broker, "/nowhere"))
 }
 

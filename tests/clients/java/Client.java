@@ -58,6 +58,7 @@ import org.apache.kafka.common.errors.RecordTooLargeException;
 import org.apache.kafka.common.errors.ResourceNotFoundException;
 import org.apache.kafka.common.errors.SecurityDisabledException;
 import org.apache.kafka.common.errors.TopicExistsException;
+import org.apache.kafka.common.errors.UnknownTopicIdException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
@@ -449,7 +450,22 @@ public class Client {
     }
 
     static TopicDescription describe(String topic) throws Exception {
-        return get(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic);
+        return known(() -> get(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic));
+    }
+
+    interface Asking<T> { T ask() throws Exception; }
+
+    /** Asks again while a broker has not heard of a topic yet: one that is diskless is in one directory for all brokers. */
+    static <T> T known(Asking<T> asking) throws Exception {
+        long deadline = System.nanoTime() + WAIT.toNanos();
+        while (true) {
+            try {
+                return asking.ask();
+            } catch (ExecutionException e) {
+                boolean isUnknown = e.getCause() instanceof UnknownTopicOrPartitionException || e.getCause() instanceof UnknownTopicIdException;
+                if (!isUnknown || System.nanoTime() > deadline) throw e;
+            }
+        }
     }
 
     static void delete(Collection<String> topics) throws Exception { get(admin.deleteTopics(topics).all()); }
@@ -479,7 +495,7 @@ public class Client {
     static void deleteById() throws Exception {
         String topic = newTopic("by-id");
         var id = describe(topic).topicId();
-        same(get(admin.describeTopics(TopicCollection.ofTopicIds(List.of(id))).allTopicIds()).get(id).name(), topic);
+        same(known(() -> get(admin.describeTopics(TopicCollection.ofTopicIds(List.of(id))).allTopicIds()).get(id).name()), topic);
         get(admin.deleteTopics(TopicCollection.ofTopicIds(List.of(id))).all());
         until(topic, false);
     }
@@ -554,11 +570,19 @@ public class Client {
 
     static void replicaLogDirs() throws Exception {
         String topic = newTopic("replica-log-dirs");
-        int node = get(admin.describeCluster().controller()).id();
-        String here = get(admin.describeLogDirs(List.of(node)).allDescriptions()).get(node).keySet().iterator().next();
-        move(topic, 0, node, here);
-        refused(UnknownTopicOrPartitionException.class, () -> move(topic, 9, node, here));
-        refused(LogDirNotFoundException.class, () -> move(topic, 0, node, "/nowhere"));
+        List<Integer> nodes = get(admin.describeCluster().nodes()).stream().map(Node::id).toList();
+        int found = 0;
+        for (var described : get(admin.describeLogDirs(nodes).allDescriptions()).entrySet()) {
+            int node = described.getKey();
+            for (var dir : described.getValue().entrySet()) {
+                if (!dir.getValue().replicaInfos().containsKey(zero(topic))) continue;
+                move(topic, 0, node, dir.getKey());
+                refused(UnknownTopicOrPartitionException.class, () -> move(topic, 9, node, dir.getKey()));
+                found++;
+            }
+            refused(LogDirNotFoundException.class, () -> move(topic, 0, node, "/nowhere"));
+        }
+        same(found, REPLICAS);
     }
 
     static void move(String topic, int partition, int node, String folder) throws Exception {

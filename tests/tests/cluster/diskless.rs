@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, produce_request, wait_until};
+use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, produce_request, serve_refused, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::ProduceRequest;
 use tempfile::TempDir;
@@ -287,4 +287,22 @@ fn a_topic_that_is_made_again_begins_anew_at_all_brokers() {
         cluster.run(&["topics", "delete", "--topic", TOPIC]);
         cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
     }
+}
+
+/// Each broker would have a part of the records.
+#[test]
+fn a_broker_with_a_store_of_its_own_does_not_start() {
+    let mut shared = shared(&[], 1);
+    let cluster = &mut shared.cluster;
+    cluster.broker(3).stop();
+    let other = tempfile::tempdir().expect("a folder");
+    let is_other = |set: &&String| !set.starts_with("diskless.storage=");
+    let mut sets: Vec<String> = cluster.sets_of(3).iter().filter(is_other).cloned().collect();
+    sets.push(format!("diskless.storage={}", other.path().display()));
+    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let refused = serve_refused(cluster.broker(3).data_dir(), &sets);
+    let line = refused.stderr.lines().last().expect("it says why");
+    assert!(!refused.status.success() && line.contains("this is another store"), "{}", refused.stderr);
+    cluster.broker(3).restart();
+    cluster.wait_for_brokers(&ALL);
 }

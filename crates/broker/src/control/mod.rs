@@ -48,7 +48,7 @@ use crate::config::BrokerConfig;
 use crate::space::Space;
 use decide::refuse_all;
 use identity::Identity;
-use owner::{Asked, Failure, Owner, random_id};
+use owner::{Asked, Failure, Owner};
 use postgres::{Beats, Server};
 use queue::Queue;
 use store::Store;
@@ -70,6 +70,7 @@ pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
 pub use node::{Endpoint, RegisteredBroker};
 pub use owner::Follower;
+pub(crate) use owner::random_id;
 pub use postgres::{BrokerFound, Finding, UnusableDatabase, check, migrate};
 pub(crate) use postgres::{
     DatabaseConnection, Server as DatabaseServer, check_schema as check_database_schema, literal as sql_literal,

@@ -93,3 +93,13 @@ pub enum CommitError {
     /// It may have been made, or may still be: the connection broke before the answer came.
     Unknown(String),
 }
+
+impl From<CommitError> for StoreError {
+    /// To who may only be told why.
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Refused(error) => error,
+            CommitError::Unknown(why) => Self::Away(why),
+        }
+    }
+}

@@ -3,6 +3,7 @@
 //! Both end with the broker's runtime, and may be cut off anywhere: what is not done is found by the next look.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -11,9 +12,10 @@ use fullbore_wire::Uuid;
 use parking_lot::RwLock;
 use tokio::time::timeout;
 
-use super::index::IndexOwner;
+use super::index::{IndexOwner, UnusedObject};
 use super::objects::{ObjectError, Objects};
 use super::partition::DisklessPartition;
+use super::writer::Writer;
 use crate::seldom::Seldom;
 use crate::system::now_ms;
 
@@ -28,12 +30,25 @@ const CLEANED_AT_ONCE: usize = 64;
 const DELETE_MAX: Duration = Duration::from_secs(10);
 
 /// Starts both; to be called in a tokio runtime.
-pub fn start(topics: &Arc<DisklessTopics>, objects: Objects, index: IndexOwner, retention: Duration) {
-    tokio::spawn(retain(Arc::downgrade(topics), retention));
+pub fn start(
+    topics: &Arc<DisklessTopics>,
+    objects: Objects,
+    index: IndexOwner,
+    (retention, expiring): (Duration, Expiring),
+) {
+    tokio::spawn(retain(Arc::downgrade(topics), retention, expiring));
     tokio::spawn(clean(Arc::downgrade(topics), objects, index));
 }
 
-async fn retain(topics: Weak<DisklessTopics>, interval: Duration) {
+/// What forgets producers that are silent.
+pub struct Expiring {
+    /// What knows them, beside the index, which sees to that itself.
+    pub writer: Writer,
+    /// `producer.id.expiration.ms`.
+    pub after_ms: Arc<AtomicI64>,
+}
+
+async fn retain(topics: Weak<DisklessTopics>, interval: Duration, expiring: Expiring) {
     loop {
         tokio::time::sleep(interval).await;
         let Some(topics) = topics.upgrade() else { return };
@@ -42,6 +57,7 @@ async fn retain(topics: Weak<DisklessTopics>, interval: Duration) {
         for partition in partitions.iter().filter(|partition| !partition.known.is_gone()) {
             partition.retain(now_ms()).await;
         }
+        expiring.writer.expire_producers(now_ms(), expiring.after_ms.load(Ordering::SeqCst));
     }
 }
 
@@ -55,12 +71,19 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
         }
         // Why the index cannot be used is told by who needs it.
         while let Ok(unused) = index.unused(CLEANED_AT_ONCE).await {
-            for id in &unused {
-                if let Err(error) = delete(&objects, *id).await
-                    && let Some(left_out) = failures.due()
-                {
-                    tracing::warn!(%error, left_out, "an object that nobody uses is not deleted; it is tried again in a day");
+            let mut done = Vec::new();
+            for UnusedObject { id, is_again } in &unused {
+                match delete(&objects, *id).await {
+                    Ok(()) => done.extend(is_again.then_some(*id)),
+                    Err(error) => {
+                        if let Some(left_out) = failures.due() {
+                            tracing::warn!(%error, left_out, "an object that nobody uses is not deleted; it is tried again in a day");
+                        }
+                    }
                 }
+            }
+            if !done.is_empty() {
+                index.forget(done);
             }
             if unused.len() < CLEANED_AT_ONCE {
                 break;

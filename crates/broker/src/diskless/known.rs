@@ -303,6 +303,7 @@ mod tests {
             max_timestamp: 0,
             has_forgotten: false,
             window: 5,
+            expired_to: -1,
         };
         let run = |base_offset, record_count| {
             let batches = vec![PackedBatch { size: 100, record_count, max_timestamp: 0 }];

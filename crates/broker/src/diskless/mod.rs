@@ -28,6 +28,7 @@ pub mod writer;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use fullbore_rules::commit::rotation::RotationSettings;
@@ -40,11 +41,13 @@ pub use upload::StoreUse;
 pub use writer::{Admitted, PendingAnswer, Room};
 
 use crate::config::{BrokerConfig, DisklessConfig, TopicConfig};
+use crate::control::StoreError;
 use crate::metrics::Metrics;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
-use housekeeping::DisklessTopics;
-use index::{Index, IndexChanges, IndexOwner, IndexStore, IndexThread, RunFinder, SqliteIndex, postgres};
+use housekeeping::{DisklessTopics, Expiring};
+use index::postgres::{self, PostgresIndex};
+use index::{Index, IndexChanges, IndexOwner, IndexStore, IndexThread, RunFinder, SqliteIndex};
 use known::KnownPartition;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
@@ -61,6 +64,8 @@ pub struct Diskless {
     services: Services,
     counts: Arc<StoreCounts>,
     thread: Mutex<Option<IndexThread>>,
+    /// `producer.id.expiration.ms`; the largest number before it is known.
+    producers_expire_after_ms: Arc<AtomicI64>,
 }
 
 /// Why diskless topics cannot be served.
@@ -69,9 +74,30 @@ pub enum OpenDisklessError {
     /// The object store.
     #[error(transparent)]
     Objects(#[from] StartObjectsError),
+    /// Another broker of the cluster uses another store.
+    #[error(
+        "diskless.storage={0}: this is another store than that of the cluster's other brokers; all of them need the same, a folder that they \
+         share or a bucket"
+    )]
+    OtherStore(String),
     /// The index, or its thread.
     #[error("the index of diskless topics: {0}")]
     Index(String),
+}
+
+/// Whether the store is the one in which the other brokers of the cluster have their objects; not where it was not reached.
+async fn check_store(
+    mut index: PostgresIndex,
+    objects: &Objects,
+    config: &BrokerConfig,
+) -> Result<PostgresIndex, OpenDisklessError> {
+    let Some(used) = objects.store_id().map(str::to_owned) else { return Ok(index) };
+    let asking = move || (index.store_id(&used).map(|known| known == used), index);
+    let (is_it, index) = tokio::task::spawn_blocking(asking).await.map_err(of_index)?;
+    match is_it.map_err(|error| of_index(StoreError::from(error)))? {
+        true => Ok(index),
+        false => Err(OpenDisklessError::OtherStore(config.diskless.storage.to_string())),
+    }
 }
 
 fn of_index(error: impl fmt::Display) -> OpenDisklessError {
@@ -104,6 +130,7 @@ impl Diskless {
             Some(plane) => {
                 let opened = postgres::open(plane, config.node_id, &config.data_dir, cluster_id).map_err(of_index)?;
                 let (store, finder, changes) = opened;
+                let store = check_store(store, &objects, config).await?;
                 let of_others = Some(IndexChanges::over(Box::new(changes)));
                 Diskless::on(objects, &config.diskless, (store, finder, of_others), retention, metrics)
             }
@@ -172,12 +199,14 @@ impl Diskless {
         let limits = (config.memory_bytes, others_commit);
         let writer = Writer::start(rotation, limits, (index.clone(), uploader, reader.clone()), metrics);
         let topics = Arc::<DisklessTopics>::default();
-        housekeeping::start(&topics, objects, index.clone(), retention);
+        let producers_expire_after_ms = Arc::new(AtomicI64::new(i64::MAX));
+        let expiring = Expiring { writer: writer.clone(), after_ms: Arc::clone(&producers_expire_after_ms) };
+        housekeeping::start(&topics, objects, index.clone(), (retention, expiring));
         if let Some(changes) = changes {
             hear::start(Arc::downgrade(&topics), changes, reader.clone());
         }
         let services = Services { writer, reader, index, succession: Arc::default(), others_commit };
-        Diskless { topics, services, counts, thread: Mutex::default() }
+        Diskless { topics, services, counts, thread: Mutex::default(), producers_expire_after_ms }
     }
 
     /// From now on the topic has this many partitions, with these settings. Waits for nobody; the index is told in the background.
@@ -220,6 +249,14 @@ impl Diskless {
             let window = config.producer_state_batches_to_retain;
             self.services.writer.retain_batches(&numbers, window);
             self.services.index.retain_batches(numbers, window);
+        }
+    }
+
+    /// From now on, forgets producers silent for so long. Until this is said, none is.
+    pub fn expire_producers_after(&self, ms: u64) {
+        let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+        if self.producers_expire_after_ms.swap(ms, Ordering::SeqCst) != ms {
+            self.services.index.expire_producers_after(ms);
         }
     }
 

@@ -297,6 +297,9 @@ impl Partitions {
     /// From now on, forgets producers silent for so long. Until this is said, none is.
     pub fn expire_producers_after(&self, ms: u64) {
         self.housekeeping.expire_producers_after(ms);
+        if let Some(diskless) = self.diskless() {
+            diskless.expire_producers_after(ms);
+        }
     }
 
     /// Partitions that take no records until the next start, because a write or an fsync has failed.

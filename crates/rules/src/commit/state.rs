@@ -22,6 +22,9 @@ pub struct PartitionState {
     pub has_forgotten: bool,
     /// Batches retained of each producer, at least what any broker of the cluster grants.
     pub window: usize,
+    /// The largest id of a producer that was forgotten for its silence; -1 if none was. Ids grow: one with a larger id that is not known has
+    /// never written.
+    pub expired_to: i64,
 }
 
 impl PartitionState {
@@ -35,6 +38,7 @@ impl PartitionState {
             producers: Producers::default(),
             has_forgotten: false,
             window,
+            expired_to: -1,
         }
     }
 
@@ -49,7 +53,8 @@ impl PartitionState {
     /// written is known: nothing was ever written, or its id was handed out so lately that its state cannot have expired
     /// (KAFKA-15591).
     pub(super) fn check(&self, stamp: &Stamp, fresh_from: i64) -> sequence::Verdict {
-        let is_fresh = stamp.producer_id >= fresh_from && !self.has_forgotten;
+        let may_have_expired = stamp.producer_id <= self.expired_to || stamp.producer_id < fresh_from;
+        let is_fresh = !may_have_expired && !self.has_forgotten;
         self.producers.check(stamp, if is_fresh { 0 } else { self.next_offset })
     }
 
@@ -60,6 +65,12 @@ impl PartitionState {
         self.take_over(&batch.stamp, base_offset, batch.max_timestamp, now_ms);
         self.bytes += i64::from(batch.size);
         base_offset
+    }
+
+    /// Forgets producers that were silent for so long.
+    pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
+        let PartitionState { producers, expired_to, .. } = self;
+        producers.expire_each(now_ms, expiration_ms, |id| *expired_to = id.max(*expired_to));
     }
 
     /// Takes over a batch that is committed: what another broker has appended since this state was read.

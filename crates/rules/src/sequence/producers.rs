@@ -246,14 +246,20 @@ impl Producers {
 
     /// Forgets the producers idle for `expiration_ms` or longer (`producer.id.expiration.ms`); how many.
     pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) -> usize {
-        let before = self.by_id.len();
-        while let Some((_, producer_id)) = self.idle.first_key_value() {
-            if now_ms.saturating_sub(self.by_id[producer_id].last_active_ms) < expiration_ms {
+        let mut count = 0;
+        self.expire_each(now_ms, expiration_ms, |_| count += 1);
+        count
+    }
+
+    /// The same, and tells the id of each.
+    pub fn expire_each(&mut self, now_ms: i64, expiration_ms: i64, mut forgotten: impl FnMut(i64)) {
+        while let Some((_, &producer_id)) = self.idle.first_key_value() {
+            if now_ms.saturating_sub(self.by_id[&producer_id].last_active_ms) < expiration_ms {
                 break;
             }
             self.forget_longest_idle();
+            forgotten(producer_id);
         }
-        before - self.by_id.len()
     }
 
     /// Drops the batches at or past `offset`, which the log has truncated; how many producers that forgot.

@@ -11,11 +11,18 @@ CREATE TABLE fullbore.diskless_partitions (
   max_timestamp    bigint  NOT NULL,                               -- in ms; -1 before the first batch
   has_forgotten    boolean NOT NULL,                               -- producers, for want of room
   batches_retained integer NOT NULL,                               -- of each producer: the most that a broker has asked for
+  expired_to       bigint  NOT NULL,                               -- the largest id of a producer that was removed for its silence, or -1
   changed_by       integer,                                        -- the broker whose transaction changed it last
   changed_at       bigint,                                         -- which of its transactions that was
   UNIQUE (topic_id, partition_index)
 ) WITH (fillfactor = 50);
 CREATE INDEX diskless_changes ON fullbore.diskless_partitions (changed_by, changed_at);
+
+-- The number of the object store: of the first that a broker has used, and no broker uses another one.
+CREATE TABLE fullbore.diskless_store (
+  only     integer PRIMARY KEY CHECK (only = 1),
+  store_id text    NOT NULL
+);
 
 -- A broker, with how many of its transactions have changed partitions: one after the other, without gaps. Life: from the first one on.
 CREATE TABLE fullbore.diskless_brokers (

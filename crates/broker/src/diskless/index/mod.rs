@@ -41,12 +41,17 @@ pub use owner::{IndexOwner, IndexThread};
 pub use sqlite::SqliteIndex;
 pub use store::{
     ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, RunSource,
+    UnusedObject,
 };
 
 use crate::control::{CommitError, StoreError};
 
 /// After so many rows the producers of a partition are trimmed.
 const ADDED_MAX: usize = 1024;
+/// Between two rounds through all partitions in search of silent producers, in ms.
+const EXPIRY_INTERVAL_MS: i64 = 600_000;
+/// Producers that are removed at a time, so that nobody waits long.
+const EXPIRED_AT_ONCE: usize = 1024;
 
 /// An object that is in the store, as its broker wants it committed.
 #[derive(Clone, Debug)]
@@ -61,7 +66,7 @@ pub struct UploadedObject {
 pub struct CommitTime {
     /// The wall clock in ms.
     pub now_ms: i64,
-    /// The first producer id that was handed out within `producer.id.expiration.ms`.
+    /// The first producer id that no partition can have forgotten, besides what each partition knows of that itself.
     pub fresh_from: i64,
 }
 
@@ -99,12 +104,24 @@ pub struct Index<S> {
     windows: HashMap<DisklessPartitionId, usize>,
     /// Rows of producers that were added since they were trimmed last.
     added: HashMap<DisklessPartitionId, usize>,
+    expiry: Expiry,
+}
+
+/// The removal of producers that are silent, partition by partition.
+struct Expiry {
+    /// `producer.id.expiration.ms`.
+    after_ms: i64,
+    /// The last partition that has none any more.
+    done_to: DisklessPartitionId,
+    /// When the next round begins, by the wall clock in ms.
+    due_ms: i64,
 }
 
 impl<S: IndexStore> Index<S> {
     /// Nothing of it is known yet.
     pub fn new(store: S, window: usize) -> Index<S> {
-        Index { store, known: HashMap::new(), window, windows: HashMap::new(), added: HashMap::new() }
+        let expiry = Expiry { after_ms: i64::MAX, done_to: 0, due_ms: 0 };
+        Index { store, known: HashMap::new(), window, windows: HashMap::new(), added: HashMap::new(), expiry }
     }
 
     /// What a commit to this partition would be decided on now, as far as it is not before `from`; `None` if there is no such partition.
@@ -193,7 +210,32 @@ impl<S: IndexStore> Index<S> {
             self.added.remove(&partition);
             return Ok(true);
         }
-        self.store.clear(runs_max, now_ms)
+        Ok(self.store.clear(runs_max, now_ms)? || self.expire_producers(now_ms)?)
+    }
+
+    /// Producers that have written nothing to a partition for so long are forgotten there from now on, and may begin anywhere again; never,
+    /// before this was said.
+    pub fn expire_producers_after(&mut self, expiration_ms: i64) {
+        self.expiry.after_ms = expiration_ms;
+    }
+
+    /// Goes on with the round, if it is time for one; whether there may be more.
+    fn expire_producers(&mut self, now_ms: i64) -> Result<bool, CommitError> {
+        let Index { store, known, expiry, .. } = self;
+        if now_ms < expiry.due_ms || expiry.after_ms == i64::MAX {
+            return Ok(false);
+        }
+        let before_ms = now_ms.saturating_sub(expiry.after_ms);
+        match store.expire_producers(expiry.done_to, before_ms, EXPIRED_AT_ONCE)? {
+            Some((_, true)) => {}
+            Some((partition, false)) => expiry.done_to = partition,
+            None => {
+                known.values_mut().for_each(|state| state.expire(now_ms, expiry.after_ms));
+                (expiry.done_to, expiry.due_ms) = (0, now_ms.saturating_add(EXPIRY_INTERVAL_MS));
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn question(&self, touched: &BTreeSet<DisklessPartitionId>, objects: Vec<ObjectId>) -> CommitQuestion {

@@ -14,7 +14,7 @@ use fullbore_rules::sequence::Stops;
 use fullbore_wire::Uuid;
 use tokio::sync::{oneshot, watch};
 
-use super::{CommitAnswer, CommitTime, Index, IndexStore, Looked, PartitionRow, UploadedObject};
+use super::{CommitAnswer, CommitTime, Index, IndexStore, Looked, PartitionRow, UnusedObject, UploadedObject};
 use crate::control::{CommitError, StoreError};
 use crate::system::now_ms;
 
@@ -40,8 +40,10 @@ pub(super) enum Asked {
     Delete(Uuid, Vec<DisklessPartitionId>),
     RetainBatches(Vec<DisklessPartitionId>, usize),
     Succeed(DisklessPartitionId, Stops),
+    ExpireProducersAfter(i64),
     MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>),
-    Unused(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
+    Unused(usize, oneshot::Sender<Result<Vec<UnusedObject>, CommitError>>),
+    Forget(Vec<ObjectId>),
     /// Wakes it, so that it sees that it is to stop.
     Nothing,
 }
@@ -141,10 +143,15 @@ impl IndexOwner {
     ///
     /// # Errors
     /// The same.
-    pub async fn unused(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
+    pub async fn unused(&self, count: usize) -> Result<Vec<UnusedObject>, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Asked::Unused(count, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
+    }
+
+    /// As [`IndexStore::forget`]; what cannot be forgotten is told as unused again. Waits for nobody.
+    pub fn forget(&self, ids: Vec<ObjectId>) {
+        self.ask(Asked::Forget(ids));
     }
 
     /// As [`Index::delete`], however long that takes. Waits for nobody.
@@ -156,6 +163,11 @@ impl IndexOwner {
     /// As [`Index::retain_batches`]. Waits for nobody.
     pub fn retain_batches(&self, partitions: Vec<DisklessPartitionId>, window: usize) {
         self.ask(Asked::RetainBatches(partitions, window));
+    }
+
+    /// As [`Index::expire_producers_after`]. Waits for nobody.
+    pub fn expire_producers_after(&self, expiration_ms: i64) {
+        self.ask(Asked::ExpireProducersAfter(expiration_ms));
     }
 
     /// As [`Index::succeed`]. Waits for nobody.
@@ -216,7 +228,7 @@ fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Pro
 pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_ms: i64, progress: &Progress<'_>) {
     // Who does not wait any more needs no answer.
     match asked {
-        // The state of every producer is kept, so that one that is not known has not written.
+        // Which producers may have expired, each partition knows.
         Asked::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, CommitTime { now_ms, fresh_from: 0 })));
         }
@@ -228,6 +240,7 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
             drop(answer.send(index.store.move_log_start(partition, offset)));
         }
         Asked::Unused(count, answer) => drop(answer.send(index.store.unused(count, now_ms))),
+        Asked::Forget(ids) => drop(index.store.forget(&ids)),
         Asked::Create { topic_id, count, created } => {
             if let Some(rows) = until_done(progress.stopping, || index.store.create(topic_id, count)) {
                 created(rows);
@@ -242,6 +255,7 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
             until_done(progress.stopping, || index.retain_batches(&partitions, window));
         }
         Asked::Succeed(partition, stops) => index.succeed(partition, stops),
+        Asked::ExpireProducersAfter(expiration_ms) => index.expire_producers_after(expiration_ms),
         Asked::Nothing => {}
     }
 }

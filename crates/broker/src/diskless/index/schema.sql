@@ -8,6 +8,8 @@ CREATE TABLE partitions (
     bytes INTEGER NOT NULL,
     max_timestamp INTEGER NOT NULL,
     has_forgotten INTEGER NOT NULL,
+    -- The largest id of a producer that was removed for its silence; -1 if none was.
+    expired_to INTEGER NOT NULL,
     UNIQUE (topic_id, partition_index)
 ) STRICT;
 

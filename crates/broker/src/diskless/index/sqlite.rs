@@ -10,13 +10,17 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
 
 use super::damaged;
 use super::packed::{pack_producer, pack_run, unpack_producer, unpack_run};
-use super::store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, RunSource};
+use super::store::{
+    CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, RunSource, UnusedObject,
+};
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
 
 /// In the data folder.
 pub const FILE: &str = "diskless.db";
 const SCHEMA: &str = include_str!("schema.sql");
-const SCHEMA_VERSION: i64 = 1;
+const SCHEMA_VERSION: i64 = 2;
+/// From the version before.
+const UPGRADE: &str = "ALTER TABLE partitions ADD COLUMN expired_to INTEGER NOT NULL DEFAULT -1;";
 /// Statements that are kept compiled.
 const STATEMENTS_MAX: usize = 32;
 /// The columns of a run.
@@ -51,7 +55,8 @@ impl SqliteIndex {
             .pragma_query_value(None, "user_version", |row| row.get(0))
             .map_err(|error| sqlite_failed(&error))?;
         match version {
-            0 => index.make().map_err(|error| sqlite_failed(&error))?,
+            0 => index.make(SCHEMA).map_err(|error| sqlite_failed(&error))?,
+            1 => index.make(UPGRADE).map_err(|error| sqlite_failed(&error))?,
             SCHEMA_VERSION => {}
             other => {
                 return Err(StoreError::Failed(format!(
@@ -62,15 +67,22 @@ impl SqliteIndex {
         Ok(index)
     }
 
-    fn make(&self) -> rusqlite::Result<()> {
+    fn make(&self, statements: &str) -> rusqlite::Result<()> {
         self.connection
-            .execute_batch(&format!("BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT"))
+            .execute_batch(&format!("BEGIN IMMEDIATE; {statements} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT"))
     }
 
     /// Makes every write fail, as a disk would that refuses them, or lets it through again.
     #[cfg(test)]
     pub fn refuse_writes(&self, refuse: bool) {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
+    }
+
+    /// Makes the file what it was before producers expired.
+    #[cfg(test)]
+    pub fn make_older(&self) {
+        let older = "ALTER TABLE partitions DROP COLUMN expired_to; PRAGMA user_version = 1";
+        self.connection.execute_batch(older).expect("altered");
     }
 
     /// As if producers of every partition had been forgotten for want of room.
@@ -82,7 +94,7 @@ impl SqliteIndex {
     /// The row of every partition.
     #[cfg(test)]
     pub fn partitions(&self) -> Vec<PartitionRow> {
-        let text = "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten FROM partitions ORDER BY id";
+        let text = "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to FROM partitions ORDER BY id";
         let mut find = self.connection.prepare_cached(text).expect("prepared");
         let rows = find.query_map([], |row| partition_row(row.get(0)?, row, 1)).expect("queried");
         rows.collect::<rusqlite::Result<_>>().expect("read")
@@ -254,14 +266,14 @@ impl IndexStore for SqliteIndex {
     fn create(&mut self, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         let made = self.in_transaction(|connection| {
             let mut insert = connection.prepare_cached(
-                "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten)
-                 VALUES (?1, ?2, 0, 0, 0, -1, 0) ON CONFLICT DO NOTHING",
+                "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to)
+                 VALUES (?1, ?2, 0, 0, 0, -1, 0, -1) ON CONFLICT DO NOTHING",
             )?;
             for index in 0..count {
                 insert.execute(params![topic_id.0, index])?;
             }
             let mut find = connection.prepare_cached(
-                "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten FROM partitions
+                "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to FROM partitions
                  WHERE topic_id = ?1 AND partition_index < ?2 ORDER BY partition_index",
             )?;
             find.query_map(params![topic_id.0, count], |row| partition_row(row.get(0)?, row, 1))?.collect()
@@ -333,7 +345,35 @@ impl IndexStore for SqliteIndex {
         trimmed.map(drop).map_err(|error| sqlite_not_committed(&error))
     }
 
-    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+    fn expire_producers(
+        &mut self,
+        after: DisklessPartitionId,
+        before_ms: i64,
+        producers_max: usize,
+    ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
+        let expired = self.in_transaction(|connection| {
+            let next = "SELECT partition FROM producers WHERE partition > ?1 ORDER BY partition LIMIT 1";
+            let next = connection.prepare_cached(next)?.query_row([after], |row| row.get(0)).optional()?;
+            let Some(partition): Option<DisklessPartitionId> = next else { return Ok(None) };
+            let mut silent = connection.prepare_cached(
+                "SELECT producer_id FROM producers WHERE partition = ?1 GROUP BY producer_id HAVING max(written_ms) <= ?2 LIMIT ?3",
+            )?;
+            let limit = i64::try_from(producers_max).unwrap_or(i64::MAX);
+            let found = silent.query_map(params![partition, before_ms, limit], |row| row.get(0))?;
+            let ids = found.collect::<rusqlite::Result<Vec<i64>>>()?;
+            let mut remove =
+                connection.prepare_cached("DELETE FROM producers WHERE partition = ?1 AND producer_id = ?2")?;
+            ids.iter().try_for_each(|id| remove.execute(params![partition, id]).map(drop))?;
+            if let Some(largest) = ids.iter().max() {
+                let note = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
+                connection.prepare_cached(note)?.execute(params![partition, largest])?;
+            }
+            Ok(Some((partition, ids.len() >= producers_max)))
+        });
+        expired.map_err(|error| sqlite_not_committed(&error))
+    }
+
+    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
         let taken = self.in_transaction(|connection| {
             let limit = i64::try_from(count).unwrap_or(i64::MAX);
             let ids = |text: &str, state: i64, before_ms: i64| {
@@ -347,12 +387,19 @@ impl IndexStore for SqliteIndex {
             let again = ids(find, DELETED, now_ms - DELETED_MS)?;
             let mut mark = connection.prepare_cached("UPDATE objects SET state = ?2, changed_ms = ?3 WHERE id = ?1")?;
             taken.iter().try_for_each(|id| mark.execute(params![id, DELETED, now_ms]).map(drop))?;
-            let mut forget = connection.prepare_cached("DELETE FROM objects WHERE id = ?1")?;
-            again.iter().try_for_each(|id| forget.execute([id]).map(drop))?;
-            taken.extend(again);
-            Ok(taken)
+            again.iter().try_for_each(|id| mark.execute(params![id, DELETED, now_ms]).map(drop))?;
+            let taken = taken.into_iter().map(|id| UnusedObject { id, is_again: false });
+            Ok(taken.chain(again.into_iter().map(|id| UnusedObject { id, is_again: true })).collect())
         });
         taken.map_err(|error| sqlite_not_committed(&error))
+    }
+
+    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
+        let forgotten = self.in_transaction(|connection| {
+            let mut forget = connection.prepare_cached("DELETE FROM objects WHERE id = ?1 AND state = ?2")?;
+            ids.iter().try_for_each(|id| forget.execute(params![id, DELETED]).map(drop))
+        });
+        forgotten.map_err(|error| sqlite_not_committed(&error))
     }
 }
 
@@ -412,7 +459,7 @@ fn runs(connection: &Connection, query: &str, params: impl Params) -> Result<Vec
 /// The row of the partition with this number.
 fn partition(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<Option<PartitionRow>> {
     let mut find = connection.prepare_cached(
-        "SELECT log_start, next_offset, bytes, max_timestamp, has_forgotten FROM partitions WHERE id = ?1",
+        "SELECT log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to FROM partitions WHERE id = ?1",
     )?;
     let row = find.query_row([id], |row| partition_row(id, row, 0));
     row.optional()
@@ -428,6 +475,7 @@ fn partition_row(id: DisklessPartitionId, row: &Row<'_>, first: usize) -> rusqli
         max_timestamp: row.get(first + 3)?,
         has_forgotten: row.get(first + 4)?,
         window: 0,
+        expired_to: row.get(first + 5)?,
     })
 }
 

@@ -78,12 +78,31 @@ pub trait IndexStore: Send {
     /// None is removed, or that is not known.
     fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError>;
 
+    /// Removes what was appended of producers of one partition, the first behind `after`, that have written nothing there after this time,
+    /// so many at most, and puts down the largest of their ids; the partition, and whether it may have more of them. `None` behind the
+    /// last partition.
+    ///
+    /// # Errors
+    /// None is removed, or that is not known.
+    fn expire_producers(
+        &mut self,
+        after: DisklessPartitionId,
+        before_ms: i64,
+        producers_max: usize,
+    ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
+
     /// Takes objects that nobody uses, or never will, out of what may be committed, so many at most: they are to be deleted from the store.
-    /// Each is given again after a day, since a late upload may have brought it back.
+    /// Each is given again a day later, since a late upload may have brought it back, and then every day until it is forgotten.
     ///
     /// # Errors
     /// None is taken, or that is not known.
-    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
+    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
+
+    /// Nothing more is to be done about these objects, which were deleted from the store again.
+    ///
+    /// # Errors
+    /// None is forgotten, or that is not known.
+    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError>;
 }
 
 /// Reads where records are, beside the commits. Its calls block.
@@ -113,6 +132,14 @@ pub trait ChangeSource: Send {
     /// # Errors
     /// The index cannot be read; what was changed meanwhile is told by a later call.
     fn changed(&mut self) -> Result<Vec<PartitionRow>, StoreError>;
+}
+
+/// An object that is to be deleted from the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnusedObject {
+    pub id: ObjectId,
+    /// Whether it is so a day after the first time: once it is done, it is to be forgotten.
+    pub is_again: bool,
 }
 
 /// What a commit has to know.
@@ -156,21 +183,26 @@ pub struct PartitionRow {
     pub has_forgotten: bool,
     /// The largest number of batches that a broker of the cluster retains of each producer; 0 where only one broker commits.
     pub window: usize,
+    /// The largest id of a producer that was removed for its silence; -1 if none was.
+    pub expired_to: i64,
 }
 
 impl PartitionRow {
     /// That of a partition in this state.
     pub fn of(id: DisklessPartitionId, state: &PartitionState) -> PartitionRow {
-        let &PartitionState { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, .. } = state;
-        PartitionRow { id, log_start, next_offset, bytes, max_timestamp, has_forgotten, window }
+        let &PartitionState { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } =
+            state;
+        PartitionRow { id, log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to }
     }
 
     /// Makes what is known of a partition, whose producers are up to date, what this row says.
     pub fn put_into(self, state: &mut PartitionState) {
-        let PartitionRow { id: _, log_start, next_offset, bytes, max_timestamp, has_forgotten, window } = self;
+        let PartitionRow { id: _, log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to } =
+            self;
         (state.log_start, state.next_offset, state.bytes) = (log_start, next_offset, bytes);
         (state.max_timestamp, state.has_forgotten) = (max_timestamp, has_forgotten || state.has_forgotten);
         state.window = state.window.max(window);
+        state.expired_to = state.expired_to.max(expired_to);
     }
 }
 

@@ -105,7 +105,8 @@ impl<B: BackEnd> Opened<B> {
     }
 
     fn unused(&mut self) -> Vec<ObjectId> {
-        self.index.store.unused(10, self.back_end.now_ms()).expect("taken")
+        let unused = self.index.store.unused(10, self.back_end.now_ms()).expect("taken");
+        unused.into_iter().map(|object| object.id).collect()
     }
 
     fn tidy(&mut self) {
@@ -147,6 +148,8 @@ on_each_back_end! {
     objects_are_cleaned_when_nobody_can_use_them
     producers_are_trimmed_to_what_is_retained
     runs_are_found_by_offset_and_by_time
+    silent_producers_are_forgotten_and_may_begin_anywhere
+    silent_producers_are_removed_in_pieces
 }
 
 fn what_is_committed_is_known_after_a_restart<B: BackEnd>() {
@@ -325,6 +328,9 @@ fn objects_are_cleaned_when_nobody_can_use_them<B: BackEnd>() {
     opened.back_end.age(6_400_000);
     assert_eq!(opened.unused(), [forgotten], "again, for a late upload");
     opened.back_end.age(100_000_000);
+    assert_eq!(opened.unused(), [forgotten], "and again, since nobody has said that it is deleted");
+    opened.index.store.forget(&[forgotten]).expect("forgotten");
+    opened.back_end.age(100_000_000);
     assert!(opened.unused().is_empty());
     assert_eq!(opened.commit(forgotten, &[batch(partition, 0, 10)]), gone);
 }
@@ -368,4 +374,91 @@ fn runs_are_found_by_offset_and_by_time<B: BackEnd>() {
         assert_eq!(at.base_offset, 30);
         assert!(finder.first_run_at(partition, (0, 50), NOW + 5).await.expect("read").is_none());
     });
+}
+
+fn by(producer_id: i64, batch: ObjectBatch) -> ObjectBatch {
+    ObjectBatch { stamp: Stamp { producer_id, ..batch.stamp }, ..batch }
+}
+
+/// Commits one batch at this time, and looks at nothing else.
+fn commit_at<B: BackEnd>(opened: &mut Opened<B>, batch: ObjectBatch, now_ms: i64) -> CommitVerdict {
+    let object = UploadedObject { id: opened.object(), batches: vec![batch] };
+    opened.index.commit(&[object], CommitTime { now_ms, ..TIME }).expect("committed").verdicts[0][0]
+}
+
+fn tidy_at<B: BackEnd>(index: &mut Index<B::Store>, now_ms: i64) {
+    while index.tidy(10, now_ms).expect("tidied") {}
+}
+
+fn silent_producers_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(2);
+    let [partition, other] = opened.partitions[..] else { panic!("two") };
+    opened.index.expire_producers_after(1_000_000);
+    let mut reader = opened.another();
+    for (producer_id, of, at) in
+        [(5, partition, NOW), (8, partition, NOW), (5, other, NOW), (7, partition, NOW + 900_000)]
+    {
+        assert!(matches!(commit_at(&mut opened, by(producer_id, batch(of, 0, 0)), at), CommitVerdict::Appended { .. }));
+    }
+    assert_eq!(commit_at(&mut opened, by(5, batch(partition, 0, 10)), NOW + 800_000), appended(30));
+    tidy_at::<B>(&mut opened.index, NOW + 999_999);
+    let known = |index: &mut Index<B::Store>, partition: DisklessPartitionId| {
+        index.look(partition, i64::MAX).expect("known").expect("there");
+        let state = &index.known[&partition];
+        let mut ids: Vec<i64> = state.producers.iter().map(|producer| producer.producer_id).collect();
+        ids.sort_unstable();
+        (ids, state.expired_to)
+    };
+    assert_eq!(known(&mut opened.index, partition), (vec![5, 7, 8], -1));
+    // The next round.
+    let then = NOW + 1_600_000;
+    tidy_at::<B>(&mut opened.index, then);
+    let forgotten = (vec![5, 7], 8);
+    assert_eq!(known(&mut opened.index, partition), forgotten, "in memory");
+    assert_eq!(known(&mut opened.another(), partition), forgotten, "and in the rows");
+    assert_eq!(known(&mut reader, partition), forgotten, "and for who has read none before");
+    assert_eq!(known(&mut opened.index, other), (vec![], 5));
+    // What is not known and has a larger id has never written; any other may have.
+    let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
+    assert_eq!(commit_at(&mut opened, by(9, batch(partition, 0, 10)), then), gap);
+    assert_eq!(commit_at(&mut opened, by(8, batch(partition, 0, 70)), then), appended(40));
+    assert_eq!(commit_at(&mut opened, by(6, batch(other, 0, 10)), then), gap);
+    assert_eq!(commit_at(&mut opened, by(5, batch(other, 0, 10)), then), appended(10));
+    assert_eq!(commit_at(&mut opened, by(9, batch(partition, 0, 0)), then), appended(50));
+    let object = UploadedObject { id: opened.object(), batches: vec![by(5, batch(partition, 0, 10))] };
+    let again = opened.another().commit(&[object], CommitTime { now_ms: then, ..TIME }).expect("committed").verdicts;
+    assert_eq!(
+        again,
+        [[CommitVerdict::Duplicate { base_offset: 30, timestamp: NOW }]],
+        "who wrote since has all its batches"
+    );
+}
+
+fn silent_producers_are_removed_in_pieces<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(3);
+    let partitions = opened.partitions.clone();
+    let object = opened.object();
+    let batches: Vec<ObjectBatch> =
+        (0..30).map(|at| by(i64::from(at % 10), batch(partitions[at as usize / 10], at * 100, 0))).collect();
+    opened.commit(object, &batches);
+    let (mut at, mut pieces) = (0, Vec::new());
+    while let Some((partition, has_more)) = opened.index.store.expire_producers(at, NOW, 4).expect("removed") {
+        pieces.push(partition);
+        at = if has_more { at } else { partition };
+    }
+    assert_eq!(pieces.len(), 9, "three pieces of each partition");
+    assert_eq!(opened.index.store.expire_producers(0, NOW, 4).expect("removed"), None);
+    assert_eq!(opened.back_end.finder().partitions(&[partitions[2]]).expect("read")[0].expired_to, 9);
+}
+
+#[test]
+fn a_file_of_the_version_before_is_upgraded() {
+    let mut opened = Opened::<SqliteBackEnd>::new(1);
+    let (partition, object) = (opened.partitions[0], opened.object());
+    opened.commit(object, &[batch(partition, 0, 0)]);
+    opened.index.store.make_older();
+    opened.again();
+    let object = opened.object();
+    assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(10)]);
+    assert_eq!(opened.back_end.finder().partitions(&[partition]).expect("read")[0].expired_to, -1);
 }

@@ -1,5 +1,7 @@
 //! Whose objects are in a store: a cluster claims it before it uses it, and finds out whether it may.
 //!
+//! A claim says whose the store is, and has a number drawn by who made it, by which a store is told from another one of the same cluster.
+//!
 //! Invariant: of two clusters that claim a store one is refused.
 
 use bytes::Bytes;
@@ -8,6 +10,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::sync::OnceCell;
 
 use super::error::{ObjectError, words};
+use crate::control::random_id;
 
 /// The object that says whose the others are.
 const OWNER: &str = "cluster";
@@ -18,13 +21,14 @@ const PROBE: &str = "probe";
 #[derive(Debug)]
 pub struct Claim {
     cluster_id: String,
-    is_made: OnceCell<()>,
+    /// The store's number, once the claim is made; empty where the claim has none.
+    store_id: OnceCell<String>,
 }
 
 impl Claim {
     /// It is to be made, or need not be.
     pub fn new(cluster_id: &str, is_made: bool) -> Claim {
-        Claim { cluster_id: cluster_id.to_owned(), is_made: OnceCell::new_with(is_made.then_some(())) }
+        Claim { cluster_id: cluster_id.to_owned(), store_id: OnceCell::new_with(is_made.then(String::new)) }
     }
 
     /// Claims what is below `prefix` for this cluster, whose objects are below `root`, unless that is done.
@@ -33,33 +37,37 @@ impl Claim {
     /// The store does not let it, or does not answer; the next call tries again.
     pub async fn make(&self, store: &dyn ObjectStore, prefix: &Path, root: &Path) -> Result<(), ObjectError> {
         let claim = || async {
-            claim(store, &prefix.clone().join(OWNER), &self.cluster_id).await?;
-            probe(store, &root.clone().join(PROBE)).await
+            let store_id = claim(store, &prefix.clone().join(OWNER), &self.cluster_id).await?;
+            probe(store, &root.clone().join(PROBE)).await.map(|()| store_id)
         };
-        self.is_made.get_or_try_init(claim).await.map(drop)
+        self.store_id.get_or_try_init(claim).await.map(drop)
+    }
+
+    /// The store's number, if it is known.
+    pub fn store_id(&self) -> Option<&str> {
+        self.store_id.get().map(String::as_str)
     }
 }
 
-async fn claim(store: &dyn ObjectStore, key: &Path, cluster_id: &str) -> Result<(), ObjectError> {
-    match owner(store, key).await? {
-        Some(owner) => is_same(&owner, cluster_id),
-        None => {
-            let options = |mode| PutOptions { mode, ..PutOptions::default() };
-            let payload = || Bytes::copy_from_slice(cluster_id.as_bytes()).into();
-            match store.put_opts(key, payload(), options(PutMode::Create)).await {
-                Ok(_) => Ok(()),
-                // Another broker was faster.
-                Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
-                    let owner = owner(store, key).await?;
-                    is_same(&owner.unwrap_or_default(), cluster_id)
-                }
-                // Not every store has conditions.
-                Err(object_store::Error::NotImplemented { .. }) => {
-                    store.put(key, payload()).await.map(drop).map_err(ObjectError::of_put)
-                }
-                Err(error) => Err(ObjectError::of_put(error)),
-            }
+async fn claim(store: &dyn ObjectStore, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
+    if let Some(owner) = owner(store, key).await? {
+        return store_of(&owner, cluster_id);
+    }
+    let options = |mode| PutOptions { mode, ..PutOptions::default() };
+    let claim = format!("{cluster_id} {}", random_id());
+    let payload = || Bytes::from(claim.clone()).into();
+    match store.put_opts(key, payload(), options(PutMode::Create)).await {
+        Ok(_) => store_of(&claim, cluster_id),
+        // Another broker was faster.
+        Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+            store_of(&owner(store, key).await?.unwrap_or_default(), cluster_id)
         }
+        // Not every store has conditions.
+        Err(object_store::Error::NotImplemented { .. }) => {
+            store.put(key, payload()).await.map_err(ObjectError::of_put)?;
+            store_of(&owner(store, key).await?.unwrap_or_default(), cluster_id)
+        }
+        Err(error) => Err(ObjectError::of_put(error)),
     }
 }
 
@@ -75,9 +83,11 @@ async fn owner(store: &dyn ObjectStore, key: &Path) -> Result<Option<String>, Ob
     Ok(Some(String::from_utf8_lossy(&text).trim().to_owned()))
 }
 
-fn is_same(owner: &str, cluster_id: &str) -> Result<(), ObjectError> {
+/// The store's number, of a claim of this cluster.
+fn store_of(claim: &str, cluster_id: &str) -> Result<String, ObjectError> {
+    let (owner, store_id) = claim.split_once(' ').unwrap_or((claim, ""));
     match owner == cluster_id {
-        true => Ok(()),
+        true => Ok(store_id.to_owned()),
         false => Err(ObjectError::OtherCluster { owner: owner.to_owned(), cluster_id: cluster_id.to_owned() }),
     }
 }

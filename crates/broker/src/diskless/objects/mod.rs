@@ -98,6 +98,11 @@ impl Objects {
         Objects { store, prefix, root, claim, delays: (Duration::ZERO, Duration::ZERO) }
     }
 
+    /// By which this store is told from another one of the cluster, if it was reached.
+    pub fn store_id(&self) -> Option<&str> {
+        self.claim.store_id()
+    }
+
     /// The store is this cluster's.
     async fn claimed(&self) -> Result<(), ObjectError> {
         self.claim.make(self.store.as_ref(), &self.prefix, &self.root).await

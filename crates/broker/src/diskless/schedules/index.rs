@@ -13,7 +13,8 @@ use super::world::{World, ms, random};
 use crate::control::{CommitError, StoreError};
 use crate::diskless::index::by_hand::{CommitAnswerer, IndexByHand, Turn};
 use crate::diskless::index::{
-    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, SqliteIndex, UploadedObject,
+    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, SqliteIndex, UnusedObject,
+    UploadedObject,
 };
 
 /// What becomes of the next transaction.
@@ -164,12 +165,25 @@ impl IndexStore for TroubledIndex {
         self.inner.retain_batches(partitions, window)
     }
 
+    fn expire_producers(
+        &mut self,
+        after: DisklessPartitionId,
+        before_ms: i64,
+        producers_max: usize,
+    ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
+        self.change(|inner| inner.expire_producers(after, before_ms, producers_max))
+    }
+
     fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
         self.change(|inner| inner.trim_producers(id, rows_left))
     }
 
-    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
         self.change(|inner| inner.unused(count, now_ms))
+    }
+
+    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
+        self.change(|inner| inner.forget(ids))
     }
 }
 

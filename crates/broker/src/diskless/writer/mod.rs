@@ -31,7 +31,7 @@ use super::known::{KnownPartition, Offered};
 use super::line::{ClosedObject, Line, NewBatch, Outcome};
 use super::reader::Reader;
 use super::upload::Uploader;
-use crate::control::{CommitError, StoreError};
+use crate::control::StoreError;
 use crate::log::error::AppendError;
 use crate::metrics::Metrics;
 use crate::replica::reorder::{BATCH_COST, Early, EarlyAnswer, HeldBytes, Parked, ParkedAnswer};
@@ -257,6 +257,17 @@ impl Writer {
         for number in numbers {
             if let Some(known) = state.known.get_mut(number) {
                 known.window = known.window.max(window);
+            }
+        }
+    }
+
+    /// Forgets producers of which nothing came for so long.
+    pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
+        // One partition at a time, so that no batch waits for all of them.
+        let numbers: Vec<_> = self.shared.state.lock().known.keys().copied().collect();
+        for number in numbers {
+            if let Some(known) = self.shared.state.lock().known.get_mut(&number) {
+                known.expire(now_ms, expiration_ms);
             }
         }
     }
@@ -539,7 +550,7 @@ async fn upload(shared: Arc<Shared>, object: ClosedObject) {
             }
         },
         Err(error) => {
-            shared.tell_commit_failure(&why(error));
+            shared.tell_commit_failure(&error.into());
             None
         }
     };
@@ -559,7 +570,7 @@ async fn commit(shared: Arc<Shared>, objects: Vec<super::index::UploadedObject>)
     match shared.index.commit(objects).await {
         Ok(answer) => shared.committed(answer),
         Err(error) => {
-            shared.tell_commit_failure(&why(error));
+            shared.tell_commit_failure(&error.into());
             tokio::time::sleep(COMMIT_BACKOFF).await;
             shared.state.lock().line.commit_unknown();
             if shared.state.lock().is_closed {
@@ -568,11 +579,4 @@ async fn commit(shared: Arc<Shared>, objects: Vec<super::index::UploadedObject>)
         }
     }
     shared.go_on();
-}
-
-fn why(error: CommitError) -> StoreError {
-    match error {
-        CommitError::Refused(error) => error,
-        CommitError::Unknown(why) => StoreError::Away(why),
-    }
 }

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
 
-use super::commits::{DELETED, REGISTERED, UNUSED};
+use super::super::store::UnusedObject;
 use super::guarded::Guarded;
-use super::rows::{Answers, RUN, array, each, run};
+use super::rows::{DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, run};
 use crate::control::database_rows::{flag, next, number};
 use crate::control::{CommitError, StoreError};
 
@@ -34,7 +34,7 @@ pub fn register(session: &mut Guarded, count: usize) -> Result<Vec<ObjectId>, Co
 }
 
 /// Objects that are to be deleted from the store, which others that look at the same time are not told.
-pub fn unused(session: &mut Guarded, count: usize) -> Result<Vec<ObjectId>, CommitError> {
+pub fn unused(session: &mut Guarded, count: usize) -> Result<Vec<UnusedObject>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     // In an array, or they might be picked more than once.
     let picked = |state: i64, age: &str| {
@@ -45,19 +45,26 @@ pub fn unused(session: &mut Guarded, count: usize) -> Result<Vec<ObjectId>, Comm
         )
     };
     let take = format!("UPDATE fullbore.diskless_objects SET state = {DELETED}, changed_at = clock_timestamp() WHERE");
-    let forget = "DELETE FROM fullbore.diskless_objects WHERE";
     // What was deleted a day ago goes first, so that nothing is taken and given again in one.
     let mut answers = session.end(&format!(
-        "{forget} {}; {take} {}; {take} {}",
+        "{take} {}; {take} {}; {take} {}",
         picked(DELETED, DELETED_FOR),
         picked(UNUSED, UNUSED_FOR),
         picked(REGISTERED, REGISTERED_FOR)
     ))?;
-    let mut ids = Vec::new();
-    for _ in 0..3 {
-        ids.extend(numbers(&mut answers)?);
+    let mut objects = Vec::new();
+    for is_again in [true, false, false] {
+        objects.extend(numbers(&mut answers)?.into_iter().map(|id| UnusedObject { id, is_again }));
     }
-    Ok(ids)
+    Ok(objects)
+}
+
+/// Objects of which there is nothing left.
+pub fn forget(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), CommitError> {
+    session.begin("").map_err(CommitError::Refused)?;
+    let ids = array(ids.iter());
+    let forget = "DELETE FROM fullbore.diskless_objects WHERE id = ANY";
+    session.end(&format!("{forget}({ids}::bigint[]) AND state = {DELETED}")).map(drop)
 }
 
 /// Leaves so many rows of each producer, or as many as any broker wants.
@@ -76,6 +83,44 @@ pub fn trim_producers(session: &mut Guarded, id: DisklessPartitionId, rows_left:
              WHERE r.partition = {id} AND r.base_offset = placed.base_offset AND placed.place > {left}"
         ))
         .map(drop)
+}
+
+/// Removes rows of producers of one partition that are silent since then.
+pub fn expire_producers(
+    session: &mut Guarded,
+    after: DisklessPartitionId,
+    before_ms: i64,
+    producers_max: usize,
+) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
+    let refused = CommitError::Refused;
+    // Most have none, which is seen without a lock.
+    let partition = format!(
+        "SELECT partition FROM fullbore.diskless_producers WHERE partition > {after} ORDER BY partition LIMIT 1"
+    );
+    let silent = |partition: &str| {
+        format!(
+            "SELECT producer_id FROM fullbore.diskless_producers WHERE partition = ({partition})
+             GROUP BY producer_id HAVING max(written_ms) <= {before_ms} LIMIT {producers_max}"
+        )
+    };
+    let mut answers = session.look(&format!("{partition}; {}", silent(&partition))).map_err(refused)?;
+    let Some(id) = numbers(&mut answers)?.first().copied() else { return Ok(None) };
+    if numbers(&mut answers)?.is_empty() {
+        return Ok(Some((id, false)));
+    }
+    // Nobody commits to it meanwhile.
+    let lock = format!("SELECT id FROM fullbore.diskless_partitions WHERE id = {id} FOR UPDATE");
+    session.begin(&lock).map_err(refused)?;
+    let silent = silent(&id.to_string());
+    let found = session.ask(&silent).map_err(refused).and_then(|mut answers| numbers(&mut answers));
+    let ids = found.inspect_err(|_| session.abandon())?;
+    let largest = ids.iter().max().copied().unwrap_or(-1);
+    session.end(&format!(
+        "DELETE FROM fullbore.diskless_producers WHERE partition = {id} AND producer_id = ANY({}::bigint[]);
+         UPDATE fullbore.diskless_partitions SET expired_to = greatest(expired_to, {largest}) WHERE id = {id}",
+        array(ids.iter())
+    ))?;
+    Ok(Some((id, ids.len() >= producers_max)))
 }
 
 /// Removes runs of one partition; whether there may be more.
@@ -129,7 +174,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
 }
 
 /// What is to be cleared, if this broker is the one to do it.
-fn told(answers: &mut Answers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
+fn told(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
     let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
     let told = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
     Ok(told.first().copied().filter(|_| is_locked))
@@ -167,6 +212,6 @@ fn release(objects: &BTreeMap<ObjectId, i64>) -> String {
     )
 }
 
-fn numbers(answers: &mut Answers) -> Result<Vec<i64>, CommitError> {
+fn numbers(answers: &mut IndexAnswers) -> Result<Vec<i64>, CommitError> {
     next(answers).and_then(|rows| each(&rows, |row| number(row, 0))).map_err(CommitError::Refused)
 }

@@ -10,18 +10,15 @@ use fullbore_wire::Uuid;
 
 use super::super::damaged;
 use super::super::packed::{pack_producer, pack_run};
-use super::super::store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow};
+use super::super::store::{CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, UnusedObject};
 use super::guarded::Guarded;
-use super::rows::{Answers, PARTITION, PRODUCER, RUN, array, each, hex, partition, producer, run};
+use super::rows::{
+    DELETED, IndexAnswers, LIVE, PARTITION, PRODUCER, REGISTERED, RUN, UNUSED, array, each, hex, partition, producer,
+    run,
+};
 use super::{cleaning, topics};
 use crate::control::database_rows::{Rows, next, number};
 use crate::control::{CommitError, StoreError};
-
-/// `state` of an object.
-pub const REGISTERED: i64 = 0;
-pub const LIVE: i64 = 1;
-pub const UNUSED: i64 = 2;
-pub const DELETED: i64 = 3;
 
 /// The index of all brokers, as one of them changes it.
 pub struct PostgresIndex {
@@ -36,7 +33,15 @@ impl PostgresIndex {
         PostgresIndex { session, ends: HashMap::new() }
     }
 
-    fn found(&mut self, question: &CommitQuestion, mut answers: Answers) -> Result<CommitFound, StoreError> {
+    /// The number of the store in which the cluster's objects are: this one, where it is the first to be used. Blocks.
+    ///
+    /// # Errors
+    /// It is not known.
+    pub fn store_id(&mut self, used: &str) -> Result<String, CommitError> {
+        topics::store_id(&mut self.session, used)
+    }
+
+    fn found(&mut self, question: &CommitQuestion, mut answers: IndexAnswers) -> Result<CommitFound, StoreError> {
         let partitions = each(&next(&mut answers)?, partition)?;
         let producers = each(&next(&mut answers)?, producer)?;
         let objects = match question.objects.is_empty() {
@@ -126,8 +131,21 @@ impl IndexStore for PostgresIndex {
         cleaning::trim_producers(&mut self.session, id, rows_left)
     }
 
-    fn unused(&mut self, count: usize, _now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+    fn expire_producers(
+        &mut self,
+        after: DisklessPartitionId,
+        before_ms: i64,
+        producers_max: usize,
+    ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
+        cleaning::expire_producers(&mut self.session, after, before_ms, producers_max)
+    }
+
+    fn unused(&mut self, count: usize, _now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
         cleaning::unused(&mut self.session, count)
+    }
+
+    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
+        cleaning::forget(&mut self.session, ids)
     }
 }
 

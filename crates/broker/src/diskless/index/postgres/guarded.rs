@@ -7,7 +7,7 @@ use crate::control::{CommitError, DatabaseConnection, StoreError, check_database
 use crate::seldom::Seldom;
 
 use super::counter::CommitCounter;
-use super::rows::Answers;
+use super::rows::IndexAnswers;
 
 /// A connection for transactions.
 pub struct Guarded {
@@ -33,7 +33,7 @@ impl Guarded {
     ///
     /// # Errors
     /// There is none then.
-    pub fn begin(&mut self, statements: &str) -> Result<Answers, StoreError> {
+    pub fn begin(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.begin_as("BEGIN", statements)
     }
 
@@ -41,14 +41,14 @@ impl Guarded {
     ///
     /// # Errors
     /// It is not known.
-    pub fn look(&mut self, statements: &str) -> Result<Answers, StoreError> {
+    pub fn look(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         let answers =
             self.begin_as("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &format!("{statements}; COMMIT"))?;
         self.is_open = false;
         Ok(answers)
     }
 
-    fn begin_as(&mut self, begin: &str, statements: &str) -> Result<Answers, StoreError> {
+    fn begin_as(&mut self, begin: &str, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.abandon();
         let guard = format!(
             "SELECT coalesce((SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = {}), 0), version
@@ -92,7 +92,7 @@ impl Guarded {
     ///
     /// # Errors
     /// The transaction is gone then.
-    pub fn ask(&mut self, statements: &str) -> Result<Answers, StoreError> {
+    pub fn ask(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         let asked = self.connection.ask(statements).map(Vec::into_iter).map_err(|error| error.failed());
         self.or_abandon(asked)
     }
@@ -101,7 +101,7 @@ impl Guarded {
     ///
     /// # Errors
     /// Nothing is written, or that is not known.
-    pub fn end(&mut self, statements: &str) -> Result<Answers, CommitError> {
+    pub fn end(&mut self, statements: &str) -> Result<IndexAnswers, CommitError> {
         if !std::mem::take(&mut self.is_open) {
             return Err(CommitError::Refused(StoreError::Away("there is no transaction".into())));
         }
@@ -114,7 +114,7 @@ impl Guarded {
     ///
     /// # Errors
     /// The same.
-    pub fn end_counted(&mut self, statements: &str) -> Result<Answers, CommitError> {
+    pub fn end_counted(&mut self, statements: &str) -> Result<IndexAnswers, CommitError> {
         let mut answers = self.end(&format!("{}; {statements}", self.count()))?;
         // The commit is made, whatever its answer looks like.
         if let Ok(counted) = rows::next(&mut answers)

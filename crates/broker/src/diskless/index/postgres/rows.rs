@@ -13,11 +13,17 @@ use crate::control::StoreError;
 use crate::control::database_rows::{DatabaseRow, Rows, flag, number, text};
 
 /// The rows of each statement.
-pub type Answers = std::vec::IntoIter<Rows>;
+pub type IndexAnswers = std::vec::IntoIter<Rows>;
+
+/// `state` of an object.
+pub const REGISTERED: i64 = 0;
+pub const LIVE: i64 = 1;
+pub const UNUSED: i64 = 2;
+pub const DELETED: i64 = 3;
 
 /// The columns of a partition, of `fullbore.diskless_partitions AS p`.
 pub const PARTITION: &str =
-    "p.id, p.log_start, p.next_offset, p.bytes, p.max_timestamp, p.has_forgotten, p.batches_retained";
+    "p.id, p.log_start, p.next_offset, p.bytes, p.max_timestamp, p.has_forgotten, p.batches_retained, p.expired_to";
 /// The columns of a run.
 pub const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, encode(batches, 'hex')";
 /// The columns of a producer's row, of `fullbore.diskless_producers AS r`.
@@ -61,6 +67,7 @@ pub fn partition(row: &DatabaseRow) -> Result<PartitionRow, StoreError> {
         max_timestamp: number(row, 4)?,
         has_forgotten: flag(row, 5)?,
         window: number(row, 6)?,
+        expired_to: number(row, 7)?,
     })
 }
 

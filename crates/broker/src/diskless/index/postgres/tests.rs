@@ -11,7 +11,7 @@ use fullbore_tests::postgres::PostgresServer;
 use fullbore_tests::{Proxy, wait_until};
 use tempfile::TempDir;
 
-use super::super::store::{ChangeSource, IndexStore, PartitionRow};
+use super::super::store::{ChangeSource, IndexStore, PartitionRow, UnusedObject};
 use super::super::tests::{BackEnd, NOW, Opened, TIME, TOPIC, appended, batch};
 use super::super::{CommitTime, Index, UploadedObject};
 use super::*;
@@ -20,6 +20,8 @@ use crate::control::tests::postgres::{Database, make_tables};
 
 const HANGS: Duration = Duration::from_secs(30);
 const CLUSTER: Uuid = Uuid([9; 16]);
+/// Locks of other tests' databases are in the same view.
+const HERE: &str = "database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// A database with the schema, and a data folder of each broker.
 pub struct PostgresBackEnd {
@@ -211,14 +213,12 @@ fn a_commit_whose_answer_is_lost_is_found_by_its_object() {
                 let done = index.commit(std::slice::from_ref(&object), TIME);
                 (done.map(|answer| answer.verdicts), until_known(&mut index, &object))
             });
-            let waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
-            wait_until("the commit is under way", HANGS, || database.run(waits) == "1");
+            let waiting = format!("FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {HERE}");
+            let waits = format!("SELECT count(*) {waiting}");
+            wait_until("the commit is under way", HANGS, || database.run(&waits) == "1");
             match is_made {
                 true => relay.cut(),
-                false => {
-                    let waiting = "FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
-                    drop(database.run(&format!("SELECT pg_terminate_backend(pid) {waiting}")));
-                }
+                false => drop(database.run(&format!("SELECT pg_terminate_backend(pid) {waiting}"))),
             }
             drop(holder);
             let (done, then) = committing.join().expect("no panic");
@@ -345,7 +345,9 @@ fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
     let mut store = opened.back_end.broker(2).0;
     let rows = std::thread::scope(|scope| {
         let creating = scope.spawn(|| store.create(TOPIC, 4).expect("asked"));
-        let waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted";
+        // For another's transaction.
+        let waits = "SELECT count(*) > 0 FROM pg_stat_activity
+            WHERE datname = current_database() AND wait_event_type = 'Lock'";
         wait_until("it waits for who deletes", HANGS, || database.run(waits) == "t");
         holder.ask("COMMIT");
         creating.join().expect("no panic")
@@ -422,18 +424,21 @@ fn a_key_that_is_cleaned_is_not_committed_and_the_other_way_round() {
     let mut cleaner = opened.back_end.broker(2).0;
     let (taken, told) = std::thread::scope(|scope| {
         let cleaning = scope.spawn(|| {
-            let mut taken = Vec::new();
+            let mut take = || cleaner.unused(2, NOW).expect("taken").into_iter().map(|object| object.id);
+            let mut taken: Vec<ObjectId> = take().collect();
             barrier.wait();
             for _ in 0..100 {
-                taken.extend(cleaner.unused(2, NOW).expect("taken"));
+                taken.extend(take());
             }
             taken
         });
-        barrier.wait();
         let mut told = Vec::new();
         for (number, id) in objects.iter().rev().enumerate() {
             let of = of_producer(number as i64, batch(partition, 0, 0));
             told.push((*id, opened.commit(*id, &[of])[0]));
+            if number == 0 {
+                barrier.wait();
+            }
         }
         (cleaning.join().expect("no panic"), told)
     });
@@ -451,7 +456,7 @@ fn a_key_that_is_cleaned_is_not_committed_and_the_other_way_round() {
     opened.index.store.begin(&question).expect("begun");
     assert!(cleaner.unused(10, NOW).expect("taken").is_empty());
     opened.index.store.abandon();
-    assert_eq!(cleaner.unused(10, NOW).expect("taken"), [object]);
+    assert_eq!(cleaner.unused(10, NOW).expect("taken"), [UnusedObject { id: object, is_again: false }]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use fullbore_wire::Uuid;
 use super::super::store::PartitionRow;
 use super::guarded::Guarded;
 use super::rows::{PARTITION, array, each, partition};
-use crate::control::database_rows::next;
+use crate::control::database_rows::{next, text};
 use crate::control::{CommitError, sql_literal};
 
 /// None where the topic is not in the metadata.
@@ -25,8 +25,8 @@ pub fn create(session: &mut Guarded, topic_id: Uuid, count: i32) -> Result<Vec<P
     }
     let made = session.end(&format!(
         "INSERT INTO fullbore.diskless_partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp,
-             has_forgotten, batches_retained)
-           SELECT {topic}, number, 0, 0, 0, -1, false, 0 FROM generate_series(0, {count} - 1) AS number
+             has_forgotten, batches_retained, expired_to)
+           SELECT {topic}, number, 0, 0, 0, -1, false, 0, -1 FROM generate_series(0, {count} - 1) AS number
            WHERE NOT EXISTS (SELECT 1 FROM fullbore.diskless_partitions WHERE topic_id = {topic} AND partition_index = number)
            ORDER BY number ON CONFLICT DO NOTHING;
          SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.topic_id = {topic} AND p.partition_index < {count}
@@ -49,6 +49,19 @@ pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> 
              DELETE FROM fullbore.diskless_partitions WHERE topic_id = {topic}"
         ))
         .map(drop)
+}
+
+/// The number of the store in which the objects are: this one, where it is the first to be used.
+pub fn store_id(session: &mut Guarded, used: &str) -> Result<String, CommitError> {
+    session.begin("").map_err(CommitError::Refused)?;
+    let used = sql_literal(&used);
+    let mut answers = session.end(&format!(
+        "INSERT INTO fullbore.diskless_store VALUES (1, {used}) ON CONFLICT DO NOTHING;
+         SELECT store_id FROM fullbore.diskless_store"
+    ))?;
+    let found = next(&mut answers).and_then(|rows| each(&rows, |row| text(row, 0).map(str::to_owned)));
+    let found = found.map_err(CommitError::Refused)?;
+    found.into_iter().next().ok_or_else(|| CommitError::Unknown("the database does not say which store it is".into()))
 }
 
 /// Its row then, if it is there.
@@ -92,7 +105,7 @@ pub fn retain_batches(
     session.end(&set).map(drop)
 }
 
-fn read(answers: super::rows::Answers) -> Result<Vec<PartitionRow>, CommitError> {
+fn read(answers: super::rows::IndexAnswers) -> Result<Vec<PartitionRow>, CommitError> {
     let mut answers = answers;
     next(&mut answers).and_then(|rows| each(&rows, partition)).map_err(CommitError::Refused)
 }
