@@ -20,8 +20,8 @@ CREATE INDEX diskless_changes ON fullbore.diskless_partitions (changed_by, chang
 
 -- The number of the object store: of the first that a broker has used, and no broker uses another one.
 CREATE TABLE fullbore.diskless_store (
-  only     integer PRIMARY KEY CHECK (only = 1),
-  store_id text    NOT NULL
+  singleton integer PRIMARY KEY CHECK (singleton = 1),
+  store_id  text    NOT NULL
 );
 
 -- A broker, with how many of its transactions have changed partitions: one after the other, without gaps. Life: from the first one on.
