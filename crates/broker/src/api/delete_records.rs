@@ -88,7 +88,7 @@ async fn answer(partition_index: i32, moved: Moved, deadline: Instant) -> Delete
             deleted.unwrap_or(Err(ErrorCode::REQUEST_TIMED_OUT)).map(|()| log_start)
         }
         Ok(Deleting::InIndex(partition, offset)) => {
-            let deleted = timeout_at(deadline, partition.delete_records_before(offset)).await;
+            let deleted = timeout_at(deadline, Box::pin(partition.delete_records_before(offset))).await;
             deleted.map_or(Err(ErrorCode::REQUEST_TIMED_OUT), |deleted| deleted.map_err(|error| error.code()))
         }
         Err(code) => Err(code),

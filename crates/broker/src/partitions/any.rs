@@ -329,7 +329,7 @@ impl AnyPartition {
     ) -> Result<Option<TimestampOffset>, ReadError> {
         match self {
             AnyPartition::Classic(replica) => long.run(|| replica.offset_for_timestamp(timestamp_ms)).await,
-            AnyPartition::Diskless(partition) => partition.offset_for_timestamp(timestamp_ms).await,
+            AnyPartition::Diskless(partition) => Box::pin(partition.offset_for_timestamp(timestamp_ms)).await,
         }
     }
 
@@ -340,7 +340,7 @@ impl AnyPartition {
     pub async fn max_timestamp(&self, long: &LongWork) -> Result<Option<TimestampOffset>, ReadError> {
         match self {
             AnyPartition::Classic(replica) => long.run(|| replica.max_timestamp()).await,
-            AnyPartition::Diskless(partition) => partition.max_timestamp().await,
+            AnyPartition::Diskless(partition) => Box::pin(partition.max_timestamp()).await,
         }
     }
 
@@ -362,7 +362,7 @@ impl AnyPartition {
     pub async fn producers(&self) -> Result<Vec<ProducerState>, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.producers(),
-            AnyPartition::Diskless(partition) => partition.producers().await,
+            AnyPartition::Diskless(partition) => Box::pin(partition.producers()).await,
         }
     }
 }
