@@ -20,6 +20,10 @@ use fullbore_rules::sequence::Stamp;
 
 use super::index::UploadedObject;
 
+/// Batches of a commit, unless one object alone has more: what has gathered while the index was away could take longer than the index may, again and
+/// again.
+const COMMIT_BATCHES_MAX: usize = 20_000;
+
 /// A batch as it came, whole and checked.
 #[derive(Clone, Debug)]
 pub struct NewBatch {
@@ -219,7 +223,7 @@ impl Line {
 
     /// What is to be committed next, unless a commit is under way; and what has failed before it.
     pub fn next_commit(&mut self) -> (Vec<UploadedObject>, Vec<(TicketId, Outcome)>) {
-        let (mut commit, mut outcomes) = (Vec::new(), Vec::new());
+        let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {
             return (commit, outcomes);
         }
@@ -243,6 +247,10 @@ impl Line {
                 self.bytes -= bytes;
                 self.objects.remove(self.in_commit);
                 continue;
+            }
+            batches += object.batches.len();
+            if batches > COMMIT_BATCHES_MAX && !commit.is_empty() {
+                break;
             }
             object.upload = Upload::Tried(id);
             commit.push(UploadedObject { id, batches: object.batches.iter().map(|(_, batch)| *batch).collect() });
@@ -411,6 +419,26 @@ mod tests {
         line.uploaded(second.number, Ok(102));
         let (again, _) = line.next_commit();
         assert_eq!((again[0].id, &again[0].batches, again[1].id), (101, &commit[0].batches, 102));
+    }
+
+    #[test]
+    fn what_gathers_while_the_index_is_away_is_committed_piece_by_piece() {
+        let mut line = line();
+        for _ in 0..4 {
+            let (object, _) = closed(&mut line, (0..8_000).map(|_| batch(1, NO_PRODUCER_ID, 0)).collect());
+            line.uploaded(object.number, Ok(object.number as ObjectId));
+        }
+        let (first, _) = line.next_commit();
+        assert_eq!(first.iter().map(|object| object.id).collect::<Vec<_>>(), [0, 1]);
+        line.commit_unknown();
+        assert_eq!(line.next_commit().0.len(), 2, "and no more the next time");
+        line.committed(&vec![vec![appended(0); 8_000]; 2]);
+        assert_eq!(line.next_commit().0.iter().map(|object| object.id).collect::<Vec<_>>(), [2, 3]);
+        // One alone goes whatever it has.
+        let (large, _) = closed(&mut line, (0..20_001).map(|_| batch(1, NO_PRODUCER_ID, 0)).collect());
+        line.uploaded(large.number, Ok(4));
+        line.committed(&vec![vec![appended(0); 8_000]; 2]);
+        assert_eq!(line.next_commit().0.len(), 1);
     }
 
     #[test]
