@@ -1,7 +1,8 @@
-"""Where diskless topics of a measured broker have their objects: a folder of its own, or a bucket of versitygw, which tests/clients/install puts there.
+"""Where diskless topics of a measured broker have their objects: a folder of its own, or a bucket of versitygw, which tests/clients/install puts there;
+and with `postgres` their index in a PostgreSQL of Debian's, as a broker of a cluster has it.
 Not a library: bench/diskless imports it.
 """
-import pathlib, subprocess, sys
+import glob, os, pathlib, shutil, subprocess, sys, tempfile
 from brokers import CLIENTS, free_port, wait_for_port
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -50,4 +51,32 @@ class S3Store:
             process.wait(30)
 
 
-STORES = {"folder": lambda temp: FolderStore(), "s3": S3Store}
+class PostgresStore(S3Store):
+    """The same, with a database for each broker, on the disk, which waits for that."""
+
+    def __init__(self, temp):
+        super().__init__(temp)
+        programs = sorted(glob.glob("/usr/lib/postgresql/*/bin")) or sys.exit("PostgreSQL is not there: apt install postgresql")
+        self.folder, self.programs, self.database_port = pathlib.Path(tempfile.mkdtemp()), pathlib.Path(programs[-1]), free_port()
+        # It refuses root.
+        self.user = "postgres" if os.getuid() == 0 else None
+        if self.user:
+            shutil.chown(self.folder, self.user)
+        self.run("initdb", "-D", self.folder / "data", "-U", "postgres", "--auth=trust", "--no-locale", "-E", "UTF8")
+        listens = f"-k {self.folder} -c listen_addresses=127.0.0.1 -p {self.database_port} -c max_connections=200"
+        self.run("pg_ctl", "-D", self.folder / "data", "-l", self.folder / "log", "-w", "-o", listens, "start")
+
+    def run(self, program, *arguments):
+        subprocess.run([self.programs / program, *arguments], check=True, user=self.user, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/")
+
+    def settings(self, name, port=None):
+        self.run("createdb", "-h", self.folder, "-p", str(self.database_port), "-U", "postgres", name)
+        return super().settings(name, port) | {"node.id": 1, "control.plane": f"postgres://postgres@127.0.0.1:{self.database_port}/{name}"}
+
+    def stop(self):
+        super().stop()
+        self.run("pg_ctl", "-D", self.folder / "data", "-m", "immediate", "-w", "stop")
+        shutil.rmtree(self.folder)
+
+
+STORES = {"folder": lambda temp: FolderStore(), "s3": S3Store, "postgres": PostgresStore}
