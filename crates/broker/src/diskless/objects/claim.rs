@@ -9,7 +9,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::sync::OnceCell;
 
-use super::error::{ObjectError, words};
+use super::error::{ObjectError, is_full, words};
 use crate::control::random_id;
 
 /// The object that says whose the others are.
@@ -67,6 +67,8 @@ async fn claim(store: &dyn ObjectStore, key: &Path, cluster_id: &str) -> Result<
             store.put(key, payload()).await.map_err(ObjectError::of_put)?;
             store_of(&owner(store, key).await?.unwrap_or_default(), cluster_id)
         }
+        // It is nobody else's; the next start writes the claim, and until there is room nothing else is written either.
+        Err(error) if is_full(&error) => Ok(String::new()),
         Err(error) => Err(ObjectError::of_put(error)),
     }
 }
@@ -92,9 +94,13 @@ fn store_of(claim: &str, cluster_id: &str) -> Result<String, ObjectError> {
     }
 }
 
-/// Whether an object can be put, read and deleted.
+/// Whether an object can be put, read and deleted; a folder without room is none that refuses, since what it has can be read, and deleted.
 async fn probe(store: &dyn ObjectStore, key: &Path) -> Result<(), ObjectError> {
-    store.put(key, Bytes::from_static(PROBE.as_bytes()).into()).await.map_err(ObjectError::of_put)?;
+    match store.put(key, Bytes::from_static(PROBE.as_bytes()).into()).await {
+        Ok(_) => {}
+        Err(error) if is_full(&error) => return Ok(()),
+        Err(error) => return Err(ObjectError::of_put(error)),
+    }
     match store.get(key).await {
         // A broker that starts at the same time may have deleted it.
         Ok(_) | Err(object_store::Error::NotFound { .. }) => {}

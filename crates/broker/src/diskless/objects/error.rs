@@ -1,6 +1,7 @@
 //! What goes wrong with objects, in the store's own words.
 
 use std::error::Error;
+use std::io;
 
 use fullbore_rules::commit::ObjectId;
 
@@ -60,6 +61,18 @@ fn is_refusal(text: &str) -> bool {
     let status = text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)?.parse::<u16>().ok());
     let is_bare = text.contains("redirect without LOCATION");
     is_bare || status.is_some_and(|status| (300..500).contains(&status) && !matches!(status, 408 | 425 | 429))
+}
+
+/// Whether a folder's disk has no room.
+pub(super) fn is_full(error: &object_store::Error) -> bool {
+    let mut cause: Option<&dyn Error> = Some(error);
+    while let Some(at) = cause {
+        if at.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::StorageFull) {
+            return true;
+        }
+        cause = at.source();
+    }
+    false
 }
 
 /// The code and the message of an S3 answer, or what there is.
