@@ -171,7 +171,7 @@ fn every_command_works() {
             _ => panic!("nobody knows how to run: {command}"),
         }
     }
-    assert_eq!(tools, 22, "so many commands are shown that are told which broker");
+    assert_eq!(tools, 23, "so many commands are shown that are told which broker");
 }
 
 /// The sources of every crate as one text.
