@@ -45,7 +45,7 @@ impl Claim {
 
     /// The store's number, if it is known.
     pub fn store_id(&self) -> Option<&str> {
-        self.store_id.get().map(String::as_str)
+        self.store_id.get().map(String::as_str).filter(|id| !id.is_empty())
     }
 }
 

@@ -71,6 +71,21 @@ async fn another_clusters_store_is_refused() {
     open(elsewhere, "other").await.expect("another prefix");
 }
 
+#[tokio::test]
+async fn two_stores_of_a_cluster_are_told_apart_unless_a_claim_has_no_number() {
+    let [one, other, older] = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    let id = async |at: &tempfile::TempDir| {
+        let objects = folder(at.path(), "one").await.expect("opened");
+        objects.store_id().map(str::to_owned)
+    };
+    let first = id(&one).await;
+    assert!(first.is_some() && id(&one).await == first);
+    assert_ne!(id(&other).await, first);
+    // As one that an older version has made, or that found no room.
+    std::fs::write(older.path().join("cluster"), "one").expect("written");
+    assert_eq!(id(&older).await, None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn of_two_clusters_that_claim_at_once_one_is_refused() {
     let store = double::StoreDouble::taking(Duration::from_millis(10));
