@@ -267,9 +267,8 @@ impl<S: IndexStore> Index<S> {
         }
         let CommitWrite { partitions, decision, now_ms } = write;
         let since = |row: PartitionRow| {
-            let known_to =
-                question.partitions.iter().find(|(id, _)| *id == row.id).map_or(0, |(_, known_to)| *known_to);
-            (row, known_to)
+            let at = question.partitions.binary_search_by_key(&row.id, |(id, _)| *id);
+            (row, at.map_or(0, |at| question.partitions[at].1))
         };
         let partitions = partitions.into_iter().map(since).collect();
         for row in &decision.producers {

@@ -433,17 +433,19 @@ impl WriterState {
     /// What is committed, of what is known of partitions: each with the offset from which on `producers` has all. Where something before that is
     /// missing, what is known stays as it is until it is looked at.
     fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
-        for (row, since) in partitions {
-            let Some(known) = self.known.get_mut(&row.id).filter(|known| *since <= known.next_offset) else { continue };
-            let from = known.next_offset;
-            for told in producers.iter().filter(|told| told.batches.partition == row.id) {
-                for (stamp, base_offset, timestamp) in &told.batches.batches {
-                    if *base_offset >= from {
-                        known.take_over(stamp, *base_offset, *timestamp, told.written_ms);
-                    }
-                }
+        let up_to_date = |(row, since): &(PartitionRow, i64)| {
+            let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;
+            Some((row.id, known.next_offset))
+        };
+        let from: HashMap<_, _> = partitions.iter().filter_map(up_to_date).collect();
+        for ProducerRow { batches: of, written_ms } in producers {
+            let Some((from, known)) = from.get(&of.partition).zip(self.known.get_mut(&of.partition)) else { continue };
+            for (stamp, base_offset, timestamp) in of.batches.iter().filter(|(_, base_offset, _)| base_offset >= from) {
+                known.take_over(stamp, *base_offset, *timestamp, *written_ms);
             }
-            if row.next_offset >= known.next_offset {
+        }
+        for (row, _) in partitions.iter().filter(|(row, _)| from.contains_key(&row.id)) {
+            if let Some(known) = self.known.get_mut(&row.id).filter(|known| row.next_offset >= known.next_offset) {
                 row.put_into(known);
             }
         }
