@@ -507,7 +507,7 @@ mod tests {
         let size = bytes.len() as u32;
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut store = SqliteIndex::open(folder.path()).expect("made");
-        let row = store.create(Uuid([1; 16]), 1).expect("made")[0];
+        let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
         let object = store.register(1, 0).expect("registered")[0];
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
         let batch = |position| ObjectBatch { partition: row.id, position, size, stamp, max_timestamp: 7 };

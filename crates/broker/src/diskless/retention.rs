@@ -80,7 +80,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let open = || SqliteIndex::open(folder.path()).expect("opened");
         let mut store = open();
-        let row = store.create(Uuid([1; 16]), 1).expect("made")[0];
+        let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
         let objects = store.register(4, 0).expect("registered");
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
         let batch = ObjectBatch { partition: row.id, position: 0, size: 100, stamp, max_timestamp: 7 };

@@ -33,7 +33,7 @@ use fullbore_rules::commit::{
     PartitionState, commit,
 };
 
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::{Producers, Stops};
 use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
@@ -132,7 +132,9 @@ impl<S: IndexStore> Index<S> {
         let known_to = self.known.get(&partition).map_or(0, |state| state.next_offset);
         let question = CommitQuestion { partitions: vec![(partition, from.min(known_to))], objects: Vec::new() };
         let found = self.store.begin(&question)?;
+        let succeeded = self.succeed(&found.partitions);
         self.store.abandon();
+        succeeded?;
         let (new, mut told) = (|row: &&ProducerRow| row.base_offset() >= known_to, found.producers);
         let unknown: Vec<_> = told.iter().filter(new).cloned().collect();
         self.bring_up_to_date(&BTreeSet::from([partition]), found.partitions, &unknown);
@@ -169,15 +171,6 @@ impl<S: IndexStore> Index<S> {
             }
         }
         self.store.retain_batches(partitions, window)
-    }
-
-    /// Has producers of a deleted partition of the same name go on in this one, if nothing was written to it.
-    pub fn succeed(&mut self, partition: DisklessPartitionId, stops: Stops) {
-        let window = self.window_of(partition);
-        let state = self.known.entry(partition).or_insert_with(|| PartitionState::new(window));
-        if state.next_offset == 0 {
-            state.succeed(stops);
-        }
     }
 
     /// The partitions of a topic are gone, of which these were known here.
@@ -251,6 +244,10 @@ impl<S: IndexStore> Index<S> {
     ) -> Result<CommitAnswer, CommitError> {
         let question = self.question(touched, objects.iter().map(|object| object.id).collect());
         let found = self.store.begin(&question).map_err(CommitError::Refused)?;
+        if let Err(error) = self.succeed(&found.partitions) {
+            self.store.abandon();
+            return Err(CommitError::Refused(error));
+        }
         let objects = with_states(objects, found.objects);
         self.bring_up_to_date(touched, found.partitions, &found.producers);
         let Index { known, .. } = self;
@@ -277,6 +274,29 @@ impl<S: IndexStore> Index<S> {
         let own = decision.producers.into_iter().map(|batches| ProducerRow { batches, written_ms: now_ms });
         let producers = found.producers.into_iter().chain(own).collect();
         Ok(CommitAnswer { verdicts, partitions, producers, runs: decision.runs })
+    }
+
+    /// Has producers of deleted partitions go on in those of the same names to which nobody has written, as far as these are not known yet.
+    fn succeed(&mut self, partitions: &[PartitionRow]) -> Result<(), StoreError> {
+        let is_new = |row: &&PartitionRow| row.next_offset == 0 && !self.known.contains_key(&row.id);
+        let new: Vec<_> = partitions.iter().filter(is_new).map(|row| row.id).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mut before: HashMap<_, Producers> = HashMap::new();
+        for ProducerRow { batches: of, written_ms } in self.store.predecessors(&new)? {
+            let producers = before.entry(of.partition).or_default();
+            for (stamp, base_offset, timestamp) in &of.batches {
+                producers.append(stamp, *base_offset, *timestamp, written_ms, 1);
+            }
+        }
+        for (id, producers) in before {
+            let window = self.window_of(id);
+            // What is in the index is committed.
+            let stops = producers.stops(i64::MAX);
+            self.known.entry(id).or_insert_with(|| PartitionState::new(window)).succeed(stops);
+        }
+        Ok(())
     }
 
     fn touched(&self, objects: &[UploadedObject]) -> BTreeSet<DisklessPartitionId> {

@@ -66,8 +66,8 @@ impl BackEnd for PostgresBackEnd {
         Box::new(PostgresFinder::new(connection))
     }
 
-    fn add_topic(&self, topic: Uuid) {
-        self.database.run(&format!("INSERT INTO fullbore.topics VALUES ('{topic}', '{topic}')"));
+    fn add_topic(&self, name: &str, topic: Uuid) {
+        self.database.run(&format!("DELETE FROM fullbore.topics WHERE name = '{name}'; INSERT INTO fullbore.topics VALUES ('{topic}', '{name}')"));
     }
 
     fn age(&self, ms: i64) {
@@ -78,6 +78,11 @@ impl BackEnd for PostgresBackEnd {
 
     fn now_ms(&self) -> i64 {
         NOW
+    }
+
+    fn producer_rows(&self, id: DisklessPartitionId) -> usize {
+        let count = format!("SELECT count(*) FROM fullbore.diskless_producers WHERE partition = {id}");
+        self.database.run(&count).parse().expect("a number")
     }
 
     fn refuse_writes(&self, _: &PostgresIndex, refuse: bool) {
@@ -260,7 +265,7 @@ fn while_the_database_is_away_each_call_ends_and_then_all_goes_on() {
     assert!(is_away(&index.store.register(1, NOW)), "there are no tables yet");
     make_tables(&server.url(&database));
     server.run(&database, &format!("INSERT INTO fullbore.topics VALUES ('{TOPIC}', 't')"));
-    let partition = index.store.create(TOPIC, 1).expect("made")[0].id;
+    let partition = index.store.create(("topic", TOPIC), 1).expect("made")[0].id;
     let objects = registered(&mut index, 3);
     let object = |at: usize| UploadedObject { id: objects[at], batches: vec![batch(partition, 0, at as i32 * 10)] };
     until_known(&mut index, &object(0));
@@ -303,7 +308,7 @@ fn a_database_that_went_back_is_not_committed_to() {
         (Index::new(store, 128), changes)
     };
     let ((mut one, mut changes), (mut other, _)) = (broker(0), broker(1));
-    let partition = one.store.create(TOPIC, 1).expect("made")[0].id;
+    let partition = one.store.create(("topic", TOPIC), 1).expect("made")[0].id;
     let objects = registered(&mut one, 6);
     let object = |at: usize| UploadedObject { id: objects[at], batches: vec![batch(partition, 0, at as i32 * 10)] };
     until_known(&mut one, &object(0));
@@ -344,7 +349,7 @@ fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
     holder.ask(&format!("BEGIN; DELETE FROM fullbore.topics WHERE id = '{TOPIC}'"));
     let mut store = opened.back_end.broker(2).0;
     let rows = std::thread::scope(|scope| {
-        let creating = scope.spawn(|| store.create(TOPIC, 4).expect("asked"));
+        let creating = scope.spawn(|| store.create(("topic", TOPIC), 4).expect("asked"));
         // For another's transaction.
         let waits = "SELECT count(*) > 0 FROM pg_stat_activity
             WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -354,7 +359,7 @@ fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
     });
     assert_eq!(rows, [], "although others have not deleted them yet");
     opened.index.store.delete(TOPIC).expect("deleted");
-    assert_eq!(store.create(TOPIC, 2).expect("asked"), []);
+    assert_eq!(store.create(("topic", TOPIC), 2).expect("asked"), []);
     assert_eq!(opened.back_end.database.run("SELECT count(*) FROM fullbore.diskless_partitions"), "0");
 }
 
@@ -363,13 +368,13 @@ fn many_brokers_make_and_delete_the_same_topics_at_once() {
     let opened = OpenedOnPostgres::new(1);
     for round in 0..10 {
         let topic = Uuid([round + 10; 16]);
-        opened.back_end.add_topic(topic);
+        opened.back_end.add_topic(&topic.to_string(), topic);
         let made: Vec<Vec<PartitionRow>> = std::thread::scope(|scope| {
             let work = |broker| {
                 let back_end = &opened.back_end;
                 scope.spawn(move || {
                     let mut store = back_end.broker(broker).0;
-                    store.create(topic, 50).expect("made")
+                    store.create((&topic.to_string(), topic), 50).expect("made")
                 })
             };
             let threads = [work(1), work(2), work(3)];
