@@ -48,7 +48,7 @@ impl Commits {
         let batches = (0..).step_by(1000).zip(&self.partitions).map(batch).collect();
         let object = UploadedObject { id, batches };
         let began = Instant::now();
-        let answer = self.index.commit(&[object], CommitTime { now_ms: NOW, fresh_from: 0 }).expect("committed");
+        let answer = self.index.commit(&[object], NOW).expect("committed");
         let took = ms_since(began);
         let is_appended = |verdict: &CommitVerdict| matches!(verdict, CommitVerdict::Appended { .. });
         assert!(answer.verdicts[0].iter().all(is_appended), "each batch is appended");

@@ -61,15 +61,6 @@ pub struct UploadedObject {
     pub batches: Vec<ObjectBatch>,
 }
 
-/// When a commit is made, and which producers must be new.
-#[derive(Clone, Copy, Debug)]
-pub struct CommitTime {
-    /// The wall clock in ms.
-    pub now_ms: i64,
-    /// The first producer id that no partition can have forgotten, besides what each partition knows of that itself.
-    pub fresh_from: i64,
-}
-
 /// What a partition has come to since somebody looked.
 #[derive(Clone, Debug)]
 pub struct Looked {
@@ -144,13 +135,13 @@ impl<S: IndexStore> Index<S> {
         Ok(Some(Looked { row: PartitionRow::of(partition, state), producers: told, predecessor }))
     }
 
-    /// Commits these objects in this order.
+    /// Commits these objects in this order; `now_ms` is the wall clock.
     ///
     /// # Errors
     /// Nothing is committed, or it is not known: the same is to be asked for again.
-    pub fn commit(&mut self, objects: &[UploadedObject], time: CommitTime) -> Result<CommitAnswer, CommitError> {
+    pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         let touched = self.touched(objects);
-        let decided = self.decide_and_write(objects, &touched, time);
+        let decided = self.decide_and_write(objects, &touched, now_ms);
         if decided.is_err() {
             // It was changed by the decision, and may be other than what is there.
             touched.iter().for_each(|partition| drop(self.known.remove(partition)));
@@ -240,7 +231,7 @@ impl<S: IndexStore> Index<S> {
         &mut self,
         objects: &[UploadedObject],
         touched: &BTreeSet<DisklessPartitionId>,
-        time: CommitTime,
+        now_ms: i64,
     ) -> Result<CommitAnswer, CommitError> {
         let question = self.question(touched, objects.iter().map(|object| object.id).collect());
         let found = self.store.begin(&question).map_err(CommitError::Refused)?;
@@ -251,18 +242,18 @@ impl<S: IndexStore> Index<S> {
         let objects = with_states(objects, found.objects);
         self.bring_up_to_date(touched, found.partitions, &found.producers);
         let Index { known, .. } = self;
-        let mut coordinator = Coordinator { partitions: known, fresh_from: time.fresh_from, now_ms: time.now_ms };
+        let mut coordinator = Coordinator { partitions: known, now_ms };
         let mut decision = commit(&mut coordinator, &objects);
         let verdicts = std::mem::take(&mut decision.verdicts);
         let row = |id: &DisklessPartitionId| self.known.get(id).map(|state| PartitionRow::of(*id, state));
         let partitions: Vec<_> = touched.iter().filter_map(row).collect();
-        let write = CommitWrite { partitions, decision, now_ms: time.now_ms };
+        let write = CommitWrite { partitions, decision, now_ms };
         if write.decision.objects.is_empty() {
             self.store.abandon();
         } else {
             self.store.commit(&write)?;
         }
-        let CommitWrite { partitions, decision, now_ms } = write;
+        let CommitWrite { partitions, decision, .. } = write;
         let since = |row: PartitionRow| {
             let at = question.partitions.binary_search_by_key(&row.id, |(id, _)| *id);
             (row, at.map_or(0, |at| question.partitions[at].1))

@@ -13,7 +13,7 @@ use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
 use fullbore_wire::Uuid;
 use tokio::sync::{oneshot, watch};
 
-use super::{CommitAnswer, CommitTime, Index, IndexStore, Looked, PartitionRow, UnusedObject, UploadedObject};
+use super::{CommitAnswer, Index, IndexStore, Looked, PartitionRow, UnusedObject, UploadedObject};
 use crate::control::{CommitError, StoreError};
 use crate::system::now_ms;
 
@@ -223,7 +223,7 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
     match asked {
         // Which producers may have expired, each partition knows.
         Asked::Commit(objects, answer) => {
-            drop(answer.send(index.commit(&objects, CommitTime { now_ms, fresh_from: 0 })));
+            drop(answer.send(index.commit(&objects, now_ms)));
         }
         // Or many who gave up would hold up who did not.
         Asked::Look(.., answer) if answer.is_closed() => {}

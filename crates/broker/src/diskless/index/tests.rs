@@ -11,7 +11,6 @@ use super::sqlite::SqliteFinder;
 use super::*;
 
 pub const NOW: i64 = 1_700_000_000_000;
-pub const TIME: CommitTime = CommitTime { now_ms: NOW, fresh_from: 0 };
 
 /// A back end of a test's own.
 pub trait BackEnd {
@@ -106,8 +105,7 @@ impl<B: BackEnd> Opened<B> {
 
     pub fn commit(&mut self, id: ObjectId, batches: &[ObjectBatch]) -> Vec<CommitVerdict> {
         let object = UploadedObject { id, batches: batches.to_vec() };
-        let time = CommitTime { now_ms: self.back_end.now_ms(), ..TIME };
-        self.index.commit(&[object], time).expect("committed").verdicts.remove(0)
+        self.index.commit(&[object], self.back_end.now_ms()).expect("committed").verdicts.remove(0)
     }
 
     fn unused(&mut self) -> Vec<ObjectId> {
@@ -202,7 +200,7 @@ fn what_another_has_committed_is_taken_over<B: BackEnd>() {
         let object = opened.object();
         let uploaded = UploadedObject { id: object, batches: vec![batch(partition, 0, at)] };
         let index = if round % 2 == 0 { &mut opened.index } else { &mut other };
-        let verdicts = index.commit(&[uploaded], TIME).expect("committed").verdicts.remove(0);
+        let verdicts = index.commit(&[uploaded], NOW).expect("committed").verdicts.remove(0);
         assert_eq!(verdicts, [appended(i64::from(at))], "round {round}");
         at += 10;
     }
@@ -223,9 +221,9 @@ fn a_commit_that_fails_leaves_nothing_and_is_made_again<B: BackEnd>() {
     let (partition, object) = (opened.partitions[0], opened.object());
     let uploaded = UploadedObject { id: object, batches: vec![batch(partition, 0, 0)] };
     opened.back_end.refuse_writes(&opened.index.store, true);
-    opened.index.commit(std::slice::from_ref(&uploaded), TIME).expect_err("refused");
+    opened.index.commit(std::slice::from_ref(&uploaded), NOW).expect_err("refused");
     opened.back_end.refuse_writes(&opened.index.store, false);
-    let verdicts = opened.index.commit(&[uploaded], TIME).expect("committed").verdicts;
+    let verdicts = opened.index.commit(&[uploaded], NOW).expect("committed").verdicts;
     assert_eq!(verdicts, [[appended(0)]]);
 }
 
@@ -368,7 +366,7 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
     }
     assert_eq!(opened.another().look(partition, 0).expect("known").expect("there").predecessor.len(), 0);
     let object = UploadedObject { id: opened.object(), batches: vec![by(8, batch(partition, 0, 10))] };
-    let verdicts = opened.another().commit(&[object], TIME).expect("committed").verdicts;
+    let verdicts = opened.another().commit(&[object], NOW).expect("committed").verdicts;
     assert_eq!(verdicts, [[appended(20)]], "once something is written, any first sequence is taken");
 }
 
@@ -477,7 +475,7 @@ fn by(producer_id: i64, batch: ObjectBatch) -> ObjectBatch {
 /// Commits one batch at this time, and looks at nothing else.
 fn commit_at<B: BackEnd>(opened: &mut Opened<B>, batch: ObjectBatch, now_ms: i64) -> CommitVerdict {
     let object = UploadedObject { id: opened.object(), batches: vec![batch] };
-    opened.index.commit(&[object], CommitTime { now_ms, ..TIME }).expect("committed").verdicts[0][0]
+    opened.index.commit(&[object], now_ms).expect("committed").verdicts[0][0]
 }
 
 fn tidy_at<B: BackEnd>(index: &mut Index<B::Store>, now_ms: i64) {
@@ -520,7 +518,7 @@ fn silent_producers_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     assert_eq!(commit_at(&mut opened, by(5, batch(other, 0, 10)), then), appended(10));
     assert_eq!(commit_at(&mut opened, by(9, batch(partition, 0, 0)), then), appended(50));
     let object = UploadedObject { id: opened.object(), batches: vec![by(5, batch(partition, 0, 10))] };
-    let again = opened.another().commit(&[object], CommitTime { now_ms: then, ..TIME }).expect("committed").verdicts;
+    let again = opened.another().commit(&[object], then).expect("committed").verdicts;
     assert_eq!(
         again,
         [[CommitVerdict::Duplicate { base_offset: 30, timestamp: NOW }]],

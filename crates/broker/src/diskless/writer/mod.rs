@@ -423,9 +423,9 @@ impl WriterState {
         #[cfg(test)]
         let known = if ASKS_NOBODY.get() { Known::Now } else { known };
         match self.known.get(&number) {
-            Some(committed) if !self.others_commit => self.line.check(number, stamp, committed, (0, Known::Now)),
-            Some(committed) => self.line.check(number, stamp, committed, (0, known)),
-            None => self.line.check(number, stamp, &nothing, (0, known)),
+            Some(committed) if !self.others_commit => self.line.check(number, stamp, committed, Known::Now),
+            Some(committed) => self.line.check(number, stamp, committed, known),
+            None => self.line.check(number, stamp, &nothing, known),
         }
     }
 

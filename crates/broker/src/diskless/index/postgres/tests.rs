@@ -12,8 +12,8 @@ use fullbore_tests::{Proxy, wait_until};
 use tempfile::TempDir;
 
 use super::super::store::{ChangeSource, IndexStore, PartitionRow, UnusedObject};
-use super::super::tests::{BackEnd, NOW, Opened, TIME, TOPIC, appended, batch};
-use super::super::{CommitTime, Index, UploadedObject};
+use super::super::tests::{BackEnd, NOW, Opened, TOPIC, appended, batch};
+use super::super::{Index, UploadedObject};
 use super::*;
 use crate::control::CommitError;
 use crate::control::tests::postgres::{Database, make_tables};
@@ -107,7 +107,7 @@ fn registered(index: &mut PostgresIndexOf, count: usize) -> Vec<ObjectId> {
 fn until_known(index: &mut PostgresIndexOf, object: &UploadedObject) -> Vec<CommitVerdict> {
     let started = Instant::now();
     loop {
-        match index.commit(std::slice::from_ref(object), TIME) {
+        match index.commit(std::slice::from_ref(object), NOW) {
             Ok(mut answer) => return answer.verdicts.remove(0),
             Err(error) => assert!(started.elapsed() < HANGS, "{error:?}"),
         }
@@ -215,7 +215,7 @@ fn a_commit_whose_answer_is_lost_is_found_by_its_object() {
         holder.ask("SELECT pg_advisory_lock(7)");
         std::thread::scope(|scope| {
             let committing = scope.spawn(|| {
-                let done = index.commit(std::slice::from_ref(&object), TIME);
+                let done = index.commit(std::slice::from_ref(&object), NOW);
                 (done.map(|answer| answer.verdicts), until_known(&mut index, &object))
             });
             let waiting = format!("FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {HERE}");
@@ -273,7 +273,7 @@ fn while_the_database_is_away_each_call_ends_and_then_all_goes_on() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let mut all_fail = |index: &mut PostgresIndexOf| {
         let started = Instant::now();
-        assert!(is_away(&index.commit(&[object(1)], TIME)));
+        assert!(is_away(&index.commit(&[object(1)], NOW)));
         assert!(is_away(&index.store.move_log_start(partition, 5)));
         changes.changed().expect_err("away");
         runtime.block_on(finder.runs_from(partition, 0, 1)).expect_err("away");
@@ -322,7 +322,7 @@ fn a_database_that_went_back_is_not_committed_to() {
     assert_eq!(one.look(partition, 0).expect("known").expect("there").row.next_offset, 30);
     server.swap();
     let went_back = |index: &mut PostgresIndexOf, at: usize| {
-        let done = index.commit(&[object(at)], TIME).map(|answer| answer.verdicts);
+        let done = index.commit(&[object(at)], NOW).map(|answer| answer.verdicts);
         matches!(done, Err(CommitError::Refused(StoreError::WentBack(_))))
     };
     assert!(went_back(&mut one, 3), "a partition ends before what was read of it");
@@ -517,14 +517,13 @@ fn what_others_change_is_heard_and_nothing_is_missed() {
 fn measure_commits_and_finds() {
     let mut opened = OpenedOnPostgres::new(1_600);
     let partitions = opened.partitions.clone();
-    let time = CommitTime { now_ms: NOW, fresh_from: 0 };
     let mut took = Vec::new();
     for round in 0..20 {
         let id = opened.object();
         let at = |(at, partition): (usize, &DisklessPartitionId)| batch(*partition, at as u32 * 100, round * 10);
         let batches = partitions.iter().enumerate().map(at).collect();
         let started = Instant::now();
-        opened.index.commit(&[UploadedObject { id, batches }], time).expect("committed");
+        opened.index.commit(&[UploadedObject { id, batches }], NOW).expect("committed");
         took.push(started.elapsed());
     }
     println!("1,600 partitions: {}", quantiles(&mut took));
@@ -533,7 +532,7 @@ fn measure_commits_and_finds() {
         let id = opened.object();
         let at = |at: i32| of_producer(8, batch(partitions[0], at as u32 * 100, (round * 8 + at) * 10));
         let started = Instant::now();
-        opened.index.commit(&[UploadedObject { id, batches: (0..8).map(at).collect() }], time).expect("committed");
+        opened.index.commit(&[UploadedObject { id, batches: (0..8).map(at).collect() }], NOW).expect("committed");
         took.push(started.elapsed());
     }
     println!("8 batches of one partition: {}", quantiles(&mut took));
