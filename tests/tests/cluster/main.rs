@@ -18,3 +18,4 @@ mod scarce;
 mod secured;
 mod seen;
 mod topics;
+mod watched;
