@@ -2,6 +2,7 @@
 
 mod asked;
 mod chaos;
+mod checked;
 mod command;
 mod database;
 mod diskless;

@@ -77,7 +77,9 @@ pub(crate) use postgres::{
     DatabaseConnection, Server as DatabaseServer, check_schema as check_database_schema, literal as sql_literal,
     rows as database_rows,
 };
+pub(crate) use postgres::{FolderInDatabase, identity_of, look_up_folder};
 pub use resources::ConfiguredResource;
+pub(crate) use sqlite::FILE as SINGLE_BROKERS_FILE;
 #[cfg(test)]
 pub(crate) use sqlite::older;
 pub use sqlite::{KeptInDatabase, KeptOffset, StoredGroup};

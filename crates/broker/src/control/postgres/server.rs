@@ -14,7 +14,7 @@ use crate::config::PlaneSettings;
 use crate::metrics::CountedCalls;
 
 /// The port of a URL that names none.
-const PORT: u16 = 5432;
+pub const PORT: u16 = 5432;
 /// The system counts in seconds.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 /// A holder of the lock that does not go on for this part of the time limit loses it, so that who waits gets it.
