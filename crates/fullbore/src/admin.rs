@@ -105,7 +105,7 @@ struct Look {
 }
 
 /// Something that was found out, as it is printed.
-struct Told {
+struct PrintedFinding {
     is_wrong: bool,
     finding: String,
 }
@@ -123,7 +123,7 @@ fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
     let Look { settings, broker } = database.look()?;
     let of_database = check(&settings);
     let has_cluster = of_database.iter().any(|finding| matches!(finding, Finding::Cluster { .. }));
-    let mut findings: Vec<Told> = of_database.iter().map(of_finding).collect();
+    let mut findings: Vec<PrintedFinding> = of_database.iter().map(of_finding).collect();
     if let Some(broker) = broker.filter(|_| has_cluster) {
         let folder = broker.data_dir.display();
         findings.extend(check_folder(&broker, &settings).iter().map(|finding| of_folder(&folder.to_string(), finding)));
@@ -144,20 +144,20 @@ fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
     }
 }
 
-fn of_finding(finding: &Finding) -> Told {
-    Told { is_wrong: finding.is_wrong(), finding: finding.to_string() }
+fn of_finding(finding: &Finding) -> PrintedFinding {
+    PrintedFinding { is_wrong: finding.is_wrong(), finding: finding.to_string() }
 }
 
-fn of_folder(folder: &str, finding: &FolderFinding) -> Told {
-    Told { is_wrong: finding.is_wrong(), finding: format!("data folder {folder}: {finding}") }
+fn of_folder(folder: &str, finding: &FolderFinding) -> PrintedFinding {
+    PrintedFinding { is_wrong: finding.is_wrong(), finding: format!("data folder {folder}: {finding}") }
 }
 
-fn told(found: &Told) -> String {
+fn told(found: &PrintedFinding) -> String {
     let mark = if found.is_wrong { "WRONG  " } else { "       " };
     format!("{mark}{}", found.finding)
 }
 
-fn document(found: &Told) -> String {
+fn document(found: &PrintedFinding) -> String {
     object([("is_wrong", found.is_wrong.to_string()), ("finding", string(&found.finding))])
 }
 

@@ -64,7 +64,7 @@ fn a_password_comes_from_the_url_or_a_file_and_is_in_no_error() {
         assert!(!told.contains(PASSWORD) && !told.contains('\n') && findings[0].is_wrong(), "{told}");
     }
     let told = open(&with_file(std::path::Path::new("/no/such/file"))).err().expect("refused");
-    assert!(told.starts_with("control.plane.password.file=/no/such/file: "), "{told}");
+    assert!(told.contains("control.plane.password.file=/no/such/file: "), "{told}");
     let server = Server::new(&settings(&url(&format!("secretive:{PASSWORD}"))), "x").expect("a URL");
     assert_eq!(server.name(), format!("postgres://{address}/{name}"));
 }
@@ -120,7 +120,7 @@ fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
     // As the first version was, which had no diskless topics.
     database.run(
         "DROP TABLE fullbore.diskless_partitions, fullbore.diskless_brokers, fullbore.diskless_cleared,
-           fullbore.diskless_objects, fullbore.diskless_runs, fullbore.diskless_producers, fullbore.diskless_predecessors, fullbore.diskless_store;
+           fullbore.diskless_objects, fullbore.diskless_runs, fullbore.diskless_producers, fullbore.diskless_store;
          UPDATE fullbore.schema_version SET version = 0",
     );
     let older = format!("it has schema 0, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate");
