@@ -18,6 +18,8 @@ pub mod by_hand;
 mod finder;
 #[cfg(test)]
 mod measure;
+#[cfg(test)]
+pub mod own;
 mod owner;
 mod packed;
 pub mod postgres;
@@ -40,8 +42,8 @@ pub use finder::{IndexChanges, RunFinder};
 pub use owner::{IndexOwner, IndexThread};
 pub use sqlite::SqliteIndex;
 pub use store::{
-    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, RunSource,
-    UnusedObject,
+    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
+    RunSource, UnusedObject,
 };
 
 use crate::control::{CommitError, StoreError};

@@ -11,16 +11,20 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
 use super::damaged;
 use super::packed::{pack_producer, pack_run, unpack_producer, unpack_run};
 use super::store::{
-    CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, RunSource, UnusedObject,
+    CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, RunSource,
+    UnusedObject,
 };
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
 
 /// In the data folder.
 pub const FILE: &str = "diskless.db";
 const SCHEMA: &str = include_str!("schema.sql");
-const SCHEMA_VERSION: i64 = 2;
-/// From the version before.
-const UPGRADE: &str = "ALTER TABLE partitions ADD COLUMN expired_to INTEGER NOT NULL DEFAULT -1;";
+const SCHEMA_VERSION: i64 = 3;
+/// What each version from 2 on has changed.
+const UPGRADES: [&str; 2] = [
+    "ALTER TABLE partitions ADD COLUMN expired_to INTEGER NOT NULL DEFAULT -1;",
+    "CREATE TABLE store (singleton INTEGER PRIMARY KEY CHECK (singleton = 1), store_id TEXT NOT NULL) STRICT;",
+];
 /// Statements that are kept compiled.
 const STATEMENTS_MAX: usize = 32;
 /// The columns of a run.
@@ -56,7 +60,8 @@ impl SqliteIndex {
             .map_err(|error| sqlite_failed(&error))?;
         match version {
             0 => index.make(SCHEMA).map_err(|error| sqlite_failed(&error))?,
-            1 => index.make(UPGRADE).map_err(|error| sqlite_failed(&error))?,
+            1 => index.make(&UPGRADES.concat()).map_err(|error| sqlite_failed(&error))?,
+            2 => index.make(UPGRADES[1]).map_err(|error| sqlite_failed(&error))?,
             SCHEMA_VERSION => {}
             other => {
                 return Err(StoreError::Failed(format!(
@@ -78,11 +83,15 @@ impl SqliteIndex {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 
-    /// Makes the file what it was before producers expired.
+    /// Makes the file what it was in an older version.
     #[cfg(test)]
-    pub fn make_older(&self) {
-        let older = "ALTER TABLE partitions DROP COLUMN expired_to; PRAGMA user_version = 1";
-        self.connection.execute_batch(older).expect("altered");
+    pub fn make_older(&self, version: i64) {
+        let no_store = "DROP TABLE store; PRAGMA user_version = 2";
+        self.connection.execute_batch(no_store).expect("altered");
+        if version == 1 {
+            let older = "ALTER TABLE partitions DROP COLUMN expired_to; PRAGMA user_version = 1";
+            self.connection.execute_batch(older).expect("altered");
+        }
     }
 
     /// As if producers of every partition had been forgotten for want of room.
@@ -400,6 +409,27 @@ impl IndexStore for SqliteIndex {
             ids.iter().try_for_each(|id| forget.execute(params![id, DELETED]).map(drop))
         });
         forgotten.map_err(|error| sqlite_not_committed(&error))
+    }
+
+    fn known_store(&mut self) -> Result<KnownStore, StoreError> {
+        let text = "SELECT (SELECT store_id FROM store), EXISTS (SELECT 1 FROM objects WHERE state IN (?1, ?2))";
+        let known = self.connection.query_row(text, params![LIVE, UNUSED], |row| {
+            Ok(KnownStore { store_id: row.get(0)?, is_in_use: row.get(1)? })
+        });
+        known.map_err(|error| sqlite_failed(&error))
+    }
+
+    fn adopt_store(&mut self, store_id: &str) -> Result<String, CommitError> {
+        let adopted = self.in_transaction(|connection| {
+            connection.execute(
+                "INSERT INTO store SELECT 1, ?1
+                   WHERE NOT EXISTS (SELECT 1 FROM store) OR NOT EXISTS (SELECT 1 FROM objects WHERE state IN (?2, ?3))
+                 ON CONFLICT DO UPDATE SET store_id = excluded.store_id",
+                params![store_id, LIVE, UNUSED],
+            )?;
+            connection.query_row("SELECT store_id FROM store", [], |row| row.get(0))
+        });
+        adopted.map_err(|error| sqlite_not_committed(&error))
     }
 }
 
