@@ -174,8 +174,6 @@ def big(codec):
 @case("an idempotent producer goes on while its topic is deleted and made again")
 def made_again():
     """What was delivered to the last of the topics is there, in order and once; nothing ends for ever."""
-    if "DISKLESS" in os.environ:
-        return  # Brokers of a cluster do not know of each other where producers stopped: as with Kafka 4.5, that is the end of librdkafka's.
     topic, delivered, errors, fatal = new_topic("made-again"), [], [], []
     settings = {"enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": 3 * WAIT_S * 1000, "batch.num.messages": 10}
     producer = Producer(connection() | settings | {"error_cb": lambda error: fatal.append(error) if error.fatal() else None})

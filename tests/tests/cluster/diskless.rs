@@ -289,6 +289,45 @@ fn a_topic_that_is_made_again_begins_anew_at_all_brokers() {
     }
 }
 
+/// librdkafka ends for ever where its next batch is refused for its sequence.
+#[test]
+fn a_producer_goes_on_with_a_topic_made_again_at_any_broker() {
+    let mut shared = shared(&[], 1);
+    let cluster = &mut shared.cluster;
+    let id = cluster.broker(1).client().init_producer_id();
+    let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    let mut next = 0;
+    for round in 0..12 {
+        let mut client = cluster.broker(ALL[round % 3]).client();
+        for offset in 0..3 {
+            wait_until("the broker has heard of the topic", SOON, || {
+                let answer = client.produce(TOPIC, 0, &one(next));
+                let is_of_old =
+                    matches!(answer.error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION | ErrorCode::KAFKA_STORAGE_ERROR);
+                assert!(
+                    is_of_old || (answer.error_code, answer.base_offset) == (ErrorCode::NONE, offset),
+                    "{answer:?}"
+                );
+                !is_of_old
+            });
+            next += 1;
+        }
+        let mut other = cluster.broker(ALL[(round / 3) % 3]).client();
+        other.delete_topic(TOPIC);
+        if round == 6 {
+            ALL.iter().for_each(|id| cluster.broker(*id).kill());
+            ALL.iter().for_each(|id| cluster.broker(*id).restart());
+            cluster.wait_for_brokers(&ALL);
+        }
+        cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
+    }
+    let mut client = cluster.broker(2).client();
+    wait_until("it is another producer's first", SOON, || {
+        let new = Batch::of(&["new"]).from_producer(id + 1, 0, 7);
+        client.produce(TOPIC, 0, &new).error_code == ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
+    });
+}
+
 /// Each broker would have a part of the records.
 #[test]
 fn a_broker_with_a_store_of_its_own_does_not_start() {

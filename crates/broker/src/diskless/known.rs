@@ -102,11 +102,6 @@ impl KnownPartition {
         self.index
     }
 
-    /// Its name, which another one may have after it.
-    pub(super) fn key(&self) -> (String, i32) {
-        (self.topic.to_string(), self.index)
-    }
-
     /// The settings in force.
     pub fn config(&self) -> Arc<TopicConfig> {
         self.config.read().clone()

@@ -153,10 +153,10 @@ impl Line {
         partition: DisklessPartitionId,
         stamp: &Stamp,
         committed: &PartitionState,
-        (fresh_from, known): (i64, Known),
+        known: Known,
     ) -> Admission {
         let nothing = PartitionAdmission::default();
-        self.admission.get(&partition).unwrap_or(&nothing).check(stamp, committed, fresh_from, known)
+        self.admission.get(&partition).unwrap_or(&nothing).check(stamp, committed, known)
     }
 
     /// How many sequences are missing before a batch; see [`PartitionAdmission::ahead`].
@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(line.close(AT).parts.len(), 1);
         // It is sent again, behind nothing.
         let committed = PartitionState::new(5);
-        assert_eq!(line.check(1, &batch(1, 7, 0).stamp, &committed, (0, Known::Now)), Admission::Admit);
+        assert_eq!(line.check(1, &batch(1, 7, 0).stamp, &committed, Known::Now), Admission::Admit);
     }
 
     #[test]

@@ -169,7 +169,7 @@ impl Diskless {
         if let Some(changes) = changes {
             hear::start(Arc::downgrade(&topics), changes, reader.clone());
         }
-        let services = Services { claim, writer, reader, index, succession: Arc::default(), others_commit };
+        let services = Services { claim, writer, reader, index, others_commit };
         Diskless { topics, services, counts, thread: Mutex::default(), producers_expire_after_ms }
     }
 
@@ -204,7 +204,7 @@ impl Diskless {
                 }
             }
         };
-        self.services.index.create(id, count, Box::new(settle));
+        self.services.index.create((topic, id), count, Box::new(settle));
     }
 
     fn retain_batches(&self, partitions: &[Arc<DisklessPartition>], config: &TopicConfig) {
@@ -237,11 +237,7 @@ impl Diskless {
             if let Some(number) = partition.known.number() {
                 // First, so that nobody who looked at it keeps what was found.
                 self.services.reader.retired(number);
-                let stops = self.services.writer.forget(number);
-                // Where nobody has written, those of the partition before it still count.
-                if !stops.is_empty() && !self.services.others_commit {
-                    self.services.succession.leave(partition.known.key(), stops);
-                }
+                self.services.writer.forget(number);
             }
         }
         let numbers = partitions.iter().filter_map(|partition| partition.known.number());

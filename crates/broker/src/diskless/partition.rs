@@ -17,7 +17,6 @@ use super::writer::{Admitted, Room, Writer};
 use crate::control::CommitError;
 use crate::log::error::{AppendError, Read, ReadError, TimestampOffset};
 use crate::replica::reorder::EarlyBatches;
-use crate::replica::succession::Succession;
 use crate::replica::ticket::Acks;
 use crate::validation::ValidBatch;
 
@@ -39,7 +38,6 @@ pub struct Services {
     pub(super) writer: Writer,
     pub(super) reader: Reader,
     pub(super) index: IndexOwner,
-    pub(super) succession: Arc<Succession>,
     /// Whether other brokers write the same partitions.
     pub(super) others_commit: bool,
 }
@@ -93,13 +91,6 @@ impl DisklessPartition {
     /// [`AppendError`].
     pub async fn look(&self) -> Result<(), AppendError> {
         let number = self.known.number().ok_or(AppendError::Storage)?;
-        // Where others commit, all would have to know where producers stopped: a producer begins anew there.
-        if !self.services.others_commit && self.known.offsets().log_end == 0 {
-            let stops = self.services.succession.take(&self.known.key());
-            if !stops.is_empty() {
-                self.services.index.succeed(number, stops);
-            }
-        }
         self.services.writer.look(number).await
     }
 

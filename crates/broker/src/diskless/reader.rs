@@ -487,7 +487,7 @@ mod tests {
     use fullbore_wire::Uuid;
     use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp as Stamped};
 
-    use super::super::index::{CommitTime, Index, IndexStore, SqliteIndex, UploadedObject};
+    use super::super::index::{Index, IndexStore, SqliteIndex, UploadedObject};
     use super::super::objects::Objects;
     use super::super::objects::double::StoreDouble;
     use super::*;
@@ -507,13 +507,12 @@ mod tests {
         let size = bytes.len() as u32;
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut store = SqliteIndex::open(folder.path()).expect("made");
-        let row = store.create(Uuid([1; 16]), 1).expect("made")[0];
+        let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
         let object = store.register(1, 0).expect("registered")[0];
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
         let batch = |position| ObjectBatch { partition: row.id, position, size, stamp, max_timestamp: 7 };
         let uploaded = UploadedObject { id: object, batches: vec![batch(0), batch(size)] };
-        let time = CommitTime { now_ms: 0, fresh_from: 0 };
-        Index::new(store, 5).commit(&[uploaded], time).expect("committed");
+        Index::new(store, 5).commit(&[uploaded], 0).expect("committed");
         let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
         objects.put(object, vec![bytes.clone(), bytes]).await.expect("put");
 

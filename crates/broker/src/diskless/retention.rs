@@ -67,7 +67,7 @@ mod tests {
     use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
     use fullbore_wire::Uuid;
 
-    use super::super::index::{CommitTime, Index, IndexStore, PartitionRow, SqliteIndex, UploadedObject};
+    use super::super::index::{Index, IndexStore, PartitionRow, SqliteIndex, UploadedObject};
     use super::*;
     use crate::config::{BrokerConfig, Properties};
 
@@ -80,12 +80,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let open = || SqliteIndex::open(folder.path()).expect("opened");
         let mut store = open();
-        let row = store.create(Uuid([1; 16]), 1).expect("made")[0];
+        let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
         let objects = store.register(4, 0).expect("registered");
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
         let batch = ObjectBatch { partition: row.id, position: 0, size: 100, stamp, max_timestamp: 7 };
         let uploaded: Vec<_> = objects.iter().map(|id| UploadedObject { id: *id, batches: vec![batch] }).collect();
-        Index::new(open(), 5).commit(&uploaded, CommitTime { now_ms: 0, fresh_from: 0 }).expect("committed");
+        Index::new(open(), 5).commit(&uploaded, 0).expect("committed");
 
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let known = || KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topic_defaults.clone()));

@@ -65,8 +65,8 @@ pub struct PartitionAdmission {
 }
 
 impl PartitionAdmission {
-    /// What to do with a batch. `committed` is what is known to be committed; `fresh_from` as in [`Coordinator`](super::Coordinator).
-    pub fn check(&self, stamp: &Stamp, committed: &PartitionState, fresh_from: i64, known: Known) -> Admission {
+    /// What to do with a batch. `committed` is what is known to be committed.
+    pub fn check(&self, stamp: &Stamp, committed: &PartitionState, known: Known) -> Admission {
         if !stamp.is_idempotent() {
             return Admission::Admit;
         }
@@ -86,7 +86,7 @@ impl PartitionAdmission {
             }
         }
         let is_known = committed.producers.knows(stamp.producer_id);
-        match committed.check(stamp, fresh_from) {
+        match committed.check(stamp) {
             // Any first sequence would be taken of it.
             Verdict::Append if !is_known && self.is_behind_failed(stamp) => match known {
                 Known::Perhaps => Admission::Ask,

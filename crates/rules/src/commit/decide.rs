@@ -13,8 +13,6 @@ use crate::sequence::{self, Stamp};
 pub struct Coordinator<'a> {
     /// Those that there are; one that is missing is deleted. They are changed as the commit says.
     pub partitions: &'a mut HashMap<DisklessPartitionId, PartitionState>,
-    /// The first producer id that was handed out within `producer.id.expiration.ms`: ids grow.
-    pub fresh_from: i64,
     /// The wall clock in ms, from which producers' idleness counts.
     pub now_ms: i64,
 }
@@ -94,7 +92,7 @@ fn append(
             verdicts.push(CommitVerdict::Refused(Refusal::Behind));
             continue;
         }
-        let verdict = match partition.check(&batch.stamp, coordinator.fresh_from) {
+        let verdict = match partition.check(&batch.stamp) {
             sequence::Verdict::Append => {
                 let base_offset = partition.append(batch, coordinator.now_ms);
                 let so_far = partition.max_timestamp;
@@ -143,7 +141,7 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
     let Some(partition) = coordinator.partitions.get(&batch.partition) else {
         return CommitVerdict::Refused(Refusal::PartitionGone);
     };
-    match partition.check(&batch.stamp, coordinator.fresh_from) {
+    match partition.check(&batch.stamp) {
         sequence::Verdict::Append => CommitVerdict::Refused(Refusal::Earlier),
         sequence::Verdict::Duplicate { base_offset, timestamp } => CommitVerdict::Duplicate { base_offset, timestamp },
         sequence::Verdict::Refuse(why) => CommitVerdict::Refused(Refusal::Sequence(why)),

@@ -19,7 +19,7 @@ const WINDOW: usize = 5;
 const BATCHES: usize = 30;
 const STEPS: usize = 400;
 /// The first client's id was handed out long ago, so that a first sequence above 0 is taken where it is not known.
-const FRESH_FROM: i64 = 1;
+const EXPIRED_TO: i64 = 0;
 
 /// A rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,8 @@ struct World {
 
 impl World {
     fn new(seed: u64, fault: Option<Fault>) -> World {
-        let fresh = || (0..PARTITIONS).map(|id| (id, PartitionState::new(WINDOW))).collect::<HashMap<_, _>>();
+        let fresh = |id| (id, PartitionState { expired_to: EXPIRED_TO, ..PartitionState::new(WINDOW) });
+        let fresh = || (0..PARTITIONS).map(fresh).collect::<HashMap<_, _>>();
         let mut partitions = fresh();
         // Somebody has written before, or an old producer would have to begin at 0, too.
         partitions.values_mut().for_each(|state| state.next_offset = 1);
@@ -157,10 +158,10 @@ impl World {
         let ticket = self.next_id() as TicketId;
         let here = &mut self.brokers[broker];
         let admission = here.admission.entry(partition).or_default();
-        let mut admitted = admission.check(&stamp, &here.known[&partition], FRESH_FROM, Known::Perhaps);
+        let mut admitted = admission.check(&stamp, &here.known[&partition], Known::Perhaps);
         if admitted == Admission::Ask {
             here.known.insert(partition, self.partitions[&partition].clone());
-            admitted = admission.check(&stamp, &here.known[&partition], FRESH_FROM, Known::Now);
+            admitted = admission.check(&stamp, &here.known[&partition], Known::Now);
         }
         self.clients[at].batches[n] = match admitted {
             Admission::Admit => {
@@ -249,7 +250,7 @@ impl World {
         let batches = object.batches.iter().map(|admitted| admitted.batch).collect();
         let state = self.objects[&object.id].clone();
         let finished = FinishedObject { id: object.id, state, batches };
-        let mut coordinator = Coordinator { partitions: &mut self.partitions, fresh_from: FRESH_FROM, now_ms: 0 };
+        let mut coordinator = Coordinator { partitions: &mut self.partitions, now_ms: 0 };
         let decided = super::commit(&mut coordinator, &[finished]);
         if !decided.objects.is_empty() {
             self.objects.insert(object.id, ObjectState::Live(decided.runs.clone()));

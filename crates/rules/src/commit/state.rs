@@ -52,9 +52,8 @@ impl PartitionState {
     /// What to do with a batch that is next in its object. A producer that is not known here must begin at 0 if all it may have
     /// written is known: nothing was ever written, or its id was handed out so lately that its state cannot have expired
     /// (KAFKA-15591).
-    pub(super) fn check(&self, stamp: &Stamp, fresh_from: i64) -> sequence::Verdict {
-        let may_have_expired = stamp.producer_id <= self.expired_to || stamp.producer_id < fresh_from;
-        let is_fresh = !may_have_expired && !self.has_forgotten;
+    pub(super) fn check(&self, stamp: &Stamp) -> sequence::Verdict {
+        let is_fresh = stamp.producer_id > self.expired_to && !self.has_forgotten;
         self.producers.check(stamp, if is_fresh { 0 } else { self.next_offset })
     }
 

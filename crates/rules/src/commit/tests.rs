@@ -8,21 +8,24 @@ use crate::sequence::Verdict as Sequence;
 use crate::sequence::{SequenceRefusal, Stamp};
 
 const WINDOW: usize = 128;
-const NOBODY_FRESH: i64 = i64::MAX;
 
 struct Case {
     partitions: HashMap<DisklessPartitionId, PartitionState>,
-    fresh_from: i64,
 }
 
 impl Case {
     fn new(partitions: i64) -> Case {
-        let partitions = (0..partitions).map(|id| (id, PartitionState::new(WINDOW))).collect();
-        Case { partitions, fresh_from: NOBODY_FRESH }
+        Case { partitions: (0..partitions).map(|id| (id, PartitionState::new(WINDOW))).collect() }.expired_to(i64::MAX)
+    }
+
+    /// Producers with ids up to this may have been forgotten for their silence.
+    fn expired_to(mut self, id: i64) -> Case {
+        self.partitions.values_mut().for_each(|state| state.expired_to = id);
+        self
     }
 
     fn commit(&mut self, objects: &[FinishedObject]) -> CommitDecision {
-        let mut coordinator = Coordinator { partitions: &mut self.partitions, fresh_from: self.fresh_from, now_ms: 0 };
+        let mut coordinator = Coordinator { partitions: &mut self.partitions, now_ms: 0 };
         commit(&mut coordinator, objects)
     }
 
@@ -104,7 +107,7 @@ fn an_object_of_which_nothing_is_appended_has_no_live_bytes() {
 
 #[test]
 fn a_commit_that_is_repeated_says_the_same_and_appends_nothing() {
-    let mut case = Case { fresh_from: 9, ..Case::new(2) };
+    let mut case = Case::new(2).expired_to(8);
     case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
     // The last one is refused at first, and would be in order when the commit is repeated.
     let batches =
@@ -134,7 +137,7 @@ fn an_object_that_is_gone_commits_nothing() {
 fn a_producer_of_late_must_begin_at_zero_also_where_others_have_written() {
     let mut case = Case::new(1);
     case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
-    case.fresh_from = 10;
+    case = case.expired_to(9);
     assert_eq!(case.verdicts(2, &[batch(0, stamp(10, 5, 1))]), [OUT_OF_ORDER]);
     assert_eq!(case.verdicts(3, &[batch(0, stamp(9, 5, 1))]), [appended(2)], "its state may have expired");
     assert_eq!(case.verdicts(4, &[batch(0, stamp(10, 0, 1))]), [appended(3)]);
@@ -163,12 +166,12 @@ fn what_follows_what_is_pending_is_admitted_without_waiting() {
     let (state, mut admission) = admitting(&[batch(0, stamp(7, 0, 2))]);
     for (ticket, sequence) in [(1, 2), (2, 4), (3, 6)] {
         let next = stamp(7, sequence, 2);
-        assert_eq!(admission.check(&next, &state, 0, Known::Perhaps), Admission::Admit);
+        assert_eq!(admission.check(&next, &state, Known::Perhaps), Admission::Admit);
         admission.admitted(&next, ticket);
     }
-    assert_eq!(admission.check(&stamp(7, 4, 2), &state, 0, Known::Perhaps), Admission::Shares(2));
+    assert_eq!(admission.check(&stamp(7, 4, 2), &state, Known::Perhaps), Admission::Shares(2));
     let duplicate = Admission::Duplicate { base_offset: 0, timestamp: 0 };
-    assert_eq!(admission.check(&stamp(7, 0, 2), &state, 0, Known::Perhaps), duplicate);
+    assert_eq!(admission.check(&stamp(7, 0, 2), &state, Known::Perhaps), duplicate);
 }
 
 #[test]
@@ -176,17 +179,17 @@ fn before_it_refuses_and_for_who_is_new_here_it_asks() {
     let (mut state, mut admission) = admitting(&[batch(0, stamp(7, 0, 2))]);
     let (next, ahead, stranger) = (stamp(7, 2, 2), stamp(7, 4, 2), stamp(8, 0, 2));
     for unsure in [ahead, stranger] {
-        assert_eq!(admission.check(&unsure, &state, 0, Known::Perhaps), Admission::Ask, "{unsure:?}");
+        assert_eq!(admission.check(&unsure, &state, Known::Perhaps), Admission::Ask, "{unsure:?}");
     }
     let refused = Admission::Refuse(SequenceRefusal::OutOfOrderSequence);
-    assert_eq!(admission.check(&ahead, &state, 0, Known::Now), refused);
-    assert_eq!(admission.check(&stranger, &state, 0, Known::Now), Admission::Admit);
+    assert_eq!(admission.check(&ahead, &state, Known::Now), refused);
+    assert_eq!(admission.check(&stranger, &state, Known::Now), Admission::Admit);
     // Another broker commits the batch before it.
     state.take_over(&next, 2, 0, 0);
-    assert_eq!(admission.check(&ahead, &state, 0, Known::Perhaps), Admission::Admit);
+    assert_eq!(admission.check(&ahead, &state, Known::Perhaps), Admission::Admit);
     admission.admitted(&ahead, 1);
     // What would follow what is committed is not what this producer is to send next here.
-    assert_eq!(admission.check(&stamp(7, 4, 1), &state, 0, Known::Now), refused);
+    assert_eq!(admission.check(&stamp(7, 4, 1), &state, Known::Now), refused);
 }
 
 #[test]
@@ -201,13 +204,13 @@ fn what_was_admitted_behind_a_batch_that_fails_is_dead() {
     assert_eq!(admission.failed(&of(1), 1), [2, 3]);
     assert!(admission.failed(&of(2), 2).is_empty(), "once");
     assert_eq!(
-        admission.check(&stamp(8, 0, 1), &state, 0, Known::Perhaps),
+        admission.check(&stamp(8, 0, 1), &state, Known::Perhaps),
         Admission::Shares(9),
         "others are not concerned"
     );
     let mut state = state;
     state.take_over(&of(0), 0, 0, 0);
-    assert_eq!(admission.check(&of(1), &state, 0, Known::Perhaps), Admission::Admit, "it is sent again");
+    assert_eq!(admission.check(&of(1), &state, Known::Perhaps), Admission::Admit, "it is sent again");
     admission.committed(&stamp(8, 0, 1), 9);
     assert!(!admission.is_empty(), "it is known which is sent again");
     admission.admitted(&of(1), 10);
@@ -219,8 +222,7 @@ fn what_was_admitted_behind_a_batch_that_fails_is_dead() {
 fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_producer() {
     // Others have written, and who is not known may have.
     let (committed, mut pending) = admitting(&[batch(0, stamp(1, 0, 10))]);
-    let check =
-        |pending: &PartitionAdmission, stamp: &Stamp| pending.check(stamp, &committed, NOBODY_FRESH, Known::Now);
+    let check = |pending: &PartitionAdmission, stamp: &Stamp| pending.check(stamp, &committed, Known::Now);
     let (first, second) = (stamp(7, 20, 10), stamp(7, 30, 10));
     pending.admitted(&first, 1);
     assert_eq!(pending.failed(&first, 1), Vec::<TicketId>::new());
@@ -252,8 +254,8 @@ fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_p
 #[test]
 fn a_partition_says_what_the_rules_of_sequences_say() {
     let state = PartitionState::new(WINDOW);
-    assert_eq!(state.check(&stamp(7, 0, 2), NOBODY_FRESH), Sequence::Append);
-    assert_eq!(state.check(&stamp(7, 2, 2), NOBODY_FRESH), Sequence::Refuse(SequenceRefusal::OutOfOrderSequence));
+    assert_eq!(state.check(&stamp(7, 0, 2)), Sequence::Append);
+    assert_eq!(state.check(&stamp(7, 2, 2)), Sequence::Refuse(SequenceRefusal::OutOfOrderSequence));
 }
 
 #[test]
@@ -275,7 +277,7 @@ fn a_batch_of_an_epoch_before_what_is_pending_is_fenced() {
     let (committed, mut admission) = admitting(&[batch(0, stamp(7, 0, 10))]);
     let later = Stamp { producer_epoch: 1, ..stamp(7, 0, 10) };
     admission.admitted(&later, 1);
-    let check = |known| admission.check(&stamp(7, 10, 10), &committed, NOBODY_FRESH, known);
+    let check = |known| admission.check(&stamp(7, 10, 10), &committed, known);
     assert_eq!(check(Known::Perhaps), Admission::Ask);
     assert_eq!(check(Known::Now), Admission::Refuse(SequenceRefusal::InvalidProducerEpoch));
 }
@@ -289,11 +291,11 @@ fn each_pending_batch_is_found_again_over_the_end_of_the_sequences_and_over_epoc
     let tickets = 100..;
     tickets.clone().zip(&pending).for_each(|(ticket, stamp)| admission.admitted(stamp, ticket));
     for (ticket, stamp) in tickets.zip(&pending) {
-        let check = admission.check(stamp, &committed, NOBODY_FRESH, Known::Perhaps);
+        let check = admission.check(stamp, &committed, Known::Perhaps);
         assert_eq!(check, Admission::Shares(ticket), "{stamp:?}");
         assert!(admission.is_pending(stamp, ticket) && !admission.is_pending(stamp, ticket + 100));
         let overlaps = Stamp { record_count: 9, ..*stamp };
-        assert!(!matches!(admission.check(&overlaps, &committed, NOBODY_FRESH, Known::Now), Admission::Shares(_)));
+        assert!(!matches!(admission.check(&overlaps, &committed, Known::Now), Admission::Shares(_)));
     }
     assert_eq!(admission.failed(&pending[2], 102), [103, 104, 105, 106, 107]);
     admission.committed(&pending[0], 100);

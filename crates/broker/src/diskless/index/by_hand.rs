@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::timeout;
 
 use super::owner::{Asked, IndexOwner, Progress, RETRY, RUNS_CLEARED, carry_out};
-use super::{CommitAnswer, CommitTime, Index, IndexStore, UploadedObject};
+use super::{CommitAnswer, Index, IndexStore, UploadedObject};
 use crate::control::CommitError;
 
 thread_local! {
@@ -78,7 +78,7 @@ impl<S: IndexStore> IndexByHand<S> {
     /// Commits; it is for the caller to tell.
     pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         self.is_tidy = false;
-        self.index.commit(objects, CommitTime { now_ms, fresh_from: 0 })
+        self.index.commit(objects, now_ms)
     }
 
     /// Carries out anything else, and tells.

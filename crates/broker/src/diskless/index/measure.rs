@@ -48,7 +48,7 @@ impl Commits {
         let batches = (0..).step_by(1000).zip(&self.partitions).map(batch).collect();
         let object = UploadedObject { id, batches };
         let began = Instant::now();
-        let answer = self.index.commit(&[object], CommitTime { now_ms: NOW, fresh_from: 0 }).expect("committed");
+        let answer = self.index.commit(&[object], NOW).expect("committed");
         let took = ms_since(began);
         let is_appended = |verdict: &CommitVerdict| matches!(verdict, CommitVerdict::Appended { .. });
         assert!(answer.verdicts[0].iter().all(is_appended), "each batch is appended");
@@ -83,7 +83,7 @@ async fn finds(finder: &RunFinder, partitions: &[DisklessPartitionId], end: i64)
 async fn commits_of_many_partitions_and_finds() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let mut store = SqliteIndex::open(folder.path()).expect("made");
-    let rows = store.create(Uuid([1; 16]), PARTITIONS).expect("made");
+    let rows = store.create(("topic", Uuid([1; 16])), PARTITIONS).expect("made");
     let partitions: Vec<_> = rows.iter().map(|row| row.id).collect();
     let mut commits = Commits { index: Index::new(store, 128), partitions: partitions.clone(), made: 0 };
     let took = (0..COMMITS).map(|_| commits.one()).collect();

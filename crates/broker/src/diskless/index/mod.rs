@@ -5,7 +5,7 @@
 //! its next offset.
 //!
 //! - [`store`]: what is needed of a back end.
-//! - [`sqlite`]: a file, for one broker; [`postgres`]: a database, for those of a cluster.
+//! - [`sqlite`]: a [`file`], for one broker; [`postgres`]: a database, for those of a cluster.
 //! - [`owner`]: the thread that commits, which all of a broker ask.
 //! - [`finder`]: where records are, which does not wait for commits.
 //!
@@ -15,6 +15,7 @@
 
 #[cfg(test)]
 pub mod by_hand;
+mod file;
 mod finder;
 #[cfg(test)]
 mod measure;
@@ -35,7 +36,7 @@ use fullbore_rules::commit::{
     PartitionState, commit,
 };
 
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::{Producers, Stops};
 use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
@@ -61,15 +62,6 @@ pub struct UploadedObject {
     pub id: ObjectId,
     /// Those of a partition side by side, in the order of their admission.
     pub batches: Vec<ObjectBatch>,
-}
-
-/// When a commit is made, and which producers must be new.
-#[derive(Clone, Copy, Debug)]
-pub struct CommitTime {
-    /// The wall clock in ms.
-    pub now_ms: i64,
-    /// The first producer id that no partition can have forgotten, besides what each partition knows of that itself.
-    pub fresh_from: i64,
 }
 
 /// What a partition has come to since somebody looked.
@@ -134,7 +126,9 @@ impl<S: IndexStore> Index<S> {
         let known_to = self.known.get(&partition).map_or(0, |state| state.next_offset);
         let question = CommitQuestion { partitions: vec![(partition, from.min(known_to))], objects: Vec::new() };
         let found = self.store.begin(&question)?;
+        let succeeded = self.succeed(&found.partitions);
         self.store.abandon();
+        succeeded?;
         let (new, mut told) = (|row: &&ProducerRow| row.base_offset() >= known_to, found.producers);
         let unknown: Vec<_> = told.iter().filter(new).cloned().collect();
         self.bring_up_to_date(&BTreeSet::from([partition]), found.partitions, &unknown);
@@ -144,13 +138,13 @@ impl<S: IndexStore> Index<S> {
         Ok(Some(Looked { row: PartitionRow::of(partition, state), producers: told, predecessor }))
     }
 
-    /// Commits these objects in this order.
+    /// Commits these objects in this order; `now_ms` is the wall clock.
     ///
     /// # Errors
     /// Nothing is committed, or it is not known: the same is to be asked for again.
-    pub fn commit(&mut self, objects: &[UploadedObject], time: CommitTime) -> Result<CommitAnswer, CommitError> {
+    pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         let touched = self.touched(objects);
-        let decided = self.decide_and_write(objects, &touched, time);
+        let decided = self.decide_and_write(objects, &touched, now_ms);
         if decided.is_err() {
             // It was changed by the decision, and may be other than what is there.
             touched.iter().for_each(|partition| drop(self.known.remove(partition)));
@@ -171,15 +165,6 @@ impl<S: IndexStore> Index<S> {
             }
         }
         self.store.retain_batches(partitions, window)
-    }
-
-    /// Has producers of a deleted partition of the same name go on in this one, if nothing was written to it.
-    pub fn succeed(&mut self, partition: DisklessPartitionId, stops: Stops) {
-        let window = self.window_of(partition);
-        let state = self.known.entry(partition).or_insert_with(|| PartitionState::new(window));
-        if state.next_offset == 0 {
-            state.succeed(stops);
-        }
     }
 
     /// The partitions of a topic are gone, of which these were known here.
@@ -249,25 +234,29 @@ impl<S: IndexStore> Index<S> {
         &mut self,
         objects: &[UploadedObject],
         touched: &BTreeSet<DisklessPartitionId>,
-        time: CommitTime,
+        now_ms: i64,
     ) -> Result<CommitAnswer, CommitError> {
         let question = self.question(touched, objects.iter().map(|object| object.id).collect());
         let found = self.store.begin(&question).map_err(CommitError::Refused)?;
+        if let Err(error) = self.succeed(&found.partitions) {
+            self.store.abandon();
+            return Err(CommitError::Refused(error));
+        }
         let objects = with_states(objects, found.objects);
         self.bring_up_to_date(touched, found.partitions, &found.producers);
         let Index { known, .. } = self;
-        let mut coordinator = Coordinator { partitions: known, fresh_from: time.fresh_from, now_ms: time.now_ms };
+        let mut coordinator = Coordinator { partitions: known, now_ms };
         let mut decision = commit(&mut coordinator, &objects);
         let verdicts = std::mem::take(&mut decision.verdicts);
         let row = |id: &DisklessPartitionId| self.known.get(id).map(|state| PartitionRow::of(*id, state));
         let partitions: Vec<_> = touched.iter().filter_map(row).collect();
-        let write = CommitWrite { partitions, decision, now_ms: time.now_ms };
+        let write = CommitWrite { partitions, decision, now_ms };
         if write.decision.objects.is_empty() {
             self.store.abandon();
         } else {
             self.store.commit(&write)?;
         }
-        let CommitWrite { partitions, decision, now_ms } = write;
+        let CommitWrite { partitions, decision, .. } = write;
         let since = |row: PartitionRow| {
             let at = question.partitions.binary_search_by_key(&row.id, |(id, _)| *id);
             (row, at.map_or(0, |at| question.partitions[at].1))
@@ -279,6 +268,29 @@ impl<S: IndexStore> Index<S> {
         let own = decision.producers.into_iter().map(|batches| ProducerRow { batches, written_ms: now_ms });
         let producers = found.producers.into_iter().chain(own).collect();
         Ok(CommitAnswer { verdicts, partitions, producers, runs: decision.runs })
+    }
+
+    /// Has producers of deleted partitions go on in those of the same names to which nobody has written, as far as these are not known yet.
+    fn succeed(&mut self, partitions: &[PartitionRow]) -> Result<(), StoreError> {
+        let is_new = |row: &&PartitionRow| row.next_offset == 0 && !self.known.contains_key(&row.id);
+        let new: Vec<_> = partitions.iter().filter(is_new).map(|row| row.id).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mut before: HashMap<_, Producers> = HashMap::new();
+        for ProducerRow { batches: of, written_ms } in self.store.predecessors(&new)? {
+            let producers = before.entry(of.partition).or_default();
+            for (stamp, base_offset, timestamp) in &of.batches {
+                producers.append(stamp, *base_offset, *timestamp, written_ms, 1);
+            }
+        }
+        for (id, producers) in before {
+            let window = self.window_of(id);
+            // What is in the index is committed.
+            let stops = producers.stops(i64::MAX);
+            self.known.entry(id).or_insert_with(|| PartitionState::new(window)).succeed(stops);
+        }
+        Ok(())
     }
 
     fn touched(&self, objects: &[UploadedObject]) -> BTreeSet<DisklessPartitionId> {

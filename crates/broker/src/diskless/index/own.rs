@@ -5,7 +5,7 @@ use fullbore_rules::sequence::Stamp;
 use fullbore_wire::Uuid;
 use tempfile::TempDir;
 
-use super::{CommitTime, Index, IndexOwner, IndexStore, IndexThread, SqliteIndex, UploadedObject};
+use super::{Index, IndexOwner, IndexStore, IndexThread, SqliteIndex, UploadedObject};
 
 /// One; dropped, it is gone.
 pub struct OwnIndex {
@@ -31,12 +31,11 @@ impl OwnIndex {
     /// Has an object in it, as an older version has left it that kept no number of the store; the object's.
     pub fn has_object_of_older(&self) -> ObjectId {
         let mut store = SqliteIndex::open(self.folder.path()).expect("opened");
-        let partition = store.create(Uuid([1; 16]), 1).expect("made")[0].id;
+        let partition = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0].id;
         let object = store.register(1, 0).expect("registered")[0];
         let stamp = Stamp { producer_id: -1, producer_epoch: -1, base_sequence: -1, record_count: 1 };
         let batches = vec![ObjectBatch { partition, position: 0, size: 100, stamp, max_timestamp: 0 }];
-        let time = CommitTime { now_ms: 0, fresh_from: 0 };
-        Index::new(store, 5).commit(&[UploadedObject { id: object, batches }], time).expect("committed");
+        Index::new(store, 5).commit(&[UploadedObject { id: object, batches }], 0).expect("committed");
         object
     }
 }

@@ -10,13 +10,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
-use fullbore_rules::sequence::Stops;
 use fullbore_wire::Uuid;
 use tokio::sync::{oneshot, watch};
 
-use super::{
-    CommitAnswer, CommitTime, Index, IndexStore, KnownStore, Looked, PartitionRow, UnusedObject, UploadedObject,
-};
+use super::{CommitAnswer, Index, IndexStore, KnownStore, Looked, PartitionRow, UnusedObject, UploadedObject};
 use crate::control::{CommitError, StoreError};
 use crate::system::now_ms;
 
@@ -35,13 +32,12 @@ pub(super) enum Asked {
     Look(DisklessPartitionId, i64, oneshot::Sender<Result<Option<Looked>, StoreError>>),
     Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
     Create {
-        topic_id: Uuid,
+        topic: (Arc<str>, Uuid),
         count: i32,
         created: Created,
     },
     Delete(Uuid, Vec<DisklessPartitionId>),
     RetainBatches(Vec<DisklessPartitionId>, usize),
-    Succeed(DisklessPartitionId, Stops),
     ExpireProducersAfter(i64),
     MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>),
     Unused(usize, oneshot::Sender<Result<Vec<UnusedObject>, CommitError>>),
@@ -194,20 +190,15 @@ impl IndexOwner {
         self.ask(Asked::ExpireProducersAfter(expiration_ms));
     }
 
-    /// As [`Index::succeed`]. Waits for nobody.
-    pub fn succeed(&self, partition: DisklessPartitionId, stops: Stops) {
-        self.ask(Asked::Succeed(partition, stops));
-    }
-
     /// Waits until not too many changes of topics wait for their turn.
     pub async fn has_room(&self) {
         let _ = self.changes.subscribe().wait_for(|changes| *changes < CHANGES_MAX).await;
     }
 
     /// Has the partitions of a topic made as far as they are missing, however long that takes. Waits for nobody.
-    pub fn create(&self, topic_id: Uuid, count: i32, created: Created) {
+    pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
-        self.ask(Asked::Create { topic_id, count, created });
+        self.ask(Asked::Create { topic, count, created });
     }
 }
 
@@ -254,7 +245,7 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
     match asked {
         // Which producers may have expired, each partition knows.
         Asked::Commit(objects, answer) => {
-            drop(answer.send(index.commit(&objects, CommitTime { now_ms, fresh_from: 0 })));
+            drop(answer.send(index.commit(&objects, now_ms)));
         }
         // Or many who gave up would hold up who did not.
         Asked::Look(.., answer) if answer.is_closed() => {}
@@ -267,8 +258,8 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
         Asked::Forget(ids) => drop(index.store.forget(&ids)),
         Asked::KnownStore(answer) => drop(answer.send(index.store.known_store())),
         Asked::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),
-        Asked::Create { topic_id, count, created } => {
-            if let Some(rows) = until_done(progress.stopping, || index.store.create(topic_id, count)) {
+        Asked::Create { topic: (name, id), count, created } => {
+            if let Some(rows) = until_done(progress.stopping, || index.store.create((&name, id), count)) {
                 created(rows);
             }
             progress.changes.send_modify(|changes| *changes -= partitions(count));
@@ -280,7 +271,6 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
         Asked::RetainBatches(partitions, window) => {
             until_done(progress.stopping, || index.retain_batches(&partitions, window));
         }
-        Asked::Succeed(partition, stops) => index.succeed(partition, stops),
         Asked::ExpireProducersAfter(expiration_ms) => index.expire_producers_after(expiration_ms),
         Asked::Nothing => {}
     }

@@ -10,14 +10,25 @@ CREATE TABLE partitions (
     has_forgotten INTEGER NOT NULL,
     -- The largest id of a producer that was removed for its silence; -1 if none was.
     expired_to INTEGER NOT NULL,
+    -- The topic's name; missing of one that was made before this was kept, until the broker starts.
+    topic TEXT,
     UNIQUE (topic_id, partition_index)
 ) STRICT;
+CREATE INDEX partitions_by_name ON partitions (topic, partition_index);
 
 -- What of partitions, there or deleted, nobody may read any more: what is before this offset.
 CREATE TABLE cleared (
     partition INTEGER PRIMARY KEY,
     before INTEGER NOT NULL
 ) STRICT;
+
+-- Of each name the last deleted partition that was written, whose producers' rows are kept: the newest of each.
+CREATE TABLE predecessors (
+    topic TEXT NOT NULL,
+    partition_index INTEGER NOT NULL,
+    partition INTEGER NOT NULL UNIQUE,
+    PRIMARY KEY (topic, partition_index)
+) STRICT, WITHOUT ROWID;
 
 -- state: 0 registered, 1 live, 2 unused, 3 deleted from the store.
 CREATE TABLE objects (

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use fullbore_rules::commit::{AppendedBatches, BatchRun, DisklessPartitionId, ObjectId, ObjectState};
 use fullbore_wire::Uuid;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use super::damaged;
+use super::file;
 use super::packed::{pack_producer, pack_run, unpack_producer, unpack_run};
 use super::store::{
     CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, RunSource,
@@ -16,19 +17,17 @@ use super::store::{
 };
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
 
-/// In the data folder.
-pub const FILE: &str = "diskless.db";
-const SCHEMA: &str = include_str!("schema.sql");
-const SCHEMA_VERSION: i64 = 3;
-/// What each version from 2 on has changed.
-const UPGRADES: [&str; 2] = [
-    "ALTER TABLE partitions ADD COLUMN expired_to INTEGER NOT NULL DEFAULT -1;",
-    "CREATE TABLE store (singleton INTEGER PRIMARY KEY CHECK (singleton = 1), store_id TEXT NOT NULL) STRICT;",
-];
-/// Statements that are kept compiled.
-const STATEMENTS_MAX: usize = 32;
 /// The columns of a run.
 const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, batches";
+/// What producers have written to a partition from an offset on.
+const PRODUCERS: &str =
+    "SELECT producer_id, written_ms, batches FROM producers WHERE partition = ?1 AND base_offset >= ?2
+     ORDER BY base_offset";
+/// What each has written last to the deleted partition of its name.
+const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
+     (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
+       (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
+      GROUP BY producer_id) ORDER BY base_offset";
 /// `objects.state`.
 const REGISTERED: i64 = 0;
 const LIVE: i64 = 1;
@@ -52,29 +51,7 @@ impl SqliteIndex {
     /// # Errors
     /// The disk, or what is in the file.
     pub fn open(folder: &Path) -> Result<SqliteIndex, StoreError> {
-        let connection = connect(&folder.join(FILE)).map_err(|error| sqlite_failed(&error))?;
-        let index = SqliteIndex { connection };
-        let version: i64 = index
-            .connection
-            .pragma_query_value(None, "user_version", |row| row.get(0))
-            .map_err(|error| sqlite_failed(&error))?;
-        match version {
-            0 => index.make(SCHEMA).map_err(|error| sqlite_failed(&error))?,
-            1 => index.make(&UPGRADES.concat()).map_err(|error| sqlite_failed(&error))?,
-            2 => index.make(UPGRADES[1]).map_err(|error| sqlite_failed(&error))?,
-            SCHEMA_VERSION => {}
-            other => {
-                return Err(StoreError::Failed(format!(
-                    "{FILE} has schema {other}, this Fullbore knows {SCHEMA_VERSION}"
-                )));
-            }
-        }
-        Ok(index)
-    }
-
-    fn make(&self, statements: &str) -> rusqlite::Result<()> {
-        self.connection
-            .execute_batch(&format!("BEGIN IMMEDIATE; {statements} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT"))
+        Ok(SqliteIndex { connection: file::open(folder)? })
     }
 
     /// Makes every write fail, as a disk would that refuses them, or lets it through again.
@@ -85,13 +62,8 @@ impl SqliteIndex {
 
     /// Makes the file what it was in an older version.
     #[cfg(test)]
-    pub fn make_older(&self, version: i64) {
-        let no_store = "DROP TABLE store; PRAGMA user_version = 2";
-        self.connection.execute_batch(no_store).expect("altered");
-        if version == 1 {
-            let older = "ALTER TABLE partitions DROP COLUMN expired_to; PRAGMA user_version = 1";
-            self.connection.execute_batch(older).expect("altered");
-        }
+    pub fn make_older(&self, version: usize) {
+        file::make_older(&self.connection, version);
     }
 
     /// As if producers of every partition had been forgotten for want of room.
@@ -107,6 +79,13 @@ impl SqliteIndex {
         let mut find = self.connection.prepare_cached(text).expect("prepared");
         let rows = find.query_map([], |row| partition_row(row.get(0)?, row, 1)).expect("queried");
         rows.collect::<rusqlite::Result<_>>().expect("read")
+    }
+
+    /// Rows of producers of a partition, there or deleted.
+    #[cfg(test)]
+    pub fn producer_rows(&self, id: DisklessPartitionId) -> usize {
+        let count = "SELECT count(*) FROM producers WHERE partition = ?1";
+        self.connection.query_row(count, [id], |row| row.get(0)).expect("counted")
     }
 
     /// Each object with whether it was deleted from the store, and where its last run begins, if it has one.
@@ -136,7 +115,7 @@ impl SqliteIndex {
         if !self.connection.is_autocommit()
             && let Err(error) = self.run("ROLLBACK")
         {
-            tracing::error!(%error, "a transaction of {FILE} is not undone");
+            tracing::error!(%error, "a transaction of {} is not undone", file::NAME);
         }
     }
 
@@ -145,7 +124,7 @@ impl SqliteIndex {
         for (id, known_to) in &question.partitions {
             if let Some(row) = partition(&self.connection, *id).map_err(|error| sqlite_failed(&error))? {
                 found.partitions.push(row);
-                self.producers(*id, *known_to, &mut found.producers)?;
+                self.producers(PRODUCERS, *id, *known_to, &mut found.producers)?;
             }
         }
         for id in &question.objects {
@@ -158,18 +137,13 @@ impl SqliteIndex {
 
     fn producers(
         &self,
+        query: &str,
         partition: DisklessPartitionId,
         known_to: i64,
         found: &mut Vec<ProducerRow>,
     ) -> Result<(), StoreError> {
         let failed = |error: rusqlite::Error| sqlite_failed(&error);
-        let mut find = self
-            .connection
-            .prepare_cached(
-                "SELECT producer_id, written_ms, batches FROM producers WHERE partition = ?1 AND base_offset >= ?2
-                 ORDER BY base_offset",
-            )
-            .map_err(failed)?;
+        let mut find = self.connection.prepare_cached(query).map_err(failed)?;
         let mut rows = find.query(params![partition, known_to]).map_err(failed)?;
         while let Some(row) = rows.next().map_err(failed)? {
             let producer_id = row.get(0).map_err(failed)?;
@@ -272,14 +246,17 @@ impl IndexStore for SqliteIndex {
         registered.map_err(|error| sqlite_not_committed(&error))
     }
 
-    fn create(&mut self, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
+    fn create(&mut self, (name, topic_id): (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         let made = self.in_transaction(|connection| {
+            let others = "SELECT id FROM partitions WHERE topic = ?1 AND topic_id <> ?2";
+            remove_partitions(connection, others, params![name, topic_id.0])?;
             let mut insert = connection.prepare_cached(
-                "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to)
-                 VALUES (?1, ?2, 0, 0, 0, -1, 0, -1) ON CONFLICT DO NOTHING",
+                "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, topic)
+                 VALUES (?1, ?2, 0, 0, 0, -1, 0, -1, ?3)
+                 ON CONFLICT (topic_id, partition_index) DO UPDATE SET topic = excluded.topic",
             )?;
             for index in 0..count {
-                insert.execute(params![topic_id.0, index])?;
+                insert.execute(params![topic_id.0, index, name])?;
             }
             let mut find = connection.prepare_cached(
                 "SELECT id, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to FROM partitions
@@ -290,16 +267,19 @@ impl IndexStore for SqliteIndex {
         made.map_err(|error| sqlite_not_committed(&error))
     }
 
+    fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
+        let mut found = Vec::new();
+        for id in ids {
+            self.producers(PRODUCERS_BEFORE, *id, 0, &mut found)?;
+        }
+        Ok(found)
+    }
+
     fn delete(&mut self, topic_id: Uuid) -> Result<(), CommitError> {
         let deleted = self.in_transaction(|connection| {
-            let mut find = connection.prepare_cached("SELECT id FROM partitions WHERE topic_id = ?1")?;
-            let ids: Vec<DisklessPartitionId> =
-                find.query_map(params![topic_id.0], |row| row.get(0))?.collect::<Result<_, _>>()?;
-            let mut clear = connection.prepare_cached("INSERT OR REPLACE INTO cleared VALUES (?1, ?2)")?;
-            ids.iter().try_for_each(|id| clear.execute(params![id, i64::MAX]).map(drop))?;
-            connection.prepare_cached("DELETE FROM partitions WHERE topic_id = ?1")?.execute(params![topic_id.0])
+            remove_partitions(connection, "SELECT id FROM partitions WHERE topic_id = ?1", params![topic_id.0])
         });
-        deleted.map(drop).map_err(|error| sqlite_not_committed(&error))
+        deleted.map_err(|error| sqlite_not_committed(&error))
     }
 
     fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
@@ -341,17 +321,9 @@ impl IndexStore for SqliteIndex {
     }
 
     fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
-        let trimmed = self.in_transaction(|connection| {
-            connection
-                .prepare_cached(
-                    "DELETE FROM producers WHERE partition = ?1 AND base_offset IN
-                     (SELECT base_offset FROM
-                      (SELECT base_offset, row_number() OVER (PARTITION BY producer_id ORDER BY base_offset DESC) AS place
-                       FROM producers WHERE partition = ?1) WHERE place > ?2)",
-                )?
-                .execute(params![id, i64::try_from(rows_left).unwrap_or(i64::MAX)])
-        });
-        trimmed.map(drop).map_err(|error| sqlite_not_committed(&error))
+        let left = i64::try_from(rows_left).unwrap_or(i64::MAX);
+        let trimmed = self.in_transaction(|connection| leave_newest(connection, id, left));
+        trimmed.map_err(|error| sqlite_not_committed(&error))
     }
 
     fn expire_producers(
@@ -374,8 +346,7 @@ impl IndexStore for SqliteIndex {
                 connection.prepare_cached("DELETE FROM producers WHERE partition = ?1 AND producer_id = ?2")?;
             ids.iter().try_for_each(|id| remove.execute(params![partition, id]).map(drop))?;
             if let Some(largest) = ids.iter().max() {
-                let note = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
-                connection.prepare_cached(note)?.execute(params![partition, largest])?;
+                note_expired(connection, partition, *largest)?;
             }
             Ok(Some((partition, ids.len() >= producers_max)))
         });
@@ -457,13 +428,56 @@ fn clear_runs(
     if is_last {
         let mut done = connection.prepare_cached("DELETE FROM cleared WHERE partition = ?1 AND before = ?2")?;
         done.execute(params![partition, before])?;
-        // Of one that is deleted, nobody asks for its producers.
-        let mut producers = connection.prepare_cached(
-            "DELETE FROM producers WHERE partition = ?1 AND NOT EXISTS (SELECT 1 FROM partitions WHERE id = ?1)",
-        )?;
-        producers.execute([partition])?;
+        let is_there = connection.prepare_cached("SELECT 1 FROM partitions WHERE id = ?1")?.exists([partition])?;
+        if !is_there {
+            leave_newest(connection, partition, 1)?;
+            let left = "DELETE FROM producers WHERE partition = ?1
+                 AND NOT EXISTS (SELECT 1 FROM predecessors AS before WHERE before.partition = ?1)";
+            connection.prepare_cached(left)?.execute([partition])?;
+        }
     }
     Ok(())
+}
+
+/// Removes the partitions that a query finds. One that was written is its name's last from now on, and what the one before it has left is cleared.
+fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
+    let found =
+        connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
+    let ids: Vec<DisklessPartitionId> = found;
+    let statements = [
+        "INSERT OR REPLACE INTO cleared VALUES (?1, 0x7fffffffffffffff)",
+        "INSERT OR REPLACE INTO cleared SELECT before.partition, 0x7fffffffffffffff FROM predecessors AS before
+           JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1 AND p.next_offset > 0",
+        "DELETE FROM predecessors WHERE (topic, partition_index) =
+           (SELECT p.topic, p.partition_index FROM partitions AS p WHERE p.id = ?1 AND p.next_offset > 0)",
+        "INSERT INTO predecessors SELECT topic, partition_index, id FROM partitions
+           WHERE id = ?1 AND next_offset > 0 AND topic IS NOT NULL AND EXISTS (SELECT 1 FROM producers WHERE partition = ?1)",
+        "DELETE FROM partitions WHERE id = ?1",
+    ];
+    for id in ids {
+        for statement in statements {
+            connection.prepare_cached(statement)?.execute([id])?;
+        }
+    }
+    Ok(())
+}
+
+/// Leaves so many rows of each producer of a partition, the newest.
+fn leave_newest(connection: &Connection, id: DisklessPartitionId, rows_left: i64) -> rusqlite::Result<()> {
+    let older = "DELETE FROM producers WHERE partition = ?1 AND base_offset IN
+         (SELECT base_offset FROM
+          (SELECT base_offset, row_number() OVER (PARTITION BY producer_id ORDER BY base_offset DESC) AS place
+           FROM producers WHERE partition = ?1) WHERE place > ?2)";
+    connection.prepare_cached(older)?.execute(params![id, rows_left]).map(drop)
+}
+
+/// Producers of a partition, there or deleted, have expired up to this id.
+fn note_expired(connection: &Connection, id: DisklessPartitionId, largest: i64) -> rusqlite::Result<()> {
+    let partition = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
+    connection.prepare_cached(partition)?.execute(params![id, largest])?;
+    let empty =
+        "DELETE FROM predecessors WHERE partition = ?1 AND NOT EXISTS (SELECT 1 FROM producers WHERE partition = ?1)";
+    connection.prepare_cached(empty)?.execute([id]).map(drop)
 }
 
 /// The runs that a query finds, whose columns are [`RUN`].
@@ -520,7 +534,7 @@ impl SqliteFinder {
     /// # Errors
     /// The disk.
     pub fn open(folder: &Path) -> Result<SqliteFinder, StoreError> {
-        let connection = connect(&folder.join(FILE)).map_err(|error| sqlite_failed(&error))?;
+        let connection = file::connect(folder).map_err(|error| sqlite_failed(&error))?;
         connection.pragma_update(None, "query_only", true).map_err(|error| sqlite_failed(&error))?;
         Ok(SqliteFinder { connection })
     }
@@ -545,13 +559,4 @@ impl RunSource for SqliteFinder {
         let row = |id: &DisklessPartitionId| partition(&self.connection, *id).transpose();
         ids.iter().filter_map(row).collect::<rusqlite::Result<_>>().map_err(|error| sqlite_failed(&error))
     }
-}
-
-fn connect(file: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(file, flags)?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    Ok(connection)
 }

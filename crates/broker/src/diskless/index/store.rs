@@ -39,11 +39,18 @@ pub trait IndexStore: Send {
     fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
 
     /// Makes the partitions of a topic as far as they are missing: the first `count`, in their order. None where it is known that the topic
-    /// is deleted.
+    /// is deleted. Those of another topic of its name are gone, as by [`IndexStore::delete`].
     ///
     /// # Errors
     /// None is made, or that is not known.
-    fn create(&mut self, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError>;
+    fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError>;
+
+    /// What each producer has written last to the deleted partition of the same name, as rows of these partitions, which were never written; in the
+    /// transaction, if there is one. A partition leaves that behind until the next one of its name is deleted, or its producers have expired.
+    ///
+    /// # Errors
+    /// It is not known.
+    fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError>;
 
     /// The partitions of a topic are gone; what they have is left to [`IndexStore::clear`].
     ///

@@ -11,7 +11,6 @@ use super::sqlite::SqliteFinder;
 use super::*;
 
 pub const NOW: i64 = 1_700_000_000_000;
-pub const TIME: CommitTime = CommitTime { now_ms: NOW, fresh_from: 0 };
 
 /// A back end of a test's own.
 pub trait BackEnd {
@@ -20,12 +19,14 @@ pub trait BackEnd {
     /// Another connection, as of another broker or of a process that starts again.
     fn store(&self) -> Self::Store;
     fn finder(&self) -> Box<dyn RunSource>;
-    /// The topic is in the metadata.
-    fn add_topic(&self, topic: Uuid);
+    /// The topic is in the metadata, and no other one of its name.
+    fn add_topic(&self, name: &str, topic: Uuid);
     /// Lets time pass for objects.
     fn age(&self, ms: i64);
     /// The clock of who asks.
     fn now_ms(&self) -> i64;
+    /// Rows of producers of a partition, there or deleted.
+    fn producer_rows(&self, id: DisklessPartitionId) -> usize;
     /// Makes every commit fail, or lets it through again.
     fn refuse_writes(&self, store: &Self::Store, refuse: bool);
 }
@@ -50,7 +51,7 @@ impl BackEnd for SqliteBackEnd {
         Box::new(SqliteFinder::open(self.folder.path()).expect("opened"))
     }
 
-    fn add_topic(&self, _: Uuid) {}
+    fn add_topic(&self, _: &str, _: Uuid) {}
 
     fn age(&self, ms: i64) {
         self.now_ms.set(self.now_ms.get() + ms);
@@ -58,6 +59,10 @@ impl BackEnd for SqliteBackEnd {
 
     fn now_ms(&self) -> i64 {
         self.now_ms.get()
+    }
+
+    fn producer_rows(&self, id: DisklessPartitionId) -> usize {
+        self.store().producer_rows(id)
     }
 
     fn refuse_writes(&self, store: &SqliteIndex, refuse: bool) {
@@ -77,9 +82,9 @@ pub const TOPIC: Uuid = Uuid([1; 16]);
 impl<B: BackEnd> Opened<B> {
     pub fn new(partitions: i32) -> Self {
         let back_end = B::new();
-        back_end.add_topic(TOPIC);
+        back_end.add_topic("topic", TOPIC);
         let mut store = back_end.store();
-        let rows = store.create(TOPIC, partitions).expect("made");
+        let rows = store.create(("topic", TOPIC), partitions).expect("made");
         let partitions = rows.iter().map(|row| row.id).collect();
         Opened { back_end, index: Index::new(store, 128), partitions }
     }
@@ -100,8 +105,7 @@ impl<B: BackEnd> Opened<B> {
 
     pub fn commit(&mut self, id: ObjectId, batches: &[ObjectBatch]) -> Vec<CommitVerdict> {
         let object = UploadedObject { id, batches: batches.to_vec() };
-        let time = CommitTime { now_ms: self.back_end.now_ms(), ..TIME };
-        self.index.commit(&[object], time).expect("committed").verdicts.remove(0)
+        self.index.commit(&[object], self.back_end.now_ms()).expect("committed").verdicts.remove(0)
     }
 
     fn unused(&mut self) -> Vec<ObjectId> {
@@ -145,6 +149,8 @@ on_each_back_end! {
     partitions_and_objects_have_numbers_that_do_not_come_back
     what_is_before_the_log_start_is_cleared_and_its_objects_are_unused
     nothing_is_left_of_a_deleted_topic
+    producers_go_on_where_their_topic_is_made_again
+    what_deleted_partitions_leave_is_removed_in_time
     objects_are_cleaned_when_nobody_can_use_them
     producers_are_trimmed_to_what_is_retained
     runs_are_found_by_offset_and_by_time
@@ -194,7 +200,7 @@ fn what_another_has_committed_is_taken_over<B: BackEnd>() {
         let object = opened.object();
         let uploaded = UploadedObject { id: object, batches: vec![batch(partition, 0, at)] };
         let index = if round % 2 == 0 { &mut opened.index } else { &mut other };
-        let verdicts = index.commit(&[uploaded], TIME).expect("committed").verdicts.remove(0);
+        let verdicts = index.commit(&[uploaded], NOW).expect("committed").verdicts.remove(0);
         assert_eq!(verdicts, [appended(i64::from(at))], "round {round}");
         at += 10;
     }
@@ -215,9 +221,9 @@ fn a_commit_that_fails_leaves_nothing_and_is_made_again<B: BackEnd>() {
     let (partition, object) = (opened.partitions[0], opened.object());
     let uploaded = UploadedObject { id: object, batches: vec![batch(partition, 0, 0)] };
     opened.back_end.refuse_writes(&opened.index.store, true);
-    opened.index.commit(std::slice::from_ref(&uploaded), TIME).expect_err("refused");
+    opened.index.commit(std::slice::from_ref(&uploaded), NOW).expect_err("refused");
     opened.back_end.refuse_writes(&opened.index.store, false);
-    let verdicts = opened.index.commit(&[uploaded], TIME).expect("committed").verdicts;
+    let verdicts = opened.index.commit(&[uploaded], NOW).expect("committed").verdicts;
     assert_eq!(verdicts, [[appended(0)]]);
 }
 
@@ -238,9 +244,10 @@ fn an_object_of_which_nothing_was_appended_is_unused_and_answers_as_before<B: Ba
 fn partitions_and_objects_have_numbers_that_do_not_come_back<B: BackEnd>() {
     let mut opened = Opened::<B>::new(3);
     let before = opened.partitions.clone();
-    opened.back_end.add_topic(Uuid([2; 16]));
+    opened.back_end.add_topic("other", Uuid([2; 16]));
     let mut created = |topic, count| {
-        let rows = opened.index.store.create(Uuid([topic; 16]), count).expect("made");
+        let name = if topic == 1 { "topic" } else { "other" };
+        let rows = opened.index.store.create((name, Uuid([topic; 16])), count).expect("made");
         rows.iter().map(|row| row.id).collect::<Vec<_>>()
     };
     assert_eq!(created(1, 4)[..3], before[..]);
@@ -310,6 +317,91 @@ fn nothing_is_left_of_a_deleted_topic<B: BackEnd>() {
     let mut unused = opened.unused();
     unused.sort_unstable();
     assert_eq!(unused, [&objects[..], &[late]].concat());
+}
+
+/// Deletes the topic, and makes it again; its first partition.
+fn make_again<B: BackEnd>(opened: &mut Opened<B>, life: u8, is_deleted_first: bool) -> DisklessPartitionId {
+    let (old, new) = (Uuid([life; 16]), Uuid([life + 1; 16]));
+    opened.back_end.add_topic("topic", new);
+    let mut other = opened.back_end.store();
+    if is_deleted_first {
+        opened.index.store.delete(old).expect("deleted");
+    }
+    let made = other.create(("topic", new), 2).expect("made");
+    // Who has not heard of it yet.
+    opened.index.store.delete(old).expect("deleted");
+    assert_eq!(opened.index.store.create(("topic", new), 2).expect("made"), made);
+    made[0].id
+}
+
+fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
+    let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
+    let mut opened = Opened::<B>::new(2);
+    let mut partition = opened.partitions[0];
+    let object = opened.object();
+    opened.commit(object, &[batch(partition, 0, 0), by(8, batch(partition, 100, 0)), batch(partition, 200, 10)]);
+    let object = opened.object();
+    opened.commit(object, &[batch(partition, 0, 20)]);
+    for (life, is_deleted_first) in [(1, true), (2, false), (3, true)] {
+        partition = make_again(&mut opened, life, is_deleted_first);
+        opened.tidy();
+        // Of those that nobody has written to, the one before counts.
+        if life < 3 {
+            continue;
+        }
+        for mut index in [opened.another(), opened.another()] {
+            let looked = index.look(partition, 0).expect("known").expect("there");
+            assert_eq!((looked.row.next_offset, looked.predecessor.len()), (0, 2));
+        }
+        for (producer_id, base_sequence) in [(7, 20), (7, 40), (8, 20), (9, 30)] {
+            let object = opened.object();
+            assert_eq!(opened.commit(object, &[by(producer_id, batch(partition, 0, base_sequence))]), gap);
+        }
+        opened.again();
+        let object = opened.object();
+        assert_eq!(
+            opened.commit(object, &[batch(partition, 0, 30), batch(partition, 100, 40)]),
+            [appended(0), appended(10)]
+        );
+    }
+    assert_eq!(opened.another().look(partition, 0).expect("known").expect("there").predecessor.len(), 0);
+    let object = UploadedObject { id: opened.object(), batches: vec![by(8, batch(partition, 0, 10))] };
+    let verdicts = opened.another().commit(&[object], NOW).expect("committed").verdicts;
+    assert_eq!(verdicts, [[appended(20)]], "once something is written, any first sequence is taken");
+}
+
+fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(2);
+    let rows = |opened: &mut Opened<B>, id: DisklessPartitionId| {
+        opened.tidy();
+        opened.back_end.producer_rows(id)
+    };
+    let first = opened.partitions[0];
+    for sequence in 0..5 {
+        let object = opened.object();
+        opened.commit(object, &[batch(first, 0, sequence * 10)]);
+    }
+    assert_eq!(rows(&mut opened, first), 5);
+    let second = make_again(&mut opened, 1, true);
+    assert_eq!(rows(&mut opened, first), 1, "the newest of its only producer");
+    let object = opened.object();
+    opened.commit(object, &[batch(second, 0, 50)]);
+    let third = make_again(&mut opened, 2, false);
+    assert_eq!((rows(&mut opened, first), rows(&mut opened, second)), (0, 1), "what the next one left counts");
+    // Without producers it leaves nothing, nor does what came before it count any more.
+    let object = opened.object();
+    let anonymous = by(-1, batch(third, 0, -1));
+    assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
+    let fourth = make_again(&mut opened, 3, true);
+    assert_eq!((rows(&mut opened, second), rows(&mut opened, third)), (0, 0));
+    assert_eq!(opened.another().look(fourth, 0).expect("known").expect("there").predecessor.len(), 0);
+    let object = opened.object();
+    opened.commit(object, &[batch(fourth, 0, 0)]);
+    let fifth = make_again(&mut opened, 4, true);
+    opened.index.expire_producers_after(1_000);
+    tidy_at::<B>(&mut opened.index, NOW + 1_000);
+    assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
+    assert_eq!(opened.another().look(fifth, 0).expect("known").expect("there").predecessor.len(), 0);
 }
 
 fn objects_are_cleaned_when_nobody_can_use_them<B: BackEnd>() {
@@ -383,7 +475,7 @@ fn by(producer_id: i64, batch: ObjectBatch) -> ObjectBatch {
 /// Commits one batch at this time, and looks at nothing else.
 fn commit_at<B: BackEnd>(opened: &mut Opened<B>, batch: ObjectBatch, now_ms: i64) -> CommitVerdict {
     let object = UploadedObject { id: opened.object(), batches: vec![batch] };
-    opened.index.commit(&[object], CommitTime { now_ms, ..TIME }).expect("committed").verdicts[0][0]
+    opened.index.commit(&[object], now_ms).expect("committed").verdicts[0][0]
 }
 
 fn tidy_at<B: BackEnd>(index: &mut Index<B::Store>, now_ms: i64) {
@@ -426,7 +518,7 @@ fn silent_producers_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     assert_eq!(commit_at(&mut opened, by(5, batch(other, 0, 10)), then), appended(10));
     assert_eq!(commit_at(&mut opened, by(9, batch(partition, 0, 0)), then), appended(50));
     let object = UploadedObject { id: opened.object(), batches: vec![by(5, batch(partition, 0, 10))] };
-    let again = opened.another().commit(&[object], CommitTime { now_ms: then, ..TIME }).expect("committed").verdicts;
+    let again = opened.another().commit(&[object], then).expect("committed").verdicts;
     assert_eq!(
         again,
         [[CommitVerdict::Duplicate { base_offset: 30, timestamp: NOW }]],
@@ -453,7 +545,7 @@ fn silent_producers_are_removed_in_pieces<B: BackEnd>() {
 
 #[test]
 fn a_file_of_an_older_version_is_upgraded() {
-    for version in [1, 2] {
+    for version in [1, 2, 3] {
         let mut opened = Opened::<SqliteBackEnd>::new(1);
         let (partition, object) = (opened.partitions[0], opened.object());
         opened.commit(object, &[batch(partition, 0, 0)]);

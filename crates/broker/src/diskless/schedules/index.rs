@@ -13,8 +13,8 @@ use super::world::{World, ms, random};
 use crate::control::{CommitError, StoreError};
 use crate::diskless::index::by_hand::{CommitAnswerer, IndexByHand, Turn};
 use crate::diskless::index::{
-    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, SqliteIndex,
-    UnusedObject, UploadedObject,
+    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
+    SqliteIndex, UnusedObject, UploadedObject,
 };
 
 /// What becomes of the next transaction.
@@ -138,14 +138,18 @@ impl IndexStore for TroubledIndex {
         self.change(|inner| inner.register(count, now_ms))
     }
 
-    fn create(&mut self, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
+    fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         self.luck();
-        let mut rows = self.inner.create(topic_id, count)?;
+        let mut rows = self.inner.create(topic, count)?;
         if self.forgets {
             self.inner.have_forgotten();
             rows.iter_mut().for_each(|row| row.has_forgotten = true);
         }
         Ok(rows)
+    }
+
+    fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
+        self.inner.predecessors(ids)
     }
 
     fn delete(&mut self, topic_id: Uuid) -> Result<(), CommitError> {

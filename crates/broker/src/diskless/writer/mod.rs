@@ -19,7 +19,7 @@ use bytes::Bytes;
 use fullbore_rules::commit::admission::{Admission, Known, TicketId};
 use fullbore_rules::commit::rotation::{Close, RotationSettings};
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState, Refusal};
-use fullbore_rules::sequence::{SequenceRefusal, Stamp, Stops};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
@@ -277,17 +277,16 @@ impl Writer {
         self.shared.state.lock().known.get(&number).map(of)
     }
 
-    /// Nothing more is to be known of a partition that is deleted; where its producers stopped, as far as that is known.
-    pub fn forget(&self, number: DisklessPartitionId) -> Stops {
+    /// Nothing more is to be known of a partition that is deleted.
+    pub fn forget(&self, number: DisklessPartitionId) {
         let mut state = self.shared.state.lock();
-        let known = state.known.remove(&number);
+        state.known.remove(&number);
         state.line.forget(number);
         let parked = state.parked.remove(&number);
         drop(state);
         if let Some(parked) = parked {
             parked.refuse(AppendError::Deleted);
         }
-        known.map_or_else(Stops::default, |known| known.producers.stops(known.next_offset))
     }
 
     /// Bytes that are admitted and not answered.
@@ -424,9 +423,9 @@ impl WriterState {
         #[cfg(test)]
         let known = if ASKS_NOBODY.get() { Known::Now } else { known };
         match self.known.get(&number) {
-            Some(committed) if !self.others_commit => self.line.check(number, stamp, committed, (0, Known::Now)),
-            Some(committed) => self.line.check(number, stamp, committed, (0, known)),
-            None => self.line.check(number, stamp, &nothing, (0, known)),
+            Some(committed) if !self.others_commit => self.line.check(number, stamp, committed, Known::Now),
+            Some(committed) => self.line.check(number, stamp, committed, known),
+            None => self.line.check(number, stamp, &nothing, known),
         }
     }
 

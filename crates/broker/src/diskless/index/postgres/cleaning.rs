@@ -73,16 +73,18 @@ pub fn trim_producers(session: &mut Guarded, id: DisklessPartitionId, rows_left:
     let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
     let wanted = numbers(&mut answers).inspect_err(|_| session.abandon())?.first().copied().unwrap_or(0);
     let left = i64::try_from(rows_left).unwrap_or(i64::MAX).max(wanted);
+    session.end(&leave_newest(id, left)).map(drop)
+}
+
+fn leave_newest(id: DisklessPartitionId, rows_left: i64) -> String {
     let places = format!(
         "SELECT base_offset, row_number() OVER (PARTITION BY producer_id ORDER BY base_offset DESC) AS place
          FROM fullbore.diskless_producers WHERE partition = {id}"
     );
-    session
-        .end(&format!(
-            "DELETE FROM fullbore.diskless_producers AS r USING ({places}) AS placed
-             WHERE r.partition = {id} AND r.base_offset = placed.base_offset AND placed.place > {left}"
-        ))
-        .map(drop)
+    format!(
+        "DELETE FROM fullbore.diskless_producers AS r USING ({places}) AS placed
+         WHERE r.partition = {id} AND r.base_offset = placed.base_offset AND placed.place > {rows_left}"
+    )
 }
 
 /// Removes rows of producers of one partition that are silent since then.
@@ -117,7 +119,9 @@ pub fn expire_producers(
     let largest = ids.iter().max().copied().unwrap_or(-1);
     session.end(&format!(
         "DELETE FROM fullbore.diskless_producers WHERE partition = {id} AND producer_id = ANY({}::bigint[]);
-         UPDATE fullbore.diskless_partitions SET expired_to = greatest(expired_to, {largest}) WHERE id = {id}",
+         UPDATE fullbore.diskless_partitions SET expired_to = greatest(expired_to, {largest}) WHERE id = {id};
+         DELETE FROM fullbore.diskless_predecessors WHERE partition = {id}
+           AND NOT EXISTS (SELECT 1 FROM fullbore.diskless_producers WHERE partition = {id})",
         array(ids.iter())
     ))?;
     Ok(Some((id, ids.len() >= producers_max)))
@@ -161,8 +165,11 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
         statements.push(done);
     }
     if is_last && !is_there {
-        // For one that is deleted, nobody asks for its producers.
-        statements.push(format!("DELETE FROM fullbore.diskless_producers WHERE partition = {partition}"));
+        statements.push(leave_newest(partition, 1));
+        statements.push(format!(
+            "DELETE FROM fullbore.diskless_producers WHERE partition = {partition}
+               AND NOT EXISTS (SELECT 1 FROM fullbore.diskless_predecessors AS before WHERE before.partition = {partition})"
+        ));
     }
     if is_there {
         let (bytes, changed_by) = (objects.values().sum::<i64>(), session.changed_by());

@@ -11,7 +11,7 @@ use fullbore_wire::Uuid;
 use super::super::damaged;
 use super::super::packed::{pack_producer, pack_run};
 use super::super::store::{
-    CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, UnusedObject,
+    CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, UnusedObject,
 };
 use super::guarded::Guarded;
 use super::rows::{
@@ -101,8 +101,12 @@ impl IndexStore for PostgresIndex {
         cleaning::register(&mut self.session, count)
     }
 
-    fn create(&mut self, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
-        topics::create(&mut self.session, topic_id, count)
+    fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
+        topics::create(&mut self.session, topic, count)
+    }
+
+    fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
+        topics::predecessors(&mut self.session, ids)
     }
 
     fn delete(&mut self, topic_id: Uuid) -> Result<(), CommitError> {

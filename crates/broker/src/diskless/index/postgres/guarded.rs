@@ -97,6 +97,14 @@ impl Guarded {
         self.or_abandon(asked)
     }
 
+    /// Asks within the transaction, or reads as of one moment where there is none.
+    ///
+    /// # Errors
+    /// It is not known; the transaction is gone then.
+    pub fn ask_or_look(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
+        if self.is_open { self.ask(statements) } else { self.look(statements) }
+    }
+
     /// Writes with these statements, and ends the transaction.
     ///
     /// # Errors

@@ -12,8 +12,8 @@ use fullbore_tests::{Proxy, wait_until};
 use tempfile::TempDir;
 
 use super::super::store::{ChangeSource, IndexStore, PartitionRow, UnusedObject};
-use super::super::tests::{BackEnd, NOW, Opened, TIME, TOPIC, appended, batch};
-use super::super::{CommitTime, Index, UploadedObject};
+use super::super::tests::{BackEnd, NOW, Opened, TOPIC, appended, batch};
+use super::super::{Index, UploadedObject};
 use super::*;
 use crate::control::CommitError;
 use crate::control::tests::postgres::{Database, make_tables};
@@ -66,8 +66,8 @@ impl BackEnd for PostgresBackEnd {
         Box::new(PostgresFinder::new(connection))
     }
 
-    fn add_topic(&self, topic: Uuid) {
-        self.database.run(&format!("INSERT INTO fullbore.topics VALUES ('{topic}', '{topic}')"));
+    fn add_topic(&self, name: &str, topic: Uuid) {
+        self.database.run(&format!("DELETE FROM fullbore.topics WHERE name = '{name}'; INSERT INTO fullbore.topics VALUES ('{topic}', '{name}')"));
     }
 
     fn age(&self, ms: i64) {
@@ -78,6 +78,11 @@ impl BackEnd for PostgresBackEnd {
 
     fn now_ms(&self) -> i64 {
         NOW
+    }
+
+    fn producer_rows(&self, id: DisklessPartitionId) -> usize {
+        let count = format!("SELECT count(*) FROM fullbore.diskless_producers WHERE partition = {id}");
+        self.database.run(&count).parse().expect("a number")
     }
 
     fn refuse_writes(&self, _: &PostgresIndex, refuse: bool) {
@@ -102,7 +107,7 @@ fn registered(index: &mut PostgresIndexOf, count: usize) -> Vec<ObjectId> {
 fn until_known(index: &mut PostgresIndexOf, object: &UploadedObject) -> Vec<CommitVerdict> {
     let started = Instant::now();
     loop {
-        match index.commit(std::slice::from_ref(object), TIME) {
+        match index.commit(std::slice::from_ref(object), NOW) {
             Ok(mut answer) => return answer.verdicts.remove(0),
             Err(error) => assert!(started.elapsed() < HANGS, "{error:?}"),
         }
@@ -210,7 +215,7 @@ fn a_commit_whose_answer_is_lost_is_found_by_its_object() {
         holder.ask("SELECT pg_advisory_lock(7)");
         std::thread::scope(|scope| {
             let committing = scope.spawn(|| {
-                let done = index.commit(std::slice::from_ref(&object), TIME);
+                let done = index.commit(std::slice::from_ref(&object), NOW);
                 (done.map(|answer| answer.verdicts), until_known(&mut index, &object))
             });
             let waiting = format!("FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND {HERE}");
@@ -260,7 +265,7 @@ fn while_the_database_is_away_each_call_ends_and_then_all_goes_on() {
     assert!(is_away(&index.store.register(1, NOW)), "there are no tables yet");
     make_tables(&server.url(&database));
     server.run(&database, &format!("INSERT INTO fullbore.topics VALUES ('{TOPIC}', 't')"));
-    let partition = index.store.create(TOPIC, 1).expect("made")[0].id;
+    let partition = index.store.create(("topic", TOPIC), 1).expect("made")[0].id;
     let objects = registered(&mut index, 3);
     let object = |at: usize| UploadedObject { id: objects[at], batches: vec![batch(partition, 0, at as i32 * 10)] };
     until_known(&mut index, &object(0));
@@ -268,7 +273,7 @@ fn while_the_database_is_away_each_call_ends_and_then_all_goes_on() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let mut all_fail = |index: &mut PostgresIndexOf| {
         let started = Instant::now();
-        assert!(is_away(&index.commit(&[object(1)], TIME)));
+        assert!(is_away(&index.commit(&[object(1)], NOW)));
         assert!(is_away(&index.store.move_log_start(partition, 5)));
         changes.changed().expect_err("away");
         runtime.block_on(finder.runs_from(partition, 0, 1)).expect_err("away");
@@ -303,7 +308,7 @@ fn a_database_that_went_back_is_not_committed_to() {
         (Index::new(store, 128), changes)
     };
     let ((mut one, mut changes), (mut other, _)) = (broker(0), broker(1));
-    let partition = one.store.create(TOPIC, 1).expect("made")[0].id;
+    let partition = one.store.create(("topic", TOPIC), 1).expect("made")[0].id;
     let objects = registered(&mut one, 6);
     let object = |at: usize| UploadedObject { id: objects[at], batches: vec![batch(partition, 0, at as i32 * 10)] };
     until_known(&mut one, &object(0));
@@ -317,7 +322,7 @@ fn a_database_that_went_back_is_not_committed_to() {
     assert_eq!(one.look(partition, 0).expect("known").expect("there").row.next_offset, 30);
     server.swap();
     let went_back = |index: &mut PostgresIndexOf, at: usize| {
-        let done = index.commit(&[object(at)], TIME).map(|answer| answer.verdicts);
+        let done = index.commit(&[object(at)], NOW).map(|answer| answer.verdicts);
         matches!(done, Err(CommitError::Refused(StoreError::WentBack(_))))
     };
     assert!(went_back(&mut one, 3), "a partition ends before what was read of it");
@@ -344,7 +349,7 @@ fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
     holder.ask(&format!("BEGIN; DELETE FROM fullbore.topics WHERE id = '{TOPIC}'"));
     let mut store = opened.back_end.broker(2).0;
     let rows = std::thread::scope(|scope| {
-        let creating = scope.spawn(|| store.create(TOPIC, 4).expect("asked"));
+        let creating = scope.spawn(|| store.create(("topic", TOPIC), 4).expect("asked"));
         // For another's transaction.
         let waits = "SELECT count(*) > 0 FROM pg_stat_activity
             WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -354,7 +359,7 @@ fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
     });
     assert_eq!(rows, [], "although others have not deleted them yet");
     opened.index.store.delete(TOPIC).expect("deleted");
-    assert_eq!(store.create(TOPIC, 2).expect("asked"), []);
+    assert_eq!(store.create(("topic", TOPIC), 2).expect("asked"), []);
     assert_eq!(opened.back_end.database.run("SELECT count(*) FROM fullbore.diskless_partitions"), "0");
 }
 
@@ -363,13 +368,13 @@ fn many_brokers_make_and_delete_the_same_topics_at_once() {
     let opened = OpenedOnPostgres::new(1);
     for round in 0..10 {
         let topic = Uuid([round + 10; 16]);
-        opened.back_end.add_topic(topic);
+        opened.back_end.add_topic(&topic.to_string(), topic);
         let made: Vec<Vec<PartitionRow>> = std::thread::scope(|scope| {
             let work = |broker| {
                 let back_end = &opened.back_end;
                 scope.spawn(move || {
                     let mut store = back_end.broker(broker).0;
-                    store.create(topic, 50).expect("made")
+                    store.create((&topic.to_string(), topic), 50).expect("made")
                 })
             };
             let threads = [work(1), work(2), work(3)];
@@ -512,14 +517,13 @@ fn what_others_change_is_heard_and_nothing_is_missed() {
 fn measure_commits_and_finds() {
     let mut opened = OpenedOnPostgres::new(1_600);
     let partitions = opened.partitions.clone();
-    let time = CommitTime { now_ms: NOW, fresh_from: 0 };
     let mut took = Vec::new();
     for round in 0..20 {
         let id = opened.object();
         let at = |(at, partition): (usize, &DisklessPartitionId)| batch(*partition, at as u32 * 100, round * 10);
         let batches = partitions.iter().enumerate().map(at).collect();
         let started = Instant::now();
-        opened.index.commit(&[UploadedObject { id, batches }], time).expect("committed");
+        opened.index.commit(&[UploadedObject { id, batches }], NOW).expect("committed");
         took.push(started.elapsed());
     }
     println!("1,600 partitions: {}", quantiles(&mut took));
@@ -528,7 +532,7 @@ fn measure_commits_and_finds() {
         let id = opened.object();
         let at = |at: i32| of_producer(8, batch(partitions[0], at as u32 * 100, (round * 8 + at) * 10));
         let started = Instant::now();
-        opened.index.commit(&[UploadedObject { id, batches: (0..8).map(at).collect() }], time).expect("committed");
+        opened.index.commit(&[UploadedObject { id, batches: (0..8).map(at).collect() }], NOW).expect("committed");
         took.push(started.elapsed());
     }
     println!("8 batches of one partition: {}", quantiles(&mut took));

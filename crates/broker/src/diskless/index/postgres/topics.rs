@@ -1,23 +1,31 @@
 //! Partitions made, deleted and cut off, and the store in which all of them are, each in one transaction; any broker may ask for the same at the
 //! same time.
 //!
+//! What a deleted partition leaves behind is there for the next one of its name, which may be made before a broker has heard of the deletion: who makes
+//! it, deletes those that have its name first.
+//!
 //! Invariant: there are no partitions of a topic that was deleted before they were made. A broker may be slow, and carry out the creation when all
 //! others have carried out the deletion: nobody would delete what it makes.
 
 use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_wire::Uuid;
 
-use super::super::store::{KnownStore, PartitionRow};
+use super::super::store::{KnownStore, PartitionRow, ProducerRow};
 use super::guarded::Guarded;
-use super::rows::{LIVE, PARTITION, UNUSED, array, each, partition};
+use super::rows::{LIVE, PARTITION, UNUSED, array, each, partition, producer};
 use crate::control::database_rows::{flag, next, text};
 use crate::control::{CommitError, StoreError, sql_literal};
 
 /// None where the topic is not in the metadata.
-pub fn create(session: &mut Guarded, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
-    let topic = sql_literal(&topic_id);
+pub fn create(
+    session: &mut Guarded,
+    (name, topic_id): (&str, Uuid),
+    count: i32,
+) -> Result<Vec<PartitionRow>, CommitError> {
+    let (name, topic) = (sql_literal(&name), sql_literal(&topic_id));
+    let others = format!("p.topic = {name} AND p.topic_id <> {topic}");
     // Who deletes the topic waits for this transaction, and then finds what it made.
-    let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR SHARE");
+    let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR SHARE; {}", lock_partitions(&others));
     let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
     let is_there = next(&mut answers).is_ok_and(|rows| !rows.is_empty());
     if !is_there {
@@ -25,31 +33,76 @@ pub fn create(session: &mut Guarded, topic_id: Uuid, count: i32) -> Result<Vec<P
         return Ok(Vec::new());
     }
     let made = session.end(&format!(
-        "INSERT INTO fullbore.diskless_partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp,
+        "{};
+         INSERT INTO fullbore.diskless_partitions (topic_id, topic, partition_index, log_start, next_offset, bytes, max_timestamp,
              has_forgotten, batches_retained, expired_to)
-           SELECT {topic}, number, 0, 0, 0, -1, false, 0, -1 FROM generate_series(0, {count} - 1) AS number
+           SELECT {topic}, {name}, number, 0, 0, 0, -1, false, 0, -1 FROM generate_series(0, {count} - 1) AS number
            WHERE NOT EXISTS (SELECT 1 FROM fullbore.diskless_partitions WHERE topic_id = {topic} AND partition_index = number)
            ORDER BY number ON CONFLICT DO NOTHING;
          SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.topic_id = {topic} AND p.partition_index < {count}
-           ORDER BY p.partition_index"
+           ORDER BY p.partition_index",
+        remove_partitions(&others)
     ))?;
     read(made)
 }
 
 /// What the partitions have is left to be cleared.
 pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> {
-    let topic = sql_literal(&topic_id);
-    let lock = format!("SELECT id FROM fullbore.diskless_partitions WHERE topic_id = {topic} ORDER BY id FOR UPDATE");
-    session.begin(&lock).map_err(CommitError::Refused)?;
+    let of_topic = format!("p.topic_id = {}", sql_literal(&topic_id));
+    session.begin(&lock_partitions(&of_topic)).map_err(CommitError::Refused)?;
+    session.end(&remove_partitions(&of_topic)).map(drop)
+}
+
+fn lock_partitions(which: &str) -> String {
+    format!("SELECT p.id FROM fullbore.diskless_partitions AS p WHERE {which} ORDER BY p.id FOR UPDATE")
+}
+
+/// Removes these partitions. One that was written is its name's last from now on, and what the one before it has left is cleared.
+fn remove_partitions(which: &str) -> String {
+    let clear = |partitions: &str| {
+        format!(
+            "INSERT INTO fullbore.diskless_cleared (partition, before) {partitions}
+               ON CONFLICT (partition) DO UPDATE SET before = excluded.before"
+        )
+    };
     let everything = i64::MAX;
-    session
-        .end(&format!(
-            "INSERT INTO fullbore.diskless_cleared (partition, before)
-               SELECT id, {everything} FROM fullbore.diskless_partitions WHERE topic_id = {topic} ORDER BY id
-               ON CONFLICT (partition) DO UPDATE SET before = excluded.before;
-             DELETE FROM fullbore.diskless_partitions WHERE topic_id = {topic}"
-        ))
-        .map(drop)
+    let they = format!("SELECT p.id, {everything} FROM fullbore.diskless_partitions AS p WHERE {which} ORDER BY p.id");
+    let replaced = format!("SELECT partition, {everything} FROM replaced ORDER BY partition");
+    format!(
+        "{};
+         WITH replaced AS (
+           DELETE FROM fullbore.diskless_predecessors AS before USING fullbore.diskless_partitions AS p
+             WHERE {which} AND p.next_offset > 0 AND before.topic = p.topic AND before.partition_index = p.partition_index
+             RETURNING before.partition)
+         {};
+         INSERT INTO fullbore.diskless_predecessors (topic, partition_index, partition)
+           SELECT topic, partition_index, id FROM fullbore.diskless_partitions AS p
+           WHERE {which} AND next_offset > 0 AND topic IS NOT NULL
+             AND EXISTS (SELECT 1 FROM fullbore.diskless_producers AS r WHERE r.partition = p.id)
+           ORDER BY topic, partition_index;
+         DELETE FROM fullbore.diskless_partitions AS p WHERE {which}",
+        clear(&they),
+        clear(&replaced)
+    )
+}
+
+/// What each producer has written last to the deleted partition of the same name, for these.
+pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
+    let ids_in_order = array(ids.iter());
+    let statements = format!(
+        "SELECT id FROM fullbore.diskless_partitions WHERE id = ANY({ids_in_order}::bigint[]);
+         SELECT p.id, r.producer_id, r.written_ms, encode(r.batches, 'hex') FROM fullbore.diskless_partitions AS p
+           JOIN fullbore.diskless_predecessors AS before ON before.topic = p.topic AND before.partition_index = p.partition_index
+           CROSS JOIN LATERAL (SELECT DISTINCT ON (producer_id) * FROM fullbore.diskless_producers AS of
+             WHERE of.partition = before.partition ORDER BY producer_id, base_offset DESC) AS r
+           WHERE p.id = ANY({ids_in_order}::bigint[]) ORDER BY p.id, r.base_offset"
+    );
+    let mut answers = session.ask_or_look(&statements)?;
+    if next(&mut answers)?.len() < ids.len() {
+        // Then it cannot be said what they succeed.
+        return Err(StoreError::Away("a partition was deleted meanwhile".into()));
+    }
+    each(&next(&mut answers)?, producer)
 }
 
 /// Once there is a number other brokers may be using that store.
