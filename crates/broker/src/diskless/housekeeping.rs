@@ -133,7 +133,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_delete_that_hangs_is_given_up() {
-        let (s3, index) = (S3::start(), OwnIndex::new());
+        let (s3, index) = (S3::start(), OwnIndex::empty());
         let storage = S3Storage {
             bucket: S3::BUCKET.into(),
             prefix: String::new(),

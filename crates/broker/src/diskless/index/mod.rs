@@ -5,7 +5,7 @@
 //! its next offset.
 //!
 //! - [`store`]: what is needed of a back end.
-//! - [`sqlite`]: a [`file`], for one broker; [`postgres`]: a database, for those of a cluster.
+//! - [`sqlite`]: a file, for one broker; [`postgres`]: a database, for those of a cluster.
 //! - [`owner`]: the thread that commits, which all of a broker ask.
 //! - [`finder`]: where records are, which does not wait for commits.
 //!
@@ -15,7 +15,6 @@
 
 #[cfg(test)]
 pub mod by_hand;
-mod file;
 mod finder;
 #[cfg(test)]
 mod measure;

@@ -16,7 +16,7 @@ pub struct OwnIndex {
 
 impl OwnIndex {
     /// One that knows nothing.
-    pub fn new() -> OwnIndex {
+    pub fn empty() -> OwnIndex {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
         let (owner, thread) = IndexOwner::start(Index::new(store, 5)).expect("started");

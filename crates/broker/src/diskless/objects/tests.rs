@@ -48,20 +48,20 @@ async fn is_there_until_it_is_deleted(opened: impl AsyncFn() -> Objects) {
 #[tokio::test]
 async fn an_object_is_in_its_folder_until_it_is_deleted() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
-    let (path, index) = (temporary.path().join("made/here"), OwnIndex::new());
+    let (path, index) = (temporary.path().join("made/here"), OwnIndex::empty());
     is_there_until_it_is_deleted(async || folder(&path, "one", &index).await.expect("opened")).await;
 }
 
 #[tokio::test]
 async fn an_object_is_in_its_bucket_until_it_is_deleted() {
-    let (s3, index) = (S3::start(), OwnIndex::new());
+    let (s3, index) = (S3::start(), OwnIndex::empty());
     is_there_until_it_is_deleted(async || open(storage(&s3), "one", &index).await.expect("opened")).await;
 }
 
 #[tokio::test]
 async fn another_clusters_store_is_refused() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
-    let [one, two] = [OwnIndex::new(), OwnIndex::new()];
+    let [one, two] = [OwnIndex::empty(), OwnIndex::empty()];
     folder(temporary.path(), "one", &one).await.expect("opened");
     let refused = folder(temporary.path(), "other", &two).await.err().expect("refused");
     assert!(refused.ends_with(": it has objects of the cluster one, and this is other"), "{refused}");
@@ -84,7 +84,7 @@ async fn write(at: &FilePath, index: &OwnIndex) {
 #[tokio::test]
 async fn another_store_than_the_one_with_the_objects_is_refused() {
     let [here, elsewhere] = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
-    let index = OwnIndex::new();
+    let index = OwnIndex::empty();
     write(here.path(), &index).await;
     let refused = folder(elsewhere.path(), "one", &index).await.err().expect("refused");
     assert!(
@@ -92,7 +92,7 @@ async fn another_store_than_the_one_with_the_objects_is_refused() {
         "{refused}"
     );
     assert!(elsewhere.path().read_dir().expect("a folder").next().is_none(), "nothing is left there");
-    let other = OwnIndex::new();
+    let other = OwnIndex::empty();
     folder(elsewhere.path(), "one", &other).await.expect("opened");
     let refused = folder(elsewhere.path(), "one", &index).await.err().expect("refused");
     assert!(refused.contains("it is not the store"), "of the same cluster, with another number: {refused}");
@@ -106,7 +106,7 @@ async fn another_store_than_the_one_with_the_objects_is_refused() {
 #[tokio::test]
 async fn a_store_without_objects_may_be_left_for_another() {
     let stores = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
-    let (index, other) = (OwnIndex::new(), OwnIndex::new());
+    let (index, other) = (OwnIndex::empty(), OwnIndex::empty());
     folder(stores[0].path(), "one", &index).await.expect("opened");
     folder(stores[1].path(), "one", &index).await.expect("nothing is in the first");
     write(stores[2].path(), &other).await;
@@ -117,28 +117,28 @@ async fn a_store_without_objects_may_be_left_for_another() {
 #[tokio::test]
 async fn objects_without_their_index_are_left_alone() {
     let at = tempfile::tempdir().expect("a temporary folder");
-    write(at.path(), &OwnIndex::new()).await;
+    write(at.path(), &OwnIndex::empty()).await;
     for _ in 0..2 {
-        let refused = folder(at.path(), "one", &OwnIndex::new()).await.err().expect("refused");
+        let refused = folder(at.path(), "one", &OwnIndex::empty()).await.err().expect("refused");
         assert!(refused.contains("it has objects of this cluster of which the index knows nothing"), "{refused}");
     }
     let s3 = S3::start();
-    let index = OwnIndex::new();
+    let index = OwnIndex::empty();
     open(storage(&s3), "one", &index).await.expect("opened").put(1, parts()).await.expect("put");
-    open(storage(&s3), "one", &OwnIndex::new()).await.err().expect("refused");
+    open(storage(&s3), "one", &OwnIndex::empty()).await.err().expect("refused");
     open(storage(&s3), "one", &index).await.expect("the index has its number");
 }
 
 #[tokio::test]
 async fn an_index_of_an_older_version_takes_the_number_of_its_store() {
     let [here, elsewhere, unnumbered] = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
-    write(here.path(), &OwnIndex::new()).await;
-    let older = OwnIndex::new();
+    write(here.path(), &OwnIndex::empty()).await;
+    let older = OwnIndex::empty();
     older.has_object_of_older();
     folder(here.path(), "one", &older).await.expect("it knows an object");
     folder(elsewhere.path(), "one", &older).await.err().expect("it has the number of the other one");
     // A claim of an older version has no number.
-    let older = OwnIndex::new();
+    let older = OwnIndex::empty();
     fs::write(unnumbered.path().join("cluster"), "one").expect("written");
     for _ in 0..2 {
         folder(unnumbered.path(), "one", &older).await.expect("opened");
@@ -149,10 +149,10 @@ async fn an_index_of_an_older_version_takes_the_number_of_its_store() {
 
 #[tokio::test]
 async fn nothing_is_put_or_deleted_before_the_store_is_known_to_be_the_right_one() {
-    let (s3, index) = (S3::start(), OwnIndex::new());
+    let (s3, index) = (S3::start(), OwnIndex::empty());
     open(storage(&s3), "one", &index).await.expect("opened").put(1, parts()).await.expect("put");
     s3.every("GET", S3Fault::Status(503, "SlowDown"));
-    let lost = OwnIndex::new();
+    let lost = OwnIndex::empty();
     let late = open(storage(&s3), "one", &lost).await.expect("it starts");
     s3.heal();
     let before = s3.requests("PUT");
@@ -170,7 +170,7 @@ async fn nothing_is_put_or_deleted_before_the_store_is_known_to_be_the_right_one
 #[tokio::test]
 async fn a_folder_that_is_replaced_by_an_empty_one_takes_nothing_until_it_is_back() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
-    let (at, aside, index) = (temporary.path().join("at"), temporary.path().join("aside"), OwnIndex::new());
+    let (at, aside, index) = (temporary.path().join("at"), temporary.path().join("aside"), OwnIndex::empty());
     let objects = folder(&at, "one", &index).await.expect("opened");
     objects.put(1, parts()).await.expect("put");
     fs::rename(&at, &aside).expect("moved");
@@ -191,7 +191,7 @@ async fn a_folder_that_is_replaced_by_an_empty_one_takes_nothing_until_it_is_bac
 #[tokio::test(start_paused = true)]
 async fn of_two_clusters_that_claim_at_once_one_is_refused() {
     let store = double::StoreDouble::taking(Duration::from_millis(10));
-    let indexes = [(); 3].map(|()| OwnIndex::new());
+    let indexes = [(); 3].map(|()| OwnIndex::empty());
     let below = |cluster_id, index: usize| {
         let claim = Claim::new(cluster_id, indexes[index].owner());
         Objects::below(store.clone(), Path::from("some/where"), claim, cluster_id)
@@ -207,13 +207,15 @@ async fn a_folder_that_cannot_be_made_is_refused() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
     fs::write(temporary.path().join("file"), b"").expect("written");
     let path: PathBuf = temporary.path().join("file/in");
-    let refused = folder(&path, "one", &OwnIndex::new()).await.err().expect("refused");
+    let refused = folder(&path, "one", &OwnIndex::empty()).await.err().expect("refused");
     assert!(refused.contains("diskless.storage=") && refused.contains("file/in"), "{refused}");
+    let refused = folder(&temporary.path().join("file"), "one", &OwnIndex::empty()).await.err().expect("refused");
+    assert!(refused.ends_with("/file: it is not a folder"), "{refused}");
 }
 
 #[tokio::test]
 async fn a_store_that_refuses_says_why_in_its_own_words() {
-    let (s3, index) = (S3::start(), OwnIndex::new());
+    let (s3, index) = (S3::start(), OwnIndex::empty());
     let right = storage(&s3);
     let key = |id: &str, secret: &str| Some((id.to_owned(), Secret::from(secret.to_owned())));
     for (wrong, says) in [
@@ -240,7 +242,7 @@ async fn a_store_that_refuses_says_why_in_its_own_words() {
 
 #[tokio::test]
 async fn a_store_that_is_not_there_is_waited_for() {
-    let (s3, [one, two, three]) = (S3::start(), [(); 3].map(|()| OwnIndex::new()));
+    let (s3, [one, two, three]) = (S3::start(), [(); 3].map(|()| OwnIndex::empty()));
     s3.every("GET", S3Fault::Status(503, "SlowDown"));
     let objects = open(storage(&s3), "one", &one).await.expect("it starts");
     let refused = objects.put(1, parts()).await.expect_err("not yet");
@@ -261,7 +263,7 @@ async fn a_store_that_is_not_there_is_waited_for() {
 
 #[tokio::test]
 async fn a_fault_of_one_request_is_an_error_that_may_be_tried_again() {
-    let (s3, index) = (S3::start(), OwnIndex::new());
+    let (s3, index) = (S3::start(), OwnIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
     let large = || vec![Bytes::from(vec![7; 1 << 20])];
     for fault in

@@ -1,6 +1,8 @@
 //! The index of one broker: a file of SQLite of its own, so that no change of the metadata waits for a commit of records.
 //!
-//! A commit that returned is on the disk (write-ahead log, `synchronous=FULL`).
+//! What makes and upgrades it is in `file`. A commit that returned is on the disk (write-ahead log, `synchronous=FULL`).
+
+mod file;
 
 use std::path::Path;
 
@@ -9,7 +11,6 @@ use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use super::damaged;
-use super::file;
 use super::packed::{pack_producer, pack_run, unpack_producer, unpack_run};
 use super::store::{
     CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, RunSource,

@@ -1,6 +1,6 @@
 //! The file of the index of one broker: made, brought to this version's schema, connected to.
 //!
-//! Not what is read and written there, which is [`super::sqlite`]'s. Invariant: what is opened has the schema of this version.
+//! Not what is read and written there, which is [`super`]'s. Invariant: what is opened has the schema of this version.
 
 use std::path::Path;
 
