@@ -186,7 +186,7 @@ fn one_batch_to_two_brokers_at_once_has_one_offset() {
     let mut shared = shared(&["diskless.produce.commit.interval.ms=1"], 1);
     let cluster = &mut shared.cluster;
     let producer_id = cluster.broker(1).client().init_producer_id();
-    let rounds = 300;
+    let rounds = 1_000;
     let barrier = Barrier::new(2);
     let sent: Vec<Vec<i64>> = std::thread::scope(|scope| {
         let of = [1, 2].map(|id| {

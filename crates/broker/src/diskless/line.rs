@@ -14,15 +14,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_rules::commit::admission::{Admission, Known, PartitionAdmission, TicketId};
-use fullbore_rules::commit::rotation::{ActiveObject, Close, Rotation, RotationSettings};
+use fullbore_rules::commit::rotation::{ActiveObject, Close, OBJECT_BATCHES_MAX, Rotation, RotationSettings};
 use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, PartitionState, Refusal};
 use fullbore_rules::sequence::Stamp;
 
 use super::index::UploadedObject;
 
-/// Batches of a commit, unless one object alone has more: what has gathered while the index was away could take longer than the index may, again and
+/// Batches of a commit, of which an object has half at most: what has gathered while the index was away could take longer than the index may, again and
 /// again.
-const COMMIT_BATCHES_MAX: usize = 20_000;
+const COMMIT_BATCHES_MAX: usize = 2 * OBJECT_BATCHES_MAX;
 
 /// A batch as it came, whole and checked.
 #[derive(Clone, Debug)]
@@ -186,7 +186,8 @@ impl Line {
 
     /// When the object that is being filled is to be closed; `None` while there is nothing in it.
     pub fn due(&self, now: Duration) -> Option<Close> {
-        let active = ActiveObject { bytes: self.active_bytes, first_at: self.first_at };
+        let batches = self.active.len();
+        let active = ActiveObject { bytes: self.active_bytes, batches, first_at: self.first_at };
         let uploads = self.objects.iter().filter(|object| object.upload == Upload::UnderWay).count();
         let close = || if self.hurries { Close::Now } else { self.rotation.close(active, uploads, now) };
         (!self.active.is_empty()).then(close)

@@ -410,8 +410,9 @@ impl ReaderShared {
             let found = found.map_err(|error| self.find_failed(&error))?;
             runs = found.into_iter().map(Arc::new).collect();
         }
-        let ahead = ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS));
-        // Nothing there: it was deleted meanwhile, by another broker it may be, which who reads on finds out.
+        // Nothing there, or only what is behind it: it was deleted meanwhile, by another broker it may be, which who reads on finds out.
+        let is_there = runs.first().is_some_and(|first| first.base_offset <= offset);
+        let ahead = if is_there { ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS)) } else { Vec::new() };
         let Some(end) = ahead.last().map(|part| part.end_offset) else {
             return self.refresh(std::slice::from_ref(partition)).await;
         };
@@ -553,6 +554,29 @@ mod tests {
             waiter.notified().await;
         }
         assert_eq!(known.failed_since(before), Some(ReadError::Gone));
+    }
+
+    #[tokio::test]
+    async fn what_is_behind_records_that_were_deleted_elsewhere_is_not_read_in_their_place() {
+        let TwoBatches { reader, known, folder } = two_batches().await;
+        let mut store = SqliteIndex::open(folder.path()).expect("opened");
+        let (row, object) = (store.partitions()[0], store.register(1, 0).expect("registered")[0]);
+        let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
+        let batch = ObjectBatch { partition: row.id, position: 0, size: 100, stamp, max_timestamp: 7 };
+        let uploaded = UploadedObject { id: object, batches: vec![batch] };
+        Index::new(SqliteIndex::open(folder.path()).expect("opened"), 5).commit(&[uploaded], 0).expect("committed");
+        known.moved(&store.partitions()[0], Vec::new());
+        store.move_log_start(row.id, 2).expect("moved");
+        while store.clear(10, 0).expect("cleared") {}
+        assert_eq!((known.offsets().log_start, known.offsets().log_end), (0, 3));
+        let waiter = Arc::default();
+        let _registration = known.register(&waiter);
+        reader.ask(&known, 0);
+        while !reader.shared.under_way.lock().is_empty() {
+            waiter.notified().await;
+        }
+        assert!(matches!(reader.find(&known, 0..3, 1 << 20, true), Found::Missing));
+        assert_eq!(known.offsets().log_start, 2, "so that who asks from there is told");
     }
 
     #[tokio::test]

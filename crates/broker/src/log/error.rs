@@ -64,8 +64,8 @@ pub enum AppendError {
     /// It was none that may be appended.
     #[error("{0}")]
     Invalid(#[from] InvalidBatch),
-    /// The disk is broken; the broker's own log says more.
-    #[error("the log cannot be written")]
+    /// The disk is broken, or the object store or the index of a diskless topic is; the broker's own log says more.
+    #[error("the records cannot be stored; the broker's log says why")]
     Storage,
     /// The disk has no room for it.
     #[error("the disk is full")]
@@ -102,10 +102,10 @@ impl AppendError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// Before the log start or after the log end; `LogOffsets` says which.
-    #[error("the offset is not in the log")]
+    #[error("the offset is not in the partition")]
     OffsetOutOfRange,
-    /// The disk does not give the records back.
-    #[error("the log cannot be read")]
+    /// The disk, or the object store, does not give the records back.
+    #[error("the records cannot be read; the broker's log says why")]
     Storage,
     /// The partition is deleted, or the broker is stopping.
     #[error("the partition is gone")]

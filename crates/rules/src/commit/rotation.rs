@@ -8,6 +8,9 @@
 
 use std::time::Duration;
 
+/// Batches at which an object is full, so that a commit of small ones takes no longer than others.
+pub const OBJECT_BATCHES_MAX: usize = 10_000;
+
 /// The settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RotationSettings {
@@ -26,6 +29,8 @@ pub struct RotationSettings {
 pub struct ActiveObject {
     /// Bytes of its batches.
     pub bytes: usize,
+    /// How many there are.
+    pub batches: usize,
     /// When the first of them came.
     pub first_at: Duration,
 }
@@ -56,7 +61,8 @@ impl Rotation {
     /// When the active object is to be closed, with so many uploads under way. To be asked again when it grows, and when an upload ends.
     pub fn close(&self, active: ActiveObject, uploads: usize, now: Duration) -> Close {
         let due = active.first_at.saturating_add(self.settings.interval);
-        if active.bytes >= self.settings.bytes_max || due <= now {
+        let is_full = active.bytes >= self.settings.bytes_max || active.batches >= OBJECT_BATCHES_MAX;
+        if is_full || due <= now {
             return Close::Now;
         }
         let may_go_early = self.settings.early_puts_per_second > 0 && uploads < self.settings.slots;
@@ -87,7 +93,7 @@ mod tests {
     }
 
     fn active(bytes: usize, first_at: u64) -> ActiveObject {
-        ActiveObject { bytes, first_at: MS(first_at) }
+        ActiveObject { bytes, batches: 1, first_at: MS(first_at) }
     }
 
     #[test]
@@ -111,6 +117,13 @@ mod tests {
         assert_eq!(rotation.close(active(1, 5001), 1, MS(5001)), Close::At(MS(5100)));
         assert_eq!(rotation.close(active(1, 5001), 1, MS(5100)), Close::Now);
         assert_eq!(rotation.close(active(1, 5001), 2, MS(5100)), Close::At(MS(5251)), "no slot is idle");
+    }
+
+    #[test]
+    fn one_of_very_many_batches_is_full() {
+        let of = |batches| ActiveObject { batches, ..active(1, 0) };
+        assert_eq!(rotation(0).close(of(OBJECT_BATCHES_MAX - 1), 0, MS(1)), Close::At(MS(250)));
+        assert_eq!(rotation(0).close(of(OBJECT_BATCHES_MAX), 0, MS(1)), Close::Now);
     }
 
     #[test]

@@ -311,6 +311,11 @@ impl Producers {
         self.by_id.contains_key(&producer_id)
     }
 
+    /// The offset of the first batch that is retained of the producer; `None` if nothing is remembered of it.
+    pub fn retained_from(&self, producer_id: i64) -> Option<i64> {
+        self.by_id.get(&producer_id).map(|producer| producer.window.oldest().base_offset)
+    }
+
     /// Producers remembered.
     pub fn len(&self) -> usize {
         self.by_id.len()

@@ -94,7 +94,7 @@ impl<S: IndexStore> IndexByHand<S> {
 
     /// Of how many partitions something is kept in memory: states, windows, and counts of rows.
     pub fn kept(&self) -> [usize; 3] {
-        [self.index.known.len(), self.index.windows.len(), self.index.added.len()]
+        [self.index.known.len(), self.index.windows.len(), self.index.trims.len()]
     }
 
     /// Tidies a piece.

@@ -60,7 +60,8 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
-    /// The first run of which a batch has this timestamp or a later one, among those from `from` to before `to`; `None` if there is none.
+    /// The first run of which a batch has this timestamp or a later one, among those from `from` to before `to`; `None` if there is none. Others
+    /// have their turns in between.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -70,7 +71,22 @@ impl RunFinder {
         (from, to): (i64, i64),
         timestamp_ms: i64,
     ) -> Result<Option<BatchRun>, StoreError> {
-        self.find(move |finder| first_run_at(finder, partition, (from, to), timestamp_ms)).await
+        // What runs say of timestamps grows with their offsets, so that the first is found by halves. No run that begins before `low` will do;
+        // the one that was found, if any, begins at or behind `high`.
+        let (mut low, mut high, mut found) = (from, to, None);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let run = self.runs_from(partition, middle, 1).await?.pop().filter(|run| run.base_offset < to);
+            match run {
+                Some(run) if run.max_timestamp_so_far < timestamp_ms => low = run.end_offset().max(middle + 1),
+                Some(run) => {
+                    high = run.base_offset.min(middle);
+                    found = Some(run);
+                }
+                None => high = middle,
+            }
+        }
+        Ok(found)
     }
 
     async fn find<T: Send + 'static>(
@@ -132,28 +148,4 @@ async fn blocking<T: Send + 'static>(
 
 fn closed() -> StoreError {
     StoreError::Failed("the index is closed".into())
-}
-
-/// What runs say of timestamps grows with their offsets, so that the first is found by halves.
-fn first_run_at(
-    finder: &mut dyn RunSource,
-    partition: DisklessPartitionId,
-    (from, to): (i64, i64),
-    timestamp_ms: i64,
-) -> Result<Option<BatchRun>, StoreError> {
-    // No run that begins before `low` will do; the one that was found, if any, begins at or behind `high`.
-    let (mut low, mut high, mut found) = (from, to, None);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        let run = finder.runs_from(partition, middle, 1)?.pop().filter(|run| run.base_offset < to);
-        match run {
-            Some(run) if run.max_timestamp_so_far < timestamp_ms => low = run.end_offset().max(middle + 1),
-            Some(run) => {
-                high = run.base_offset.min(middle);
-                found = Some(run);
-            }
-            None => high = middle,
-        }
-    }
-    Ok(found)
 }

@@ -27,6 +27,7 @@ mod sqlite;
 mod store;
 #[cfg(test)]
 mod tests;
+mod trimming;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -46,10 +47,10 @@ pub use store::{
     RunSource, UnusedObject,
 };
 
+use trimming::Trims;
+
 use crate::control::{CommitError, StoreError};
 
-/// After so many rows the producers of a partition are trimmed.
-const ADDED_MAX: usize = 1024;
 /// Between two rounds through all partitions in search of silent producers, in ms.
 const EXPIRY_INTERVAL_MS: i64 = 600_000;
 /// Producers that are removed at a time, so that nobody waits long.
@@ -95,8 +96,7 @@ pub struct Index<S> {
     window: usize,
     /// The same of partitions that say.
     windows: HashMap<DisklessPartitionId, usize>,
-    /// Rows of producers that were added since they were trimmed last.
-    added: HashMap<DisklessPartitionId, usize>,
+    trims: Trims,
     expiry: Expiry,
 }
 
@@ -114,7 +114,7 @@ impl<S: IndexStore> Index<S> {
     /// Nothing of it is known yet.
     pub fn new(store: S, window: usize) -> Index<S> {
         let expiry = Expiry { after_ms: i64::MAX, done_to: 0, due_ms: 0 };
-        Index { store, known: HashMap::new(), window, windows: HashMap::new(), added: HashMap::new(), expiry }
+        Index { store, known: HashMap::new(), window, windows: HashMap::new(), trims: Trims::default(), expiry }
     }
 
     /// What a commit to this partition would be decided on now, as far as it is not before `from`; `None` if there is no such partition.
@@ -174,7 +174,7 @@ impl<S: IndexStore> Index<S> {
         for id in known {
             self.known.remove(id);
             self.windows.remove(id);
-            self.added.remove(id);
+            self.trims.forget(*id);
         }
         self.store.delete(topic_id)
     }
@@ -188,15 +188,26 @@ impl<S: IndexStore> Index<S> {
     /// # Errors
     /// It is to be tried again later.
     pub fn tidy(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError> {
-        let full = self.added.iter().find(|(_, added)| **added >= ADDED_MAX).map(|(id, _)| *id);
-        if let Some(partition) = full {
-            // Each row has a batch at least.
-            let window = self.known.get(&partition).map_or(0, |state| state.window);
-            self.store.trim_producers(partition, window.max(self.window_of(partition)))?;
-            self.added.remove(&partition);
+        if let Some((partition, from)) = self.trims.due() {
+            self.trim(partition, from)?;
             return Ok(true);
         }
         Ok(self.store.clear(runs_max, now_ms)? || self.expire_producers(now_ms)?)
+    }
+
+    /// Goes through a piece of a partition's rows of producers. Where it is not known now what is retained, nothing is done before the next one is due.
+    fn trim(&mut self, id: DisklessPartitionId, from: i64) -> Result<(), CommitError> {
+        let mut next = from;
+        if let Some(state) = self.known.get(&id) {
+            let rows = self.store.producers_from(id, from, trimming::PIECE).map_err(CommitError::Refused)?;
+            let removable = trimming::removable(&rows, state);
+            if !removable.is_empty() {
+                self.store.remove_producers(id, &removable)?;
+            }
+            next = trimming::next_piece(&rows);
+        }
+        self.trims.done(id, next);
+        Ok(())
     }
 
     /// Producers that have written nothing to a partition for so long are forgotten there from now on, and may begin anywhere again; never,
@@ -262,7 +273,7 @@ impl<S: IndexStore> Index<S> {
         };
         let partitions = partitions.into_iter().map(since).collect();
         for row in &decision.producers {
-            *self.added.entry(row.partition).or_default() += 1;
+            self.trims.added(row.partition);
         }
         let own = decision.producers.into_iter().map(|batches| ProducerRow { batches, written_ms: now_ms });
         let producers = found.producers.into_iter().chain(own).collect();
@@ -307,6 +318,13 @@ impl<S: IndexStore> Index<S> {
         for gone in touched.difference(&there) {
             self.known.remove(gone);
             self.windows.remove(gone);
+            self.trims.forget(*gone);
+        }
+        // First, or what another has granted more would not be retained.
+        for row in &partitions {
+            if let Some(state) = self.known.get_mut(&row.id) {
+                state.window = state.window.max(row.window);
+            }
         }
         for row in producers {
             let window = self.window_of(row.batches.partition);

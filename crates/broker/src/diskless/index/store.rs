@@ -79,11 +79,22 @@ pub trait IndexStore: Send {
     /// Nothing is changed, or that is not known.
     fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError>;
 
-    /// Leaves what so many commits have appended of each producer of a partition.
+    /// The rows of producers of a partition, from this offset on in the order of their offsets, so many at most: where each begins, and its producer.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    fn producers_from(
+        &mut self,
+        id: DisklessPartitionId,
+        offset: i64,
+        count: usize,
+    ) -> Result<Vec<(i64, i64)>, StoreError>;
+
+    /// Removes the rows of producers of a partition that begin at these offsets.
     ///
     /// # Errors
     /// None is removed, or that is not known.
-    fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError>;
+    fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
     /// Removes what was appended of producers of one partition, the first behind `after`, that have written nothing there after this time,
     /// so many at most, and puts down the largest of their ids; the partition, and whether it may have more of them. `None` behind the

@@ -430,17 +430,28 @@ fn objects_are_cleaned_when_nobody_can_use_them<B: BackEnd>() {
 fn producers_are_trimmed_to_what_is_retained<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
-    for number in 0..9 {
+    opened.index.retain_batches(&[partition], 200).expect("retained");
+    let object = opened.object();
+    opened.commit(object, &[by(8, batch(partition, 0, 0))]);
+    const ROWS: i32 = 1_500;
+    for number in 0..ROWS {
+        // Each in a commit of its own, so that each is a row.
         let object = opened.object();
         opened.commit(object, &[batch(partition, 0, number * 10)]);
     }
-    opened.index.store.trim_producers(partition, 5).expect("trimmed");
+    opened.tidy();
+    let rows = opened.back_end.producer_rows(partition);
+    assert!((200..1_000).contains(&rows), "{rows}");
     opened.again();
+    opened.index.retain_batches(&[partition], 200).expect("retained");
+    for (sequence, offset) in [((ROWS - 200) * 10, i64::from(ROWS - 199) * 10), ((ROWS - 1) * 10, i64::from(ROWS) * 10)]
+    {
+        let object = opened.object();
+        let duplicate = [CommitVerdict::Duplicate { base_offset: offset, timestamp: NOW }];
+        assert_eq!(opened.commit(object, &[batch(partition, 0, sequence)]), duplicate);
+    }
     let object = opened.object();
-    let known = opened.index.look(partition, 0).expect("known").expect("there").producers;
-    assert_eq!(known.iter().map(|row| row.batches.batches.len()).sum::<usize>(), 5);
-    let duplicate = [CommitVerdict::Duplicate { base_offset: 40, timestamp: NOW }];
-    assert_eq!(opened.commit(object, &[batch(partition, 0, 40)]), duplicate);
+    assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, 10))]), [appended(i64::from(ROWS + 1) * 10)]);
 }
 
 fn runs_are_found_by_offset_and_by_time<B: BackEnd>() {
@@ -541,6 +552,32 @@ fn silent_producers_are_removed_in_pieces<B: BackEnd>() {
     assert_eq!(pieces.len(), 9, "three pieces of each partition");
     assert_eq!(opened.index.store.expire_producers(0, NOW, 4).expect("removed"), None);
     assert_eq!(opened.back_end.finder().partitions(&[partitions[2]]).expect("read")[0].expired_to, 9);
+}
+
+#[test]
+fn a_row_goes_once_a_newer_one_begins_where_what_is_retained_begins() {
+    let mut state = PartitionState::new(5);
+    // Seven commits of two batches each of one producer, and between them one each of another.
+    let rows: Vec<(i64, i64)> = (0..14).map(|at| (at * 20, 7 + at % 2)).collect();
+    for (base_offset, producer_id) in &rows {
+        for at in [0, 10] {
+            let base_sequence = i32::try_from(base_offset / 40 * 20 + at).expect("small");
+            let stamp = Stamp { producer_id: *producer_id, producer_epoch: 0, base_sequence, record_count: 10 };
+            state.take_over(&stamp, base_offset + i64::from(at), NOW, NOW);
+        }
+    }
+    // The last five batches of 7 begin in the second half of the row at 160.
+    assert_eq!(state.producers.retained_from(7), Some(170));
+    let of = |rows: &[(i64, i64)], producer_id: i64| {
+        let mut offsets = trimming::removable(rows, &state);
+        offsets.retain(|offset| rows.contains(&(*offset, producer_id)));
+        offsets
+    };
+    assert_eq!(of(&rows, 7), [120, 80, 40, 0]);
+    assert_eq!(of(&rows, 8), [140, 100, 60, 20]);
+    assert_eq!(of(&rows[..6], 7), [40, 0], "a newer one has to be seen");
+    let unknown: Vec<(i64, i64)> = rows.iter().map(|(at, _)| (*at, 99)).collect();
+    assert_eq!(of(&unknown, 99).len(), 13, "the newest of who was forgotten stays until it has expired");
 }
 
 #[test]

@@ -178,8 +178,17 @@ impl IndexStore for TroubledIndex {
         self.change(|inner| inner.expire_producers(after, before_ms, producers_max))
     }
 
-    fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
-        self.change(|inner| inner.trim_producers(id, rows_left))
+    fn producers_from(
+        &mut self,
+        id: DisklessPartitionId,
+        offset: i64,
+        count: usize,
+    ) -> Result<Vec<(i64, i64)>, StoreError> {
+        self.inner.producers_from(id, offset, count)
+    }
+
+    fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError> {
+        self.change(|inner| inner.remove_producers(id, base_offsets))
     }
 
     fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {

@@ -67,23 +67,37 @@ pub fn forget(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), CommitError
     session.end(&format!("{forget}({ids}::bigint[]) AND state = {DELETED}")).map(drop)
 }
 
-/// Leaves so many rows of each producer, or as many as any broker wants.
-pub fn trim_producers(session: &mut Guarded, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
-    let lock = format!("SELECT batches_retained FROM fullbore.diskless_partitions WHERE id = {id} FOR UPDATE");
-    let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
-    let wanted = numbers(&mut answers).inspect_err(|_| session.abandon())?.first().copied().unwrap_or(0);
-    let left = i64::try_from(rows_left).unwrap_or(i64::MAX).max(wanted);
-    session.end(&leave_newest(id, left)).map(drop)
+/// Rows of producers: where each begins, and its producer.
+pub fn producers_from(
+    session: &mut Guarded,
+    id: DisklessPartitionId,
+    offset: i64,
+    count: usize,
+) -> Result<Vec<(i64, i64)>, StoreError> {
+    let mut answers = session.look(&format!(
+        "SELECT base_offset, producer_id FROM fullbore.diskless_producers WHERE partition = {id} AND base_offset >= {offset}
+         ORDER BY base_offset LIMIT {count}"
+    ))?;
+    each(&next(&mut answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))
 }
 
-fn leave_newest(id: DisklessPartitionId, rows_left: i64) -> String {
-    let places = format!(
-        "SELECT base_offset, row_number() OVER (PARTITION BY producer_id ORDER BY base_offset DESC) AS place
-         FROM fullbore.diskless_producers WHERE partition = {id}"
-    );
+/// Removes rows of producers, which nobody locks: whoever reads them meanwhile has them or has them not.
+pub fn remove_producers(
+    session: &mut Guarded,
+    id: DisklessPartitionId,
+    base_offsets: &[i64],
+) -> Result<(), CommitError> {
+    session.begin("").map_err(CommitError::Refused)?;
+    let base_offsets = array(base_offsets.iter());
+    let remove = "DELETE FROM fullbore.diskless_producers WHERE partition =";
+    session.end(&format!("{remove} {id} AND base_offset = ANY({base_offsets}::bigint[])")).map(drop)
+}
+
+fn leave_newest(id: DisklessPartitionId) -> String {
     format!(
-        "DELETE FROM fullbore.diskless_producers AS r USING ({places}) AS placed
-         WHERE r.partition = {id} AND r.base_offset = placed.base_offset AND placed.place > {rows_left}"
+        "DELETE FROM fullbore.diskless_producers AS r USING (SELECT producer_id, max(base_offset) AS newest
+           FROM fullbore.diskless_producers WHERE partition = {id} GROUP BY producer_id) AS of
+         WHERE r.partition = {id} AND r.producer_id = of.producer_id AND r.base_offset < of.newest"
     )
 }
 
@@ -165,7 +179,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
         statements.push(done);
     }
     if is_last && !is_there {
-        statements.push(leave_newest(partition, 1));
+        statements.push(leave_newest(partition));
         statements.push(format!(
             "DELETE FROM fullbore.diskless_producers WHERE partition = {partition}
                AND NOT EXISTS (SELECT 1 FROM fullbore.diskless_predecessors AS before WHERE before.partition = {partition})"

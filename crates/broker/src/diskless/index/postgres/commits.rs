@@ -102,7 +102,9 @@ impl IndexStore for PostgresIndex {
     }
 
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
-        topics::create(&mut self.session, topic, count)
+        let (made, removed) = topics::create(&mut self.session, topic, count)?;
+        removed.iter().for_each(|id| _ = self.ends.remove(id));
+        Ok(made)
     }
 
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
@@ -110,7 +112,9 @@ impl IndexStore for PostgresIndex {
     }
 
     fn delete(&mut self, topic_id: Uuid) -> Result<(), CommitError> {
-        topics::delete(&mut self.session, topic_id)
+        let removed = topics::delete(&mut self.session, topic_id)?;
+        removed.iter().for_each(|id| _ = self.ends.remove(id));
+        Ok(())
     }
 
     fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
@@ -125,8 +129,17 @@ impl IndexStore for PostgresIndex {
         topics::retain_batches(&mut self.session, partitions, window)
     }
 
-    fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
-        cleaning::trim_producers(&mut self.session, id, rows_left)
+    fn producers_from(
+        &mut self,
+        id: DisklessPartitionId,
+        offset: i64,
+        count: usize,
+    ) -> Result<Vec<(i64, i64)>, StoreError> {
+        cleaning::producers_from(&mut self.session, id, offset, count)
+    }
+
+    fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError> {
+        cleaning::remove_producers(&mut self.session, id, base_offsets)
     }
 
     fn expire_producers(

@@ -405,16 +405,17 @@ fn many_brokers_make_and_delete_the_same_topics_at_once() {
 fn the_largest_window_of_any_broker_is_what_is_retained() {
     let mut opened = OpenedOnPostgres::new(1);
     let partition = opened.partitions[0];
-    let mut other = opened.back_end.index(2);
-    opened.index.retain_batches(&[partition], 8).expect("done");
+    let mut other = Index::new(opened.back_end.broker(2).0, 5);
+    opened.index = Index::new(opened.back_end.store(), 5);
     other.retain_batches(&[partition], 5).expect("done");
+    other.look(partition, 0).expect("known").expect("there");
+    opened.index.retain_batches(&[partition], 8).expect("done");
     for number in 0..9 {
         let object = opened.object();
         opened.commit(object, &[batch(partition, 0, number * 10)]);
     }
-    other.store.trim_producers(partition, 5).expect("trimmed");
-    assert_eq!(opened.back_end.database.run("SELECT count(*) FROM fullbore.diskless_producers"), "8");
     assert_eq!(other.look(partition, 0).expect("known").expect("there").row.window, 8);
+    assert_eq!(other.known[&partition].producers.retained_from(7), Some(10), "eight of nine");
     assert_eq!(opened.back_end.finder().partitions(&[partition]).expect("read")[0].window, 8);
 }
 

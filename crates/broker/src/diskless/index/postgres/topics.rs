@@ -12,16 +12,16 @@ use fullbore_wire::Uuid;
 
 use super::super::store::{KnownStore, PartitionRow, ProducerRow};
 use super::guarded::Guarded;
-use super::rows::{LIVE, PARTITION, UNUSED, array, each, partition, producer};
-use crate::control::database_rows::{flag, next, text};
+use super::rows::{IndexAnswers, LIVE, PARTITION, UNUSED, array, each, partition, producer};
+use crate::control::database_rows::{flag, next, number, text};
 use crate::control::{CommitError, StoreError, sql_literal};
 
-/// None where the topic is not in the metadata.
+/// None where the topic is not in the metadata; and which partitions of others of its name were removed.
 pub fn create(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
     count: i32,
-) -> Result<Vec<PartitionRow>, CommitError> {
+) -> Result<(Vec<PartitionRow>, Vec<DisklessPartitionId>), CommitError> {
     let (name, topic) = (sql_literal(&name), sql_literal(&topic_id));
     let others = format!("p.topic = {name} AND p.topic_id <> {topic}");
     // Who deletes the topic waits for this transaction, and then finds what it made.
@@ -30,8 +30,9 @@ pub fn create(
     let is_there = next(&mut answers).is_ok_and(|rows| !rows.is_empty());
     if !is_there {
         session.abandon();
-        return Ok(Vec::new());
+        return Ok(Default::default());
     }
+    let removed = ids(answers)?;
     let made = session.end(&format!(
         "{};
          INSERT INTO fullbore.diskless_partitions (topic_id, topic, partition_index, log_start, next_offset, bytes, max_timestamp,
@@ -43,14 +44,14 @@ pub fn create(
            ORDER BY p.partition_index",
         remove_partitions(&others)
     ))?;
-    read(made)
+    Ok((read(made)?, removed))
 }
 
-/// What the partitions have is left to be cleared.
-pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> {
+/// What the partitions have is left to be cleared; which they were.
+pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<Vec<DisklessPartitionId>, CommitError> {
     let of_topic = format!("p.topic_id = {}", sql_literal(&topic_id));
-    session.begin(&lock_partitions(&of_topic)).map_err(CommitError::Refused)?;
-    session.end(&remove_partitions(&of_topic)).map(drop)
+    let removed = ids(session.begin(&lock_partitions(&of_topic)).map_err(CommitError::Refused)?)?;
+    session.end(&remove_partitions(&of_topic)).map(|_| removed)
 }
 
 fn lock_partitions(which: &str) -> String {
@@ -170,7 +171,11 @@ pub fn retain_batches(
     session.end(&set).map(drop)
 }
 
-fn read(answers: super::rows::IndexAnswers) -> Result<Vec<PartitionRow>, CommitError> {
+fn ids(mut answers: IndexAnswers) -> Result<Vec<DisklessPartitionId>, CommitError> {
+    next(&mut answers).and_then(|rows| each(&rows, |row| number(row, 0))).map_err(CommitError::Refused)
+}
+
+fn read(answers: IndexAnswers) -> Result<Vec<PartitionRow>, CommitError> {
     let mut answers = answers;
     next(&mut answers).and_then(|rows| each(&rows, partition)).map_err(CommitError::Refused)
 }

@@ -321,10 +321,28 @@ impl IndexStore for SqliteIndex {
         Ok(())
     }
 
-    fn trim_producers(&mut self, id: DisklessPartitionId, rows_left: usize) -> Result<(), CommitError> {
-        let left = i64::try_from(rows_left).unwrap_or(i64::MAX);
-        let trimmed = self.in_transaction(|connection| leave_newest(connection, id, left));
-        trimmed.map_err(|error| sqlite_not_committed(&error))
+    fn producers_from(
+        &mut self,
+        id: DisklessPartitionId,
+        offset: i64,
+        count: usize,
+    ) -> Result<Vec<(i64, i64)>, StoreError> {
+        let text = "SELECT base_offset, producer_id FROM producers WHERE partition = ?1 AND base_offset >= ?2
+             ORDER BY base_offset LIMIT ?3";
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        let found = self.connection.prepare_cached(text).and_then(|mut find| {
+            find.query_map(params![id, offset, count], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        });
+        found.map_err(|error| sqlite_failed(&error))
+    }
+
+    fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError> {
+        let removed = self.in_transaction(|connection| {
+            let text = "DELETE FROM producers WHERE partition = ?1 AND base_offset = ?2";
+            let mut remove = connection.prepare_cached(text)?;
+            base_offsets.iter().try_for_each(|offset| remove.execute(params![id, offset]).map(drop))
+        });
+        removed.map_err(|error| sqlite_not_committed(&error))
     }
 
     fn expire_producers(
@@ -431,7 +449,7 @@ fn clear_runs(
         done.execute(params![partition, before])?;
         let is_there = connection.prepare_cached("SELECT 1 FROM partitions WHERE id = ?1")?.exists([partition])?;
         if !is_there {
-            leave_newest(connection, partition, 1)?;
+            leave_newest(connection, partition)?;
             let left = "DELETE FROM producers WHERE partition = ?1
                  AND NOT EXISTS (SELECT 1 FROM predecessors AS before WHERE before.partition = ?1)";
             connection.prepare_cached(left)?.execute([partition])?;
@@ -463,13 +481,11 @@ fn remove_partitions(connection: &Connection, query: &str, params: impl Params) 
     Ok(())
 }
 
-/// Leaves so many rows of each producer of a partition, the newest.
-fn leave_newest(connection: &Connection, id: DisklessPartitionId, rows_left: i64) -> rusqlite::Result<()> {
-    let older = "DELETE FROM producers WHERE partition = ?1 AND base_offset IN
-         (SELECT base_offset FROM
-          (SELECT base_offset, row_number() OVER (PARTITION BY producer_id ORDER BY base_offset DESC) AS place
-           FROM producers WHERE partition = ?1) WHERE place > ?2)";
-    connection.prepare_cached(older)?.execute(params![id, rows_left]).map(drop)
+/// Leaves the newest row of each producer of a partition.
+fn leave_newest(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
+    let older = "DELETE FROM producers WHERE partition = ?1 AND base_offset NOT IN
+         (SELECT max(base_offset) FROM producers WHERE partition = ?1 GROUP BY producer_id)";
+    connection.prepare_cached(older)?.execute([id]).map(drop)
 }
 
 /// Producers of a partition, there or deleted, have expired up to this id.
