@@ -26,6 +26,8 @@ pub mod postgres;
 mod sqlite;
 mod store;
 #[cfg(test)]
+mod store_tests;
+#[cfg(test)]
 mod tests;
 mod trimming;
 
