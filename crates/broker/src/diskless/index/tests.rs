@@ -563,7 +563,7 @@ fn a_row_goes_once_a_newer_one_begins_where_what_is_retained_begins() {
         for at in [0, 10] {
             let base_sequence = i32::try_from(base_offset / 40 * 20 + at).expect("small");
             let stamp = Stamp { producer_id: *producer_id, producer_epoch: 0, base_sequence, record_count: 10 };
-            state.take_over(&stamp, base_offset + i64::from(at), NOW, NOW);
+            state.take_over(&stamp, base_offset + at, NOW, NOW);
         }
     }
     // The last five batches of 7 begin in the second half of the row at 160.
