@@ -1,5 +1,6 @@
 //! A diskless partition as requests see it: what is known of it, and what writes and reads it.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,11 +70,12 @@ impl DisklessPartition {
             Some(room) => Some(room),
             None => self.services.writer.try_room(size)?,
         };
-        let Some(room) = room else { return Ok(Admitted::Full(size)) };
-        if (early.are_sent || self.services.others_commit)
-            && let Some(early) = self.services.writer.park(&self.known, (number, known), batch, (acks, early))?
-        {
-            return Ok(early);
+        let Some(mut room) = room else { return Ok(Admitted::Full(size)) };
+        if early.are_sent || self.services.others_commit {
+            match self.services.writer.park(&self.known, (number, known), batch, (acks, early, room))? {
+                ControlFlow::Break(early) => return Ok(early),
+                ControlFlow::Continue(unused) => room = unused,
+            }
         }
         self.services.writer.admit(self.known.offer(number, batch, now_ms), known, room)
     }
