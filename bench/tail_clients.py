@@ -2,10 +2,10 @@
 acknowledged and read, by the one monotonic clock of this machine. Not a library: bench/diskless starts each as a process, with the Python of
 tests/clients/install:
 
-    tail_clients.py produce ADDRESS TOPIC RECORDS_S SIZE SECONDS ONE_IN
-    tail_clients.py consume ADDRESS TOPIC ONE_IN
+    tail_clients.py produce ADDRESS TOPIC ZONE RECORDS_S SIZE SECONDS ONE_IN
+    tail_clients.py consume ADDRESS TOPIC ZONE ONE_IN
 
-One record in ONE_IN is looked at. `consume` prints `ready` when it is at the end, and ends once its standard input is closed; both then print one line of JSON:
+ZONE is the broker.rack of the brokers that are asked, or `-` for any. One record in ONE_IN is looked at. `consume` prints `ready` when it is at the end, and ends once its standard input is closed; both then print one line of JSON:
 `produce` {offset: [sent, acknowledged]}, `consume` {offset: read}, in seconds.
 """
 import json, sys, threading, time
@@ -15,9 +15,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 TICK_S = 0.001
 
 
-def produce(address, topic, records_s, size, seconds, one_in):
+def client(address, zone):
+    return {"bootstrap.servers": address, "client.id": "tail" if zone == "-" else f"tail,diskless_az={zone}"}
+
+
+def produce(address, topic, zone, records_s, size, seconds, one_in):
     noted, value = {}, b"x" * size
-    producer = Producer({"bootstrap.servers": address, "linger.ms": 5, "batch.size": 1 << 20, "queue.buffering.max.messages": 1_000_000})
+    producer = Producer(client(address, zone) | {"linger.ms": 5, "batch.size": 1 << 20, "queue.buffering.max.messages": 1_000_000})
 
     def note(sent):
         def acknowledged(error, message):
@@ -42,10 +46,10 @@ def produce(address, topic, records_s, size, seconds, one_in):
     print(json.dumps(noted))
 
 
-def consume(address, topic, one_in):
+def consume(address, topic, zone, one_in):
     noted, stop = {}, threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "tail", "enable.auto.commit": False, "enable.auto.offset.store": False})
+    consumer = Consumer(client(address, zone) | {"group.id": "tail", "enable.auto.commit": False, "enable.auto.offset.store": False})
     end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)[1]
     consumer.assign([TopicPartition(topic, 0, end)])
     consumer.poll(0.5)
@@ -62,8 +66,8 @@ def consume(address, topic, one_in):
 
 
 if __name__ == "__main__":
-    kind, address, topic, *numbers = sys.argv[1:]
+    kind, address, topic, zone, *numbers = sys.argv[1:]
     if kind == "produce":
-        produce(address, topic, *map(int, numbers))
+        produce(address, topic, zone, *map(int, numbers))
     else:
-        consume(address, topic, *map(int, numbers))
+        consume(address, topic, zone, *map(int, numbers))

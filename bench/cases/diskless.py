@@ -98,11 +98,11 @@ def slow_puts(bench):
 
 
 @contextlib.contextmanager
-def tailing(bench, broker, label, topic, records_s, seconds):
+def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
     """A producer and a consumer at the tail, while something else is done. The list that comes is filled at the end: of each record that was looked at
-    when it was sent, acknowledged and read."""
-    commands = [[*map(str, TAIL_CLIENTS), kind, broker.address, topic, *map(str, numbers)]
-                for kind, numbers in [("consume", (ONE_IN,)), ("produce", (records_s, RECORD, seconds, ONE_IN))]]
+    when it was sent, acknowledged and read. `zones` are those of the consumer's and the producer's brokers."""
+    numbers = [("consume", zones[0], ONE_IN), ("produce", zones[1], records_s, RECORD, seconds, ONE_IN)]
+    commands = [[*map(str, TAIL_CLIENTS), kind, broker.address, topic, *map(str, rest)] for kind, *rest in numbers]
     seen = []
     consumer = subprocess.Popen(commands[0], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -130,6 +130,11 @@ def tailing(bench, broker, label, topic, records_s, seconds):
     bench.keep(label, commands[1], f"sent, acknowledged and read, in seconds\n{rows}\n")
 
 
+def behind_ms(seen, q):
+    """From acknowledged to read; a record may be read before its producer has been told."""
+    return percentile([max(read - acknowledged, 0) * 1e3 for _, acknowledged, read in seen], q)
+
+
 def tail(bench):
     """A producer of 20 MB/s and a consumer at the tail."""
     gets, behind = [], {0.5: [], 0.99: []}
@@ -142,11 +147,30 @@ def tail(bench):
             after = [broker.metric(name) for name in ("gets_total", "put_bytes_total")]
             gets.append((after[0] - before[0]) / ((after[1] - before[1]) / MB))
             for q, found in behind.items():
-                # A record may be read before its producer has been told.
-                found.append(percentile([max(read - acknowledged, 0) * 1e3 for _, acknowledged, read in seen], q))
+                found.append(behind_ms(seen, q))
     bench.tell("tail", "GETs a MB", gets, ("<=", 0.01))
     bench.tell("tail", "p50 ms from acknowledged to read", behind[0.5], ("<=", 10))
     bench.tell("tail", "p99 ms from acknowledged to read", behind[0.99])
+
+
+def tail_elsewhere(bench):
+    """The same with the consumer at another broker than the producer."""
+    if not hasattr(bench.store, "run"):
+        return print("tail-elsewhere: left out, since it needs --store postgres", flush=True)
+    gets, behind = [], {0.5: [], 0.99: []}
+    with bench.broker("here", {"broker.rack": "here"}) as here, bench.broker("there", {"broker.rack": "there", "node.id": 2}, of=here) as there:
+        for _ in range(bench.rounds):
+            topic = bench.topic(here, "tail")
+            before = there.metric("gets_total"), here.metric("puts_total")
+            with tailing(bench, here, "tail-elsewhere", topic, 20_000, 2 * bench.seconds, ("there", "here")) as seen:
+                pass
+            after = there.metric("gets_total"), here.metric("puts_total")
+            gets.append((after[0] - before[0]) / (after[1] - before[1]))
+            for q, found in behind.items():
+                found.append(behind_ms(seen, q))
+    bench.tell("tail-elsewhere", "GETs an object", gets, ("<=", 1))
+    bench.tell("tail-elsewhere", "p50 ms from acknowledged to read", behind[0.5], ("<=", 100 + bench.get))
+    bench.tell("tail-elsewhere", "p99 ms from acknowledged to read", behind[0.99])
 
 
 def catch_up(bench):
@@ -246,5 +270,5 @@ def idle(bench):
         bench.tell("idle", "RSS, MiB", [broker.memory_mib("VmRSS")])
 
 
-CASES = {"flood": flood, "java": java, "alone": alone, "paced": paced, "slow-puts": slow_puts, "tail": tail, "catch-up": catch_up, "index": index,
+CASES = {"flood": flood, "java": java, "alone": alone, "paced": paced, "slow-puts": slow_puts, "tail": tail, "tail-elsewhere": tail_elsewhere, "catch-up": catch_up, "index": index,
          "commits": commits, "idle": idle}

@@ -93,3 +93,26 @@ fn a_cluster_without_a_store_says_what_to_set() {
     assert!(refused.contains("needs diskless.storage to be set in a cluster"), "{refused}");
     cluster.create("classic", 1, 2, &[]);
 }
+
+#[test]
+fn clients_are_not_led_to_a_broker_that_has_no_store() {
+    let store = tempfile::tempdir().expect("a folder");
+    let storage = format!("diskless.storage={}", store.path().display());
+    let mut plan = ClusterPlan::new(3, &[]);
+    (0..2).for_each(|index| plan.set(index, "diskless.storage", store.path().to_str().expect("a path")));
+    let mut cluster = plan.start();
+    cluster.broker(1).client().create_topic(TOPIC, PARTITIONS, &[("diskless.enable", "true")]);
+    for id in 1..=3 {
+        wait_until("all tell of those that have it", SOON, || leaders(&cluster, id, "app") == [1, 2].into());
+    }
+    cluster.broker(3).wait_for_stderr("a diskless topic, which this broker does not serve");
+    let mut client = cluster.broker(3).client();
+    assert_eq!(client.produce(TOPIC, 0, &Batch::of(&["a"])).error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER);
+    assert_eq!(client.fetch(TOPIC, 0, 0).error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER);
+    assert_eq!(client.fetch(TOPIC, 24, 0).error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+    cluster.broker(3).stop();
+    let sets: Vec<String> = cluster.sets_of(3).iter().cloned().chain([storage]).collect();
+    cluster.broker(3).restart_with(&sets.iter().map(String::as_str).collect::<Vec<_>>());
+    wait_until("they are led to it, too", SOON, || leaders(&cluster, 1, "app") == [1, 2, 3].into());
+    assert_eq!(cluster.broker(3).client().produce(TOPIC, 0, &Batch::of(&["a"])).error_code, ErrorCode::NONE);
+}

@@ -146,7 +146,7 @@ fn the_parts_of_the_broker_know_only_what_is_below_them() {
 #[test]
 fn only_back_ends_of_the_control_plane_and_of_the_diskless_index_know_sql() {
     let clients = [
-        ("rusqlite", &["broker/src/control/sqlite/", "broker/src/diskless/index/sqlite.rs"][..]),
+        ("rusqlite", &["broker/src/control/sqlite/", "broker/src/diskless/index/sqlite/"][..]),
         ("tokio_postgres", &["broker/src/control/postgres/"]),
     ];
     for (client, places) in clients {

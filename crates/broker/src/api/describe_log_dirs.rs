@@ -35,9 +35,12 @@ fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirT
     std::iter::once(describe_folder(broker, asked)).chain(store).collect()
 }
 
-/// Whether this is the broker of the smallest id that clients of the listener reach: they ask all of these, and add up what they are told.
+/// Whether this is the broker of the smallest id that clients of the listener reach and that has the store: they ask all of these, and add up what
+/// they are told.
 fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
-    nodes::reached(broker, image, listener).map(|(id, ..)| id).min().is_none_or(|least| least == broker.config.node_id)
+    let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
+    let least = have_it.map(|(id, ..)| id).min();
+    broker.config.diskless.is_served && least.is_none_or(|least| least == broker.config.node_id)
 }
 
 /// What is in the store, of whose room nothing is known; `None` if there is nothing.

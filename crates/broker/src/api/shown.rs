@@ -83,12 +83,13 @@ impl<'i> Viewer<'i> {
     }
 }
 
-/// The brokers that clients of this listener may use for diskless partitions, by zone. One that is about to stop is not among them unless all are.
+/// The brokers that clients of this listener may use for diskless partitions, by zone: those that serve such. One that is about to stop is not among them unless all are.
 pub fn zones<'i>(broker: &'i Node, image: &'i Image, listener: usize) -> Zones<'i> {
     let named = |(id, node, _): (i32, &'i crate::control::RegisteredBroker, _)| {
         (node.registration.is_shutting_down, id, node.rack.as_deref().filter(|rack| !rack.is_empty()))
     };
-    let there: Vec<_> = nodes::reached(broker, image, listener).map(named).collect();
+    let reached = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
+    let there: Vec<_> = reached.map(named).collect();
     let all_stop = there.iter().all(|(stops, ..)| *stops);
     Zones::new(there.into_iter().filter(|(stops, ..)| all_stop || !stops).map(|(_, id, zone)| (id, zone)))
 }

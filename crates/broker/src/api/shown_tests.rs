@@ -47,6 +47,7 @@ fn join(opened: &Opened) {
             let at = Endpoint { host: Text::from("other"), port: 9093 };
             let node = RegisteredBroker {
                 rack: rack.map(Text::from),
+                serves_diskless: true,
                 endpoints: [("PLAINTEXT".to_owned(), at)].into(),
                 ..RegisteredBroker::default()
             };
@@ -159,6 +160,9 @@ async fn only_brokers_that_serve_and_are_reached_are_told_of() {
     assert_eq!(leaders(&mut opened, Some(IN_B)), [1, 2, 5].into(), "another zone's where its own has none");
     change(&opened, 2, |node| node.endpoints = [("INTERNAL".to_owned(), node.endpoints["PLAINTEXT"].clone())].into());
     assert_eq!(leaders(&mut opened, Some(IN_A)), [1].into());
+    change(&opened, 5, |node| node.serves_diskless = false);
+    assert_eq!(leaders(&mut opened, Some(IN_B)), [1].into(), "nor one that has no store");
+    change(&opened, 5, |node| node.serves_diskless = true);
     for id in [1, 5] {
         change(&opened, id, |node| node.registration.is_shutting_down = true);
     }

@@ -27,9 +27,14 @@ pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic
 /// One partition of a topic.
 ///
 /// # Errors
-/// UNKNOWN_TOPIC_OR_PARTITION.
+/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER where this broker serves no diskless topics, and others do.
 pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
-    broker.partitions.find_any(&topic.id, index).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+    let is_elsewhere =
+        || topic.config.diskless && !broker.config.diskless.is_served && topic.partition(index).is_some();
+    broker.partitions.find_any(&topic.id, index).ok_or_else(|| match is_elsewhere() {
+        true => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+        false => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+    })
 }
 
 /// One partition of a topic, after [`open_all`].

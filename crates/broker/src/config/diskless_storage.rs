@@ -20,7 +20,7 @@ const SECRET: &str = "diskless.storage.aws.secret.access.key";
 /// The folder in log.dirs where nothing else is set.
 const DEFAULT_FOLDER: &str = "diskless";
 const FORMS: &str = "must be a folder, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix";
-const S3_FORM: &str = "must be as s3://bucket/prefix; an endpoint, a region and credentials have settings of their own";
+const S3_FORM: &str = "must be as s3://bucket/prefix, with 3 letters at least in the bucket's name; an endpoint, a region and credentials have settings of their own";
 
 /// Where objects are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -266,7 +266,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_reached_is_refused_without_what_may_be_a_secret() {
-        for typed in ["s3://key:secret@bucket/p", "s3:bucket", "s3://", "s3://a", "s3://bucket//x", "s3://bucket/../x"]
+        for typed in
+            ["s3://key:secret@bucket/p", "s3:bucket", "s3://", "s3://ab/x", "s3://bucket//x", "s3://bucket/../x"]
         {
             assert_eq!(
                 refusal(&format!("diskless.storage={typed}")),

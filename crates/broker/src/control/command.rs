@@ -62,6 +62,8 @@ pub struct RegisterBroker {
     pub joining: Joining,
     /// `broker.rack`
     pub rack: Option<Text>,
+    /// Whether it serves diskless topics.
+    pub serves_diskless: bool,
     /// By the name of the listener.
     pub endpoints: BTreeMap<String, Endpoint>,
 }

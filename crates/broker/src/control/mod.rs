@@ -504,7 +504,8 @@ fn started<S: Store>(
     let joining = Joining { folder, process, ended: arrival.ended };
     let endpoints = arrival.endpoints;
     let (id, session_timeout_ms) = (broker.node_id, broker.session_timeout_ms);
-    let register = Command::RegisterBroker(RegisterBroker { id, joining, rack, endpoints });
+    let serves_diskless = broker.diskless.is_served;
+    let register = Command::RegisterBroker(RegisterBroker { id, joining, rack, serves_diskless, endpoints });
     let refused = |failure: Failure| {
         let store = identity.store.clone();
         match failure {

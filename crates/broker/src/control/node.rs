@@ -18,6 +18,8 @@ pub struct RegisteredBroker {
     pub process: Uuid,
     /// broker.rack
     pub rack: Option<Text>,
+    /// Whether it serves diskless topics, for which one of a cluster needs diskless.storage.
+    pub serves_diskless: bool,
     /// Where clients reach it, by the name of the listener.
     pub endpoints: BTreeMap<String, Endpoint>,
 }

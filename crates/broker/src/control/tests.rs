@@ -371,7 +371,13 @@ fn registered<S: Store>(store: S, new_id: Box<dyn FnMut() -> Uuid + Send>) -> (O
 /// A process of this broker takes its place, in the folder that it has had.
 fn register(id: i32, process: u128) -> Command {
     let joining = Joining { folder: 7, process, ended: FormerEnd::Killed };
-    Command::RegisterBroker(RegisterBroker { id, joining, rack: None, endpoints: BTreeMap::new() })
+    Command::RegisterBroker(RegisterBroker {
+        id,
+        joining,
+        rack: None,
+        serves_diskless: true,
+        endpoints: BTreeMap::new(),
+    })
 }
 
 /// A broker of this id over a store that others share, with a folder of its own, reached at one port of this machine.

@@ -1,6 +1,7 @@
-//! What is done to diskless partitions and objects from time to time: retention, and the cleaning of what nobody uses.
+//! What is done to diskless partitions and objects from time to time: the store is claimed, if it could not be at the start; retention; and the
+//! cleaning of what nobody uses.
 //!
-//! Both end with the broker's runtime, and may be cut off anywhere: what is not done is found by the next look.
+//! All end with the broker's runtime, and may be cut off anywhere: what is not done is found by the next look.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -26,10 +27,12 @@ pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 const CLEANING_INTERVAL: Duration = Duration::from_secs(30);
 /// Objects that are deleted in a look, before the next one comes at once.
 const CLEANED_AT_ONCE: usize = 64;
+/// Between two attempts to claim the store.
+const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
 /// A DELETE that takes so long is given up, or one that is never answered would be the last.
 const DELETE_MAX: Duration = Duration::from_secs(10);
 
-/// Starts both; to be called in a tokio runtime.
+/// Starts all of it; to be called in a tokio runtime.
 pub fn start(
     topics: &Arc<DisklessTopics>,
     objects: Objects,
@@ -37,7 +40,26 @@ pub fn start(
     (retention, expiring): (Duration, Expiring),
 ) {
     tokio::spawn(retain(Arc::downgrade(topics), retention, expiring));
+    if !objects.claim().is_made() {
+        tokio::spawn(claim(Arc::downgrade(topics), objects.clone()));
+    }
     tokio::spawn(clean(Arc::downgrade(topics), objects, index));
+}
+
+/// Claims the store once that can be done. Who waits for records asks again by itself.
+async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
+    let failures = Seldom::default();
+    while topics.strong_count() > 0 {
+        tokio::time::sleep(CLAIM_INTERVAL).await;
+        match objects.claimed_in_time().await {
+            Ok(()) => return tracing::info!("the object store is there"),
+            Err(error) => {
+                if let Some(left_out) = failures.due() {
+                    tracing::error!(%error, left_out, "the object store is not used, and diskless topics wait for it");
+                }
+            }
+        }
+    }
 }
 
 /// What forgets producers that are silent.
@@ -68,6 +90,9 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
         tokio::time::sleep(CLEANING_INTERVAL).await;
         if topics.strong_count() == 0 {
             return;
+        }
+        if !objects.claim().is_made() {
+            continue;
         }
         // Why the index cannot be used is told by who needs it.
         while let Ok(unused) = index.unused(CLEANED_AT_ONCE).await {
@@ -102,12 +127,13 @@ mod tests {
     use fullbore_tests::s3::{S3, S3Fault};
     use fullbore_tls::Secret;
 
+    use super::super::index::own::OwnIndex;
     use super::*;
     use crate::config::{DisklessStorage, S3Storage};
 
     #[tokio::test]
     async fn a_delete_that_hangs_is_given_up() {
-        let s3 = S3::start();
+        let (s3, index) = (S3::start(), OwnIndex::empty());
         let storage = S3Storage {
             bucket: S3::BUCKET.into(),
             prefix: String::new(),
@@ -116,7 +142,7 @@ mod tests {
             is_path_style: true,
             credentials: Some((S3::KEY_ID.into(), Secret::from(S3::SECRET.to_owned()))),
         };
-        let objects = Objects::open(&DisklessStorage::S3(storage), "one").await.expect("opened");
+        let objects = Objects::open(&DisklessStorage::S3(storage), "one", index.owner()).await.expect("opened");
         objects.put(1, vec!["some".into()]).await.expect("put");
         s3.next("DELETE", S3Fault::Hang);
         let before = s3.requests("DELETE");

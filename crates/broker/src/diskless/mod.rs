@@ -26,7 +26,6 @@ mod windows;
 pub mod writer;
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -41,13 +40,11 @@ pub use upload::StoreUse;
 pub use writer::{Admitted, PendingAnswer, Room};
 
 use crate::config::{BrokerConfig, DisklessConfig, TopicConfig};
-use crate::control::StoreError;
 use crate::metrics::Metrics;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
 use housekeeping::{DisklessTopics, Expiring};
-use index::postgres::{self, PostgresIndex};
-use index::{Index, IndexChanges, IndexOwner, IndexStore, IndexThread, RunFinder, SqliteIndex};
+use index::{Index, IndexChanges, IndexOwner, IndexThread, RunFinder, SqliteIndex, postgres};
 use known::KnownPartition;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
@@ -74,29 +71,30 @@ pub enum OpenDisklessError {
     /// The object store.
     #[error(transparent)]
     Objects(#[from] StartObjectsError),
-    /// Another broker of the cluster uses another store.
-    #[error(
-        "diskless.storage={0}: this is another store than that of the cluster's other brokers; all of them need the same, a folder that they \
-         share or a bucket"
-    )]
-    OtherStore(String),
     /// The index, or its thread.
     #[error("the index of diskless topics: {0}")]
     Index(String),
 }
 
-/// Whether the store is the one in which the other brokers of the cluster have their objects; not where it was not reached.
-async fn check_store(
-    mut index: PostgresIndex,
-    objects: &Objects,
-    config: &BrokerConfig,
-) -> Result<PostgresIndex, OpenDisklessError> {
-    let Some(used) = objects.store_id().map(str::to_owned) else { return Ok(index) };
-    let asking = move || (index.store_id(&used).map(|known| known == used), index);
-    let (is_it, index) = tokio::task::spawn_blocking(asking).await.map_err(of_index)?;
-    match is_it.map_err(|error| of_index(StoreError::from(error)))? {
-        true => Ok(index),
-        false => Err(OpenDisklessError::OtherStore(config.diskless.storage.to_string())),
+/// What a start has of the index, with the thread that is to be kept.
+type OpenedIndex = (IndexOwner, RunFinder, Option<IndexChanges>, IndexThread);
+
+/// The one in the data folder, or in the cluster's database.
+fn open_index(config: &BrokerConfig, cluster_id: Uuid) -> Result<OpenedIndex, OpenDisklessError> {
+    let retained = config.diskless.batches_to_retain;
+    match &config.control_plane {
+        None => {
+            let store = SqliteIndex::open(&config.data_dir).map_err(of_index)?;
+            let finder = RunFinder::open(&config.data_dir).map_err(of_index)?;
+            let (index, thread) = IndexOwner::start(Index::new(store, retained)).map_err(of_index)?;
+            Ok((index, finder, None, thread))
+        }
+        Some(plane) => {
+            let opened = postgres::open(plane, config.node_id, &config.data_dir, cluster_id).map_err(of_index)?;
+            let (store, finder, changes) = opened;
+            let (index, thread) = IndexOwner::start(Index::new(store, retained)).map_err(of_index)?;
+            Ok((index, finder, Some(IndexChanges::over(Box::new(changes))), thread))
+        }
     }
 }
 
@@ -124,50 +122,15 @@ impl Diskless {
         let retention = Duration::from_millis(config.log_retention_check_interval_ms);
         let delay = |ms| Duration::from_millis(ms);
         let (put, get) = (delay(config.diskless.put_delay_ms), delay(config.diskless.get_delay_ms));
-        let objects = Objects::open(&config.diskless.storage, &cluster_id.to_string()).await?.delayed(put, get);
-        match &config.control_plane {
-            None => Diskless::over(objects, &config.diskless, &config.data_dir, retention, metrics),
-            Some(plane) => {
-                let opened = postgres::open(plane, config.node_id, &config.data_dir, cluster_id).map_err(of_index)?;
-                let (store, finder, changes) = opened;
-                let store = check_store(store, &objects, config).await?;
-                let of_others = Some(IndexChanges::over(Box::new(changes)));
-                Diskless::on(objects, &config.diskless, (store, finder, of_others), retention, metrics)
-            }
-        }
-    }
-
-    /// The same over these objects.
-    ///
-    /// # Errors
-    /// [`OpenDisklessError`].
-    pub fn over(
-        objects: Objects,
-        config: &DisklessConfig,
-        data_dir: &Path,
-        retention: Duration,
-        metrics: Metrics,
-    ) -> Result<Diskless, OpenDisklessError> {
-        let store = SqliteIndex::open(data_dir).map_err(of_index)?;
-        let finder = RunFinder::open(data_dir).map_err(of_index)?;
-        Diskless::on(objects, config, (store, finder, None), retention, metrics)
-    }
-
-    /// The same on this index.
-    fn on<S: IndexStore + 'static>(
-        objects: Objects,
-        config: &DisklessConfig,
-        (store, finder, changes): (S, RunFinder, Option<IndexChanges>),
-        retention: Duration,
-        metrics: Metrics,
-    ) -> Result<Diskless, OpenDisklessError> {
-        let (index, thread) = IndexOwner::start(Index::new(store, config.batches_to_retain)).map_err(of_index)?;
-        let diskless = Diskless::with_index(objects, config, (index, finder, changes), retention, metrics);
+        let (index, finder, changes, thread) = open_index(config, cluster_id)?;
+        let objects = Objects::open(&config.diskless.storage, &cluster_id.to_string(), index.clone()).await?;
+        let objects = objects.delayed(put, get);
+        let diskless = Diskless::with_index(objects, &config.diskless, (index, finder, changes), retention, metrics);
         *diskless.thread.lock() = Some(thread);
         Ok(diskless)
     }
 
-    /// The same with an index of which somebody has charge, and what others change in it, if they do.
+    /// The same over these objects, with an index of which somebody has charge, and what others change in it, if they do.
     fn with_index(
         objects: Objects,
         config: &DisklessConfig,
@@ -201,11 +164,12 @@ impl Diskless {
         let topics = Arc::<DisklessTopics>::default();
         let producers_expire_after_ms = Arc::new(AtomicI64::new(i64::MAX));
         let expiring = Expiring { writer: writer.clone(), after_ms: Arc::clone(&producers_expire_after_ms) };
+        let claim = Arc::clone(objects.claim());
         housekeeping::start(&topics, objects, index.clone(), (retention, expiring));
         if let Some(changes) = changes {
             hear::start(Arc::downgrade(&topics), changes, reader.clone());
         }
-        let services = Services { writer, reader, index, others_commit };
+        let services = Services { claim, writer, reader, index, others_commit };
         Diskless { topics, services, counts, thread: Mutex::default(), producers_expire_after_ms }
     }
 

@@ -1,5 +1,6 @@
 //! A diskless partition as requests see it: what is known of it, and what writes and reads it.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use fullbore_wire::Records;
 
 use super::index::IndexOwner;
 use super::known::KnownPartition;
+use super::objects::Claim;
 use super::reader::{Found, Reader};
 use super::retention;
 use super::writer::{Admitted, Room, Writer};
@@ -32,6 +34,8 @@ pub struct DisklessPartition {
 /// What the partitions of a broker share.
 #[derive(Clone)]
 pub struct Services {
+    /// Until it is made, nothing is written, nor is anything told: the index may not be that of what is in the store.
+    pub(super) claim: Arc<Claim>,
     pub(super) writer: Writer,
     pub(super) reader: Reader,
     pub(super) index: IndexOwner,
@@ -56,17 +60,22 @@ impl DisklessPartition {
         (acks, now_ms, early): (Acks, i64, EarlyBatches<'_>),
         (known, room): (Known, Option<Room>),
     ) -> Result<Admitted, AppendError> {
+        if !self.services.claim.is_made() {
+            self.turned_away(batch);
+            return Err(AppendError::Storage);
+        }
         let number = self.known.number().ok_or(AppendError::Storage)?;
         let size = batch.view().size();
         let room = match room {
             Some(room) => Some(room),
             None => self.services.writer.try_room(size)?,
         };
-        let Some(room) = room else { return Ok(Admitted::Full(size)) };
-        if (early.are_sent || self.services.others_commit)
-            && let Some(early) = self.services.writer.park(&self.known, (number, known), batch, (acks, early))?
-        {
-            return Ok(early);
+        let Some(mut room) = room else { return Ok(Admitted::Full(size)) };
+        if early.are_sent || self.services.others_commit {
+            match self.services.writer.park(&self.known, (number, known), batch, (acks, early, room))? {
+                ControlFlow::Break(early) => return Ok(early),
+                ControlFlow::Continue(unused) => room = unused,
+            }
         }
         self.services.writer.admit(self.known.offer(number, batch, now_ms), known, room)
     }
@@ -120,6 +129,9 @@ impl DisklessPartition {
         if self.known.is_gone() {
             return Err(ReadError::Gone);
         }
+        if !self.services.claim.is_made() {
+            return Err(ReadError::Storage);
+        }
         if !self.known.is_settled() {
             return Ok(None);
         }
@@ -163,9 +175,16 @@ impl DisklessPartition {
     /// # Errors
     /// [`ReadError`].
     pub async fn refresh(partitions: &[Arc<DisklessPartition>]) -> Result<(), ReadError> {
-        let Some(Services { reader, others_commit: true, .. }) = partitions.first().map(|first| &first.services) else {
+        let Some(Services { claim, reader, others_commit, .. }) = partitions.first().map(|first| &first.services)
+        else {
             return Ok(());
         };
+        if !claim.is_made() {
+            return Err(ReadError::Storage);
+        }
+        if !others_commit {
+            return Ok(());
+        }
         let known: Vec<_> = partitions.iter().map(|partition| Arc::clone(&partition.known)).collect();
         reader.refresh(&known).await
     }

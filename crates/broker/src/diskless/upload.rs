@@ -10,15 +10,18 @@ use bytes::Bytes;
 use fullbore_rules::commit::ObjectId;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::hedge::Hedging;
 use super::objects::{ObjectError, Objects};
+use crate::seldom::Seldom;
 
-/// A PUT that takes so long is given up at the first attempt, and after twice as long at each of the next: a link may be slow.
-const PUT_FIRST_MAX: Duration = Duration::from_secs(5);
-/// The longest of these times.
-const PUT_MAX: Duration = Duration::from_secs(40);
+/// A PUT that is silent for so long is sent again beside itself, and then every so often in the place of the one before: who has not answered
+/// in an outage may never do, and what is sent after it is answered soon. The first goes on, since a link may be slow.
+const SILENT_MAX: Duration = Duration::from_secs(5);
+/// After so long an attempt is given up.
+const ATTEMPT_MAX: Duration = Duration::from_secs(40);
 /// The longest pause between two attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
@@ -107,13 +110,14 @@ pub struct Uploader {
     slots: Arc<Semaphore>,
     hedging: Arc<Mutex<Hedging>>,
     counts: Arc<StoreCounts>,
+    silences: Arc<Seldom>,
 }
 
 impl Uploader {
     /// Nothing is under way.
     pub fn new(objects: Objects, settings: UploadSettings, counts: Arc<StoreCounts>) -> Uploader {
         let slots = Arc::new(Semaphore::new(settings.slots));
-        Uploader { objects, settings, slots, hedging: Arc::default(), counts }
+        Uploader { objects, settings, slots, hedging: Arc::default(), counts, silences: Arc::default() }
     }
 
     /// Puts an object, once there is a slot. Dropping the future gives it up.
@@ -122,10 +126,10 @@ impl Uploader {
     /// The last attempt's.
     pub async fn upload(&self, id: ObjectId, parts: Vec<Bytes>) -> Result<(), ObjectError> {
         let _slot = self.slots.acquire().await;
-        let (mut backoff, mut patience) = (self.settings.backoff, PUT_FIRST_MAX);
+        let mut backoff = self.settings.backoff;
         for attempt in 1.. {
             let began = Instant::now();
-            match self.attempt(id, &parts, patience).await {
+            match self.attempt(id, &parts).await {
                 Ok(()) => {
                     self.hedging.lock().note(began.elapsed());
                     self.counts.puts.fetch_add(1, Ordering::Relaxed);
@@ -142,38 +146,52 @@ impl Uploader {
             }
             sleep(backoff).await;
             backoff = (backoff * 2).min(BACKOFF_MAX.max(self.settings.backoff));
-            patience = (patience * 2).min(PUT_MAX);
         }
         unreachable!("it is tried until there is an outcome")
     }
 
     /// One PUT, and another one beside it when it takes too long; the first that succeeds counts.
-    async fn attempt(&self, id: ObjectId, parts: &[Bytes], patience: Duration) -> Result<(), ObjectError> {
-        let first = self.put(id, parts, patience);
-        tokio::pin!(first);
-        let wait = self.hedging.lock().wait();
-        let Some(wait) = wait else { return first.await };
-        tokio::select! {
-            biased;
-            done = &mut first => return done,
-            () = sleep(wait) => {}
-        }
-        if !self.hedging.lock().take() {
-            return first.await;
-        }
-        self.counts.hedged_puts.fetch_add(1, Ordering::Relaxed);
-        let second = self.put(id, parts, patience);
-        tokio::pin!(second);
-        tokio::select! {
-            biased;
-            done = &mut first => if done.is_ok() { done } else { second.await },
-            done = &mut second => if done.is_ok() { done } else { first.await },
+    async fn attempt(&self, id: ObjectId, parts: &[Bytes]) -> Result<(), ObjectError> {
+        let (began, mut puts) = (Instant::now(), JoinSet::new());
+        let mut newest = self.put(&mut puts, id, parts);
+        let mut again = began + self.hedging.lock().wait().unwrap_or(SILENT_MAX).min(SILENT_MAX);
+        loop {
+            tokio::select! {
+                biased;
+                Some(done) = puts.join_next() => match done {
+                    Ok(Ok(())) => return Ok(()),
+                    Ok(Err(error)) if puts.is_empty() => return Err(error),
+                    // The other one may succeed; one that was given up says nothing.
+                    _ => {}
+                },
+                () = sleep_until(again.min(began + ATTEMPT_MAX)) => {
+                    if began.elapsed() >= ATTEMPT_MAX {
+                        let silent = format!("no answer to a PUT within {} s", ATTEMPT_MAX.as_secs());
+                        return Err(ObjectError::Unavailable(silent));
+                    }
+                    if began.elapsed() < SILENT_MAX && !self.hedging.lock().take() {
+                        again = began + SILENT_MAX;
+                        continue;
+                    }
+                    if began.elapsed() >= SILENT_MAX
+                        && let Some(left_out) = self.silences.due()
+                    {
+                        tracing::warn!(left_out, "the object store is silent: a PUT is sent again");
+                    }
+                    if puts.len() > 1 {
+                        newest.abort();
+                    }
+                    newest = self.put(&mut puts, id, parts);
+                    self.counts.hedged_puts.fetch_add(1, Ordering::Relaxed);
+                    again = Instant::now() + SILENT_MAX;
+                }
+            }
         }
     }
 
-    async fn put(&self, id: ObjectId, parts: &[Bytes], patience: Duration) -> Result<(), ObjectError> {
-        let late = |_| ObjectError::Unavailable(format!("no answer to a PUT within {} s", patience.as_secs()));
-        timeout(patience, self.objects.put(id, parts.to_vec())).await.map_err(late)?
+    fn put(&self, puts: &mut JoinSet<Result<(), ObjectError>>, id: ObjectId, parts: &[Bytes]) -> AbortHandle {
+        let (objects, parts) = (self.objects.clone(), parts.to_vec());
+        puts.spawn(async move { objects.put(id, parts).await })
     }
 }
 
@@ -219,11 +237,28 @@ mod tests {
         assert_eq!(uploader.upload(8, object()).await, Ok(()));
         assert_eq!(began.elapsed(), MS(350), "2.5 times the usual, and once more");
         assert_eq!(uploader.counts.hedged_puts.load(Ordering::Relaxed), 1);
-        // Where the other one hangs, too, both are given up, and it is tried again.
+        // Where the other one hangs, too, another takes its place.
         let began = Instant::now();
         store.hang_next(2);
         assert_eq!(uploader.upload(9, object()).await, Ok(()));
         assert!(began.elapsed() < MS(6000), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_an_outage_in_which_all_hang_it_is_put_soon() {
+        for (outage, attempts_max) in [(4, 3), (12, 3), (19, 3), (7, 1)] {
+            let store = StoreDouble::taking(MS(100));
+            let uploader = uploader(&store, attempts_max, 8);
+            let began = Instant::now();
+            store.hang_next(outage);
+            assert_eq!(uploader.upload(1, object()).await, Ok(()));
+            assert!(began.elapsed() < SILENT_MAX * outage as u32 + MS(1000), "{outage}: {:?}", began.elapsed());
+        }
+        let store = StoreDouble::taking(MS(100));
+        store.hang_next(1000);
+        let began = Instant::now();
+        assert!(uploader(&store, 3, 8).upload(1, object()).await.is_err_and(|error| error.is_retriable()));
+        assert!(began.elapsed() < 3 * ATTEMPT_MAX + MS(1000), "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

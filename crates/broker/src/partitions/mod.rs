@@ -239,9 +239,9 @@ impl Partitions {
             let count = i32::try_from(partitions.into_iter().count()).unwrap_or(i32::MAX);
             match self.diskless() {
                 Some(diskless) => diskless.put_topic((name, id), count, config),
-                None => tracing::error!(
+                None => tracing::warn!(
                     topic = name,
-                    "a diskless topic, which this broker does not serve, though clients are led to it: it needs diskless.storage, the same as the others"
+                    "a diskless topic, which this broker does not serve; clients are led to those that have diskless.storage"
                 ),
             }
             return;

@@ -8,6 +8,8 @@
 //! connection wants to read into again; so the memory held is what is counted, and it is the parking's and not the
 //! connection's: a connection full of parked batches goes on reading what they wait for.
 //!
+//! Of a diskless topic it holds the room that it needs in its turn, too, so that it can go on without waiting for any.
+//!
 //! Invariant: every answer promised is given once, whatever happens to the batch; what is counted as held is held.
 
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use std::time::Duration;
 
 use fullbore_rules::sequence::parking::{Freed, Parking, fits};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
 use super::ticket::{Acks, Appended};
@@ -86,9 +88,9 @@ impl Reordering {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Counts the bytes of one more batch of a producer that holds `own`, if they fit.
-    fn hold(self: &Arc<Self>, own: usize, bytes: usize) -> Option<HeldBytes> {
-        let max = self.bytes_max;
+    /// Counts the bytes of one more batch of a producer that holds `own`, if they fit in `max` as well.
+    fn hold(self: &Arc<Self>, own: usize, bytes: usize, max: usize) -> Option<HeldBytes> {
+        let max = self.bytes_max.min(max);
         let add = |used| fits(own, bytes, used, max).then(|| used + bytes);
         self.bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).ok()?;
         self.metrics.parked(bytes);
@@ -158,6 +160,15 @@ pub(crate) struct Early {
     acks: Acks,
     answers: Vec<EarlyAnswer>,
     held: HeldBytes,
+    later: Option<OwnedSemaphorePermit>,
+}
+
+/// What a batch needs in its turn, and holds from the start.
+#[derive(Debug)]
+pub(crate) struct LaterRoom {
+    pub(crate) room: OwnedSemaphorePermit,
+    /// Bytes that batches may hold so before their turn: less than there are, or those they wait for would find no room.
+    pub(crate) early_bytes_max: usize,
 }
 
 /// Where the answer of one copy goes.
@@ -185,9 +196,9 @@ impl Early {
         self.acks
     }
 
-    /// Who goes on with it answers it, and holds its bytes until then.
-    pub(crate) fn into_parts(self) -> (ValidBatch<'static>, Vec<EarlyAnswer>, HeldBytes) {
-        (self.batch, self.answers, self.held)
+    /// Who goes on with it answers it, and has what it needs from now on.
+    pub(crate) fn into_parts(self) -> (ValidBatch<'static>, Vec<EarlyAnswer>, Option<OwnedSemaphorePermit>) {
+        (self.batch, self.answers, self.later)
     }
 
     pub(crate) fn appended(self, appended: &Appended) {
@@ -285,21 +296,33 @@ impl Parked {
         (Expired { batches, reordering: reordering.clone() }, due)
     }
 
+    /// Parks a batch that comes before its turn, where it may hold `later` for its turn.
+    ///
+    /// # Errors
+    /// [`AppendError`]; no batch of its producer waits for it then.
     pub(crate) fn park(
         &mut self,
         batch: &ValidBatch<'_>,
         acks: Acks,
         reordering: &Arc<Reordering>,
+        later: Option<LaterRoom>,
     ) -> Result<ParkedAnswer, AppendError> {
         let stamp = batch.stamp();
         if let Some(same) = self.batches.find(&stamp) {
             return Ok(same.join());
         }
-        let own = self.batches.room_for(&stamp, reordering.batches_max).map_err(AppendError::Sequence)?;
         let bytes = batch.view().size() + BATCH_COST;
-        let held = reordering.hold(own, bytes).ok_or(OUT_OF_ORDER)?;
+        let max = later.as_ref().map_or(usize::MAX, |later| later.early_bytes_max);
+        let held = loop {
+            let own = self.batches.room_for(&stamp, reordering.batches_max).map_err(AppendError::Sequence)?;
+            if let Some(held) = own.and_then(|own| reordering.hold(own, bytes, max)) {
+                break held;
+            }
+            self.batches.take_farther(&stamp).ok_or(OUT_OF_ORDER)?.refuse(OUT_OF_ORDER);
+        };
         let (answer, awaited) = oneshot::channel();
-        let early = Early { batch: batch.to_owned(), acks, answers: vec![answer], held };
+        let later = later.map(|later| later.room);
+        let early = Early { batch: batch.to_owned(), acks, answers: vec![answer], held, later };
         let due_ms = reordering.now_ms().saturating_add(reordering.wait_ms);
         let fenced = self.batches.park(&stamp, early, bytes, due_ms);
         refuse_all(fenced, FENCED);

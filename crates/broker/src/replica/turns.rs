@@ -48,7 +48,7 @@ impl Replica {
             return Err(AppendError::Gone);
         }
         let mut parked = state.parked.take().unwrap_or_default();
-        let answer = parked.park(batch, acks, reordering);
+        let answer = parked.park(batch, acks, reordering, None);
         if parked.wants_watch() {
             tokio::spawn(expire(Arc::downgrade(self), reordering.clone()));
         }

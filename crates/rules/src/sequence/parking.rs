@@ -9,12 +9,16 @@
 //! batch stays when the connection it came over is lost, as one that needs no parking would: what becomes of it
 //! depends on its sequence alone, and a retry finds it either here or in the log.
 //!
+//! Where there is no place, the batch that is farthest ahead makes room for one that is nearer. So none is refused while
+//! another waits for it: on one connection answers keep the order of requests, and the refusal could stand behind the
+//! answer of a batch that can only come after the refused one was sent again.
+//!
 //! Invariant: of one producer there are never more than the limit, each with its own first sequence, and each leaves
 //! once: to be appended, as refused, or as expired.
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{SequenceRefusal, Stamp, sequence_add};
+use super::{HALF_RANGE, SequenceRefusal, Stamp, sequence_add, sequence_distance};
 
 /// Everything parked on one partition. `T` is the caller's item.
 #[derive(Debug)]
@@ -74,12 +78,13 @@ impl<T> Default for Parking<T> {
 }
 
 impl<T> Parking<T> {
-    /// Whether a batch that is ahead finds a place, and how many bytes its producer has parked already.
+    /// How many bytes its producer has parked already where a batch that is ahead finds a place; `None` where there are
+    /// `batches_max`.
     ///
     /// # Errors
-    /// [`SequenceRefusal::InvalidProducerEpoch`] if a newer epoch waits; [`SequenceRefusal::OutOfOrderSequence`] if the producer has
-    /// `batches_max` parked, or another batch at this sequence.
-    pub fn room_for(&self, stamp: &Stamp, batches_max: usize) -> Result<usize, SequenceRefusal> {
+    /// [`SequenceRefusal::InvalidProducerEpoch`] if a newer epoch waits; [`SequenceRefusal::OutOfOrderSequence`] if another batch waits at this
+    /// sequence.
+    pub fn room_for(&self, stamp: &Stamp, batches_max: usize) -> Result<Option<usize>, SequenceRefusal> {
         let (own, count) = match self.producers.get(&stamp.producer_id) {
             Some(waiting) if stamp.producer_epoch < waiting.epoch => return Err(SequenceRefusal::InvalidProducerEpoch),
             Some(waiting) if stamp.producer_epoch == waiting.epoch => {
@@ -90,7 +95,20 @@ impl<T> Parking<T> {
             }
             _ => (0, 0),
         };
-        if count < batches_max { Ok(own) } else { Err(SequenceRefusal::OutOfOrderSequence) }
+        Ok((count < batches_max).then_some(own))
+    }
+
+    /// Takes out the batch that is farthest ahead of its producer and epoch, if it is farther than this one, which finds
+    /// no place. Linear in what is parked of the producer.
+    pub fn take_farther(&mut self, stamp: &Stamp) -> Option<T> {
+        let waiting = self.producers.get(&stamp.producer_id)?;
+        if waiting.epoch != stamp.producer_epoch {
+            return None;
+        }
+        let ahead = |sequence: &i32| sequence_distance(stamp.base_sequence, *sequence);
+        let farther = waiting.batches.keys().copied().filter(|sequence| (1..HALF_RANGE).contains(&ahead(sequence)));
+        let farthest = farther.max_by_key(ahead)?;
+        self.take(stamp.producer_id, farthest)
     }
 
     /// The item of the same batch, if it is parked.

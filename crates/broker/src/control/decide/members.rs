@@ -36,6 +36,7 @@ pub fn register(image: &Image, wanted: &RegisterBroker) -> Result<Vec<Change>, R
         folder: Uuid(member.folder.to_be_bytes()),
         process: Uuid(member.process.to_be_bytes()),
         rack: wanted.rack.clone(),
+        serves_diskless: wanted.serves_diskless,
         endpoints: wanted.endpoints.clone(),
     };
     let mut changes = vec![Change::BrokerRegistered { id: wanted.id, node }];

@@ -257,7 +257,7 @@ fn apply(image: &mut Image, changes: Vec<Change>) {
 
 fn join(image: &mut Image, id: i32, process: u128, ended: FormerEnd) -> Result<(), Refusal> {
     let joining = Joining { folder: id.unsigned_abs().into(), process, ended };
-    let wanted = RegisterBroker { id, joining, rack: None, endpoints: BTreeMap::new() };
+    let wanted = RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
     apply(image, register(image, &wanted)?);
     Ok(())
 }
@@ -323,7 +323,7 @@ fn a_broker_that_lost_its_logs_ends_leads_in_a_new_epoch_and_only_if_nobody_kept
 fn a_live_broker_of_another_folder_keeps_its_place() {
     let mut image = cluster();
     let joining = Joining { folder: 99, process: 99, ended: FormerEnd::Clean };
-    let wanted = RegisterBroker { id: 1, joining, rack: None, endpoints: BTreeMap::new() };
+    let wanted = RegisterBroker { id: 1, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
     let refusal = register(&image, &wanted).expect_err("refused");
     assert_eq!(refusal.code, ErrorCode::DUPLICATE_BROKER_REGISTRATION);
     change(&mut image, 1, BrokerChange::Fence);

@@ -81,7 +81,8 @@ pub fn ask_everything() -> String {
     format!(
         "{NEWEST};
          SELECT broker_id, listener, host, port FROM fullbore.broker_endpoints;
-         SELECT broker_id, epoch, fenced, shutting_down, folder, process, rack FROM fullbore.brokers ORDER BY broker_id;
+         SELECT broker_id, epoch, fenced, shutting_down, folder, process, rack, serves_diskless FROM fullbore.brokers
+           ORDER BY broker_id;
          SELECT next_producer_id FROM fullbore.cluster;
          SELECT broker_id, name, value FROM fullbore.broker_configs;
          SELECT resource_type, resource_name, name, value FROM fullbore.resource_configs;
@@ -134,6 +135,7 @@ fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Store
             folder: id(&row, 4)?,
             process: id(&row, 5)?,
             rack: optional(&row, 6)?.map(|rack| Text::from(as_typed(rack))),
+            serves_diskless: flag(&row, 7)?,
             endpoints: endpoints.remove(&broker).unwrap_or_default(),
         };
         changes.push(Change::BrokerRegistered { id: broker, node });

@@ -84,8 +84,15 @@ struct NodeRecord {
     shutting_down: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     rack: Option<String>,
+    /// Before version 4 nobody said so, as if all did.
+    #[serde(default = "always")]
+    serves_diskless: bool,
     /// Host and port by listener.
     endpoints: BTreeMap<String, (String, u16)>,
+}
+
+fn always() -> bool {
+    true
 }
 
 /// Neighbouring partitions that are registered alike.
@@ -210,6 +217,7 @@ fn node_record(node: &RegisteredBroker) -> NodeRecord {
         fenced: node.registration.is_fenced,
         shutting_down: node.registration.is_shutting_down,
         rack: node.rack.as_ref().map(Text::to_string),
+        serves_diskless: node.serves_diskless,
         endpoints: node.endpoints.iter().map(|(name, at)| (name.clone(), (at.host.to_string(), at.port))).collect(),
     }
 }
@@ -225,6 +233,7 @@ fn node(record: NodeRecord) -> Result<RegisteredBroker, String> {
         folder: id(&record.folder)?,
         process: id(&record.process)?,
         rack: record.rack.map(Text::from),
+        serves_diskless: record.serves_diskless,
         endpoints: record.endpoints.into_iter().map(|(name, at)| (name, endpoint(at))).collect(),
     })
 }

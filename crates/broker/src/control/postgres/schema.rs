@@ -10,7 +10,12 @@ use super::write::literal;
 use std::time::Duration;
 
 /// What each version of the schema changed, from version 1 on.
-const SCHEMAS: &[&str] = &[include_str!("schema.sql"), include_str!("diskless.sql"), include_str!("predecessors.sql")];
+const SCHEMAS: &[&str] = &[
+    include_str!("schema.sql"),
+    include_str!("diskless.sql"),
+    include_str!("predecessors.sql"),
+    include_str!("serving.sql"),
+];
 /// The one that this Fullbore knows.
 pub const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
 /// "fullbore" in ASCII: the lock that who makes or upgrades the schema has.

@@ -120,7 +120,9 @@ fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
     // As the first version was, which had no diskless topics.
     database.run(
         "DROP TABLE fullbore.diskless_partitions, fullbore.diskless_brokers, fullbore.diskless_cleared,
-           fullbore.diskless_objects, fullbore.diskless_runs, fullbore.diskless_producers, fullbore.diskless_store;
+           fullbore.diskless_objects, fullbore.diskless_runs, fullbore.diskless_producers, fullbore.diskless_store,
+           fullbore.diskless_predecessors;
+         ALTER TABLE fullbore.brokers DROP COLUMN serves_diskless;
          UPDATE fullbore.schema_version SET version = 0",
     );
     let older = format!("it has schema 0, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate");

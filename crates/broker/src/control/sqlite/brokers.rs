@@ -31,6 +31,8 @@ fn broker(row: &Row<'_>, endpoints: BTreeMap<String, Endpoint>) -> rusqlite::Res
         folder: Uuid(row.get(4)?),
         process: Uuid(row.get(5)?),
         rack: rack.as_deref().map(Text::from),
+        // One by itself always does.
+        serves_diskless: true,
         endpoints,
     })
 }

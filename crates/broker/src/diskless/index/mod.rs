@@ -18,11 +18,15 @@ pub mod by_hand;
 mod finder;
 #[cfg(test)]
 mod measure;
+#[cfg(test)]
+pub mod own;
 mod owner;
 mod packed;
 pub mod postgres;
 mod sqlite;
 mod store;
+#[cfg(test)]
+mod store_tests;
 #[cfg(test)]
 mod tests;
 mod trimming;
@@ -41,8 +45,8 @@ pub use finder::{IndexChanges, RunFinder};
 pub use owner::{IndexOwner, IndexThread};
 pub use sqlite::SqliteIndex;
 pub use store::{
-    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, RunSource,
-    UnusedObject,
+    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
+    RunSource, UnusedObject,
 };
 
 use trimming::Trims;

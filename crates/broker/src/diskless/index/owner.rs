@@ -13,7 +13,7 @@ use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
 use fullbore_wire::Uuid;
 use tokio::sync::{oneshot, watch};
 
-use super::{CommitAnswer, Index, IndexStore, Looked, PartitionRow, UnusedObject, UploadedObject};
+use super::{CommitAnswer, Index, IndexStore, KnownStore, Looked, PartitionRow, UnusedObject, UploadedObject};
 use crate::control::{CommitError, StoreError};
 use crate::system::now_ms;
 
@@ -42,6 +42,8 @@ pub(super) enum Asked {
     MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>),
     Unused(usize, oneshot::Sender<Result<Vec<UnusedObject>, CommitError>>),
     Forget(Vec<ObjectId>),
+    KnownStore(oneshot::Sender<Result<KnownStore, StoreError>>),
+    AdoptStore(String, oneshot::Sender<Result<String, CommitError>>),
     /// Wakes it, so that it sees that it is to stop.
     Nothing,
 }
@@ -152,6 +154,26 @@ impl IndexOwner {
         self.ask(Asked::Forget(ids));
     }
 
+    /// As [`IndexStore::known_store`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn known_store(&self) -> Result<KnownStore, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Asked::KnownStore(answer));
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// As [`IndexStore::adopt_store`].
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn adopt_store(&self, store_id: String) -> Result<String, CommitError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Asked::AdoptStore(store_id, answer));
+        answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
+    }
+
     /// As [`Index::delete`], however long that takes. Waits for nobody.
     pub fn delete(&self, topic_id: Uuid, known: Vec<DisklessPartitionId>) {
         self.changes.send_modify(|changes| *changes += 1);
@@ -234,6 +256,8 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
         }
         Asked::Unused(count, answer) => drop(answer.send(index.store.unused(count, now_ms))),
         Asked::Forget(ids) => drop(index.store.forget(&ids)),
+        Asked::KnownStore(answer) => drop(answer.send(index.store.known_store())),
+        Asked::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),
         Asked::Create { topic: (name, id), count, created } => {
             if let Some(rows) = until_done(progress.stopping, || index.store.create((&name, id), count)) {
                 created(rows);

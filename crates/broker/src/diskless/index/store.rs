@@ -121,6 +121,27 @@ pub trait IndexStore: Send {
     /// # Errors
     /// None is forgotten, or that is not known.
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError>;
+
+    /// In which object store the objects are.
+    ///
+    /// # Errors
+    /// It is not known.
+    fn known_store(&mut self) -> Result<KnownStore, StoreError>;
+
+    /// From now on the objects are in the store of this number, unless another one is in use; the number that counts then.
+    ///
+    /// # Errors
+    /// Nothing is changed, or that is not known.
+    fn adopt_store(&mut self, store_id: &str) -> Result<String, CommitError>;
+}
+
+/// What the index knows of the object store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownStore {
+    /// The number of the one that was used so far.
+    pub store_id: Option<String>,
+    /// Whether no other one will do: objects are in it, or other brokers may be about to put some there.
+    pub is_in_use: bool,
 }
 
 /// Reads where records are, beside the commits. Its calls block.

@@ -48,7 +48,7 @@ impl Trims {
         self.of_partition.remove(&id);
     }
 
-    /// Of how many partitions something is kept.
+    /// The number of partitions of which something is kept.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.of_partition.len()

@@ -1,58 +1,134 @@
 //! Whose objects are in a store: a cluster claims it before it uses it, and finds out whether it may.
 //!
-//! A claim says whose the store is, and has a number drawn by who made it, by which a store is told from another one of the same cluster.
+//! A claim says whose the store is, and has a number drawn by who made it, by which a store is told from another one of the same cluster. The index
+//! keeps the number: objects in another store are not those that it knows, and an index that knows none is not that of objects that are there. New
+//! objects would take their places.
 //!
-//! Invariant: of two clusters that claim a store one is refused.
+//! Invariants: of two clusters that claim a store one is refused; nothing is put, read or deleted before the index and the store are known to belong
+//! together.
 
 use bytes::Bytes;
+use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::sync::OnceCell;
 
+use super::super::index::{IndexOwner, KnownStore};
 use super::error::{ObjectError, is_full, words};
-use crate::control::random_id;
+use crate::control::{StoreError, random_id};
 
 /// The object that says whose the others are.
 const OWNER: &str = "cluster";
 /// The object with which it is tried what the store allows.
 const PROBE: &str = "probe";
 
-/// A cluster's claim, as far as it was made.
-#[derive(Debug)]
+/// A cluster's claim of the store whose objects this index knows.
 pub struct Claim {
     cluster_id: String,
-    /// The store's number, once the claim is made; empty where the claim has none.
-    store_id: OnceCell<String>,
+    /// None where nothing is to be claimed.
+    index: Option<IndexOwner>,
+    made: OnceCell<()>,
+}
+
+/// What is claimed.
+pub struct Claimed<'a> {
+    pub store: &'a dyn ObjectStore,
+    /// What is the cluster's, or nobody's.
+    pub prefix: &'a Path,
+    /// The front of the keys of the cluster's objects.
+    pub root: &'a Path,
 }
 
 impl Claim {
-    /// It is to be made, or need not be.
-    pub fn new(cluster_id: &str, is_made: bool) -> Claim {
-        Claim { cluster_id: cluster_id.to_owned(), store_id: OnceCell::new_with(is_made.then(String::new)) }
+    /// It is to be made.
+    pub fn new(cluster_id: &str, index: IndexOwner) -> Claim {
+        Claim { cluster_id: cluster_id.to_owned(), index: Some(index), made: OnceCell::new() }
     }
 
-    /// Claims what is below `prefix` for this cluster, whose objects are below `root`, unless that is done.
+    /// It need not be made.
+    #[cfg(test)]
+    pub fn needless(cluster_id: &str) -> Claim {
+        Claim { cluster_id: cluster_id.to_owned(), index: None, made: OnceCell::new_with(Some(())) }
+    }
+
+    /// Whether it is made.
+    pub fn is_made(&self) -> bool {
+        self.made.initialized()
+    }
+
+    /// Makes it, unless that is done.
     ///
     /// # Errors
-    /// The store does not let it, or does not answer; the next call tries again.
-    pub async fn make(&self, store: &dyn ObjectStore, prefix: &Path, root: &Path) -> Result<(), ObjectError> {
-        let claim = || async {
-            let store_id = claim(store, &prefix.clone().join(OWNER), &self.cluster_id).await?;
-            probe(store, &root.clone().join(PROBE)).await.map(|()| store_id)
-        };
-        self.store_id.get_or_try_init(claim).await.map(drop)
+    /// The store does not let it, does not answer, or is not the one that the index knows; the next call tries again.
+    pub async fn make(&self, of: Claimed<'_>) -> Result<(), ObjectError> {
+        let Some(index) = &self.index else { return Ok(()) };
+        self.made.get_or_try_init(|| self.try_to_make(index, of)).await.map(drop)
     }
 
-    /// The store's number, if it is known.
-    pub fn store_id(&self) -> Option<&str> {
-        self.store_id.get().map(String::as_str).filter(|id| !id.is_empty())
+    async fn try_to_make(&self, index: &IndexOwner, of: Claimed<'_>) -> Result<(), ObjectError> {
+        // First, since what is in the index was in the store before.
+        let known = known_store(index).await?;
+        let key = of.prefix.clone().join(OWNER);
+        let store_id = match owner(of.store, &key).await? {
+            Some(claim) => store_of(&claim, &self.cluster_id)?,
+            None if known.store_id.is_some() && known.is_in_use => return Err(ObjectError::OtherStore),
+            None => claim(of.store, &key, &self.cluster_id).await?,
+        };
+        if known.store_id.as_ref().is_some_and(|used| known.is_in_use && *used != store_id) {
+            return Err(ObjectError::OtherStore);
+        }
+        probe(of.store, &of.root.clone().join(PROBE)).await?;
+        if known.store_id.as_ref() == Some(&store_id) {
+            return Ok(());
+        }
+        // Another broker may have put some meanwhile, and then the index knows the store.
+        if !known.is_in_use && has_objects(&of).await? && !known_store(index).await?.is_in_use {
+            return Err(ObjectError::UnknownObjects);
+        }
+        let adopted = index.adopt_store(store_id.clone()).await.map_err(|error| of_index(error.into()))?;
+        if adopted == store_id { Ok(()) } else { Err(ObjectError::OtherStore) }
+    }
+
+    /// The store still has a claim, as one does that was not replaced by an empty one.
+    ///
+    /// # Errors
+    /// It has none, or that is not known.
+    pub async fn is_there(&self, of: Claimed<'_>) -> Result<(), ObjectError> {
+        match of.store.head(&of.prefix.clone().join(OWNER)).await {
+            Ok(_) => Ok(()),
+            Err(object_store::Error::NotFound { .. }) => {
+                Err(ObjectError::Unavailable("its claim is gone, as where a folder is not mounted any more".into()))
+            }
+            Err(error) => Err(ObjectError::of_put(error)),
+        }
     }
 }
 
-async fn claim(store: &dyn ObjectStore, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
-    if let Some(owner) = owner(store, key).await? {
-        return store_of(&owner, cluster_id);
+async fn known_store(index: &IndexOwner) -> Result<KnownStore, ObjectError> {
+    index.known_store().await.map_err(of_index)
+}
+
+fn of_index(error: StoreError) -> ObjectError {
+    match error {
+        StoreError::Full | StoreError::Away(_) => ObjectError::Unclaimed(format!("its index: {error}")),
+        _ => ObjectError::Index(error.to_string()),
     }
+}
+
+/// Whether there are objects of the cluster; no more than the first of them is looked at.
+async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
+    let probe = of.root.clone().join(PROBE);
+    let mut objects = of.store.list(Some(of.root));
+    while let Some(object) = objects.try_next().await.map_err(ObjectError::of_put)? {
+        if object.location != probe {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Writes the claim where there is none; the number of the one that is there then.
+async fn claim(store: &dyn ObjectStore, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
     let options = |mode| PutOptions { mode, ..PutOptions::default() };
     let claim = format!("{cluster_id} {}", random_id());
     let payload = || Bytes::from(claim.clone()).into();
@@ -67,8 +143,7 @@ async fn claim(store: &dyn ObjectStore, key: &Path, cluster_id: &str) -> Result<
             store.put(key, payload()).await.map_err(ObjectError::of_put)?;
             store_of(&owner(store, key).await?.unwrap_or_default(), cluster_id)
         }
-        // It is nobody else's; the next start writes the claim, and until there is room nothing else is written either.
-        Err(error) if is_full(&error) => Ok(String::new()),
+        Err(error) if is_full(&error) => Err(ObjectError::Unclaimed("there is no room".into())),
         Err(error) => Err(ObjectError::of_put(error)),
     }
 }
@@ -85,7 +160,7 @@ async fn owner(store: &dyn ObjectStore, key: &Path) -> Result<Option<String>, Ob
     Ok(Some(String::from_utf8_lossy(&text).trim().to_owned()))
 }
 
-/// The store's number, of a claim of this cluster.
+/// The store's number, of a claim of this cluster; nothing where an older version has made it, which is then taken for the number.
 fn store_of(claim: &str, cluster_id: &str) -> Result<String, ObjectError> {
     let (owner, store_id) = claim.split_once(' ').unwrap_or((claim, ""));
     match owner == cluster_id {

@@ -22,6 +22,24 @@ pub enum ObjectError {
         /// Who wants it.
         cluster_id: String,
     },
+    /// The index knows objects that are in another one.
+    #[error(
+        "it is not the store in which this cluster's records are; set diskless.storage back to that one, the same for all brokers of a cluster \
+         (nothing was deleted)"
+    )]
+    OtherStore,
+    /// Its objects are those of another index.
+    #[error(
+        "it has objects of this cluster of which the index knows nothing: diskless.db, or the cluster's database, was lost, or another data \
+         folder uses them; restore it, or set diskless.storage to another folder or prefix (nothing was deleted)"
+    )]
+    UnknownObjects,
+    /// It cannot be found out whose it is, for what is wrong with the index.
+    #[error("the index of diskless topics: {0}")]
+    Index(String),
+    /// The same for now.
+    #[error("the object store is not claimed yet: {0}")]
+    Unclaimed(String),
     /// Anything else: it may be tried again.
     #[error("the object store fails: {0}")]
     Unavailable(String),
@@ -30,7 +48,7 @@ pub enum ObjectError {
 impl ObjectError {
     /// Whether another attempt may do.
     pub fn is_retriable(&self) -> bool {
-        matches!(self, ObjectError::Unavailable(_))
+        matches!(self, ObjectError::Unavailable(_) | ObjectError::Unclaimed(_))
     }
 
     /// Why nothing was put: where it should go is not there, if nothing else.

@@ -12,6 +12,9 @@ use object_store::local::LocalFileSystem;
 /// # Errors
 /// What the system says.
 pub fn open(folder: &Path) -> Result<Arc<dyn ObjectStore>, String> {
+    if folder.exists() && !folder.is_dir() {
+        return Err("it is not a folder".into());
+    }
     make(folder).map_err(|error| error.to_string())?;
     let store = LocalFileSystem::new_with_prefix(folder).map_err(|error| error.to_string())?;
     Ok(Arc::new(store.with_fsync(true)))

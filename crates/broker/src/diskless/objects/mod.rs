@@ -27,11 +27,13 @@ use tokio::time::timeout;
 
 pub use error::ObjectError;
 
+use super::index::IndexOwner;
 use crate::config::DisklessStorage;
-use claim::Claim;
+pub use claim::Claim;
+use claim::Claimed;
 
-/// How long the start waits for the store.
-const START_MAX: Duration = Duration::from_secs(10);
+/// How long the start waits for the store, and each later attempt to find out whether it is the right one.
+const CLAIM_MAX: Duration = Duration::from_secs(10);
 
 /// The objects of one cluster.
 #[derive(Clone)]
@@ -42,6 +44,8 @@ pub struct Objects {
     /// The front of this cluster's keys: below the prefix, its id.
     root: Path,
     claim: Arc<Claim>,
+    /// Whether it is a folder, in whose place there may be an empty one at any time, as where a file system is not mounted any more.
+    is_folder: bool,
     /// By how much longer a PUT and a GET take than they would.
     delays: (Duration, Duration),
 }
@@ -57,23 +61,27 @@ pub struct StartObjectsError {
 }
 
 impl Objects {
-    /// Those of a cluster in this store, which lets it put, read and delete them, unless it cannot be reached: then every request finds that
-    /// out first. What is put into a folder is on the disk then.
+    /// Those of a cluster in this store, which lets it put, read and delete them, and whose objects this index knows; unless that cannot be found
+    /// out now: then every request does it first. What is put into a folder is on the disk then.
     ///
     /// # Errors
     /// [`StartObjectsError`].
-    pub async fn open(storage: &DisklessStorage, cluster_id: &str) -> Result<Objects, StartObjectsError> {
+    pub async fn open(
+        storage: &DisklessStorage,
+        cluster_id: &str,
+        index: IndexOwner,
+    ) -> Result<Objects, StartObjectsError> {
         let failed = |why: &dyn fmt::Display| StartObjectsError { storage: storage.to_string(), why: why.to_string() };
         let (store, prefix) = match storage {
             DisklessStorage::Folder(folder) => (folder::open(folder), Path::default()),
             DisklessStorage::S3(s3) => (s3::open(s3), Path::from(s3.prefix.as_str())),
         };
         let store = store.map_err(|why| failed(&why))?;
-        let objects = Objects::below(store, prefix, cluster_id, false);
-        let late = |_| ObjectError::Unavailable(format!("no answer within {} s", START_MAX.as_secs()));
-        match timeout(START_MAX, objects.claimed()).await.map_err(late).flatten() {
+        let is_folder = matches!(storage, DisklessStorage::Folder(_));
+        let objects = Objects { is_folder, ..Objects::below(store, prefix, Claim::new(cluster_id, index), cluster_id) };
+        match objects.claimed_in_time().await {
             Ok(()) => Ok(objects),
-            Err(error @ ObjectError::Unavailable(_)) if matches!(storage, DisklessStorage::S3(_)) => {
+            Err(error) if error.is_retriable() && !(is_folder && matches!(error, ObjectError::Unavailable(_))) => {
                 tracing::warn!(%storage, %error, "the object store is not there; diskless topics wait for it");
                 Ok(objects)
             }
@@ -89,23 +97,44 @@ impl Objects {
     /// Those in this store.
     #[cfg(test)]
     pub fn over(store: Arc<dyn ObjectStore>, cluster_id: &str) -> Objects {
-        Objects::below(store, Path::default(), cluster_id, true)
+        Objects::below(store, Path::default(), Claim::needless(cluster_id), cluster_id)
     }
 
-    fn below(store: Arc<dyn ObjectStore>, prefix: Path, cluster_id: &str, is_claimed: bool) -> Objects {
+    fn below(store: Arc<dyn ObjectStore>, prefix: Path, claim: Claim, cluster_id: &str) -> Objects {
         let root = prefix.clone().join(cluster_id);
-        let claim = Arc::new(Claim::new(cluster_id, is_claimed));
-        Objects { store, prefix, root, claim, delays: (Duration::ZERO, Duration::ZERO) }
+        let claim = Arc::new(claim);
+        Objects { store, prefix, root, claim, is_folder: false, delays: (Duration::ZERO, Duration::ZERO) }
     }
 
-    /// By which this store is told from another one of the cluster, if it was reached.
-    pub fn store_id(&self) -> Option<&str> {
-        self.claim.store_id()
+    /// Whether the store is known to be the right one.
+    pub fn claim(&self) -> &Arc<Claim> {
+        &self.claim
     }
 
-    /// The store is this cluster's.
+    /// Claims the store, unless that is done, or gives it up after a while.
+    ///
+    /// # Errors
+    /// [`ObjectError`]; it may be tried again.
+    pub async fn claimed_in_time(&self) -> Result<(), ObjectError> {
+        let late = |_| ObjectError::Unavailable(format!("no answer within {} s", CLAIM_MAX.as_secs()));
+        timeout(CLAIM_MAX, self.claimed()).await.map_err(late).flatten()
+    }
+
     async fn claimed(&self) -> Result<(), ObjectError> {
-        self.claim.make(self.store.as_ref(), &self.prefix, &self.root).await
+        self.claim.make(self.claimed_place()).await
+    }
+
+    fn claimed_place(&self) -> Claimed<'_> {
+        Claimed { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root }
+    }
+
+    /// As [`Objects::claimed`], where something is to be changed.
+    async fn still_claimed(&self) -> Result<(), ObjectError> {
+        self.claimed().await?;
+        match self.is_folder {
+            true => self.claim.is_there(self.claimed_place()).await,
+            false => Ok(()),
+        }
     }
 
     /// Puts an object, which has these parts one after the other. The same may be put twice at a time.
@@ -113,7 +142,7 @@ impl Objects {
     /// # Errors
     /// [`ObjectError`]; it may be there all the same.
     pub async fn put(&self, id: ObjectId, parts: Vec<Bytes>) -> Result<(), ObjectError> {
-        self.claimed().await?;
+        self.still_claimed().await?;
         delay(self.delays.0).await;
         let put = self.store.put(&self.key(id), PutPayload::from_iter(parts)).await;
         put.map(drop).map_err(ObjectError::of_put)
@@ -137,7 +166,7 @@ impl Objects {
     /// # Errors
     /// [`ObjectError`].
     pub async fn delete(&self, id: ObjectId) -> Result<(), ObjectError> {
-        self.claimed().await?;
+        self.still_claimed().await?;
         match self.store.delete(&self.key(id)).await.map_err(|error| ObjectError::of_object(id, error)) {
             Err(ObjectError::NotFound(_)) => Ok(()),
             deleted => deleted,

@@ -4,11 +4,13 @@ use std::path::{Path as FilePath, PathBuf};
 use fullbore_tests::s3::{S3, S3Fault};
 use fullbore_tls::Secret;
 
+use super::super::index::own::OwnIndex;
 use super::*;
 use crate::config::S3Storage;
 
-async fn folder(folder: &FilePath, cluster_id: &str) -> Result<Objects, StartObjectsError> {
-    Objects::open(&DisklessStorage::Folder(folder.into()), cluster_id).await
+async fn folder(folder: &FilePath, cluster_id: &str, index: &OwnIndex) -> Result<Objects, String> {
+    let opened = Objects::open(&DisklessStorage::Folder(folder.into()), cluster_id, index.owner()).await;
+    opened.map_err(|error| error.to_string())
 }
 
 fn storage(s3: &S3) -> S3Storage {
@@ -22,8 +24,9 @@ fn storage(s3: &S3) -> S3Storage {
     }
 }
 
-async fn open(storage: S3Storage, cluster_id: &str) -> Result<Objects, String> {
-    Objects::open(&DisklessStorage::S3(storage), cluster_id).await.map_err(|error| error.to_string())
+async fn open(storage: S3Storage, cluster_id: &str, index: &OwnIndex) -> Result<Objects, String> {
+    let opened = Objects::open(&DisklessStorage::S3(storage), cluster_id, index.owner()).await;
+    opened.map_err(|error| error.to_string())
 }
 
 fn parts() -> Vec<Bytes> {
@@ -45,52 +48,155 @@ async fn is_there_until_it_is_deleted(opened: impl AsyncFn() -> Objects) {
 #[tokio::test]
 async fn an_object_is_in_its_folder_until_it_is_deleted() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
-    let path = temporary.path().join("made/here");
-    is_there_until_it_is_deleted(async || folder(&path, "one").await.expect("opened")).await;
+    let (path, index) = (temporary.path().join("made/here"), OwnIndex::empty());
+    is_there_until_it_is_deleted(async || folder(&path, "one", &index).await.expect("opened")).await;
 }
 
 #[tokio::test]
 async fn an_object_is_in_its_bucket_until_it_is_deleted() {
-    let s3 = S3::start();
-    is_there_until_it_is_deleted(async || open(storage(&s3), "one").await.expect("opened")).await;
+    let (s3, index) = (S3::start(), OwnIndex::empty());
+    is_there_until_it_is_deleted(async || open(storage(&s3), "one", &index).await.expect("opened")).await;
 }
 
 #[tokio::test]
 async fn another_clusters_store_is_refused() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
-    folder(temporary.path(), "one").await.expect("opened");
-    let refused = folder(temporary.path(), "other").await.err().expect("refused").to_string();
+    let [one, two] = [OwnIndex::empty(), OwnIndex::empty()];
+    folder(temporary.path(), "one", &one).await.expect("opened");
+    let refused = folder(temporary.path(), "other", &two).await.err().expect("refused");
     assert!(refused.ends_with(": it has objects of the cluster one, and this is other"), "{refused}");
 
     let s3 = S3::start();
-    open(storage(&s3), "one").await.expect("opened");
-    let refused = open(storage(&s3), "other").await.err().expect("refused");
+    open(storage(&s3), "one", &one).await.expect("opened");
+    let refused = open(storage(&s3), "other", &two).await.err().expect("refused");
     let says = "diskless.storage=s3://objects/some/where: it has objects of the cluster one, and this is other";
     assert_eq!(refused, says);
     let elsewhere = S3Storage { prefix: String::new(), ..storage(&s3) };
-    open(elsewhere, "other").await.expect("another prefix");
+    open(elsewhere, "other", &two).await.expect("another prefix");
+}
+
+/// Writes an object, as the broker does: registered before, committed afterwards.
+async fn write(at: &FilePath, index: &OwnIndex) {
+    let objects = folder(at, "one", index).await.expect("opened");
+    objects.put(index.has_object_of_older(), parts()).await.expect("put");
 }
 
 #[tokio::test]
-async fn two_stores_of_a_cluster_are_told_apart_unless_a_claim_has_no_number() {
-    let [one, other, older] = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
-    let id = async |at: &tempfile::TempDir| {
-        let objects = folder(at.path(), "one").await.expect("opened");
-        objects.store_id().map(str::to_owned)
-    };
-    let first = id(&one).await;
-    assert!(first.is_some() && id(&one).await == first);
-    assert_ne!(id(&other).await, first);
-    // As one that an older version has made, or that found no room.
-    std::fs::write(older.path().join("cluster"), "one").expect("written");
-    assert_eq!(id(&older).await, None);
+async fn another_store_than_the_one_with_the_objects_is_refused() {
+    let [here, elsewhere] = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    let index = OwnIndex::empty();
+    write(here.path(), &index).await;
+    let refused = folder(elsewhere.path(), "one", &index).await.err().expect("refused");
+    assert!(
+        refused.contains(": it is not the store in which this cluster's records are; set diskless.storage"),
+        "{refused}"
+    );
+    assert!(elsewhere.path().read_dir().expect("a folder").next().is_none(), "nothing is left there");
+    let other = OwnIndex::empty();
+    folder(elsewhere.path(), "one", &other).await.expect("opened");
+    let refused = folder(elsewhere.path(), "one", &index).await.err().expect("refused");
+    assert!(refused.contains("it is not the store"), "of the same cluster, with another number: {refused}");
+    folder(here.path(), "one", &index).await.expect("opened");
+    // Moved with all that is in it, it is the same.
+    let moved = elsewhere.path().join("moved");
+    fs::rename(here.path(), &moved).expect("moved");
+    folder(&moved, "one", &index).await.expect("opened");
+}
+
+#[tokio::test]
+async fn a_store_without_objects_may_be_left_for_another() {
+    let stores = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    let (index, other) = (OwnIndex::empty(), OwnIndex::empty());
+    folder(stores[0].path(), "one", &index).await.expect("opened");
+    folder(stores[1].path(), "one", &index).await.expect("nothing is in the first");
+    write(stores[2].path(), &other).await;
+    let refused = folder(stores[2].path(), "one", &index).await.err().expect("refused");
+    assert!(refused.contains("it has objects of this cluster of which the index knows nothing"), "{refused}");
+}
+
+#[tokio::test]
+async fn objects_without_their_index_are_left_alone() {
+    let at = tempfile::tempdir().expect("a temporary folder");
+    write(at.path(), &OwnIndex::empty()).await;
+    for _ in 0..2 {
+        let refused = folder(at.path(), "one", &OwnIndex::empty()).await.err().expect("refused");
+        assert!(refused.contains("it has objects of this cluster of which the index knows nothing"), "{refused}");
+    }
+    let s3 = S3::start();
+    let index = OwnIndex::empty();
+    open(storage(&s3), "one", &index).await.expect("opened").put(1, parts()).await.expect("put");
+    open(storage(&s3), "one", &OwnIndex::empty()).await.err().expect("refused");
+    open(storage(&s3), "one", &index).await.expect("the index has its number");
+}
+
+#[tokio::test]
+async fn an_index_of_an_older_version_takes_the_number_of_its_store() {
+    let [here, elsewhere, unnumbered] = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    write(here.path(), &OwnIndex::empty()).await;
+    let older = OwnIndex::empty();
+    older.has_object_of_older();
+    folder(here.path(), "one", &older).await.expect("it knows an object");
+    folder(elsewhere.path(), "one", &older).await.err().expect("it has the number of the other one");
+    // A claim of an older version has no number.
+    let older = OwnIndex::empty();
+    fs::write(unnumbered.path().join("cluster"), "one").expect("written");
+    for _ in 0..2 {
+        folder(unnumbered.path(), "one", &older).await.expect("opened");
+        older.has_object_of_older();
+    }
+    folder(here.path(), "one", &older).await.err().expect("another store");
+}
+
+#[tokio::test]
+async fn nothing_is_put_or_deleted_before_the_store_is_known_to_be_the_right_one() {
+    let (s3, index) = (S3::start(), OwnIndex::empty());
+    open(storage(&s3), "one", &index).await.expect("opened").put(1, parts()).await.expect("put");
+    s3.every("GET", S3Fault::Status(503, "SlowDown"));
+    let lost = OwnIndex::empty();
+    let late = open(storage(&s3), "one", &lost).await.expect("it starts");
+    s3.heal();
+    let before = s3.requests("PUT");
+    for _ in 0..2 {
+        assert_eq!(late.put(1, vec![Bytes::from_static(b"other")]).await, Err(ObjectError::UnknownObjects));
+        assert_eq!(late.delete(1).await, Err(ObjectError::UnknownObjects));
+        assert_eq!(late.get(1, 0..9).await, Err(ObjectError::UnknownObjects));
+    }
+    assert!(!late.claim().is_made());
+    assert_eq!(s3.requests("PUT") - before, 6, "probes");
+    let objects = open(storage(&s3), "one", &index).await.expect("opened");
+    assert_eq!(objects.get(1, 0..9).await, Ok(Bytes::from_static(b"something")));
+}
+
+#[tokio::test]
+async fn a_folder_that_is_replaced_by_an_empty_one_takes_nothing_until_it_is_back() {
+    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let (at, aside, index) = (temporary.path().join("at"), temporary.path().join("aside"), OwnIndex::empty());
+    let objects = folder(&at, "one", &index).await.expect("opened");
+    objects.put(1, parts()).await.expect("put");
+    fs::rename(&at, &aside).expect("moved");
+    for is_made in [false, true] {
+        if is_made {
+            fs::create_dir(&at).expect("made");
+        }
+        let refused = objects.put(2, parts()).await.expect_err("it is not there");
+        assert!(refused.is_retriable() && refused.to_string().contains("its claim is gone"), "{refused}");
+        assert_eq!(objects.delete(1).await, Err(refused));
+    }
+    fs::remove_dir(&at).expect("nothing is in it");
+    fs::rename(&aside, &at).expect("moved");
+    assert_eq!(objects.put(2, parts()).await, Ok(()));
+    assert_eq!(objects.get(1, 0..9).await, Ok(Bytes::from_static(b"something")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn of_two_clusters_that_claim_at_once_one_is_refused() {
     let store = double::StoreDouble::taking(Duration::from_millis(10));
-    let below = |cluster_id| Objects::below(store.clone(), Path::from("some/where"), cluster_id, false);
-    let (one, other, again) = (below("one"), below("other"), below("one"));
+    let indexes = [(); 3].map(|()| OwnIndex::empty());
+    let below = |cluster_id, index: usize| {
+        let claim = Claim::new(cluster_id, indexes[index].owner());
+        Objects::below(store.clone(), Path::from("some/where"), claim, cluster_id)
+    };
+    let (one, other, again) = (below("one", 0), below("other", 1), below("one", 2));
     let (one, other, again) = tokio::join!(one.claimed(), other.claimed(), again.claimed());
     assert_eq!((one, again), (Ok(()), Ok(())));
     assert!(matches!(other, Err(ObjectError::OtherCluster { .. })), "{other:?}");
@@ -101,62 +207,64 @@ async fn a_folder_that_cannot_be_made_is_refused() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
     fs::write(temporary.path().join("file"), b"").expect("written");
     let path: PathBuf = temporary.path().join("file/in");
-    let refused = folder(&path, "one").await.err().expect("refused").to_string();
+    let refused = folder(&path, "one", &OwnIndex::empty()).await.err().expect("refused");
     assert!(refused.contains("diskless.storage=") && refused.contains("file/in"), "{refused}");
+    let refused = folder(&temporary.path().join("file"), "one", &OwnIndex::empty()).await.err().expect("refused");
+    assert!(refused.ends_with("/file: it is not a folder"), "{refused}");
 }
 
 #[tokio::test]
 async fn a_store_that_refuses_says_why_in_its_own_words() {
-    let s3 = S3::start();
+    let (s3, index) = (S3::start(), OwnIndex::empty());
     let right = storage(&s3);
     let key = |id: &str, secret: &str| Some((id.to_owned(), Secret::from(secret.to_owned())));
     for (wrong, says) in [
         (S3Storage { credentials: key("stranger", S3::SECRET), ..right.clone() }, "NotSignedUp"),
         (S3Storage { credentials: key(S3::KEY_ID, "TOPSECRET"), ..right.clone() }, "SignatureDoesNotMatch"),
     ] {
-        let refused = open(wrong, "one").await.err().expect(says);
+        let refused = open(wrong, "one", &index).await.err().expect(says);
         assert!(refused.contains(says) && !refused.contains("TOPSECRET"), "{refused}");
         assert!(!refused.contains('<'), "{refused}");
     }
     for (method, may) in [("GET", "read"), ("PUT", "write"), ("DELETE", "delete")] {
         s3.every(method, S3Fault::Status(403, "AccessDenied"));
-        let refused = open(right.clone(), "one").await.err().expect(may);
+        let refused = open(right.clone(), "one", &index).await.err().expect(may);
         assert!(refused.contains("AccessDenied"), "{may}: {refused}");
         s3.heal();
     }
     for (status, code) in [(404, "NoSuchBucket"), (403, "RequestTimeTooSkewed"), (400, "AuthorizationHeaderMalformed")]
     {
         s3.every("GET", S3Fault::Status(status, code));
-        let refused = open(right.clone(), "one").await.err().expect(code);
+        let refused = open(right.clone(), "one", &index).await.err().expect(code);
         assert!(refused.ends_with(&format!("{code}: It is a test.")), "{refused}");
     }
 }
 
 #[tokio::test]
 async fn a_store_that_is_not_there_is_waited_for() {
-    let s3 = S3::start();
+    let (s3, [one, two, three]) = (S3::start(), [(); 3].map(|()| OwnIndex::empty()));
     s3.every("GET", S3Fault::Status(503, "SlowDown"));
-    let objects = open(storage(&s3), "one").await.expect("it starts");
+    let objects = open(storage(&s3), "one", &one).await.expect("it starts");
     let refused = objects.put(1, parts()).await.expect_err("not yet");
     assert!(refused.is_retriable() && refused.to_string().contains("SlowDown"), "{refused}");
     s3.heal();
     assert_eq!(objects.put(1, parts()).await, Ok(()));
     // It comes to be another cluster's, or nobody is at its address.
     s3.every("GET", S3Fault::Reset);
-    let late = open(storage(&s3), "other").await.expect("it starts");
+    let late = open(storage(&s3), "other", &two).await.expect("it starts");
     s3.heal();
     let refused = late.put(1, parts()).await.expect_err("another's");
     assert!(matches!(refused, ObjectError::OtherCluster { .. }), "{refused}");
     let endpoint = Some("http://127.0.0.1:9".to_owned());
-    let nowhere = open(S3Storage { endpoint, ..storage(&s3) }, "one").await.expect("it starts");
+    let nowhere = open(S3Storage { endpoint, ..storage(&s3) }, "one", &three).await.expect("it starts");
     let refused = nowhere.put(1, parts()).await.expect_err("nobody there");
     assert!(refused.is_retriable() && refused.to_string().contains("refused"), "{refused}");
 }
 
 #[tokio::test]
 async fn a_fault_of_one_request_is_an_error_that_may_be_tried_again() {
-    let s3 = S3::start();
-    let objects = open(storage(&s3), "one").await.expect("opened");
+    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let objects = open(storage(&s3), "one", &index).await.expect("opened");
     let large = || vec![Bytes::from(vec![7; 1 << 20])];
     for fault in
         [S3Fault::Status(500, "InternalError"), S3Fault::Status(503, "SlowDown"), S3Fault::Reset, S3Fault::AnswerLost]

@@ -13,8 +13,8 @@ use super::world::{World, ms, random};
 use crate::control::{CommitError, StoreError};
 use crate::diskless::index::by_hand::{CommitAnswerer, IndexByHand, Turn};
 use crate::diskless::index::{
-    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, SqliteIndex,
-    UnusedObject, UploadedObject,
+    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
+    SqliteIndex, UnusedObject, UploadedObject,
 };
 
 /// What becomes of the next transaction.
@@ -197,6 +197,14 @@ impl IndexStore for TroubledIndex {
 
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
         self.change(|inner| inner.forget(ids))
+    }
+
+    fn known_store(&mut self) -> Result<KnownStore, StoreError> {
+        self.inner.known_store()
+    }
+
+    fn adopt_store(&mut self, store_id: &str) -> Result<String, CommitError> {
+        self.change(|inner| inner.adopt_store(store_id))
     }
 }
 

@@ -34,7 +34,7 @@ use super::upload::Uploader;
 use crate::control::StoreError;
 use crate::log::error::AppendError;
 use crate::metrics::Metrics;
-use crate::replica::reorder::{BATCH_COST, Early, EarlyAnswer, HeldBytes, Parked, ParkedAnswer};
+use crate::replica::reorder::{BATCH_COST, Early, EarlyAnswer, Parked, ParkedAnswer};
 use crate::replica::ticket::Appended;
 use crate::seldom::Seldom;
 
@@ -123,13 +123,7 @@ struct Waiting {
     record_count: i32,
     answers: Vec<EarlyAnswer>,
     /// What its bytes are counted in.
-    _held: Held,
-}
-
-/// Where the bytes of a batch are counted until it is answered.
-enum Held {
-    Room { _room: Room },
-    Parked { _held: HeldBytes },
+    _room: Option<Room>,
 }
 
 impl Writer {
@@ -334,7 +328,7 @@ impl Shared {
         let (answer, answered) = oneshot::channel();
         let (number, stamp) = (offered.number, offered.stamp);
         let partition = Arc::clone(&offered.partition);
-        self.put_in_line(state, offered, vec![answer], Held::Room { _room: room });
+        self.put_in_line(state, offered, vec![answer], Some(room));
         self.take_parked(state, (number, &partition), stamp);
         if was_idle {
             self.changed.notify_one();
@@ -342,14 +336,20 @@ impl Shared {
         answered
     }
 
-    fn put_in_line(self: &Arc<Self>, state: &mut WriterState, offered: Offered, answers: Vec<EarlyAnswer>, held: Held) {
+    fn put_in_line(
+        self: &Arc<Self>,
+        state: &mut WriterState,
+        offered: Offered,
+        answers: Vec<EarlyAnswer>,
+        room: Option<Room>,
+    ) {
         let Offered { partition, number, stamp, bytes, max_timestamp, log_append_time_ms } = offered;
         let (size, record_count) = (bytes.len(), stamp.record_count);
         let now = self.now();
         let ticket = state.line.admit(NewBatch { partition: number, bytes, stamp, max_timestamp }, now);
         let producer_id = stamp.producer_id;
         let waiting =
-            Waiting { partition, number, log_append_time_ms, producer_id, size, record_count, answers, _held: held };
+            Waiting { partition, number, log_append_time_ms, producer_id, size, record_count, answers, _room: room };
         state.waiting.insert(ticket, waiting);
         self.close_due(state);
     }

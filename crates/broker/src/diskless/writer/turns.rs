@@ -4,6 +4,7 @@
 //!
 //! Invariant: a batch that waits is looked at anew whenever something of its partition is committed, here or elsewhere.
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -14,11 +15,11 @@ use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::{Admitted, Held, Settled, Shared, Waiting, Writer, WriterState};
+use super::{Admitted, Room, Settled, Shared, Waiting, Writer, WriterState};
 use crate::diskless::index::ProducerRow;
 use crate::diskless::known::KnownPartition;
 use crate::log::error::AppendError;
-use crate::replica::reorder::{Early, EarlyBatches, OUT_OF_ORDER, Reordering};
+use crate::replica::reorder::{Early, EarlyBatches, LaterRoom, OUT_OF_ORDER, Reordering};
 use crate::replica::ticket::{Acks, Appended};
 use crate::system::now_ms;
 use crate::validation::ValidBatch;
@@ -27,8 +28,8 @@ use crate::validation::ValidBatch;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Writer {
-    /// Parks a batch that comes before its turn, or says that something has to be known before; `None` if it is its turn, or too late, or it may
-    /// not wait.
+    /// Parks a batch that comes before its turn, with the room it needs then, or says that something has to be known before. Gives the room back
+    /// if it is its turn, or too late, or it may not wait.
     ///
     /// # Errors
     /// [`AppendError`]; nothing of it is or will be in the partition.
@@ -37,36 +38,40 @@ impl Writer {
         partition: &Arc<KnownPartition>,
         (number, known): (DisklessPartitionId, Known),
         batch: &ValidBatch<'_>,
-        (acks, early): (Acks, EarlyBatches<'_>),
-    ) -> Result<Option<Admitted>, AppendError> {
+        (acks, early, room): (Acks, EarlyBatches<'_>, Room),
+    ) -> Result<ControlFlow<Admitted, Room>, AppendError> {
         let mut state = self.shared.state.lock();
         if state.is_closed || partition.is_gone() {
             return Err(partition.gone());
         }
         let stamp = batch.stamp();
         if !stamp.is_idempotent() {
-            return Ok(None);
+            return Ok(ControlFlow::Continue(room));
         }
         let Some(committed) = state.known.get(&number) else {
-            return Ok((known == Known::Perhaps).then_some(Admitted::Ask));
+            return Ok(match known {
+                Known::Perhaps => ControlFlow::Break(Admitted::Ask),
+                Known::Now => ControlFlow::Continue(room),
+            });
         };
         if state.line.ahead(number, &stamp, committed) == 0 {
-            return Ok(None);
+            return Ok(ControlFlow::Continue(room));
         }
         // What is pending here was sent here, and what is missing comes over another connection.
         let comes_here = early.are_sent && state.line.has_pending(number, stamp.producer_id);
         if state.others_commit && known == Known::Perhaps && !comes_here {
-            return Ok(Some(Admitted::Ask));
+            return Ok(ControlFlow::Break(Admitted::Ask));
         }
         if !early.are_sent && (early.wait_in.is_none() || !state.is_early(number, &stamp)) {
-            return Ok(None);
+            return Ok(ControlFlow::Continue(room));
         }
         let reordering = early.wait_in.ok_or(OUT_OF_ORDER)?;
         if reordering.is_closed() {
             return Err(AppendError::Gone);
         }
         let parked = state.parked.entry(number).or_default();
-        let answer = parked.park(batch, acks, reordering);
+        let later = LaterRoom { room, early_bytes_max: self.shared.room_max / 2 };
+        let answer = parked.park(batch, acks, reordering, Some(later));
         if parked.wants_watch() {
             let watch = Watch { number, partition: Arc::clone(partition), reordering: Arc::clone(reordering) };
             match state.others_commit {
@@ -76,7 +81,7 @@ impl Writer {
         } else if !parked.is_watched() {
             state.parked.remove(&number);
         }
-        answer.map(|answer| Some(Admitted::Parked(answer)))
+        answer.map(|answer| ControlFlow::Break(Admitted::Parked(answer)))
     }
 }
 
@@ -118,9 +123,9 @@ impl Shared {
         (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
         early: Early,
     ) {
-        let (batch, answers, held) = early.into_parts();
+        let (batch, answers, room) = early.into_parts();
         let offered = partition.offer(number, &batch, now_ms());
-        self.put_in_line(state, offered, answers, Held::Parked { _held: held });
+        self.put_in_line(state, offered, answers, room);
     }
 
     /// Looks anew at what is parked of these producers, of whom something was committed.

@@ -51,17 +51,33 @@ fn a_newer_epoch_throws_the_older_out_parked_or_appended() {
 fn places_are_bounded_per_producer_and_epoch() {
     let mut parking = Parking::default();
     for sequence in 1..=3 {
-        assert_eq!(parking.room_for(&stamp(1, 0, sequence), 3), Ok(10 * (sequence as usize - 1)));
+        assert_eq!(parking.room_for(&stamp(1, 0, sequence), 3), Ok(Some(10 * (sequence as usize - 1))));
         parking.park(&stamp(1, 0, sequence), (), 10, WAIT_MS);
     }
-    assert_eq!(parking.room_for(&stamp(1, 0, 4), 3), Err(SequenceRefusal::OutOfOrderSequence));
+    assert_eq!(parking.room_for(&stamp(1, 0, 4), 3), Ok(None));
     assert_eq!(parking.room_for(&stamp(1, 0, 3), 4), Err(SequenceRefusal::OutOfOrderSequence), "the place is taken");
-    assert_eq!(parking.room_for(&stamp(1, 1, 4), 3), Ok(0), "a new epoch has all places");
-    assert_eq!(parking.room_for(&stamp(2, 0, 4), 3), Ok(0));
-    assert_eq!(parking.room_for(&stamp(2, 0, 4), 0), Err(SequenceRefusal::OutOfOrderSequence));
+    assert_eq!(parking.room_for(&stamp(1, 1, 4), 3), Ok(Some(0)), "a new epoch has all places");
+    assert_eq!(parking.room_for(&stamp(2, 0, 4), 3), Ok(Some(0)));
+    assert_eq!(parking.room_for(&stamp(2, 0, 4), 0), Ok(None));
     assert!(parking.find(&stamp(1, 0, 3)).is_some());
     assert!(parking.find(&Stamp { record_count: 2, ..stamp(1, 0, 3) }).is_none());
     assert!(parking.find(&stamp(1, 1, 3)).is_none());
+}
+
+#[test]
+fn a_batch_takes_the_place_of_the_one_that_is_farthest_ahead_but_of_none_before_it() {
+    let mut parking = Parking::default();
+    for sequence in [i32::MAX - 1, 1, 5, 3] {
+        parking.park(&stamp(1, 0, sequence), sequence, 10, WAIT_MS);
+    }
+    parking.park(&stamp(2, 0, 9), 9, 10, WAIT_MS);
+    assert_eq!(parking.take_farther(&stamp(1, 0, 6)), None);
+    assert_eq!(parking.take_farther(&stamp(1, 1, 2)), None, "those of another epoch are no matter of places");
+    assert_eq!(parking.take_farther(&stamp(1, 0, 2)), Some(5));
+    assert_eq!(parking.take_farther(&stamp(1, 0, 2)), Some(3));
+    assert_eq!(parking.take_farther(&stamp(1, 0, 2)), None);
+    assert_eq!(parking.take_farther(&stamp(1, 0, i32::MAX)), Some(1), "0 follows the last sequence");
+    assert_eq!((parking.len(), parking.has(1), parking.has(2)), (2, true, true));
 }
 
 #[test]
@@ -125,15 +141,27 @@ impl Server {
         if let Some((_, copies)) = self.parking.find(&stamp) {
             return copies.push(copy);
         }
-        let used = self.parking.len();
-        match self.parking.room_for(&stamp, self.window) {
-            Ok(own) if fits(own, 1, used, self.bytes_max) => {
-                let fenced = self.parking.park(&stamp, (stamp, vec![copy]), 1, self.now_ms + WAIT_MS);
-                self.refuse(fenced, SequenceRefusal::InvalidProducerEpoch);
+        loop {
+            let used = self.parking.len();
+            match self.parking.room_for(&stamp, self.window) {
+                Ok(Some(own)) if fits(own, 1, used, self.bytes_max) => {
+                    let fenced = self.parking.park(&stamp, (stamp, vec![copy]), 1, self.now_ms + WAIT_MS);
+                    return self.refuse(fenced, SequenceRefusal::InvalidProducerEpoch);
+                }
+                Ok(_) => match self.parking.take_farther(&stamp) {
+                    Some(farther) => self.refuse(vec![farther], SequenceRefusal::OutOfOrderSequence),
+                    None => break,
+                },
+                Err(refusal) => return self.answers.push((copy, Answer::Refused(refusal))),
             }
-            Ok(_) => self.answers.push((copy, Answer::Refused(SequenceRefusal::OutOfOrderSequence))),
-            Err(refusal) => self.answers.push((copy, Answer::Refused(refusal))),
         }
+        let behind = |parked: &Stamp| sequence_distance(stamp.base_sequence, parked.base_sequence) < HALF_RANGE;
+        let epoch = |parked: &Stamp| parked.producer_epoch == stamp.producer_epoch;
+        assert!(
+            !self.parking.stamps_of(stamp.producer_id).any(|parked| epoch(&parked) && behind(&parked)),
+            "{stamp:?} is refused, whose answer may be behind that of one that waits for it"
+        );
+        self.answers.push((copy, Answer::Refused(SequenceRefusal::OutOfOrderSequence)));
     }
 
     fn append(&mut self, stamp: Stamp, copies: Vec<usize>) {

@@ -11,7 +11,7 @@ use fullbore_wire::Uuid;
 use super::super::damaged;
 use super::super::packed::{pack_producer, pack_run};
 use super::super::store::{
-    CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, UnusedObject,
+    CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, UnusedObject,
 };
 use super::guarded::Guarded;
 use super::rows::{
@@ -33,14 +33,6 @@ impl PostgresIndex {
     /// Over this connection.
     pub fn new(session: Guarded) -> PostgresIndex {
         PostgresIndex { session, ends: HashMap::new() }
-    }
-
-    /// The number of the store in which the cluster's objects are: this one, where it is the first to be used. Blocks.
-    ///
-    /// # Errors
-    /// It is not known.
-    pub fn store_id(&mut self, used: &str) -> Result<String, CommitError> {
-        topics::store_id(&mut self.session, used)
     }
 
     fn found(&mut self, question: &CommitQuestion, mut answers: IndexAnswers) -> Result<CommitFound, StoreError> {
@@ -165,6 +157,14 @@ impl IndexStore for PostgresIndex {
 
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
         cleaning::forget(&mut self.session, ids)
+    }
+
+    fn known_store(&mut self) -> Result<KnownStore, StoreError> {
+        topics::known_store(&mut self.session)
+    }
+
+    fn adopt_store(&mut self, store_id: &str) -> Result<String, CommitError> {
+        topics::adopt_store(&mut self.session, store_id)
     }
 }
 

@@ -1,4 +1,5 @@
-//! Partitions made, deleted and cut off, each in one transaction; any broker may ask for the same at the same time.
+//! Partitions made, deleted and cut off, and the store in which all of them are, each in one transaction; any broker may ask for the same at the
+//! same time.
 //!
 //! What a deleted partition leaves behind is there for the next one of its name, which may be made before a broker has heard of the deletion: who makes
 //! it, deletes those that have its name first.
@@ -9,10 +10,10 @@
 use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_wire::Uuid;
 
-use super::super::store::{PartitionRow, ProducerRow};
+use super::super::store::{KnownStore, PartitionRow, ProducerRow};
 use super::guarded::Guarded;
-use super::rows::{IndexAnswers, PARTITION, array, each, partition, producer};
-use crate::control::database_rows::{next, number, text};
+use super::rows::{IndexAnswers, LIVE, PARTITION, UNUSED, array, each, partition, producer};
+use crate::control::database_rows::{flag, next, number, text};
 use crate::control::{CommitError, StoreError, sql_literal};
 
 /// None where the topic is not in the metadata; and which partitions of others of its name were removed.
@@ -105,12 +106,23 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
     each(&next(&mut answers)?, producer)
 }
 
-/// The number of the store in which the objects are: this one, where it is the first to be used.
-pub fn store_id(session: &mut Guarded, used: &str) -> Result<String, CommitError> {
+/// Once there is a number other brokers may be using that store.
+pub fn known_store(session: &mut Guarded) -> Result<KnownStore, StoreError> {
+    let mut answers = session.look(&format!(
+        "SELECT store_id FROM fullbore.diskless_store;
+         SELECT EXISTS (SELECT 1 FROM fullbore.diskless_objects WHERE state IN ({LIVE}, {UNUSED}))"
+    ))?;
+    let store_id = each(&next(&mut answers)?, |row| text(row, 0).map(str::to_owned))?.pop();
+    let has_objects = each(&next(&mut answers)?, |row| flag(row, 0))? == [true];
+    Ok(KnownStore { is_in_use: has_objects || store_id.is_some(), store_id })
+}
+
+/// The first number stays.
+pub fn adopt_store(session: &mut Guarded, store_id: &str) -> Result<String, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
-    let used = sql_literal(&used);
+    let store_id = sql_literal(&store_id);
     let mut answers = session.end(&format!(
-        "INSERT INTO fullbore.diskless_store VALUES (1, {used}) ON CONFLICT DO NOTHING;
+        "INSERT INTO fullbore.diskless_store VALUES (1, {store_id}) ON CONFLICT DO NOTHING;
          SELECT store_id FROM fullbore.diskless_store"
     ))?;
     let found = next(&mut answers).and_then(|rows| each(&rows, |row| text(row, 0).map(str::to_owned)));

@@ -40,6 +40,12 @@ CREATE TABLE objects (
 -- For who cleans: what is used is not in it.
 CREATE INDEX objects_to_clean ON objects (state, changed_ms) WHERE state <> 1;
 
+-- The number of the object store in which the objects are. Life: from before the first one is put there.
+CREATE TABLE store (
+    singleton INTEGER PRIMARY KEY CHECK (singleton = 1),
+    store_id TEXT NOT NULL
+) STRICT;
+
 -- The adjacent batches of a partition in an object.
 CREATE TABLE runs (
     partition INTEGER NOT NULL,

@@ -1,34 +1,23 @@
 //! The index of one broker: a file of SQLite of its own, so that no change of the metadata waits for a commit of records.
 //!
-//! A commit that returned is on the disk (write-ahead log, `synchronous=FULL`).
+//! What makes and upgrades it is in `file`. A commit that returned is on the disk (write-ahead log, `synchronous=FULL`).
+
+mod file;
 
 use std::path::Path;
 
 use fullbore_rules::commit::{AppendedBatches, BatchRun, DisklessPartitionId, ObjectId, ObjectState};
 use fullbore_wire::Uuid;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Params, Row, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use super::damaged;
 use super::packed::{pack_producer, pack_run, unpack_producer, unpack_run};
 use super::store::{
-    CommitFound, CommitQuestion, CommitWrite, IndexStore, PartitionRow, ProducerRow, RunSource, UnusedObject,
+    CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, RunSource,
+    UnusedObject,
 };
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
 
-/// In the data folder.
-pub const FILE: &str = "diskless.db";
-const SCHEMA: &str = include_str!("schema.sql");
-const SCHEMA_VERSION: i64 = 1 + UPGRADES.len() as i64;
-/// What each version changed, from version 2 on.
-const UPGRADES: [&str; 2] = [
-    "ALTER TABLE partitions ADD COLUMN expired_to INTEGER NOT NULL DEFAULT -1;",
-    "ALTER TABLE partitions ADD COLUMN topic TEXT;
-     CREATE INDEX partitions_by_name ON partitions (topic, partition_index);
-     CREATE TABLE predecessors (topic TEXT NOT NULL, partition_index INTEGER NOT NULL, partition INTEGER NOT NULL UNIQUE,
-       PRIMARY KEY (topic, partition_index)) STRICT, WITHOUT ROWID;",
-];
-/// Statements that are kept compiled.
-const STATEMENTS_MAX: usize = 32;
 /// The columns of a run.
 const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, batches";
 /// What producers have written to a partition from an offset on.
@@ -63,28 +52,7 @@ impl SqliteIndex {
     /// # Errors
     /// The disk, or what is in the file.
     pub fn open(folder: &Path) -> Result<SqliteIndex, StoreError> {
-        let connection = connect(&folder.join(FILE)).map_err(|error| sqlite_failed(&error))?;
-        let index = SqliteIndex { connection };
-        let version: i64 = index
-            .connection
-            .pragma_query_value(None, "user_version", |row| row.get(0))
-            .map_err(|error| sqlite_failed(&error))?;
-        let made = match usize::try_from(version) {
-            Ok(0) => index.make(SCHEMA),
-            Ok(older) if older <= UPGRADES.len() => index.make(&UPGRADES[older - 1..].concat()),
-            _ if version == SCHEMA_VERSION => Ok(()),
-            _ => {
-                let other = format!("{FILE} has schema {version}, this Fullbore knows {SCHEMA_VERSION}");
-                return Err(StoreError::Failed(other));
-            }
-        };
-        made.map_err(|error| sqlite_failed(&error))?;
-        Ok(index)
-    }
-
-    fn make(&self, statements: &str) -> rusqlite::Result<()> {
-        self.connection
-            .execute_batch(&format!("BEGIN IMMEDIATE; {statements} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT"))
+        Ok(SqliteIndex { connection: file::open(folder)? })
     }
 
     /// Makes every write fail, as a disk would that refuses them, or lets it through again.
@@ -93,13 +61,10 @@ impl SqliteIndex {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 
-    /// Makes the file what it was before producers expired.
+    /// Makes the file what it was in an older version.
     #[cfg(test)]
-    pub fn make_older(&self) {
-        let older =
-            "ALTER TABLE partitions DROP COLUMN expired_to; DROP INDEX partitions_by_name; DROP TABLE predecessors;
-             ALTER TABLE partitions DROP COLUMN topic; PRAGMA user_version = 1";
-        self.connection.execute_batch(older).expect("altered");
+    pub fn make_older(&self, version: usize) {
+        file::make_older(&self.connection, version);
     }
 
     /// As if producers of every partition had been forgotten for want of room.
@@ -151,7 +116,7 @@ impl SqliteIndex {
         if !self.connection.is_autocommit()
             && let Err(error) = self.run("ROLLBACK")
         {
-            tracing::error!(%error, "a transaction of {FILE} is not undone");
+            tracing::error!(%error, "a transaction of {} is not undone", file::NAME);
         }
     }
 
@@ -435,6 +400,27 @@ impl IndexStore for SqliteIndex {
         });
         forgotten.map_err(|error| sqlite_not_committed(&error))
     }
+
+    fn known_store(&mut self) -> Result<KnownStore, StoreError> {
+        let text = "SELECT (SELECT store_id FROM store), EXISTS (SELECT 1 FROM objects WHERE state IN (?1, ?2))";
+        let known = self.connection.query_row(text, params![LIVE, UNUSED], |row| {
+            Ok(KnownStore { store_id: row.get(0)?, is_in_use: row.get(1)? })
+        });
+        known.map_err(|error| sqlite_failed(&error))
+    }
+
+    fn adopt_store(&mut self, store_id: &str) -> Result<String, CommitError> {
+        let adopted = self.in_transaction(|connection| {
+            connection.execute(
+                "INSERT INTO store SELECT 1, ?1
+                   WHERE NOT EXISTS (SELECT 1 FROM store) OR NOT EXISTS (SELECT 1 FROM objects WHERE state IN (?2, ?3))
+                 ON CONFLICT DO UPDATE SET store_id = excluded.store_id",
+                params![store_id, LIVE, UNUSED],
+            )?;
+            connection.query_row("SELECT store_id FROM store", [], |row| row.get(0))
+        });
+        adopted.map_err(|error| sqlite_not_committed(&error))
+    }
 }
 
 /// Removes runs of a partition, and their bytes from what is counted.
@@ -565,7 +551,7 @@ impl SqliteFinder {
     /// # Errors
     /// The disk.
     pub fn open(folder: &Path) -> Result<SqliteFinder, StoreError> {
-        let connection = connect(&folder.join(FILE)).map_err(|error| sqlite_failed(&error))?;
+        let connection = file::connect(folder).map_err(|error| sqlite_failed(&error))?;
         connection.pragma_update(None, "query_only", true).map_err(|error| sqlite_failed(&error))?;
         Ok(SqliteFinder { connection })
     }
@@ -590,13 +576,4 @@ impl RunSource for SqliteFinder {
         let row = |id: &DisklessPartitionId| partition(&self.connection, *id).transpose();
         ids.iter().filter_map(row).collect::<rusqlite::Result<_>>().map_err(|error| sqlite_failed(&error))
     }
-}
-
-fn connect(file: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(file, flags)?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    Ok(connection)
 }

@@ -1,0 +1,41 @@
+//! An index with its thread, in a file of a test's own.
+
+use fullbore_rules::commit::{ObjectBatch, ObjectId};
+use fullbore_rules::sequence::Stamp;
+use fullbore_wire::Uuid;
+use tempfile::TempDir;
+
+use super::{Index, IndexOwner, IndexStore, IndexThread, SqliteIndex, UploadedObject};
+
+/// One; dropped, it is gone.
+pub struct OwnIndex {
+    owner: IndexOwner,
+    _thread: IndexThread,
+    folder: TempDir,
+}
+
+impl OwnIndex {
+    /// One that knows nothing.
+    pub fn empty() -> OwnIndex {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = SqliteIndex::open(folder.path()).expect("made");
+        let (owner, thread) = IndexOwner::start(Index::new(store, 5)).expect("started");
+        OwnIndex { owner, _thread: thread, folder }
+    }
+
+    /// Who asks it.
+    pub fn owner(&self) -> IndexOwner {
+        self.owner.clone()
+    }
+
+    /// Has an object in it, as an older version has left it that kept no number of the store; the object's.
+    pub fn has_object_of_older(&self) -> ObjectId {
+        let mut store = SqliteIndex::open(self.folder.path()).expect("opened");
+        let partition = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0].id;
+        let object = store.register(1, 0).expect("registered")[0];
+        let stamp = Stamp { producer_id: -1, producer_epoch: -1, base_sequence: -1, record_count: 1 };
+        let batches = vec![ObjectBatch { partition, position: 0, size: 100, stamp, max_timestamp: 0 }];
+        Index::new(store, 5).commit(&[UploadedObject { id: object, batches }], 0).expect("committed");
+        object
+    }
+}

@@ -1,0 +1,50 @@
+//! What the index knows of the object store, on each of its back ends, also where an older version has left it.
+
+use super::IndexStore;
+use super::postgres::tests::PostgresBackEnd;
+use super::store::KnownStore;
+use super::tests::{BackEnd, Opened, SqliteBackEnd, appended, batch};
+
+#[test]
+fn a_file_of_an_older_version_is_upgraded() {
+    for version in [1, 2, 3] {
+        let mut opened = Opened::<SqliteBackEnd>::new(1);
+        let (partition, object) = (opened.partitions[0], opened.object());
+        opened.commit(object, &[batch(partition, 0, 0)]);
+        opened.index.store.make_older(version);
+        opened.again();
+        let object = opened.object();
+        assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(10)]);
+        assert_eq!(opened.back_end.finder().partitions(&[partition]).expect("read")[0].expired_to, -1);
+        let store = &mut opened.index.store;
+        assert_eq!(store.known_store(), Ok(KnownStore { store_id: None, is_in_use: true }));
+        assert_eq!(store.adopt_store("one"), Ok("one".into()));
+    }
+}
+
+fn the_number_of_the_store_stays<B: BackEnd>(while_unused: bool) {
+    let mut opened = Opened::<B>::new(1);
+    let known = |store_id: Option<&str>, is_in_use| Ok(KnownStore { store_id: store_id.map(str::to_owned), is_in_use });
+    let store = &mut opened.index.store;
+    assert_eq!(store.known_store(), known(None, false));
+    assert_eq!(store.adopt_store("one"), Ok("one".into()));
+    let counts = if while_unused { "one" } else { "other" };
+    assert_eq!(opened.back_end.store().adopt_store("other"), Ok(counts.into()));
+    let partition = opened.partitions[0];
+    let object = opened.object();
+    assert_eq!(opened.index.store.known_store(), known(Some(counts), while_unused), "a number is no object");
+    opened.commit(object, &[batch(partition, 0, 0)]);
+    let store = &mut opened.index.store;
+    assert_eq!(store.known_store(), known(Some(counts), true));
+    assert_eq!(store.adopt_store("third"), Ok(counts.into()));
+}
+
+#[test]
+fn the_number_of_the_store_stays_once_there_are_objects() {
+    the_number_of_the_store_stays::<SqliteBackEnd>(false);
+}
+
+#[test]
+fn the_first_number_of_a_store_stays_where_others_may_use_it() {
+    the_number_of_the_store_stays::<PostgresBackEnd>(true);
+}

@@ -1,0 +1,177 @@
+//! The store and the index of diskless topics that do not belong together: nothing is written then, and nothing is lost.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fullbore_tests::s3::{S3, S3Fault};
+use fullbore_tests::{Batch, Broker, serve_refused, wait_until};
+use fullbore_wire::ErrorCode;
+
+const TOPIC: &str = "diskless";
+const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
+const SOON: Duration = Duration::from_secs(60);
+const UNKNOWN: &str = "it has objects of this cluster of which the index knows nothing";
+const OTHER: &str = "it is not the store in which this cluster's records are; set diskless.storage back to that one";
+
+/// With one record in a diskless topic, and stopped.
+fn stopped_with_a_record(sets: &[&str]) -> Broker {
+    let mut broker = Broker::start(sets);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    assert_eq!(client.produced(TOPIC, 0, &Batch::of(&["before"])), 0);
+    broker.stop();
+    broker
+}
+
+fn assert_goes_on(broker: &Broker) {
+    let mut client = broker.client();
+    let texts = |client: &mut fullbore_tests::Client| -> Vec<String> {
+        client.fetch_records(TOPIC, 0).iter().map(|record| record.text()).collect()
+    };
+    assert_eq!(texts(&mut client), ["before"]);
+    assert_eq!(client.produced(TOPIC, 0, &Batch::of(&["after"])), 1);
+    assert_eq!(texts(&mut client), ["before", "after"]);
+}
+
+fn storage(folder: &Path) -> String {
+    format!("diskless.storage={}", folder.display())
+}
+
+/// Every file below a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let (mut folders, mut found) = (vec![folder.to_owned()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() { folders.push(path) } else { found.push(path) }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The index, with what belongs to the file, is moved there, or back.
+fn move_index(from: &Path, to: &Path) {
+    for name in ["diskless.db", "diskless.db-wal", "diskless.db-shm"] {
+        let _ = fs::remove_file(to.join(name));
+        if from.join(name).exists() {
+            fs::rename(from.join(name), to.join(name)).expect("moved");
+        }
+    }
+}
+
+#[test]
+fn a_broker_that_has_lost_its_index_does_not_start_over_the_objects() {
+    let mut broker = stopped_with_a_record(&[]);
+    let (folder, aside) = (broker.data_dir().to_owned(), tempfile::tempdir().expect("a temporary folder"));
+    let before = files(&folder.join("diskless"));
+    move_index(&folder, aside.path());
+    for _ in 0..2 {
+        let refused = serve_refused(&folder, &[]);
+        let said = refused.stderr.lines().last().expect("it says why");
+        assert!(!refused.status.success() && said.contains(UNKNOWN), "{}", refused.stderr);
+        assert!(said.contains("diskless.storage=") && said.contains("diskless.db"), "{said}");
+        assert_eq!(files(&folder.join("diskless")), before);
+    }
+    let elsewhere = aside.path().join("elsewhere");
+    drop(Broker::start_in(&folder, &[&storage(&elsewhere)]));
+    move_index(aside.path(), &folder);
+    broker.restart();
+    assert_goes_on(&broker);
+}
+
+#[test]
+fn a_broker_whose_store_is_set_to_another_one_does_not_start() {
+    let mut broker = stopped_with_a_record(&[]);
+    let (folder, other) = (broker.data_dir().to_owned(), tempfile::tempdir().expect("a temporary folder"));
+    let refused = |set: &str, says: &str| {
+        let refused = serve_refused(&folder, &[set]);
+        let said = refused.stderr.lines().last().expect("it says why");
+        assert!(!refused.status.success() && said.contains(says), "{}", refused.stderr);
+    };
+    let empty = other.path().join("empty");
+    refused(&storage(&empty), OTHER);
+    assert!(files(&empty).is_empty());
+    // One of the same cluster, as its claim says.
+    let claim = fs::read_to_string(folder.join("diskless/cluster")).expect("the claim");
+    let (cluster, _) = claim.split_once(' ').expect("whose it is, and its number");
+    let second = other.path().join("second");
+    fs::create_dir(&second).expect("made");
+    fs::write(second.join("cluster"), format!("{cluster} 0123")).expect("written");
+    refused(&storage(&second), OTHER);
+    // Its own folder, as empty as the place where a disk is not mounted.
+    fs::rename(folder.join("diskless"), other.path().join("mounted")).expect("moved");
+    fs::create_dir(folder.join("diskless")).expect("made");
+    refused(&storage(&folder.join("diskless")), OTHER);
+    broker.restart_with(&[&storage(&other.path().join("mounted"))]);
+    assert_goes_on(&broker);
+}
+
+#[test]
+fn a_store_that_nothing_was_written_to_may_be_left_for_another() {
+    let mut broker = Broker::start(&[]);
+    broker.stop();
+    let s3 = S3::start();
+    let sets = s3.sets();
+    broker.restart_with(&sets.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    assert_eq!(client.produced(TOPIC, 0, &Batch::of(&["before"])), 0);
+    assert_goes_on(&broker);
+}
+
+/// The store cannot say that it has objects, and the index knows none.
+#[test]
+fn a_broker_that_has_lost_its_index_waits_with_a_store_that_is_not_there() {
+    let s3 = S3::start();
+    let sets = s3.sets();
+    let mut broker = stopped_with_a_record(&sets.iter().map(String::as_str).collect::<Vec<_>>());
+    let aside = tempfile::tempdir().expect("a temporary folder");
+    move_index(broker.data_dir(), aside.path());
+    for method in ["PUT", "GET", "DELETE"] {
+        s3.every(method, S3Fault::Status(503, "SlowDown"));
+    }
+    broker.restart();
+    let objects = files(&s3.folder());
+    let refuses = || {
+        let mut client = broker.client();
+        // Neither that the producer is unknown, nor that there is no such offset, which both would believe.
+        let batch = Batch::of(&["a"]).from_producer(1000, 0, 5);
+        assert_eq!(client.produce(TOPIC, 0, &batch).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+        assert_eq!(client.fetch(TOPIC, 0, 1).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+        assert_eq!(client.list_offset(TOPIC, 0, -1).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    };
+    refuses();
+    s3.heal();
+    broker.wait_for_stderr(UNKNOWN);
+    refuses();
+    assert_eq!(files(&s3.folder()), objects);
+    broker.stop();
+    move_index(aside.path(), broker.data_dir());
+    for method in ["PUT", "GET", "DELETE"] {
+        s3.every(method, S3Fault::Status(503, "SlowDown"));
+    }
+    broker.restart();
+    s3.heal();
+    let mut client = broker.client();
+    wait_until("it goes on with its index", SOON, || client.list_offset(TOPIC, 0, -1).error_code == ErrorCode::NONE);
+    assert_goes_on(&broker);
+}
+
+#[test]
+fn a_folder_that_vanishes_is_an_error_until_it_is_back() {
+    let place = tempfile::tempdir().expect("a temporary folder");
+    let (at, aside) = (place.path().join("objects"), place.path().join("aside"));
+    let broker = Broker::start(&[&storage(&at)]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    assert_eq!(client.produced(TOPIC, 0, &Batch::of(&["before"])), 0);
+    fs::rename(&at, &aside).expect("moved");
+    let refused = client.produce(TOPIC, 0, &Batch::of(&["nowhere"]));
+    assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    broker.wait_for_stderr("its claim is gone");
+    assert!(!at.exists());
+    fs::rename(&aside, &at).expect("moved");
+    assert_goes_on(&broker);
+}
