@@ -14,7 +14,7 @@
 //!   a round than the BDP by the last round's own rate, and what requests then take is the new min RTT, shorter or longer. The larger
 //!   rates before it are forgotten with the old one, or one stale number would vouch for the other.
 //! * At the start, until the rate stops growing (STARTUP), three BDPs may be in flight.
-//! * What is answered in bursts in each of the last rounds counts beside the BDP, and like it (`bursts`).
+//! * What is answered in bursts in each of the last rounds may be in flight beside that (`bursts`).
 //!
 //! Invariant: but for the rounds of PROBE_RTT, five requests may always be in flight, as with Kafka's default.
 
@@ -38,7 +38,7 @@ const REQUESTS_MAX_MISSING: usize = 1000;
 const RATE_ROUNDS: u64 = 10;
 /// How long the min RTT is believed.
 const MIN_RTT_MAX_AGE: Duration = Duration::from_secs(10);
-/// In flight at most, in BDPs and bursts.
+/// In flight at most, in BDPs.
 const GAIN: f64 = 2.0;
 /// The same in STARTUP.
 const STARTUP_GAIN: f64 = 3.0;
@@ -177,8 +177,7 @@ impl Pipe {
     /// Bytes that may be in flight.
     pub(crate) fn window(&self) -> usize {
         let gain = if self.is_in_startup() { STARTUP_GAIN } else { GAIN };
-        let holds = self.bdp().saturating_add(self.bursts.least());
-        ((holds as f64 * gain) as usize).min(self.bytes_max)
+        ((self.bdp() as f64 * gain) as usize).saturating_add(self.bursts.least()).min(self.bytes_max)
     }
 
     /// Whether another request may leave. It may go past the window by its own size.
@@ -306,8 +305,8 @@ impl Pipe {
     fn end_round(&mut self, now: Instant) {
         let (began, before) = std::mem::replace(&mut self.round_began, (now, self.delivered));
         self.round_ends_at = self.delivered;
+        self.bursts.end_round();
         let (counts, limited) = std::mem::take(&mut self.round_had);
-        self.bursts.end_round(limited);
         let took = (now - began).as_secs_f64();
         self.recent = (!limited && took > 0.0).then(|| (self.delivered - before) as f64 / took);
         if !counts {

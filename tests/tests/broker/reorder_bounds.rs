@@ -66,23 +66,25 @@ fn a_batch_behind_a_long_poll_expires_too() {
 }
 
 #[test]
-fn past_the_places_of_a_producer_a_batch_is_refused_at_once() {
+fn past_the_places_of_a_producer_the_batch_that_is_farthest_ahead_is_refused_at_once() {
     let (broker, mut client, topic, id) = start(&[FOREVER, "fullbore.reorder.batches.max=3"], &[]);
     let (mut early, mut probe) = (broker.client(), Probe::new(&broker));
+    let (other, mut another) = (client.init_producer_id(), broker.client());
     for sequence in [4, 2, 1] {
         send(&mut early, topic, &one(id, sequence));
     }
     probe.wait(&mut early);
-    send(&mut client, topic, &one(id, 3));
+    send(&mut client, topic, &one(id, 5));
     assert_eq!(receive_error(&mut client), OUT_OF_ORDER);
-    let (other, mut another) = (client.init_producer_id(), broker.client());
+    send(&mut client, topic, &one(id, 3));
+    assert_eq!(receive_error(&mut early), OUT_OF_ORDER, "4 makes room for it");
     send(&mut another, topic, &one(other, 1));
     probe.wait(&mut another);
     send(&mut client, topic, &one(id, 0));
-    assert_eq!(receive_offset(&mut client), 0);
-    send(&mut client, topic, &one(id, 3));
-    assert_eq!(receive_offset(&mut client), 3);
-    assert_eq!([4, 2, 1].map(|_| receive_offset(&mut early)), [4, 2, 1]);
+    assert_eq!([3, 0].map(|_| receive_offset(&mut client)), [3, 0]);
+    send(&mut client, topic, &one(id, 4));
+    assert_eq!(receive_offset(&mut client), 4);
+    assert_eq!([2, 1].map(|_| receive_offset(&mut early)), [2, 1]);
     assert_in_order(&mut client, "striped", 5);
     send(&mut client, topic, &one(other, 0));
     assert_eq!((receive_offset(&mut client), receive_offset(&mut another)), (5, 6), "another producer has its own");

@@ -1,10 +1,8 @@
 //! Answers that come in bursts (ACK aggregation; `extra_acked` of BBR in Linux): a broker that gathers batches into objects answers those of an
 //! object at once, and its next object is only closed early if enough is in flight beside those that are being answered.
 //!
-//! What came at once in each of the last rounds may be in flight beside the product of rate and distance, twice as that may: the broker fills an object
-//! with one half while it answers the other, and objects that were small because little was in flight become larger. The least of the rounds counts,
-//! so that a stall somewhere, after which all comes at once, changes nothing; and rounds that the application or PROBE_RTT limited count only if more
-//! came at once, since what is sent by ones is answered by ones.
+//! Beyond twice the product of rate and distance, what came at once in the last rounds may be in flight. The least of the rounds counts, so
+//! that a stall somewhere, after which all comes at once, changes nothing.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -42,12 +40,8 @@ impl Bursts {
         }
     }
 
-    /// A round ends; `limited` if less was in flight than might have been.
-    pub(super) fn end_round(&mut self, limited: bool) {
-        if limited && self.most <= self.least() {
-            self.most = 0;
-            return;
-        }
+    /// A round ends.
+    pub(super) fn end_round(&mut self) {
         if self.rounds.len() == ROUNDS {
             self.rounds.pop_front();
         }

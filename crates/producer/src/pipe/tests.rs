@@ -2,8 +2,6 @@
 
 use super::*;
 
-mod gathering;
-
 /// A request's way: it waits until those before it are through, takes its bytes' time, and its answer comes a round trip later.
 struct Link {
     rtt: Duration,
@@ -211,4 +209,51 @@ fn a_number_is_that_number_and_a_cap_is_a_cap() {
     let mut small = Simulation::new(ms(1000), 100.0 * MB, App::Floods(10));
     small.run(Duration::from_secs(60));
     assert!(small.pipe.requests() <= REQUESTS_MAX);
+}
+
+/// A broker that gathers requests into objects: one of eight is closed at once, a smaller one every tenth of a second. Both take `put`, and their
+/// requests are answered together.
+fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
+    const SIZE: usize = 1 << 20;
+    let began = Instant::now();
+    let (mut now, mut pipe) = (began, Pipe::new(InFlight::Auto, 32 << 20, began));
+    let (mut gathered, mut stored) = (Vec::new(), VecDeque::new());
+    let mut due = began;
+    if first_alone {
+        let sent = pipe.sent(SIZE, now);
+        now += put;
+        pipe.answered(&sent, now);
+    }
+    while now < began + time {
+        while pipe.has_room() {
+            gathered.push(pipe.sent(SIZE, now));
+            if gathered.len() == 8 || due <= now {
+                stored.push_back((now + put, std::mem::take(&mut gathered)));
+                due = due.max(now) + ms(100);
+            }
+        }
+        let answered = stored.front().map(|(at, _)| *at);
+        let closed = (!gathered.is_empty()).then_some(due);
+        now = [answered, closed].into_iter().flatten().min().expect("something comes").max(now);
+        if closed.is_some_and(|at| at <= now) {
+            stored.push_back((now + put, std::mem::take(&mut gathered)));
+            due = now + ms(100);
+        }
+        while stored.front().is_some_and(|(at, _)| *at <= now) {
+            for sent in stored.pop_front().expect("looked at").1 {
+                pipe.answered(&sent, now);
+            }
+        }
+    }
+    pipe.delivered() as f64 / time.as_secs_f64()
+}
+
+#[test]
+fn what_is_answered_in_bursts_is_sent_in_such() {
+    for (first_alone, put) in [(true, 1), (true, 10), (false, 1), (false, 10), (true, 50)] {
+        let rate = gathers(first_alone, ms(put), ms(5000));
+        // An object every so often is what carries them all.
+        let least = (f64::from(8 << 20) * 1000.0 / put as f64).min(2000.0 * MB) / 2.0;
+        assert!(rate > least, "{} MB/s where a PUT takes {put} ms, first alone: {first_alone}", rate / MB);
+    }
 }

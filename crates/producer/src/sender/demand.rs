@@ -4,7 +4,7 @@
 //! end's buffers, and only a trial tells. When batches have waited for a lane all through an epoch (some round trips) at a rate
 //! that no longer grows, the lanes are doubled. If that does not bring a fifth more in a few epochs, they are halved again, and
 //! the next trial is a while away, longer each time. Lanes that nothing waits for in half a minute are halved as well.
-//! Invariant: where a request takes less than [`LEAST`], there is one lane, also if its first ones took longer: on a short path more of them only cost.
+//! Invariant: where a request takes less than [`LEAST`], there is one lane: on a short path more of them only cost.
 
 use std::time::{Duration, Instant};
 
@@ -105,11 +105,6 @@ impl Demand {
         let now = look.now;
         if look.pressed {
             self.pressed_at = Some(now);
-        }
-        if look.lanes > 1 && look.least < LEAST {
-            self.epoch = None;
-            self.give_up(1, now);
-            return;
         }
         let unused = self.pressed_at.is_some_and(|at| now - at >= UNUSED);
         if look.lanes > 1 && unused {
@@ -256,18 +251,6 @@ mod tests {
         for second in 0..20 {
             assert_eq!(run(&mut demand, &mut at, SECOND, true, |_| 1e6 * 1.3f64.powi(second)), 1);
         }
-    }
-
-    #[test]
-    fn a_path_that_turns_out_to_be_short_has_one_lane_again() {
-        let (mut demand, mut at) = start(20);
-        run(&mut demand, &mut at, 2 * SECOND, true, |lanes| 20e6 * lanes as f64);
-        assert!(at.lanes > 1);
-        at.least = Duration::from_millis(1);
-        run(&mut demand, &mut at, SECOND, true, |lanes| 20e6 * lanes as f64);
-        assert_eq!(at.lanes, 1);
-        at.least = Duration::from_millis(20);
-        assert_eq!(run(&mut demand, &mut at, 50 * SECOND, true, |_| 20e6), 1, "and is not tried again soon");
     }
 
     #[test]
