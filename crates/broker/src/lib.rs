@@ -10,6 +10,7 @@ pub mod control;
 mod coordinator;
 pub mod diskless;
 mod error;
+mod folder_check;
 mod follow_image;
 pub mod groups;
 mod log;
@@ -31,4 +32,5 @@ pub mod telemetry;
 mod validation;
 
 pub use error::StartError;
+pub use folder_check::{FolderFinding, check_folder};
 pub use start::{Broker, Starting, Stopping};

@@ -73,8 +73,10 @@ impl Broker {
     /// # Errors
     /// [`StartError`]; nothing is left running.
     pub fn start_with(config: BrokerConfig, loggers: Loggers) -> Starting {
-        let open = |config, lock: &FolderLock, space, arrival| Control::open(config, lock, space, arrival);
-        Box::pin(Broker::assemble(config, loggers, open))
+        let metrics = Metrics::default();
+        let calls = Arc::clone(metrics.plane_calls());
+        let open = move |config, lock: &FolderLock, space, arrival| Control::open(config, lock, space, arrival, &calls);
+        Box::pin(Broker::assemble(config, loggers, metrics, open))
     }
 
     /// Starts a broker on another control plane than its folder's.
@@ -83,14 +85,14 @@ impl Broker {
         config: BrokerConfig,
         open: impl FnOnce(Arc<BrokerConfig>, Arrival) -> Result<Control, OpenError> + Send + 'static,
     ) -> Starting {
-        Box::pin(Broker::assemble(config, Loggers::default(), |config, _: &FolderLock, _, arrival| {
-            open(config, arrival)
-        }))
+        let open = |config, _: &FolderLock, _, arrival| open(config, arrival);
+        Box::pin(Broker::assemble(config, Loggers::default(), Metrics::default(), open))
     }
 
     async fn assemble(
         config: BrokerConfig,
         loggers: Loggers,
+        metrics: Metrics,
         open: impl FnOnce(Arc<BrokerConfig>, &FolderLock, Arc<Space>, Arrival) -> Result<Control, OpenError>,
     ) -> Result<Broker, StartError> {
         raise_descriptor_limit();
@@ -102,7 +104,6 @@ impl Broker {
         let arrival = Arrival { endpoints: endpoints(&config, &listeners), ended: former_end(&config.data_dir) };
         let control = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
-        let metrics = Metrics::default();
         if config.diskless.is_served {
             partitions.serve_diskless(Diskless::open(&config, control.cluster_id(), metrics.clone()).await?);
         }

@@ -175,12 +175,18 @@ async fn health_and_index() {
         index.contains("broker 3 of cluster") && index.contains("/metrics") && index.contains("/healthz"),
         "{index}"
     );
-    let healthy = get(admin, "/healthz").await;
-    assert!(healthy.starts_with("HTTP/1.1 200 ") && healthy.ends_with("\r\n\r\nok\n"), "{healthy}");
+    for path in ["/healthz", "/readyz", "/livez"] {
+        let healthy = get(admin, path).await;
+        assert!(healthy.starts_with("HTTP/1.1 200 ") && healthy.ends_with("\r\n\r\nok\n"), "{healthy}");
+    }
+    let page = get(admin, "/metrics").await;
+    assert!(!page.contains("\nfullbore_control_plane"), "there is no database on one machine: {page}");
 
     std::fs::rename(&data, folder.path().join("gone")).expect("the folder moves");
     let unhealthy = get(admin, "/healthz").await;
     assert!(unhealthy.starts_with("HTTP/1.1 503 ") && unhealthy.contains("the data folder"), "{unhealthy}");
+    assert_eq!(get(admin, "/readyz").await.lines().last(), unhealthy.lines().last());
+    assert!(get(admin, "/livez").await.starts_with("HTTP/1.1 200 "), "a new start finds no folder either");
     std::fs::rename(folder.path().join("gone"), &data).expect("the folder moves back");
     let healthy = get(admin, "/healthz").await;
     assert!(healthy.starts_with("HTTP/1.1 200 "), "{healthy}");

@@ -9,10 +9,15 @@ use clap::{ArgGroup, Args, Subcommand};
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_broker::config::{BrokerConfig, PlaneSettings, Properties};
 use fullbore_broker::control::{Finding, check, migrate};
+use fullbore_broker::{FolderFinding, check_folder};
 use std::path::PathBuf;
 
 /// The key with the database; all that is about it begins with it.
 const CONTROL_PLANE: &str = "control.plane";
+/// The keys with the data folder.
+const FOLDER: [&str; 2] = ["log.dirs", "log.dir"];
+/// What else is about whose that folder is.
+const OF_FOLDER: [&str; 3] = ["node.id", "broker.id", "broker.session.timeout.ms"];
 
 /// Look at, and upgrade, the PostgreSQL in which the brokers of a cluster keep their metadata.
 #[derive(Args, Debug)]
@@ -28,7 +33,8 @@ pub struct Admin {
 enum AdminCommand {
     /// Say what is wrong with a database, and which brokers use it. Changes nothing.
     ///
-    /// Fails if a broker could not use it. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
+    /// With --config, the data folder of that broker is compared with the database, too, if it is on this machine: whether both are of one cluster and
+    /// time, which partitions a start would delete, and which are missing. Fails if a broker could not use it. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
     #[command(after_help = "Examples:
   fullbore admin check --config server.properties
   fullbore admin check --control-plane postgres://fullbore@db:5432/fullbore --password-file /etc/fullbore/password
@@ -63,11 +69,16 @@ struct DatabaseArgs {
 impl DatabaseArgs {
     /// As a broker would reach it.
     fn settings(&self) -> Result<PlaneSettings, Failure> {
+        Ok(self.look()?.settings)
+    }
+
+    fn look(&self) -> Result<Look, Failure> {
         let mut properties = Properties::default();
         let file = read_properties(self.config.as_deref())?;
         // What else a broker's file says is not looked at: it may need what is on the broker's machine only.
-        let of_plane = file.iter().filter(|(key, _)| key.starts_with(CONTROL_PLANE));
-        of_plane.for_each(|(key, value)| properties.set(key, value));
+        let is_of_folder = |key: &str| FOLDER.contains(&key) || OF_FOLDER.contains(&key);
+        let looked_at = file.iter().filter(|(key, _)| key.starts_with(CONTROL_PLANE) || is_of_folder(key));
+        looked_at.for_each(|(key, value)| properties.set(key, value));
         if let Some(url) = &self.control_plane {
             properties.set(CONTROL_PLANE, url.as_str());
         }
@@ -75,13 +86,28 @@ impl DatabaseArgs {
             properties.set("control.plane.password.file", file.display().to_string());
         }
         let (config, _) = BrokerConfig::from_properties(&properties)?;
-        config.control_plane.ok_or_else(|| {
+        let settings = config.control_plane.clone().ok_or_else(|| {
             let place = self.config.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default();
             Failure::new(format!(
                 "{place}{CONTROL_PLANE} names no PostgreSQL; this broker keeps its metadata in its data folder"
             ))
-        })
+        })?;
+        let has_folder = FOLDER.iter().any(|key| properties.get(key).is_some());
+        Ok(Look { settings, broker: has_folder.then_some(config) })
     }
+}
+
+/// What is looked at.
+struct Look {
+    settings: PlaneSettings,
+    /// A broker whose data folder is known.
+    broker: Option<BrokerConfig>,
+}
+
+/// Something that was found out, as it is printed.
+struct PrintedFinding {
+    is_wrong: bool,
+    finding: String,
 }
 
 /// Runs the command.
@@ -94,8 +120,14 @@ pub fn run(admin: &Admin) -> Result<(), Failure> {
 
 fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
     database.format.choose();
-    let settings = database.settings()?;
-    let findings = check(&settings);
+    let Look { settings, broker } = database.look()?;
+    let of_database = check(&settings);
+    let has_cluster = of_database.iter().any(|finding| matches!(finding, Finding::Cluster { .. }));
+    let mut findings: Vec<PrintedFinding> = of_database.iter().map(of_finding).collect();
+    if let Some(broker) = broker.filter(|_| has_cluster) {
+        let folder = broker.data_dir.display();
+        findings.extend(check_folder(&broker, &settings).iter().map(|finding| of_folder(&folder.to_string(), finding)));
+    }
     // What is shown of the settings is the URL without user and password.
     let name = format!("{settings:?}");
     if database.format.json {
@@ -105,20 +137,28 @@ fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
         line(&name);
         findings.iter().for_each(|finding| line(&told(finding)));
     }
-    match findings.iter().filter(|finding| finding.is_wrong()).count() {
+    match findings.iter().filter(|finding| finding.is_wrong).count() {
         0 => Ok(()),
-        1 => Err(Failure::new("a broker cannot use this database as it is: one thing is wrong")),
-        count => Err(Failure::new(format!("a broker cannot use this database as it is: {count} things are wrong"))),
+        1 => Err(Failure::new("a broker cannot use this as it is: one thing is wrong")),
+        count => Err(Failure::new(format!("a broker cannot use this as it is: {count} things are wrong"))),
     }
 }
 
-fn told(finding: &Finding) -> String {
-    let mark = if finding.is_wrong() { "WRONG  " } else { "       " };
-    format!("{mark}{finding}")
+fn of_finding(finding: &Finding) -> PrintedFinding {
+    PrintedFinding { is_wrong: finding.is_wrong(), finding: finding.to_string() }
 }
 
-fn document(finding: &Finding) -> String {
-    object([("is_wrong", finding.is_wrong().to_string()), ("finding", string(&finding.to_string()))])
+fn of_folder(folder: &str, finding: &FolderFinding) -> PrintedFinding {
+    PrintedFinding { is_wrong: finding.is_wrong(), finding: format!("data folder {folder}: {finding}") }
+}
+
+fn told(found: &PrintedFinding) -> String {
+    let mark = if found.is_wrong { "WRONG  " } else { "       " };
+    format!("{mark}{}", found.finding)
+}
+
+fn document(found: &PrintedFinding) -> String {
+    object([("is_wrong", found.is_wrong.to_string()), ("finding", string(&found.finding))])
 }
 
 fn run_migrate(database: &DatabaseArgs) -> Result<(), Failure> {
@@ -172,9 +212,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_stands_out() {
-        assert_eq!(told(&Finding::NewerSchema(7)).split_whitespace().next(), Some("WRONG"));
-        assert_eq!(told(&Finding::Clock(1500)), "       its clock is 1500 ms ahead of this machine's");
-        let json = document(&Finding::Clock(1500));
+        assert_eq!(told(&of_finding(&Finding::NewerSchema(7))).split_whitespace().next(), Some("WRONG"));
+        assert_eq!(told(&of_finding(&Finding::Clock(1500))), "       its clock is 1500 ms ahead of this machine's");
+        let json = document(&of_finding(&Finding::Clock(1500)));
         assert_eq!(json, r#"{"is_wrong":false,"finding":"its clock is 1500 ms ahead of this machine's"}"#);
     }
 }

@@ -79,3 +79,43 @@ fn a_broker_goes_on_without_its_database_and_changes_wait() {
     let line = lines.last().expect("a line");
     assert!(line.contains(&format!("postgres://{}/{database}: ", server.address())), "{}", refused.stderr);
 }
+
+#[test]
+fn a_database_that_is_not_had_at_a_start_is_named_with_its_user_and_what_to_do() {
+    let server = PostgresServer::shared();
+    let database = server.database();
+    server.run(&database, &format!("CREATE ROLE secretive LOGIN PASSWORD '{PASSWORD}'"));
+    let address = server.address();
+    let socket = "as user ann: /no/such/.s.PGSQL.5433: No such file or directory (os error 2); start PostgreSQL, or correct the folder";
+    let wrong = "password authentication failed for user \"secretive\"; see the user in control.plane, control.plane.password.file";
+    let no_password = "as user secretive: password missing; name a file with it in control.plane.password.file";
+    let no_file =
+        "as user ann: control.plane.password.file=/no/such: No such file or directory (os error 2); the user that runs";
+    let cases = [
+        ("ann:s3cr3t-w0rd@%2Fno%2Fsuch:5433/x".to_owned(), "", "/no/such:5433/x", socket),
+        (
+            "ann:s3cr3t-w0rd@127.0.0.1:1/x".to_owned(),
+            "",
+            "127.0.0.1:1/x",
+            "start PostgreSQL there, or correct host and port",
+        ),
+        ("ann@%2Fno%2Fsuch/x".to_owned(), "control.plane.password.file=/no/such", "/no/such:5432/x", no_file),
+        (
+            format!("postgres@{address}/nowhere"),
+            "",
+            &format!("{address}/nowhere"),
+            "does not exist; create it, or correct",
+        ),
+        (format!("secretive:wr0ng-w0rd@{address}/{database}"), "", &format!("{address}/{database}"), wrong),
+        (format!("secretive@{address}/{database}"), "", &format!("{address}/{database}"), no_password),
+    ];
+    for (url, set, named, why) in cases {
+        let folder = tempfile::tempdir().expect("a folder");
+        let plane = format!("control.plane=postgres://{url}");
+        let sets = [plane.as_str(), set];
+        let refused = serve_refused(folder.path(), if set.is_empty() { &sets[..1] } else { &sets });
+        let line = refused.stderr.lines().last().expect("it says why");
+        let is_told = line.starts_with(&format!("fullbore: postgres://{named}: as user ")) && line.contains(why);
+        assert!(!refused.status.success() && is_told && !refused.stderr.contains("w0rd"), "{}", refused.stderr);
+    }
+}

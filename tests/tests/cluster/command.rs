@@ -110,6 +110,35 @@ fn a_cluster_comes_up_goes_on_after_kills_grows_and_goes_down_and_keeps_its_data
     assert!(file.contains("\nnum.partitions=2\n") && file.contains("\nnode.id=4\n"), "{file}");
 }
 
+/// What a new user does not say: topics survive a broker, and metrics are where they are told to be.
+#[test]
+fn topics_of_a_new_cluster_have_replicas_and_its_metrics_are_told() {
+    let cluster = Cluster::new();
+    let (port, metrics) = (cluster.port.to_string(), fullbore_tests::stable_ports(1)[0]);
+    let listener = format!("fullbore.admin.listener=localhost:{metrics}");
+    let told = cluster.ran("up", &["--brokers", "1", "--port", &port, "--set", &listener]);
+    assert!(told.lines().any(|line| line == format!("  metrics  http://localhost:{metrics}/metrics")), "{told}");
+    let state = cluster.ran("status", &["--json"]);
+    assert!(state.contains(&format!("\"metrics\":\"http://localhost:{metrics}/metrics\"")), "{state}");
+    cluster.topics("create --topic t --partitions 1");
+    assert!(cluster.topics("describe --topic t").contains("ReplicationFactor: 1\t"));
+
+    let three = Cluster::new();
+    let told = three.up(&["--brokers", "3"]);
+    assert!(!told.contains("metrics  ") && !told.contains("--replication-factor"), "{told}");
+    three.topics("create --topic t --partitions 2");
+    let described = three.topics("describe --topic t");
+    assert!(described.contains("ReplicationFactor: 3\t"), "{described}");
+    kill_process(three.pid("broker-2.pid"), Signal::KILL).expect("it runs");
+    let at: Vec<String> = [0, 2].iter().map(|more| format!("127.0.0.1:{}", three.port + more)).collect();
+    let script = "echo hello | $0 produce --topic t --bootstrap-server $1 -X acks=all && \
+        $0 consume --topic t --from-beginning --exit --bootstrap-server $1";
+    let output = Command::new("sh").args(["-c", script]).arg(fullbore_tests::binary()).arg(at.join(",")).output();
+    let output = output.expect("there is a shell");
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out == "hello\n", "{out}{error}");
+}
+
 #[test]
 fn one_broker_has_groups_too() {
     let cluster = Cluster::new();

@@ -2,6 +2,7 @@
 
 mod asked;
 mod chaos;
+mod checked;
 mod command;
 mod database;
 mod diskless;
@@ -18,3 +19,4 @@ mod scarce;
 mod secured;
 mod seen;
 mod topics;
+mod watched;

@@ -1,5 +1,9 @@
-//! Whether the broker serves. Not here: whether it serves well, which the metrics tell.
+//! Whether the broker serves, and whether a new start would help. Not here: whether it serves well, which the metrics tell.
+//!
+//! Invariant: what a new start does not mend is no reason for one, and what befalls all brokers at once, as a database that is away,
+//! is no reason to send clients to none of them.
 
+use crate::metrics::PlaneSeen;
 use crate::node::Node;
 use rustix::fs::{Access, access};
 use std::io;
@@ -13,6 +17,10 @@ pub(super) enum Unhealthy {
     #[error("the control thread has ended; see the broker's log")]
     Control,
     #[error(
+        "the cluster holds this broker for dead, so that it leads nothing until its beats reach the database again; see the broker's log"
+    )]
+    Fenced,
+    #[error(
         "{0} partitions take no records until the next start: a write or an fsync has failed; see the broker's log"
     )]
     Partitions(usize),
@@ -25,30 +33,69 @@ pub(super) enum Unhealthy {
     DataFolder { folder: PathBuf, error: io::Error },
 }
 
-/// Looks at the broker. Asks the system about the data folder, so it may block.
+/// What is judged besides the data folder.
+#[derive(Clone, Copy, Debug)]
+struct Condition {
+    is_stopping: bool,
+    control_serves: bool,
+    is_fenced: bool,
+    failed_partitions: usize,
+    disk_is_full: bool,
+}
+
+/// Whether clients should be sent to the broker, and what else they should know. Asks the system about the data folder, so it may block.
 ///
 /// # Errors
 /// The first thing found wrong.
-pub(super) fn health(broker: &Node) -> Result<(), Unhealthy> {
-    let stopping = *broker.stopping().borrow();
-    let folder = &broker.config.data_dir;
-    judge(stopping, broker.control.is_serving(), broker.partitions.failed_partitions(), broker.space.is_full(), folder)
+pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
+    let own = broker.config.node_id;
+    let condition = Condition {
+        is_stopping: *broker.stopping().borrow(),
+        control_serves: broker.control.is_serving(),
+        is_fenced: broker.control.image().node(own).is_some_and(|node| node.registration.is_fenced),
+        failed_partitions: broker.partitions.failed_partitions(),
+        disk_is_full: broker.space.is_full(),
+    };
+    judge(condition, &broker.config.data_dir)?;
+    Ok(broker.metrics.plane_calls().seen().and_then(note_of_database))
 }
 
-fn judge(stopping: bool, control_serves: bool, failed: usize, full: bool, folder: &Path) -> Result<(), Unhealthy> {
-    if stopping {
+/// Whether there is anything that only a new start ends.
+///
+/// # Errors
+/// What that is.
+pub(super) fn life(broker: &Node) -> Result<(), Unhealthy> {
+    let is_stopping = *broker.stopping().borrow();
+    if is_stopping || broker.control.is_serving() { Ok(()) } else { Err(Unhealthy::Control) }
+}
+
+fn judge(found: Condition, folder: &Path) -> Result<(), Unhealthy> {
+    if found.is_stopping {
         return Err(Unhealthy::Stopping);
     }
-    if !control_serves {
+    if !found.control_serves {
         return Err(Unhealthy::Control);
     }
-    if failed > 0 {
-        return Err(Unhealthy::Partitions(failed));
+    if found.is_fenced {
+        return Err(Unhealthy::Fenced);
     }
-    if full {
+    if found.failed_partitions > 0 {
+        return Err(Unhealthy::Partitions(found.failed_partitions));
+    }
+    if found.disk_is_full {
         return Err(Unhealthy::DiskFull(folder.to_owned()));
     }
     data_folder(folder)
+}
+
+fn note_of_database(seen: PlaneSeen) -> Option<String> {
+    let seconds = seen.since_answer.as_secs();
+    (!seen.answers).then(|| {
+        format!(
+            "the database of the cluster is away, {seconds} s after its last answer: records go on, topics and settings cannot be \
+             changed, and nobody takes the place of a broker that dies"
+        )
+    })
 }
 
 /// Gone, read-only (as Linux remounts a failing disk) or not ours.
@@ -60,20 +107,39 @@ fn data_folder(folder: &Path) -> Result<(), Unhealthy> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn each_fault_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
-        let said = |stopping, control_serves, failed, folder: &Path| {
-            judge(stopping, control_serves, failed, false, folder).map_err(|unhealthy| unhealthy.to_string())
+        let well = Condition {
+            is_stopping: false,
+            control_serves: true,
+            is_fenced: false,
+            failed_partitions: 0,
+            disk_is_full: false,
         };
-        assert_eq!(said(false, true, 0, folder.path()), Ok(()));
-        assert_eq!(said(true, false, 0, folder.path()), Err("stopping".to_owned()));
-        assert!(said(false, false, 0, folder.path()).is_err_and(|why| why.contains("control thread")));
-        assert!(said(false, true, 3, folder.path()).is_err_and(|why| why.starts_with("3 partitions")));
-        let full = judge(false, true, 0, true, folder.path()).map_err(|unhealthy| unhealthy.to_string());
-        assert!(full.is_err_and(|why| why.contains("is full") && why.contains("delete topics")));
+        let said = |found| judge(found, folder.path()).map_err(|unhealthy| unhealthy.to_string());
+        assert_eq!(said(well), Ok(()));
+        assert_eq!(said(Condition { is_stopping: true, control_serves: false, ..well }), Err("stopping".to_owned()));
+        let told = |found, words: &str| {
+            let why = said(found).expect_err(words);
+            assert!(why.contains(words), "{why}");
+        };
+        told(Condition { control_serves: false, ..well }, "control thread");
+        told(Condition { is_fenced: true, ..well }, "holds this broker for dead");
+        told(Condition { failed_partitions: 3, ..well }, "3 partitions");
+        told(Condition { disk_is_full: true, ..well }, "is full and records are refused: delete topics");
         let gone = folder.path().join("gone");
-        assert!(said(false, true, 0, &gone).is_err_and(|why| why.contains("gone cannot be written")));
+        let why = judge(well, &gone).expect_err("no folder").to_string();
+        assert!(why.contains("gone cannot be written"), "{why}");
+    }
+
+    #[test]
+    fn a_database_that_is_away_is_told_and_no_fault_of_the_broker() {
+        let seen = |answers| PlaneSeen { answers, since_answer: Duration::from_secs(12), newest: 7 };
+        assert_eq!(note_of_database(seen(true)), None);
+        let note = note_of_database(seen(false)).expect("told");
+        assert!(note.starts_with("the database of the cluster is away, 12 s after its last answer: "), "{note}");
     }
 }

@@ -15,11 +15,11 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use health::health;
+use health::{Unhealthy, health, life};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 
 /// What the text of `/metrics` is.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -51,7 +51,9 @@ fn routes(broker: Arc<Node>) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/metrics", get(metrics))
-        .route("/healthz", get(healthz))
+        .route("/healthz", get(readyz))
+        .route("/readyz", get(readyz))
+        .route("/livez", get(livez))
         .with_state(broker)
 }
 
@@ -60,7 +62,8 @@ async fn index(State(broker): State<Arc<Node>>) -> String {
     format!(
         "Fullbore {version}, broker {node_id} of cluster {}\n\n\
          /metrics  counters, for Prometheus (docs/metrics.md)\n\
-         /healthz  200 while the broker takes records, else 503 and why\n",
+         /readyz   200 while the broker takes records, else 503 and why; /healthz is the same\n\
+         /livez    200 unless only a new start would help\n",
         broker.cluster_id
     )
 }
@@ -73,9 +76,19 @@ async fn metrics(State(broker): State<Arc<Node>>) -> Response {
     }
 }
 
-async fn healthz(State(broker): State<Arc<Node>>) -> (StatusCode, String) {
-    match spawn_blocking(move || health(&broker)).await {
-        Ok(Ok(())) => (StatusCode::OK, "ok\n".to_owned()),
+async fn readyz(State(broker): State<Arc<Node>>) -> (StatusCode, String) {
+    told(spawn_blocking(move || health(&broker)).await)
+}
+
+async fn livez(State(broker): State<Arc<Node>>) -> (StatusCode, String) {
+    told(Ok(life(&broker).map(|()| None)))
+}
+
+/// `ok` and a note, or what is wrong.
+fn told(found: Result<Result<Option<String>, Unhealthy>, JoinError>) -> (StatusCode, String) {
+    match found {
+        Ok(Ok(None)) => (StatusCode::OK, "ok\n".to_owned()),
+        Ok(Ok(Some(note))) => (StatusCode::OK, format!("ok\n{note}\n")),
         Ok(Err(unhealthy)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{unhealthy}\n")),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
     }

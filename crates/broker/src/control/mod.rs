@@ -45,6 +45,7 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use crate::config::BrokerConfig;
+use crate::metrics::{CountedCalls, PlaneCalls, PlaneConnection};
 use crate::space::Space;
 use decide::refuse_all;
 use identity::Identity;
@@ -76,7 +77,9 @@ pub(crate) use postgres::{
     DatabaseConnection, Server as DatabaseServer, check_schema as check_database_schema, literal as sql_literal,
     rows as database_rows,
 };
+pub(crate) use postgres::{FolderInDatabase, identity_of, look_up_folder};
 pub use resources::ConfiguredResource;
+pub(crate) use sqlite::FILE as SINGLE_BROKERS_FILE;
 #[cfg(test)]
 pub(crate) use sqlite::older;
 pub use sqlite::{KeptInDatabase, KeptOffset, StoredGroup};
@@ -144,13 +147,19 @@ impl Control {
         folder: &FolderLock,
         space: Arc<Space>,
         arrival: Arrival,
+        calls: &Arc<PlaneCalls>,
     ) -> Result<Self, OpenError> {
         let (folder, config) = (folder.folder().to_owned(), Arc::clone(&broker));
         match &broker.control_plane {
             None => Control::start(broker, arrival, move || plane::on_one_machine(&folder, &config, space)),
             Some(settings) => {
-                let server = Arc::new(plane::server(settings, broker.node_id)?);
-                Control::open_of_cluster(broker, folder, server, arrival)
+                let server = plane::server(settings, broker.node_id)?;
+                let over = |connection| {
+                    let counted = CountedCalls::new(Arc::clone(calls), connection);
+                    Arc::new(server.clone().counted(counted))
+                };
+                let servers = PlaneConnection::ALL.map(over);
+                Control::open_of_cluster(broker, folder, servers, arrival)
             }
         }
     }
@@ -158,15 +167,15 @@ impl Control {
     fn open_of_cluster(
         broker: Arc<BrokerConfig>,
         folder: PathBuf,
-        server: Arc<Server>,
+        [of_metadata, of_beats]: [Arc<Server>; PlaneConnection::ALL.len()],
         arrival: Arrival,
     ) -> Result<Self, OpenError> {
         let id = broker.node_id;
         let every = Duration::from_millis(beat_interval_ms(broker.heartbeat_interval_ms, broker.session_timeout_ms));
         let (tell, told) = mpsc::sync_channel(1);
-        let (path, database) = (folder.clone(), Arc::clone(&server));
+        let path = folder.clone();
         let control = Control::start(broker, arrival, move || {
-            let (store, identity, of_folder) = plane::of_cluster(&path, id, database)?;
+            let (store, identity, of_folder) = plane::of_cluster(&path, id, of_metadata)?;
             let _ = tell.send(of_folder);
             Ok((store, identity))
         })?;
@@ -182,7 +191,7 @@ impl Control {
         let known = shared.image.clone();
         let queue = control.queue().map(|queue| queue.downgrade()).expect("it is open");
         let beats = Beats::start(
-            server,
+            of_beats,
             (id, shared.process),
             every,
             move || known.borrow().version(),

@@ -32,7 +32,7 @@ pub(super) struct Opened {
 pub(super) fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     let lock = FolderLock::take(folder)?;
     let space = Arc::new(Space::open(lock.folder(), 0));
-    Ok(Opened { control: Control::open(broker(text), &lock, space, Arrival::nowhere())?, _lock: lock })
+    Ok(Opened { control: Control::open(broker(text), &lock, space, Arrival::nowhere(), &Arc::default())?, _lock: lock })
 }
 
 pub(super) fn open(folder: &Path) -> Opened {

@@ -6,7 +6,7 @@
 //! Formats: Kafka's `LogFileUtils`, `OffsetCheckpointFile`, `PartitionMetadataFile`,
 //! `CleanShutdownFileHandler`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -189,6 +189,19 @@ pub fn list_partitions(dir: &Path) -> io::Result<Vec<(String, i32)>> {
         Some((topic.to_owned(), index.parse().ok()?))
     };
     Ok(list_dirs(dir)?.into_iter().filter_map(parse).collect())
+}
+
+/// Topics of which there are folders: name, id, and one more than the largest number. A folder that does not say whose it is, is
+/// left out.
+pub fn topics_in(dir: &Path) -> io::Result<BTreeMap<(String, Uuid), i32>> {
+    let mut topics = BTreeMap::new();
+    for (topic, index) in list_partitions(dir)? {
+        if let Some(id) = read_topic_id(&partition_dir(dir, &topic, index))? {
+            let count = topics.entry((topic, id)).or_insert(0);
+            *count = (*count).max(index.saturating_add(1));
+        }
+    }
+    Ok(topics)
 }
 
 /// Names of the folders in a folder.

@@ -33,7 +33,8 @@ mod tests {
     use super::*;
     use crate::diskless::StoreUse;
     use crate::metrics::Process;
-    use crate::metrics::gauges::ReplicationGauges;
+    use crate::metrics::gauges::{MembershipGauges, ReplicationGauges};
+    use crate::metrics::{CountedCalls, PlaneConnection, PlaneSeen};
     use crate::partitions::{CleanerStatus, SetAside};
     use fullbore_wire::ErrorCode;
     use fullbore_wire::api::ApiKey;
@@ -61,6 +62,9 @@ mod tests {
         metrics.group_member_expired();
         metrics.offset_committed(ErrorCode::NONE);
         metrics.offset_committed(ErrorCode::ILLEGAL_GENERATION);
+        let calls = |of| CountedCalls::new(metrics.plane_calls().clone(), of);
+        calls(PlaneConnection::Metadata).answered(Duration::from_millis(7));
+        calls(PlaneConnection::Beats).failed();
         metrics
     }
 
@@ -97,6 +101,8 @@ mod tests {
                 uncommitted_bytes: 28,
             },
             metadata_epoch: 5,
+            plane: Some(PlaneSeen { answers: true, since_answer: Duration::from_millis(250), newest: 6 }),
+            membership: MembershipGauges { broker_epoch: 4, is_fenced: true, registered: 3, fenced: 2 },
             fetch_sessions: 2,
             replication: ReplicationGauges { under_replicated: 7, under_min_isr: 6, offline: 5, max_lag: 8 },
             groups: [3, 0, 0, 0, 0, 2, 0],
@@ -167,6 +173,16 @@ mod tests {
             "fullbore_diskless_get_failures_total 27",
             "fullbore_diskless_uncommitted_bytes 28",
             "fullbore_metadata_epoch 5",
+            "fullbore_control_plane_up 1",
+            "fullbore_control_plane_answer_age_seconds 0.25",
+            "fullbore_control_plane_newest_version 6",
+            "fullbore_control_plane_call_duration_seconds_bucket{le=\"0.01\",connection=\"metadata\"} 1",
+            "fullbore_control_plane_call_duration_seconds_count{connection=\"beats\"} 0",
+            "fullbore_control_plane_call_failures_total{connection=\"beats\"} 1",
+            "fullbore_control_plane_broker_epoch 4",
+            "fullbore_control_plane_fenced 1",
+            "fullbore_control_plane_brokers 3",
+            "fullbore_control_plane_brokers_fenced 2",
             "fullbore_process_cpu_seconds_total 1.5",
             "fullbore_process_resident_memory_bytes 4096",
             "fullbore_process_open_fds 12",

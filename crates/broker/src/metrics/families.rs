@@ -4,6 +4,7 @@
 
 use super::errors::Errors;
 use super::gauges::Page;
+use super::plane_calls::PlaneConnection;
 use fullbore_rules::group::GroupState;
 use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType::{self, Counter, Gauge, Histogram, Info};
@@ -29,6 +30,7 @@ static SECONDS: Unit = Unit::Seconds;
 const API: &[&str] = &["api"];
 const CODE: &[&str] = &["code"];
 const STATE: &[&str] = &["state"];
+const CONNECTION: &[&str] = &["connection"];
 
 #[rustfmt::skip]
 pub(super) static FAMILIES: &[Family] = &[
@@ -227,6 +229,35 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Goes up with every change of the metadata and every start.",
         write: |page, encoder| gauge(encoder, page.gauges.metadata_epoch) },
 
+    Family { name: "fullbore_control_plane_up", unit: None, kind: Gauge, labels: &[],
+        help: "1 while the database of the cluster answers this broker's beats; 0 as well where it is an older copy. Left out on one machine, as are \
+               all that begin so.",
+        write: |page, encoder| known(encoder, page.gauges.plane.map(|plane| u64::from(plane.answers))) },
+    Family { name: "fullbore_control_plane_answer_age", unit: Some(&SECONDS), kind: Gauge, labels: &[],
+        help: "Time since the database last answered a beat.",
+        write: |page, encoder| known(encoder, page.gauges.plane.map(|plane| plane.since_answer.as_secs_f64())) },
+    Family { name: "fullbore_control_plane_newest_version", unit: None, kind: Gauge, labels: &[],
+        help: "The newest version of the metadata as of that answer; the broker shows it once fullbore_metadata_epoch is the same.",
+        write: |page, encoder| known(encoder, page.gauges.plane.map(|plane| plane.newest)) },
+    Family { name: "fullbore_control_plane_call_duration", unit: Some(&SECONDS), kind: Histogram, labels: CONNECTION,
+        help: "From a call to the database to its answer, waiting for the lock on the metadata included; connection is metadata or beats.",
+        write: plane_durations },
+    Family { name: "fullbore_control_plane_call_failures", unit: None, kind: Counter, labels: CONNECTION,
+        help: "Calls to the database that were refused or not answered within control.plane.timeout.ms, and attempts to connect that failed.",
+        write: plane_failures },
+    Family { name: "fullbore_control_plane_broker_epoch", unit: None, kind: Gauge, labels: &[],
+        help: "The epoch in which this process is registered as the broker; goes up with each start.",
+        write: |page, encoder| known(encoder, page.gauges.plane.map(|_| page.gauges.membership.broker_epoch)) },
+    Family { name: "fullbore_control_plane_fenced", unit: None, kind: Gauge, labels: &[],
+        help: "1 while the cluster holds this broker for dead, as far as the broker has heard: it leads nothing then.",
+        write: |page, encoder| known(encoder, page.gauges.plane.map(|_| u64::from(page.gauges.membership.is_fenced))) },
+    Family { name: "fullbore_control_plane_brokers", unit: None, kind: Gauge, labels: &[],
+        help: "Brokers that are registered in the cluster.",
+        write: |page, encoder| known(encoder, page.gauges.plane.map(|_| page.gauges.membership.registered as u64)) },
+    Family { name: "fullbore_control_plane_brokers_fenced", unit: None, kind: Gauge, labels: &[],
+        help: "Those of them that are held for dead, or are stopped.",
+        write: |page, encoder| known(encoder, page.gauges.plane.map(|_| page.gauges.membership.fenced as u64)) },
+
     Family { name: "fullbore_process_cpu", unit: Some(&SECONDS), kind: Counter, labels: &[],
         help: "Processor time of all threads.",
         write: |page, encoder| counter(encoder, page.gauges.process.cpu_s) },
@@ -259,7 +290,7 @@ fn gauge(mut encoder: MetricEncoder<'_>, value: impl EncodeGaugeValue) -> fmt::R
 }
 
 /// No sample when there is nothing to say.
-fn known(encoder: MetricEncoder<'_>, value: Option<u64>) -> fmt::Result {
+fn known(encoder: MetricEncoder<'_>, value: Option<impl EncodeGaugeValue>) -> fmt::Result {
     value.map_or(Ok(()), |value| gauge(encoder, value))
 }
 
@@ -287,6 +318,26 @@ fn groups(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         let labels = [("state", state.name())];
         gauge(encoder.encode_family(&labels)?, count)
     })
+}
+
+fn plane_durations(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    of_connections(page).try_for_each(|connection| {
+        let seen = page.counters().plane.of(connection).answered.seen();
+        let labels = [("connection", connection.name())];
+        encoder.encode_family(&labels)?.encode_histogram::<NoLabelSet>(seen.sum_s, seen.count, &seen.buckets, None)
+    })
+}
+
+fn plane_failures(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    of_connections(page).try_for_each(|connection| {
+        let labels = [("connection", connection.name())];
+        counter(encoder.encode_family(&labels)?, page.counters().plane.of(connection).failed.get())
+    })
+}
+
+/// None on one machine.
+fn of_connections(page: &Page) -> impl Iterator<Item = PlaneConnection> {
+    PlaneConnection::ALL.into_iter().filter(|_| page.gauges.plane.is_some())
 }
 
 fn errors(mut encoder: MetricEncoder<'_>, errors: &Errors) -> fmt::Result {

@@ -1,5 +1,6 @@
 //! What a page is made from: the counters, and what is looked up when the page is asked for.
 
+use super::plane_calls::PlaneSeen;
 use super::{Counters, Metrics, Process};
 use crate::control::Image;
 use crate::diskless::{Diskless, StoreUse};
@@ -37,6 +38,10 @@ pub struct Gauges {
     pub store: StoreUse,
     /// The epoch of the metadata.
     pub metadata_epoch: u64,
+    /// The database of the cluster; `None` on one machine.
+    pub plane: Option<PlaneSeen>,
+    /// This broker among the others.
+    pub membership: MembershipGauges,
     /// Fetch sessions in the cache.
     pub fetch_sessions: usize,
     /// How partitions are replicated.
@@ -47,6 +52,31 @@ pub struct Gauges {
     pub offsets_held: usize,
     /// This process.
     pub process: Process,
+}
+
+/// The brokers of the cluster, as the metadata have them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MembershipGauges {
+    /// The one in which this process is registered.
+    pub broker_epoch: i64,
+    /// Whether this broker is held for dead.
+    pub is_fenced: bool,
+    /// Brokers that are registered.
+    pub registered: usize,
+    /// Those that are held for dead.
+    pub fenced: usize,
+}
+
+impl MembershipGauges {
+    fn of(image: &Image, node_id: i32, broker_epoch: i64) -> Self {
+        let nodes = image.nodes();
+        MembershipGauges {
+            broker_epoch,
+            is_fenced: nodes.get(&node_id).is_some_and(|node| node.registration.is_fenced),
+            registered: nodes.len(),
+            fenced: nodes.values().filter(|node| node.registration.is_fenced).count(),
+        }
+    }
 }
 
 /// How partitions are replicated.
@@ -98,6 +128,8 @@ impl Gauges {
             cleaner: broker.partitions.cleaner_status(),
             store: broker.partitions.diskless().map(Diskless::store_use).unwrap_or_default(),
             metadata_epoch: image.epoch(),
+            plane: broker.metrics.plane_calls().seen(),
+            membership: MembershipGauges::of(&image, broker.config.node_id, broker.control.broker_epoch()),
             fetch_sessions: broker.sessions.count(),
             replication: ReplicationGauges {
                 max_lag: broker.replication.max_lag(),

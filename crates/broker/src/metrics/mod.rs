@@ -10,11 +10,13 @@ mod exposition;
 mod families;
 mod gauges;
 mod histogram;
+mod plane_calls;
 mod process;
 
 pub use docs::markdown;
 pub use exposition::page;
 pub use gauges::Gauges;
+pub use plane_calls::{CountedCalls, PlaneCalls, PlaneConnection, PlaneSeen};
 pub use process::Process;
 
 use counter::Counter;
@@ -56,6 +58,7 @@ struct Counters {
     telemetry: Telemetry,
     groups: GroupCounters,
     offsets: OffsetCommits,
+    plane: Arc<PlaneCalls>,
 }
 
 #[derive(Debug, Default)]
@@ -158,6 +161,7 @@ impl Default for Counters {
             telemetry: Telemetry::default(),
             groups: GroupCounters::default(),
             offsets: OffsetCommits::default(),
+            plane: Arc::default(),
         }
     }
 }
@@ -169,6 +173,11 @@ impl Counters {
 }
 
 impl Metrics {
+    /// What calls to the database of a cluster come to.
+    pub fn plane_calls(&self) -> &Arc<PlaneCalls> {
+        &self.counters.plane
+    }
+
     /// A connection was let in.
     pub fn connection_opened(&self) {
         self.counters.connections.accepted.add(1);

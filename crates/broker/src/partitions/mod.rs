@@ -52,7 +52,7 @@ use crate::config::{BrokerConfig, TopicConfig};
 use crate::diskless::Diskless;
 use crate::log::Log;
 use crate::log::aside;
-use crate::log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions, partition_dir};
+use crate::log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
 use crate::replica::checkpoints::{Checkpointed, Checkpoints, CleanShutdown};
 use crate::replica::cleanings::Cleanings;
 use crate::replica::cluster::ClusterView;
@@ -367,15 +367,7 @@ impl Partitions {
     /// # Errors
     /// What the system says of the data folder.
     pub fn topics_on_disk(&self) -> io::Result<BTreeMap<(String, Uuid), i32>> {
-        let dir = &self.log_dir.path;
-        let mut topics = BTreeMap::new();
-        for (topic, index) in list_partitions(dir)? {
-            if let Some(id) = files::read_topic_id(&partition_dir(dir, &topic, index))? {
-                let count = topics.entry((topic, id)).or_insert(0);
-                *count = (*count).max(index.saturating_add(1));
-            }
-        }
-        Ok(topics)
+        files::topics_in(&self.log_dir.path)
     }
 
     /// Names of folders of partitions that nobody has told of, in order: records of topics that are not known.

@@ -16,6 +16,9 @@ use std::process::Command;
 /// What the file begins with.
 const HEAD: &str = "# A broker of `fullbore cluster`. Changes count from its next start; comments are lost when `cluster up` writes it again.\n";
 
+/// The key with where its metrics are.
+pub const ADMIN_LISTENER: &str = "fullbore.admin.listener";
+
 /// A broker, as its file has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerFile {
@@ -54,6 +57,12 @@ impl BrokerFile {
     pub fn address(&self) -> Option<String> {
         let listener = self.properties.get("listeners")?.split(',').next()?;
         Some(listener.rsplit("://").next()?.trim().to_owned())
+    }
+
+    /// Where its metrics are, as `host:port`; `None` where they are off, or at a port that the system chooses.
+    pub fn admin_address(&self) -> Option<&str> {
+        let address = self.properties.get(ADMIN_LISTENER)?.trim();
+        (!address.is_empty() && !address.ends_with(":0")).then_some(address)
     }
 
     /// Writes the file, so that it is the one before or the new one at any time.

@@ -35,9 +35,10 @@ enum ClusterCommand {
     /// Returns once every broker answers and knows the others. They run on, each as `fullbore serve --config
     /// DIR/broker-N.properties` with its log in DIR/broker-N.log. Without --control-plane they share a PostgreSQL of their
     /// own, which is in DIR/postgres and takes connections on a Unix socket only; its programs must be installed. The machine's
-    /// cores are shared out among the brokers of a new folder (fullbore.worker.threads), and diskless topics are in DIR/diskless (diskless.storage)
+    /// cores are shared out among the brokers of a new folder (fullbore.worker.threads), topics get as many replicas as there are brokers, up to three
+    /// (default.replication.factor; with three, min.insync.replicas=2), and diskless topics are in DIR/diskless (diskless.storage)
     /// unless that is set. With the same folder again it starts what does not run; more --brokers are added. --json prints {"folder",
-    /// "bootstrap_servers", "brokers": [{"id", "address", "pid", "log"}], "postgres": {"pid", "log"}}; where PostgreSQL was
+    /// "bootstrap_servers", "brokers": [{"id", "address", "metrics", "pid", "log"}], "postgres": {"pid", "log"}}; where PostgreSQL was
     /// given, the last is null.
     #[command(after_help = "Examples:
   fullbore cluster up --brokers 3

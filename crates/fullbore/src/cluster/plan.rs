@@ -2,7 +2,7 @@
 //!
 //! Invariant: a broker that runs keeps its file, so that what the file says is what it runs with.
 
-use super::broker::BrokerFile;
+use super::broker::{ADMIN_LISTENER, BrokerFile};
 use crate::failure::Failure;
 use fullbore_broker::config::Properties;
 use fullbore_wire::split_host_port;
@@ -15,9 +15,13 @@ pub const CONTROL_PLANE: &str = "control.plane";
 const PORT_DEFAULT: u16 = 9092;
 /// How many brokers a folder gets unless told.
 const BROKERS_DEFAULT: u32 = 3;
+/// How many replicas topics get that do not say it, and how many of them acks=all asks for: so that the death of a broker costs nothing.
+const REPLICAS: &str = "default.replication.factor";
+const REPLICAS_MAX: u32 = 3;
+const MIN_IN_SYNC: &str = "min.insync.replicas";
+const MIN_IN_SYNC_OF_THREE: u32 = 2;
 /// How a mistake in a `--set` is told.
 const SET: &str = "--set ";
-const ADMIN_LISTENER: &str = "fullbore.admin.listener";
 /// Without so many brokers there are no groups, so that fewer brokers have it smaller.
 const OFFSETS_REPLICAS: &str = "offsets.topic.replication.factor";
 const OFFSETS_REPLICAS_DEFAULT: u32 = 3;
@@ -138,6 +142,8 @@ impl Plan {
 
 /// What a new cluster of so many brokers has, unless it is set.
 fn set_for_size(properties: &mut Properties, brokers: u32) {
+    // Who sets the replicas knows how many are to be in sync.
+    let says_replicas = properties.get(REPLICAS).is_some();
     let mut set = |key, value: u32| {
         if properties.get(key).is_none() {
             properties.set(key, value.to_string());
@@ -145,6 +151,12 @@ fn set_for_size(properties: &mut Properties, brokers: u32) {
     };
     if brokers < OFFSETS_REPLICAS_DEFAULT {
         set(OFFSETS_REPLICAS, brokers);
+    }
+    if !says_replicas && brokers > 1 {
+        set(REPLICAS, brokers.min(REPLICAS_MAX));
+        if brokers >= REPLICAS_MAX {
+            set(MIN_IN_SYNC, MIN_IN_SYNC_OF_THREE);
+        }
     }
     // They share one machine: threads of one that wake up for nothing take the place of another's that has work.
     let cores = std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
@@ -275,8 +287,8 @@ mod tests {
         assert_eq!(
             new.brokers[1].file.properties.to_text(),
             format!(
-                "control.plane=postgres://own\ndiskless.storage=/c/diskless\nfullbore.admin.listener=127.0.0.1:9645\nfullbore.worker.threads={threads}\n\
-                 listeners=PLAINTEXT://127.0.0.1:9093\nlog.dirs=/c/broker-2\nnode.id=2\nnum.partitions=6\n"
+                "control.plane=postgres://own\ndefault.replication.factor=3\ndiskless.storage=/c/diskless\nfullbore.admin.listener=127.0.0.1:9645\nfullbore.worker.threads={threads}\n\
+                 listeners=PLAINTEXT://127.0.0.1:9093\nlog.dirs=/c/broker-2\nmin.insync.replicas=2\nnode.id=2\nnum.partitions=6\n"
             )
         );
         let given = |wanted: &mut WantedCluster| {
@@ -290,6 +302,32 @@ mod tests {
         assert_eq!((value(&given, 0, OFFSETS_REPLICAS), value(&new, 0, OFFSETS_REPLICAS)), ("1".into(), "none".into()));
         let without_page = |wanted: &mut WantedCluster| wanted.settings = vec![format!("{ADMIN_LISTENER}=")];
         assert_eq!(value(&plan(&present(&[]), without_page).expect("possible"), 2, ADMIN_LISTENER), "");
+    }
+
+    /// As many as there are, up to three; and a topic of which one broker is away still takes records.
+    #[test]
+    fn topics_survive_the_death_of_a_broker_unless_something_else_is_set() {
+        let replicas = |brokers, set: &[&str]| {
+            let change = |wanted: &mut WantedCluster| {
+                wanted.brokers = Some(brokers);
+                wanted.settings = set.iter().map(|pair| (*pair).to_owned()).collect();
+            };
+            let new = plan(&present(&[]), change).expect("possible");
+            [REPLICAS, MIN_IN_SYNC].map(|key| value(&new, 0, key))
+        };
+        assert_eq!(replicas(1, &[]), ["none", "none"]);
+        assert_eq!(replicas(2, &[]), ["2", "none"]);
+        assert_eq!(replicas(3, &[]), ["3", "2"]);
+        assert_eq!(replicas(5, &[]), ["3", "2"]);
+        assert_eq!(replicas(3, &["default.replication.factor=1"]), ["1", "none"]);
+        assert_eq!(replicas(3, &["min.insync.replicas=1"]), ["3", "1"]);
+        let older = BrokerFile { id: 1, properties: Properties::default() };
+        let more = plan(&present(&[older]), |wanted| wanted.brokers = Some(3)).expect("possible");
+        assert_eq!(
+            [0, 2].map(|at| value(&more, at, REPLICAS)),
+            ["none", "none"],
+            "a folder that is there keeps what it has"
+        );
     }
 
     #[test]

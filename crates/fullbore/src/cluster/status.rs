@@ -36,27 +36,36 @@ fn pid(daemon: &Daemon) -> Option<i32> {
 }
 
 fn table(folder: &Path, brokers: &[BrokerFile]) -> Vec<String> {
-    let mut rows = vec![row(["PROCESS", "ADDRESS", "STATE", "PID", "LOG"])];
-    let mut add = |address: String, daemon: &Daemon| {
+    let mut rows = vec![row(["PROCESS", "ADDRESS", "METRICS", "STATE", "PID", "LOG"])];
+    let mut add = |address: String, metrics: Option<&str>, daemon: &Daemon| {
         let pid = pid(daemon);
         let state = if pid.is_some() { "running" } else { "stopped" };
-        rows.push(row([&daemon.name, &address, state, &or_dash(pid), &daemon.log.display().to_string()]));
+        rows.push(row([
+            &daemon.name,
+            &address,
+            metrics.unwrap_or("-"),
+            state,
+            &or_dash(pid),
+            &daemon.log.display().to_string(),
+        ]));
     };
     for file in brokers {
-        add(or_dash(file.address()), &broker::daemon(folder, file.id));
+        add(or_dash(file.address()), file.admin_address(), &broker::daemon(folder, file.id));
     }
     let postgres = OwnPostgres::of(folder);
     if postgres.is_there() {
-        add("-".to_owned(), &postgres.daemon);
+        add("-".to_owned(), None, &postgres.daemon);
     }
-    aligned(&rows, &[10, 15, 7, 7])
+    aligned(&rows, &[10, 15, 15, 7, 7])
 }
 
 /// The same as JSON; `cluster up` prints it, too.
 pub fn document(folder: &Path, brokers: &[BrokerFile]) -> String {
     let process = |daemon: &Daemon| [("pid", plain(pid(daemon))), ("log", string(&daemon.log.display().to_string()))];
     let broker = |file: &BrokerFile| {
-        let own = [("id", file.id.to_string()), ("address", string(&file.address().unwrap_or_default()))];
+        let metrics = file.admin_address().map_or_else(null, |address| string(&format!("http://{address}/metrics")));
+        let address = string(&file.address().unwrap_or_default());
+        let own = [("id", file.id.to_string()), ("address", address), ("metrics", metrics)];
         object(own.into_iter().chain(process(&broker::daemon(folder, file.id))))
     };
     let servers: Vec<String> = brokers.iter().filter_map(BrokerFile::address).collect();

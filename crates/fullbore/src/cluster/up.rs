@@ -117,6 +117,16 @@ fn files(plan: &Plan) -> Vec<BrokerFile> {
     plan.brokers.iter().map(|broker| broker.file.clone()).collect()
 }
 
+/// Where the brokers' metrics are, of those that have them where somebody else may look.
+fn metrics(plan: &Plan) -> Option<String> {
+    let of_each: Vec<String> = plan
+        .brokers
+        .iter()
+        .filter_map(|broker| Some(format!("http://{}/metrics", broker.file.admin_address()?)))
+        .collect();
+    (!of_each.is_empty()).then(|| of_each.join(" "))
+}
+
 /// Says where it is, and what to try.
 fn greet(folder: &Path, plan: &Plan, up: &Up) {
     let brokers = match plan.brokers.len() {
@@ -130,11 +140,11 @@ fn greet(folder: &Path, plan: &Plan, up: &Up) {
         true => format!("  metadata a PostgreSQL of its own, {}", folder.join("postgres").display()),
         false => "  metadata the PostgreSQL of --control-plane".to_owned(),
     });
-    let (at, replicas) = (format!("--bootstrap-server {servers}"), plan.brokers.len().min(3));
-    let min_in_sync = if replicas > 2 { " --config min.insync.replicas=2" } else { "" };
-    line(&format!(
-        "  try      fullbore topics create --topic orders --partitions 6 --replication-factor {replicas}{min_in_sync} {at}"
-    ));
+    if let Some(metrics) = metrics(plan) {
+        line(&format!("  metrics  {metrics}"));
+    }
+    let at = format!("--bootstrap-server {servers}");
+    line(&format!("  try      fullbore topics create --topic orders --partitions 6 {at}"));
     line(&format!("           fullbore topics describe --topic orders {at}"));
     let data_dir = match up.folder.data_dir == Path::new(super::folder::FOLDER_DEFAULT) {
         true => String::new(),

@@ -21,6 +21,7 @@ use super::rows::{Rows, id, next, number};
 use super::server::Server;
 use super::session::PostgresSession;
 use super::write::{CHANNEL, literal};
+use crate::metrics::CountedCalls;
 use crate::seldom::Seldom;
 
 /// Between two attempts to connect.
@@ -93,9 +94,11 @@ where
     /// For ever.
     async fn run(&mut self) {
         let mut pause = PAUSE_MIN;
+        self.count(|calls| calls.begin_to_beat(self.server.call_max + self.every));
         loop {
             let before = self.number;
             let Err(error) = self.connected().await;
+            self.count(CountedCalls::beat_failed);
             if self.number > before {
                 pause = PAUSE_MIN;
             }
@@ -129,13 +132,21 @@ where
             let answer = Answer::read(answers).map_err(|error| AskError::lost(error.to_string()))?;
             self.number += 1;
             if let Some(known) = known.filter(|known| answer.lacks(*known)) {
+                self.count(CountedCalls::beat_failed);
                 tell(&self.went_back, &StoreError::WentBack(known.number).to_string());
                 continue;
             }
             if known.is_none_or(|known| known.number < answer.newest.number) {
                 (self.behind)(answer.newest.number);
             }
+            self.count(|calls| calls.beat_answered(answer.newest.number));
             self.heard.send_replace(answer.beaten);
+        }
+    }
+
+    fn count(&self, what: impl FnOnce(&CountedCalls)) {
+        if let Some(calls) = &self.server.counted {
+            what(calls);
         }
     }
 

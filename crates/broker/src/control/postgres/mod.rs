@@ -9,15 +9,18 @@
 //! - `session`: a connection, and one question at a time; `connection`: the same for a thread that blocks, had again where it has ended.
 //! - `schema`: made, looked at, upgraded. The tables of the index of diskless topics (`diskless.sql`) are in it, and what is done with them is not here.
 //! - `rows`: what is in them; `read`: rows as changes; `write`: changes as statements; `record`: changes as JSON.
+//! - `refused`: why a start does not get its database.
 //! - `beat`: the second connection, which says that this broker lives, hears who else does, and what is new.
-//! - `check`: what is wrong with a database.
+//! - `check`: what is wrong with a database; `of_folder`: what it says of a broker's data folder.
 
 mod beat;
 mod check;
 mod connection;
 mod error;
+mod of_folder;
 mod read;
 mod record;
+mod refused;
 pub mod rows;
 mod schema;
 mod server;
@@ -45,6 +48,7 @@ use session::PostgresSession;
 pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
 pub use connection::DatabaseConnection;
+pub use of_folder::{FolderInDatabase, identity_of, look_up_folder};
 pub use server::{BadServer, Server};
 pub use write::literal;
 
@@ -100,11 +104,16 @@ impl From<SchemaError> for UnusableDatabase {
 impl Postgres {
     /// Connects, makes the schema in an empty database, and says which cluster it is of. Blocks.
     pub fn open(server: Arc<Server>, new_cluster_id: Uuid) -> Result<(Self, Uuid), UnusableDatabase> {
-        let connection = DatabaseConnection::new(server);
+        let refused = |error: &AskError| UnusableDatabase::Away(refused::words_at_start(&server, error));
+        let connection = DatabaseConnection::new(Arc::clone(&server));
         let mut connection = connection.map_err(|error| UnusableDatabase::Away(error.to_string()))?;
-        connection.connect().map_err(|error| UnusableDatabase::Away(error.words))?;
+        connection.connect().map_err(|error| refused(&error))?;
         let ensured = connection.with_session(|session, call_max| schema::ensure(session, call_max, new_cluster_id));
-        Ok((Self { connection }, ensured.expect("it is connected")?))
+        let cluster_id = ensured.expect("it is connected").map_err(|error| match error {
+            SchemaError::Ask(error) => refused(&error),
+            other => other.into(),
+        })?;
+        Ok((Self { connection }, cluster_id))
     }
 
     /// The lock, and what was committed since.

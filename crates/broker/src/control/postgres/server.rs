@@ -11,9 +11,10 @@ use tokio_postgres::config::{Host, SslMode};
 
 use super::tls::MakeSession;
 use crate::config::PlaneSettings;
+use crate::metrics::CountedCalls;
 
 /// The port of a URL that names none.
-const PORT: u16 = 5432;
+pub const PORT: u16 = 5432;
 /// The system counts in seconds.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 /// A holder of the lock that does not go on for this part of the time limit loses it, so that who waits gets it.
@@ -28,6 +29,8 @@ pub struct Server {
     password_file: Option<PathBuf>,
     /// How long one call may take.
     pub call_max: Duration,
+    /// Who counts what is asked of it, if anybody does.
+    pub counted: Option<CountedCalls>,
     shown: String,
 }
 
@@ -69,7 +72,13 @@ impl Server {
         let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(u32::MAX).max(1);
         config.connect_timeout(call_max / hosts);
         let shown = shown(&config);
-        Ok(Self { config, tls, password_file: settings.password_file.clone(), call_max, shown })
+        let password_file = settings.password_file.clone();
+        Ok(Self { config, tls, password_file, call_max, counted: None, shown })
+    }
+
+    /// The same, over a connection whose calls are counted.
+    pub fn counted(self, calls: CountedCalls) -> Self {
+        Self { counted: Some(calls), ..self }
     }
 
     /// Without user and password.

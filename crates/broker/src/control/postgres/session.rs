@@ -4,7 +4,7 @@
 //! each answer is the rows of those that have rows, in their order.
 
 use std::future::poll_fn;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -14,6 +14,7 @@ use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
 use super::error::AskError;
 use super::rows::Rows;
 use super::server::Server;
+use crate::metrics::CountedCalls;
 
 /// Beyond the time that the server has itself, so that it can say what it was.
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);
@@ -22,11 +23,20 @@ const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 pub struct PostgresSession {
     client: Client,
     driven: JoinHandle<()>,
+    counted: Option<CountedCalls>,
 }
 
 impl PostgresSession {
     /// Connects. What the server notifies of is the newest of `notified`.
     pub async fn open(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
+        let opened = Self::connected(server, settings, notified).await;
+        if let (Err(_), Some(calls)) = (&opened, &server.counted) {
+            calls.failed();
+        }
+        opened
+    }
+
+    async fn connected(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
         let config = server.session_config(settings).map_err(|bad| AskError::not_asked(bad.0))?;
         let connecting = config.connect(server.tls.clone());
         let connected = timeout(server.call_max, connecting).await;
@@ -45,11 +55,22 @@ impl PostgresSession {
                 }
             }
         });
-        Ok(Self { client, driven })
+        Ok(Self { client, driven, counted: server.counted.clone() })
     }
 
     /// Asks, and waits for all answers, at most a second longer than a statement may take.
     pub async fn ask(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, AskError> {
+        let started = Instant::now();
+        let asked = self.answers(statements, statement_max).await;
+        match (&asked, &self.counted) {
+            (Ok(_), Some(calls)) => calls.answered(started.elapsed()),
+            (Err(_), Some(calls)) => calls.failed(),
+            _ => {}
+        }
+        asked
+    }
+
+    async fn answers(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, AskError> {
         if self.client.is_closed() {
             return Err(AskError::not_asked("the connection was closed"));
         }

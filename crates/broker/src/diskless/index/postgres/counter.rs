@@ -29,9 +29,8 @@ impl CommitCounter {
     /// # Errors
     /// What the system says.
     pub fn open(folder: &Path, cluster_id: Uuid) -> io::Result<CommitCounter> {
-        let path = folder.join(FILE);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
-        let known = std::fs::read(&path).ok().and_then(|bytes| parse(&bytes, cluster_id)).unwrap_or(0);
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(FILE))?;
+        let known = known_commits(folder, cluster_id);
         Ok(CommitCounter { file, cluster_id, known, unwritten: Seldom::default() })
     }
 
@@ -52,6 +51,11 @@ impl CommitCounter {
             tracing::warn!(%error, left_out, "{FILE} is not written; until it is, a start would not see that the database went back");
         }
     }
+}
+
+/// What the file of this folder says; 0 where it says nothing that can be believed. Nothing is made.
+pub fn known_commits(folder: &Path, cluster_id: Uuid) -> i64 {
+    std::fs::read(folder.join(FILE)).ok().and_then(|bytes| parse(&bytes, cluster_id)).unwrap_or(0)
 }
 
 /// The number stands there twice, so that half of it is not taken for another one.

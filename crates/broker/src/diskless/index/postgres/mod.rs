@@ -34,6 +34,7 @@ use guarded::Guarded;
 
 pub use changes::PostgresChanges;
 pub use commits::PostgresIndex;
+pub use counter::known_commits;
 
 /// Connections that find runs, and so finds at a time.
 const FINDERS: usize = 2;

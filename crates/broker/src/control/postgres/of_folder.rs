@@ -1,0 +1,104 @@
+//! What a database says of one broker and of what its data folder should have, for who compares both before a start.
+//!
+//! Not the comparison. Nothing is changed. Invariant: all of it is of one moment.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::time::Duration;
+
+use fullbore_wire::Uuid;
+use tokio::sync::watch;
+
+use super::super::identity::ClusterFolder;
+use super::READ_ONLY;
+use super::check::Finding;
+use super::read::{Since, since};
+use super::rows::{flag, id, next, number, optional_number, text};
+use super::server::Server;
+use super::session::PostgresSession;
+use crate::config::PlaneSettings;
+
+/// A broker's data folder as the database of its cluster has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FolderInDatabase {
+    pub cluster_id: Uuid,
+    /// Whether it knows the newest version that the folder has seen.
+    pub knows_seen: bool,
+    /// The id of the folder with which the broker has started last, and how long ago that process has beaten.
+    pub registered: Option<(Uuid, Option<Duration>)>,
+    /// The topics of the cluster.
+    pub topics: HashSet<Uuid>,
+    /// Partitions of which the broker is to have a replica, and whether that counts as in sync.
+    pub replicas: BTreeMap<(String, i32), bool>,
+    /// How many transactions of this broker have changed diskless topics.
+    pub diskless_commits: i64,
+}
+
+/// What the file `cluster` of this folder says; `None` where there is none.
+///
+/// # Errors
+/// What the system says, or that it is damaged.
+pub fn identity_of(folder: &Path) -> std::io::Result<Option<ClusterFolder>> {
+    ClusterFolder::read(folder)
+}
+
+/// Looks up the broker `node_id`, whose folder says what is `known` of it. Blocks, for a time limit or two of the settings.
+///
+/// # Errors
+/// Why the database does not say it.
+pub fn look_up_folder(
+    settings: &PlaneSettings,
+    node_id: i32,
+    known: Option<ClusterFolder>,
+) -> Result<FolderInDatabase, Finding> {
+    let server = Server::new(settings, "fullbore admin check").map_err(|bad| Finding::Setting(bad.0))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Finding::Unreachable(error.to_string()))?;
+    runtime.block_on(look_up(&server, node_id, known))
+}
+
+async fn look_up(server: &Server, node_id: i32, known: Option<ClusterFolder>) -> Result<FolderInDatabase, Finding> {
+    let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
+    let seen = known.and_then(|known| known.seen);
+    let asked = questions(node_id, seen.map_or(0, |seen| seen.number));
+    let mut answers = session.ask(&asked, server.call_max).await?.into_iter();
+    let rows = next(&mut answers)?;
+    let cluster_id = id(rows.first().ok_or_else(|| Finding::Damaged("it has no cluster".to_owned()))?, 0)?;
+    let versions = next(&mut answers)?;
+    let knows_seen = match seen {
+        Some(seen) => !matches!(since(seen, &versions)?, Since::WentBack),
+        None => true,
+    };
+    let registered = match next(&mut answers)?.first() {
+        Some(row) => {
+            let age_ms: Option<i64> = optional_number(row, 1)?;
+            Some((id(row, 0)?, age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()))))
+        }
+        None => None,
+    };
+    let topics = next(&mut answers)?.iter().map(|row| id(row, 0)).collect::<Result<_, _>>()?;
+    let mut replicas = BTreeMap::new();
+    for row in next(&mut answers)? {
+        let (topic, first, count) = (text(&row, 0)?, number::<i32>(&row, 1)?, number::<i32>(&row, 2)?);
+        let is_in_sync = flag(&row, 3)?;
+        replicas.extend((first..first.saturating_add(count)).map(|index| ((topic.to_owned(), index), is_in_sync)));
+    }
+    let commits = next(&mut answers)?;
+    let row = commits.first().ok_or_else(|| Finding::Damaged("an answer is missing".to_owned()))?;
+    Ok(FolderInDatabase { cluster_id, knows_seen, registered, topics, replicas, diskless_commits: number(row, 0)? })
+}
+
+fn questions(node_id: i32, seen: u64) -> String {
+    format!(
+        "{READ_ONLY};
+         SELECT cluster_id FROM fullbore.cluster;
+         SELECT version, mark, changes FROM fullbore.versions WHERE version >= {seen} ORDER BY version LIMIT 1;
+         SELECT folder, ceil(extract(epoch FROM clock_timestamp() - at) * 1000)::bigint
+           FROM fullbore.brokers LEFT JOIN fullbore.beats USING (broker_id, process) WHERE broker_id = ({node_id});
+         SELECT id FROM fullbore.topics;
+         SELECT name, first, count, ({node_id}) = ANY(isr) FROM fullbore.partitions JOIN fullbore.topics ON id = topic_id
+           WHERE ({node_id}) = ANY(replicas);
+         SELECT coalesce((SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = ({node_id})), 0);
+         COMMIT"
+    )
+}

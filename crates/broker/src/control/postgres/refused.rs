@@ -1,0 +1,78 @@
+//! Why a start does not get its database, in words that name what was tried and what to do.
+//!
+//! Not for a broker that runs, which goes on without. Invariant: whom and what is named comes from the settings, without the password.
+
+use tokio_postgres::config::Host;
+use tokio_postgres::error::SqlState;
+
+use super::error::AskError;
+use super::server::{PORT, Server};
+
+const PASSWORD_FILE: &str = "control.plane.password.file";
+
+/// The reason as who starts the broker is to read it; the database is named before it.
+pub fn words_at_start(server: &Server, error: &AskError) -> String {
+    let user = server.config.get_user().map_or_else(|| "the system's user".to_owned(), |user| format!("user {user}"));
+    format!("as {user}: {}; {}", what(server, error), to_do(server, error))
+}
+
+/// What was met with, and where a socket is meant that has no name in the system's words.
+fn what(server: &Server, error: &AskError) -> String {
+    match sockets(server) {
+        Some(sockets) if is_of_system(error) => format!("{sockets}: {}", error.words),
+        _ => error.words.clone(),
+    }
+}
+
+/// The files that Unix sockets of the settings are, if no host is anything else.
+fn sockets(server: &Server) -> Option<String> {
+    let ports = server.config.get_ports();
+    let socket = |(at, host): (usize, &Host)| match host {
+        Host::Unix(folder) => {
+            let port = ports.get(at).or(ports.first()).copied().unwrap_or(PORT);
+            Some(folder.join(format!(".s.PGSQL.{port}")).display().to_string())
+        }
+        Host::Tcp(_) => None,
+    };
+    let sockets: Option<Vec<String>> = server.config.get_hosts().iter().enumerate().map(socket).collect();
+    sockets.map(|sockets| sockets.join(", "))
+}
+
+/// Whether the system refused it, and not PostgreSQL or TLS.
+fn is_of_system(error: &AskError) -> bool {
+    error.code.is_none() && error.words.contains("os error") && !is_of_password_file(error)
+}
+
+fn is_of_password_file(error: &AskError) -> bool {
+    error.words.starts_with(PASSWORD_FILE)
+}
+
+fn to_do(server: &Server, error: &AskError) -> &'static str {
+    match &error.code {
+        Some(code) if *code == SqlState::INVALID_PASSWORD || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+            "see the user in control.plane, control.plane.password.file, and pg_hba.conf of the server"
+        }
+        Some(code) if *code == SqlState::INVALID_CATALOG_NAME => "create it, or correct control.plane",
+        Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
+            "fullbore admin check says which privileges it lacks"
+        }
+        Some(code) if *code == SqlState::CANNOT_CONNECT_NOW => {
+            "it starts or stops: start the broker again once it takes connections"
+        }
+        Some(code) if *code == SqlState::TOO_MANY_CONNECTIONS => "raise max_connections of the server",
+        Some(code) if *code == SqlState::QUERY_CANCELED => {
+            "see whether host and port in control.plane are right and nothing is in between, or raise control.plane.timeout.ms"
+        }
+        None if is_of_password_file(error) => "the user that runs the broker must be able to read that file",
+        None if error.words == "password missing" => "name a file with it in control.plane.password.file",
+        None if ["TLS", "certificate"].iter().any(|word| error.words.contains(word)) => {
+            "see sslmode and sslrootcert in control.plane"
+        }
+        None if error.words.contains("lookup address") => "correct the host in control.plane",
+        None if is_of_system(error) && sockets(server).is_some() => {
+            "start PostgreSQL, or correct the folder of its socket (unix_socket_directories) and its port in control.plane"
+        }
+        None if is_of_system(error) => "start PostgreSQL there, or correct host and port in control.plane",
+        _ => "fullbore admin check says more",
+    }
+}

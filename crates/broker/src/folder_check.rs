@@ -1,0 +1,251 @@
+//! Whether a data folder and the database of its cluster belong together, for who looks before a start: each thing as one line.
+//!
+//! Nothing is changed and nothing is locked, so that it may be looked at while the broker runs. Invariant: what is found here as wrong
+//! would stop the broker, or cost records.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use fullbore_wire::Uuid;
+
+use crate::config::{BrokerConfig, PlaneSettings};
+use crate::control::{Finding, FolderInDatabase, SINGLE_BROKERS_FILE, identity_of, look_up_folder};
+use crate::diskless::index::postgres::known_commits;
+use crate::log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
+
+/// Lines of one kind; what more there are is counted.
+const LINES_MAX: usize = 20;
+
+/// Something that was found out about a data folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FolderFinding {
+    /// The first start makes it.
+    Absent,
+    Unreadable(String),
+    /// It has the database of a broker by itself.
+    OfOneMachine,
+    OfNode {
+        stored: i32,
+        configured: i32,
+    },
+    OfCluster {
+        stored: Uuid,
+        found: Uuid,
+    },
+    /// It has seen this version, which the database does not know.
+    WentBack(u64),
+    /// The broker was started last with another one.
+    Replaced {
+        node_id: i32,
+        registered: Uuid,
+        /// Whether that broker runs.
+        lives: bool,
+    },
+    /// It has partitions of a topic that the cluster does not know.
+    Unknown {
+        topic: String,
+        id: Uuid,
+        partitions: i32,
+        /// Whether the folder says that it is of this cluster.
+        is_of_cluster: bool,
+    },
+    /// It had records of a partition up to this offset, and has nothing of it.
+    Missing {
+        topic: String,
+        partition: i32,
+        end: i64,
+        is_in_sync: bool,
+    },
+    More(usize, Box<FolderFinding>),
+    /// It knows of more changes to diskless topics than the database.
+    DisklessWentBack {
+        known: i64,
+        found: i64,
+    },
+    /// What the database says instead.
+    Database(Finding),
+    /// It is the broker's, and has so many partitions that are the broker's.
+    Whole {
+        partitions: usize,
+    },
+}
+
+impl FolderFinding {
+    /// Whether the broker would not start with it, or would lose records.
+    pub fn is_wrong(&self) -> bool {
+        match self {
+            Self::Absent | Self::Whole { .. } => false,
+            Self::Replaced { lives, .. } => *lives,
+            Self::Unknown { is_of_cluster, .. } => !is_of_cluster,
+            Self::Missing { is_in_sync, .. } => *is_in_sync,
+            Self::More(_, like) => like.is_wrong(),
+            _ => true,
+        }
+    }
+}
+
+impl fmt::Display for FolderFinding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.write_str("it is not there; the first start makes it"),
+            Self::Unreadable(reason) => write!(f, "it cannot be read: {reason}"),
+            Self::OfOneMachine => {
+                write!(f, "it has {SINGLE_BROKERS_FILE}: it is of a broker by itself, which cannot join a cluster")
+            }
+            Self::OfNode { stored, configured } => {
+                write!(f, "it is of node.id={stored}, and node.id={configured} is set")
+            }
+            Self::OfCluster { stored, found } => {
+                write!(f, "it is of cluster {stored}, and the database has cluster {found}")
+            }
+            Self::WentBack(seen) => write!(
+                f,
+                "it has seen version {seen} of the metadata, which the database does not know: that went back to an older state, or is \
+                 another one"
+            ),
+            Self::Replaced { node_id, registered, lives: true } => write!(
+                f,
+                "node.id={node_id} lives, and has another data folder ({registered}): a broker with this one is refused"
+            ),
+            Self::Replaced { node_id, registered, lives: false } => write!(
+                f,
+                "node.id={node_id} had another data folder ({registered}) at its last start: a broker with this one takes its place, and \
+                 gets from the leaders what it is to have"
+            ),
+            Self::Unknown { topic, id, partitions, is_of_cluster: true } => write!(
+                f,
+                "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster does not have any more: the next start \
+                 deletes them"
+            ),
+            Self::Unknown { topic, id, partitions, is_of_cluster: false } => write!(
+                f,
+                "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster does not have, and no file cluster that \
+                 says whose they are: a start deletes them, so move them away if they are wanted"
+            ),
+            Self::Missing { topic, partition, end, is_in_sync: true } => write!(
+                f,
+                "it has no {topic}-{partition}, of which it had what is before offset {end}, and which counts as in sync: bring it back, or \
+                 start the broker with an empty data folder, so that it gets all from the leaders"
+            ),
+            Self::Missing { topic, partition, end, is_in_sync: false } => write!(
+                f,
+                "it has no {topic}-{partition}, of which it had what is before offset {end}: the next start gets it from its leader"
+            ),
+            Self::More(count, _) => write!(f, "and {count} more such lines"),
+            Self::DisklessWentBack { known, found } => write!(
+                f,
+                "it knows of {known} changes that this broker made to diskless topics, and the database has {found}: that went back to an \
+                 older state, and the broker will write nothing to them"
+            ),
+            Self::Database(finding) => finding.fmt(f),
+            Self::Whole { partitions } => write!(f, "it is this broker's, and has {partitions} of its partitions"),
+        }
+    }
+}
+
+/// Compares the data folder of this broker with the database. Blocks.
+pub fn check_folder(config: &BrokerConfig, settings: &PlaneSettings) -> Vec<FolderFinding> {
+    let folder = &config.data_dir;
+    if !folder.exists() {
+        return vec![FolderFinding::Absent];
+    }
+    look(config, settings).unwrap_or_else(|error| vec![FolderFinding::Unreadable(error.to_string())])
+}
+
+fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<FolderFinding>> {
+    let (folder, node_id) = (&config.data_dir, config.node_id);
+    if folder.join(SINGLE_BROKERS_FILE).exists() {
+        return Ok(vec![FolderFinding::OfOneMachine]);
+    }
+    let known = identity_of(folder)?;
+    if let Some(known) = known.filter(|known| known.node_id != node_id) {
+        return Ok(vec![FolderFinding::OfNode { stored: known.node_id, configured: node_id }]);
+    }
+    let found = match look_up_folder(settings, node_id, known) {
+        Ok(found) => found,
+        Err(finding) => return Ok(vec![FolderFinding::Database(finding)]),
+    };
+    if let Some(known) = known.filter(|known| known.cluster_id != found.cluster_id) {
+        return Ok(vec![FolderFinding::OfCluster { stored: known.cluster_id, found: found.cluster_id }]);
+    }
+    let mut findings = Vec::new();
+    if !found.knows_seen {
+        findings.extend(known.and_then(|known| known.seen).map(|seen| FolderFinding::WentBack(seen.number)));
+    }
+    let session = Duration::from_millis(config.session_timeout_ms);
+    findings.extend(replaced(node_id, known.map(|known| known.folder), &found, session));
+    let is_of_cluster = known.is_some();
+    listed(unknown(folder, &found, is_of_cluster)?, &mut findings);
+    let missing: Vec<FolderFinding> = missing(folder, &found);
+    listed(missing, &mut findings);
+    let commits = known_commits(folder, found.cluster_id);
+    if commits > found.diskless_commits {
+        findings.push(FolderFinding::DisklessWentBack { known: commits, found: found.diskless_commits });
+    }
+    if is_of_cluster && !findings.iter().any(FolderFinding::is_wrong) {
+        let is_there = |(topic, index): &&(String, i32)| partition_dir(folder, topic, *index).exists();
+        findings.push(FolderFinding::Whole { partitions: found.replicas.keys().filter(is_there).count() });
+    }
+    Ok(findings)
+}
+
+fn replaced(node_id: i32, own: Option<Uuid>, found: &FolderInDatabase, session: Duration) -> Option<FolderFinding> {
+    let (registered, beaten) = found.registered.filter(|(registered, _)| Some(*registered) != own)?;
+    let lives = beaten.is_some_and(|age| age < session);
+    Some(FolderFinding::Replaced { node_id, registered, lives })
+}
+
+/// Partitions whose topics are not in the metadata.
+fn unknown(folder: &Path, found: &FolderInDatabase, is_of_cluster: bool) -> io::Result<Vec<FolderFinding>> {
+    let on_disk = topics_in(folder)?.into_iter().filter(|((_, id), _)| !found.topics.contains(id));
+    let unknown =
+        on_disk.map(|((topic, id), partitions)| FolderFinding::Unknown { topic, id, partitions, is_of_cluster });
+    Ok(unknown.collect())
+}
+
+/// Partitions that this broker is to have, had records of, and has not. Without records there is no folder.
+fn missing(folder: &Path, found: &FolderInDatabase) -> Vec<FolderFinding> {
+    let mut ends: BTreeMap<(String, i32), i64> = BTreeMap::new();
+    for file in [RECOVERY_POINTS, HIGH_WATERMARKS] {
+        for (key, offset) in read_offsets(&folder.join(file)).unwrap_or_default() {
+            let end = ends.entry(key).or_default();
+            *end = offset.max(*end);
+        }
+    }
+    let lost =
+        ends.into_iter().filter(|((topic, index), end)| *end > 0 && !partition_dir(folder, topic, *index).exists());
+    let told = lost.filter_map(|((topic, partition), end)| {
+        let is_in_sync = *found.replicas.get(&(topic.clone(), partition))?;
+        Some(FolderFinding::Missing { topic, partition, end, is_in_sync })
+    });
+    told.collect()
+}
+
+/// The first of them, and how many there are besides.
+fn listed(mut found: Vec<FolderFinding>, findings: &mut Vec<FolderFinding>) {
+    // What is wrong first, so that it is not what is left out.
+    found.sort_by_key(|finding| !finding.is_wrong());
+    let more = found.split_off(found.len().min(LINES_MAX));
+    findings.append(&mut found);
+    let left_out = more.len();
+    findings.extend(more.into_iter().next().map(|like| FolderFinding::More(left_out, Box::new(like))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_lines_of_a_kind_are_counted_and_what_is_wrong_is_told_first() {
+        let missing =
+            |partition, is_in_sync| FolderFinding::Missing { topic: "t".to_owned(), partition, end: 7, is_in_sync };
+        let mut findings = Vec::new();
+        listed((0..30).map(|index| missing(index, index == 29)).collect(), &mut findings);
+        assert_eq!(findings.len(), LINES_MAX + 1);
+        assert!(findings[0].is_wrong() && findings[1..].iter().all(|finding| !finding.is_wrong()));
+        assert_eq!(findings[LINES_MAX].to_string(), "and 10 more such lines");
+    }
+}
