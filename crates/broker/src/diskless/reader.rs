@@ -547,7 +547,7 @@ mod tests {
         let waiter = Arc::default();
         let _registration = known.register(&waiter);
         let mut store = SqliteIndex::open(folder.path()).expect("opened");
-        store.delete(known.topic_id()).expect("deleted");
+        store.delete(known.topic_id(), &[]).expect("deleted");
         while store.clear(10, 0).expect("cleared") {}
         reader.ask(&known, 0);
         while !reader.shared.under_way.lock().is_empty() {

@@ -46,7 +46,7 @@ pub use owner::{IndexOwner, IndexThread};
 pub use sqlite::SqliteIndex;
 pub use store::{
     ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
-    RunSource, UnusedObject,
+    ProducerRowPlace, RunSource, UnusedObject,
 };
 
 use trimming::Trims;
@@ -178,7 +178,7 @@ impl<S: IndexStore> Index<S> {
             self.windows.remove(id);
             self.trims.forget(*id);
         }
-        self.store.delete(topic_id)
+        self.store.delete(topic_id, known)
     }
 
     fn window_of(&self, partition: DisklessPartitionId) -> usize {
@@ -324,21 +324,21 @@ impl<S: IndexStore> Index<S> {
         }
         // First, or what another has granted more would not be retained.
         for row in &partitions {
-            if let Some(state) = self.known.get_mut(&row.id) {
-                state.window = state.window.max(row.window);
-            }
+            let window = self.window_of(row.id).max(row.window);
+            let state = self.known.entry(row.id).or_insert_with(|| PartitionState::new(window));
+            state.window = state.window.max(window);
         }
         for row in producers {
-            let window = self.window_of(row.batches.partition);
-            let state = self.known.entry(row.batches.partition).or_insert_with(|| PartitionState::new(window));
+            // Those of a deleted one stay for the next of its name.
+            let Some(state) = self.known.get_mut(&row.batches.partition) else { continue };
             for (stamp, base_offset, timestamp) in &row.batches.batches {
                 state.take_over(stamp, *base_offset, *timestamp, row.written_ms);
             }
         }
         for row in partitions {
-            let window = self.window_of(row.id);
-            let state = self.known.entry(row.id).or_insert_with(|| PartitionState::new(window));
-            row.put_into(state);
+            if let Some(state) = self.known.get_mut(&row.id) {
+                row.put_into(state);
+            }
         }
     }
 }

@@ -49,6 +49,14 @@ pub fn pack_producer(batches: &[(Stamp, i64, i64)]) -> Vec<u8> {
     packed
 }
 
+/// In SQL, where the offset of the last batch lies in a column of packed batches: bytes from the end to before the timestamp.
+pub const LAST_BASE_OFFSET: i64 = 16;
+
+/// That offset, of its bytes.
+pub fn unpack_offset(bytes: &[u8]) -> Result<i64, StoreError> {
+    bytes.try_into().map(i64::from_be_bytes).map_err(|_| damaged("an offset that is none"))
+}
+
 /// The same, of this producer.
 pub fn unpack_producer(producer_id: i64, packed: &[u8]) -> Result<Vec<(Stamp, i64, i64)>, StoreError> {
     each(PRODUCER_BATCH, packed, |batch| {

@@ -52,11 +52,11 @@ pub trait IndexStore: Send {
     /// It is not known.
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError>;
 
-    /// The partitions of a topic are gone; what they have is left to [`IndexStore::clear`].
+    /// The partitions of a topic are gone, of which these were known here; what they have is left to [`IndexStore::clear`].
     ///
     /// # Errors
     /// Nothing is changed, or that is not known.
-    fn delete(&mut self, topic_id: Uuid) -> Result<(), CommitError>;
+    fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError>;
 
     /// Moves the log start of a partition to this offset, which is at most the next one, and never back; its row then, or `None` if it is gone.
     /// What is before it is left to [`IndexStore::clear`].
@@ -79,7 +79,7 @@ pub trait IndexStore: Send {
     /// Nothing is changed, or that is not known.
     fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError>;
 
-    /// The rows of producers of a partition, from this offset on in the order of their offsets, so many at most: where each begins, and its producer.
+    /// Where the rows of producers of a partition are, from this offset on in the order of their offsets, so many at most.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -88,7 +88,7 @@ pub trait IndexStore: Send {
         id: DisklessPartitionId,
         offset: i64,
         count: usize,
-    ) -> Result<Vec<(i64, i64)>, StoreError>;
+    ) -> Result<Vec<ProducerRowPlace>, StoreError>;
 
     /// Removes the rows of producers of a partition that begin at these offsets.
     ///
@@ -251,6 +251,16 @@ pub struct ProducerRow {
     pub batches: AppendedBatches,
     /// When, in ms of the wall clock, from which the producer's idleness counts.
     pub written_ms: i64,
+}
+
+/// Where a row of a producer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerRowPlace {
+    /// The offset of its first batch.
+    pub base_offset: i64,
+    /// The offset of its last batch.
+    pub last_base_offset: i64,
+    pub producer_id: i64,
 }
 
 impl ProducerRow {

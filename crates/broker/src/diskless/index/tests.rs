@@ -153,6 +153,8 @@ on_each_back_end! {
     what_deleted_partitions_leave_is_removed_in_time
     objects_are_cleaned_when_nobody_can_use_them
     producers_are_trimmed_to_what_is_retained
+    the_rows_of_very_many_producers_are_trimmed_too
+    what_another_has_written_since_is_not_trimmed
     runs_are_found_by_offset_and_by_time
     silent_producers_are_forgotten_and_may_begin_anywhere
     silent_producers_are_removed_in_pieces
@@ -304,11 +306,13 @@ fn nothing_is_left_of_a_deleted_topic<B: BackEnd>() {
             object
         })
         .collect();
-    opened.index.store.delete(TOPIC).expect("deleted");
-    opened.index.store.delete(TOPIC).expect("so it is already");
+    opened.index.store.delete(TOPIC, &[]).expect("deleted");
+    opened.index.store.delete(TOPIC, &[]).expect("so it is already");
     let late = opened.object();
     let refused = [CommitVerdict::Refused(Refusal::PartitionGone)];
     assert_eq!(opened.commit(late, &[batch(first, 0, 30)]), refused);
+    let later = opened.object();
+    assert_eq!(opened.commit(later, &[batch(first, 0, 30)]), refused, "rows of producers make none");
     opened.tidy();
     let mut finder = opened.back_end.finder();
     assert!(finder.partitions(&[first]).expect("read").is_empty());
@@ -316,7 +320,7 @@ fn nothing_is_left_of_a_deleted_topic<B: BackEnd>() {
     opened.back_end.age(60_000);
     let mut unused = opened.unused();
     unused.sort_unstable();
-    assert_eq!(unused, [&objects[..], &[late]].concat());
+    assert_eq!(unused, [&objects[..], &[late, later]].concat());
 }
 
 /// Deletes the topic, and makes it again; its first partition.
@@ -325,11 +329,11 @@ fn make_again<B: BackEnd>(opened: &mut Opened<B>, life: u8, is_deleted_first: bo
     opened.back_end.add_topic("topic", new);
     let mut other = opened.back_end.store();
     if is_deleted_first {
-        opened.index.store.delete(old).expect("deleted");
+        opened.index.store.delete(old, &[]).expect("deleted");
     }
     let made = other.create(("topic", new), 2).expect("made");
     // Who has not heard of it yet.
-    opened.index.store.delete(old).expect("deleted");
+    opened.index.store.delete(old, &[]).expect("deleted");
     assert_eq!(opened.index.store.create(("topic", new), 2).expect("made"), made);
     made[0].id
 }
@@ -454,6 +458,47 @@ fn producers_are_trimmed_to_what_is_retained<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, 10))]), [appended(i64::from(ROWS + 1) * 10)]);
 }
 
+/// Rows of one producer lie far apart then.
+fn the_rows_of_very_many_producers_are_trimmed_too<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    opened.index = Index::new(opened.back_end.store(), 5);
+    const PRODUCERS: i64 = 2_100;
+    for round in 0..40 {
+        let object = opened.object();
+        let batches: Vec<_> = (0..PRODUCERS).map(|id| by(id, batch(partition, id as u32 * 100, round * 10))).collect();
+        opened.commit(object, &batches);
+        opened.tidy();
+    }
+    // Until a pass is back at the beginning, as many rows come as half of those that it goes through.
+    let rows = opened.back_end.producer_rows(partition);
+    assert!((5 * PRODUCERS..16 * PRODUCERS).contains(&(rows as i64)), "{rows}");
+    assert_eq!(
+        opened.another().look(partition, 0).expect("known").expect("there").row.next_offset,
+        40 * 10 * PRODUCERS
+    );
+}
+
+fn what_another_has_written_since_is_not_trimmed<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    for number in 0..1_100 {
+        let object = opened.object();
+        opened.commit(object, &[batch(partition, 0, number * 10)]);
+    }
+    let mut other = opened.another();
+    let mut bases = Vec::new();
+    for number in 0..5 {
+        let object = UploadedObject { id: opened.object(), batches: vec![by(99, batch(partition, 0, number * 10))] };
+        bases.push(other.commit(&[object], NOW).expect("committed").verdicts.remove(0).remove(0));
+    }
+    opened.tidy();
+    let object = opened.object();
+    let CommitVerdict::Appended { base_offset } = bases[0] else { panic!("{bases:?}") };
+    let duplicate = CommitVerdict::Duplicate { base_offset, timestamp: NOW };
+    assert_eq!(opened.commit(object, &[by(99, batch(partition, 0, 0))]), [duplicate]);
+}
+
 fn runs_are_found_by_offset_and_by_time<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
@@ -555,7 +600,7 @@ fn silent_producers_are_removed_in_pieces<B: BackEnd>() {
 }
 
 #[test]
-fn a_row_goes_once_a_newer_one_begins_where_what_is_retained_begins() {
+fn a_row_goes_once_all_its_batches_are_before_what_is_retained() {
     let mut state = PartitionState::new(5);
     // Seven commits of two batches each of one producer, and between them one each of another.
     let rows: Vec<(i64, i64)> = (0..14).map(|at| (at * 20, 7 + at % 2)).collect();
@@ -568,14 +613,17 @@ fn a_row_goes_once_a_newer_one_begins_where_what_is_retained_begins() {
     }
     // The last five batches of 7 begin in the second half of the row at 160.
     assert_eq!(state.producers.retained_from(7), Some(170));
-    let of = |rows: &[(i64, i64)], producer_id: i64| {
-        let mut offsets = trimming::removable(rows, &state);
-        offsets.retain(|offset| rows.contains(&(*offset, producer_id)));
-        offsets
+    let places = |rows: &[(i64, i64)]| -> Vec<ProducerRowPlace> {
+        let place = |(base_offset, producer_id): &(i64, i64)| ProducerRowPlace {
+            base_offset: *base_offset,
+            last_base_offset: base_offset + 10,
+            producer_id: *producer_id,
+        };
+        rows.iter().map(place).collect()
     };
-    assert_eq!(of(&rows, 7), [120, 80, 40, 0]);
-    assert_eq!(of(&rows, 8), [140, 100, 60, 20]);
-    assert_eq!(of(&rows[..6], 7), [40, 0], "a newer one has to be seen");
-    let unknown: Vec<(i64, i64)> = rows.iter().map(|(at, _)| (*at, 99)).collect();
-    assert_eq!(of(&unknown, 99).len(), 13, "the newest of who was forgotten stays until it has expired");
+    assert_eq!(trimming::removable(&places(&rows), &state), [0, 20, 40, 60, 80, 100, 120, 140]);
+    let unknown = [(0, 99), (state.next_offset, 99)];
+    assert_eq!(trimming::removable(&places(&unknown), &state), Vec::<i64>::new(), "it cannot be");
+    state.has_forgotten = true;
+    assert_eq!(trimming::removable(&places(&unknown), &state), [0], "what another has written since may be anybody's");
 }

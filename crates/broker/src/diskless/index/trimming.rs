@@ -1,11 +1,14 @@
 //! Rows of producers that are of no interest any more: those before what is retained of each.
 //!
 //! The rows of a partition are gone through piece by piece, twice as fast as they are added, so that nobody waits long for it however many there
-//! are. Invariant: a row is removed only where a newer one of its producer begins no later than what is retained.
+//! are. Invariant: a row is removed only where all its batches are before what is retained of its producer, or where it is known that its producer is
+//! not known any more. What was committed since the partition's state was read is left alone.
 
 use std::collections::HashMap;
 
 use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
+
+use super::store::ProducerRowPlace;
 
 /// After so many rows that were added, the next piece is gone through.
 const ADDED_MAX: usize = 1024;
@@ -20,7 +23,7 @@ pub struct Trims {
 
 #[derive(Debug, Default)]
 struct Trim {
-    /// Rows that were added since the last piece.
+    /// Rows that were added, less those for which a piece was gone through.
     added: usize,
     /// Where the next piece begins.
     next: i64,
@@ -38,9 +41,11 @@ impl Trims {
         due.map(|(id, trim)| (*id, trim.next))
     }
 
-    /// It is done up to this offset.
+    /// A piece is done; where the next one begins.
     pub fn done(&mut self, id: DisklessPartitionId, next: i64) {
-        self.of_partition.insert(id, Trim { added: 0, next });
+        if let Some(trim) = self.of_partition.get_mut(&id) {
+            *trim = Trim { added: trim.added.saturating_sub(ADDED_MAX), next };
+        }
     }
 
     /// It is gone.
@@ -55,20 +60,17 @@ impl Trims {
     }
 }
 
-/// Which of these rows, each with the offset at which it begins and its producer, may be removed; they are in the order of their offsets.
-pub fn removable(rows: &[(i64, i64)], state: &PartitionState) -> Vec<i64> {
-    let mut newer: HashMap<i64, i64> = HashMap::new();
-    let mut removable = Vec::new();
-    for (base_offset, producer_id) in rows.iter().rev() {
-        let retained_from = state.producers.retained_from(*producer_id).unwrap_or(i64::MAX);
-        if newer.insert(*producer_id, *base_offset).is_some_and(|newer| newer <= retained_from) {
-            removable.push(*base_offset);
-        }
-    }
-    removable
+/// Which of these rows may be removed, by the offsets at which they begin.
+pub fn removable(rows: &[ProducerRowPlace], state: &PartitionState) -> Vec<i64> {
+    let is_removable = |row: &&ProducerRowPlace| match state.producers.retained_from(row.producer_id) {
+        Some(retained_from) => row.last_base_offset < retained_from,
+        None if row.base_offset >= state.next_offset => false,
+        None => state.has_forgotten || row.producer_id <= state.expired_to,
+    };
+    rows.iter().filter(is_removable).map(|row| row.base_offset).collect()
 }
 
-/// Where the piece behind these rows begins: at the last of them, which no newer one was seen of; at the beginning after the last piece.
-pub fn next_piece(rows: &[(i64, i64)]) -> i64 {
-    rows.last().filter(|_| rows.len() >= PIECE).map_or(0, |(base_offset, _)| *base_offset)
+/// Where the piece behind these rows begins; at the beginning after the last piece.
+pub fn next_piece(rows: &[ProducerRowPlace]) -> i64 {
+    rows.last().filter(|_| rows.len() >= PIECE).map_or(0, |row| row.base_offset + 1)
 }

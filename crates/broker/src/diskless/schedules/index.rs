@@ -14,7 +14,7 @@ use crate::control::{CommitError, StoreError};
 use crate::diskless::index::by_hand::{CommitAnswerer, IndexByHand, Turn};
 use crate::diskless::index::{
     ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
-    SqliteIndex, UnusedObject, UploadedObject,
+    ProducerRowPlace, SqliteIndex, UnusedObject, UploadedObject,
 };
 
 /// What becomes of the next transaction.
@@ -152,9 +152,9 @@ impl IndexStore for TroubledIndex {
         self.inner.predecessors(ids)
     }
 
-    fn delete(&mut self, topic_id: Uuid) -> Result<(), CommitError> {
+    fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError> {
         self.luck();
-        self.inner.delete(topic_id)
+        self.inner.delete(topic_id, known)
     }
 
     fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
@@ -183,7 +183,7 @@ impl IndexStore for TroubledIndex {
         id: DisklessPartitionId,
         offset: i64,
         count: usize,
-    ) -> Result<Vec<(i64, i64)>, StoreError> {
+    ) -> Result<Vec<ProducerRowPlace>, StoreError> {
         self.inner.producers_from(id, offset, count)
     }
 

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
 
-use super::super::store::UnusedObject;
+use super::super::packed::LAST_BASE_OFFSET;
+use super::super::store::{ProducerRowPlace, UnusedObject};
 use super::guarded::Guarded;
-use super::rows::{DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, run};
+use super::rows::{DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, producer_place, run};
 use crate::control::database_rows::{flag, next, number};
 use crate::control::{CommitError, StoreError};
 
@@ -67,18 +68,18 @@ pub fn forget(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), CommitError
     session.end(&format!("{forget}({ids}::bigint[]) AND state = {DELETED}")).map(drop)
 }
 
-/// Rows of producers: where each begins, and its producer.
+/// Where rows of producers are.
 pub fn producers_from(
     session: &mut Guarded,
     id: DisklessPartitionId,
     offset: i64,
     count: usize,
-) -> Result<Vec<(i64, i64)>, StoreError> {
+) -> Result<Vec<ProducerRowPlace>, StoreError> {
     let mut answers = session.look(&format!(
-        "SELECT base_offset, producer_id FROM fullbore.diskless_producers WHERE partition = {id} AND base_offset >= {offset}
-         ORDER BY base_offset LIMIT {count}"
+        "SELECT base_offset, producer_id, encode(substring(batches FROM length(batches) - {LAST_BASE_OFFSET} + 1 FOR 8), 'hex')
+         FROM fullbore.diskless_producers WHERE partition = {id} AND base_offset >= {offset} ORDER BY base_offset LIMIT {count}"
     ))?;
-    each(&next(&mut answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))
+    each(&next(&mut answers)?, producer_place)
 }
 
 /// Removes rows of producers, which nobody locks: whoever reads them meanwhile has them or has them not.

@@ -11,7 +11,8 @@ use fullbore_wire::Uuid;
 use super::super::damaged;
 use super::super::packed::{pack_producer, pack_run};
 use super::super::store::{
-    CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, UnusedObject,
+    CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, ProducerRowPlace,
+    UnusedObject,
 };
 use super::guarded::Guarded;
 use super::rows::{
@@ -102,18 +103,16 @@ impl IndexStore for PostgresIndex {
     }
 
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
-        let (made, removed) = topics::create(&mut self.session, topic, count)?;
-        removed.iter().for_each(|id| _ = self.ends.remove(id));
-        Ok(made)
+        topics::create(&mut self.session, topic, count)
     }
 
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
         topics::predecessors(&mut self.session, ids)
     }
 
-    fn delete(&mut self, topic_id: Uuid) -> Result<(), CommitError> {
-        let removed = topics::delete(&mut self.session, topic_id)?;
-        removed.iter().for_each(|id| _ = self.ends.remove(id));
+    fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError> {
+        topics::delete(&mut self.session, topic_id)?;
+        known.iter().for_each(|id| _ = self.ends.remove(id));
         Ok(())
     }
 
@@ -134,7 +133,7 @@ impl IndexStore for PostgresIndex {
         id: DisklessPartitionId,
         offset: i64,
         count: usize,
-    ) -> Result<Vec<(i64, i64)>, StoreError> {
+    ) -> Result<Vec<ProducerRowPlace>, StoreError> {
         cleaning::producers_from(&mut self.session, id, offset, count)
     }
 

@@ -7,8 +7,8 @@ use std::fmt::{Display, Write};
 use fullbore_rules::commit::{AppendedBatches, BatchRun};
 
 use super::super::damaged;
-use super::super::packed::{unpack_producer, unpack_run};
-use super::super::store::{PartitionRow, ProducerRow};
+use super::super::packed::{unpack_offset, unpack_producer, unpack_run};
+use super::super::store::{PartitionRow, ProducerRow, ProducerRowPlace};
 use crate::control::StoreError;
 use crate::control::database_rows::{DatabaseRow, Rows, flag, number, text};
 
@@ -88,6 +88,12 @@ pub fn producer(row: &DatabaseRow) -> Result<ProducerRow, StoreError> {
     let (partition, producer_id) = (number(row, 0)?, number(row, 1)?);
     let batches = unpack_producer(producer_id, &unhex(text(row, 3)?)?)?;
     Ok(ProducerRow { batches: AppendedBatches { partition, producer_id, batches }, written_ms: number(row, 2)? })
+}
+
+/// A row with the first offset of a producer's row, the producer, and the bytes of the last batch's offset.
+pub fn producer_place(row: &DatabaseRow) -> Result<ProducerRowPlace, StoreError> {
+    let last_base_offset = unpack_offset(&unhex(text(row, 2)?)?)?;
+    Ok(ProducerRowPlace { base_offset: number(row, 0)?, last_base_offset, producer_id: number(row, 1)? })
 }
 
 /// Each row of an answer.

@@ -358,7 +358,7 @@ fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
         creating.join().expect("no panic")
     });
     assert_eq!(rows, [], "although others have not deleted them yet");
-    opened.index.store.delete(TOPIC).expect("deleted");
+    opened.index.store.delete(TOPIC, &[]).expect("deleted");
     assert_eq!(store.create(("topic", TOPIC), 2).expect("asked"), []);
     assert_eq!(opened.back_end.database.run("SELECT count(*) FROM fullbore.diskless_partitions"), "0");
 }
@@ -387,7 +387,7 @@ fn many_brokers_make_and_delete_the_same_topics_at_once() {
                 scope.spawn(move || {
                     let mut store = back_end.broker(broker).0;
                     store.retain_batches(&ids, broker as usize * 100).expect("done");
-                    store.delete(topic).expect("deleted");
+                    store.delete(topic, &[]).expect("deleted");
                     while store.clear(10, NOW).expect("cleared") {}
                     store.unused(10, NOW).expect("taken");
                 });

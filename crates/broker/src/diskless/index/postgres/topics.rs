@@ -13,15 +13,15 @@ use fullbore_wire::Uuid;
 use super::super::store::{KnownStore, PartitionRow, ProducerRow};
 use super::guarded::Guarded;
 use super::rows::{IndexAnswers, LIVE, PARTITION, UNUSED, array, each, partition, producer};
-use crate::control::database_rows::{flag, next, number, text};
+use crate::control::database_rows::{flag, next, text};
 use crate::control::{CommitError, StoreError, sql_literal};
 
-/// None where the topic is not in the metadata; and which partitions of others of its name were removed.
+/// None where the topic is not in the metadata.
 pub fn create(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
     count: i32,
-) -> Result<(Vec<PartitionRow>, Vec<DisklessPartitionId>), CommitError> {
+) -> Result<Vec<PartitionRow>, CommitError> {
     let (name, topic) = (sql_literal(&name), sql_literal(&topic_id));
     let others = format!("p.topic = {name} AND p.topic_id <> {topic}");
     // Who deletes the topic waits for this transaction, and then finds what it made.
@@ -30,11 +30,11 @@ pub fn create(
     let is_there = next(&mut answers).is_ok_and(|rows| !rows.is_empty());
     if !is_there {
         session.abandon();
-        return Ok(Default::default());
+        return Ok(Vec::new());
     }
-    let removed = ids(answers)?;
     let made = session.end(&format!(
         "{};
+         UPDATE fullbore.diskless_partitions SET topic = {name} WHERE topic_id = {topic} AND topic IS NULL;
          INSERT INTO fullbore.diskless_partitions (topic_id, topic, partition_index, log_start, next_offset, bytes, max_timestamp,
              has_forgotten, batches_retained, expired_to)
            SELECT {topic}, {name}, number, 0, 0, 0, -1, false, 0, -1 FROM generate_series(0, {count} - 1) AS number
@@ -44,14 +44,14 @@ pub fn create(
            ORDER BY p.partition_index",
         remove_partitions(&others)
     ))?;
-    Ok((read(made)?, removed))
+    read(made)
 }
 
-/// What the partitions have is left to be cleared; which they were.
-pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<Vec<DisklessPartitionId>, CommitError> {
+/// What the partitions have is left to be cleared.
+pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> {
     let of_topic = format!("p.topic_id = {}", sql_literal(&topic_id));
-    let removed = ids(session.begin(&lock_partitions(&of_topic)).map_err(CommitError::Refused)?)?;
-    session.end(&remove_partitions(&of_topic)).map(|_| removed)
+    session.begin(&lock_partitions(&of_topic)).map_err(CommitError::Refused)?;
+    session.end(&remove_partitions(&of_topic)).map(drop)
 }
 
 fn lock_partitions(which: &str) -> String {
@@ -169,10 +169,6 @@ pub fn retain_batches(
     session.begin(&lock).map_err(CommitError::Refused)?;
     let set = format!("UPDATE fullbore.diskless_partitions SET batches_retained = {window} WHERE {fewer}");
     session.end(&set).map(drop)
-}
-
-fn ids(mut answers: IndexAnswers) -> Result<Vec<DisklessPartitionId>, CommitError> {
-    next(&mut answers).and_then(|rows| each(&rows, |row| number(row, 0))).map_err(CommitError::Refused)
 }
 
 fn read(answers: IndexAnswers) -> Result<Vec<PartitionRow>, CommitError> {

@@ -11,10 +11,10 @@ use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use super::damaged;
-use super::packed::{pack_producer, pack_run, unpack_producer, unpack_run};
+use super::packed::{LAST_BASE_OFFSET, pack_producer, pack_run, unpack_offset, unpack_producer, unpack_run};
 use super::store::{
-    CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, RunSource,
-    UnusedObject,
+    CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, ProducerRowPlace,
+    RunSource, UnusedObject,
 };
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
 
@@ -254,7 +254,7 @@ impl IndexStore for SqliteIndex {
             let mut insert = connection.prepare_cached(
                 "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, topic)
                  VALUES (?1, ?2, 0, 0, 0, -1, 0, -1, ?3)
-                 ON CONFLICT (topic_id, partition_index) DO UPDATE SET topic = excluded.topic",
+                 ON CONFLICT (topic_id, partition_index) DO UPDATE SET topic = excluded.topic WHERE topic IS NOT excluded.topic",
             )?;
             for index in 0..count {
                 insert.execute(params![topic_id.0, index, name])?;
@@ -276,7 +276,7 @@ impl IndexStore for SqliteIndex {
         Ok(found)
     }
 
-    fn delete(&mut self, topic_id: Uuid) -> Result<(), CommitError> {
+    fn delete(&mut self, topic_id: Uuid, _: &[DisklessPartitionId]) -> Result<(), CommitError> {
         let deleted = self.in_transaction(|connection| {
             remove_partitions(connection, "SELECT id FROM partitions WHERE topic_id = ?1", params![topic_id.0])
         });
@@ -326,14 +326,18 @@ impl IndexStore for SqliteIndex {
         id: DisklessPartitionId,
         offset: i64,
         count: usize,
-    ) -> Result<Vec<(i64, i64)>, StoreError> {
-        let text = "SELECT base_offset, producer_id FROM producers WHERE partition = ?1 AND base_offset >= ?2
+    ) -> Result<Vec<ProducerRowPlace>, StoreError> {
+        let text = "SELECT base_offset, producer_id, substr(batches, -?4, 8) FROM producers WHERE partition = ?1 AND base_offset >= ?2
              ORDER BY base_offset LIMIT ?3";
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         let found = self.connection.prepare_cached(text).and_then(|mut find| {
-            find.query_map(params![id, offset, count], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+            let row = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get::<_, Vec<u8>>(2)?));
+            find.query_map(params![id, offset, count, LAST_BASE_OFFSET], row)?.collect::<rusqlite::Result<Vec<_>>>()
         });
-        found.map_err(|error| sqlite_failed(&error))
+        let place = |(base_offset, producer_id, last): (i64, i64, Vec<u8>)| {
+            Ok(ProducerRowPlace { base_offset, last_base_offset: unpack_offset(&last)?, producer_id })
+        };
+        found.map_err(|error| sqlite_failed(&error))?.into_iter().map(place).collect()
     }
 
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError> {
