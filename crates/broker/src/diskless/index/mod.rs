@@ -23,6 +23,8 @@ pub mod own;
 mod owner;
 mod packed;
 pub mod postgres;
+#[cfg(test)]
+mod producer_tests;
 mod sqlite;
 mod store;
 #[cfg(test)]

@@ -5,14 +5,13 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, Refusal};
-use fullbore_rules::sequence::Stamp;
+use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectId, Refusal};
 use fullbore_tests::postgres::PostgresServer;
 use fullbore_tests::{Proxy, wait_until};
 use tempfile::TempDir;
 
 use super::super::store::{ChangeSource, IndexStore, PartitionRow, UnusedObject};
-use super::super::tests::{BackEnd, NOW, Opened, TOPIC, appended, batch};
+use super::super::tests::{BackEnd, NOW, Opened, TOPIC, appended, batch, by};
 use super::super::{Index, UploadedObject};
 use super::*;
 use crate::control::CommitError;
@@ -95,10 +94,6 @@ impl BackEnd for PostgresBackEnd {
 
 type OpenedOnPostgres = Opened<PostgresBackEnd>;
 
-fn of_producer(producer_id: i64, batch: ObjectBatch) -> ObjectBatch {
-    ObjectBatch { stamp: Stamp { producer_id, ..batch.stamp }, ..batch }
-}
-
 fn registered(index: &mut PostgresIndexOf, count: usize) -> Vec<ObjectId> {
     index.store.register(count, NOW).expect("registered")
 }
@@ -141,7 +136,7 @@ fn two_brokers_commit_to_one_partition_at_once_and_each_batch_is_there_once() {
         for (number, id) in (0..).zip(objects) {
             // The partitions in another order than the other broker's.
             let mut batches: Vec<_> = [0, 1].map(|at| batch(partitions[at], at as u32 * 100, number * 10)).into();
-            batches = batches.into_iter().map(|batch| of_producer(i64::from(broker), batch)).collect();
+            batches = batches.into_iter().map(|batch| by(i64::from(broker), batch)).collect();
             let verdicts = until_known(&mut index, &UploadedObject { id, batches });
             offsets.extend(verdicts.iter().zip(partitions).map(|(verdict, partition)| (*partition, *verdict)));
         }
@@ -440,7 +435,7 @@ fn a_key_that_is_cleaned_is_not_committed_and_the_other_way_round() {
         });
         let mut told = Vec::new();
         for (number, id) in objects.iter().rev().enumerate() {
-            let of = of_producer(number as i64, batch(partition, 0, 0));
+            let of = by(number as i64, batch(partition, 0, 0));
             told.push((*id, opened.commit(*id, &[of])[0]));
             if number == 0 {
                 barrier.wait();
@@ -477,7 +472,7 @@ fn what_others_change_is_heard_and_nothing_is_missed() {
         let mut sequences = [0; 20];
         for (number, id) in registered(&mut index, 150).into_iter().enumerate() {
             let at = (number * (broker as usize * 2 + 1)) % 20;
-            let of = of_producer(i64::from(broker), batch(partitions[at], 0, sequences[at]));
+            let of = by(i64::from(broker), batch(partitions[at], 0, sequences[at]));
             sequences[at] += 10;
             until_known(&mut index, &UploadedObject { id, batches: vec![of] });
             if number % 10 == 9 {
@@ -531,7 +526,7 @@ fn measure_commits_and_finds() {
     let mut took = Vec::new();
     for round in 0..500 {
         let id = opened.object();
-        let at = |at: i32| of_producer(8, batch(partitions[0], at as u32 * 100, (round * 8 + at) * 10));
+        let at = |at: i32| by(8, batch(partitions[0], at as u32 * 100, (round * 8 + at) * 10));
         let started = Instant::now();
         opened.index.commit(&[UploadedObject { id, batches: (0..8).map(at).collect() }], NOW).expect("committed");
         took.push(started.elapsed());

@@ -1,0 +1,273 @@
+//! What the index keeps of producers, on each of its back ends: past the end of a partition, trimmed, and until they expire.
+
+use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, PartitionState, Refusal};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
+use fullbore_wire::Uuid;
+
+use super::postgres::tests::PostgresBackEnd;
+use super::store::ProducerRowPlace;
+use super::tests::{BackEnd, NOW, Opened, SqliteBackEnd, appended, batch, by, on_each_back_end};
+use super::{Index, IndexStore, UploadedObject, trimming};
+
+on_each_back_end! {
+    producers_go_on_where_their_topic_is_made_again
+    what_deleted_partitions_leave_is_removed_in_time
+    producers_are_trimmed_to_what_is_retained
+    the_rows_of_very_many_producers_are_trimmed_too
+    what_another_has_written_since_is_not_trimmed
+    silent_producers_are_forgotten_and_may_begin_anywhere
+    silent_producers_are_removed_in_pieces
+}
+
+/// Deletes the topic, and makes it again; its first partition.
+fn make_again<B: BackEnd>(opened: &mut Opened<B>, life: u8, is_deleted_first: bool) -> DisklessPartitionId {
+    let (old, new) = (Uuid([life; 16]), Uuid([life + 1; 16]));
+    opened.back_end.add_topic("topic", new);
+    let mut other = opened.back_end.store();
+    if is_deleted_first {
+        opened.index.store.delete(old, &[]).expect("deleted");
+    }
+    let made = other.create(("topic", new), 2).expect("made");
+    // Who has not heard of it yet.
+    opened.index.store.delete(old, &[]).expect("deleted");
+    assert_eq!(opened.index.store.create(("topic", new), 2).expect("made"), made);
+    made[0].id
+}
+
+fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
+    let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
+    let mut opened = Opened::<B>::new(2);
+    let mut partition = opened.partitions[0];
+    let object = opened.object();
+    opened.commit(object, &[batch(partition, 0, 0), by(8, batch(partition, 100, 0)), batch(partition, 200, 10)]);
+    let object = opened.object();
+    opened.commit(object, &[batch(partition, 0, 20)]);
+    for (life, is_deleted_first) in [(1, true), (2, false), (3, true)] {
+        partition = make_again(&mut opened, life, is_deleted_first);
+        opened.tidy();
+        // Of those that nobody has written to, the one before counts.
+        if life < 3 {
+            continue;
+        }
+        for mut index in [opened.another(), opened.another()] {
+            let looked = index.look(partition, 0).expect("known").expect("there");
+            assert_eq!((looked.row.next_offset, looked.predecessor.len()), (0, 2));
+        }
+        for (producer_id, base_sequence) in [(7, 20), (7, 40), (8, 20), (9, 30)] {
+            let object = opened.object();
+            assert_eq!(opened.commit(object, &[by(producer_id, batch(partition, 0, base_sequence))]), gap);
+        }
+        opened.again();
+        let object = opened.object();
+        assert_eq!(
+            opened.commit(object, &[batch(partition, 0, 30), batch(partition, 100, 40)]),
+            [appended(0), appended(10)]
+        );
+    }
+    assert_eq!(opened.another().look(partition, 0).expect("known").expect("there").predecessor.len(), 0);
+    let object = UploadedObject { id: opened.object(), batches: vec![by(8, batch(partition, 0, 10))] };
+    let verdicts = opened.another().commit(&[object], NOW).expect("committed").verdicts;
+    assert_eq!(verdicts, [[appended(20)]], "once something is written, any first sequence is taken");
+}
+
+fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(2);
+    let rows = |opened: &mut Opened<B>, id: DisklessPartitionId| {
+        opened.tidy();
+        opened.back_end.producer_rows(id)
+    };
+    let first = opened.partitions[0];
+    for sequence in 0..5 {
+        let object = opened.object();
+        opened.commit(object, &[batch(first, 0, sequence * 10)]);
+    }
+    assert_eq!(rows(&mut opened, first), 5);
+    let second = make_again(&mut opened, 1, true);
+    assert_eq!(rows(&mut opened, first), 1, "the newest of its only producer");
+    let object = opened.object();
+    opened.commit(object, &[batch(second, 0, 50)]);
+    let third = make_again(&mut opened, 2, false);
+    assert_eq!((rows(&mut opened, first), rows(&mut opened, second)), (0, 1), "what the next one left counts");
+    // Without producers it leaves nothing, nor does what came before it count any more.
+    let object = opened.object();
+    let anonymous = by(-1, batch(third, 0, -1));
+    assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
+    let fourth = make_again(&mut opened, 3, true);
+    assert_eq!((rows(&mut opened, second), rows(&mut opened, third)), (0, 0));
+    assert_eq!(opened.another().look(fourth, 0).expect("known").expect("there").predecessor.len(), 0);
+    let object = opened.object();
+    opened.commit(object, &[batch(fourth, 0, 0)]);
+    let fifth = make_again(&mut opened, 4, true);
+    opened.index.expire_producers_after(1_000);
+    tidy_at::<B>(&mut opened.index, NOW + 1_000);
+    assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
+    assert_eq!(opened.another().look(fifth, 0).expect("known").expect("there").predecessor.len(), 0);
+}
+
+fn producers_are_trimmed_to_what_is_retained<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    opened.index.retain_batches(&[partition], 200).expect("retained");
+    let object = opened.object();
+    opened.commit(object, &[by(8, batch(partition, 0, 0))]);
+    const ROWS: i32 = 1_500;
+    for number in 0..ROWS {
+        // Each in a commit of its own, so that each is a row.
+        let object = opened.object();
+        opened.commit(object, &[batch(partition, 0, number * 10)]);
+    }
+    opened.tidy();
+    let rows = opened.back_end.producer_rows(partition);
+    assert!((200..1_000).contains(&rows), "{rows}");
+    opened.again();
+    opened.index.retain_batches(&[partition], 200).expect("retained");
+    for (sequence, offset) in [((ROWS - 200) * 10, i64::from(ROWS - 199) * 10), ((ROWS - 1) * 10, i64::from(ROWS) * 10)]
+    {
+        let object = opened.object();
+        let duplicate = [CommitVerdict::Duplicate { base_offset: offset, timestamp: NOW }];
+        assert_eq!(opened.commit(object, &[batch(partition, 0, sequence)]), duplicate);
+    }
+    let object = opened.object();
+    assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, 10))]), [appended(i64::from(ROWS + 1) * 10)]);
+}
+
+/// Rows of one producer lie far apart then.
+fn the_rows_of_very_many_producers_are_trimmed_too<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    opened.index = Index::new(opened.back_end.store(), 5);
+    const PRODUCERS: i64 = 2_100;
+    for round in 0..40 {
+        let object = opened.object();
+        let batches: Vec<_> = (0..PRODUCERS).map(|id| by(id, batch(partition, id as u32 * 100, round * 10))).collect();
+        opened.commit(object, &batches);
+        opened.tidy();
+    }
+    // Until a pass is back at the beginning, as many rows come as half of those that it goes through.
+    let rows = opened.back_end.producer_rows(partition);
+    assert!((5 * PRODUCERS..16 * PRODUCERS).contains(&(rows as i64)), "{rows}");
+    assert_eq!(
+        opened.another().look(partition, 0).expect("known").expect("there").row.next_offset,
+        40 * 10 * PRODUCERS
+    );
+}
+
+fn what_another_has_written_since_is_not_trimmed<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    for number in 0..1_100 {
+        let object = opened.object();
+        opened.commit(object, &[batch(partition, 0, number * 10)]);
+    }
+    let mut other = opened.another();
+    let mut bases = Vec::new();
+    for number in 0..5 {
+        let object = UploadedObject { id: opened.object(), batches: vec![by(99, batch(partition, 0, number * 10))] };
+        bases.push(other.commit(&[object], NOW).expect("committed").verdicts.remove(0).remove(0));
+    }
+    opened.tidy();
+    let object = opened.object();
+    let CommitVerdict::Appended { base_offset } = bases[0] else { panic!("{bases:?}") };
+    let duplicate = CommitVerdict::Duplicate { base_offset, timestamp: NOW };
+    assert_eq!(opened.commit(object, &[by(99, batch(partition, 0, 0))]), [duplicate]);
+}
+
+/// Commits one batch at this time, and looks at nothing else.
+fn commit_at<B: BackEnd>(opened: &mut Opened<B>, batch: ObjectBatch, now_ms: i64) -> CommitVerdict {
+    let object = UploadedObject { id: opened.object(), batches: vec![batch] };
+    opened.index.commit(&[object], now_ms).expect("committed").verdicts[0][0]
+}
+
+fn tidy_at<B: BackEnd>(index: &mut Index<B::Store>, now_ms: i64) {
+    while index.tidy(10, now_ms).expect("tidied") {}
+}
+
+fn silent_producers_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(2);
+    let [partition, other] = opened.partitions[..] else { panic!("two") };
+    opened.index.expire_producers_after(1_000_000);
+    let mut reader = opened.another();
+    for (producer_id, of, at) in
+        [(5, partition, NOW), (8, partition, NOW), (5, other, NOW), (7, partition, NOW + 900_000)]
+    {
+        assert!(matches!(commit_at(&mut opened, by(producer_id, batch(of, 0, 0)), at), CommitVerdict::Appended { .. }));
+    }
+    assert_eq!(commit_at(&mut opened, by(5, batch(partition, 0, 10)), NOW + 800_000), appended(30));
+    tidy_at::<B>(&mut opened.index, NOW + 999_999);
+    let known = |index: &mut Index<B::Store>, partition: DisklessPartitionId| {
+        index.look(partition, i64::MAX).expect("known").expect("there");
+        let state = &index.known[&partition];
+        let mut ids: Vec<i64> = state.producers.iter().map(|producer| producer.producer_id).collect();
+        ids.sort_unstable();
+        (ids, state.expired_to)
+    };
+    assert_eq!(known(&mut opened.index, partition), (vec![5, 7, 8], -1));
+    // The next round.
+    let then = NOW + 1_600_000;
+    tidy_at::<B>(&mut opened.index, then);
+    let forgotten = (vec![5, 7], 8);
+    assert_eq!(known(&mut opened.index, partition), forgotten, "in memory");
+    assert_eq!(known(&mut opened.another(), partition), forgotten, "and in the rows");
+    assert_eq!(known(&mut reader, partition), forgotten, "and for who has read none before");
+    assert_eq!(known(&mut opened.index, other), (vec![], 5));
+    // What is not known and has a larger id has never written; any other may have.
+    let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
+    assert_eq!(commit_at(&mut opened, by(9, batch(partition, 0, 10)), then), gap);
+    assert_eq!(commit_at(&mut opened, by(8, batch(partition, 0, 70)), then), appended(40));
+    assert_eq!(commit_at(&mut opened, by(6, batch(other, 0, 10)), then), gap);
+    assert_eq!(commit_at(&mut opened, by(5, batch(other, 0, 10)), then), appended(10));
+    assert_eq!(commit_at(&mut opened, by(9, batch(partition, 0, 0)), then), appended(50));
+    let object = UploadedObject { id: opened.object(), batches: vec![by(5, batch(partition, 0, 10))] };
+    let again = opened.another().commit(&[object], then).expect("committed").verdicts;
+    assert_eq!(
+        again,
+        [[CommitVerdict::Duplicate { base_offset: 30, timestamp: NOW }]],
+        "who wrote since has all its batches"
+    );
+}
+
+fn silent_producers_are_removed_in_pieces<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(3);
+    let partitions = opened.partitions.clone();
+    let object = opened.object();
+    let batches: Vec<ObjectBatch> =
+        (0..30).map(|at| by(i64::from(at % 10), batch(partitions[at as usize / 10], at * 100, 0))).collect();
+    opened.commit(object, &batches);
+    let (mut at, mut pieces) = (0, Vec::new());
+    while let Some((partition, has_more)) = opened.index.store.expire_producers(at, NOW, 4).expect("removed") {
+        pieces.push(partition);
+        at = if has_more { at } else { partition };
+    }
+    assert_eq!(pieces.len(), 9, "three pieces of each partition");
+    assert_eq!(opened.index.store.expire_producers(0, NOW, 4).expect("removed"), None);
+    assert_eq!(opened.back_end.finder().partitions(&[partitions[2]]).expect("read")[0].expired_to, 9);
+}
+
+#[test]
+fn a_row_goes_once_all_its_batches_are_before_what_is_retained() {
+    let mut state = PartitionState::new(5);
+    // Seven commits of two batches each of one producer, and between them one each of another.
+    let rows: Vec<(i64, i64)> = (0..14).map(|at| (at * 20, 7 + at % 2)).collect();
+    for (base_offset, producer_id) in &rows {
+        for at in [0, 10] {
+            let base_sequence = i32::try_from(base_offset / 40 * 20 + at).expect("small");
+            let stamp = Stamp { producer_id: *producer_id, producer_epoch: 0, base_sequence, record_count: 10 };
+            state.take_over(&stamp, base_offset + at, NOW, NOW);
+        }
+    }
+    // The last five batches of 7 begin in the second half of the row at 160.
+    assert_eq!(state.producers.retained_from(7), Some(170));
+    let places = |rows: &[(i64, i64)]| -> Vec<ProducerRowPlace> {
+        let place = |(base_offset, producer_id): &(i64, i64)| ProducerRowPlace {
+            base_offset: *base_offset,
+            last_base_offset: base_offset + 10,
+            producer_id: *producer_id,
+        };
+        rows.iter().map(place).collect()
+    };
+    assert_eq!(trimming::removable(&places(&rows), &state), [0, 20, 40, 60, 80, 100, 120, 140]);
+    let unknown = [(0, 99), (state.next_offset, 99)];
+    assert_eq!(trimming::removable(&places(&unknown), &state), Vec::<i64>::new(), "it cannot be");
+    state.has_forgotten = true;
+    assert_eq!(trimming::removable(&places(&unknown), &state), [0], "what another has written since may be anybody's");
+}
