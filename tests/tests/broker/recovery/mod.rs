@@ -6,8 +6,8 @@
 //!
 //! What may be lost, and no more:
 //! - Damage in the newest segment of a partition: its records from the first damaged batch on. If a whole batch follows the
-//!   damaged one nothing is cut: the partition is refused, the log names the file, and nothing on the disk is changed. Only
-//!   if the machine has booted since, and the damage is past what was flushed, the rest is set aside instead.
+//!   damaged one, or that was flushed, nothing is cut: the partition is refused, the log names the file, and nothing on the disk
+//!   is changed. Only if the machine has booted since, and not both are so, the rest is set aside instead.
 //! - Damage in the tail of `control.db-wal`: the topics created last, in order. What groups have committed is in a topic of its own.
 //! - Any damage in indexes, producer snapshots, checkpoints and `control.db-shm`: nothing.
 //!
@@ -113,7 +113,7 @@ fn round(seed: u64) {
     let reboots = !is_clean && random.below(2) == 0;
     if reboots {
         another_boot(broker.data_dir());
-        written.logs.iter_mut().for_each(|log| log.reboot(&broker));
+        written.logs.iter_mut().for_each(|log| log.reboot());
     }
     let plan = Plan::choose(&broker, &mut random, is_clean);
     let damaged = plan.carry_out(&mut written.logs, &mut random);

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 /// Batches a broker remembers of each producer.
 const WINDOW: usize = 5;
+const OFFSET: std::ops::Range<usize> = 0..8;
 const EPOCH: std::ops::Range<usize> = 12..16;
 
 /// A batch of one producer with a partition of its own, so that sequences are offsets.
@@ -31,6 +32,26 @@ impl One {
     fn end(&self) -> i64 {
         self.first + self.count
     }
+
+    fn found(&self, bytes: &[u8]) -> Found {
+        if bytes[OFFSET.end..EPOCH.start] != self.bytes[OFFSET.end..EPOCH.start]
+            || bytes[EPOCH.end..] != self.bytes[EPOCH.end..]
+        {
+            return Found::Damaged;
+        }
+        let offset = i64::from_be_bytes(bytes[OFFSET].try_into().expect("eight bytes"));
+        if offset == self.first { Found::Whole } else { Found::At(offset) }
+    }
+}
+
+/// What of a batch is in a damaged file. Offset and leader epoch are outside its checksum.
+#[derive(PartialEq)]
+enum Found {
+    /// All but the leader epoch, of which nothing else is known: such a batch is served.
+    Whole,
+    /// All but the leader epoch and the offset, which is this one.
+    At(i64),
+    Damaged,
 }
 
 /// One partition.
@@ -47,10 +68,12 @@ pub struct Log {
     present: usize,
     /// Of these, how many are to be served.
     kept: usize,
-    /// The damaged segment, if batches follow the damage and no power cut explains it.
+    /// The damaged segment, if what is damaged was flushed, or batches follow it, and no power cut explains it.
     refused: Option<PathBuf>,
-    /// The offset up to which everything was flushed, if the machine is said to have booted since.
-    flushed: Option<i64>,
+    /// The offset up to which everything was flushed when the broker was gone.
+    flushed: i64,
+    /// Whether the machine is said to have booted since.
+    has_rebooted: bool,
     /// A file for what follows the damage, and what is in it.
     aside: Option<(PathBuf, Vec<u8>)>,
     newest: PathBuf,
@@ -73,7 +96,8 @@ impl Log {
             present: 0,
             kept: 0,
             refused: None,
-            flushed: None,
+            flushed: 0,
+            has_rebooted: false,
             aside: None,
             newest: PathBuf::new(),
             damaged: Vec::new(),
@@ -134,17 +158,22 @@ impl Log {
     }
 
     /// Takes note that the machine has booted since the broker was killed.
-    pub fn reboot(&mut self, broker: &Broker) {
+    pub fn reboot(&mut self) {
+        self.has_rebooted = true;
+    }
+
+    /// The recovery point, as the broker that is gone has written it.
+    fn flushed(&self, broker: &Broker) -> i64 {
         let text = fs::read_to_string(broker.data_dir().join("recovery-point-offset-checkpoint")).unwrap_or_default();
         let name = format!("{} {} ", self.topic, self.partition);
-        let flushed = text.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok());
-        self.flushed = Some(flushed.unwrap_or(0));
+        text.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or(0)
     }
 
     /// Takes note of what is in the files of a broker that is gone: all that was acknowledged, and nothing that was not sent.
     pub fn look(&mut self, broker: &Broker) {
         self.kept = self.acknowledged;
         self.present = self.acknowledged;
+        self.flushed = self.flushed(broker);
         if self.batches.is_empty() || !broker.partition_dir(self.topic, self.partition).is_dir() {
             assert_eq!(self.acknowledged, 0);
             return;
@@ -159,7 +188,19 @@ impl Log {
             let mut rest = &bytes[..];
             while !rest.is_empty() {
                 let one = self.batches.get(number).expect("more is in the log than was sent");
-                assert!(rest.starts_with(&one.bytes), "batch {number} in the files is not what was sent");
+                if number >= self.acknowledged && rest.len() < one.bytes.len() && one.bytes.starts_with(rest) {
+                    // The broker was killed while it wrote this.
+                    break;
+                }
+                assert!(
+                    rest.starts_with(&one.bytes),
+                    "batch {number} of {}-{} in {}, {} bytes from its end, is not what was sent: {rest:?}, {:?}",
+                    self.topic,
+                    self.partition,
+                    self.newest.display(),
+                    rest.len(),
+                    one.bytes,
+                );
                 rest = &rest[one.bytes.len()..];
                 number += 1;
             }
@@ -181,31 +222,37 @@ impl Log {
         fs::write(&self.newest, bytes).expect("ours");
         self.damaged = bytes.to_vec();
         let mut at = 0;
-        let mut is_whole = Vec::new();
+        let mut found = Vec::new();
         for one in &mut self.batches[self.newest_from..self.present] {
             let end = at + one.bytes.len();
-            let found = bytes.get(at..end);
-            // The leader epoch is outside the checksum, and nothing else is known of it: such a batch is served.
-            let same = |found: &[u8]| {
-                found[..EPOCH.start] == one.bytes[..EPOCH.start] && found[EPOCH.end..] == one.bytes[EPOCH.end..]
-            };
-            is_whole.push(found.is_some_and(same));
-            if let Some(found) = found.filter(|found| same(found)) {
-                one.bytes = found.to_vec();
+            found.push(bytes.get(at..end).map_or(Found::Damaged, |bytes| one.found(bytes)));
+            if found.last() == Some(&Found::Whole) {
+                one.bytes = bytes[at..end].to_vec();
             }
             at = end;
         }
-        let first_damaged = is_whole.iter().position(|whole| !whole).unwrap_or(is_whole.len());
+        let first_damaged = found.iter().position(|found| *found != Found::Whole).unwrap_or(found.len());
         self.kept = self.newest_from + first_damaged;
-        if !is_whole[first_damaged..].contains(&true) {
+        let cut: usize = self.batches[self.newest_from..self.kept].iter().map(|one| one.bytes.len()).sum();
+        if bytes.len() == cut {
             return;
         }
         let cut_offset = self.batches[self.kept].first;
-        if self.flushed.is_none_or(|flushed| cut_offset < flushed) {
+        let was_flushed = cut_offset < self.flushed;
+        let follows = found.iter().skip(first_damaged + 1).any(|found| match found {
+            Found::Whole => true,
+            Found::At(offset) => (cut_offset + 1..cut_offset + (1 << 31)).contains(offset),
+            Found::Damaged => false,
+        });
+        if !follows && !was_flushed {
+            return;
+        }
+        // The page in which what was flushed ends may be torn.
+        let may_be_lost = self.has_rebooted && !(follows && was_flushed);
+        if !may_be_lost {
             self.refused = Some(self.newest.clone());
             return;
         }
-        let cut: usize = self.batches[self.newest_from..self.kept].iter().map(|one| one.bytes.len()).sum();
         let path = self.newest.with_file_name(format!("{cut_offset:020}.log.aside-1"));
         self.aside = Some((path, bytes[cut..].to_vec()));
     }
