@@ -53,6 +53,8 @@ impl Commits {
         let is_appended = |verdict: &CommitVerdict| matches!(verdict, CommitVerdict::Appended { .. });
         assert!(answer.verdicts[0].iter().all(is_appended), "each batch is appended");
         self.made += 1;
+        // As the thread does that has answered.
+        while self.index.tidy(RUNS_FOUND, NOW).expect("tidied") {}
         took
     }
 

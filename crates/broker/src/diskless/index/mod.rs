@@ -192,6 +192,9 @@ impl<S: IndexStore> Index<S> {
     /// # Errors
     /// It is to be tried again later.
     pub fn tidy(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError> {
+        if self.store.checkpoint() {
+            return Ok(true);
+        }
         if let Some((partition, from)) = self.trims.due() {
             self.trim(partition, from)?;
             return Ok(true);

@@ -32,6 +32,11 @@ pub trait IndexStore: Send {
     /// Ends the transaction; nothing was written.
     fn abandon(&mut self);
 
+    /// Does between commits what one of them would have to do otherwise, if that is due; whether it was.
+    fn checkpoint(&mut self) -> bool {
+        false
+    }
+
     /// Numbers for objects that are about to be uploaded, given once.
     ///
     /// # Errors

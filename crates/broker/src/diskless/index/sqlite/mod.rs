@@ -29,6 +29,8 @@ const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
      (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
        (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
       GROUP BY producer_id) ORDER BY base_offset";
+/// After so many changes of rows the write-ahead log is moved to the file, if there is time between two commits.
+const CHANGES_UNMOVED: u64 = 16_384;
 /// `objects.state`.
 const REGISTERED: i64 = 0;
 const LIVE: i64 = 1;
@@ -44,6 +46,8 @@ const DELETED_MS: i64 = 86_400_000;
 /// The open file.
 pub struct SqliteIndex {
     connection: Connection,
+    /// How many rows had been changed when the write-ahead log was moved to the file last.
+    moved: u64,
 }
 
 impl SqliteIndex {
@@ -52,7 +56,7 @@ impl SqliteIndex {
     /// # Errors
     /// The disk, or what is in the file.
     pub fn open(folder: &Path) -> Result<SqliteIndex, StoreError> {
-        Ok(SqliteIndex { connection: file::open(folder)? })
+        Ok(SqliteIndex { connection: file::open(folder)?, moved: 0 })
     }
 
     /// Makes every write fail, as a disk would that refuses them, or lets it through again.
@@ -235,6 +239,18 @@ impl IndexStore for SqliteIndex {
 
     fn abandon(&mut self) {
         self.roll_back();
+    }
+
+    fn checkpoint(&mut self) -> bool {
+        let changed = self.connection.total_changes();
+        let is_due = changed - self.moved >= CHANGES_UNMOVED;
+        if is_due {
+            self.moved = changed;
+            if let Err(error) = file::checkpoint(&self.connection) {
+                tracing::warn!(%error, "the write-ahead log of {} is not moved to it", file::NAME);
+            }
+        }
+        is_due
     }
 
     fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
