@@ -30,6 +30,8 @@ const PORT: u16 = 5432;
 const SOCKET_PATH_MAX: usize = 107;
 /// How long it may take to come up, after a crash too.
 const UP_WITHIN: Duration = Duration::from_secs(60);
+/// For how long processes of a server that was killed may go on: each looks soon whether it is still there.
+const OUTLIVED_FOR: Duration = Duration::from_secs(10);
 /// Settings of a server that some dozens of connections use, and that should be small beside the brokers.
 const SETTINGS: [&str; 11] = [
     "listen_addresses=",
@@ -110,7 +112,7 @@ impl OwnPostgres {
         }
         own(&self.folder, account.as_ref())?;
         own(&self.socket, account.as_ref())?;
-        self.forget_lock();
+        self.forget_lock(OUTLIVED_FOR);
         if version_of(&self.data()).is_none() {
             self.make(&programs, account.as_ref(), stop)?;
         }
@@ -135,16 +137,20 @@ impl OwnPostgres {
     }
 
     /// Takes away the lock that a kill has left. PostgreSQL does so itself, unless its pid is used again, or nobody has waited for
-    /// it. Only called if the server does not run; its processes, which may outlive it, all work in its data.
-    fn forget_lock(&self) {
+    /// it. Only called if the server does not run; its processes, which may outlive it for a moment, all work in its data.
+    fn forget_lock(&self, outlived_for: Duration) {
         let Ok(data) = fs::canonicalize(self.data()) else { return };
-        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let mut places = processes.filter_map(|process| fs::read_link(process.path().join("cwd")).ok());
-        if !places.any(|place| place == data) {
-            let locks = [self.daemon.pid_file.clone(), self.socket.join(format!(".s.PGSQL.{PORT}.lock"))];
-            // One that stays is told by PostgreSQL.
-            locks.iter().for_each(|lock| drop(fs::remove_file(lock)));
+        let until = Instant::now() + outlived_for;
+        while has_process_in(&data) {
+            if Instant::now() >= until {
+                // PostgreSQL says what is in its way.
+                return;
+            }
+            std::thread::sleep(LOOK_EVERY);
         }
+        let locks = [self.daemon.pid_file.clone(), self.socket.join(format!(".s.PGSQL.{PORT}.lock"))];
+        // One that stays is told by PostgreSQL.
+        locks.iter().for_each(|lock| drop(fs::remove_file(lock)));
     }
 
     /// A program of PostgreSQL, without what the environment has for other servers.
@@ -225,6 +231,13 @@ impl OwnPostgres {
     }
 }
 
+/// Whether any process works in this folder.
+fn has_process_in(folder: &Path) -> bool {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut places = processes.filter_map(|process| fs::read_link(process.path().join("cwd")).ok());
+    places.any(|place| place == folder)
+}
+
 /// The major version that made the data; `None` where there are none.
 fn version_of(data: &Path) -> Option<u32> {
     fs::read_to_string(data.join("PG_VERSION")).ok()?.trim().split('.').next()?.parse().ok()
@@ -300,15 +313,16 @@ mod tests {
         fs::create_dir_all(postgres.data()).expect("made");
         fs::create_dir_all(&postgres.socket).expect("made");
         assert!(postgres.is_there());
-        let locks = [&postgres.daemon.pid_file, &postgres.socket.join(".s.PGSQL.5432.lock")];
+        let locks = [postgres.daemon.pid_file.clone(), postgres.socket.join(".s.PGSQL.5432.lock")];
         // A process that is no server of these data has the pid now.
         locks.iter().for_each(|lock| fs::write(lock, format!("{}\n", std::process::id())).expect("written"));
         let mut left = Command::new("sleep").arg("1000").current_dir(postgres.data()).spawn().expect("there");
-        postgres.forget_lock();
+        postgres.forget_lock(Duration::ZERO);
         assert!(locks.iter().all(|lock| lock.exists()));
+        let waiting = std::thread::spawn(move || postgres.forget_lock(OUTLIVED_FOR));
         left.kill().expect("ours");
         left.wait().expect("ended");
-        postgres.forget_lock();
+        waiting.join().expect("no panic");
         assert!(locks.iter().all(|lock| !lock.exists()));
     }
 
