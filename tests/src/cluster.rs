@@ -5,6 +5,7 @@
 use crate::postgres::PostgresServer;
 use crate::process::Output;
 use crate::relay::{Links, Relay};
+use crate::requests::LATEST;
 use crate::{Broker, Client, binary, stable_ports, wait_until};
 use fullbore_wire::apis::metadata::MetadataResponsePartition;
 use std::collections::BTreeSet;
@@ -191,6 +192,20 @@ impl Cluster {
             let is_whole = |of: &MetadataResponsePartition| of.leader_id >= 0 && of.isr_nodes.len() == members;
             !partitions.is_empty() && partitions.iter().all(is_whole)
         });
+    }
+
+    /// Waits until another than `former` leads a partition, as the broker of this id tells, and knows that itself; its id.
+    pub fn wait_for_leader(&self, id: i32, topic: &str, partition: i32, former: i32) -> i32 {
+        let mut leader = -1;
+        wait_until(&format!("{topic}-{partition} is led by another than {former}"), CHANGE_MAX, || {
+            let partitions = self.partitions(id, topic);
+            let led = partitions.iter().find(|of| of.partition_index == partition);
+            leader = led.map_or(-1, |of| of.leader_id);
+            let is_refused =
+                || Client::connect(self.address(leader)).list_offset(topic, partition, LATEST).error_code.is_err();
+            leader >= 0 && leader != former && !is_refused()
+        });
+        leader
     }
 
     /// Runs a command of ours against the cluster; what it printed.

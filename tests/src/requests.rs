@@ -39,7 +39,7 @@ const INIT_PRODUCER_ID: i16 = 4;
 const ALTER_CONFIGS: i16 = 1;
 /// For a peer only.
 const SOON: Duration = Duration::from_secs(30);
-const LATEST: i64 = -1;
+pub(crate) const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 
 /// One topic's share of a produce request.

@@ -28,7 +28,8 @@ impl Pipe {
     pub fn wait_for_reader(&self) -> File {
         let mut pipe = None;
         wait_until("the broker reads the file", SOON, || {
-            let opened = rustix::fs::open(&self.path, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty());
+            let opened =
+                rustix::fs::open(&self.path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
             pipe = opened.ok().map(File::from);
             pipe.is_some()
         });

@@ -33,8 +33,7 @@ fn a_leader_that_wakes_up_takes_nothing_with_acks_all() {
     early[0].produced(ONE, 0, &Batch::of(&["before"]));
     cluster.broker(leader).freeze();
     early[0].send_produce(ONE, 0, &Batch::of(&["to the sleeper"]));
-    wait_until("another broker leads", SOON, || ![leader, -1].contains(&cluster.partitions(other, ONE)[0].leader_id));
-    let successor = cluster.partitions(other, ONE)[0].leader_id;
+    let successor = cluster.wait_for_leader(other, ONE, 0, leader);
     let mut client = cluster.broker(successor).client();
     assert_eq!(client.produced(ONE, 0, &Batch::of(&["after"])), 1);
     cluster.broker(leader).thaw();

@@ -1,7 +1,6 @@
 //! What was found by looking for harm.
 
-use fullbore_tests::{Batch, Client, Cluster, wait_until};
-use std::time::Duration;
+use fullbore_tests::{Batch, Client, Cluster};
 
 const TOPIC: &str = "hunted";
 
@@ -19,10 +18,6 @@ fn records_that_were_deleted_are_not_there_again_once_their_leader_is_killed() {
     cluster.broker(leader).kill();
     let other = leader % 3 + 1;
     cluster.wait_for_isr(other, TOPIC, 2);
-    let mut new_leader = leader;
-    wait_until("another leads", Duration::from_secs(30), || {
-        new_leader = cluster.partitions(other, TOPIC)[0].leader_id;
-        new_leader != leader && new_leader >= 0
-    });
+    let new_leader = cluster.wait_for_leader(other, TOPIC, 0, leader);
     assert_eq!(Client::connect(cluster.address(new_leader)).earliest(TOPIC, 0), 15);
 }

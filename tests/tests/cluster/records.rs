@@ -16,7 +16,6 @@ const PACE: Duration = Duration::from_millis(50);
 const READABLE_MAX: Duration = Duration::from_secs(30);
 /// For an acknowledgement while something goes on that may not stop them for long.
 const GOES_ON_MAX: Duration = Duration::from_secs(30);
-const LATEST: i64 = -1;
 
 /// The load that runs while something befalls the cluster.
 pub struct Load {
@@ -75,12 +74,12 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, befalls: impl FnOnce(&
     assert!(!marks.is_empty(), "somebody was asked while it led");
     let polled = consuming.finish(sent.len(), READABLE_MAX);
     let found = cluster.consume(topic);
-    let leaders = cluster.partitions(1, topic);
+    let partitions = cluster.partitions(1, topic);
     let end = |of: i32| {
-        let led = leaders.iter().find(|led| led.partition_index == of).expect("it has this partition");
-        fullbore_tests::Client::connect(cluster.address(led.leader_id)).list_offset(topic, of, LATEST).offset
+        let leader = cluster.wait_for_leader(1, topic, of, -1);
+        fullbore_tests::Client::connect(cluster.address(leader)).latest(topic, of)
     };
-    let ends = leaders.iter().map(|of| (of.partition_index, end(of.partition_index))).collect();
+    let ends = partitions.iter().map(|of| (of.partition_index, end(of.partition_index))).collect();
     let violations = Seen { sent, acknowledged, polled, found, ends, marks }.violations();
     assert!(violations.is_empty(), "{} violations: {:#?}", violations.len(), &violations[..violations.len().min(20)]);
 }

@@ -152,6 +152,6 @@ fn who_starts_alone_says_once_whom_it_does_not_reach_and_follows_who_comes() {
     cluster.broker(2).restart();
     cluster.broker(3).restart();
     cluster.wait_for_isr(1, TOPIC, 3);
-    let leader = cluster.partitions(1, TOPIC)[0].leader_id;
+    let leader = cluster.wait_for_leader(1, TOPIC, 0, -1);
     assert_eq!(produce(&mut cluster.broker(leader).client(), -1, "together"), ErrorCode::NONE);
 }

@@ -137,7 +137,7 @@ fn ten_thousand_lives_of_one_name_that_wait_for_a_slow_disk_are_deleted_one_afte
     folder.partition();
     let mut pipe = None;
     wait_until("the log is being opened", || {
-        pipe = rustix::fs::open(&epochs, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok();
+        pipe = rustix::fs::open(&epochs, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok();
         pipe.is_some()
     });
     let mut id = ID;

@@ -99,7 +99,7 @@ fn retention_goes_on_elsewhere_while_a_log_where_it_is_due_is_being_opened() {
     drop(folder.crash());
     let mut pipe = None;
     wait_until("the log is being opened", || {
-        pipe = rustix::fs::open(&epochs, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).ok();
+        pipe = rustix::fs::open(&epochs, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok();
         pipe.is_some()
     });
     let other = folder.partition_of("other", Uuid([9; 16]), 0);
