@@ -269,12 +269,19 @@ impl Diskless {
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
+    use fullbore_rules::commit::admission::Known;
+    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
     use index::by_hand::{IndexByHand, Turn};
     use objects::double::StoreDouble;
     use tokio::task::yield_now;
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
+    use crate::log::error::AppendError;
+    use crate::replica::reorder::EarlyBatches;
+    use crate::replica::ticket::Acks;
+    use crate::validation::ValidBatch;
 
     const ONE: Uuid = Uuid([1; 16]);
 
@@ -304,15 +311,73 @@ mod tests {
             self.diskless.put_topic(("topic", id), count, &self.config);
         }
 
-        async fn carry_out(&mut self) {
+        /// What the index is asked for, so many times.
+        async fn carry_out(&mut self) -> usize {
+            let mut count = 0;
             while let Turn::Other(asked) = self.index.turn().await {
                 self.index.carry_out(asked, 0);
+                count += 1;
             }
+            count
         }
 
-        fn look(&self, index: i32) -> tokio::task::JoinHandle<Result<(), crate::log::error::AppendError>> {
+        fn look(&self, index: i32) -> tokio::task::JoinHandle<Result<(), AppendError>> {
             let partition = self.diskless.find(&ONE, index).expect("it is there");
             tokio::spawn(async move { partition.look().await })
+        }
+
+        /// Appends a record with this stamp to the first partition, as a connection does.
+        async fn append(&mut self, stamp: Stamp, now_ms: i64) -> Result<i64, AppendError> {
+            let partition = self.diskless.find(&ONE, 0).expect("it is there");
+            let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+            builder.append(7, None, Some(b"value"), &[]);
+            let bytes = builder.seal(stamp).expect("sealed").0;
+            let how = (Acks::All, now_ms, EarlyBatches { are_sent: false, wait_in: None });
+            let mut known = Known::Perhaps;
+            let pending = loop {
+                match partition.admit(&ValidBatch::unchecked(&bytes), how, (known, None))? {
+                    Admitted::Known(appended) => return Ok(appended.base_offset),
+                    Admitted::Pending(pending) => break pending,
+                    Admitted::Ask => {
+                        let looking = self.look(0);
+                        self.until(|| looking.is_finished(), now_ms).await;
+                        known = Known::Now;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            };
+            let answered = tokio::spawn(pending);
+            self.until(|| answered.is_finished(), now_ms).await;
+            answered.await.expect("no panic").expect("answered").map(|appended| appended.base_offset)
+        }
+
+        /// The index does what it is asked for until then.
+        async fn until(&mut self, is_done: impl Fn() -> bool, now_ms: i64) {
+            while !is_done() {
+                match self.index.turn().await {
+                    Turn::Commit(objects, answer) => drop(answer.send(self.index.commit(&objects, now_ms))),
+                    Turn::Other(asked) => self.index.carry_out(asked, now_ms),
+                    Turn::Idle => yield_now().await,
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_committed_after_a_look_and_heard_of_before_it_is_not_missed_for_ever() {
+        let mut broker = ByHand::new();
+        broker.put(ONE, 1);
+        broker.carry_out().await;
+        let partition = broker.diskless.find(&ONE, 0).expect("it is there");
+        // The index has looked, and who asked is slow to hear of it.
+        let mut looking = Box::pin(partition.look());
+        assert!(tokio::time::timeout(Duration::ZERO, &mut looking).await.is_err());
+        broker.carry_out().await;
+        assert_eq!(broker.append(Stamp::NONE, 0).await, Ok(0));
+        looking.await.expect("looked");
+        for sequence in 0..3 {
+            let stamp = Stamp { producer_id: 7, producer_epoch: 0, base_sequence: sequence };
+            assert_eq!(broker.append(stamp, 0).await, Ok(i64::from(sequence) + 1));
         }
     }
 

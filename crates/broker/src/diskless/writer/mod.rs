@@ -430,7 +430,7 @@ impl WriterState {
     }
 
     /// What is committed, of what is known of partitions: each with the offset from which on `producers` has all. Where something before that is
-    /// missing, what is known stays as it is until it is looked at.
+    /// missing, what is known stays as it is until it is looked at; where nobody else commits it is forgotten, or nobody would look.
     fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
         let up_to_date = |(row, since): &(PartitionRow, i64)| {
             let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;
@@ -447,6 +447,11 @@ impl WriterState {
             if let Some(known) = self.known.get_mut(&row.id).filter(|known| row.next_offset >= known.next_offset) {
                 row.put_into(known);
             }
+        }
+        if !self.others_commit {
+            // An older look was told after newer commits.
+            let missed = partitions.iter().filter(|(row, _)| !from.contains_key(&row.id));
+            missed.for_each(|(row, _)| drop(self.known.remove(&row.id)));
         }
     }
 
