@@ -405,6 +405,39 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_commit_waits_for_few_log_starts_however_many_were_to_be_moved_and_given_up() {
+        let mut broker = ByHand::new();
+        broker.put(ONE, 50);
+        broker.carry_out().await;
+        for index in 0..50 {
+            let partition = broker.diskless.find(&ONE, index).expect("it is there");
+            let moving = partition.delete_records_before(0);
+            assert!(tokio::time::timeout(Duration::ZERO, moving).await.is_err(), "whoever asks waits for nothing");
+        }
+        let carried_out = broker.carry_out().await;
+        assert!((1..=2).contains(&carried_out), "{carried_out} before a commit");
+        // Those that come later have their turns.
+        let partition = broker.diskless.find(&ONE, 7).expect("it is there");
+        let moving = tokio::spawn(async move { partition.delete_records_before(0).await });
+        broker.until(|| moving.is_finished(), 0).await;
+        assert_eq!(moving.await.expect("no panic"), Ok(0));
+    }
+
+    #[tokio::test]
+    async fn looks_that_were_given_up_at_once_do_not_gather() {
+        let mut broker = ByHand::new();
+        broker.put(ONE, 50);
+        broker.carry_out().await;
+        for index in 0..50 {
+            let partition = broker.diskless.find(&ONE, index).expect("it is there");
+            assert!(tokio::time::timeout(Duration::ZERO, partition.look()).await.is_err());
+        }
+        let carried_out = broker.carry_out().await;
+        assert!((1..=2).contains(&carried_out), "{carried_out} before a commit");
+        assert_eq!(broker.append(Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0 }, 0).await, Ok(0));
+    }
+
+    #[tokio::test]
     async fn a_commit_waits_for_few_looks_however_many_want_to_look() {
         let mut broker = ByHand::new();
         broker.put(ONE, 50);

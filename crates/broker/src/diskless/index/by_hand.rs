@@ -56,8 +56,9 @@ impl<S: IndexStore> IndexByHand<S> {
     pub fn new(index: Index<S>) -> (IndexOwner, IndexByHand<S>) {
         IS_HERE.set(true);
         let (asked, asks) = channel();
-        let (changes, rung) = (Arc::new(watch::Sender::new(0)), Arc::new(Notify::new()));
-        let owner = IndexOwner { asked, changes: Arc::clone(&changes), rung: Arc::clone(&rung) };
+        let changes = Arc::new(watch::Sender::new(0));
+        let owner = IndexOwner::asking(asked, Arc::clone(&changes));
+        let rung = Arc::clone(&owner.rung);
         let stopping = AtomicBool::new(false);
         (owner, IndexByHand { index, asks, rung, stopping, changes, is_tidy: false })
     }

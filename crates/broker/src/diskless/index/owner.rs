@@ -1,6 +1,6 @@
 //! The thread that has the index: commits and what else changes it, one after the other, in the order in which it is asked.
 //!
-//! Its queue has one commit at most, a look for each connection that takes a new producer, and what the metadata tells of topics.
+//! Its queue has one commit at most, few looks and moves of log starts, whoever gives up waiting for them, and what the metadata tells of topics.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
 use fullbore_wire::Uuid;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::{CommitAnswer, Index, IndexStore, KnownStore, Looked, PartitionRow, UnusedObject, UploadedObject};
 use crate::control::{CommitError, StoreError};
@@ -23,13 +23,21 @@ pub(super) const RETRY: Duration = Duration::from_secs(1);
 const CHANGES_MAX: usize = 200_000;
 /// Runs that are cleared at a time, so that nobody waits long.
 pub(super) const RUNS_CLEARED: usize = 256;
+/// Log starts that are to be moved at a time, so that a commit waits for few of them.
+const MOVES_MAX: usize = 2;
 
 /// Who is told of the partitions of a topic, in their order.
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
+/// Who is told that nothing of a topic is left but what is to be cleared.
+pub type Deleted = Box<dyn FnOnce() + Send>;
+
+/// A place in the queue, for what many may ask for: it has it until it is done, whether or not who asked still waits.
+pub type Place = Option<OwnedSemaphorePermit>;
+
 pub(super) enum Asked {
     Commit(Vec<UploadedObject>, oneshot::Sender<Result<CommitAnswer, CommitError>>),
-    Look(DisklessPartitionId, i64, oneshot::Sender<Result<Option<Looked>, StoreError>>),
+    Look(DisklessPartitionId, i64, oneshot::Sender<Result<Option<Looked>, StoreError>>, Place),
     Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
     Create {
         topic: (Arc<str>, Uuid),
@@ -39,7 +47,7 @@ pub(super) enum Asked {
     Delete(Uuid, Vec<DisklessPartitionId>),
     RetainBatches(Vec<DisklessPartitionId>, usize),
     ExpireProducersAfter(i64),
-    MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>),
+    MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>, Place),
     Unused(usize, oneshot::Sender<Result<Vec<UnusedObject>, CommitError>>),
     Forget(Vec<ObjectId>),
     KnownStore(oneshot::Sender<Result<KnownStore, StoreError>>),
@@ -54,6 +62,8 @@ pub struct IndexOwner {
     pub(super) asked: Sender<Asked>,
     /// Partitions that are to be made or deleted.
     pub(super) changes: Arc<watch::Sender<usize>>,
+    /// Places for log starts that are to be moved.
+    moves: Arc<Semaphore>,
     /// Who carries it out without a thread is told.
     #[cfg(test)]
     pub(super) rung: Arc<tokio::sync::Notify>,
@@ -79,13 +89,19 @@ impl IndexOwner {
         let thread = thread::Builder::new()
             .name("diskless-index".into())
             .spawn(move || run(index, asks, &Progress { stopping: &until, changes: &made }))?;
-        let owner = IndexOwner {
-            asked: asked.clone(),
+        let owner = IndexOwner::asking(asked.clone(), changes);
+        Ok((owner, IndexThread { asked, stopping, thread: Some(thread) }))
+    }
+
+    /// Asks who has the other end.
+    pub(super) fn asking(asked: Sender<Asked>, changes: Arc<watch::Sender<usize>>) -> IndexOwner {
+        IndexOwner {
+            asked,
             changes,
+            moves: Arc::new(Semaphore::new(MOVES_MAX)),
             #[cfg(test)]
             rung: Arc::default(),
-        };
-        Ok((owner, IndexThread { asked, stopping, thread: Some(thread) }))
+        }
     }
 
     /// Without the thread nobody is answered.
@@ -109,9 +125,14 @@ impl IndexOwner {
     ///
     /// # Errors
     /// The same.
-    pub async fn look(&self, partition: DisklessPartitionId, from: i64) -> Result<Option<Looked>, StoreError> {
+    pub async fn look(
+        &self,
+        partition: DisklessPartitionId,
+        from: i64,
+        place: Place,
+    ) -> Result<Option<Looked>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::Look(partition, from, answer));
+        self.ask(Asked::Look(partition, from, answer, place));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -134,8 +155,9 @@ impl IndexOwner {
         partition: DisklessPartitionId,
         offset: i64,
     ) -> Result<Option<PartitionRow>, CommitError> {
+        let place = Arc::clone(&self.moves).acquire_owned().await.ok();
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::MoveLogStart(partition, offset, answer));
+        self.ask(Asked::MoveLogStart(partition, offset, answer, place));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
@@ -248,10 +270,10 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
             drop(answer.send(index.commit(&objects, now_ms)));
         }
         // Or many who gave up would hold up who did not.
-        Asked::Look(.., answer) if answer.is_closed() => {}
-        Asked::Look(partition, from, answer) => drop(answer.send(index.look(partition, from))),
+        Asked::Look(_, _, answer, _) if answer.is_closed() => {}
+        Asked::Look(partition, from, answer, _place) => drop(answer.send(index.look(partition, from))),
         Asked::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
-        Asked::MoveLogStart(partition, offset, answer) => {
+        Asked::MoveLogStart(partition, offset, answer, _place) => {
             drop(answer.send(index.store.move_log_start(partition, offset)));
         }
         Asked::Unused(count, answer) => drop(answer.send(index.store.unused(count, now_ms))),

@@ -3,28 +3,32 @@
 //! The index does one thing after the other, and commits are among them. Not here: what is asked, and what becomes of the answer. Invariant: however
 //! many wait for looks, a commit waits for few of them.
 
+use std::sync::Arc;
+
 use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::diskless::index::Place;
 
 /// Looks that the index is asked for at a time.
 const LOOKS_MAX: usize = 2;
 
 /// Whose turn it is to look.
 pub struct Looks {
-    turns: Semaphore,
+    turns: Arc<Semaphore>,
     /// Those who look again and again as long as something is parked take one turn among themselves.
     watches: Semaphore,
 }
 
 impl Default for Looks {
     fn default() -> Looks {
-        Looks { turns: Semaphore::new(LOOKS_MAX), watches: Semaphore::new(1) }
+        Looks { turns: Arc::new(Semaphore::new(LOOKS_MAX)), watches: Semaphore::new(1) }
     }
 }
 
 impl Looks {
-    /// Waits for a turn, which lasts until it is dropped.
-    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
-        self.turns.acquire().await.ok()
+    /// Waits for a turn, which lasts until the look is done, whether or not who asked still waits.
+    pub async fn turn(&self) -> Place {
+        Arc::clone(&self.turns).acquire_owned().await.ok()
     }
 
     /// Waits until who looks again and again may wait for a turn.

@@ -214,9 +214,9 @@ impl Writer {
     /// # Errors
     /// [`AppendError`].
     pub async fn look(&self, number: DisklessPartitionId) -> Result<(), AppendError> {
-        let _turn = self.shared.looks.turn().await;
+        let turn = self.shared.looks.turn().await;
         let from = self.shared.state.lock().known.get(&number).map_or(0, |known| known.next_offset);
-        match self.shared.index.look(number, from).await {
+        match self.shared.index.look(number, from, turn).await {
             Ok(Some(Looked { row, producers, predecessor })) => {
                 let mut state = self.shared.state.lock();
                 if self.shared.reader.partition(number).is_none() {
