@@ -1,5 +1,7 @@
 //! What the index keeps of producers, on each of its back ends: past the end of a partition, trimmed, and until they expire.
 
+use std::time::{Duration, Instant};
+
 use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, PartitionState, Refusal};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::Uuid;
@@ -17,6 +19,7 @@ on_each_back_end! {
     what_another_has_written_since_is_not_trimmed
     silent_producers_are_forgotten_and_may_begin_anywhere
     silent_producers_are_removed_in_pieces
+    silent_producers_with_very_many_rows_are_removed_soon
 }
 
 /// Deletes the topic, and makes it again; its first partition.
@@ -241,6 +244,29 @@ fn silent_producers_are_removed_in_pieces<B: BackEnd>() {
     assert_eq!(pieces.len(), 9, "three pieces of each partition");
     assert_eq!(opened.index.store.expire_producers(0, NOW, 4).expect("removed"), None);
     assert_eq!(opened.back_end.finder().partitions(&[partitions[2]]).expect("read")[0].expired_to, 9);
+}
+
+/// Nobody is served meanwhile.
+fn silent_producers_with_very_many_rows_are_removed_soon<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    const PRODUCERS: i64 = 5_000;
+    for round in 0..10 {
+        let object = opened.object();
+        let batches: Vec<_> = (0..PRODUCERS).map(|id| by(id, batch(partition, id as u32 * 100, round * 10))).collect();
+        opened.commit(object, &batches);
+    }
+    let (mut at, mut slowest) = (0, Duration::ZERO);
+    loop {
+        let began = Instant::now();
+        let Some((partition, has_more)) = opened.index.store.expire_producers(at, NOW, 1_024).expect("removed") else {
+            break;
+        };
+        at = if has_more { at } else { partition };
+        slowest = slowest.max(began.elapsed());
+    }
+    assert_eq!(opened.back_end.producer_rows(partition), 0);
+    assert!(slowest < Duration::from_secs(1), "a piece takes {slowest:?}");
 }
 
 #[test]

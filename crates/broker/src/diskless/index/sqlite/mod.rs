@@ -375,19 +375,20 @@ impl IndexStore for SqliteIndex {
             let next = "SELECT partition FROM producers WHERE partition > ?1 ORDER BY partition LIMIT 1";
             let next = connection.prepare_cached(next)?.query_row([after], |row| row.get(0)).optional()?;
             let Some(partition): Option<DisklessPartitionId> = next else { return Ok(None) };
-            let mut silent = connection.prepare_cached(
-                "SELECT producer_id FROM producers WHERE partition = ?1 GROUP BY producer_id HAVING max(written_ms) <= ?2 LIMIT ?3",
-            )?;
             let limit = i64::try_from(producers_max).unwrap_or(i64::MAX);
-            let found = silent.query_map(params![partition, before_ms, limit], |row| row.get(0))?;
-            let ids = found.collect::<rusqlite::Result<Vec<i64>>>()?;
-            let mut remove =
-                connection.prepare_cached("DELETE FROM producers WHERE partition = ?1 AND producer_id = ?2")?;
-            ids.iter().try_for_each(|id| remove.execute(params![partition, id]).map(drop))?;
-            if let Some(largest) = ids.iter().max() {
-                note_expired(connection, partition, *largest)?;
+            let silent = "SELECT producer_id FROM producers WHERE partition = ?1
+                 GROUP BY producer_id HAVING max(written_ms) <= ?2 ORDER BY producer_id LIMIT ?3";
+            let count = format!("SELECT max(producer_id), count(*) FROM ({silent})");
+            let (largest, found): (Option<i64>, usize) = connection
+                .prepare_cached(&count)?
+                .query_row(params![partition, before_ms, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            if let Some(largest) = largest {
+                // In one pass, since rows are not in the order of producers.
+                let remove = format!("DELETE FROM producers WHERE partition = ?1 AND producer_id IN ({silent})");
+                connection.prepare_cached(&remove)?.execute(params![partition, before_ms, limit])?;
+                note_expired(connection, partition, largest)?;
             }
-            Ok(Some((partition, ids.len() >= producers_max)))
+            Ok(Some((partition, found >= producers_max)))
         });
         expired.map_err(|error| sqlite_not_committed(&error))
     }
