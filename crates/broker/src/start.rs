@@ -105,7 +105,8 @@ impl Broker {
         let control = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
         if config.diskless.is_served {
-            partitions.serve_diskless(Diskless::open(&config, control.cluster_id(), metrics.clone()).await?);
+            let (cluster_id, space) = (control.cluster_id(), Arc::clone(&space));
+            partitions.serve_diskless(Diskless::open(&config, cluster_id, space, metrics.clone()).await?);
         }
         follow_image::finish_deletions(&partitions, &config, control.take_deleted());
         if control.beats().is_some() {

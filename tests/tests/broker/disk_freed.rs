@@ -95,7 +95,7 @@ fn produce_until(client: &mut Client, topic: &str, enough: impl Fn(i64) -> bool)
     unreachable!("the loop has no end")
 }
 
-fn fill(disk: &SmallDisk) {
+pub fn fill(disk: &SmallDisk) {
     let path = disk.path().join("ballast");
     let mut ballast = std::fs::File::options().create(true).append(true).open(path).expect("a name needs no room");
     for size in [1 << 16, 1] {
@@ -103,7 +103,7 @@ fn fill(disk: &SmallDisk) {
     }
 }
 
-fn delete_topic(client: &mut Client, topic: &str) -> ErrorCode {
+pub fn delete_topic(client: &mut Client, topic: &str) -> ErrorCode {
     let topics = vec![DeleteTopicState { name: Some(topic.into()), ..Default::default() }];
     let request = DeleteTopicsRequest { topics, timeout_ms: 30_000, ..Default::default() };
     client.call(&request, 6).responses[0].error_code

@@ -21,6 +21,7 @@ mod diskless;
 mod diskless_bounds;
 mod diskless_cold;
 mod diskless_ends;
+mod diskless_full;
 mod diskless_lost;
 mod diskless_store;
 mod fetch;

@@ -41,6 +41,7 @@ pub use writer::{Admitted, PendingAnswer, Room};
 
 use crate::config::{BrokerConfig, DisklessConfig, TopicConfig};
 use crate::metrics::Metrics;
+use crate::space::Space;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
 use housekeeping::{DisklessTopics, Expiring};
@@ -80,11 +81,11 @@ pub enum OpenDisklessError {
 type OpenedIndex = (IndexOwner, RunFinder, Option<IndexChanges>, IndexThread);
 
 /// The one in the data folder, or in the cluster's database.
-fn open_index(config: &BrokerConfig, cluster_id: Uuid) -> Result<OpenedIndex, OpenDisklessError> {
+fn open_index(config: &BrokerConfig, cluster_id: Uuid, space: Arc<Space>) -> Result<OpenedIndex, OpenDisklessError> {
     let retained = config.diskless.batches_to_retain;
     match &config.control_plane {
         None => {
-            let store = SqliteIndex::open(&config.data_dir).map_err(of_index)?;
+            let store = SqliteIndex::open_in(&config.data_dir, space).map_err(of_index)?;
             let finder = RunFinder::open(&config.data_dir).map_err(of_index)?;
             let (index, thread) = IndexOwner::start(Index::new(store, retained)).map_err(of_index)?;
             Ok((index, finder, None, thread))
@@ -109,20 +110,21 @@ impl fmt::Debug for Diskless {
 }
 
 impl Diskless {
-    /// Opens the object store and the index, in the data folder or in the cluster's database, and starts what works on them; to be called in a
-    /// tokio runtime.
+    /// Opens the object store and the index, in the data folder, with this room on its disk, or in the cluster's database, and starts what works on
+    /// them; to be called in a tokio runtime.
     ///
     /// # Errors
     /// [`OpenDisklessError`].
     pub async fn open(
         config: &BrokerConfig,
         cluster_id: Uuid,
+        space: Arc<Space>,
         metrics: Metrics,
     ) -> Result<Diskless, OpenDisklessError> {
         let retention = Duration::from_millis(config.log_retention_check_interval_ms);
         let delay = |ms| Duration::from_millis(ms);
         let (put, get) = (delay(config.diskless.put_delay_ms), delay(config.diskless.get_delay_ms));
-        let (index, finder, changes, thread) = open_index(config, cluster_id)?;
+        let (index, finder, changes, thread) = open_index(config, cluster_id, space)?;
         let objects = Objects::open(&config.diskless.storage, &cluster_id.to_string(), index.clone()).await?;
         let objects = objects.delayed(put, get);
         let diskless = Diskless::with_index(objects, &config.diskless, (index, finder, changes), retention, metrics);

@@ -5,6 +5,7 @@
 mod file;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use fullbore_rules::commit::{AppendedBatches, BatchRun, DisklessPartitionId, ObjectId, ObjectState};
 use fullbore_wire::Uuid;
@@ -17,6 +18,7 @@ use super::store::{
     RunSource, UnusedObject,
 };
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
+use crate::space::Space;
 
 /// The columns of a run.
 const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, batches";
@@ -46,17 +48,29 @@ const DELETED_MS: i64 = 86_400_000;
 /// The open file.
 pub struct SqliteIndex {
     connection: Connection,
+    space: Arc<Space>,
     /// How many rows had been changed when the write-ahead log was moved to the file last.
     moved: u64,
 }
 
 impl SqliteIndex {
-    /// Opens the file of this folder, or makes it.
+    /// Opens the file of this folder, or makes it. On a full disk the reserve is for that, and for what frees space.
     ///
     /// # Errors
     /// The disk, or what is in the file.
+    pub fn open_in(folder: &Path, space: Arc<Space>) -> Result<SqliteIndex, StoreError> {
+        let is_full = |error: &StoreError| *error == StoreError::Full;
+        let connection = space.freeing(is_full, || file::open(folder))?;
+        Ok(SqliteIndex { connection, space, moved: 0 })
+    }
+
+    /// The same without a reserve.
+    ///
+    /// # Errors
+    /// The same.
+    #[cfg(test)]
     pub fn open(folder: &Path) -> Result<SqliteIndex, StoreError> {
-        Ok(SqliteIndex { connection: file::open(folder)?, moved: 0 })
+        SqliteIndex::open_in(folder, Arc::new(Space::open(folder, 0)))
     }
 
     /// Makes every write fail, as a disk would that refuses them, or lets it through again.
@@ -109,6 +123,21 @@ impl SqliteIndex {
             self.roll_back();
         }
         done
+    }
+
+    /// The same for what frees space, or follows the metadata, without which nothing else goes on: on a full disk with the room that the write-ahead
+    /// log has, and then with the reserve.
+    fn free<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, CommitError> {
+        let attempt = || self.in_transaction(&work).map_err(|error| sqlite_not_committed(&error));
+        let is_full = |error: &CommitError| *error == CommitError::Refused(StoreError::Full);
+        match attempt() {
+            Err(error) if is_full(&error) => {
+                // As far as there is room for that, and without waiting for anybody.
+                let _ = file::checkpoint(&self.connection);
+                self.space.freeing(is_full, attempt)
+            }
+            done => done,
+        }
     }
 
     fn run(&self, statement: &str) -> rusqlite::Result<()> {
@@ -264,7 +293,7 @@ impl IndexStore for SqliteIndex {
     }
 
     fn create(&mut self, (name, topic_id): (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
-        let made = self.in_transaction(|connection| {
+        self.free(|connection| {
             let others = "SELECT id FROM partitions WHERE topic = ?1 AND topic_id <> ?2";
             remove_partitions(connection, others, params![name, topic_id.0])?;
             let mut insert = connection.prepare_cached(
@@ -280,8 +309,7 @@ impl IndexStore for SqliteIndex {
                  WHERE topic_id = ?1 AND partition_index < ?2 ORDER BY partition_index",
             )?;
             find.query_map(params![topic_id.0, count], |row| partition_row(row.get(0)?, row, 1))?.collect()
-        });
-        made.map_err(|error| sqlite_not_committed(&error))
+        })
     }
 
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
@@ -293,14 +321,13 @@ impl IndexStore for SqliteIndex {
     }
 
     fn delete(&mut self, topic_id: Uuid, _: &[DisklessPartitionId]) -> Result<(), CommitError> {
-        let deleted = self.in_transaction(|connection| {
+        self.free(|connection| {
             remove_partitions(connection, "SELECT id FROM partitions WHERE topic_id = ?1", params![topic_id.0])
-        });
-        deleted.map_err(|error| sqlite_not_committed(&error))
+        })
     }
 
     fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
-        let moved = self.in_transaction(|connection| {
+        self.free(|connection| {
             let mut set = connection.prepare_cached(
                 "UPDATE partitions SET log_start = max(log_start, min(?2, next_offset)) WHERE id = ?1",
             )?;
@@ -311,8 +338,7 @@ impl IndexStore for SqliteIndex {
                 clear.execute([id])?;
             }
             partition(connection, id)
-        });
-        moved.map_err(|error| sqlite_not_committed(&error))
+        })
     }
 
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError> {
@@ -328,9 +354,7 @@ impl IndexStore for SqliteIndex {
         let found = runs.len();
         runs.retain(|run| run.end_offset() <= before);
         let is_last = runs.len() < found || found < runs_max;
-        let cleared =
-            self.in_transaction(|connection| clear_runs(connection, (partition, before), &runs, is_last, now_ms));
-        cleared.map(|()| true).map_err(|error| sqlite_not_committed(&error))
+        self.free(|connection| clear_runs(connection, (partition, before), &runs, is_last, now_ms)).map(|()| true)
     }
 
     fn retain_batches(&mut self, _: &[DisklessPartitionId], _: usize) -> Result<(), CommitError> {
@@ -357,12 +381,11 @@ impl IndexStore for SqliteIndex {
     }
 
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError> {
-        let removed = self.in_transaction(|connection| {
+        self.free(|connection| {
             let text = "DELETE FROM producers WHERE partition = ?1 AND base_offset = ?2";
             let mut remove = connection.prepare_cached(text)?;
             base_offsets.iter().try_for_each(|offset| remove.execute(params![id, offset]).map(drop))
-        });
-        removed.map_err(|error| sqlite_not_committed(&error))
+        })
     }
 
     fn expire_producers(
@@ -371,7 +394,7 @@ impl IndexStore for SqliteIndex {
         before_ms: i64,
         producers_max: usize,
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
-        let expired = self.in_transaction(|connection| {
+        self.free(|connection| {
             let next = "SELECT partition FROM producers WHERE partition > ?1 ORDER BY partition LIMIT 1";
             let next = connection.prepare_cached(next)?.query_row([after], |row| row.get(0)).optional()?;
             let Some(partition): Option<DisklessPartitionId> = next else { return Ok(None) };
@@ -389,12 +412,11 @@ impl IndexStore for SqliteIndex {
                 note_expired(connection, partition, largest)?;
             }
             Ok(Some((partition, found >= producers_max)))
-        });
-        expired.map_err(|error| sqlite_not_committed(&error))
+        })
     }
 
     fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
-        let taken = self.in_transaction(|connection| {
+        self.free(|connection| {
             let limit = i64::try_from(count).unwrap_or(i64::MAX);
             let ids = |text: &str, state: i64, before_ms: i64| {
                 let mut find = connection.prepare_cached(text)?;
@@ -410,16 +432,14 @@ impl IndexStore for SqliteIndex {
             again.iter().try_for_each(|id| mark.execute(params![id, DELETED, now_ms]).map(drop))?;
             let taken = taken.into_iter().map(|id| UnusedObject { id, is_again: false });
             Ok(taken.chain(again.into_iter().map(|id| UnusedObject { id, is_again: true })).collect())
-        });
-        taken.map_err(|error| sqlite_not_committed(&error))
+        })
     }
 
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
-        let forgotten = self.in_transaction(|connection| {
+        self.free(|connection| {
             let mut forget = connection.prepare_cached("DELETE FROM objects WHERE id = ?1 AND state = ?2")?;
             ids.iter().try_for_each(|id| forget.execute(params![id, DELETED]).map(drop))
-        });
-        forgotten.map_err(|error| sqlite_not_committed(&error))
+        })
     }
 
     fn known_store(&mut self) -> Result<KnownStore, StoreError> {

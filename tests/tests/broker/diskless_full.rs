@@ -1,0 +1,71 @@
+//! A disk that is full to its last byte and has both the index of diskless topics and their objects: what frees space works on it, and a broker that is
+//! started on it serves. On a tmpfs of 48 MiB; skipped where mounting is not permitted.
+
+use std::time::Duration;
+
+use fullbore_tests::{Batch, Broker, Client, wait_until};
+use fullbore_wire::ErrorCode;
+
+use super::delete_records::delete_from;
+use super::disk_freed::{delete_topic, fill};
+use super::disk_full::SmallDisk;
+
+const DISK: usize = 48 << 20;
+/// An object is deleted a minute after nobody uses it any more, and the next look is half a minute later.
+const CLEANED: Duration = Duration::from_secs(180);
+const LARGE: &str = "large";
+const SMALL: &str = "small";
+const DISKLESS: &[(&str, &str)] = &[("diskless.enable", "true")];
+
+fn batch() -> Batch {
+    Batch::of(&[vec![b'.'; 400_000]])
+}
+
+/// A broker that keeps everything, on a disk that its own objects and a file beside them have filled; records of each topic.
+fn filled() -> Option<(Broker, SmallDisk, i64, i64)> {
+    let disk = SmallDisk::mount(DISK)?;
+    let broker = Broker::start_in(&disk.path().join("data"), &[]);
+    let mut client = broker.client();
+    for topic in [LARGE, SMALL] {
+        client.create_topic(topic, 1, DISKLESS);
+    }
+    let mut produce =
+        |topic, most| (0..most).take_while(|_| !client.produce(topic, 0, &batch()).error_code.is_err()).count() as i64;
+    let small = produce(SMALL, 5);
+    let large = produce(LARGE, 1000);
+    assert!(small == 5 && large > 20, "{small} and {large}");
+    fill(&disk);
+    Some((broker, disk, small, large))
+}
+
+fn takes_records_again(client: &mut Client, topic: &str) {
+    wait_until("records are taken again", CLEANED, || !client.produce(topic, 0, &batch()).error_code.is_err());
+}
+
+#[test]
+fn on_a_full_disk_a_diskless_topic_is_deleted_and_its_room_is_there_for_records() {
+    let Some((broker, disk, small, _)) = filled() else { return };
+    let mut client = broker.client();
+    assert_eq!(delete_topic(&mut client, LARGE), ErrorCode::NONE);
+    fill(&disk);
+    takes_records_again(&mut client, SMALL);
+    assert_eq!(client.fetch_records(SMALL, 0).len() as i64, small + 1);
+}
+
+#[test]
+fn a_broker_starts_on_a_disk_that_its_objects_have_filled_and_serves_reads_and_what_frees_space() {
+    let ends: [fn(&mut Broker); 2] = [Broker::kill, Broker::stop];
+    for end in ends {
+        let Some((mut broker, disk, small, large)) = filled() else { return };
+        end(&mut broker);
+        fill(&disk);
+        broker.restart();
+        let mut client = broker.client();
+        assert_eq!(client.fetch_records(SMALL, 0).len() as i64, small);
+        assert_eq!(client.latest(LARGE, 0), large);
+        fill(&disk);
+        let deleted = delete_from(&mut client, LARGE, 0, large, 2);
+        assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, large));
+        takes_records_again(&mut client, SMALL);
+    }
+}
