@@ -18,7 +18,7 @@ pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: 
     for topic in deleted {
         let partitions = led_by(config.node_id, topic.partitions);
         logs.put_topic((&topic.name, topic.id), &partitions, &settings, Origin::Kept);
-        logs.delete_topic(topic.id);
+        logs.delete_topic_of_either_kind(topic.id);
     }
 }
 

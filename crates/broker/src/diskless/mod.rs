@@ -45,7 +45,7 @@ use crate::space::Space;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
 use housekeeping::{DisklessTopics, Expiring};
-use index::{Index, IndexChanges, IndexOwner, IndexThread, RunFinder, SqliteIndex, postgres};
+use index::{Deleted, Index, IndexChanges, IndexOwner, IndexThread, RunFinder, SqliteIndex, postgres};
 use known::KnownPartition;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
@@ -231,8 +231,8 @@ impl Diskless {
         self.services.index.has_room().await;
     }
 
-    /// The topic's partitions are gone at once.
-    pub fn delete_topic(&self, id: Uuid) {
+    /// The topic's partitions are gone at once; who is told so knows that no start need see to it any more.
+    pub fn delete_topic(&self, id: Uuid, deleted: Deleted) {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
         for partition in &partitions {
             partition.known.retire();
@@ -243,7 +243,7 @@ impl Diskless {
             }
         }
         let numbers = partitions.iter().filter_map(|partition| partition.known.number());
-        self.services.index.delete(id, numbers.collect());
+        self.services.index.delete(id, numbers.collect(), deleted);
     }
 
     /// The partition, if there is one. Waits for nobody.
@@ -397,9 +397,9 @@ mod tests {
         // One looks while it is deleted, and another topic is deleted before it is made in the index.
         let looking = broker.look(0);
         yield_now().await;
-        broker.diskless.delete_topic(ONE);
+        broker.diskless.delete_topic(ONE, Box::new(|| {}));
         broker.put(Uuid([2; 16]), 2);
-        broker.diskless.delete_topic(Uuid([2; 16]));
+        broker.diskless.delete_topic(Uuid([2; 16]), Box::new(|| {}));
         broker.carry_out().await;
         looking.await.expect("no panic").expect_err("it is deleted");
         assert_eq!(broker.index.kept(), [0, 0, 0]);

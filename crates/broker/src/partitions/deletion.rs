@@ -52,6 +52,21 @@ struct TopicRemains {
     partitions: usize,
     /// Whether a folder could not be renamed.
     keeps_folder: bool,
+    /// Whether the index of diskless topics may have something of it.
+    is_in_index: bool,
+}
+
+impl DeletionQueue {
+    /// Takes note where nothing is left of a topic any more.
+    fn look_at(&mut self, topic_id: Uuid) {
+        let is_over = |left: &&TopicRemains| left.partitions == 0 && !left.is_in_index;
+        if let Some(left) = self.left.get(&topic_id).filter(is_over) {
+            if !left.keeps_folder {
+                self.gone.push(topic_id);
+            }
+            self.left.remove(&topic_id);
+        }
+    }
 }
 
 impl Default for Deletion {
@@ -89,17 +104,35 @@ impl Deletion {
         self.wake.notify_one();
     }
 
+    /// The topic is to be deleted from the index of diskless topics, too, until [`Deletion::is_out_of_index`].
+    pub fn add_to_index(&self, topic_id: Uuid) {
+        self.queue.lock().left.entry(topic_id).or_default().is_in_index = true;
+    }
+
+    /// It is deleted there.
+    pub fn is_out_of_index(&self, topic_id: Uuid) {
+        {
+            let mut queue = self.queue.lock();
+            if let Some(left) = queue.left.get_mut(&topic_id) {
+                left.is_in_index = false;
+            }
+            queue.look_at(topic_id);
+        }
+        self.carried_out.send_modify(|count| *count += 1);
+    }
+
     /// The deleted partition whose folder may still have this partition's name.
     pub fn predecessor_of(&self, topic: &Arc<str>, index: i32) -> Option<Arc<Replica>> {
         let queue = self.queue.lock();
         if queue.by_name.is_empty() { None } else { queue.by_name.get(&(topic.clone(), index)).cloned() }
     }
 
-    /// Waits until nothing is left of a deleted topic but files to be removed.
+    /// Waits until no log is left of a deleted topic but files to be removed.
     pub async fn carried_out(&self, topic_id: Uuid) {
         let mut carried_out = self.carried_out.subscribe();
+        let has_no_log = || self.queue.lock().left.get(&topic_id).is_none_or(|left| left.partitions == 0);
         // The count only goes up; what it stands for is looked at each time it has.
-        let _ = carried_out.wait_for(|_| !self.queue.lock().left.contains_key(&topic_id)).await;
+        let _ = carried_out.wait_for(|_| has_no_log()).await;
     }
 
     /// Waits until not too many partitions wait for their turn.
@@ -151,10 +184,7 @@ impl Deletion {
         left.partitions -= 1;
         left.keeps_folder |= keeps_folder;
         if left.partitions == 0 {
-            if !left.keeps_folder {
-                queue.gone.push(topic_id);
-            }
-            queue.left.remove(&topic_id);
+            queue.look_at(topic_id);
             drop(guard);
             self.carried_out.send_modify(|count| *count += 1);
         }
@@ -169,8 +199,11 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
-    use crate::config::{BrokerConfig, Properties};
+    use crate::config::{BrokerConfig, Properties, TopicConfig};
+    use crate::diskless::Diskless;
+    use crate::metrics::Metrics;
     use crate::partitions::{LogSettings, Origin, Partitions};
+    use crate::space::Space;
 
     #[test]
     fn while_as_many_partitions_wait_to_be_out_of_the_way_as_may_be_in_use_further_deletions_wait() {
@@ -193,6 +226,33 @@ mod tests {
         drop(slow);
         runtime.block_on(logs.deletions_have_room());
         runtime.block_on(logs.deleted(id));
+        logs.close();
+    }
+
+    #[tokio::test]
+    async fn a_topic_is_gone_once_the_index_of_diskless_topics_has_nothing_of_it() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let set = format!("log.dirs={}", folder.path().display());
+        let (broker, _) = BrokerConfig::from_properties(&Properties::parse(&set).expect("properties")).expect("valid");
+        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+        let space = Arc::new(Space::open(folder.path(), 0));
+        let diskless = Diskless::open(&broker, Uuid([9; 16]), space, Metrics::default()).await.expect("opened");
+        logs.serve_diskless(diskless);
+        let classic = Arc::new(broker.topic_defaults);
+        let diskless = Arc::new(TopicConfig { diskless: true, ..TopicConfig::clone(&classic) });
+        let soon = std::time::Duration::from_secs(30);
+        for (number, config) in [(1, &classic), (2, &diskless), (3, &classic), (4, &diskless)] {
+            let id = Uuid([number; 16]);
+            logs.put_topic(("t", id), &led_by(1, 2), config, Origin::New);
+            // The last two as by a run after the one that has decided it.
+            if number < 3 {
+                logs.delete_topic(id)
+            } else {
+                logs.delete_topic_of_either_kind(id)
+            }
+            tokio::time::timeout(soon, logs.deleted(id)).await.expect("no log is left");
+            assert_eq!(tokio::time::timeout(soon, logs.gone()).await, Ok(vec![id]), "{number}");
+        }
         logs.close();
     }
 }

@@ -259,9 +259,23 @@ impl Partitions {
     /// The topic's partitions are gone at once; [`Partitions::deleted`] waits until their folders are out of the way, and their
     /// files go after file.delete.delay.ms. Waits for nobody.
     pub fn delete_topic(&self, id: Uuid) {
+        match self.registry.remove_topic(id) {
+            logs if logs.is_empty() => self.delete_in_index(id),
+            logs => self.deletion.add(id, &logs),
+        }
+    }
+
+    /// The same of a topic that an earlier run has deleted, of which it is not known whether it has logs.
+    pub fn delete_topic_of_either_kind(&self, id: Uuid) {
+        self.delete_in_index(id);
         self.deletion.add(id, &self.registry.remove_topic(id));
+    }
+
+    fn delete_in_index(&self, id: Uuid) {
         if let Some(diskless) = self.diskless() {
-            diskless.delete_topic(id);
+            self.deletion.add_to_index(id);
+            let deletion = Arc::clone(&self.deletion);
+            diskless.delete_topic(id, Box::new(move || deletion.is_out_of_index(id)));
         }
     }
 

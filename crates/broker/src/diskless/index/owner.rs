@@ -44,7 +44,7 @@ pub(super) enum Asked {
         count: i32,
         created: Created,
     },
-    Delete(Uuid, Vec<DisklessPartitionId>),
+    Delete(Uuid, Vec<DisklessPartitionId>, Deleted),
     RetainBatches(Vec<DisklessPartitionId>, usize),
     ExpireProducersAfter(i64),
     MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>, Place),
@@ -197,9 +197,9 @@ impl IndexOwner {
     }
 
     /// As [`Index::delete`], however long that takes. Waits for nobody.
-    pub fn delete(&self, topic_id: Uuid, known: Vec<DisklessPartitionId>) {
+    pub fn delete(&self, topic_id: Uuid, known: Vec<DisklessPartitionId>, deleted: Deleted) {
         self.changes.send_modify(|changes| *changes += 1);
-        self.ask(Asked::Delete(topic_id, known));
+        self.ask(Asked::Delete(topic_id, known, deleted));
     }
 
     /// As [`Index::retain_batches`]. Waits for nobody.
@@ -286,8 +286,10 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
             }
             progress.changes.send_modify(|changes| *changes -= partitions(count));
         }
-        Asked::Delete(topic_id, known) => {
-            until_done(progress.stopping, || index.delete(topic_id, &known));
+        Asked::Delete(topic_id, known, deleted) => {
+            if until_done(progress.stopping, || index.delete(topic_id, &known)).is_some() {
+                deleted();
+            }
             progress.changes.send_modify(|changes| *changes -= 1);
         }
         Asked::RetainBatches(partitions, window) => {
