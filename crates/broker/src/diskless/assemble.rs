@@ -29,8 +29,8 @@ impl Assembly {
         self.pieces.is_empty() && self.copied.is_empty()
     }
 
-    /// The next batch, by its pieces.
-    pub fn add(&mut self, base_offset: i64, parts: Vec<Bytes>) {
+    /// The next batch, by its pieces, or by a copy of them.
+    pub fn add(&mut self, base_offset: i64, parts: Vec<Bytes>, is_copied: bool) {
         let size: usize = parts.iter().map(Bytes::len).sum();
         let mut skipped = 0;
         // The length stays: it is what the second field says.
@@ -42,7 +42,7 @@ impl Assembly {
             let cut = part.len().min(FRONT - skipped);
             skipped += cut;
             let rest = part.slice(cut..);
-            if size <= COPIED_MAX {
+            if is_copied || size <= COPIED_MAX {
                 self.copied.put_slice(&rest);
             } else if !rest.is_empty() {
                 self.pieces.push(self.copied.split().freeze());
@@ -105,9 +105,9 @@ mod tests {
         let (small, large) = (batch(b"x"), batch(&[5; 2 * COPIED_MAX]));
         for at in [0, 3, FRONT - 1, FRONT, FRONT + 1, 40] {
             let mut assembly = Assembly::default();
-            assembly.add(10, vec![small.clone()]);
-            assembly.add(11, vec![large.slice(..at), large.slice(at..)]);
-            assembly.add(12, vec![small.slice(..at), small.slice(at..)]);
+            assembly.add(10, vec![small.clone()], false);
+            assembly.add(11, vec![large.slice(..at), large.slice(at..)], at == 3);
+            assembly.add(12, vec![small.slice(..at), small.slice(at..)], false);
             let all = assembly.finish_whole();
             let batches: Vec<_> = fullbore_wire::batch::batches(&all).map(|batch| batch.expect("whole")).collect();
             assert_eq!(batches.iter().map(BatchView::base_offset).collect::<Vec<_>>(), [10, 11, 12], "cut at {at}");

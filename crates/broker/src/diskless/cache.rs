@@ -6,7 +6,7 @@
 //! Invariant: what is held is what is counted, and at most what was allowed, or what two ranges need that were wanted as one; but a slice that
 //! was given out holds its part or block for as long as it is kept.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -16,6 +16,8 @@ use fullbore_rules::commit::ObjectId;
 pub const BLOCK: u32 = 1 << 20;
 /// Blocks that one GET gets at most.
 const BLOCKS_MAX: u32 = 8;
+/// Of blocks of which an answer has less than one part in so many, it has a copy.
+const BLOCK_SHARE: usize = 4;
 /// What is kept of an object that was uploaded, beside its bytes, and of each part of it.
 const OBJECT_COST: usize = 512;
 const PART_COST: usize = 128;
@@ -185,6 +187,17 @@ pub fn blocks(range: &Range<u32>) -> Range<u32> {
     if range.is_empty() { 0..0 } else { range.start / BLOCK..(range.end - 1) / BLOCK + 1 }
 }
 
+/// Whether ranges are so little of the blocks they are in that they are better copied: an answer is counted by its own bytes, and holds each block of which
+/// it has a slice until its client has taken it.
+pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>) -> bool {
+    let (mut bytes, mut held) = (0, BTreeSet::new());
+    for (id, range) in ranges {
+        bytes += range.len();
+        held.extend(blocks(&range).map(|block| (id, block)));
+    }
+    bytes < held.len() * BLOCK as usize / BLOCK_SHARE
+}
+
 impl UploadedParts {
     fn find(&self, position: u32, end: u32) -> Option<Vec<Bytes>> {
         let first = self.parts.partition_point(|(at, part)| at.saturating_add(part.len() as u32) <= position);
@@ -257,6 +270,17 @@ mod tests {
         assert_eq!(missing(&mut cache, 2, 0..10 * BLOCK), [(0, 8), (8, 10)]);
         cache.insert_uploaded(1, &[bytes(10, 0)]);
         assert_eq!(missing(&mut cache, 1, 0..5 * BLOCK), []);
+    }
+
+    #[test]
+    fn what_is_little_of_its_blocks_is_told() {
+        let are_little = |ranges: &[(ObjectId, Range<u32>)]| are_little_of_blocks(ranges.iter().cloned());
+        assert!(!are_little(&[]));
+        assert!(are_little(&[(1, 0..5000)]) && !are_little(&[(1, 0..BLOCK / 4)]));
+        // Of two blocks, of one, of one each.
+        assert!(are_little(&[(1, BLOCK - 1..BLOCK * 5 / 4)]) && !are_little(&[(1, BLOCK..BLOCK * 5 / 4)]));
+        let halves = [(1, 0..BLOCK / 8), (1, BLOCK / 8..BLOCK / 4)];
+        assert!(!are_little(&halves) && are_little(&[halves[0].clone(), (2, 0..BLOCK / 8)]));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::assemble::{Assembly, is_intact};
-use super::cache::{BLOCK, ObjectCache, blocks};
+use super::cache::{BLOCK, ObjectCache, are_little_of_blocks, blocks};
 use super::fetch::RangeFetcher;
 use super::index::{PartitionRow, RunFinder};
 use super::known::KnownPartition;
@@ -85,6 +85,12 @@ struct Place {
     position: u32,
     size: u32,
     base_offset: i64,
+}
+
+impl Place {
+    fn range(&self) -> Range<u32> {
+        self.position..self.position.saturating_add(self.size)
+    }
 }
 
 /// What is fetched of a run ahead of a reader.
@@ -254,6 +260,8 @@ impl Reader {
                 found.push((place, bytes));
             }
         }
+        let fetched = found.iter().filter(|(_, bytes)| !bytes.is_uploaded);
+        let is_copied = are_little_of_blocks(fetched.map(|(place, _)| (place.object, place.range())));
         let mut assembly = Assembly::default();
         for (place, bytes) in found {
             if !bytes.is_uploaded && !is_intact(&bytes.parts) {
@@ -261,7 +269,7 @@ impl Reader {
                 partition.failed(ReadError::Storage);
                 break;
             }
-            assembly.add(place.base_offset, bytes.parts);
+            assembly.add(place.base_offset, bytes.parts, is_copied);
         }
         if assembly.is_empty() { Found::Missing } else { Found::Records(assembly.finish()) }
     }
@@ -445,13 +453,13 @@ impl ReaderShared {
 
     /// One batch, with its offset.
     async fn batch(&self, place: Place) -> Result<Bytes, ReadError> {
-        let range = place.position..place.position.saturating_add(place.size);
+        let range = place.range();
         for _ in 0..WRONG_MAX {
             let found = self.cache.lock().find(place.object, place.position, place.size);
             match found {
                 Some(found) if found.is_uploaded || is_intact(&found.parts) => {
                     let mut assembly = Assembly::default();
-                    assembly.add(place.base_offset, found.parts);
+                    assembly.add(place.base_offset, found.parts, true);
                     return Ok(assembly.finish_whole());
                 }
                 Some(_) => self.is_wrong(place),
@@ -467,7 +475,7 @@ impl ReaderShared {
             let Place { object, position, .. } = place;
             tracing::error!(object, position, left_out, "the object store gave other bytes than were put there");
         }
-        self.fetcher.forget(place.object, place.position..place.position.saturating_add(place.size));
+        self.fetcher.forget(place.object, place.range());
     }
 
     fn find_failed(&self, error: &crate::control::StoreError) -> ReadError {
@@ -479,118 +487,4 @@ impl ReaderShared {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use bytes::BytesMut;
-    use fullbore_rules::commit::ObjectBatch;
-    use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
-    use fullbore_wire::Uuid;
-    use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp as Stamped};
-
-    use super::super::index::{Index, IndexStore, SqliteIndex, UploadedObject};
-    use super::super::objects::Objects;
-    use super::super::objects::double::StoreDouble;
-    use super::*;
-    use crate::config::{BrokerConfig, Properties};
-
-    /// Reads a partition of two batches with a record each, of which the broker has heard of the first.
-    struct TwoBatches {
-        reader: Reader,
-        known: Arc<KnownPartition>,
-        folder: tempfile::TempDir,
-    }
-
-    async fn two_batches() -> TwoBatches {
-        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
-        builder.append(7, None, Some(b"value"), &[]);
-        let bytes = builder.seal(Stamped::NONE).expect("sealed").0.freeze();
-        let size = bytes.len() as u32;
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut store = SqliteIndex::open(folder.path()).expect("made");
-        let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
-        let object = store.register(1, 0).expect("registered")[0];
-        let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-        let batch = |position| ObjectBatch { partition: row.id, position, size, stamp, max_timestamp: 7 };
-        let uploaded = UploadedObject { id: object, batches: vec![batch(0), batch(size)] };
-        Index::new(store, 5).commit(&[uploaded], 0).expect("committed");
-        let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
-        objects.put(object, vec![bytes.clone(), bytes]).await.expect("put");
-
-        let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 24)));
-        let fetcher = RangeFetcher::new(objects, Arc::clone(&cache), 1, Arc::default());
-        let reader = Reader::new(cache, fetcher, RunFinder::open(folder.path()).expect("opened"));
-        let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let topic = ("topic".into(), Uuid([1; 16]), 0);
-        let known = Arc::new(KnownPartition::new(topic, Arc::new(config.topic_defaults)));
-        known.settle(&PartitionRow { next_offset: 1, ..row });
-        TwoBatches { reader, known, folder }
-    }
-
-    #[tokio::test]
-    async fn who_asks_from_everywhere_and_goes_holds_nobody_up() {
-        let TwoBatches { reader, known, .. } = two_batches().await;
-        let waiter = Arc::default();
-        let _registration = known.register(&waiter);
-        (1..1000).for_each(|offset| reader.ask(&known, offset));
-        assert_eq!(reader.shared.under_way.lock().len(), 16);
-        while matches!(reader.find(&known, 0..1, 1 << 20, true), Found::Missing) {
-            reader.ask(&known, 0);
-            waiter.notified().await;
-        }
-    }
-
-    #[tokio::test]
-    async fn who_reads_what_was_deleted_elsewhere_is_told_and_does_not_ask_for_ever() {
-        let TwoBatches { reader, known, folder } = two_batches().await;
-        let before = Instant::now();
-        let waiter = Arc::default();
-        let _registration = known.register(&waiter);
-        let mut store = SqliteIndex::open(folder.path()).expect("opened");
-        store.delete(known.topic_id(), &[]).expect("deleted");
-        while store.clear(10, 0).expect("cleared") {}
-        reader.ask(&known, 0);
-        while !reader.shared.under_way.lock().is_empty() {
-            waiter.notified().await;
-        }
-        assert_eq!(known.failed_since(before), Some(ReadError::Gone));
-    }
-
-    #[tokio::test]
-    async fn what_is_behind_records_that_were_deleted_elsewhere_is_not_read_in_their_place() {
-        let TwoBatches { reader, known, folder } = two_batches().await;
-        let mut store = SqliteIndex::open(folder.path()).expect("opened");
-        let (row, object) = (store.partitions()[0], store.register(1, 0).expect("registered")[0]);
-        let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-        let batch = ObjectBatch { partition: row.id, position: 0, size: 100, stamp, max_timestamp: 7 };
-        let uploaded = UploadedObject { id: object, batches: vec![batch] };
-        Index::new(SqliteIndex::open(folder.path()).expect("opened"), 5).commit(&[uploaded], 0).expect("committed");
-        known.moved(&store.partitions()[0], Vec::new());
-        store.move_log_start(row.id, 2).expect("moved");
-        while store.clear(10, 0).expect("cleared") {}
-        assert_eq!((known.offsets().log_start, known.offsets().log_end), (0, 3));
-        let waiter = Arc::default();
-        let _registration = known.register(&waiter);
-        reader.ask(&known, 0);
-        while !reader.shared.under_way.lock().is_empty() {
-            waiter.notified().await;
-        }
-        assert!(matches!(reader.find(&known, 0..3, 1 << 20, true), Found::Missing));
-        assert_eq!(known.offsets().log_start, 2, "so that who asks from there is told");
-    }
-
-    #[tokio::test]
-    async fn what_the_index_has_and_the_broker_has_not_heard_of_is_not_read() {
-        let TwoBatches { reader, known, folder: _folder } = two_batches().await;
-        let waiter = Arc::default();
-        let _registration = known.register(&waiter);
-        reader.ask(&known, 0);
-        let found = loop {
-            match reader.find(&known, 0..known.offsets().log_end, 1 << 20, true) {
-                Found::Records(Records::Memory(found)) => break found,
-                _ => waiter.notified().await,
-            }
-        };
-        assert_eq!(BatchView::first(&found).expect("a batch").size(), found.len(), "one batch");
-    }
-}
+mod tests;
