@@ -195,11 +195,13 @@ impl<S: IndexStore> Index<S> {
         if self.store.checkpoint() {
             return Ok(true);
         }
-        if let Some((partition, from)) = self.trims.due() {
+        let trim = self.trims.due();
+        if let Some((partition, from)) = trim {
             self.trim(partition, from)?;
-            return Ok(true);
         }
-        Ok(self.store.clear(runs_max, now_ms)? || self.expire_producers(now_ms)?)
+        // In turns, since rows may come as fast as they are trimmed.
+        let has_cleared = self.store.clear(runs_max, now_ms)?;
+        Ok(trim.is_some() || has_cleared || self.expire_producers(now_ms)?)
     }
 
     /// Goes through a piece of a partition's rows of producers. Where it is not known now what is retained, nothing is done before the next one is due.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
 use fullbore_wire::Uuid;
@@ -19,6 +19,8 @@ use crate::system::now_ms;
 
 /// How long it waits before it tries again what has to be, and before it looks for what there is to tidy.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
+/// So often at least a piece is tidied, whatever is asked for meanwhile.
+const TIDY_WITHIN: Duration = Duration::from_millis(50);
 /// Partitions that wait to be made or deleted, as many as may be in use; past it, who wants another topic deleted waits.
 const CHANGES_MAX: usize = 200_000;
 /// Runs that are cleared at a time, so that nobody waits long.
@@ -245,7 +247,7 @@ fn partitions(count: i32) -> usize {
 }
 
 fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Progress<'_>) {
-    let mut is_tidy = false;
+    let (mut is_tidy, mut tidied) = (false, Instant::now());
     loop {
         // What is asked for comes first.
         let wait = if is_tidy { RETRY } else { Duration::ZERO };
@@ -254,11 +256,17 @@ fn run<S: IndexStore>(mut index: Index<S>, asks: Receiver<Asked>, progress: &Pro
             Ok(asked) => {
                 carry_out(&mut index, asked, now_ms(), progress);
                 is_tidy = false;
+                // Where one asks after the other there is never nothing to do.
+                if tidied.elapsed() < TIDY_WITHIN {
+                    continue;
+                }
             }
-            // What cannot be tidied now is tried again.
-            Err(RecvTimeoutError::Timeout) => is_tidy = !index.tidy(RUNS_CLEARED, now_ms()).unwrap_or(false),
+            Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
+        // What cannot be tidied now is tried again.
+        is_tidy = !index.tidy(RUNS_CLEARED, now_ms()).unwrap_or(false);
+        tidied = Instant::now();
     }
 }
 
@@ -322,4 +330,40 @@ fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, Co
 
 fn closed() -> StoreError {
     StoreError::Failed("the broker stops".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_rules::commit::ObjectBatch;
+    use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
+
+    use super::super::SqliteIndex;
+    use super::*;
+
+    #[test]
+    fn what_is_of_no_use_goes_while_others_ask_for_one_thing_after_the_other() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut store = SqliteIndex::open(folder.path()).expect("made");
+        let partition = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0].id;
+        let object = store.register(1, 0).expect("registered")[0];
+        let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
+        let batches = vec![ObjectBatch { partition, position: 0, size: 100, stamp, max_timestamp: 7 }];
+        let mut index = Index::new(store, 5);
+        index.commit(&[UploadedObject { id: object, batches }], 0).expect("committed");
+        index.store.move_log_start(partition, 1).expect("moved");
+        let beside = SqliteIndex::open(folder.path()).expect("opened");
+        // Work for seconds.
+        let (asked, asks) = channel();
+        (0..500_000).for_each(|_| asked.send(Asked::Forget(Vec::new())).expect("somebody will listen"));
+        let (stopping, changes) = (AtomicBool::new(false), watch::Sender::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| run(index, asks, &Progress { stopping: &stopping, changes: &changes }));
+            let began = Instant::now();
+            while beside.objects() != [(object, false, None)] && began.elapsed() < Duration::from_secs(1) {
+                thread::sleep(Duration::from_millis(10));
+            }
+            stopping.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(beside.objects(), [(object, false, None)], "its run is cleared");
+    }
 }

@@ -17,6 +17,7 @@ on_each_back_end! {
     producers_are_trimmed_to_what_is_retained
     the_rows_of_very_many_producers_are_trimmed_too
     what_another_has_written_since_is_not_trimmed
+    runs_are_cleared_while_there_are_rows_to_be_trimmed
     silent_producers_are_forgotten_and_may_begin_anywhere
     silent_producers_are_removed_in_pieces
     silent_producers_with_very_many_rows_are_removed_soon
@@ -173,6 +174,17 @@ fn what_another_has_written_since_is_not_trimmed<B: BackEnd>() {
     let CommitVerdict::Appended { base_offset } = bases[0] else { panic!("{bases:?}") };
     let duplicate = CommitVerdict::Duplicate { base_offset, timestamp: NOW };
     assert_eq!(opened.commit(object, &[by(99, batch(partition, 0, 0))]), [duplicate]);
+}
+
+fn runs_are_cleared_while_there_are_rows_to_be_trimmed<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    let object = opened.object();
+    let batches: Vec<_> = (0..9_000).map(|id| by(id, batch(partition, id as u32 * 100, 0))).collect();
+    opened.commit(object, &batches);
+    opened.index.store.move_log_start(partition, 90_000).expect("moved");
+    assert!(opened.index.tidy(10, NOW).expect("tidied"));
+    assert_eq!(opened.back_end.finder().runs_from(partition, 0, 1).expect("read"), []);
 }
 
 /// Commits one batch at this time, and looks at nothing else.
