@@ -112,12 +112,14 @@ struct Expiry {
     done_to: DisklessPartitionId,
     /// When the next round begins, by the wall clock in ms.
     due_ms: i64,
+    /// When this one began: who was silent for long enough then is removed, and nobody else, so that memory and rows are of one mind.
+    began_ms: i64,
 }
 
 impl<S: IndexStore> Index<S> {
     /// Nothing of it is known yet.
     pub fn new(store: S, window: usize) -> Index<S> {
-        let expiry = Expiry { after_ms: i64::MAX, done_to: 0, due_ms: 0 };
+        let expiry = Expiry { after_ms: i64::MAX, done_to: 0, due_ms: 0, began_ms: 0 };
         Index { store, known: HashMap::new(), window, windows: HashMap::new(), trims: Trims::default(), expiry }
     }
 
@@ -228,15 +230,20 @@ impl<S: IndexStore> Index<S> {
     /// Goes on with the round, if it is time for one; whether there may be more.
     fn expire_producers(&mut self, now_ms: i64) -> Result<bool, CommitError> {
         let Index { store, known, expiry, .. } = self;
-        if now_ms < expiry.due_ms || expiry.after_ms == i64::MAX {
+        // A clock that was set back does not put it off.
+        let is_early = now_ms < expiry.due_ms && expiry.due_ms.saturating_sub(now_ms) <= EXPIRY_INTERVAL_MS;
+        if is_early || expiry.after_ms == i64::MAX {
             return Ok(false);
         }
-        let before_ms = now_ms.saturating_sub(expiry.after_ms);
+        if expiry.done_to == 0 {
+            expiry.began_ms = now_ms;
+        }
+        let before_ms = expiry.began_ms.saturating_sub(expiry.after_ms);
         match store.expire_producers(expiry.done_to, before_ms, EXPIRED_AT_ONCE)? {
             Some((_, true)) => {}
             Some((partition, false)) => expiry.done_to = partition,
             None => {
-                known.values_mut().for_each(|state| state.expire(now_ms, expiry.after_ms));
+                known.values_mut().for_each(|state| state.expire(expiry.began_ms, expiry.after_ms));
                 (expiry.done_to, expiry.due_ms) = (0, now_ms.saturating_add(EXPIRY_INTERVAL_MS));
                 return Ok(false);
             }

@@ -21,6 +21,8 @@ on_each_back_end! {
     silent_producers_are_forgotten_and_may_begin_anywhere
     silent_producers_are_removed_in_pieces
     silent_producers_with_very_many_rows_are_removed_soon
+    what_expires_while_others_are_removed_waits_for_the_next_round
+    a_clock_that_was_set_back_puts_no_round_off
 }
 
 /// Deletes the topic, and makes it again; its first partition.
@@ -279,6 +281,33 @@ fn silent_producers_with_very_many_rows_are_removed_soon<B: BackEnd>() {
     }
     assert_eq!(opened.back_end.producer_rows(partition), 0);
     assert!(slowest < Duration::from_secs(1), "a piece takes {slowest:?}");
+}
+
+/// Or its rows might be trimmed, and nobody would know any more that it has written.
+fn what_expires_while_others_are_removed_waits_for_the_next_round<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(2);
+    let [first, second] = opened.partitions[..] else { panic!("two") };
+    opened.index.expire_producers_after(1_000);
+    assert_eq!(commit_at(&mut opened, batch(first, 0, 0), NOW), appended(0));
+    assert_eq!(commit_at(&mut opened, batch(second, 0, 0), NOW), appended(0));
+    assert!(opened.index.tidy(10, NOW + 999).expect("tidied"), "the first partition has none that is silent");
+    tidy_at::<B>(&mut opened.index, NOW + 1_000);
+    let others: Vec<_> = (0..1_100).map(|at| by(100 + i64::from(at), batch(first, at * 100, 0))).collect();
+    let object = opened.object();
+    opened.index.commit(&[UploadedObject { id: object, batches: others }], NOW + 1_000).expect("committed");
+    tidy_at::<B>(&mut opened.index, NOW + 1_000);
+    opened.again();
+    assert_eq!(commit_at(&mut opened, batch(first, 0, 10), NOW + 1_001), appended(11_010));
+}
+
+fn a_clock_that_was_set_back_puts_no_round_off<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    opened.index.expire_producers_after(1_000);
+    tidy_at::<B>(&mut opened.index, NOW + 1_000_000_000_000);
+    assert_eq!(commit_at(&mut opened, batch(partition, 0, 0), NOW), appended(0));
+    tidy_at::<B>(&mut opened.index, NOW + 1_000);
+    assert_eq!(opened.back_end.producer_rows(partition), 0);
 }
 
 #[test]
