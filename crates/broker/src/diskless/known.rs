@@ -107,6 +107,11 @@ impl KnownPartition {
         self.config.read().clone()
     }
 
+    /// Batches that are retained of each producer by what is set.
+    pub(super) fn window(&self) -> usize {
+        self.config.read().producer_state_batches_to_retain
+    }
+
     pub(super) fn configure(&self, config: &Arc<TopicConfig>) {
         *self.config.write() = Arc::clone(config);
     }
@@ -195,7 +200,7 @@ impl KnownPartition {
             base_offset,
             log_append_time_ms,
             log_start_offset: self.records.lock().log_start,
-            batches_retained: self.config.read().producer_state_batches_to_retain,
+            batches_retained: self.window(),
             ticket: None,
         }
     }

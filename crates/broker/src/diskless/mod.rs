@@ -178,8 +178,13 @@ impl Diskless {
     /// From now on the topic has this many partitions, with these settings. Waits for nobody; the index is told in the background.
     pub fn put_topic(&self, (name, id): (&str, Uuid), count: i32, config: &Arc<TopicConfig>) {
         let mut partitions = self.topics.read().get(&id).cloned().unwrap_or_default();
+        let window = config.producer_state_batches_to_retain;
+        // What was retained stays so, and the index is not asked for each change of any setting.
+        let retains_more = partitions.first().is_some_and(|first| first.known.window() < window);
         partitions.iter().for_each(|partition| partition.known.configure(config));
-        self.retain_batches(&partitions, config);
+        if retains_more {
+            self.retain_batches(&partitions, window);
+        }
         let known = i32::try_from(partitions.len()).unwrap_or(i32::MAX);
         if count <= known {
             return;
@@ -192,12 +197,12 @@ impl Diskless {
             partitions.push(Arc::new(partition));
         }
         self.topics.write().insert(id, partitions.clone());
-        let (reader, owner, window) =
-            (self.services.reader.clone(), self.services.index.clone(), config.producer_state_batches_to_retain);
+        let (reader, owner) = (self.services.reader.clone(), self.services.index.clone());
         let settle = move |rows: Vec<index::PartitionRow>| {
             // What was deleted meanwhile is not told again.
             let there = || partitions.iter().zip(&rows).filter(|(partition, _)| !partition.known.is_gone());
-            owner.retain_batches(there().map(|(_, row)| row.id).collect(), window);
+            let retain = |window| owner.retain_batches(there().map(|(_, row)| row.id).collect(), window);
+            retain(window);
             for (partition, row) in there().filter(|(partition, _)| !partition.known.is_settled()) {
                 reader.settled(row.id, &partition.known);
                 partition.known.settle(row);
@@ -205,14 +210,18 @@ impl Diskless {
                     reader.retired(row.id);
                 }
             }
+            // Who has set more before could not tell the numbers.
+            let now = partitions.first().map_or(0, |first| first.known.window());
+            if now > window {
+                retain(now);
+            }
         };
         self.services.index.create((topic, id), count, Box::new(settle));
     }
 
-    fn retain_batches(&self, partitions: &[Arc<DisklessPartition>], config: &TopicConfig) {
+    fn retain_batches(&self, partitions: &[Arc<DisklessPartition>], window: usize) {
         let numbers: Vec<_> = partitions.iter().filter_map(|partition| partition.known.number()).collect();
         if !numbers.is_empty() {
-            let window = config.producer_state_batches_to_retain;
             self.services.writer.retain_batches(&numbers, window);
             self.services.index.retain_batches(numbers, window);
         }
@@ -437,6 +446,30 @@ mod tests {
         let carried_out = broker.carry_out().await;
         assert!((1..=2).contains(&carried_out), "{carried_out} before a commit");
         assert_eq!(broker.append(Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0 }, 0).await, Ok(0));
+    }
+
+    #[tokio::test]
+    async fn the_index_is_told_of_settings_that_concern_it_and_of_no_others() {
+        let mut broker = ByHand::new();
+        let retain = |broker: &mut ByHand, window| {
+            Arc::make_mut(&mut broker.config).producer_state_batches_to_retain = window;
+        };
+        broker.put(ONE, 2);
+        assert_eq!(broker.carry_out().await, 2, "they are made, and so much is retained");
+        for window in [128, 5, 128, 5] {
+            retain(&mut broker, window);
+            (0..25).for_each(|_| broker.put(ONE, 2));
+        }
+        assert!(broker.carry_out().await <= 2);
+        retain(&mut broker, 500);
+        broker.put(ONE, 2);
+        assert_eq!(broker.carry_out().await, 1);
+        // More is set before the partitions have their numbers.
+        let two = Uuid([2; 16]);
+        broker.put(two, 2);
+        retain(&mut broker, 600);
+        broker.put(two, 2);
+        assert_eq!(broker.carry_out().await, 3);
     }
 
     #[tokio::test]
