@@ -41,6 +41,11 @@ impl ObjectKeys {
         ObjectKeys { shared: Arc::new(shared) }
     }
 
+    /// Hands out none of those at hand any more, since one was taken by the cleaner: a clock was set, or the machine slept.
+    pub fn forget(&self) {
+        self.shared.registered.lock().clear();
+    }
+
     /// The next number.
     ///
     /// # Errors

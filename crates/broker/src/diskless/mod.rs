@@ -416,6 +416,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn after_a_clock_that_jumped_one_object_is_refused_and_not_all_that_were_registered() {
+        let mut broker = ByHand::new();
+        broker.put(ONE, 1);
+        broker.carry_out().await;
+        assert_eq!(broker.append(Stamp::NONE, 0).await, Ok(0));
+        let later = 7_200_000;
+        let index = broker.diskless.services.index.clone();
+        let cleaning = tokio::spawn(async move { index.unused(64).await });
+        broker.until(|| cleaning.is_finished(), later).await;
+        assert_eq!(cleaning.await.expect("no panic").map(|unused| unused.len()), Ok(63));
+        assert_eq!(broker.append(Stamp::NONE, later).await, Err(AppendError::Storage));
+        assert_eq!(broker.append(Stamp::NONE, later).await, Ok(1));
+    }
+
+    #[tokio::test]
     async fn a_commit_waits_for_few_log_starts_however_many_were_to_be_moved_and_given_up() {
         let mut broker = ByHand::new();
         broker.put(ONE, 50);

@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fullbore_rules::commit::admission::{Admission, Known, TicketId};
 use fullbore_rules::commit::rotation::{Close, RotationSettings};
-use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState, Refusal};
+use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectId, PartitionState, Refusal};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 use parking_lot::Mutex;
@@ -395,6 +395,9 @@ impl Shared {
     /// Takes over what was committed, has it read, and answers.
     fn committed(self: &Arc<Self>, answer: CommitAnswer) {
         let CommitAnswer { verdicts, partitions, producers, runs } = answer;
+        if verdicts.iter().flatten().any(|verdict| *verdict == CommitVerdict::Refused(Refusal::ObjectGone)) {
+            self.keys.forget();
+        }
         let mut state = self.state.lock();
         let released = self.take_over(&mut state, &partitions, &producers);
         let outcomes = state.line.committed(&verdicts);
