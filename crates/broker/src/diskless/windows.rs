@@ -1,6 +1,7 @@
 //! What is read ahead of consumers that are behind: which runs, and when the next ones are to be asked for.
 //!
-//! Invariant: there are at most so many windows; the one that was not used for longest goes first.
+//! Invariant: there are at most so many windows, and but for the newest they know of so many batches; the one that was not used for longest goes
+//! first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use tokio::time::Instant;
 
 /// Windows of all partitions.
 const WINDOWS_MAX: usize = 256;
+/// Batches that all windows know of, of 16 bytes each: one has up to a quarter of a million where batches are small.
+const BATCHES_MAX: usize = 2 << 20;
 /// Who has read nothing for so long reads no more.
 const RESTS_AFTER: Duration = Duration::from_secs(5);
 
@@ -31,6 +34,10 @@ impl Window {
     pub fn new((from, end): (i64, i64), runs: Vec<Arc<BatchRun>>, wants_next: bool) -> Window {
         Window { from, end, runs, wants_next, used: 0, used_at: Instant::now() }
     }
+
+    fn batches(&self) -> usize {
+        self.runs.iter().map(|run| run.batches.len()).sum()
+    }
 }
 
 /// The windows of all partitions.
@@ -38,6 +45,7 @@ impl Window {
 pub struct Windows {
     of_partition: HashMap<DisklessPartitionId, Vec<Window>>,
     count: usize,
+    batches: usize,
     clock: u64,
 }
 
@@ -45,12 +53,10 @@ impl Windows {
     /// Takes one in the place of what was asked for from the same offset.
     pub fn insert(&mut self, partition: DisklessPartitionId, window: Window) {
         self.clock += 1;
-        let windows = self.of_partition.entry(partition).or_default();
-        let before = windows.len();
-        windows.retain(|other| other.from != window.from);
-        windows.push(Window { used: self.clock, ..window });
-        self.count = self.count + windows.len() - before;
-        if self.count > WINDOWS_MAX {
+        self.remove(partition, |other| other.from == window.from);
+        (self.count, self.batches) = (self.count + 1, self.batches + window.batches());
+        self.of_partition.entry(partition).or_default().push(Window { used: self.clock, ..window });
+        while self.count > WINDOWS_MAX || self.batches > BATCHES_MAX && self.count > 1 {
             self.drop_oldest();
         }
     }
@@ -78,18 +84,50 @@ impl Windows {
 
     /// Forgets those of a partition.
     pub fn forget(&mut self, partition: DisklessPartitionId) {
-        self.count -= self.of_partition.remove(&partition).map_or(0, |windows| windows.len());
+        self.remove(partition, |_| true);
     }
 
     fn drop_oldest(&mut self) {
         let all = self.of_partition.iter().flat_map(|(id, windows)| windows.iter().map(|window| (window.used, *id)));
         let Some((used, partition)) = all.min() else { return };
-        if let Some(windows) = self.of_partition.get_mut(&partition) {
-            windows.retain(|window| window.used != used);
-            self.count -= 1;
-            if windows.is_empty() {
-                self.of_partition.remove(&partition);
-            }
+        self.remove(partition, |window| window.used == used);
+    }
+
+    fn remove(&mut self, partition: DisklessPartitionId, is_one: impl Fn(&Window) -> bool) {
+        let Some(windows) = self.of_partition.get_mut(&partition) else { return };
+        for window in windows.extract_if(.., |window| is_one(window)) {
+            (self.count, self.batches) = (self.count - 1, self.batches - window.batches());
         }
+        if windows.is_empty() {
+            self.of_partition.remove(&partition);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_rules::commit::PackedBatch;
+
+    use super::*;
+
+    #[test]
+    fn windows_of_very_many_small_batches_are_few() {
+        let batches = vec![PackedBatch { size: 70, record_count: 1, max_timestamp: 0 }; 10_000];
+        let run = BatchRun { partition: 1, object: 1, base_offset: 0, position: 0, max_timestamp_so_far: 0, batches };
+        let run = Arc::new(run);
+        let mut windows = Windows::default();
+        for from in 0..300 {
+            let window = Window::new((from, from + 1), vec![Arc::clone(&run); 24], true);
+            windows.insert(from % 7, window);
+            assert!(!windows.runs_from(from % 7, from).0.is_empty(), "the newest is there");
+        }
+        let held: usize = windows.of_partition.values().flatten().map(Window::batches).sum();
+        assert_eq!((held, windows.batches), (8 * 240_000, held), "of 16 bytes each");
+        assert_eq!(windows.of_partition.values().map(Vec::len).sum::<usize>(), windows.count);
+        // One that is larger than all the room is the only one, and is there.
+        windows.insert(1, Window::new((900, 901), vec![run; 300], true));
+        assert_eq!((windows.count, windows.runs_from(1, 900).0.len()), (1, 300));
+        windows.forget(1);
+        assert_eq!((windows.count, windows.batches, windows.of_partition.len()), (0, 0, 0));
     }
 }
