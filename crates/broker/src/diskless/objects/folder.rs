@@ -20,6 +20,19 @@ pub fn open(folder: &Path) -> Result<Arc<dyn ObjectStore>, String> {
     Ok(Arc::new(store.with_fsync(true)))
 }
 
+/// Removes what was begun to be put of an object and has not its name yet: `object_store` writes to files beside it, which have numbers.
+pub fn remove_unfinished(object: &Path) {
+    let mut number = 1;
+    let unfinished = |number: u32| {
+        let mut file = object.as_os_str().to_owned();
+        file.push(format!("#{number}"));
+        file
+    };
+    while fs::remove_file(unfinished(number)).is_ok() {
+        number += 1;
+    }
+}
+
 fn make(folder: &Path) -> std::io::Result<()> {
     if folder.is_dir() {
         return Ok(());

@@ -16,6 +16,7 @@ mod tests;
 
 use std::fmt;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,8 +45,8 @@ pub struct Objects {
     /// The front of this cluster's keys: below the prefix, its id.
     root: Path,
     claim: Arc<Claim>,
-    /// Whether it is a folder, in whose place there may be an empty one at any time, as where a file system is not mounted any more.
-    is_folder: bool,
+    /// Where it is a folder, in whose place there may be an empty one at any time, as where a file system is not mounted any more.
+    folder: Option<PathBuf>,
     /// By how much longer a PUT and a GET take than they would.
     delays: (Duration, Duration),
 }
@@ -77,8 +78,12 @@ impl Objects {
             DisklessStorage::S3(s3) => (s3::open(s3), Path::from(s3.prefix.as_str())),
         };
         let store = store.map_err(|why| failed(&why))?;
-        let is_folder = matches!(storage, DisklessStorage::Folder(_));
-        let objects = Objects { is_folder, ..Objects::below(store, prefix, Claim::new(cluster_id, index), cluster_id) };
+        let folder = match storage {
+            DisklessStorage::Folder(folder) => Some(folder.clone()),
+            DisklessStorage::S3(_) => None,
+        };
+        let is_folder = folder.is_some();
+        let objects = Objects { folder, ..Objects::below(store, prefix, Claim::new(cluster_id, index), cluster_id) };
         match objects.claimed_in_time().await {
             Ok(()) => Ok(objects),
             Err(error) if error.is_retriable() && !(is_folder && matches!(error, ObjectError::Unavailable(_))) => {
@@ -103,7 +108,7 @@ impl Objects {
     fn below(store: Arc<dyn ObjectStore>, prefix: Path, claim: Claim, cluster_id: &str) -> Objects {
         let root = prefix.clone().join(cluster_id);
         let claim = Arc::new(claim);
-        Objects { store, prefix, root, claim, is_folder: false, delays: (Duration::ZERO, Duration::ZERO) }
+        Objects { store, prefix, root, claim, folder: None, delays: (Duration::ZERO, Duration::ZERO) }
     }
 
     /// Whether the store is known to be the right one.
@@ -131,9 +136,9 @@ impl Objects {
     /// As [`Objects::claimed`], where something is to be changed.
     async fn still_claimed(&self) -> Result<(), ObjectError> {
         self.claimed().await?;
-        match self.is_folder {
-            true => self.claim.is_there(self.claimed_place()).await,
-            false => Ok(()),
+        match self.folder {
+            Some(_) => self.claim.is_there(self.claimed_place()).await,
+            None => Ok(()),
         }
     }
 
@@ -161,12 +166,17 @@ impl Objects {
         found.bytes().await.map_err(|error| ObjectError::of_object(id, error))
     }
 
-    /// Deletes an object. One that is not there is no error.
+    /// Deletes an object, and what was left of its puts by a process that was killed. One that is not there is no error.
     ///
     /// # Errors
     /// [`ObjectError`].
     pub async fn delete(&self, id: ObjectId) -> Result<(), ObjectError> {
         self.still_claimed().await?;
+        if let Some(folder) = &self.folder {
+            let object = folder.join(self.key(id).as_ref());
+            // What cannot be removed now may be the next time.
+            let _ = tokio::task::spawn_blocking(move || folder::remove_unfinished(&object)).await;
+        }
         match self.store.delete(&self.key(id)).await.map_err(|error| ObjectError::of_object(id, error)) {
             Err(ObjectError::NotFound(_)) => Ok(()),
             deleted => deleted,

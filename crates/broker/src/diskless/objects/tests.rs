@@ -53,6 +53,25 @@ async fn an_object_is_in_its_folder_until_it_is_deleted() {
 }
 
 #[tokio::test]
+async fn what_a_kill_has_left_of_an_object_that_was_being_put_goes_with_it() {
+    let (temporary, index) = (tempfile::tempdir().expect("a temporary folder"), OwnIndex::empty());
+    let objects = folder(temporary.path(), "one", &index).await.expect("opened");
+    objects.put(8, parts()).await.expect("put");
+    let files = || fs::read_dir(temporary.path().join("one/07")).expect("there").count();
+    let beside = |name: &str| temporary.path().join("one/07").join(name);
+    objects.put(7, parts()).await.expect("put");
+    for name in ["0000000000000007#1", "0000000000000007#2", "0000000000000107#1"] {
+        fs::write(beside(name), "so").expect("written");
+    }
+    objects.delete(7).await.expect("deleted");
+    assert_eq!((files(), beside("0000000000000107#1").exists()), (1, true), "another's");
+    // One of which there is nothing else, as where it was never put.
+    objects.delete(0x107).await.expect("deleted");
+    assert_eq!(files(), 0);
+    assert_eq!(objects.get(8, 0..4).await, Ok(Bytes::from_static(b"some")));
+}
+
+#[tokio::test]
 async fn an_object_is_in_its_bucket_until_it_is_deleted() {
     let (s3, index) = (S3::start(), OwnIndex::empty());
     is_there_until_it_is_deleted(async || open(storage(&s3), "one", &index).await.expect("opened")).await;
