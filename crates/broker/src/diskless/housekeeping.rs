@@ -11,6 +11,7 @@ use std::time::Duration;
 use fullbore_rules::commit::ObjectId;
 use fullbore_wire::Uuid;
 use parking_lot::RwLock;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::index::{IndexOwner, UnusedObject};
@@ -27,6 +28,8 @@ pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 const CLEANING_INTERVAL: Duration = Duration::from_secs(30);
 /// Objects that are deleted in a look, before the next one comes at once.
 const CLEANED_AT_ONCE: usize = 64;
+/// DELETEs at a time: each object is deleted twice, and a broker may put dozens a second.
+const DELETES: usize = 8;
 /// Between two attempts to claim the store.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
 /// A DELETE that takes so long is given up, or one that is never answered would be the last.
@@ -96,23 +99,34 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
         }
         // Why the index cannot be used is told by who needs it.
         while let Ok(unused) = index.unused(CLEANED_AT_ONCE).await {
-            let mut done = Vec::new();
-            for UnusedObject { id, is_again } in &unused {
-                match delete(&objects, *id).await {
-                    Ok(()) => done.extend(is_again.then_some(*id)),
-                    Err(error) => {
-                        if let Some(left_out) = failures.due() {
-                            tracing::warn!(%error, left_out, "an object that nobody uses is not deleted; it is tried again in a day");
-                        }
-                    }
-                }
-            }
+            let done = delete_all(&objects, &unused, &failures).await;
             if !done.is_empty() {
                 index.forget(done);
             }
             if unused.len() < CLEANED_AT_ONCE {
                 break;
             }
+        }
+    }
+}
+
+/// Deletes these, and says of which nothing more is to be done.
+async fn delete_all(objects: &Objects, unused: &[UnusedObject], failures: &Seldom) -> Vec<ObjectId> {
+    let (mut waiting, mut deleting, mut done) = (unused.iter().copied(), JoinSet::new(), Vec::new());
+    loop {
+        for object in waiting.by_ref().take(DELETES - deleting.len()) {
+            let objects = objects.clone();
+            deleting.spawn(async move { (object, delete(&objects, object.id).await) });
+        }
+        match deleting.join_next().await {
+            Some(Ok((UnusedObject { id, is_again }, Ok(())))) => done.extend(is_again.then_some(id)),
+            Some(Ok((_, Err(error)))) => {
+                if let Some(left_out) = failures.due() {
+                    tracing::warn!(%error, left_out, "an object that nobody uses is not deleted; it is tried again in a day");
+                }
+            }
+            Some(Err(_)) => {}
+            None => return done,
         }
     }
 }
@@ -128,8 +142,24 @@ mod tests {
     use fullbore_tls::Secret;
 
     use super::super::index::own::OwnIndex;
+    use super::super::objects::double::StoreDouble;
     use super::*;
     use crate::config::{DisklessStorage, S3Storage};
+
+    #[tokio::test(start_paused = true)]
+    async fn many_objects_are_deleted_in_less_time_than_one_after_the_other() {
+        let objects = Objects::over(StoreDouble::taking(Duration::from_millis(50)), "one");
+        for id in 0..3 {
+            objects.put(id, vec!["some".into()]).await.expect("put");
+        }
+        let unused: Vec<_> = (0..64).map(|id| UnusedObject { id, is_again: id % 2 == 1 }).collect();
+        let began = tokio::time::Instant::now();
+        let mut done = delete_all(&objects, &unused, &Seldom::default()).await;
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        done.sort_unstable();
+        assert_eq!(done, (0..32).map(|half| 2 * half + 1).collect::<Vec<_>>());
+        assert_eq!(objects.get(2, 0..1).await, Err(ObjectError::NotFound(2)));
+    }
 
     #[tokio::test]
     async fn a_delete_that_hangs_is_given_up() {
