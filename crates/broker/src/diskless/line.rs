@@ -123,8 +123,11 @@ impl Line {
 
     /// A batch is refused before it was admitted; see [`PartitionAdmission::turned_away`].
     pub fn turned_away(&mut self, partition: DisklessPartitionId, stamp: &Stamp) {
-        self.admission.entry(partition).or_default().turned_away(stamp);
-        self.admission.retain(|_, admission| !admission.is_empty());
+        let admission = self.admission.entry(partition).or_default();
+        admission.turned_away(stamp);
+        if admission.is_empty() {
+            self.admission.remove(&partition);
+        }
     }
 
     /// Nothing more is written to a partition.
@@ -463,6 +466,17 @@ mod tests {
         // It is sent again, behind nothing.
         let committed = PartitionState::new(5);
         assert_eq!(line.check(1, &batch(1, 7, 0).stamp, &committed, Known::Now), Admission::Admit);
+    }
+
+    #[test]
+    fn a_batch_is_turned_away_at_once_however_many_partitions_have_had_one() {
+        let mut line = line();
+        (0..20_000).for_each(|partition| line.turned_away(partition, &batch(partition, 7, 3).stamp));
+        let began = std::time::Instant::now();
+        (0..20_000).for_each(|_| line.turned_away(1, &batch(1, 7, 4).stamp));
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        line.turned_away(30_000, &batch(30_000, NO_PRODUCER_ID, 0).stamp);
+        assert_eq!(line.admission.len(), 20_000, "nothing is kept of who has no sequence");
     }
 
     #[test]
