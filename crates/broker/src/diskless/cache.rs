@@ -16,7 +16,7 @@ use fullbore_rules::commit::ObjectId;
 pub const BLOCK: u32 = 1 << 20;
 /// Blocks that one GET gets at most.
 const BLOCKS_MAX: u32 = 8;
-/// Of blocks of which an answer has less than one part in so many, it has a copy.
+/// Blocks of which an answer has less than one part in so many are not held by it: it has a copy.
 const BLOCK_SHARE: usize = 4;
 /// What is kept of an object that was uploaded, beside its bytes, and of each part of it.
 const OBJECT_COST: usize = 512;

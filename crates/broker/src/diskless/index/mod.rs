@@ -44,7 +44,7 @@ use fullbore_rules::sequence::{Producers, Stops};
 use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
-pub use owner::{Deleted, IndexOwner, IndexThread, Place};
+pub use owner::{Deleted, IndexOwner, IndexThread, QueuePlace};
 pub use sqlite::SqliteIndex;
 pub use store::{
     ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,

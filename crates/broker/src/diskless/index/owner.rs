@@ -35,11 +35,11 @@ pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 pub type Deleted = Box<dyn FnOnce() + Send>;
 
 /// A place in the queue, for what many may ask for: it has it until it is done, whether or not who asked still waits.
-pub type Place = Option<OwnedSemaphorePermit>;
+pub type QueuePlace = Option<OwnedSemaphorePermit>;
 
 pub(super) enum Asked {
     Commit(Vec<UploadedObject>, oneshot::Sender<Result<CommitAnswer, CommitError>>),
-    Look(DisklessPartitionId, i64, oneshot::Sender<Result<Option<Looked>, StoreError>>, Place),
+    Look(DisklessPartitionId, i64, oneshot::Sender<Result<Option<Looked>, StoreError>>, QueuePlace),
     Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
     Create {
         topic: (Arc<str>, Uuid),
@@ -49,7 +49,7 @@ pub(super) enum Asked {
     Delete(Uuid, Vec<DisklessPartitionId>, Deleted),
     RetainBatches(Vec<DisklessPartitionId>, usize),
     ExpireProducersAfter(i64),
-    MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>, Place),
+    MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>, QueuePlace),
     Unused(usize, oneshot::Sender<Result<Vec<UnusedObject>, CommitError>>),
     Forget(Vec<ObjectId>),
     KnownStore(oneshot::Sender<Result<KnownStore, StoreError>>),
@@ -131,7 +131,7 @@ impl IndexOwner {
         &self,
         partition: DisklessPartitionId,
         from: i64,
-        place: Place,
+        place: QueuePlace,
     ) -> Result<Option<Looked>, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.ask(Asked::Look(partition, from, answer, place));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::diskless::index::Place;
+use crate::diskless::index::QueuePlace;
 
 /// Looks that the index is asked for at a time.
 const LOOKS_MAX: usize = 2;
@@ -27,7 +27,7 @@ impl Default for Looks {
 
 impl Looks {
     /// Waits for a turn, which lasts until the look is done, whether or not who asked still waits.
-    pub async fn turn(&self) -> Place {
+    pub async fn turn(&self) -> QueuePlace {
         Arc::clone(&self.turns).acquire_owned().await.ok()
     }
 
