@@ -469,14 +469,11 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_turned_away_at_once_however_many_partitions_have_had_one() {
+    fn nothing_is_kept_of_who_is_turned_away_without_a_sequence() {
         let mut line = line();
-        (0..20_000).for_each(|partition| line.turned_away(partition, &batch(partition, 7, 3).stamp));
-        let began = std::time::Instant::now();
-        (0..20_000).for_each(|_| line.turned_away(1, &batch(1, 7, 4).stamp));
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        (0..3).for_each(|partition| line.turned_away(partition, &batch(partition, 7, 3).stamp));
         line.turned_away(30_000, &batch(30_000, NO_PRODUCER_ID, 0).stamp);
-        assert_eq!(line.admission.len(), 20_000, "nothing is kept of who has no sequence");
+        assert_eq!(line.admission.len(), 3);
     }
 
     #[test]

@@ -352,17 +352,24 @@ mod tests {
         index.commit(&[UploadedObject { id: object, batches }], 0).expect("committed");
         index.store.move_log_start(partition, 1).expect("moved");
         let beside = SqliteIndex::open(folder.path()).expect("opened");
-        // Work for seconds.
         let (asked, asks) = channel();
-        (0..500_000).for_each(|_| asked.send(Asked::Forget(Vec::new())).expect("somebody will listen"));
         let (stopping, changes) = (AtomicBool::new(false), watch::Sender::new(0));
+        // The next ones are there before these are done.
+        let ask_for_many = || {
+            (0..10_000).for_each(|_| drop(asked.send(Asked::Forget(Vec::new()))));
+            let (answer, answered) = oneshot::channel();
+            drop(asked.send(Asked::KnownStore(answer)));
+            answered
+        };
         thread::scope(|scope| {
             scope.spawn(|| run(index, asks, &Progress { stopping: &stopping, changes: &changes }));
-            let began = Instant::now();
-            while beside.objects() != [(object, false, None)] && began.elapsed() < Duration::from_secs(1) {
-                thread::sleep(Duration::from_millis(10));
+            let (mut first, began) = (ask_for_many(), Instant::now());
+            while beside.objects() != [(object, false, None)] && began.elapsed() < Duration::from_secs(60) {
+                let second = ask_for_many();
+                drop(std::mem::replace(&mut first, second).blocking_recv());
             }
             stopping.store(true, Ordering::SeqCst);
+            drop(asked.send(Asked::Nothing));
         });
         assert_eq!(beside.objects(), [(object, false, None)], "its run is cleared");
     }
