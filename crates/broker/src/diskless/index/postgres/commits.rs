@@ -28,12 +28,14 @@ pub struct PostgresIndex {
     pub(super) session: Guarded,
     /// The largest next offset that was seen of each partition.
     ends: HashMap<DisklessPartitionId, i64>,
+    /// Whether partitions of topics that the metadata does not know have been looked for, which is done once.
+    has_looked_for_unknown: bool,
 }
 
 impl PostgresIndex {
     /// Over this connection.
     pub fn new(session: Guarded) -> PostgresIndex {
-        PostgresIndex { session, ends: HashMap::new() }
+        PostgresIndex { session, ends: HashMap::new(), has_looked_for_unknown: false }
     }
 
     fn found(&mut self, question: &CommitQuestion, mut answers: IndexAnswers) -> Result<CommitFound, StoreError> {
@@ -121,6 +123,10 @@ impl IndexStore for PostgresIndex {
     }
 
     fn clear(&mut self, runs_max: usize, _now_ms: i64) -> Result<bool, CommitError> {
+        if !self.has_looked_for_unknown {
+            // Where that cannot be done, the rest goes on, and the next call tries again.
+            self.has_looked_for_unknown = topics::delete_unknown(&mut self.session).is_ok();
+        }
         cleaning::clear(&mut self.session, runs_max)
     }
 

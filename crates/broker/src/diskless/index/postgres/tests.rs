@@ -562,3 +562,23 @@ fn quantiles(took: &mut [Duration]) -> String {
     let at = |part: usize| took[(took.len() - 1) * part / 100];
     format!("min {:?}, p50 {:?}, p99 {:?}, max {:?}", took[0], at(50), at(99), took[took.len() - 1])
 }
+
+#[test]
+fn what_was_deleted_while_no_broker_had_the_store_is_cleared_by_the_next_that_has() {
+    let mut opened = OpenedOnPostgres::new(2);
+    let [first, second] = opened.partitions[..] else { panic!("two") };
+    let object = opened.object();
+    opened.commit(object, &[batch(first, 0, 0), batch(second, 100, 0)]);
+    let other = Uuid([2; 16]);
+    opened.back_end.add_topic("other", other);
+    let kept = opened.back_end.store().create(("other", other), 1).expect("made")[0];
+    opened.tidy();
+    assert_eq!(opened.back_end.finder().partitions(&[first, second, kept.id]).expect("read").len(), 3);
+    opened.back_end.database.run(&format!("DELETE FROM fullbore.topics WHERE id = '{TOPIC}'"));
+    opened.again();
+    opened.tidy();
+    assert_eq!(opened.back_end.finder().partitions(&[first, second, kept.id]).expect("read"), [kept]);
+    assert_eq!(opened.back_end.finder().runs_from(first, 0, 1).expect("read"), []);
+    opened.back_end.age(3_600_000);
+    assert!(opened.index.store.unused(10, NOW).expect("taken").contains(&UnusedObject { id: object, is_again: false }));
+}

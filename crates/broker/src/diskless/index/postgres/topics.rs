@@ -54,6 +54,14 @@ pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> 
     session.end(&remove_partitions(&of_topic)).map(drop)
 }
 
+/// The same of partitions whose topics are not in the metadata: where no broker that has the store was there when a topic was deleted, nobody else
+/// deletes its partitions.
+pub fn delete_unknown(session: &mut Guarded) -> Result<(), CommitError> {
+    let unknown = "NOT EXISTS (SELECT 1 FROM fullbore.topics AS t WHERE t.id = p.topic_id)";
+    session.begin(&lock_partitions(unknown)).map_err(CommitError::Refused)?;
+    session.end(&remove_partitions(unknown)).map(drop)
+}
+
 fn lock_partitions(which: &str) -> String {
     format!("SELECT p.id FROM fullbore.diskless_partitions AS p WHERE {which} ORDER BY p.id FOR UPDATE")
 }
