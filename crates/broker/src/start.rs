@@ -52,6 +52,18 @@ pub struct Broker {
     _lock: FolderLock,
 }
 
+/// What a broker has before its partitions and its store are open.
+struct Ground {
+    config: Arc<BrokerConfig>,
+    loggers: Loggers,
+    metrics: Metrics,
+    listeners: Vec<Bound>,
+    admin_listener: Option<admin::Bound>,
+    lock: FolderLock,
+    space: Arc<Space>,
+    control: Control,
+}
+
 /// A broker that starts. In a box, since the compiler makes the code of a future where its type is known: this crate makes it once,
 /// and not each program and each test that starts a broker.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Broker, StartError>> + Send>>;
@@ -103,10 +115,25 @@ impl Broker {
         let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
         let arrival = Arrival { endpoints: endpoints(&config, &listeners), ended: former_end(&config.data_dir) };
         let control = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
+        let ground =
+            Ground { config, loggers, metrics, listeners, admin_listener, lock, space, control: control.clone() };
+        let started = Broker::start_over(ground).await;
+        if started.is_err() {
+            withdraw(control).await;
+        }
+        started
+    }
+
+    async fn start_over(ground: Ground) -> Result<Broker, StartError> {
+        let Ground { config, loggers, metrics, listeners, admin_listener, lock, space, control } = ground;
+        // First, since a store that is not the cluster's is the usual reason why a start is refused, and nothing in the folder has changed yet.
+        let diskless = match config.diskless.is_served {
+            true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
+            false => None,
+        };
         let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
-        if config.diskless.is_served {
-            let (cluster_id, space) = (control.cluster_id(), Arc::clone(&space));
-            partitions.serve_diskless(Diskless::open(&config, cluster_id, space, metrics.clone()).await?);
+        if let Some(diskless) = diskless {
+            partitions.serve_diskless(diskless);
         }
         follow_image::finish_deletions(&partitions, &config, control.take_deleted());
         if control.beats().is_some() {
@@ -244,6 +271,14 @@ impl Broker {
             tracing::error!(%error, "the logs did not close; the next start recovers them");
         }
     }
+}
+
+/// Takes back that this broker is in the cluster, where its start is refused after all: it would be given replicas and clients until its session is over.
+async fn withdraw(control: Control) {
+    if control.beats().is_some() {
+        membership::leave(&control).await;
+    }
+    let _ = tokio::task::spawn_blocking(move || control.close()).await;
 }
 
 fn member(node: &Node) -> Membership {

@@ -8,7 +8,7 @@ use crate::output::{Format, line};
 use clap::{ArgGroup, Args, Subcommand};
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_broker::config::{BrokerConfig, PlaneSettings, Properties};
-use fullbore_broker::control::{Finding, check, migrate};
+use fullbore_broker::control::{Finding, Migrated, check, migrate};
 use fullbore_broker::{FolderFinding, check_folder};
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ enum AdminCommand {
     Check(DatabaseArgs),
     /// Bring a database that an older Fullbore made to what this one needs.
     ///
-    /// Brokers of the older version go on as without a database until they are started anew. --json prints {"schema_before"}.
+    /// Brokers of the older version go on as without a database until they are started anew. --json prints {"schema_before", "schema_now"}.
     #[command(after_help = "Examples:
   fullbore admin migrate --config server.properties
   fullbore admin migrate --control-plane postgres://fullbore@db:5432/fullbore --json")]
@@ -164,11 +164,14 @@ fn document(found: &PrintedFinding) -> String {
 fn run_migrate(database: &DatabaseArgs) -> Result<(), Failure> {
     database.format.choose();
     let settings = database.settings()?;
-    let before = migrate(&settings).map_err(|error| Failure::new(format!("{settings:?}: {error}")))?;
+    let Migrated { before, now } =
+        migrate(&settings).map_err(|error| Failure::new(format!("{settings:?}: {error}")))?;
     if database.format.json {
-        line(&object([("schema_before", before.to_string())]));
+        line(&object([("schema_before", before.to_string()), ("schema_now", now.to_string())]));
+    } else if before == now {
+        line(&format!("The schema is of version {now}, as this Fullbore needs it: nothing was to be done."));
     } else {
-        line(&format!("The schema was of version {before}, and now is what this Fullbore needs."));
+        line(&format!("The schema was of version {before}, and is of version {now} now."));
     }
     Ok(())
 }

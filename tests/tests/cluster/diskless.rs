@@ -349,6 +349,8 @@ fn a_broker_with_a_store_of_its_own_does_not_start() {
         "{}",
         refused.stderr
     );
+    // Or it would be given replicas and clients until its session is over.
+    assert_eq!(cluster.query("SELECT fenced FROM fullbore.brokers WHERE broker_id = 3"), "t");
     cluster.broker(3).restart();
     cluster.wait_for_brokers(&ALL);
 }

@@ -72,7 +72,7 @@ pub use lock::FolderLock;
 pub use node::{Endpoint, RegisteredBroker};
 pub use owner::Follower;
 pub(crate) use owner::random_id;
-pub use postgres::{BrokerFound, Finding, UnusableDatabase, check, migrate};
+pub use postgres::{BrokerFound, Finding, Migrated, UnusableDatabase, check, migrate};
 pub(crate) use postgres::{
     DatabaseConnection, Server as DatabaseServer, check_schema as check_database_schema, literal as sql_literal,
     rows as database_rows,

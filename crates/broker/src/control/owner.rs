@@ -79,7 +79,9 @@ impl Failure {
         match self {
             Failure::Store(StoreError::Full) => Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The disk is full."),
             Failure::Store(StoreError::Away(_) | StoreError::WentBack(_)) => {
-                let message = format!("The metadata cannot be changed now; of its database: {self}");
+                let message = format!(
+                    "The metadata cannot be changed now, since the brokers' database cannot be used ({self}); `fullbore admin check` says what is wrong."
+                );
                 Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
             }
             Failure::Store(_) | Failure::Inapplicable(_) => {

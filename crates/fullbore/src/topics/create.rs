@@ -19,8 +19,8 @@ pub struct Create {
     /// Number of partitions; without it the cluster's default.
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: Option<i32>,
-    /// Replicas of each partition; without it the cluster's default.
-    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i16).range(1..))]
+    /// Replicas of each partition; without it, or with -1, the cluster's default.
+    #[arg(long, allow_negative_numbers = true, value_parser = replication_factor)]
     replication_factor: Option<i16>,
     /// The brokers of each partition instead of counts, the preferred leader first: 1:2,2:3 is two partitions.
     #[arg(long, value_name = "BROKER:...,...", value_parser = replica_assignment, conflicts_with_all = ["partitions", "replication_factor"])]
@@ -67,6 +67,12 @@ pub fn run(create: Create) -> Result<(), Failure> {
         created.iter().for_each(|name| line(&format!("Created topic {name}.")));
     }
     Ok(())
+}
+
+/// -1 stands for the cluster's default, as in the protocol.
+fn replication_factor(typed: &str) -> Result<i16, String> {
+    let factor = typed.parse().ok().filter(|factor| *factor >= 1 || *factor == -1);
+    factor.ok_or_else(|| format!("must be between 1 and {}, or -1", i16::MAX))
 }
 
 fn is_topic_exists(error: &ClientError) -> bool {

@@ -101,6 +101,7 @@ mod tests {
             "fullbore topics --describe --topic-id 4L6g3nShT-eMCtK--X86sw",
             "fullbore topics --describe --partition-size-limit-per-response 100 --bootstrap-server h:1",
             "fullbore topics --create --topic a --replica-assignment 1:2,2:3",
+            "fullbore topics --create --topic a --replication-factor -1",
             "fullbore topics --alter --topic a --partitions 6 --bootstrap-server h:1",
             "fullbore topics alter --topic a.* --partitions 2 --replica-assignment 1,2 --if-exists --json",
             "fullbore --debug protocol topics --list --json",
@@ -114,6 +115,8 @@ mod tests {
         for line in [
             "create",
             "create --topic a --partitions 0",
+            "create --topic a --replication-factor 0",
+            "create --topic a --replication-factor -2",
             "create --topic a --config x",
             "delete",
             "shrink",

@@ -177,15 +177,25 @@ impl Postgres {
 ///
 /// # Errors
 /// Why it is not done; nothing was changed.
-pub fn migrate(settings: &PlaneSettings) -> Result<i64, UnusableDatabase> {
+pub fn migrate(settings: &PlaneSettings) -> Result<Migrated, UnusableDatabase> {
     let away = |reason: String| UnusableDatabase::Away(reason);
     let server = Server::new(settings, "fullbore admin migrate").map_err(|bad| away(bad.0))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| away(error.to_string()))?.block_on(async {
         let session = PostgresSession::open(&server, "-c statement_timeout=0", watch::channel(0).0).await;
         let session = session.map_err(|error| away(error.words))?;
-        Ok(schema::migrate(&session, MIGRATION_MAX).await?)
+        let before = schema::migrate(&session, MIGRATION_MAX).await?;
+        Ok(Migrated { before, now: SCHEMA_VERSION })
     })
+}
+
+/// Which version a schema was of, and is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Migrated {
+    /// Before.
+    pub before: i64,
+    /// What this Fullbore needs.
+    pub now: i64,
 }
 
 /// The second column says of which version the schema is.

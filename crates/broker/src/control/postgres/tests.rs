@@ -140,9 +140,9 @@ fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
         "0|1"
     );
     assert!(open(&of).err().expect("older").starts_with("it has schema 1, "));
-    assert_eq!(migrate(&of).expect("upgraded"), 1);
+    assert_eq!(migrate(&of).expect("upgraded"), Migrated { before: 1, now: SCHEMA_VERSION });
     assert_eq!(database.run("SELECT count(*) FROM fullbore.diskless_runs"), "0");
-    assert_eq!(migrate(&of).expect("nothing to do"), SCHEMA_VERSION);
+    assert_eq!(migrate(&of).expect("nothing to do"), Migrated { before: SCHEMA_VERSION, now: SCHEMA_VERSION });
     open(&of).expect("opens");
 }
 

@@ -93,9 +93,18 @@ pub(super) fn is_full(error: &object_store::Error) -> bool {
     false
 }
 
+/// Where Amazon's machines are asked for credentials if none are set.
+const METADATA_SERVICE: &str = "http://169.254.169.254/";
+
 /// The code and the message of an S3 answer, or what there is.
 pub(super) fn words(error: &object_store::Error) -> String {
     let text = error.to_string();
+    if text.contains(METADATA_SERVICE) {
+        return format!(
+            "no credentials are set, and this machine's metadata service gives none ({})",
+            with_cause(text, error)
+        );
+    }
     match (element(&text, "Code"), element(&text, "Message")) {
         (Some(code), Some(message)) if !message.is_empty() => format!("{code}: {message}"),
         (Some(code), _) => code,

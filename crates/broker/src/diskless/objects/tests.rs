@@ -262,6 +262,14 @@ async fn a_store_that_refuses_says_why_in_its_own_words() {
     }
 }
 
+/// Amazon's machines have a service that gives them; others answer nothing, or what a proxy says.
+#[test]
+fn who_sets_no_credentials_is_told_that_and_not_of_a_service_that_it_never_named() {
+    let source = "Error performing PUT http://169.254.169.254/latest/api/token in 1ms - status code: 403".into();
+    let refused = ObjectError::of_put(object_store::Error::Generic { store: "S3", source });
+    assert!(refused.to_string().starts_with("the object store refuses: no credentials are set"), "{refused}");
+}
+
 #[tokio::test]
 async fn a_store_that_is_not_there_is_waited_for() {
     let (s3, [one, two, three]) = (S3::start(), [(); 3].map(|()| OwnIndex::empty()));
