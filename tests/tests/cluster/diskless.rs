@@ -331,6 +331,27 @@ fn a_producer_goes_on_with_a_topic_made_again_at_any_broker() {
     });
 }
 
+/// With a log start offset Java's producer begins a new epoch; without one it asks again until delivery.timeout.ms.
+#[test]
+fn a_producer_that_is_not_known_any_more_is_told_the_log_start_offset() {
+    let mut shared = shared(&["fullbore.reorder.wait.ms=500"], 1);
+    let cluster = &mut shared.cluster;
+    let mut client = cluster.broker(1).client();
+    let ids = [client.init_producer_id(), client.init_producer_id()];
+    let one = |of: usize, sequence: i32| Batch::of(&["a"]).from_producer(ids[of], 0, sequence);
+    (0..2).for_each(|of| assert_eq!(client.produce(TOPIC, 0, &one(of, 0)).error_code, ErrorCode::NONE));
+    cluster.run(&["topics", "delete", "--topic", TOPIC]);
+    cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
+    let mut sequence = 1;
+    wait_until("one of them has written to the new topic", SOON, || {
+        let answer = client.produce(TOPIC, 0, &one(0, sequence));
+        sequence += i32::from(answer.error_code == ErrorCode::NONE);
+        answer.error_code == ErrorCode::NONE && answer.base_offset == 0
+    });
+    let answer = client.produce(TOPIC, 0, &one(1, 1));
+    assert_eq!((answer.error_code, answer.log_start_offset), (ErrorCode::UNKNOWN_PRODUCER_ID, 0), "{answer:?}");
+}
+
 /// Each broker would have a part of the records.
 #[test]
 fn a_broker_with_a_store_of_its_own_does_not_start() {

@@ -390,7 +390,11 @@ fn of_appended(index: i32, appended: &Appended) -> PartitionProduceResponse {
 
 /// Why a batch was not appended, for its client.
 fn not_appended(error: AppendError) -> RefusedBatch {
-    RefusedBatch::new(error.code(), error.to_string())
+    let refused = RefusedBatch::new(error.code(), error.to_string());
+    match error {
+        AppendError::UnknownProducer { log_start_offset } => RefusedBatch { log_start_offset, ..refused },
+        _ => refused,
+    }
 }
 
 /// The answer for a partition whose batch was not taken.
@@ -400,6 +404,7 @@ fn refused(index: i32, why: RefusedBatch) -> PartitionProduceResponse {
         error_code: why.code,
         error_message: Some(Text::from(why.message)),
         record_errors: why.records,
+        log_start_offset: why.log_start_offset,
         ..Default::default()
     }
 }

@@ -76,6 +76,13 @@ pub enum AppendError {
     /// The partition's role on this broker does not allow it, or it is not on enough replicas.
     #[error("{}", .0.message())]
     Role(ErrorCode),
+    /// What the producer wrote is not known here any more, and it does not begin at 0. Java's producer begins a new epoch if it is told the log
+    /// start offset, and asks for ever otherwise.
+    #[error("{}", ErrorCode::UNKNOWN_PRODUCER_ID.message())]
+    UnknownProducer {
+        /// The partition's.
+        log_start_offset: i64,
+    },
     /// The topic was deleted while the batch was parked.
     #[error("the topic is deleted")]
     Deleted,
@@ -93,6 +100,7 @@ impl AppendError {
             AppendError::Storage | AppendError::Full => ErrorCode::KAFKA_STORAGE_ERROR,
             AppendError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
             AppendError::Role(code) => *code,
+            AppendError::UnknownProducer { .. } => ErrorCode::UNKNOWN_PRODUCER_ID,
             AppendError::Deleted => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
         }
     }

@@ -11,11 +11,13 @@ pub struct RefusedBatch {
     pub message: String,
     /// Those of its records that made it so, where that can be said.
     pub records: Vec<BatchIndexAndErrorMessage>,
+    /// The partition's log start offset, where the producer needs it; -1 otherwise.
+    pub log_start_offset: i64,
 }
 
 impl RefusedBatch {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        RefusedBatch { code, message: message.into(), records: Vec::new() }
+        RefusedBatch { code, message: message.into(), records: Vec::new(), log_start_offset: -1 }
     }
 
     /// Keeps so many of the records that are told one by one, and no memory of the others.

@@ -277,7 +277,7 @@ impl Lane {
             Heard::Nothing | Heard::Refused(AppendError::Gone | AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)) => {
                 batch.may_be_written = true;
             }
-            Heard::Refused(AppendError::Role(ErrorCode::UNKNOWN_PRODUCER_ID)) => {
+            Heard::Refused(AppendError::UnknownProducer { .. }) => {
                 self.wants_epoch |= was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty();
             }
             Heard::Refused(AppendError::Storage | AppendError::Deleted | AppendError::Role(_)) => {}

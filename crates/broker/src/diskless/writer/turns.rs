@@ -11,7 +11,6 @@ use std::time::Duration;
 use fullbore_rules::commit::admission::{Admission, Known};
 use fullbore_rules::commit::{AppendedBatches, DisklessPartitionId};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
-use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -84,8 +83,6 @@ impl Writer {
         answer.map(|answer| ControlFlow::Break(Admitted::Parked(answer)))
     }
 }
-
-const UNKNOWN_PRODUCER: AppendError = AppendError::Role(ErrorCode::UNKNOWN_PRODUCER_ID);
 
 /// Whose batches are watched.
 struct Watch {
@@ -197,7 +194,8 @@ impl Shared {
         }
         drop(state);
         let (forgotten, expired) = expired;
-        forgotten.into_iter().for_each(|early| early.refuse(UNKNOWN_PRODUCER));
+        let log_start_offset = watch.partition.offsets().log_start;
+        forgotten.into_iter().for_each(|early| early.refuse(AppendError::UnknownProducer { log_start_offset }));
         expired.refuse();
         due
     }
