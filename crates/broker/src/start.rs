@@ -1,6 +1,6 @@
 //! How the broker is put together, starts and stops.
 //!
-//! Start: bind the ports, lock the data folder, open the control plane, open the partitions, accept. Ports come first because
+//! Start: bind the ports, lock the data folder, open the control plane, the store of diskless topics, the partitions, accept. Ports come first because
 //! a start that finds one taken should leave nothing behind; whoever connects before the logs are open waits in the
 //! system's backlog. Stop: accept no more, answer what was admitted (batches parked and members of groups that wait as refused), close the
 //! control plane, and then the partitions, which carry out what it has decided. Invariant: nothing is accepted before everything it needs
@@ -52,8 +52,8 @@ pub struct Broker {
     _lock: FolderLock,
 }
 
-/// What a broker has before its partitions and its store are open.
-struct Ground {
+/// What a broker has once it is in the metadata, before its store and its partitions are open.
+struct Registered {
     config: Arc<BrokerConfig>,
     loggers: Loggers,
     metrics: Metrics,
@@ -115,17 +115,17 @@ impl Broker {
         let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
         let arrival = Arrival { endpoints: endpoints(&config, &listeners), ended: former_end(&config.data_dir) };
         let control = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
-        let ground =
-            Ground { config, loggers, metrics, listeners, admin_listener, lock, space, control: control.clone() };
-        let started = Broker::start_over(ground).await;
+        let registered =
+            Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control: control.clone() };
+        let started = Broker::start_registered(registered).await;
         if started.is_err() {
             withdraw(control).await;
         }
         started
     }
 
-    async fn start_over(ground: Ground) -> Result<Broker, StartError> {
-        let Ground { config, loggers, metrics, listeners, admin_listener, lock, space, control } = ground;
+    async fn start_registered(registered: Registered) -> Result<Broker, StartError> {
+        let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control } = registered;
         // First, since a store that is not the cluster's is the usual reason why a start is refused, and nothing in the folder has changed yet.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),

@@ -1,27 +1,31 @@
 //! The index of one broker: a file of SQLite of its own, so that no change of the metadata waits for a commit of records.
 //!
-//! What makes and upgrades it is in `file`. A commit that returned is on the disk (write-ahead log, `synchronous=FULL`).
+//! What makes and upgrades it is in `file`, what reads beside the commits in `finder`. A commit that returned is on the disk (write-ahead log, `synchronous=FULL`).
 
+mod cleaning;
 mod file;
+mod finder;
+mod rows;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use fullbore_rules::commit::{AppendedBatches, BatchRun, DisklessPartitionId, ObjectId, ObjectState};
 use fullbore_wire::Uuid;
-use rusqlite::{Connection, OptionalExtension, Params, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::damaged;
-use super::packed::{LAST_BASE_OFFSET, pack_producer, pack_run, unpack_offset, unpack_producer, unpack_run};
+use super::packed::{LAST_BASE_OFFSET, pack_producer, pack_run, unpack_offset, unpack_producer};
 use super::store::{
     CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, ProducerRowPlace,
-    RunSource, UnusedObject,
+    UnusedObject,
 };
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
 use crate::space::Space;
+use cleaning::{clear_runs, note_expired, remove_partitions};
+pub use finder::SqliteFinder;
+use rows::{DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, partition_row, runs};
 
-/// The columns of a run.
-const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, batches";
 /// What producers have written to a partition from an offset on.
 const PRODUCERS: &str =
     "SELECT producer_id, written_ms, batches FROM producers WHERE partition = ?1 AND base_offset >= ?2
@@ -33,11 +37,6 @@ const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
       GROUP BY producer_id) ORDER BY base_offset";
 /// After so many changes of rows the write-ahead log is moved to the file, if there is time between two commits.
 const CHANGES_UNMOVED: u64 = 16_384;
-/// `objects.state`.
-const REGISTERED: i64 = 0;
-const LIVE: i64 = 1;
-const UNUSED: i64 = 2;
-const DELETED: i64 = 3;
 /// For how long an object that nobody uses is left to who has found it before, in ms.
 const UNUSED_MS: i64 = 60_000;
 /// For how long a number may be registered before it is used, in ms.
@@ -461,160 +460,5 @@ impl IndexStore for SqliteIndex {
             connection.query_row("SELECT store_id FROM store", [], |row| row.get(0))
         });
         adopted.map_err(|error| sqlite_not_committed(&error))
-    }
-}
-
-/// Removes runs of a partition, and their bytes from what is counted.
-fn clear_runs(
-    connection: &Connection,
-    (partition, before): (DisklessPartitionId, i64),
-    runs: &[BatchRun],
-    is_last: bool,
-    now_ms: i64,
-) -> rusqlite::Result<()> {
-    let mut remove = connection.prepare_cached("DELETE FROM runs WHERE partition = ?1 AND base_offset = ?2")?;
-    let mut object = connection.prepare_cached(
-        "UPDATE objects SET live_bytes = live_bytes - ?2,
-         state = iif(live_bytes <= ?2, ?3, state), changed_ms = iif(live_bytes <= ?2, ?4, changed_ms) WHERE id = ?1",
-    )?;
-    for run in runs {
-        remove.execute(params![partition, run.base_offset])?;
-        object.execute(params![run.object, run.bytes(), UNUSED, now_ms])?;
-    }
-    let bytes: i64 = runs.iter().map(|run| i64::from(run.bytes())).sum();
-    connection
-        .prepare_cached("UPDATE partitions SET bytes = bytes - ?2 WHERE id = ?1")?
-        .execute(params![partition, bytes])?;
-    if is_last {
-        let mut done = connection.prepare_cached("DELETE FROM cleared WHERE partition = ?1 AND before = ?2")?;
-        done.execute(params![partition, before])?;
-        let is_there = connection.prepare_cached("SELECT 1 FROM partitions WHERE id = ?1")?.exists([partition])?;
-        if !is_there {
-            leave_newest(connection, partition)?;
-            let left = "DELETE FROM producers WHERE partition = ?1
-                 AND NOT EXISTS (SELECT 1 FROM predecessors AS before WHERE before.partition = ?1)";
-            connection.prepare_cached(left)?.execute([partition])?;
-        }
-    }
-    Ok(())
-}
-
-/// Removes the partitions that a query finds. One that was written is its name's last from now on, and what the one before it has left is cleared.
-fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
-    let found =
-        connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
-    let ids: Vec<DisklessPartitionId> = found;
-    let statements = [
-        "INSERT OR REPLACE INTO cleared VALUES (?1, 0x7fffffffffffffff)",
-        "INSERT OR REPLACE INTO cleared SELECT before.partition, 0x7fffffffffffffff FROM predecessors AS before
-           JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1 AND p.next_offset > 0",
-        "DELETE FROM predecessors WHERE (topic, partition_index) =
-           (SELECT p.topic, p.partition_index FROM partitions AS p WHERE p.id = ?1 AND p.next_offset > 0)",
-        "INSERT INTO predecessors SELECT topic, partition_index, id FROM partitions
-           WHERE id = ?1 AND next_offset > 0 AND topic IS NOT NULL AND EXISTS (SELECT 1 FROM producers WHERE partition = ?1)",
-        "DELETE FROM partitions WHERE id = ?1",
-    ];
-    for id in ids {
-        for statement in statements {
-            connection.prepare_cached(statement)?.execute([id])?;
-        }
-    }
-    Ok(())
-}
-
-/// Leaves the newest row of each producer of a partition.
-fn leave_newest(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
-    let older = "DELETE FROM producers WHERE partition = ?1 AND base_offset NOT IN
-         (SELECT max(base_offset) FROM producers WHERE partition = ?1 GROUP BY producer_id)";
-    connection.prepare_cached(older)?.execute([id]).map(drop)
-}
-
-/// Producers of a partition, there or deleted, have expired up to this id.
-fn note_expired(connection: &Connection, id: DisklessPartitionId, largest: i64) -> rusqlite::Result<()> {
-    let partition = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
-    connection.prepare_cached(partition)?.execute(params![id, largest])?;
-    let empty =
-        "DELETE FROM predecessors WHERE partition = ?1 AND NOT EXISTS (SELECT 1 FROM producers WHERE partition = ?1)";
-    connection.prepare_cached(empty)?.execute([id]).map(drop)
-}
-
-/// The runs that a query finds, whose columns are [`RUN`].
-fn runs(connection: &Connection, query: &str, params: impl Params) -> Result<Vec<BatchRun>, StoreError> {
-    let failed = |error: rusqlite::Error| sqlite_failed(&error);
-    let mut find = connection.prepare_cached(query).map_err(failed)?;
-    let mut rows = find.query(params).map_err(failed)?;
-    let mut runs = Vec::new();
-    while let Some(row) = rows.next().map_err(failed)? {
-        let packed = row.get_ref(5).map_err(failed)?;
-        runs.push(BatchRun {
-            partition: row.get(0).map_err(failed)?,
-            object: row.get(1).map_err(failed)?,
-            base_offset: row.get(2).map_err(failed)?,
-            position: row.get(3).map_err(failed)?,
-            max_timestamp_so_far: row.get(4).map_err(failed)?,
-            batches: unpack_run(packed.as_blob().map_err(|error| damaged(error.to_string()))?)?,
-        });
-    }
-    Ok(runs)
-}
-
-/// The row of the partition with this number.
-fn partition(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<Option<PartitionRow>> {
-    let mut find = connection.prepare_cached(
-        "SELECT log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to FROM partitions WHERE id = ?1",
-    )?;
-    let row = find.query_row([id], |row| partition_row(id, row, 0));
-    row.optional()
-}
-
-/// A partition's row, of which this column is the first behind its number.
-fn partition_row(id: DisklessPartitionId, row: &Row<'_>, first: usize) -> rusqlite::Result<PartitionRow> {
-    Ok(PartitionRow {
-        id,
-        log_start: row.get(first)?,
-        next_offset: row.get(first + 1)?,
-        bytes: row.get(first + 2)?,
-        max_timestamp: row.get(first + 3)?,
-        has_forgotten: row.get(first + 4)?,
-        window: 0,
-        expired_to: row.get(first + 5)?,
-    })
-}
-
-/// Reads beside the commits.
-pub struct SqliteFinder {
-    connection: Connection,
-}
-
-impl SqliteFinder {
-    /// Opens the file of this folder, which [`SqliteIndex::open`] has made.
-    ///
-    /// # Errors
-    /// The disk.
-    pub fn open(folder: &Path) -> Result<SqliteFinder, StoreError> {
-        let connection = file::connect(folder).map_err(|error| sqlite_failed(&error))?;
-        connection.pragma_update(None, "query_only", true).map_err(|error| sqlite_failed(&error))?;
-        Ok(SqliteFinder { connection })
-    }
-}
-
-impl RunSource for SqliteFinder {
-    fn runs_from(
-        &mut self,
-        partition: DisklessPartitionId,
-        offset: i64,
-        count: usize,
-    ) -> Result<Vec<BatchRun>, StoreError> {
-        let text = format!(
-            "SELECT {RUN} FROM runs WHERE partition = ?1 AND base_offset >= coalesce(
-                 (SELECT base_offset FROM runs WHERE partition = ?1 AND base_offset <= ?2 ORDER BY base_offset DESC LIMIT 1), ?2)
-             ORDER BY base_offset LIMIT ?3"
-        );
-        runs(&self.connection, &text, params![partition, offset, i64::try_from(count).unwrap_or(i64::MAX)])
-    }
-
-    fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError> {
-        let row = |id: &DisklessPartitionId| partition(&self.connection, *id).transpose();
-        ids.iter().filter_map(row).collect::<rusqlite::Result<_>>().map_err(|error| sqlite_failed(&error))
     }
 }

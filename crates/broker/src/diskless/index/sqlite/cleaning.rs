@@ -1,0 +1,81 @@
+//! What takes rows away: runs that may not be read any more, partitions that are deleted, producers that are silent. Each is a part of a
+//! transaction.
+
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
+use rusqlite::{Connection, Params, params};
+
+use super::rows::UNUSED;
+
+/// Removes runs of a partition, and their bytes from what is counted.
+pub fn clear_runs(
+    connection: &Connection,
+    (partition, before): (DisklessPartitionId, i64),
+    runs: &[BatchRun],
+    is_last: bool,
+    now_ms: i64,
+) -> rusqlite::Result<()> {
+    let mut remove = connection.prepare_cached("DELETE FROM runs WHERE partition = ?1 AND base_offset = ?2")?;
+    let mut object = connection.prepare_cached(
+        "UPDATE objects SET live_bytes = live_bytes - ?2,
+         state = iif(live_bytes <= ?2, ?3, state), changed_ms = iif(live_bytes <= ?2, ?4, changed_ms) WHERE id = ?1",
+    )?;
+    for run in runs {
+        remove.execute(params![partition, run.base_offset])?;
+        object.execute(params![run.object, run.bytes(), UNUSED, now_ms])?;
+    }
+    let bytes: i64 = runs.iter().map(|run| i64::from(run.bytes())).sum();
+    connection
+        .prepare_cached("UPDATE partitions SET bytes = bytes - ?2 WHERE id = ?1")?
+        .execute(params![partition, bytes])?;
+    if is_last {
+        let mut done = connection.prepare_cached("DELETE FROM cleared WHERE partition = ?1 AND before = ?2")?;
+        done.execute(params![partition, before])?;
+        let is_there = connection.prepare_cached("SELECT 1 FROM partitions WHERE id = ?1")?.exists([partition])?;
+        if !is_there {
+            leave_newest(connection, partition)?;
+            let left = "DELETE FROM producers WHERE partition = ?1
+                 AND NOT EXISTS (SELECT 1 FROM predecessors AS before WHERE before.partition = ?1)";
+            connection.prepare_cached(left)?.execute([partition])?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the partitions that a query finds. One that was written is its name's last from now on, and what the one before it has left is cleared.
+pub fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
+    let found =
+        connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
+    let ids: Vec<DisklessPartitionId> = found;
+    let statements = [
+        "INSERT OR REPLACE INTO cleared VALUES (?1, 0x7fffffffffffffff)",
+        "INSERT OR REPLACE INTO cleared SELECT before.partition, 0x7fffffffffffffff FROM predecessors AS before
+           JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1 AND p.next_offset > 0",
+        "DELETE FROM predecessors WHERE (topic, partition_index) =
+           (SELECT p.topic, p.partition_index FROM partitions AS p WHERE p.id = ?1 AND p.next_offset > 0)",
+        "INSERT INTO predecessors SELECT topic, partition_index, id FROM partitions
+           WHERE id = ?1 AND next_offset > 0 AND topic IS NOT NULL AND EXISTS (SELECT 1 FROM producers WHERE partition = ?1)",
+        "DELETE FROM partitions WHERE id = ?1",
+    ];
+    for id in ids {
+        for statement in statements {
+            connection.prepare_cached(statement)?.execute([id])?;
+        }
+    }
+    Ok(())
+}
+
+/// Leaves the newest row of each producer of a partition.
+pub fn leave_newest(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
+    let older = "DELETE FROM producers WHERE partition = ?1 AND base_offset NOT IN
+         (SELECT max(base_offset) FROM producers WHERE partition = ?1 GROUP BY producer_id)";
+    connection.prepare_cached(older)?.execute([id]).map(drop)
+}
+
+/// Producers of a partition, there or deleted, have expired up to this id.
+pub fn note_expired(connection: &Connection, id: DisklessPartitionId, largest: i64) -> rusqlite::Result<()> {
+    let partition = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
+    connection.prepare_cached(partition)?.execute(params![id, largest])?;
+    let empty =
+        "DELETE FROM predecessors WHERE partition = ?1 AND NOT EXISTS (SELECT 1 FROM producers WHERE partition = ?1)";
+    connection.prepare_cached(empty)?.execute([id]).map(drop)
+}
