@@ -28,6 +28,7 @@ mod seldom;
 mod space;
 mod start;
 mod system;
+mod task;
 pub mod telemetry;
 mod validation;
 

@@ -25,6 +25,7 @@ use crate::node::Node;
 use crate::partitions::{Origin, Partitions, Reordering};
 use crate::replication::Replication;
 use crate::space::Space;
+use crate::task;
 use crate::telemetry::Telemetry;
 use crate::validation::Decompression;
 use fullbore_wire::Text;
@@ -173,17 +174,17 @@ impl Broker {
         });
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &node));
-        tokio::spawn(forget_deleted(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
+        task::spawn(forget_deleted(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
         let ended = Arc::new(Displaced::new(None));
         if let Some(beats) = node.control.beats() {
-            tokio::spawn(member(&node).run(beats, node.stopping(), Arc::clone(&ended)));
-            tokio::spawn(lost_ends::run(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
+            task::spawn(member(&node).run(beats, node.stopping(), Arc::clone(&ended)));
+            task::spawn(lost_ends::run(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
             if let Some(interval) = node.config.replication.balance_interval {
                 let (control, node_id) = (node.control.clone(), node.config.node_id);
-                tokio::spawn(membership::balance::run(control, node_id, interval, node.stopping()));
+                task::spawn(membership::balance::run(control, node_id, interval, node.stopping()));
             }
         }
-        let serving = tokio::spawn(net::run(Arc::clone(&node), listeners, node.stopping()));
+        let serving = task::spawn(net::run(Arc::clone(&node), listeners, node.stopping()));
         Ok(Broker { node, addrs, admin_addr, serving, admin, ended, _lock: lock })
     }
 

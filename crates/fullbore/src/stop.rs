@@ -33,7 +33,7 @@ impl Stop {
 
     /// Asked for by SIGINT and SIGTERM. At a second one, or if nobody has heard the first, `last_words` runs and the program
     /// ends.
-    pub fn at_signal(last_words: impl FnOnce() + Send + 'static) -> Result<Self, Failure> {
+    pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();
         let asked = stop.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

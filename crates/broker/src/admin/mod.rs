@@ -9,6 +9,7 @@ use crate::config::BrokerConfig;
 use crate::error::StartError;
 use crate::metrics::{Gauges, page};
 use crate::node::Node;
+use crate::task;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -44,7 +45,7 @@ pub async fn bind(config: &BrokerConfig) -> Result<Option<Bound>, StartError> {
 
 /// Serves the admin page until the task is aborted.
 pub fn start(bound: Bound, broker: &Arc<Node>) -> JoinHandle<()> {
-    tokio::spawn(server::run(bound.listener, routes(Arc::clone(broker)), server::CONNECTION_MAX))
+    task::spawn(server::run(bound.listener, routes(Arc::clone(broker)), server::CONNECTION_MAX))
 }
 
 fn routes(broker: Arc<Node>) -> Router {

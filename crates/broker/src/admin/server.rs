@@ -3,6 +3,7 @@
 //! Not for the public: no TLS, no login. Invariant: at most [`CONNECTIONS_MAX`] connections, each of at most
 //! [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time; further ones wait in the system's backlog.
 
+use crate::task;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -40,7 +41,7 @@ pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: D
         tokio::select! {
             accepted = listener.accept(), if open.len() < CONNECTIONS_MAX => match accepted {
                 Ok((stream, peer)) => {
-                    open.spawn(serve(stream, peer, routes.clone(), connection_max));
+                    open.spawn(task::boxed(serve(stream, peer, routes.clone(), connection_max)));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accept failed on the admin port");

@@ -16,6 +16,7 @@ mod shelf;
 
 pub use piece::PieceSlice;
 
+use crate::task;
 use direct::PIECE_MAX;
 use parking_lot::Mutex;
 use piece::{Pieces, end_of};
@@ -97,7 +98,7 @@ impl Cold {
             (slot, next)
         };
         if let Some(next) = next {
-            tokio::spawn(read_ahead(self.pieces.clone(), next));
+            task::spawn(read_ahead(self.pieces.clone(), next));
         }
         Some(slot)
     }

@@ -4,6 +4,7 @@
 
 use super::direct::boundary_before;
 use super::piece::{Piece, Pieces, end_of};
+use crate::task;
 use parking_lot::Mutex;
 use std::fs::File;
 use std::io;
@@ -48,7 +49,7 @@ impl Slot {
     fn new(shelf: &Weak<Mutex<Shelf>>, file: &Arc<File>, position: u64, settled: u64) -> Arc<Slot> {
         let (from, end) = (boundary_before(position), end_of(position).min(settled));
         let slot = Arc::new(Slot { file: Arc::clone(file), from, end, piece: OnceCell::new() });
-        tokio::spawn(take_down_unused(Weak::clone(shelf), Arc::downgrade(&slot)));
+        task::spawn(take_down_unused(Weak::clone(shelf), Arc::downgrade(&slot)));
         slot
     }
 

@@ -3,6 +3,7 @@
 //! Where this broker has the only replica, there are none.
 
 use crate::partitions::{AppendError, FlushTicket, ReplicationTicket};
+use crate::task;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ impl Unreplicated {
         }
         waiting.push_back((appended, told));
         if waiting.len() == 1 {
-            tokio::spawn(wait(Arc::clone(self), then));
+            task::spawn(wait(Arc::clone(self), then));
         }
     }
 }

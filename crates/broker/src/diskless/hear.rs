@@ -4,6 +4,7 @@
 //!
 //! Invariant: what others have changed is told within [`INTERVAL`] and the time of an answer, as long as the index answers.
 
+use crate::task;
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ const VAIN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Starts to listen; to be called in a tokio runtime. Ends with the topics.
 pub fn start(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Reader) {
-    tokio::spawn(hear(topics, changes, reader));
+    task::spawn(hear(topics, changes, reader));
 }
 
 async fn hear(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Reader) {

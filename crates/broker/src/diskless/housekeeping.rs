@@ -3,6 +3,7 @@
 //!
 //! All end with the broker's runtime, and may be cut off anywhere: what is not done is found by the next look.
 
+use crate::task;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
@@ -42,11 +43,11 @@ pub fn start(
     index: IndexOwner,
     (retention, expiring): (Duration, Expiring),
 ) {
-    tokio::spawn(retain(Arc::downgrade(topics), retention, expiring));
+    task::spawn(retain(Arc::downgrade(topics), retention, expiring));
     if !objects.claim().is_made() {
-        tokio::spawn(claim(Arc::downgrade(topics), objects.clone()));
+        task::spawn(claim(Arc::downgrade(topics), objects.clone()));
     }
-    tokio::spawn(clean(Arc::downgrade(topics), objects, index));
+    task::spawn(clean(Arc::downgrade(topics), objects, index));
 }
 
 /// Claims the store once that can be done. Who waits for records asks again by itself.
@@ -116,7 +117,7 @@ async fn delete_all(objects: &Objects, unused: &[UnusedObject], failures: &Seldo
     loop {
         for object in waiting.by_ref().take(DELETES - deleting.len()) {
             let objects = objects.clone();
-            deleting.spawn(async move { (object, delete(&objects, object.id).await) });
+            deleting.spawn(task::boxed(async move { (object, delete(&objects, object.id).await) }));
         }
         match deleting.join_next().await {
             Some(Ok((UnusedObject { id, is_again }, Ok(())))) => done.extend(is_again.then_some(id)),

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a number is handed out once, and not when it has lain so long that the cleaner may be at it.
 
+use crate::task;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,7 @@ impl ObjectKeys {
         if left < LOW && self.shared.fetching.available_permits() > 0 {
             let shared = Arc::clone(&self.shared);
             // Who finds none left hears why.
-            tokio::spawn(async move { drop(shared.fetch().await) });
+            task::spawn(async move { drop(shared.fetch().await) });
         }
         taken.ok_or_else(|| CommitError::Unknown("no number for an object".into()))
     }

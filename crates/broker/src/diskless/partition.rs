@@ -1,5 +1,6 @@
 //! A diskless partition as requests see it: what is known of it, and what writes and reads it.
 
+use crate::task;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -225,11 +226,7 @@ impl DisklessPartition {
             Ok(None) => Err(ReadError::Gone),
             Err(error) => {
                 if let CommitError::Unknown(_) = error {
-                    tokio::spawn(find_log_start(
-                        Arc::clone(&self.known),
-                        self.services.index.clone(),
-                        (number, offset),
-                    ));
+                    task::spawn(find_log_start(Arc::clone(&self.known), self.services.index.clone(), (number, offset)));
                 }
                 tracing::error!(
                     topic = self.known.topic(),

@@ -8,6 +8,7 @@
 //!
 //! Invariant: what is given out is whole batches in the order of their offsets without a gap, and what came from the store was checked.
 
+use crate::task;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -224,7 +225,7 @@ impl Reader {
             return;
         }
         let (reader, partition) = (self.clone(), Arc::clone(partition));
-        tokio::spawn(async move {
+        task::spawn(async move {
             if let Err(why) = reader.refresh(std::slice::from_ref(&partition)).await {
                 partition.failed(why);
             }
@@ -316,7 +317,7 @@ impl Reader {
             }
         }
         let (shared, partition) = (Arc::clone(&self.shared), Arc::clone(partition));
-        tokio::spawn(async move {
+        task::spawn(async move {
             if let Ok(_turn) = shared.jobs.acquire().await
                 && let Err(why) = shared.read_ahead(number, offset, &partition).await
             {
@@ -429,7 +430,7 @@ impl ReaderShared {
         let mut fetches = JoinSet::new();
         for PartAhead { run, range, .. } in ahead {
             let shared = Arc::clone(self);
-            fetches.spawn(async move { shared.fetcher.fetch(run.object, range).await });
+            fetches.spawn(task::boxed(async move { shared.fetcher.fetch(run.object, range).await }));
         }
         let mut outcome = Ok(());
         while let Some(fetched) = fetches.join_next().await {

@@ -2,6 +2,7 @@
 //!
 //! Invariant: an object whose upload succeeded is in the store.
 
+use crate::task;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -191,7 +192,7 @@ impl Uploader {
 
     fn put(&self, puts: &mut JoinSet<Result<(), ObjectError>>, id: ObjectId, parts: &[Bytes]) -> AbortHandle {
         let (objects, parts) = (self.objects.clone(), parts.to_vec());
-        puts.spawn(async move { objects.put(id, parts).await })
+        puts.spawn(task::boxed(async move { objects.put(id, parts).await }))
     }
 }
 

@@ -5,6 +5,7 @@
 use super::entry::{Entry, EntryState};
 use super::{Groups, records, timer};
 use crate::coordinator::Records;
+use crate::task;
 use fullbore_rules::group::{Effect, Effects, Event, GroupAnswer, Snapshot};
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
@@ -24,7 +25,7 @@ impl Groups {
         if !self.drain_now(entry, &mut inner) {
             inner.is_keeping = true;
             let (groups, entry) = (Arc::clone(self), Arc::clone(entry));
-            tokio::spawn(async move { groups.drain(&entry).await });
+            task::spawn(async move { groups.drain(&entry).await });
         }
         let is_blank = inner.group.is_blank() && inner.waiting.is_empty() && inner.outbox.is_empty();
         // In this order: a commit that is not on its way any more has its offsets there.

@@ -9,6 +9,7 @@ use super::{Groups, Missing};
 use crate::control::{CONSUMER_OFFSETS, CreateTopic, CreateTopics, Image};
 use crate::coordinator::{InternalTopic, Records, ReplayError, Shard, Status, replay};
 use crate::partitions::ReadError;
+use crate::task;
 use fullbore_rules::group::{Group, Snapshot};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::HashMap;
@@ -196,7 +197,7 @@ impl Groups {
         // All are asked for first: logs are opened by threads of their own.
         shards.iter().for_each(|shard| shard.partition().ask_to_open());
         for shard in shards {
-            tokio::spawn(Groups::load(Arc::downgrade(self), shard, Arc::clone(&places)));
+            task::spawn(Groups::load(Arc::downgrade(self), shard, Arc::clone(&places)));
         }
     }
 

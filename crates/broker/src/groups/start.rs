@@ -3,6 +3,7 @@
 use super::take_over::TakeOverError;
 use super::{Groups, due};
 use crate::config::BrokerConfig;
+use crate::task;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -18,10 +19,10 @@ impl Groups {
     ) -> Result<(), TakeOverError> {
         self.adopt();
         self.take_over().await?;
-        tokio::spawn(Arc::clone(self).run_topics(stop.subscribe()));
-        tokio::spawn(due::run(Arc::clone(self), stop.subscribe()));
+        task::spawn(Arc::clone(self).run_topics(stop.subscribe()));
+        task::spawn(due::run(Arc::clone(self), stop.subscribe()));
         let (retention, every) = (config.offsets_retention_ms, config.offsets_retention_check_interval_ms);
-        tokio::spawn(Arc::clone(self).run_expiry(retention, every, stop.subscribe()));
+        task::spawn(Arc::clone(self).run_expiry(retention, every, stop.subscribe()));
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Not the rule, which is [`fullbore_rules::cluster::lease`]'s.
 
+use crate::task;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -66,13 +67,13 @@ impl PeerWatch {
             let Some(node) = image.node(id) else { continue };
             let whom = BrokerState { broker_id: id, broker_epoch: node.registration.epoch };
             let address = self.address(node);
-            suspects.spawn(async move {
+            suspects.spawn(task::boxed(async move {
                 let refuses = match address {
                     Some(address) => is_refused(&address).await,
                     None => false,
                 };
                 (whom, PeerSigns { beat_age_ms, refuses })
-            });
+            }));
         }
         let signs = suspects.join_all().await.into_iter();
         signs.filter(|(_, signs)| self.judge.is_dead(signs, now_ms)).map(|(whom, _)| whom).collect()

@@ -9,6 +9,7 @@ use super::stream::ClientStream;
 use super::tls::Certificates;
 use crate::config::{BrokerConfig, Listener};
 use crate::node::Node;
+use crate::task;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -144,12 +145,12 @@ pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, stop: watch::Receiver
         .enumerate()
         .map(|(index, bound)| {
             if let Some(certificates) = &bound.certificates {
-                tokio::spawn(Arc::clone(certificates).watch_expiry(stop.clone()));
+                task::spawn(Arc::clone(certificates).watch_expiry(stop.clone()));
             }
             if let (Some(certificates), Some(ms)) = (&bound.certificates, broker.config.ssl_reload_interval_ms) {
-                tokio::spawn(Arc::clone(certificates).watch(Duration::from_millis(ms), stop.clone()));
+                task::spawn(Arc::clone(certificates).watch(Duration::from_millis(ms), stop.clone()));
             }
-            tokio::spawn(accept(
+            task::spawn(accept(
                 Arc::clone(&broker),
                 bound.socket,
                 Door { index, certificates: bound.certificates },
@@ -198,7 +199,7 @@ async fn accept(
 }
 
 fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermit, mut stop: watch::Receiver<bool>) {
-    tokio::spawn(async move {
+    task::spawn(async move {
         let stream = match &door.certificates {
             None => ClientStream::Plain(stream),
             Some(certificates) => tokio::select! {

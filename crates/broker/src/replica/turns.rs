@@ -3,6 +3,7 @@
 //! Who may wait and who leaves next is said by [`fullbore_rules::sequence::parking`]; what is held meanwhile is in
 //! [`super::reorder`]. Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
 
+use crate::task;
 use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
@@ -50,7 +51,7 @@ impl Replica {
         let mut parked = state.parked.take().unwrap_or_default();
         let answer = parked.park(batch, acks, reordering, None);
         if parked.wants_watch() {
-            tokio::spawn(expire(Arc::downgrade(self), reordering.clone()));
+            task::spawn(expire(Arc::downgrade(self), reordering.clone()));
         }
         // While a task watches, it is kept though empty, or the next batch would bring another task.
         state.parked = Some(parked).filter(|parked| parked.is_watched());

@@ -5,6 +5,7 @@
 use super::context::Context;
 use crate::control::{Image, Refusal};
 use crate::partitions::Replica;
+use crate::task;
 use fullbore_rules::replica::{AlterPartition, PartitionRegistration};
 use fullbore_wire::ErrorCode;
 use parking_lot::Mutex;
@@ -73,7 +74,7 @@ pub(super) async fn carry(context: Arc<Context>, isr: Arc<IsrChanges>) {
             tell(&context, &wanted, outcome);
         }
         if !unknown.is_empty() {
-            tokio::spawn(ask_again(Arc::clone(&isr), unknown));
+            task::spawn(ask_again(Arc::clone(&isr), unknown));
         }
     }
 }

@@ -10,6 +10,7 @@
 use super::context::Context;
 use super::followed::{Followed, Naming, PartitionId, Taken};
 use crate::partitions::{FlushTicket, Replica};
+use crate::task;
 use fullbore_client::error::ConnectionError;
 use fullbore_client::tokio::Connection;
 use fullbore_rules::replica::pipe::FetchPipe;
@@ -130,7 +131,7 @@ impl Lane {
             number: 0,
             failures: 0,
         };
-        tokio::spawn(lane.run(events));
+        task::spawn(lane.run(events));
         LaneHandle(sender)
     }
 
@@ -251,7 +252,7 @@ impl Lane {
         let Some(followed) = self.followed.get(&id) else { return };
         let (replica, sender) = (Arc::clone(&followed.replica), self.sender.clone());
         let context = Arc::clone(&self.context);
-        tokio::spawn(async move {
+        task::spawn(async move {
             let opened = replica.opened().await;
             if opened.is_err() {
                 tokio::time::sleep(Duration::from_millis(context.config.replication.backoff_max_ms)).await;
@@ -263,7 +264,7 @@ impl Lane {
     /// Has somebody tell the lane once what was appended is on the disk.
     fn tell_when_flushed(&self, ticket: FlushTicket, told: LaneEvent) {
         let sender = self.sender.clone();
-        tokio::spawn(async move {
+        task::spawn(async move {
             // A log that cannot be flushed takes no more records, either.
             if ticket.wait().await.is_ok() {
                 let _ = sender.send(told);
@@ -283,7 +284,7 @@ impl Lane {
         self.link = Link::Connecting;
         let (context, number, leader, sender) =
             (Arc::clone(&self.context), self.number, self.id.leader, self.sender.clone());
-        tokio::spawn(async move {
+        task::spawn(async move {
             let connected = connect(&context, leader).await;
             let _ = sender.send(LaneEvent::Connected(number, connected));
         });

@@ -30,6 +30,7 @@ use crate::control::Control;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::partitions::Partitions;
+use crate::task;
 use context::{Context, client};
 use lags::Lags;
 use std::sync::Arc;
@@ -63,10 +64,10 @@ impl Replication {
             stop,
         };
         let context = Arc::new(context);
-        tokio::spawn(assign::run(Arc::clone(&context)));
-        tokio::spawn(isr::carry(Arc::clone(&context), Arc::clone(&isr)));
-        tokio::spawn(isr::tick(Arc::clone(&context), Arc::clone(&isr)));
-        tokio::spawn(resign::run(context));
+        task::spawn(assign::run(Arc::clone(&context)));
+        task::spawn(isr::carry(Arc::clone(&context), Arc::clone(&isr)));
+        task::spawn(isr::tick(Arc::clone(&context), Arc::clone(&isr)));
+        task::spawn(resign::run(context));
         Replication { isr, lags }
     }
 

@@ -39,7 +39,7 @@ pub struct Up {
 pub fn run(up: &Up) -> Result<(), Failure> {
     up.format.choose();
     let program = std::env::current_exe()?;
-    let stop = Stop::at_signal(|| ())?;
+    let stop = Stop::at_signal(Box::new(|| {}))?;
     let folder = ClusterFolder::made(&up.folder.data_dir)?;
     let outcome = start(up, &folder, Startup::new(&folder.path, program), &stop);
     if outcome.is_err() {

@@ -48,7 +48,7 @@ fn notice(key: &str) -> Option<String> {
 /// Runs the command.
 pub fn run(args: Consume) -> Result<(), Failure> {
     output::Format { json: args.json }.choose();
-    let stop = Stop::at_signal(|| {})?;
+    let stop = Stop::at_signal(Box::new(|| {}))?;
     let properties = client_properties(args.command_config.as_deref(), &args.consumer_property, &notice)?;
     let settings = args.settings(&properties)?;
     let otherwise = if args.exit || args.from_beginning { StartOffset::Earliest } else { StartOffset::Latest };

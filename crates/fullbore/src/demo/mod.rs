@@ -82,7 +82,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     })?;
     let data = folder.path().to_owned();
     // What cannot be removed at a second signal is in the temporary folder, where the system removes it some day.
-    let stop = Stop::at_signal(move || drop(std::fs::remove_dir_all(data)))?;
+    let stop = Stop::at_signal(Box::new(move || drop(std::fs::remove_dir_all(data))))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ground = Ground { folder: folder.path(), runtime: &runtime, stop: &stop };
     let outcome = match demo.store.diskless {

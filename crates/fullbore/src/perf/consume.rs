@@ -100,7 +100,7 @@ pub struct Consume {
 /// Runs the tool.
 pub fn run(args: Consume) -> Result<(), Failure> {
     Format { json: args.json }.choose();
-    let stop = Stop::at_signal(|| {})?;
+    let stop = Stop::at_signal(Box::new(|| {}))?;
     let dates = DateFormat::parse(&args.date_format)?;
     let properties = args.properties()?;
     let plan = args.plan(&properties)?;

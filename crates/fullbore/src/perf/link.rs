@@ -95,7 +95,7 @@ pub struct Link {
 /// Runs until a signal.
 pub fn run(args: Link) -> Result<(), Failure> {
     Format { json: args.json }.choose();
-    let stop = Stop::at_signal(|| {})?;
+    let stop = Stop::at_signal(Box::new(|| {}))?;
     match (&args.namespaces, &args.listen, &args.to) {
         (Some(names), ..) => join(&args, names, &stop),
         (None, Some(listen), Some(to)) => relay(&args, listen, to, &stop),

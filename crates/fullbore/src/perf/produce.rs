@@ -96,7 +96,7 @@ pub struct PerfProduceArgs {
 /// Runs the tool.
 pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     Format { json: args.json }.choose();
-    let stop = Stop::at_signal(|| {})?;
+    let stop = Stop::at_signal(Box::new(|| {}))?;
     let properties = args.properties()?;
     let config = ProducerConfig::from_properties(properties.iter())?;
     let client_id = config.client.client_id.clone();

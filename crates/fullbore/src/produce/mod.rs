@@ -134,7 +134,7 @@ pub fn raw_key_value(text: &str) -> Result<(String, String), String> {
 /// Runs the command.
 pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     output::Format { json: args.json }.choose();
-    let stop = Stop::at_signal(|| {})?;
+    let stop = Stop::at_signal(Box::new(|| {}))?;
     let layout = args.layout()?;
     let properties = args.properties()?;
     let config = ProducerConfig::from_properties(properties.iter())?;

@@ -4,6 +4,7 @@
 //! Not who is held for dead, which others decide. It has a thread of its own, so that neither a long transaction nor a busy broker
 //! delays it, and never takes the lock. Ages are by the database's clock. Invariant: an answer is of a beat that was written.
 
+use crate::task;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,7 +116,7 @@ where
         session.ask(&self.greeting(), self.server.call_max).await?;
         let (known, behind) = (self.known.clone(), Arc::clone(&self.behind));
         // It ends with the connection.
-        tokio::spawn(async move {
+        task::spawn(async move {
             while notified.changed().await.is_ok() {
                 let newest = *notified.borrow_and_update();
                 if known().is_none_or(|known| known.number < newest) {

@@ -3,6 +3,7 @@
 //! Not what rows say, which is `rows`'. Invariant: every call ends within a time limit. A question is a text of statements, sent at once;
 //! each answer is the rows of those that have rows, in their order.
 
+use crate::task;
 use std::future::poll_fn;
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,7 @@ impl PostgresSession {
         let connected = timeout(server.call_max, connecting).await;
         let too_long = |_| AskError::slow(format!("no connection within {} ms", server.call_max.as_millis()));
         let (client, mut connection) = connected.map_err(too_long)??;
-        let driven = tokio::spawn(async move {
+        let driven = task::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
                 if let AsyncMessage::Notification(told) = message
                     && let Ok(version) = told.payload().parse::<u64>()

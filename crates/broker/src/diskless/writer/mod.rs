@@ -11,6 +11,7 @@
 mod looks;
 mod turns;
 
+use crate::task;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -159,7 +160,7 @@ impl Writer {
             commit_failures: Seldom::default(),
             upload_failures: Seldom::default(),
         });
-        tokio::spawn(drive(Arc::clone(&shared)));
+        task::spawn(drive(Arc::clone(&shared)));
         Writer { shared }
     }
 
@@ -360,7 +361,7 @@ impl Shared {
             let now = self.now();
             match state.line.due(now)? {
                 Close::At(then) => return Some(then.saturating_sub(now)),
-                Close::Now => drop(tokio::spawn(upload(Arc::clone(self), state.line.close(now)))),
+                Close::Now => drop(task::spawn(upload(Arc::clone(self), state.line.close(now)))),
             }
         }
     }
@@ -373,7 +374,7 @@ impl Shared {
         let given_up = state.give_up_parked(&answers);
         state.drop_left_behind();
         if !objects.is_empty() {
-            tokio::spawn(commit(Arc::clone(self), objects));
+            task::spawn(commit(Arc::clone(self), objects));
         }
         drop(state);
         answers.into_iter().for_each(|(waiting, answer)| waiting.answer(&answer, &self.metrics));

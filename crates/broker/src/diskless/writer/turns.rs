@@ -4,6 +4,7 @@
 //!
 //! Invariant: a batch that waits is looked at anew whenever something of its partition is committed, here or elsewhere.
 
+use crate::task;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -74,8 +75,8 @@ impl Writer {
         if parked.wants_watch() {
             let watch = Watch { number, partition: Arc::clone(partition), reordering: Arc::clone(reordering) };
             match state.others_commit {
-                true => drop(tokio::spawn(watch_others(self.clone(), watch))),
-                false => drop(tokio::spawn(expire(Arc::downgrade(&self.shared), watch))),
+                true => drop(task::spawn(watch_others(self.clone(), watch))),
+                false => drop(task::spawn(expire(Arc::downgrade(&self.shared), watch))),
             }
         } else if !parked.is_watched() {
             state.parked.remove(&number);

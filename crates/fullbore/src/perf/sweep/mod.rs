@@ -117,7 +117,7 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     let temporary = if args.needs_own(&plan) { Some(own::folder()?) } else { None };
     let data = temporary.as_ref().map(|folder| folder.path().to_owned());
     // What cannot be removed at a second signal is in the temporary folder, where the system removes it some day.
-    let stop = Stop::at_signal(move || data.iter().for_each(|data| drop(std::fs::remove_dir_all(data))))?;
+    let stop = Stop::at_signal(Box::new(move || data.iter().for_each(|data| drop(std::fs::remove_dir_all(data)))))?;
     let settings = own::settings(plan.in_flight_max(), &args.broker_set);
     let own = temporary.map(|folder| Own::start(folder, settings)).transpose()?;
     if let Some(own) = &own {
