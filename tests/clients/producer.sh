@@ -9,7 +9,7 @@ killed=a_broker_that_is_killed_under_load_has_every_acknowledged_record_once
 # tests FILTER...: the names of those that ran, and at last the sum
 tests() {
   local out
-  out=$(RUST_BACKTRACE=0 cargo test -q --workspace --test kafka -- --test-threads 1 --format pretty --show-output "$@" 2>&1)
+  out=$(RUST_BACKTRACE=0 tests/checked test -q --workspace --test kafka -- --test-threads 1 --format pretty --show-output "$@" 2>&1)
   sed -nE 's/^test (.*) \.\.\. ok$/ok   producer: \1/p; s/^test (.*) \.\.\. FAILED$/FAIL producer: \1/p' <<<"$out"
   read -r passed failed < <(sed -nE 's/^test result: .* ([0-9]+) passed; ([0-9]+) failed;.*/\1 \2/p' <<<"$out")
   # A test that says it was skipped, and no test at all, are failures here.

@@ -19,8 +19,8 @@ const TOPIC: &str = "diskless";
 const OTHER: &str = "other";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
-/// What nobody uses is deleted after a minute, and looked for twice a minute.
-const CLEANED: Duration = Duration::from_secs(180);
+/// What nobody uses is deleted soon.
+const CLEANER: [&str; 2] = ["diskless.file.cleaner.interval.ms=100", "diskless.file.cleaner.retention.period.ms=1000"];
 
 fn text(sequence: i32) -> String {
     format!("{sequence} ").repeat(1000)
@@ -49,7 +49,7 @@ impl OnS3 {
     fn start() -> OnS3 {
         let s3 = S3::start();
         let sets = s3.sets();
-        let broker = Broker::start(&sets.iter().map(String::as_str).collect::<Vec<_>>());
+        let broker = Broker::start(&sets.iter().map(String::as_str).chain(CLEANER).collect::<Vec<_>>());
         let mut client = broker.client();
         client.create_topic(TOPIC, 2, CONFIGS);
         let id = client.init_producer_id();
@@ -126,7 +126,7 @@ fn killed_while_what_nobody_uses_is_deleted() {
     on.s3.every("DELETE", S3Fault::Hang);
     let before = (on.s3.requests("DELETE"), files(&on.s3.folder()));
     on.client.delete_topic(OTHER);
-    wait_until("something is deleted", CLEANED, || on.s3.requests("DELETE") > before.0);
+    wait_until("something is deleted", SOON, || on.s3.requests("DELETE") > before.0);
     on.broker.kill();
     on.s3.heal();
     on.broker.restart();

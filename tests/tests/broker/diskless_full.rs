@@ -11,8 +11,9 @@ use super::disk_freed::{delete_topic, fill};
 use super::disk_full::SmallDisk;
 
 const DISK: usize = 48 << 20;
-/// An object is deleted a minute after nobody uses it any more, and the next look is half a minute later.
-const CLEANED: Duration = Duration::from_secs(180);
+/// What nobody uses is deleted soon.
+const CLEANER: &[&str] = &["diskless.file.cleaner.interval.ms=100", "diskless.file.cleaner.retention.period.ms=1000"];
+const CLEANED: Duration = Duration::from_secs(60);
 const LARGE: &str = "large";
 const SMALL: &str = "small";
 const DISKLESS: &[(&str, &str)] = &[("diskless.enable", "true")];
@@ -24,7 +25,7 @@ fn batch() -> Batch {
 /// A broker that keeps everything, on a disk that its own objects and a file beside them have filled; records of each topic.
 fn filled() -> Option<(Broker, SmallDisk, i64, i64)> {
     let disk = SmallDisk::mount(DISK)?;
-    let broker = Broker::start_in(&disk.path().join("data"), &[]);
+    let broker = Broker::start_in(&disk.path().join("data"), CLEANER);
     let mut client = broker.client();
     for topic in [LARGE, SMALL] {
         client.create_topic(topic, 1, DISKLESS);

@@ -36,12 +36,23 @@ pub struct DisklessConfig {
     pub memory_bytes: usize,
     /// Bytes of objects that are kept for consumers: half of them uploaded here, half fetched, but of those always what is fetched ahead of one reader.
     pub cache_bytes: usize,
+    /// When objects that nobody uses are deleted.
+    pub cleaner: ObjectCleanerConfig,
     /// Batches remembered per producer and partition of a diskless topic that does not say.
     pub batches_to_retain: usize,
     /// How much longer each PUT takes than the store does.
     pub put_delay_ms: u64,
     /// The same of each GET.
     pub get_delay_ms: u64,
+}
+
+/// When objects that nobody uses are deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectCleanerConfig {
+    /// Between two looks for them; at least 1.
+    pub interval_ms: u64,
+    /// How long one is left to those who have found it before; at least 1.
+    pub retention_period_ms: u64,
 }
 
 impl DisklessConfig {
@@ -72,6 +83,10 @@ impl DisklessConfig {
             upload_slots: values.number("diskless.produce.upload.thread.pool.size"),
             memory_bytes,
             cache_bytes: values.number("diskless.consume.cache.max.bytes"),
+            cleaner: ObjectCleanerConfig {
+                interval_ms: values.number("diskless.file.cleaner.interval.ms"),
+                retention_period_ms: values.number("diskless.file.cleaner.retention.period.ms"),
+            },
             batches_to_retain: values.number("diskless.producer.state.batches.to.retain"),
             put_delay_ms: values.number("fullbore.diskless.put.delay.ms"),
             get_delay_ms: values.number("fullbore.diskless.get.delay.ms"),
@@ -155,6 +170,7 @@ mod tests {
             upload_slots: 8,
             memory_bytes: 128 << 20,
             cache_bytes: 128 << 20,
+            cleaner: ObjectCleanerConfig { interval_ms: 30_000, retention_period_ms: 60_000 },
             batches_to_retain: 128,
             put_delay_ms: 0,
             get_delay_ms: 0,
@@ -169,6 +185,7 @@ mod tests {
                    diskless.puts.per.second.max=0\ndiskless.produce.max.upload.attempts=7\ndiskless.produce.upload.backoff.ms=0\n\
                    diskless.produce.upload.thread.pool.size=1\ndiskless.produce.memory.bytes=2000000\n\
                    diskless.consume.cache.max.bytes=0\ndiskless.producer.state.batches.to.retain=5\nlog.diskless.enable=TRUE\n\
+                   diskless.file.cleaner.interval.ms=10\ndiskless.file.cleaner.retention.period.ms=20\n\
                    fullbore.diskless.put.delay.ms=150\nfullbore.diskless.get.delay.ms=50";
         let expected = DisklessConfig {
             is_served: true,
@@ -181,6 +198,7 @@ mod tests {
             upload_slots: 1,
             memory_bytes: 2_000_000,
             cache_bytes: 0,
+            cleaner: ObjectCleanerConfig { interval_ms: 10, retention_period_ms: 20 },
             batches_to_retain: 5,
             put_delay_ms: 150,
             get_delay_ms: 50,
@@ -193,10 +211,12 @@ mod tests {
     fn inkless_names_are_the_same_settings() {
         let config = of("inkless.produce.buffer.max.bytes=2000000\ninkless.produce.commit.interval.ms=5\n\
                          inkless.produce.max.upload.attempts=4\ninkless.produce.upload.backoff.ms=6\n\
-                         inkless.produce.upload.thread.pool.size=2\ninkless.consume.cache.max.bytes=9");
+                         inkless.produce.upload.thread.pool.size=2\ninkless.consume.cache.max.bytes=9\n\
+                         inkless.file.cleaner.interval.ms=7\ninkless.file.cleaner.retention.period.ms=8");
         let numbers = (config.object_bytes_max, config.commit_interval_ms, config.upload_attempts_max);
         assert_eq!(numbers, (2_000_000, 5, 4));
         assert_eq!((config.upload_backoff_ms, config.upload_slots, config.cache_bytes), (6, 2, 9));
+        assert_eq!(config.cleaner, ObjectCleanerConfig { interval_ms: 7, retention_period_ms: 8 });
         for (ours, theirs) in TWINS {
             let (one, other) = (broker_key(ours).expect(ours), broker_key(theirs).expect(theirs));
             assert_eq!((one.allowed, one.of, one.synonyms), (other.allowed, other.of, &[*theirs][..]), "{ours}");
@@ -227,6 +247,8 @@ mod tests {
             ("diskless.produce.upload.thread.pool.size", 1, 1024),
             ("diskless.produce.memory.bytes", 1 << 20, i64::MAX),
             ("diskless.consume.cache.max.bytes", 0, i64::MAX),
+            ("diskless.file.cleaner.interval.ms", 1, i64::from(i32::MAX)),
+            ("diskless.file.cleaner.retention.period.ms", 1, i64::from(i32::MAX)),
             ("diskless.producer.state.batches.to.retain", 5, 10_000),
         ] {
             let with = |value: i128| {

@@ -17,6 +17,8 @@ pub(super) const TWINS: &[(&str, &str)] = &[
     ("diskless.produce.upload.backoff.ms", "inkless.produce.upload.backoff.ms"),
     ("diskless.produce.upload.thread.pool.size", "inkless.produce.upload.thread.pool.size"),
     ("diskless.consume.cache.max.bytes", "inkless.consume.cache.max.bytes"),
+    ("diskless.file.cleaner.interval.ms", "inkless.file.cleaner.interval.ms"),
+    ("diskless.file.cleaner.retention.period.ms", "inkless.file.cleaner.retention.period.ms"),
 ];
 
 const OBJECT_BYTES: Allowed = Allowed::Between(MIB, i32::MAX as i64);
@@ -87,6 +89,16 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
         .or_else(&["inkless.consume.cache.max.bytes"])
         .differs(NOT_KAFKAS),
     Key::long("inkless.consume.cache.max.bytes", None, 0, "Inkless's name of diskless.consume.cache.max.bytes.")
+        .differs(INKLESS),
+    Key::int("diskless.file.cleaner.interval.ms", Some("30000"), 1, "Time between two looks for objects that nobody uses any more, which are deleted.")
+        .or_else(&["inkless.file.cleaner.interval.ms"])
+        .differs(NOT_KAFKAS),
+    Key::int("inkless.file.cleaner.interval.ms", None, 1, "Inkless's name of diskless.file.cleaner.interval.ms.")
+        .differs(INKLESS),
+    Key::int("diskless.file.cleaner.retention.period.ms", Some("60000"), 1, "How long an object is kept after its last record was deleted, for those who have found it before and read it.")
+        .or_else(&["inkless.file.cleaner.retention.period.ms"])
+        .differs(NOT_KAFKAS),
+    Key::int("inkless.file.cleaner.retention.period.ms", None, 1, "Inkless's name of diskless.file.cleaner.retention.period.ms.")
         .differs(INKLESS),
     Key::int("fullbore.diskless.put.delay.ms", Some("0"), 0, "For trials: how much longer each PUT takes, so that it is as slow as a store that is far away.")
         .allow(DELAY_MS)

@@ -45,7 +45,7 @@ pub use cleaner::CleanerSettings;
 pub use describe::{
     ConfigEntry, ConfigSynonym, describe_broker, describe_cluster, describe_resource, describe_topic, in_force,
 };
-pub use diskless::{DisklessConfig, NEEDS_STORAGE};
+pub use diskless::{DisklessConfig, NEEDS_STORAGE, ObjectCleanerConfig};
 pub use diskless_storage::{DisklessStorage, S3Storage};
 pub use docs::{help, markdown};
 pub use dynamic::{DynamicConfig, check_dynamic};

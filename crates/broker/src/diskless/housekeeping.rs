@@ -19,14 +19,13 @@ use super::index::{IndexOwner, UnusedObject};
 use super::objects::{ObjectError, Objects};
 use super::partition::DisklessPartition;
 use super::writer::Writer;
+use crate::config::ObjectCleanerConfig;
 use crate::seldom::Seldom;
 use crate::system::now_ms;
 
 /// The partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
-/// Between two looks for objects that nobody uses.
-const CLEANING_INTERVAL: Duration = Duration::from_secs(30);
 /// Objects that are deleted in a look, before the next one comes at once.
 const CLEANED_AT_ONCE: usize = 64;
 /// DELETEs at a time: each object is deleted twice, and a broker may put dozens a second.
@@ -42,12 +41,13 @@ pub fn start(
     objects: Objects,
     index: IndexOwner,
     (retention, expiring): (Duration, Expiring),
+    cleaner: ObjectCleanerConfig,
 ) {
     task::spawn(retain(Arc::downgrade(topics), retention, expiring));
     if !objects.claim().is_made() {
         task::spawn(claim(Arc::downgrade(topics), objects.clone()));
     }
-    task::spawn(clean(Arc::downgrade(topics), objects, index));
+    task::spawn(clean(Arc::downgrade(topics), objects, index, cleaner));
 }
 
 /// Claims the store once that can be done. Who waits for records asks again by itself.
@@ -88,10 +88,10 @@ async fn retain(topics: Weak<DisklessTopics>, interval: Duration, expiring: Expi
 }
 
 /// Deletes objects from the store that are out of the index. What cannot be deleted now is tried again a day later.
-async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner) {
+async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner, config: ObjectCleanerConfig) {
     let failures = Seldom::default();
     loop {
-        tokio::time::sleep(CLEANING_INTERVAL).await;
+        tokio::time::sleep(Duration::from_millis(config.interval_ms)).await;
         if topics.strong_count() == 0 {
             return;
         }
@@ -99,7 +99,7 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
             continue;
         }
         // Why the index cannot be used is told by who needs it.
-        while let Ok(unused) = index.unused(CLEANED_AT_ONCE).await {
+        while let Ok(unused) = index.unused(CLEANED_AT_ONCE, config.retention_period_ms).await {
             let done = delete_all(&objects, &unused, &failures).await;
             if !done.is_empty() {
                 index.forget(done);

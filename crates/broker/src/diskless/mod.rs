@@ -167,7 +167,7 @@ impl Diskless {
         let producers_expire_after_ms = Arc::new(AtomicI64::new(i64::MAX));
         let expiring = Expiring { writer: writer.clone(), after_ms: Arc::clone(&producers_expire_after_ms) };
         let claim = Arc::clone(objects.claim());
-        housekeeping::start(&topics, objects, index.clone(), (retention, expiring));
+        housekeeping::start(&topics, objects, index.clone(), (retention, expiring), config.cleaner);
         if let Some(changes) = changes {
             hear::start(Arc::downgrade(&topics), changes, reader.clone());
         }
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(broker.append(Stamp::NONE, 0).await, Ok(0));
         let later = 7_200_000;
         let index = broker.diskless.services.index.clone();
-        let cleaning = tokio::spawn(async move { index.unused(64).await });
+        let cleaning = tokio::spawn(async move { index.unused(64, 60_000).await });
         broker.until(|| cleaning.is_finished(), later).await;
         assert_eq!(cleaning.await.expect("no panic").map(|unused| unused.len()), Ok(63));
         assert_eq!(broker.append(Stamp::NONE, later).await, Err(AppendError::Storage));

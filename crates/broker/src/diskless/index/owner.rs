@@ -50,7 +50,7 @@ pub(super) enum Asked {
     RetainBatches(Vec<DisklessPartitionId>, usize),
     ExpireProducersAfter(i64),
     MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>, QueuePlace),
-    Unused(usize, oneshot::Sender<Result<Vec<UnusedObject>, CommitError>>),
+    Unused(usize, u64, oneshot::Sender<Result<Vec<UnusedObject>, CommitError>>),
     Forget(Vec<ObjectId>),
     KnownStore(oneshot::Sender<Result<KnownStore, StoreError>>),
     AdoptStore(String, oneshot::Sender<Result<String, CommitError>>),
@@ -167,9 +167,9 @@ impl IndexOwner {
     ///
     /// # Errors
     /// The same.
-    pub async fn unused(&self, count: usize) -> Result<Vec<UnusedObject>, CommitError> {
+    pub async fn unused(&self, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::Unused(count, answer));
+        self.ask(Asked::Unused(count, for_ms, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
@@ -284,7 +284,7 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
         Asked::MoveLogStart(partition, offset, answer, _place) => {
             drop(answer.send(index.store.move_log_start(partition, offset)));
         }
-        Asked::Unused(count, answer) => drop(answer.send(index.store.unused(count, now_ms))),
+        Asked::Unused(count, for_ms, answer) => drop(answer.send(index.store.unused(count, for_ms, now_ms))),
         Asked::Forget(ids) => drop(index.store.forget(&ids)),
         Asked::KnownStore(answer) => drop(answer.send(index.store.known_store())),
         Asked::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),

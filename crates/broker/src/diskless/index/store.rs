@@ -114,12 +114,12 @@ pub trait IndexStore: Send {
         producers_max: usize,
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
 
-    /// Takes objects that nobody uses, or never will, out of what may be committed, so many at most: they are to be deleted from the store.
-    /// Each is given again a day later, since a late upload may have brought it back, and then every day until it is forgotten.
+    /// Takes objects that nobody has used for so many milliseconds, or never will, out of what may be committed, so many at most: they are to be
+    /// deleted from the store. Each is given again a day later, since a late upload may have brought it back, and then every day until it is forgotten.
     ///
     /// # Errors
     /// None is taken, or that is not known.
-    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
+    fn unused(&mut self, count: usize, for_ms: u64, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
 
     /// Nothing more is to be done about these objects, which were deleted from the store again.
     ///

@@ -109,7 +109,7 @@ impl<B: BackEnd> Opened<B> {
     }
 
     fn unused(&mut self) -> Vec<ObjectId> {
-        let unused = self.index.store.unused(10, self.back_end.now_ms()).expect("taken");
+        let unused = self.index.store.unused(10, 60_000, self.back_end.now_ms()).expect("taken");
         unused.into_iter().map(|object| object.id).collect()
     }
 

@@ -191,8 +191,8 @@ impl IndexStore for TroubledIndex {
         self.change(|inner| inner.remove_producers(id, base_offsets))
     }
 
-    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
-        self.change(|inner| inner.unused(count, now_ms))
+    fn unused(&mut self, count: usize, for_ms: u64, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
+        self.change(|inner| inner.unused(count, for_ms, now_ms))
     }
 
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {

@@ -15,8 +15,6 @@ use crate::control::{CommitError, StoreError};
 
 /// "clearing" in ASCII: the lock that who clears has.
 const CLEARING: i64 = 0x636c_6561_7269_6e67;
-/// For how long an object that nobody uses is left to who has found it before.
-const UNUSED_FOR: &str = "interval '60 seconds'";
 /// For how long a number may be registered before it is used.
 const REGISTERED_FOR: &str = "interval '1 hour'";
 /// After what time an object is deleted from the store once more.
@@ -35,7 +33,7 @@ pub fn register(session: &mut Guarded, count: usize) -> Result<Vec<ObjectId>, Co
 }
 
 /// Objects that are to be deleted from the store, which others that look at the same time are not told.
-pub fn unused(session: &mut Guarded, count: usize) -> Result<Vec<UnusedObject>, CommitError> {
+pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     // In an array, or they might be picked more than once.
     let picked = |state: i64, age: &str| {
@@ -50,7 +48,7 @@ pub fn unused(session: &mut Guarded, count: usize) -> Result<Vec<UnusedObject>, 
     let mut answers = session.end(&format!(
         "{take} {}; {take} {}; {take} {}",
         picked(DELETED, DELETED_FOR),
-        picked(UNUSED, UNUSED_FOR),
+        picked(UNUSED, &format!("interval '{for_ms} milliseconds'")),
         picked(REGISTERED, REGISTERED_FOR)
     ))?;
     let mut objects = Vec::new();

@@ -156,8 +156,8 @@ impl IndexStore for PostgresIndex {
         cleaning::expire_producers(&mut self.session, after, before_ms, producers_max)
     }
 
-    fn unused(&mut self, count: usize, _now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
-        cleaning::unused(&mut self.session, count)
+    fn unused(&mut self, count: usize, for_ms: u64, _now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
+        cleaning::unused(&mut self.session, count, for_ms)
     }
 
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {

@@ -384,7 +384,7 @@ fn many_brokers_make_and_delete_the_same_topics_at_once() {
                     store.retain_batches(&ids, broker as usize * 100).expect("done");
                     store.delete(topic, &[]).expect("deleted");
                     while store.clear(10, NOW).expect("cleared") {}
-                    store.unused(10, NOW).expect("taken");
+                    store.unused(10, 60_000, NOW).expect("taken");
                 });
             }
         });
@@ -425,7 +425,7 @@ fn a_key_that_is_cleaned_is_not_committed_and_the_other_way_round() {
     let mut cleaner = opened.back_end.broker(2).0;
     let (taken, told) = std::thread::scope(|scope| {
         let cleaning = scope.spawn(|| {
-            let mut take = || cleaner.unused(2, NOW).expect("taken").into_iter().map(|object| object.id);
+            let mut take = || cleaner.unused(2, 60_000, NOW).expect("taken").into_iter().map(|object| object.id);
             let mut taken: Vec<ObjectId> = take().collect();
             barrier.wait();
             for _ in 0..100 {
@@ -455,9 +455,9 @@ fn a_key_that_is_cleaned_is_not_committed_and_the_other_way_round() {
     opened.back_end.age(3_600_000);
     let question = super::super::CommitQuestion { partitions: vec![(partition, 0)], objects: vec![object] };
     opened.index.store.begin(&question).expect("begun");
-    assert!(cleaner.unused(10, NOW).expect("taken").is_empty());
+    assert!(cleaner.unused(10, 60_000, NOW).expect("taken").is_empty());
     opened.index.store.abandon();
-    assert_eq!(cleaner.unused(10, NOW).expect("taken"), [UnusedObject { id: object, is_again: false }]);
+    assert_eq!(cleaner.unused(10, 60_000, NOW).expect("taken"), [UnusedObject { id: object, is_again: false }]);
 }
 
 #[test]
@@ -580,5 +580,12 @@ fn what_was_deleted_while_no_broker_had_the_store_is_cleared_by_the_next_that_ha
     assert_eq!(opened.back_end.finder().partitions(&[first, second, kept.id]).expect("read"), [kept]);
     assert_eq!(opened.back_end.finder().runs_from(first, 0, 1).expect("read"), []);
     opened.back_end.age(3_600_000);
-    assert!(opened.index.store.unused(10, NOW).expect("taken").contains(&UnusedObject { id: object, is_again: false }));
+    assert!(
+        opened
+            .index
+            .store
+            .unused(10, 60_000, NOW)
+            .expect("taken")
+            .contains(&UnusedObject { id: object, is_again: false })
+    );
 }

@@ -37,8 +37,6 @@ const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
       GROUP BY producer_id) ORDER BY base_offset";
 /// After so many changes of rows the write-ahead log is moved to the file, if there is time between two commits.
 const CHANGES_UNMOVED: u64 = 16_384;
-/// For how long an object that nobody uses is left to who has found it before, in ms.
-const UNUSED_MS: i64 = 60_000;
 /// For how long a number may be registered before it is used, in ms.
 const REGISTERED_MS: i64 = 3_600_000;
 /// After what time an object is deleted from the store once more, in ms.
@@ -414,7 +412,7 @@ impl IndexStore for SqliteIndex {
         })
     }
 
-    fn unused(&mut self, count: usize, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
+    fn unused(&mut self, count: usize, for_ms: u64, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError> {
         self.free(|connection| {
             let limit = i64::try_from(count).unwrap_or(i64::MAX);
             let ids = |text: &str, state: i64, before_ms: i64| {
@@ -423,7 +421,7 @@ impl IndexStore for SqliteIndex {
                 found.collect::<rusqlite::Result<Vec<ObjectId>>>()
             };
             let find = "SELECT id FROM objects WHERE state = ?1 AND changed_ms <= ?2 LIMIT ?3";
-            let mut taken = ids(find, UNUSED, now_ms - UNUSED_MS)?;
+            let mut taken = ids(find, UNUSED, now_ms.saturating_sub_unsigned(for_ms))?;
             taken.extend(ids(find, REGISTERED, now_ms - REGISTERED_MS)?);
             let again = ids(find, DELETED, now_ms - DELETED_MS)?;
             let mut mark = connection.prepare_cached("UPDATE objects SET state = ?2, changed_ms = ?3 WHERE id = ?1")?;
