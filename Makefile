@@ -15,8 +15,6 @@ check: format lint
 
 format:
 	cargo fmt --all --check
-	cargo fmt --check --manifest-path sim/Cargo.toml
 
 lint:
 	$(CLIPPY) --workspace --all-targets -- -D warnings
-	cargo clippy --release --all-targets --manifest-path sim/Cargo.toml -- -D warnings

@@ -85,35 +85,37 @@ fn secured() -> tempfile::TempDir {
     folder
 }
 
-#[test]
-fn a_tool_whose_peer_does_not_finish_its_handshake_ends_at_a_signal() {
-    let folder = secured();
-    for peer in [Peer::Silent, Peer::Slow] {
-        for command in COMMANDS {
-            let (address, connections) = start(peer);
-            let child = spawn(command, &address, folder.path());
-            let _connection = connections.recv_timeout(LONG).expect("it connects");
-            kill_process(Pid::from_child(&child), Signal::INT).expect("our child");
-            let (status, complaint) = ended(child, command);
-            assert_ne!(status, Some(0), "{command}, {peer:?}: {complaint}");
-        }
-    }
-}
-
-#[test]
-fn a_tool_whose_peer_does_not_finish_its_handshake_ends_in_time_and_says_so() {
+/// Does this to every command and peer, all of them side by side: each takes seconds, in which it waits.
+fn with_each(end: impl Fn(&str, Peer, &Path) + Sync) {
     let folder = secured();
     std::thread::scope(|scope| {
         for peer in [Peer::Silent, Peer::Slow] {
             for command in COMMANDS {
-                let folder = folder.path();
-                scope.spawn(move || {
-                    let (address, _connections) = start(peer);
-                    let (status, complaint) = ended(spawn(command, &address, folder), command);
-                    assert_eq!(status, Some(1), "{command}, {peer:?}: {complaint}");
-                    assert!(complaint.contains("TLS handshake"), "{command}, {peer:?}: {complaint}");
-                });
+                let (end, folder) = (&end, folder.path());
+                scope.spawn(move || end(command, peer, folder));
             }
         }
+    });
+}
+
+#[test]
+fn a_tool_whose_peer_does_not_finish_its_handshake_ends_at_a_signal() {
+    with_each(|command, peer, folder| {
+        let (address, connections) = start(peer);
+        let child = spawn(command, &address, folder);
+        let _connection = connections.recv_timeout(LONG).expect("it connects");
+        kill_process(Pid::from_child(&child), Signal::INT).expect("our child");
+        let (status, complaint) = ended(child, command);
+        assert_ne!(status, Some(0), "{command}, {peer:?}: {complaint}");
+    });
+}
+
+#[test]
+fn a_tool_whose_peer_does_not_finish_its_handshake_ends_in_time_and_says_so() {
+    with_each(|command, peer, folder| {
+        let (address, _connections) = start(peer);
+        let (status, complaint) = ended(spawn(command, &address, folder), command);
+        assert_eq!(status, Some(1), "{command}, {peer:?}: {complaint}");
+        assert!(complaint.contains("TLS handshake"), "{command}, {peer:?}: {complaint}");
     });
 }

@@ -80,3 +80,22 @@ pub(super) fn sentence(error: &ClientError, partitions: usize) -> String {
         _ => format!("{error}; {partitions} partitions wait in all"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::ErrorCode;
+
+    #[test]
+    fn several_that_wait_are_counted_and_one_is_not() {
+        let unread = UnreadPartitions::default();
+        let mut told = Vec::new();
+        for partition in 0..2 {
+            let error = ClientError::refused("cannot read", ErrorCode::KAFKA_STORAGE_ERROR);
+            unread.refuse((Text::from("read"), partition), Arc::new(error));
+            let (first, waiting) = unread.first(Duration::ZERO, true).expect("some wait");
+            told.push(sentence(&first, waiting));
+        }
+        assert_eq!(told[1], format!("{}; 2 partitions wait in all", told[0]));
+    }
+}
