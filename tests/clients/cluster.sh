@@ -39,9 +39,9 @@ create() {
 }
 
 known_groups() { groups --list | grep "^$topic-group" | sort; }
-set_offsets() { # groups of several coordinators
+set_offsets() { # groups of several coordinators, in the topic whose only partition has all its records
   local i
-  for i in $(seq 10 21); do ours groups reset-offsets --group "$topic-group-$i" --topic "$topic:0" --to-offset 1 --execute; done
+  for i in $(seq 10 21); do ours groups reset-offsets --group "$topic-group-$i" --topic "$topic-pair:0" --to-offset 1 --execute; done
   same "$(known_groups)" "$(seq -f "$topic-group-%g" 10 21)"
   local coordinators; coordinators=$(groups --describe --all-groups --state | grep "^$topic-group" | grep -oE '\([1-3]\)' | sort -u | wc -l)
   [ "$coordinators" -gt 1 ]
@@ -51,7 +51,7 @@ have_offsets() { # by both tools, whoever coordinates
   same "$(known_groups)" "$(seq -f "$topic-group-%g" 10 21)"
   same "$(ours groups list | grep "^$topic-group" | sort)" "$(seq -f "$topic-group-%g" 10 21)"
   described=$(groups --describe --all-groups)
-  for i in $(seq 10 21); do has "^$topic-group-$i +$topic +0 +1 " "$described"; done
+  for i in $(seq 10 21); do has "^$topic-group-$i +$topic-pair +0 +1 " "$described"; done
 }
 
 missing() {
