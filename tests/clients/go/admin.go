@@ -73,6 +73,7 @@ func cluster() {
 
 func topicLife() {
 	topic := newTopic("life", 3)
+	until(func() bool { return exists(topic) })
 	first := listTopics()[topic]
 	check(first.Err)
 	want(len(first.Partitions) == 3 && !first.IsInternal, "%v", first)
@@ -83,8 +84,12 @@ func topicLife() {
 	deleted, err := admin.DeleteTopics(within(), topic)
 	check(err)
 	check(deleted.Error())
-	until(func() bool { return !exists(topic) })
+	until(func() bool {
+		with, _ := brokersWith(topic)
+		return with == 0 && !exists(topic)
+	})
 	newTopic("life", 1)
+	until(func() bool { return exists(topic) }) // the client keeps what it was told for a moment
 	want(listTopics()[topic].ID != first.ID, "the topic id came back")
 	roundTrip(topic)
 }
@@ -234,8 +239,6 @@ func authorizedOperations() {
 
 func replicaLogDirs() {
 	topic := newTopic("replica-log-dirs", 1)
-	described, err := admin.DescribeAllLogDirs(within(), nil)
-	check(err)
 	move := func(broker int32, folder string) error {
 		partitions := kadm.TopicsSet{}
 		partitions.Add(topic, 0)
@@ -246,15 +249,22 @@ func replicaLogDirs() {
 		want(len(moved.Sorted()) == 1, "%v", moved)
 		return moved.Sorted()[0].Err
 	}
-	found := 0
-	for _, one := range described.Sorted() {
-		if _, here := one.Topics.Lookup(topic, 0); here {
-			check(move(one.Broker, one.Dir))
-			found++
+	var with []kadm.DescribedLogDir // the folders that have the replicas
+	until(func() bool {
+		described, err := admin.DescribeAllLogDirs(within(), nil)
+		check(err)
+		with = nil
+		for _, one := range described.Sorted() {
+			if _, here := one.Topics.Lookup(topic, 0); here {
+				with = append(with, one)
+			}
 		}
+		return len(with) == int(replicas)
+	})
+	for _, one := range with {
+		check(move(one.Broker, one.Dir))
 	}
-	want(found == int(replicas), "%d directories have a replica", found)
-	refused(kerr.LogDirNotFound, move(described.Sorted()[0].Broker, "/nowhere"))
+	refused(kerr.LogDirNotFound, move(with[0].Broker, "/nowhere"))
 }
 
 func removeTopics() {

@@ -151,12 +151,15 @@ func newTopic(name string, partitions int32, configs ...string) string {
 		table[key] = &value
 	}
 	check(create(topic, partitions, replicas, table))
-	until(func() bool { return known(topic) })
+	until(func() bool { // CreateTopics is answered before every broker knows it
+		with, all := brokersWith(topic)
+		return with == all
+	})
 	return topic
 }
 
-// known tells whether every broker knows the topic: CreateTopics is answered before.
-func known(topic string) bool {
+// brokersWith tells how many brokers know the topic, of how many.
+func brokersWith(topic string) (with, all int) {
 	c := client()
 	defer c.Close()
 	metadata, err := admin.BrokerMetadata(within())
@@ -168,11 +171,11 @@ func known(topic string) bool {
 		request.Topics = append(request.Topics, asked)
 		answer, err := c.Broker(int(node)).RetriableRequest(within(), request)
 		check(err)
-		if answer.(*kmsg.MetadataResponse).Topics[0].ErrorCode != 0 {
-			return false
+		if answer.(*kmsg.MetadataResponse).Topics[0].ErrorCode == 0 {
+			with++
 		}
 	}
-	return true
+	return with, len(metadata.Brokers)
 }
 
 // send produces to partition 0, in order, and returns the first error.

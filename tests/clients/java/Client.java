@@ -25,6 +25,7 @@ import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.CreateTopicsOptions;
 import org.apache.kafka.clients.admin.DescribeClusterOptions;
 import org.apache.kafka.clients.admin.DescribeConsumerGroupsOptions;
+import org.apache.kafka.clients.admin.DescribeProducersOptions;
 import org.apache.kafka.clients.admin.DescribeTopicsOptions;
 import org.apache.kafka.clients.admin.ListTransactionsOptions;
 import org.apache.kafka.clients.admin.NewTopic;
@@ -42,6 +43,7 @@ import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicCollection;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.TopicPartitionReplica;
+import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.acl.AccessControlEntry;
 import org.apache.kafka.common.acl.AclBinding;
 import org.apache.kafka.common.acl.AclBindingFilter;
@@ -54,11 +56,11 @@ import org.apache.kafka.common.errors.InvalidReplicationFactorException;
 import org.apache.kafka.common.errors.InvalidTimestampException;
 import org.apache.kafka.common.errors.InvalidTopicException;
 import org.apache.kafka.common.errors.LogDirNotFoundException;
+import org.apache.kafka.common.errors.NotLeaderOrFollowerException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
 import org.apache.kafka.common.errors.ResourceNotFoundException;
 import org.apache.kafka.common.errors.SecurityDisabledException;
 import org.apache.kafka.common.errors.TopicExistsException;
-import org.apache.kafka.common.errors.UnknownTopicIdException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
@@ -433,38 +435,35 @@ public class Client {
 
     static boolean exists(String topic) throws Exception { return get(admin.listTopics().names()).contains(topic); }
 
-    static void until(String topic, boolean there) throws Exception {
+    interface Condition { boolean holds() throws Exception; }
+
+    static void until(String what, Condition condition) throws Exception {
         long deadline = System.nanoTime() + WAIT.toNanos();
-        while (exists(topic) != there) want(System.nanoTime() < deadline, topic);
+        while (!condition.holds()) want(System.nanoTime() < deadline, "not in time: " + what);
     }
 
-    /** Every broker knows it, each of which has a replica: createTopics is answered before. */
+    /** Every broker knows it: createTopics is answered before. Each is asked in turn, and while it does not know the topic the client asks it again. */
     static void untilKnown(String topic) throws Exception {
-        long deadline = System.nanoTime() + WAIT.toNanos();
-        List<Integer> nodes = get(admin.describeCluster().nodes()).stream().map(Node::id).toList();
-        while (true) {
-            var dirs = get(admin.describeLogDirs(nodes).allDescriptions()).values().stream().flatMap(of -> of.values().stream());
-            if (dirs.filter(dir -> dir.replicaInfos().containsKey(zero(topic))).count() == REPLICAS) return;
-            want(System.nanoTime() < deadline, topic);
+        for (Node node : get(admin.describeCluster().nodes())) {
+            try {
+                get(admin.describeProducers(List.of(zero(topic)), new DescribeProducersOptions().brokerId(node.id())).partitionResult(zero(topic)));
+            } catch (ExecutionException e) {
+                if (!(e.getCause() instanceof NotLeaderOrFollowerException)) throw e;
+            }
         }
     }
 
     static TopicDescription describe(String topic) throws Exception {
-        return known(() -> get(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic));
+        return get(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic);
     }
 
-    interface Asking<T> { T ask() throws Exception; }
-
-    /** Asks again while a broker has not heard of a topic yet: one that is diskless is in one directory for all brokers. */
-    static <T> T known(Asking<T> asking) throws Exception {
-        long deadline = System.nanoTime() + WAIT.toNanos();
-        while (true) {
-            try {
-                return asking.ask();
-            } catch (ExecutionException e) {
-                boolean isUnknown = e.getCause() instanceof UnknownTopicOrPartitionException || e.getCause() instanceof UnknownTopicIdException;
-                if (!isUnknown || System.nanoTime() > deadline) throw e;
-            }
+    /** By the broker that was asked: a topic that is deleted, or made again, is what it was for another broker for a moment. */
+    static Optional<Uuid> idOf(String topic) throws Exception {
+        try {
+            return Optional.of(describe(topic).topicId());
+        } catch (ExecutionException e) {
+            if (!(e.getCause() instanceof UnknownTopicOrPartitionException)) throw e;
+            return Optional.empty();
         }
     }
 
@@ -485,19 +484,19 @@ public class Client {
         want(first.partitions().stream().allMatch(p -> p.leader() != null && p.replicas().size() == REPLICAS && p.isr().size() == REPLICAS), first);
         roundTrip(topic, oddRecords());
         delete(List.of(topic));
-        until(topic, false);
-        refused(UnknownTopicOrPartitionException.class, () -> describe(topic));
+        until("it is not listed", () -> !exists(topic));
+        until("it is unknown", () -> idOf(topic).isEmpty());
         newTopic("life");
-        want(!describe(topic).topicId().equals(first.topicId()), "the old topic id");
+        until("it has another id", () -> idOf(topic).filter(id -> !id.equals(first.topicId())).isPresent());
         roundTrip(topic, oddRecords());
     }
 
     static void deleteById() throws Exception {
         String topic = newTopic("by-id");
         var id = describe(topic).topicId();
-        same(known(() -> get(admin.describeTopics(TopicCollection.ofTopicIds(List.of(id))).allTopicIds()).get(id).name()), topic);
+        same(get(admin.describeTopics(TopicCollection.ofTopicIds(List.of(id))).allTopicIds()).get(id).name(), topic);
         get(admin.deleteTopics(TopicCollection.ofTopicIds(List.of(id))).all());
-        until(topic, false);
+        until("it is not listed", () -> !exists(topic));
     }
 
     static ConfigEntry config(ConfigResource.Type type, String name, String key) throws Exception {
@@ -570,19 +569,23 @@ public class Client {
 
     static void replicaLogDirs() throws Exception {
         String topic = newTopic("replica-log-dirs");
-        List<Integer> nodes = get(admin.describeCluster().nodes()).stream().map(Node::id).toList();
-        int found = 0;
-        for (var described : get(admin.describeLogDirs(nodes).allDescriptions()).entrySet()) {
-            int node = described.getKey();
-            for (var dir : described.getValue().entrySet()) {
-                if (!dir.getValue().replicaInfos().containsKey(zero(topic))) continue;
-                move(topic, 0, node, dir.getKey());
-                refused(UnknownTopicOrPartitionException.class, () -> move(topic, 9, node, dir.getKey()));
-                found++;
-            }
+        until("every replica has a folder", () -> folders(topic).size() == REPLICAS);
+        for (var entry : folders(topic).entrySet()) {
+            int node = entry.getKey();
+            move(topic, 0, node, entry.getValue());
+            refused(UnknownTopicOrPartitionException.class, () -> move(topic, 9, node, entry.getValue()));
             refused(LogDirNotFoundException.class, () -> move(topic, 0, node, "/nowhere"));
         }
-        same(found, REPLICAS);
+    }
+
+    /** The folders that have the first partition, by broker. */
+    static Map<Integer, String> folders(String topic) throws Exception {
+        List<Integer> nodes = get(admin.describeCluster().nodes()).stream().map(Node::id).toList();
+        var folders = new HashMap<Integer, String>();
+        get(admin.describeLogDirs(nodes).allDescriptions()).forEach((node, dirs) -> dirs.forEach((folder, dir) -> {
+            if (dir.replicaInfos().containsKey(zero(topic))) folders.put(node, folder);
+        }));
+        return folders;
     }
 
     static void move(String topic, int partition, int node, String folder) throws Exception {
