@@ -3,7 +3,8 @@
 //!
 //! Invariant: a signal goes to a process only if its command line is that of the one that is meant: pids are used again.
 
-use rustix::process::{Pid, Signal, kill_process, setsid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setsid};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The end of a log that is looked at.
 const LOG_BYTES: u64 = 64 << 10;
+/// `PF_EXITING` of Linux's `sched.h`: a process that is on its way out, and runs no more of its program.
+const EXITING: u64 = 4;
 
 /// How a process that may run is known again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,12 +35,14 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// The process, if it runs.
+    /// The process, if it runs, or has its files, ports and locks still since it is just ending.
     pub fn pid(&self) -> Option<Pid> {
         let text = fs::read_to_string(&self.pid_file).ok()?;
         let pid = Pid::from_raw(text.lines().next()?.trim().parse().ok().filter(|pid| *pid > 0)?)?;
-        // Empty where the process has ended and nobody has looked at it.
         let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok()?;
+        if line.is_empty() {
+            return is_ending(pid).then_some(pid);
+        }
         let line: Vec<&OsStr> = line.split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
         line.windows(self.words.len()).any(|some| some == &self.words[..]).then_some(pid)
     }
@@ -61,6 +66,18 @@ impl Daemon {
         // It may end just before.
         self.pid().is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
+}
+
+/// Whether a process without a command line has given up its memory and not yet all else. One that has, and waits for its parent to
+/// see it, has no command line either, nor has a thread of the kernel.
+fn is_ending(pid: Pid) -> bool {
+    // Before the look at what it is: so it is of that process, whoever gets the pid next.
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+    let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) else { return false };
+    // The name of the program, in parentheses, may have spaces of its own.
+    let flags = stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(6)?.parse::<u64>().ok());
+    let mut ended = [PollFd::new(&process, PollFlags::IN)];
+    flags.is_some_and(|flags| flags & EXITING != 0) && poll(&mut ended, Some(&Timespec::default())) == Ok(0)
 }
 
 /// Waits until none of these runs; those that still do after `patience`.
@@ -175,5 +192,27 @@ mod tests {
         let log = known.log.display();
         assert_eq!(told, format!("broker 7 ended with status 3; {log}:\n  {pid} {pid}\n  {pid}\n  bye"));
         assert!(!known.signal(Signal::TERM));
+    }
+    /// As one whose memory is gone while the system still closes its files: its first thread has ended, and another has not.
+    #[test]
+    fn a_process_that_is_just_ending_still_runs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let known = daemon(folder.path(), &["serve", "--config", "x"]);
+        let script = "import ctypes, sys, threading\nthreading.Thread(target=sys.stdin.read).start()\n\
+                      ctypes.CDLL(None).pthread_exit(None)";
+        let mut command = Command::new("python3");
+        command.args(["-c", script, "serve", "--config", "x"]).stdin(Stdio::piped());
+        let mut child = command.spawn().expect("Python is there, as for the clients' tests");
+        let pid = Pid::from_raw(child.id() as i32).expect("a pid");
+        fs::write(&known.pid_file, child.id().to_string()).expect("written");
+        while !is_ending(pid) {
+            assert_eq!(child.try_wait().expect("ours"), None);
+            std::thread::sleep(LOOK_EVERY);
+        }
+        assert_eq!(known.pid(), Some(pid));
+        assert_eq!(wait_until_gone([&known], Duration::ZERO), [&known]);
+        drop(child.stdin.take());
+        assert!(wait_until_gone([&known], Duration::from_secs(10)).is_empty());
+        assert!(child.try_wait().expect("ours").is_some());
     }
 }
