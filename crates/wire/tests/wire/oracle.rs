@@ -76,6 +76,7 @@ fn oracle_recode(key: ApiKey, side: Side, version: Version, mut bytes: Bytes) ->
 
 /// The names of all fields of a message of `key` in the order of their values, as `{:?}` shows them.
 fn field_names(key: ApiKey, debug: &str) -> Vec<String> {
+    let debug = without_values_in_quotes(debug);
     let ends = debug.match_indices(": ").map(|(end, _)| end);
     let word = |end: usize| debug[..end].rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
     let ours = |name: &str| match name {
@@ -87,6 +88,27 @@ fn field_names(key: ApiKey, debug: &str) -> Vec<String> {
         .filter(|name| !name.is_empty() && name.parse::<u32>().is_err())
         .filter(known)
         .collect()
+}
+
+/// What `{:?}` shows, without strings and bytes, which may look like fields: `name: "d: 1"` becomes `name: ""`.
+fn without_values_in_quotes(debug: &str) -> String {
+    let (mut quoted, mut escaped) = (false, false);
+    let mut kept = String::with_capacity(debug.len());
+    for c in debug.chars() {
+        let quote = c == '"' && !escaped;
+        if quote || !quoted {
+            kept.push(c);
+        }
+        escaped = quoted && c == '\\' && !escaped;
+        quoted ^= quote;
+    }
+    kept
+}
+
+#[test]
+fn a_value_that_looks_like_a_field_is_none() {
+    let debug = r#"Topic { name: "a \\\" b: 1", key: Some(b"\\\\"), more: [(0, b"d: ")], tagged: {} }"#;
+    assert_eq!(field_names(ApiKey::Metadata, debug), ["name", "key", "more", "tagged"]);
 }
 
 #[test]
