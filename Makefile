@@ -1,7 +1,5 @@
 .PHONY: test soak check format lint
 
-CLIPPY = cargo clippy
-
 # Everything: installs what it needs, formatting, lints, Rust tests, real clients. Ends with `N passed, N failed`.
 test:
 	@tests/all
@@ -17,4 +15,4 @@ format:
 	cargo fmt --all --check
 
 lint:
-	$(CLIPPY) --workspace --all-targets -- -D warnings
+	cargo clippy --workspace --all-targets -- -D warnings

@@ -1,4 +1,5 @@
-//! Several brokers over a PostgreSQL of their own, each a process with a folder of its own, on ports of this machine that stay.
+//! Several brokers over a database of their own, each a process with a folder of its own, on ports of this machine that stay. The
+//! PostgreSQL of it is the one that all tests of a program share, or the cluster's own where a test stops or freezes it.
 //!
 //! Invariant: no process outlives its `Cluster`.
 
@@ -11,6 +12,7 @@ use fullbore_wire::apis::metadata::MetadataResponsePartition;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
@@ -29,7 +31,7 @@ pub struct Cluster {
 
 /// A cluster before it starts: its database runs, and what each broker is started with can still be changed.
 pub struct ClusterPlan {
-    postgres: PostgresServer,
+    postgres: DatabaseServer,
     database: String,
     addresses: Vec<SocketAddr>,
     sets: Vec<Vec<String>>,
@@ -37,10 +39,35 @@ pub struct ClusterPlan {
     links: Option<Links>,
 }
 
+/// Who else uses the PostgreSQL.
+enum DatabaseServer {
+    Shared(&'static PostgresServer),
+    Own(PostgresServer),
+}
+
+impl Deref for DatabaseServer {
+    type Target = PostgresServer;
+
+    fn deref(&self) -> &PostgresServer {
+        match self {
+            DatabaseServer::Shared(server) => server,
+            DatabaseServer::Own(server) => server,
+        }
+    }
+}
+
 impl ClusterPlan {
     /// So many brokers with these settings.
     pub fn new(brokers: usize, sets: &[&str]) -> ClusterPlan {
-        let postgres = PostgresServer::start();
+        ClusterPlan::over(DatabaseServer::Shared(PostgresServer::shared()), brokers, sets)
+    }
+
+    /// With a PostgreSQL of its own, for tests that do something to it.
+    pub fn with_own_postgres(brokers: usize, sets: &[&str]) -> ClusterPlan {
+        ClusterPlan::over(DatabaseServer::Own(PostgresServer::start()), brokers, sets)
+    }
+
+    fn over(postgres: DatabaseServer, brokers: usize, sets: &[&str]) -> ClusterPlan {
         let database = postgres.database();
         let address = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let addresses: Vec<SocketAddr> = stable_ports(brokers).into_iter().map(address).collect();
@@ -54,9 +81,12 @@ impl ClusterPlan {
         ClusterPlan { postgres, database, addresses, sets, folders: Vec::new(), links: None }
     }
 
-    /// The database's server.
+    /// The database's server, of a plan that has its own.
     pub fn postgres(&self) -> &PostgresServer {
-        &self.postgres
+        match &self.postgres {
+            DatabaseServer::Own(server) => server,
+            DatabaseServer::Shared(_) => panic!("others use it, too: `ClusterPlan::with_own_postgres`"),
+        }
     }
 
     /// The database.
@@ -154,9 +184,9 @@ impl Cluster {
         (1..).take(self.brokers.len())
     }
 
-    /// The database.
+    /// The database's server, of a plan that has its own.
     pub fn postgres(&self) -> &PostgresServer {
-        &self.plan.postgres
+        self.plan.postgres()
     }
 
     /// Where the broker of this id listens.

@@ -43,7 +43,7 @@ fn others_are_served_while_large_batches_are_recompressed() {
     let mut client = broker.client();
     client.create_topic("slow", 1, &configs);
     assert_serves(&broker);
-    let large = words(4_000_000);
+    let large = words(2_000_000);
     // More than there are threads that serve connections.
     let senders = thread::available_parallelism().map_or(4, usize::from).min(12) + 4;
     let answered = AtomicUsize::new(0);

@@ -158,7 +158,7 @@ fn carry_out(steps: &[Step], cluster: &mut Cluster) {
 
 fn round(seed: u64) {
     let steps = schedule(seed);
-    let mut cluster = with_topic(ClusterPlan::new(3, &SETS).linked().start());
+    let mut cluster = with_topic(ClusterPlan::with_own_postgres(3, &SETS).linked().start());
     produced_while(&mut cluster, TOPIC, |cluster, load| {
         carry_out(&steps, cluster);
         let healed = Instant::now();

@@ -1,8 +1,8 @@
 //! A database that is away, hangs, is slow, or is an older copy, while records go out.
 
-use crate::faults::{ALL, TOPIC, befalls, cluster, with_topic};
+use crate::faults::{ALL, TOPIC, befalls, with_topic};
 use crate::frozen::{SESSION, epochs_of, nobody_is_held_for_dead};
-use fullbore_tests::{Client, ClusterPlan, Link, serve_refused, wait_until};
+use fullbore_tests::{Client, Cluster, ClusterPlan, Link, serve_refused, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use std::time::{Duration, Instant};
@@ -21,9 +21,13 @@ fn create(client: &mut Client, name: &str) -> ErrorCode {
         .error_code
 }
 
+fn with_own_postgres(sets: &[&str]) -> Cluster {
+    with_topic(ClusterPlan::with_own_postgres(3, sets).start())
+}
+
 #[test]
 fn records_go_on_without_a_database() {
-    befalls(cluster(&[]), |cluster, load| {
+    befalls(with_own_postgres(&[]), |cluster, load| {
         cluster.postgres().stop();
         let refused = cluster.refused(&["topics", "create", "--topic", "meanwhile", "--partitions", "1"]);
         assert!(refused.contains("cannot be changed now"), "{refused}");
@@ -35,7 +39,7 @@ fn records_go_on_without_a_database() {
 
 #[test]
 fn records_go_on_while_the_database_hangs_and_nobody_is_held_for_dead_afterwards() {
-    befalls(cluster(&[SESSION, CALL]), |cluster, load| {
+    befalls(with_own_postgres(&[SESSION, CALL]), |cluster, load| {
         let epochs = epochs_of(cluster, 1, TOPIC);
         cluster.postgres().freeze();
         let hangs = Instant::now();
@@ -73,7 +77,7 @@ fn a_slow_database_makes_changes_slow_and_nothing_else() {
 /// A broker that is alone with the news tells them, and whoever starts does not believe the copy.
 #[test]
 fn an_older_copy_of_the_database_is_not_followed() {
-    befalls(cluster(&[]), |cluster, load| {
+    befalls(with_own_postgres(&[]), |cluster, load| {
         cluster.postgres().copy();
         wait_until("it is found again", BACK_MAX, || {
             create(&mut cluster.broker(1).client(), "later") == ErrorCode::NONE

@@ -50,9 +50,17 @@ fn set_store(plan: &mut ClusterPlan, folder: &Path) {
     (0..3).for_each(|index| plan.set(index, "diskless.storage", folder.to_str().expect("a path")));
 }
 
-/// Has this befall the cluster while records go out and are read.
+/// With a PostgreSQL of the cluster's own.
+fn shared_with_own_postgres(partitions: i32) -> Shared {
+    shared_by(ClusterPlan::with_own_postgres(3, &[SESSION, CALL]), partitions)
+}
+
+/// Has this befall a cluster while records go out and are read.
 fn befalls(befalls: impl FnOnce(&mut Cluster, &Load)) {
-    let mut shared = shared(&[], PARTITIONS);
+    befalls_cluster(shared(&[], PARTITIONS), befalls);
+}
+
+fn befalls_cluster(mut shared: Shared, befalls: impl FnOnce(&mut Cluster, &Load)) {
     produced_while(&mut shared.cluster, TOPIC, |cluster, load| {
         befalls(cluster, load);
         cluster.wait_for_brokers(&ALL);
@@ -123,7 +131,7 @@ fn a_broker_that_hangs_past_its_session_costs_no_record() {
 
 #[test]
 fn without_its_database_a_producer_waits_and_goes_on_with_it() {
-    befalls(|cluster, load| {
+    befalls_cluster(shared_with_own_postgres(PARTITIONS), |cluster, load| {
         // What is not answered in time may be written all the same.
         const ASIDE: &str = "aside";
         cluster.create(ASIDE, 1, 1, &["diskless.enable=true"]);
@@ -148,7 +156,7 @@ fn is_refused(client: &mut Client, topic: &str) {
 /// No offset is given twice: as long as the copy is there nothing is taken.
 #[test]
 fn an_older_copy_of_the_database_is_not_written() {
-    let mut shared = shared(&[], 1);
+    let mut shared = shared_with_own_postgres(1);
     let cluster = &mut shared.cluster;
     let mut clients: Vec<Client> = ALL.iter().map(|id| cluster.broker(*id).client()).collect();
     for client in &mut clients {

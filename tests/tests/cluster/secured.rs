@@ -20,7 +20,7 @@ struct Secured {
 impl Secured {
     fn new() -> Secured {
         let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new("brokers"));
-        let mut plan = ClusterPlan::new(3, &["replica.lag.time.max.ms=2000"]).with_peers_over("SSL");
+        let mut plan = ClusterPlan::with_own_postgres(3, &["replica.lag.time.max.ms=2000"]).with_peers_over("SSL");
         let (postgres, database) = (plan.postgres(), plan.database().to_owned());
         let role =
             format!("CREATE ROLE encrypted LOGIN PASSWORD '{PASSWORD}'; GRANT ALL ON DATABASE {database} TO encrypted");

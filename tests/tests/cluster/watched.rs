@@ -1,6 +1,6 @@
 //! What who watches a broker sees of its database: metrics, and whether clients are sent to it or it is started anew.
 
-use fullbore_tests::{Cluster, wait_until};
+use fullbore_tests::{Cluster, ClusterPlan, wait_until};
 use std::time::Duration;
 
 const SETS: [&str; 3] =
@@ -30,7 +30,7 @@ const OK: &str = "HTTP/1.1 200 OK";
 
 #[test]
 fn a_database_that_is_away_is_seen_and_no_reason_to_restart_or_leave_a_broker() {
-    let mut cluster = Cluster::start(2, &SETS);
+    let mut cluster = ClusterPlan::with_own_postgres(2, &SETS).start();
     let failures = "fullbore_control_plane_call_failures_total{connection=\"beats\"}";
     for id in [1, 2] {
         wait_for(&mut cluster, id, UP, 1.0);
