@@ -14,6 +14,7 @@ mod direct;
 mod piece;
 mod shelf;
 
+pub use direct::is_resident;
 pub use piece::PieceSlice;
 
 use crate::task;
@@ -117,7 +118,5 @@ async fn read_ahead(pieces: Pieces, slot: Arc<Slot>) {
     let _ = slot.piece(&pieces).await;
 }
 
-#[cfg(test)]
-pub use direct::is_resident;
 #[cfg(test)]
 mod tests;

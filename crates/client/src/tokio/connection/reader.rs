@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Read at once when no long response is under way.
+/// Read at once where responses are short, and most where they are long: as much as the last one had.
 const READ_BYTES: usize = 16 * 1024;
+const READ_BYTES_MAX: usize = 256 * 1024;
 
 pub(super) async fn run(mut socket: Reading, shared: Arc<ConnectionState>) {
-    let mut buffer = BytesMut::with_capacity(READ_BYTES);
+    let (mut buffer, mut next_read) = (BytesMut::with_capacity(READ_BYTES), READ_BYTES);
     let mut tick =
         tokio::time::interval((shared.request_timeout / 8).clamp(Duration::from_millis(5), Duration::from_secs(1)));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -26,7 +27,7 @@ pub(super) async fn run(mut socket: Reading, shared: Arc<ConnectionState>) {
             biased;
             read = read_some(&mut socket, &mut buffer) => {
                 read_at = Instant::now();
-                match read.map_err(|e| e.to_string()).and_then(|()| dispatch(&mut buffer, &shared, read_at)) {
+                match read.map_err(|e| e.to_string()).and_then(|()| dispatch(&mut buffer, &mut next_read, &shared, read_at)) {
                     Ok(()) => {}
                     Err(reason) => break reason,
                 }
@@ -55,13 +56,19 @@ async fn read_some(socket: &mut Reading, buffer: &mut BytesMut) -> io::Result<()
 }
 
 /// Hands every whole response in the buffer on, and makes room for the rest of the next.
-fn dispatch(buffer: &mut BytesMut, shared: &ConnectionState, now: Instant) -> Result<(), String> {
+fn dispatch(
+    buffer: &mut BytesMut,
+    next_read: &mut usize,
+    shared: &ConnectionState,
+    now: Instant,
+) -> Result<(), String> {
     while let Some(frame) = frame::next(buffer, shared.response_bytes_max).map_err(|error| error.to_string())? {
+        *next_read = (frame::PREFIX + frame.len()).clamp(READ_BYTES, READ_BYTES_MAX);
         deliver(frame, shared, now)?;
     }
     // Room for a response that has begun was made for it alone.
     if buffer.len() < frame::PREFIX {
-        buffer.reserve(READ_BYTES);
+        buffer.reserve(*next_read);
     }
     Ok(())
 }
