@@ -2,7 +2,7 @@
 # Obeys lines of standard input, and answers each with one. At its end everything goes, however who started it ended.
 set -u
 bin=$1 dir=$2 port=$3
-trap '' INT TERM HUP
+trap '' INT TERM HUP PIPE
 as_who() { # It refuses root.
   if [ "$(id -u)" != 0 ]; then "$@"; else setpriv --reuid="$user" --regid="$(id -g "$user")" --clear-groups -- "$@"; fi
 }
