@@ -51,6 +51,18 @@ pub fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, 
     }
 }
 
+/// As [`opened`], and waits for one whose folder is made since then: its first record may have come in between.
+///
+/// # Errors
+/// As there.
+pub async fn opened_or_made(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
+    let partition = partition(broker, topic, index)?;
+    if !partition.is_settled() && partition.is_being_made() {
+        Box::pin(partition.opened()).await;
+    }
+    opened(broker, topic, index)
+}
+
 /// As [`opened`], or one whose folder is being made by somebody else, whom an append waits for.
 pub fn opened_or_new(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let partition = partition(broker, topic, index)?;
