@@ -314,6 +314,12 @@ impl Control {
         }
     }
 
+    /// Waits until everything that was asked of the owner before is done. Blocks.
+    #[cfg(test)]
+    pub(crate) fn settle(&self) {
+        self.queue().expect("it is open").act(|_| ());
+    }
+
     /// Publishes an image as another broker of a cluster would have it changed.
     #[cfg(test)]
     pub(crate) fn publish(&self, change: impl FnOnce(&mut Image)) {

@@ -80,10 +80,12 @@ impl Cluster {
 
     /// From now on it does not.
     pub async fn deafen(&mut self, id: i32) {
-        let (_, hears) = self.running.get_mut(&id).expect("it runs");
+        let (broker, hears) = self.running.get_mut(&id).expect("it runs");
         let hears = hears.take().expect("it has heard");
         hears.abort();
         let _ = hears.await;
+        // What it asked for last would else be answered with what is committed after this.
+        broker.node().control.settle();
     }
 
     /// Stops one; the others are told nothing.
