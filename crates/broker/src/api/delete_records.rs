@@ -105,7 +105,7 @@ fn move_log_start(broker: &Node, image: &Image, topic: &DeleteRecordsTopic, aske
     if is_internal(&topic.name) {
         return Err(ErrorCode::INVALID_TOPIC_EXCEPTION);
     }
-    let partition = topics::opened(broker, topic, asked.partition_index)?;
+    let partition = topics::opened_or_new(broker, topic, asked.partition_index)?;
     if !topic.config.cleanup.delete {
         return Err(ErrorCode::POLICY_VIOLATION);
     }

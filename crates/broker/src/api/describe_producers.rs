@@ -53,7 +53,7 @@ async fn producers(
     topic: &Text,
     partition: i32,
 ) -> Result<Vec<sequence::ProducerState>, ErrorCode> {
-    let partition = topics::opened_or_made(broker, topics::find(image, topic, Uuid::ZERO)?, partition).await?;
+    let partition = topics::opened(broker, topics::find(image, topic, Uuid::ZERO)?, partition).await?;
     partition.check_leads(NO_EPOCH)?;
     partition.producers().await.map_err(|error| error.code())
 }

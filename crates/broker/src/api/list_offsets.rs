@@ -76,7 +76,7 @@ async fn look_up(
     (version, refreshed): (i16, Result<(), ReadError>),
 ) -> Result<Option<TimestampOffset>, ErrorCode> {
     let topic = topics::find(image, topic, Uuid::ZERO)?;
-    let partition = topics::opened_or_made(broker, topic, asked.partition_index).await?;
+    let partition = topics::opened(broker, topic, asked.partition_index).await?;
     partition.check_leads(asked.current_leader_epoch)?;
     let code = |error: ReadError| error.code();
     partition.is_refreshed(refreshed).map_err(code)?;

@@ -2,6 +2,8 @@
 
 use super::call::{Call, Fault, Reply};
 use super::topics;
+use crate::control::Image;
+use crate::node::Node;
 use crate::partitions::{EpochEnd, ReadError};
 use fullbore_wire::apis::offset_for_leader_epoch::{
     EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition,
@@ -14,26 +16,25 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let image = call.broker.control.image();
     let named = request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.topic, p.partition)));
     let refreshed = Box::pin(topics::open_and_refresh(topics::named(call.broker, &image, named))).await;
-    let topics = request
-        .topics
-        .into_iter()
-        .map(|topic| OffsetForLeaderTopicResult {
-            partitions: topic.partitions.iter().map(|asked| answer(call, &topic.topic, asked, refreshed)).collect(),
-            topic: topic.topic,
-            ..Default::default()
-        })
-        .collect();
+    let mut topics = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for asked in &topic.partitions {
+            partitions.push(answer(call.broker, &image, (&topic.topic, asked), refreshed).await);
+        }
+        topics.push(OffsetForLeaderTopicResult { topic: topic.topic, partitions, ..Default::default() });
+    }
     reply.frame::<OffsetForLeaderEpochRequest>(&OffsetForLeaderEpochResponse { topics, ..Default::default() })
 }
 
-fn answer(
-    call: &Call<'_>,
-    topic: &Text,
-    asked: &OffsetForLeaderPartition,
+async fn answer(
+    broker: &Node,
+    image: &Image,
+    (topic, asked): (&Text, &OffsetForLeaderPartition),
     refreshed: Result<(), ReadError>,
 ) -> EpochEndOffset {
     let mut response = EpochEndOffset { partition: asked.partition, ..Default::default() };
-    match look_up(call, topic, asked, refreshed) {
+    match look_up(broker, image, (topic, asked), refreshed).await {
         Ok(end) => {
             response.leader_epoch = end.leader_epoch;
             response.end_offset = end.end_offset;
@@ -43,15 +44,13 @@ fn answer(
     response
 }
 
-fn look_up(
-    call: &Call<'_>,
-    topic: &Text,
-    asked: &OffsetForLeaderPartition,
+async fn look_up(
+    broker: &Node,
+    image: &Image,
+    (topic, asked): (&Text, &OffsetForLeaderPartition),
     refreshed: Result<(), ReadError>,
 ) -> Result<EpochEnd, ErrorCode> {
-    let broker = call.broker;
-    let image = broker.control.image();
-    let partition = topics::opened(broker, topics::find(&image, topic, Uuid::ZERO)?, asked.partition)?;
+    let partition = topics::opened(broker, topics::find(image, topic, Uuid::ZERO)?, asked.partition).await?;
     partition.check_leads(asked.current_leader_epoch)?;
     partition.is_refreshed(refreshed).map_err(|error| error.code())?;
     partition.epoch_end_offset(asked.leader_epoch).map_err(|error| error.code())

@@ -37,13 +37,20 @@ pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartitio
     })
 }
 
-/// One partition of a topic, after [`open_all`].
+/// One partition of a topic, after [`open_all`]. Waits for one whose folder is made since then: its first record may have come in between.
 ///
 /// # Errors
 /// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER while its log is still being opened, at which every client asks again.
 /// KAFKA_STORAGE_ERROR if that could not be opened: another try would take the thread with it.
-pub fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
+pub async fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let partition = partition(broker, topic, index)?;
+    if !partition.is_settled() && partition.is_being_made() {
+        Box::pin(partition.opened()).await;
+    }
+    settled(partition)
+}
+
+fn settled(partition: AnyPartition) -> Result<AnyPartition, ErrorCode> {
     match partition.is_settled() {
         true => Ok(partition),
         false if partition.is_being_opened() => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
@@ -51,24 +58,12 @@ pub fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, 
     }
 }
 
-/// As [`opened`], and waits for one whose folder is made since then: its first record may have come in between.
-///
-/// # Errors
-/// As there.
-pub async fn opened_or_made(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
-    let partition = partition(broker, topic, index)?;
-    if !partition.is_settled() && partition.is_being_made() {
-        Box::pin(partition.opened()).await;
-    }
-    opened(broker, topic, index)
-}
-
-/// As [`opened`], or one whose folder is being made by somebody else, whom an append waits for.
+/// As [`opened`], and does not wait: whoever blocks on the log does so for one whose folder is being made.
 pub fn opened_or_new(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let partition = partition(broker, topic, index)?;
     // It is settled before and after, and in between it is being made; so it is found if both change during the looks.
-    let may_append = partition.is_settled() || partition.is_being_made();
-    if may_append { Ok(partition) } else { opened(broker, topic, index) }
+    let is_usable = partition.is_settled() || partition.is_being_made();
+    if is_usable { Ok(partition) } else { settled(partition) }
 }
 
 /// The partitions of these names that exist.

@@ -3,9 +3,7 @@
 use super::*;
 use fullbore_wire::ErrorCode;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 const SHORT_LAG: &str = "replica.lag.time.max.ms=400\nreplica.fetch.wait.max.ms=100";
 
@@ -34,7 +32,8 @@ async fn too_few_in_sync_and_a_follower_that_comes_back() {
 }
 
 /// Produces with acks=all to whoever leads, until it is told to stop; what was acknowledged.
-async fn go_on(cluster: &Cluster, topic: &str, stop: Arc<AtomicBool>) -> Vec<String> {
+/// `count` is how many so far.
+async fn go_on(cluster: &Cluster, topic: &str, stop: &AtomicBool, count: &AtomicUsize) -> Vec<String> {
     let mut clients = BTreeMap::new();
     for id in 1..=3 {
         clients.insert(id, cluster.client(id).await);
@@ -46,6 +45,7 @@ async fn go_on(cluster: &Cluster, topic: &str, stop: Arc<AtomicBool>) -> Vec<Str
         let done = produce(&clients[&leader], topic, 0, -1, batch(value.as_bytes())).await;
         if done.is_ok() {
             acknowledged.push(value);
+            count.store(acknowledged.len(), SeqCst);
         }
     }
     acknowledged
@@ -68,22 +68,23 @@ async fn an_old_leader_cuts_off_what_nobody_else_has_while_the_producer_goes_on(
     for number in 0..10 {
         produce(&client, "t", 0, 1, batch(format!("lost {number}").as_bytes())).await.expect("appended");
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    let producing = go_on(&cluster, "t", Arc::clone(&stop));
+    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let producing = go_on(&cluster, "t", &stop, &count);
     let meanwhile = async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        eventually("records are acknowledged without it", || count.load(SeqCst) > 10).await;
         stop.store(true, SeqCst);
     };
     let (mut acknowledged, ()) = tokio::join!(producing, meanwhile);
     assert!(values(&cluster, 1, &topic).contains("first"));
     cluster.listen(1);
     cluster.unfence(1).await;
-    let stop = Arc::new(AtomicBool::new(false));
-    let producing = go_on(&cluster, "t", Arc::clone(&stop));
+    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let producing = go_on(&cluster, "t", &stop, &count);
     let meanwhile = async {
         cluster.isr_is("t", 0, vec![1, 2, 3]).await;
         cluster.elect_preferred("t", 0).await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        let before = count.load(SeqCst);
+        eventually("records are acknowledged by it", || count.load(SeqCst) > before + 10).await;
         stop.store(true, SeqCst);
     };
     let (after, ()) = tokio::join!(producing, meanwhile);
