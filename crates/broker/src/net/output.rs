@@ -1,5 +1,5 @@
 //! Frames into a connection: one vectored write for what is in memory, sendfile for what is in a log. Little of a log is copied into the
-//! write of what is around it, and so leaves with one system call and reaches the other side as one. With TLS a frame becomes
+//! write of what is around it, and so reaches the other side as one. With TLS a frame becomes
 //! records as large as they may be, which leave together; what is in a log is read in bounded pieces.
 //!
 //! Invariants: a frame is written whole or the connection is closed; no copy is kept for a client that does not read.
