@@ -133,8 +133,9 @@ impl Producer {
         let deadline = started.checked_add(self.core.config.max_block);
         let mut newer = None;
         loop {
-            // Both are armed before the attempt, so that nothing that happens in between is missed.
+            // All before the attempt, so that nothing that happens in between is missed.
             let (freed, changed) = (self.core.pool.freed(), self.core.topics_changed());
+            let answered = self.core.metadata_answered();
             let waiting = self.core.pool.wait();
             let (what, in_time) = match self.try_send(record) {
                 Err(SendError::Full) => {
@@ -149,7 +150,7 @@ impl Producer {
                 Err(missing @ SendError::NoPartition { .. }) => {
                     drop(waiting);
                     let newer = *newer.get_or_insert_with(|| self.core.want_newer_metadata());
-                    if self.core.metadata_answered() >= newer || !self.before(deadline, changed).await {
+                    if answered >= newer || !self.before(deadline, changed).await {
                         return Err(missing);
                     }
                     continue;
