@@ -6,7 +6,7 @@ from cases.groups import EXAMPLES
 FACTORS = (1, 3)
 SWEEP_PARTITIONS = 9
 # Bytes of a record, and how many records Java and our producer send.
-SWEEP = ((64, 2_000_000, 10_000_000), (1024, 400_000, 1_000_000))
+SWEEP = ((64, 16_000_000, 30_000_000), (1024, 2_000_000, 4_000_000))
 
 
 def pick(results, key):
