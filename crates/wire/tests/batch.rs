@@ -102,7 +102,7 @@ proptest! {
         let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 11 };
         let mut bytes = build(&records, CODECS[codec], stamp).freeze();
         let decoded = match CODECS[codec] {
-            // Its own zstd is the same library, compiled once more.
+            // Its own zstd would be the same library, compiled once more.
             Compression::Zstd => {
                 let opened = |bytes: &mut Bytes, _| Ok(zstd::decode_all(&bytes[..])?.into());
                 RecordBatchDecoder::decode_with_custom_compression(&mut bytes, Some(opened))
