@@ -1,4 +1,4 @@
-"""Where diskless topics of a measured broker have their objects: a folder of its own, or a bucket of versitygw, which tests/clients/install puts there;
+"""Where diskless topics of a measured broker have their objects: a folder of its own, or a bucket of versitygw (`tests/clients/install optimized`);
 and with `postgres` their index in a PostgreSQL of Debian's, as a broker of a cluster has it.
 Not a library: bench/diskless imports it.
 """
@@ -24,8 +24,9 @@ class S3Store:
     def __init__(self, temp):
         folder, binary = pathlib.Path(temp) / "s3", CLIENTS / "bin/versitygw"
         (folder / "bucket").mkdir(parents=True)
-        if not binary.exists():
-            sys.exit(f"{binary} is not there: tests/clients/install puts it there")
+        stamp = binary.parent / ".versitygw"
+        if not stamp.exists() or "optimized" not in stamp.read_text():
+            sys.exit(f"{binary} is not there or not optimized: tests/clients/install optimized puts it there")
         self.port, self.relays = free_port(), []
         log = open(folder.parent / "versitygw.out", "ab")
         self.process = subprocess.Popen([binary, "--access", "key", "--secret", "secret", "--port", f"127.0.0.1:{self.port}", "posix", folder],
