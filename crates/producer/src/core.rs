@@ -39,7 +39,7 @@ pub(crate) struct TopicState {
     /// How many of them the topic has. A topic that was created again may have fewer than before.
     count: usize,
     /// Those with a leader; all when none has.
-    pub(crate) available: Vec<i32>,
+    pub(crate) available: Vec<Arc<Partition>>,
     /// Why the topic cannot be used.
     error: Option<ErrorCode>,
     /// Why it cannot be used just now.
@@ -130,6 +130,7 @@ impl Core {
     }
 
     /// Calls `f` with a topic that is known and usable.
+    #[inline]
     pub(crate) fn with_topic<T>(
         &self,
         name: &str,
@@ -138,32 +139,38 @@ impl Core {
         if self.refusing.load(Ordering::Relaxed) {
             return Err(SendError::Closed);
         }
-        match self.first_topic.get().filter(|topic| topic.name == *name) {
-            Some(topic) => self.with_state(topic, f),
-            None => {
-                let found = self.topics.read().get(name).cloned();
-                self.with_state(&found.unwrap_or_else(|| self.add_topic(name)), f)
+        let other;
+        let topic = match self.first_topic.get() {
+            Some(first) if first.name == *name => first,
+            _ => {
+                other = self.look_up(name);
+                &other
             }
+        };
+        let state = topic.state.read();
+        if state.partitions().is_empty() {
+            return Err(self.not_usable(topic, &state));
         }
+        f(topic, &state)
     }
 
-    fn with_state<T>(
-        &self,
-        topic: &Topic,
-        f: impl FnOnce(&Topic, &TopicState) -> Result<T, SendError>,
-    ) -> Result<T, SendError> {
-        let state = topic.state.read();
-        if !state.partitions().is_empty() {
-            return f(topic, &state);
-        }
+    #[cold]
+    fn look_up(&self, name: &str) -> Arc<Topic> {
+        let found = self.topics.read().get(name).cloned();
+        found.unwrap_or_else(|| self.add_topic(name))
+    }
+
+    /// Why, and asks for what is missing.
+    #[cold]
+    fn not_usable(&self, topic: &Topic, state: &TopicState) -> SendError {
         self.want_metadata();
         if self.limits.idempotent {
             // Asked for together, so that the first batch waits for one round trip and not two.
             self.identity(None);
         }
         match state.error {
-            Some(code) => Err(SendError::Topic { topic: topic.name.to_string(), code }),
-            None => Err(SendError::NoMetadata),
+            Some(code) => SendError::Topic { topic: topic.name.to_string(), code },
+            None => SendError::NoMetadata,
         }
     }
 
@@ -471,12 +478,13 @@ impl Core {
             let broker = (leader.id >= 0).then(|| self.broker(leader.id).work.clone());
             partition.set_leader(broker, leader.epoch);
         }
-        let led = |i: &i32| info.leaders.get(*i as usize).is_some_and(|leader| leader.id >= 0);
-        let all = 0..state.count as i32;
-        state.available = all.clone().filter(led).collect();
-        if state.available.is_empty() {
-            state.available = all.collect();
+        let is_led = |(i, _): &(usize, &Arc<Partition>)| info.leaders.get(*i).is_some_and(|leader| leader.id >= 0);
+        let led = state.partitions().iter().enumerate().filter(is_led).map(|(_, partition)| partition.clone());
+        let mut available: Vec<_> = led.collect();
+        if available.is_empty() {
+            available = state.partitions().to_vec();
         }
+        state.available = available;
     }
 
     async fn fetch_identity(&self) -> bool {

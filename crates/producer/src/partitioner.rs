@@ -44,9 +44,9 @@ impl Sticky {
         Sticky { current: AtomicU32::new(first), bytes: AtomicUsize::new(0), seed: AtomicU64::new(seed) }
     }
 
-    /// The partition now; `available` are those with a leader, or all when none has.
-    pub(crate) fn partition(&self, available: &[i32]) -> i32 {
-        available[self.current.load(Ordering::Relaxed) as usize % available.len()]
+    /// The partition now; `available` are those with a leader, or all when none has: at least one.
+    pub(crate) fn choose<'a, T>(&self, available: &'a [T]) -> &'a T {
+        &available[self.current.load(Ordering::Relaxed) as usize % available.len()]
     }
 
     /// Moves on to the next partition: the one before takes nothing just now.
@@ -102,11 +102,10 @@ mod tests {
     #[test]
     fn sticky_partitions_get_the_same_share() {
         let sticky = Sticky::new(7);
-        let available: Vec<i32> = (0..9).collect();
+        let available: Vec<usize> = (0..9).collect();
         let mut counts = [0u32; 9];
         for _ in 0..90_000 {
-            let partition = sticky.partition(&available);
-            counts[partition as usize] += 1;
+            counts[*sticky.choose(&available)] += 1;
             sticky.produced(100, 1000);
         }
         assert!(counts.iter().all(|n| (8_500..11_500).contains(n)), "{counts:?}");

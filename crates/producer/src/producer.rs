@@ -8,7 +8,7 @@ use crate::config::ProducerConfig;
 use crate::core::{Core, Topic};
 use crate::delivery::Delivery;
 use crate::error::SendError;
-use crate::partition::AppendRefusal;
+use crate::partition::{AppendRefusal, Partition};
 use crate::partitioner;
 use crate::pool::Lack;
 use crate::record::ProducerRecord;
@@ -105,26 +105,30 @@ impl Producer {
         let timestamp = record.timestamp.unwrap_or_else(now_ms);
         self.core.with_topic(record.topic, |topic, state| {
             let partitions = state.partitions();
-            let append = |chosen: i32| {
-                let partition = usize::try_from(chosen).ok().and_then(|i| partitions.get(i));
-                let missing = || SendError::NoPartition { topic: record.topic.to_owned(), partition: chosen };
-                Ok(partition.ok_or_else(missing)?.append(&record, timestamp, size))
-            };
-            let appended = match (record.partition, record.key) {
-                (Some(partition), _) => append(partition)?,
+            let chosen = match (record.partition, record.key) {
+                (Some(partition), _) => Some(partition),
                 (None, Some(key)) if !config.partitioner_ignore_keys => {
-                    append(partitioner::for_key(key, partitions.len()) as i32)?
+                    Some(partitioner::for_key(key, partitions.len()) as i32)
                 }
-                _ => append_anywhere(topic, &state.available, append)?,
+                _ => None,
             };
-            let delivery = appended.map_err(|refused| match refused {
-                AppendRefusal::Full(_) => SendError::Full,
-                AppendRefusal::Closed => SendError::Closed,
-            })?;
-            if record.partition.is_none() && state.available.len() > 1 {
-                topic.sticky.produced(size, config.batch_size);
+            let appended = match chosen {
+                Some(chosen) => match usize::try_from(chosen).ok().and_then(|i| partitions.get(i)) {
+                    Some(partition) => partition.append(&record, timestamp, size),
+                    None => return Err(SendError::NoPartition { topic: record.topic.to_owned(), partition: chosen }),
+                },
+                None => append_anywhere(topic, &state.available, |p| p.append(&record, timestamp, size)),
+            };
+            match appended {
+                Ok(delivery) => {
+                    if record.partition.is_none() && state.available.len() > 1 {
+                        topic.sticky.produced(size, config.batch_size);
+                    }
+                    Ok(delivery)
+                }
+                Err(AppendRefusal::Full(_)) => Err(SendError::Full),
+                Err(AppendRefusal::Closed) => Err(SendError::Closed),
             }
-            Ok(delivery)
         })
     }
 
@@ -251,20 +255,20 @@ impl Drop for Producer {
 
 /// Appends a record that may go to any of these partitions: to the one whose turn it is, or where that has its share of the
 /// memory, to one of the next.
-fn append_anywhere<T>(
+fn append_anywhere(
     topic: &Topic,
-    available: &[i32],
-    append: impl Fn(i32) -> Result<Result<T, AppendRefusal>, SendError>,
-) -> Result<Result<T, AppendRefusal>, SendError> {
-    let mut appended = append(topic.sticky.partition(available))?;
+    available: &[Arc<Partition>],
+    append: impl Fn(&Arc<Partition>) -> Result<Delivery, AppendRefusal>,
+) -> Result<Delivery, AppendRefusal> {
+    let mut appended = append(topic.sticky.choose(available));
     for _ in 1..available.len().min(TRIES_MAX) {
         if !matches!(appended, Err(AppendRefusal::Full(Lack::Share))) {
             break;
         }
         topic.sticky.skip();
-        appended = append(topic.sticky.partition(available))?;
+        appended = append(topic.sticky.choose(available));
     }
-    Ok(appended)
+    appended
 }
 
 fn now_ms() -> i64 {

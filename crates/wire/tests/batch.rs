@@ -2,8 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::batch::{
-    BatchBuilder, BatchError, BatchView, Compression, Header, RecordIter, Stamp, Timestamps, batches, check_records,
-    compress, decompress, recompress, restamp, set_max_timestamp,
+    BatchBuilder, BatchError, BatchView, Compression, HEADER_LEN, Header, RecordIter, Stamp, Timestamps, batches,
+    check_records, compress, decompress, recompress, record_size_max, restamp, set_max_timestamp,
 };
 use kafka_protocol::records::RecordBatchDecoder;
 use proptest::collection::vec;
@@ -42,7 +42,7 @@ fn build(records: &[Owned], codec: Compression, stamp: Stamp) -> BytesMut {
         let before = builder.size();
         let (key, value) = (record.key.as_deref(), record.value.as_deref());
         builder.append(record.timestamp, key, value, &headers);
-        assert!(builder.size() - before <= fullbore_wire::batch::record_size_max(key, value, &headers));
+        assert!(builder.size() - before <= record_size_max(key, value, &headers));
     }
     builder.seal(stamp).expect("compresses").0
 }
@@ -90,6 +90,21 @@ proptest! {
             let expected = Timestamps { earliest: times().min().expect("one"), latest: times().max().expect("one") };
             prop_assert_eq!(check_records(&batch, batch.payload()), Ok(expected));
         }
+    }
+
+    #[test]
+    fn a_buffer_that_has_room_for_a_record_stays_as_it_is(record in record(), len in 0..40_usize) {
+        let value = record.value.as_deref().map(|value| &value[..len.min(value.len())]);
+        let key = record.key.as_deref().map(|key| &key[..len.min(key.len())]);
+        let capacity = HEADER_LEN + record_size_max(key, value, &[]);
+        let mut small = BatchBuilder::new(BytesMut::with_capacity(capacity), Compression::None, None);
+        let mut large = BatchBuilder::new(BytesMut::with_capacity(10 * capacity), Compression::None, None);
+        for builder in [&mut small, &mut large] {
+            builder.append(record.timestamp, key, value, &[]);
+        }
+        prop_assert_eq!(small.capacity(), capacity);
+        let sealed = |builder: BatchBuilder| builder.seal(Stamp::NONE).expect("not compressed").0;
+        prop_assert_eq!(sealed(small), sealed(large));
     }
 
     /// The oracle keeps headers in a map, so that only records with distinct header keys compare.

@@ -111,7 +111,7 @@ async fn send_all(
             tracker.start_steady(Instant::now());
         }
         let value = workload.payload.value(number);
-        let record = ProducerRecord::new(&workload.topic, value).timestamp(pacer.epoch_ms(intended));
+        let record = ProducerRecord::new(&workload.topic, value).timestamp(pacer.now_ms);
         let (delivery, waited) = send(producer, record, tracker).await?;
         tracker.sent(delivery, intended, value.len() as u64, steady);
         if waited {
@@ -146,6 +146,8 @@ pub struct Pacer {
     start_ms: i64,
     schedule: Schedule,
     now: Instant,
+    /// The same in milliseconds since 1970.
+    now_ms: i64,
 }
 
 impl Pacer {
@@ -157,7 +159,8 @@ impl Pacer {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let start = Instant::now();
         let schedule = Schedule::new(start, records_per_sec);
-        Pacer { start, start_ms: since_epoch.as_millis() as i64, schedule, now: start }
+        let start_ms = since_epoch.as_millis() as i64;
+        Pacer { start, start_ms, schedule, now: start, now_ms: start_ms }
     }
 
     /// Waits until record `number` should leave and says when that is, from which its latency counts.
@@ -165,27 +168,27 @@ impl Pacer {
         match self.schedule.intended(number) {
             Some(intended) => {
                 pause_until(intended, tracker);
-                self.now = intended;
+                self.set(intended);
             }
-            None if number.is_multiple_of(RECORDS_PER_CLOCK_READ) => self.now = Instant::now(),
+            None if number.is_multiple_of(RECORDS_PER_CLOCK_READ) => self.set(Instant::now()),
             None => {}
         }
         self.now
     }
 
+    fn set(&mut self, now: Instant) {
+        self.now = now;
+        self.now_ms = self.start_ms + now.saturating_duration_since(self.start).as_millis() as i64;
+    }
+
     /// The sender was held up, so that an unthrottled record after it has another time.
     pub fn has_waited(&mut self) {
-        self.now = Instant::now();
+        self.set(Instant::now());
     }
 
     /// When the first record was meant to leave.
     pub fn started_at(&self) -> Instant {
         self.start
-    }
-
-    /// A time since 1970 in milliseconds.
-    fn epoch_ms(&self, time: Instant) -> i64 {
-        self.start_ms + time.saturating_duration_since(self.start).as_millis() as i64
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::compression::{Level, compress};
 use super::record::RecordIter;
-use super::varint::{self, LEN_MAX};
+use super::varint::{self, LEN_MAX, LEN32_MAX};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, crc32c};
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -33,6 +33,9 @@ impl Stamp {
     /// The stamp of a producer that is not idempotent.
     pub const NONE: Stamp = Stamp { producer_id: -1, producer_epoch: -1, base_sequence: -1 };
 }
+
+/// Bytes of a record before its value where it has no key: five integers and the attributes.
+const HEAD_MAX: usize = 4 * LEN32_MAX + 1 + LEN_MAX;
 
 /// A batch being filled.
 #[derive(Debug)]
@@ -66,6 +69,7 @@ fn body_len(
 }
 
 /// The most bytes a record can take in any batch.
+#[inline]
 pub fn record_size_max(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header]) -> usize {
     body_len(i64::MAX, i32::MAX, key, value, headers) + 5
 }
@@ -114,32 +118,56 @@ impl BatchBuilder {
         let timestamp_delta = timestamp_ms.wrapping_sub(self.base_timestamp);
         let offset_delta = self.record_count;
         let len = body_len(timestamp_delta, offset_delta, key, value, headers);
-        self.buffer.reserve(len + LEN_MAX);
-        let mut head = [0; 4 * LEN_MAX + 1];
+        self.buffer.reserve(len + LEN32_MAX);
+        let mut head = [0; HEAD_MAX];
         let mut at = varint::put(&mut head, len as i64);
         at += 1; // attributes: none are defined
         at += varint::put(&mut head[at..], timestamp_delta);
         at += varint::put(&mut head[at..], i64::from(offset_delta));
         at += varint::put(&mut head[at..], key.map_or(-1, |key| key.len() as i64));
-        self.buffer.extend_from_slice(&head[..at]);
-        self.buffer.extend_from_slice(key.unwrap_or_default());
-        self.put_field(value);
+        if let Some(key) = key {
+            self.put_head(&head, at);
+            self.buffer.extend_from_slice(key);
+            at = 0;
+        }
+        at += varint::put(&mut head[at..], value.map_or(-1, |value| value.len() as i64));
+        self.put_head(&head, at);
+        self.buffer.extend_from_slice(value.unwrap_or_default());
+        self.put_headers(headers);
+        self.record_count += 1;
+    }
+
+    /// The first `len` bytes. Where there is room all are copied, which takes two moves, and those past them are overwritten.
+    #[inline]
+    fn put_head(&mut self, head: &[u8; HEAD_MAX], len: usize) {
+        let end = self.buffer.len() + len;
+        if self.buffer.capacity() - self.buffer.len() < HEAD_MAX {
+            self.buffer.extend_from_slice(&head[..len]);
+        } else {
+            self.buffer.extend_from_slice(head);
+            self.buffer.truncate(end);
+        }
+    }
+
+    #[inline]
+    fn put_headers(&mut self, headers: &[Header]) {
+        if headers.is_empty() {
+            self.buffer.put_u8(0);
+            return;
+        }
         self.put_varint(headers.len() as i64);
         for header in headers {
             self.put_field(Some(header.key.as_bytes()));
             self.put_field(header.value);
         }
-        self.record_count += 1;
     }
 
-    #[inline]
     fn put_varint(&mut self, value: i64) {
         let mut out = [0; LEN_MAX];
         let n = varint::put(&mut out, value);
         self.buffer.extend_from_slice(&out[..n]);
     }
 
-    #[inline]
     fn put_field(&mut self, field: Option<&[u8]>) {
         self.put_varint(field.map_or(-1, |field| field.len() as i64));
         self.buffer.extend_from_slice(field.unwrap_or_default());

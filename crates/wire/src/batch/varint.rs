@@ -2,12 +2,15 @@
 
 /// Bytes of the longest: 64 bits, seven to a byte.
 pub const LEN_MAX: usize = 10;
+/// Bytes of the longest of 32 bits.
+pub const LEN32_MAX: usize = 5;
 
 const fn zigzag(value: i64) -> u64 {
     (value << 1 ^ value >> 63) as u64
 }
 
 /// Bytes that `value` takes.
+#[inline]
 pub const fn len(value: i64) -> usize {
     let bits = 64 - (zigzag(value) | 1).leading_zeros() as usize;
     bits.div_ceil(7)
