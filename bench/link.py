@@ -9,6 +9,8 @@ from brokers import FULLBORE
 NEAR, FAR = f"fblnear{os.getpid()}", f"fblfar{os.getpid()}"
 NEAR_ADDRESS, FAR_ADDRESS = "10.77.0.1", "10.77.0.2"
 STREAM_PORT = 7
+# Each namespace has its own, the machine's at first.
+CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 
 def within(namespace, command):
@@ -26,6 +28,12 @@ class Link:
             sys.exit("there is no link")
         self.stream = subprocess.Popen(within(FAR, [sys.executable, __file__, "--receive"]), stdout=subprocess.PIPE, text=True)
         self.stream.stdout.readline()
+
+    def congestion_control(self, name):
+        for namespace in (NEAR, FAR):
+            if subprocess.run(within(namespace, ["sh", "-c", f"echo {name} >{CONGESTION_CONTROL}"])).returncode:
+                self.end()
+                sys.exit(f"{name} is not in /proc/sys/net/ipv4/tcp_allowed_congestion_control")
 
     def end(self):
         self.stream.terminate()

@@ -154,7 +154,6 @@ impl Core {
         f(topic, &state)
     }
 
-    #[cold]
     fn look_up(&self, name: &str) -> Arc<Topic> {
         let found = self.topics.read().get(name).cloned();
         found.unwrap_or_else(|| self.add_topic(name))
