@@ -14,25 +14,44 @@ if [ -n "${TLS:-}" ]; then
 fi
 kcat() { command kcat "${kcat_tls[@]}" "$@"; }
 
-# A tool of Kafka's is "${java_tool[@]}" CLASS ARGS..., from the jars in $JARS. Most of its second is the start of the JVM, half of which the
-# archive of `all` saves where it is there and fits; a warning that it does not would be among what the tool prints.
-java_tool=(java -Xshare:auto -XX:SharedArchiveFile="${JARS:-}.jsa" -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "${JARS:-}/*")
+# A JVM with the jars in $JARS: "${jvm[@]}" CLASS ARGS... Most of what a tool of Kafka's takes is the start of one, half of which the archive of
+# `all` saves where it is there and fits; a warning that it does not would be among what the tool prints.
+jvm=(java -Xshare:auto -XX:SharedArchiveFile="${JARS:-}.jsa" -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "${JARS:-}/*")
 
 # How many replicas topics of the cases have, and how a line of `describe` tells that all are in sync.
 replicas=${REPLICAS:-1}
 replicated="Replicas: ([0-9]+(,[0-9]+){$((replicas - 1))}).Isr: [0-9]+(,[0-9]+){$((replicas - 1))}(\s|$)"
 
-# tool CLASS ARGS...: what a failing tool printed goes to stderr, so that it is not lost in a substitution
+work=$(mktemp -d) tools=''
+trap '[ -z "$tools" ] || kill "$tools"; rm -rf "$work"' EXIT
+
+# All tools of a client that end by themselves run in one JVM, one after the other (java/Tools.java). It ends with this shell.
+if [ -n "${JARS:-}" ]; then
+  mkfifo "$work/asked" "$work/answered"
+  exec {asked}<>"$work/asked" {answered}<>"$work/answered"
+  "${jvm[@]}" Tools <"$work/asked" >"$work/answered" {asked}>&- {answered}>&- &
+  tools=$!
+fi
+
+# kafka CLASS ARGS...: a tool of Kafka's, whose output is that of this shell
+kafka() {
+  local status me=$BASHPID
+  (printf '%s\0' "$me" $# "$@" >&"$asked") # without a redirection of this shell's own output meanwhile
+  until read -rt 1 -u "$answered" status; do
+    kill -0 "$tools" || { echo 'the JVM of the tools has ended' >&2; return 1; }
+  done
+  return "$status"
+}
+
+# tool CLASS ARGS...: the same, but what a failing tool printed goes to stderr, so that it is not lost in a substitution
 tool() {
   local out status
-  out=$("${java_tool[@]}" "$@") && status=0 || status=$?
+  out=$(kafka "$@") && status=0 || status=$?
   [ $status = 0 ] || { echo "$out" >&2; return $status; }
   echo "$out"
 }
 
 passed=0 failed=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
 check() {
   local name=$1 out; shift

@@ -66,7 +66,7 @@ print(re.sub(r"\b\d+(?:\.(\d+))?\b", lambda n: "1" + ("." + "0" * len(n[1]) if n
 like_theirs() {
   local flags=() class=$1 theirs; shift
   until [ "$1" = -- ]; do flags+=("$1"); shift; done; shift
-  theirs=$("${java_tool[@]}" "org.apache.kafka.tools.$class" --bootstrap-server "$bootstrap" "${secured[@]}" "${flags[@]}" 2>/dev/null)
+  theirs=$(kafka "org.apache.kafka.tools.$class" --bootstrap-server "$bootstrap" "${secured[@]}" "${flags[@]}" 2>/dev/null)
   same "$(shape "$("$@" "${flags[@]}")")" "$(shape "$theirs")"
 }
 
@@ -135,7 +135,7 @@ members() { # a group with a member, with librdkafka in it
 
 member_of_the_consumer_protocol() { # KIP-848, with Kafka's own consumer in the group
   local group=$topic-848 protocol=(--command-property group.protocol=consumer)
-  "${java_tool[@]}" org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" \
+  "${jvm[@]}" org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" \
     "${secured[@]}" --topic "$topic" --group "$group" "${protocol[@]}" >"$work/read" 2>"$work/reader" &
   local reader=$!
   trap "kill $reader 2>/dev/null || :" EXIT
@@ -170,7 +170,7 @@ theirs() {
   local flags=() class=$1; shift
   until [ "$1" = -- ]; do flags+=("$1"); shift; done; shift
   case $class in ConsumerGroupCommand) class=org.apache.kafka.tools.consumer.group.$class ;; *) class=kafka.admin.$class ;; esac
-  same "$("$@" 2>/dev/null)" "$("${java_tool[@]}" "$class" --bootstrap-server "$bootstrap" "${secured[@]}" "${flags[@]}" \
+  same "$("$@" 2>/dev/null)" "$(kafka "$class" --bootstrap-server "$bootstrap" "${secured[@]}" "${flags[@]}" \
     2>/dev/null | sed 's/ *$//')"
 }
 

@@ -11,11 +11,11 @@ run="offsets-$$-$(date +%s)"
 # tool CLASS ARGS...: what a failing tool printed goes to stderr, so that it is not lost in a substitution
 tool() {
   local out status
-  out=$("${java_tool[@]}" "$@" 2>"$work/err") && status=0 || status=$?
+  out=$(kafka "$@" 2>"$work/err") && status=0 || status=$?
   [ $status = 0 ] || { echo "$out" >&2; cat "$work/err" >&2; return $status; }
   echo "$out"
 }
-offsets() { tool "$here/java/CommittedOffsets.java" "$bootstrap" "$1" "$run"; }
+offsets() { tool CommittedOffsets "$bootstrap" "$1" "$run"; }
 topics() { tool org.apache.kafka.tools.TopicCommand --bootstrap-server "$bootstrap" "$@"; }
 groups() { tool org.apache.kafka.tools.consumer.group.ConsumerGroupCommand --bootstrap-server "$bootstrap" "$@"; }
 
@@ -37,7 +37,7 @@ listed() {
 # "group topic partition offset topic-id" of every offset that Kafka's formatter leaves, the last record of each key counting
 formatted() {
   # Its logger would put the timeout among the records.
-  tool -Dlog4j2.level=OFF org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" --topic __consumer_offsets --from-beginning \
+  "${jvm[@]}" -Dlog4j2.level=OFF org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" --topic __consumer_offsets --from-beginning \
     --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter --timeout-ms 5000 |
     jq -rs --arg run "$run" 'reduce .[] as $record ({}; .[$record.key | tojson] = $record) | .[]
       | select(.value != null) | .value.data as $committed | .key.data | select(.group | startswith($run))

@@ -84,7 +84,7 @@ with_java() { # with_java PROTOCOL
   local config="$work/java-$1.properties"
   printf 'auto.offset.reset=earliest\ngroup.protocol=%s\n' "$1" | cat - ${TLS:+"$TLS"} >"$config"
   [ "$1" != classic ] || echo session.timeout.ms=6000 >>"$config"
-  shared "with-java-$1" "$1" "${java_tool[@]}" org.apache.kafka.tools.consumer.ConsoleConsumer \
+  shared "with-java-$1" "$1" "${jvm[@]}" org.apache.kafka.tools.consumer.ConsoleConsumer \
     --bootstrap-server "$bootstrap" --topic "$topic-with-java-$1" --group "$topic-with-java-$1" --command-config "$config"
 }
 

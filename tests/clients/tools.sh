@@ -125,8 +125,8 @@ perf_consumer() { # in a group
   has ', 30000, ' "$(tool org.apache.kafka.tools.ConsumerPerformance --bootstrap-server "$bootstrap" --topic "$name" --num-records 30000 --timeout 20000)"
 }
 
-verifiable() { # every record reported as acknowledged, then read in order
-  local sent; sent=$(tool org.apache.kafka.tools.VerifiableProducer --bootstrap-server "$bootstrap" --topic "$topic-verifiable" \
+verifiable() { # every record reported as acknowledged, then read in order; it tells some of them while its JVM ends
+  local sent; sent=$("${jvm[@]}" org.apache.kafka.tools.VerifiableProducer --bootstrap-server "$bootstrap" --topic "$topic-verifiable" \
     --max-messages 2000 --acks -1 --value-prefix 7)
   same "$(grep -c '"producer_send_success"' <<<"$sent")" 2000
   same "$(consume --topic "$topic-verifiable" --offset earliest --max-messages 2000)" "$(seq -f 7.%g 0 1999)"

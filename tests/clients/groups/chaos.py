@@ -30,7 +30,7 @@ ONE_BROKER = os.environ.get("ONE_BROKER", f"{HERE}/../one-broker")
 ACKED_WITHOUT = 300  # numbers that each producer gets through while a broker is away
 WAIT_S = 60
 PRODUCERS = {
-    "java": ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128M", "-cp", f"{TARGET}/java-client/*", f"{HERE}/../java/Lost.java"],
+    "java": ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128M", "-cp", f"{TARGET}/java-client/*", "Lost"],
     "librdkafka": [sys.executable, f"{HERE}/../python/lost.py", "produce"],
     "franz": [f"{TARGET}/go-producer"],
 }

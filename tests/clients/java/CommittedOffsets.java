@@ -34,6 +34,7 @@ import org.apache.kafka.common.config.AbstractConfig;
 import org.apache.kafka.common.message.OffsetFetchRequestData.OffsetFetchRequestGroup;
 import org.apache.kafka.common.message.OffsetFetchRequestData.OffsetFetchRequestTopics;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.utils.Exit;
 import org.apache.kafka.common.utils.LogContext;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.common.utils.Utils;
@@ -71,7 +72,7 @@ public class CommittedOffsets {
                 default -> throw new IllegalArgumentException(args[1]);
             }
         }
-        System.exit(0); // whatever threads Kafka's coordinator has begun
+        Exit.exit(0); // whatever threads Kafka's coordinator has begun
     }
 
     static KafkaConsumer<byte[], byte[]> consumer(String... settings) {
@@ -189,6 +190,7 @@ public class CommittedOffsets {
     }
 
     /** Kafka's coordinator of one partition, which neither waits for time nor works beside its caller. */
+    @SuppressWarnings("unchecked")
     static GroupCoordinatorShard shard(int partition) {
         var config = GroupCoordinatorConfig.fromProps(Map.of());
         var definition = Utils.mergeConfigs(List.of(GroupCoordinatorConfig.CONFIG_DEF, ShareGroupConfig.CONFIG_DEF));

@@ -22,7 +22,6 @@ import time
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 WAIT_S = 60
 ACKED_BETWEEN = 50  # numbers a client must get through before its next responses are lost
@@ -262,7 +261,7 @@ def case(broker, command, topic, lost_at_once, meanwhile):
 
 
 def main(binary, class_path):
-    java = ["java", "-XX:TieredStopAtLevel=1", "-cp", class_path, os.path.join(HERE, "..", "java", "Lost.java")]
+    java = ["java", "-XX:TieredStopAtLevel=1", "-cp", class_path, "Lost"]
     clients = [("java", java, 5), ("librdkafka", [sys.executable, os.path.abspath(__file__), "produce"], 3)]
     between = [
         ("connections are closed", lambda broker: None),
