@@ -35,12 +35,13 @@ fi
 
 # kafka CLASS ARGS...: a tool of Kafka's, whose output is that of this shell
 kafka() {
-  local status me=$BASHPID
+  local status='' part me=$BASHPID
   (printf '%s\0' "$me" $# "$@" >&"$asked") # without a redirection of this shell's own output meanwhile
-  until read -rt 1 -u "$answered" status; do
+  until read -rt 1 -u "$answered" part; do
+    status+=$part # its time may be up within the line
     kill -0 "$tools" || { echo 'the JVM of the tools has ended' >&2; return 1; }
   done
-  return "$status"
+  return "$status$part"
 }
 
 # tool CLASS ARGS...: the same, but what a failing tool printed goes to stderr, so that it is not lost in a substitution

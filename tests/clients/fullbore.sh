@@ -66,7 +66,8 @@ print(re.sub(r"\b\d+(?:\.(\d+))?\b", lambda n: "1" + ("." + "0" * len(n[1]) if n
 like_theirs() {
   local flags=() class=$1 theirs; shift
   until [ "$1" = -- ]; do flags+=("$1"); shift; done; shift
-  theirs=$(kafka "org.apache.kafka.tools.$class" --bootstrap-server "$bootstrap" "${secured[@]}" "${flags[@]}" 2>/dev/null)
+  theirs=$(kafka "org.apache.kafka.tools.$class" --bootstrap-server "$bootstrap" "${secured[@]}" "${flags[@]}" 2>"$work/errors") ||
+    { echo "$theirs"; cat "$work/errors"; return 1; }
   same "$(shape "$("$@" "${flags[@]}")")" "$(shape "$theirs")"
 }
 
