@@ -1,12 +1,9 @@
-// Kafka's own administration tools against a broker, all in one JVM: `java -cp 'jars/*' AdminTools.java BOOTSTRAP`, with the
-// jars of Kafka's tools.
+// Kafka's own administration tools against a broker, all in this JVM (Tools.java): `AdminTools BOOTSTRAP`, with the jars of Kafka's tools.
 //
-// Not here: what tools.sh runs, one process each (topics, configs, console, perf, dump); TLS. A tool is its `main`; where
-// it would end the process, it ends its call instead.
+// Not here: what tools.sh runs (topics, configs, console, perf, dump); TLS.
 
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
-import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -15,15 +12,9 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.regex.Pattern;
-import org.apache.kafka.common.utils.Exit;
 
 public class AdminTools {
     interface Check { void run() throws Exception; }
-
-    /** Ends a tool's main where it would end the process. */
-    static class Ended extends RuntimeException {
-        Ended() { super("ended", null, false, false); }
-    }
 
     record Outcome(int status, String text) {}
 
@@ -34,14 +25,10 @@ public class AdminTools {
     static final int REPLICAS = Integer.parseInt(System.getenv().getOrDefault("REPLICAS", "1"));
     static String node;
     static int written; // a partition with records
-    static Integer ended; // the status of the tool that runs
 
     public static void main(String[] args) throws Exception {
         bootstrap = args[0];
-        Exit.setExitProcedure((status, message) -> {
-            if (ended == null) ended = status; // a tool may catch Ended, and end again
-            throw new Ended();
-        });
+        Tools.takeEnds();
         cases();
         int failed = 0;
         for (var test : CASES.entrySet()) {
@@ -249,16 +236,13 @@ public class AdminTools {
         PrintStream out = System.out, err = System.err;
         System.setOut(capture);
         System.setErr(capture);
-        ended = null;
         try {
-            Class.forName(tool.startsWith("kafka.") ? tool : TOOLS + tool).getMethod("main", String[].class).invoke(null, (Object) all.toArray(String[]::new));
-        } catch (InvocationTargetException thrown) {
-            if (!(thrown.getCause() instanceof Ended)) throw new AssertionError(tool + " threw " + thrown.getCause(), thrown.getCause());
+            int status = Tools.run(tool.startsWith("kafka.") ? tool : TOOLS + tool, all.toArray(String[]::new));
+            return new Outcome(status, text.toString(StandardCharsets.UTF_8));
         } finally {
             System.setOut(out);
             System.setErr(err);
         }
-        return new Outcome(ended == null ? 0 : ended, text.toString(StandardCharsets.UTF_8));
     }
 
     static Path file(String format, Object... args) throws Exception {

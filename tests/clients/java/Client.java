@@ -1,4 +1,4 @@
-// The Java client against a broker: `java -cp 'jars/*' Client.java BOOTSTRAP`.
+// The Java client against a broker: `Client BOOTSTRAP`.
 //
 // Not a test of groups, nor of what transactions do: consumers are assigned by hand and commit nothing.
 // Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.

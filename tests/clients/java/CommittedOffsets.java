@@ -1,9 +1,9 @@
 // Committed offsets in `__consumer_offsets`, with the jars of Kafka's tools:
 //
-//     CommittedOffsets.java BOOTSTRAP commit RUN     commits as several groups, whose names and topics begin with RUN
-//     CommittedOffsets.java BOOTSTRAP replay RUN     what Kafka's own coordinator knows after it has replayed the topic
-//     CommittedOffsets.java BOOTSTRAP fetch RUN      what the broker answers to OffsetFetch
-//     CommittedOffsets.java BOOTSTRAP patterns RUN   the topics that a consumer gets by patterns
+//     CommittedOffsets BOOTSTRAP commit RUN     commits as several groups, whose names and topics begin with RUN
+//     CommittedOffsets BOOTSTRAP replay RUN     what Kafka's own coordinator knows after it has replayed the topic
+//     CommittedOffsets BOOTSTRAP fetch RUN      what the broker answers to OffsetFetch
+//     CommittedOffsets BOOTSTRAP patterns RUN   the topics that a consumer gets by patterns
 //
 // `replay` and `fetch` print a line for each offset: group, topic, partition, offset, leader epoch and metadata, sorted.
 // `replay` fails where a record is none to Kafka's coordinator, or in a partition where it would not look for its group.

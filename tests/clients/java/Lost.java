@@ -1,4 +1,4 @@
-// Java's idempotent producer for python/lost.py and groups/chaos.py: `java -cp 'jars/*' Lost.java BOOTSTRAP TOPIC [PARTITIONS PER_SECOND]`.
+// Java's idempotent producer for python/lost.py and groups/chaos.py: `Lost BOOTSTRAP TOPIC [PARTITIONS PER_SECOND]`.
 //
 // Sends 0, 1, 2 ... to the partitions in turn until its input ends, and prints a line for each that is acknowledged or failed.
 

@@ -78,9 +78,7 @@ public class Tools {
         System.setIn(IN);
         System.setOut(new PrintStream(OUT, true));
         System.setErr(new PrintStream(ERR, true));
-        Exit.setExitProcedure(Tools::end);
-        Exit.setHaltProcedure(Tools::end);
-        Exit.setShutdownHookAdder((name, hook) -> AT_END.add(hook));
+        takeEnds();
         for (String process = word(asked); process != null; process = word(asked)) {
             String[] arguments = new String[Integer.parseInt(word(asked)) - 1];
             String tool = word(asked);
@@ -100,7 +98,14 @@ public class Tools {
         System.exit(0);
     }
 
-    /** Runs a tool until it returns or asks for the end of its process, then what it wanted done at that end. */
+    /** From now on a tool that ends its process ends {@link #run} instead. */
+    static void takeEnds() {
+        Exit.setExitProcedure(Tools::end);
+        Exit.setHaltProcedure(Tools::end);
+        Exit.setShutdownHookAdder((name, hook) -> AT_END.add(hook));
+    }
+
+    /** Runs a tool until it returns or asks for the end of its process, then what it wanted done at that end; its exit status. */
     static int run(String tool, String[] arguments) throws Exception {
         AT_END.clear();
         status = new CompletableFuture<>();

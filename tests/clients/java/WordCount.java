@@ -1,4 +1,4 @@
-// Kafka Streams against a broker: `java -cp 'jars/*' WordCount.java BOOTSTRAP`.
+// Kafka Streams against a broker: `WordCount BOOTSTRAP`.
 //
 // Counts words with all that Streams makes itself: a repartition topic, a changelog, a group, committed offsets; at least once, since
 // exactly once needs transactions. Stores are in memory, so that every start restores them from the changelog.
