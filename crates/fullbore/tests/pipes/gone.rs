@@ -2,7 +2,7 @@
 
 use crate::broker::Broker;
 use crate::hangs::{ended, lines, next, spawn};
-use crate::{create, produce, run, signal};
+use crate::{create, freeze, produce, run, signal};
 use std::io::{BufRead, BufReader};
 use std::process::Child;
 use std::sync::mpsc::{Receiver, channel};
@@ -200,7 +200,7 @@ fn what_was_read_of_a_deleted_topic_is_not_committed_for_the_next_of_its_name() 
         let mut child = spawn(&[&flags[..], &interval].concat(), &broker.address);
         let read = lines(&mut child);
         next(&read, 6);
-        signal(&child, "STOP");
+        freeze(&child);
         delete(&broker, "t");
         create(&broker, "t", "1");
         produce(&broker, &["-t", "t"], b"6\n7\n8\n").good();

@@ -1,6 +1,6 @@
 //! `fullbore consume --group`: members that share, die, come back and go on where the group was.
 
-use super::{Broker, create, produce, run, signal, start, until};
+use super::{Broker, create, freeze, produce, run, signal, start, until};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Child;
@@ -190,7 +190,7 @@ fn a_member_that_waits_for_others_to_join_ends_without_them() {
     let has = |what, text: &str| String::from_utf8_lossy(&describe(what)).contains(text);
     let mut silent = start(&broker, &stays);
     wait_for_members(&broker, 1);
-    signal(&silent, "STOP");
+    freeze(&silent);
     let second = start(&broker, &stays);
     until("the second waits for the first", || has("--state", "PreparingRebalance"));
     ends_well(second);

@@ -1,7 +1,7 @@
 //! Brokers that accept and never answer, and topics that are made again while they are read.
 
 use crate::broker::Broker;
-use crate::{create, produce, run, signal};
+use crate::{create, freeze, produce, run, signal};
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -155,7 +155,7 @@ fn a_member_whose_coordinator_hangs_ends_at_a_signal() {
         let mut child = spawn(&flags, &broker.address);
         let read = lines(&mut child);
         assert_eq!(next(&read, 1), ["one"]);
-        signal(&broker.child, "STOP");
+        freeze(&broker.child);
         signal(&child, "INT");
         let (status, complaint) = ended(child, protocol);
         assert_eq!(status, Some(1), "{complaint}");
@@ -200,7 +200,7 @@ fn a_topic_that_is_made_again_while_it_is_read_is_read_from_its_start_or_ends_th
         let read = lines(&mut child);
         assert_eq!(next(&read, 5), ["1", "2", "3", "4", "5"]);
         // It must not see the time in which there is no topic.
-        signal(&child, "STOP");
+        freeze(&child);
         run(&broker, &["topics", "delete", "--topic", topic], b"").good();
         create(&broker, topic, "1");
         for value in ["6\n7\n", "8\n9\n10\n11\n12\n"] {

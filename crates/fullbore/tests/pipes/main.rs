@@ -8,6 +8,7 @@ mod groups;
 mod hangs;
 
 use broker::Broker;
+use std::fs::{self, DirEntry};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
@@ -70,6 +71,17 @@ fn create(broker: &Broker, topic: &str, partitions: &str) {
 fn signal(child: &Child, name: &str) {
     let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().expect("kill runs");
     assert!(sent.success());
+}
+
+/// Stops its processor time, as a machine does that hangs. SIGSTOP is taken by one of its threads, and the others go on until that
+/// one has run: all stand still when this returns.
+fn freeze(child: &Child) {
+    signal(child, "STOP");
+    let tasks = format!("/proc/{}/task", child.id());
+    // One that has ended meanwhile does nothing, either.
+    let stands =
+        |task: DirEntry| fs::read_to_string(task.path().join("stat")).map_or(true, |stat| stat.contains(") T "));
+    until("all its threads stand still", || fs::read_dir(&tasks).expect("our child").flatten().all(stands));
 }
 
 /// Waits until it is so.
