@@ -71,7 +71,7 @@ missing() {
 
 created_meanwhile() { # with a replica for who is missing
   topics --create --topic "$topic-meanwhile" --partitions 3 --replication-factor 3
-  wrong under-replicated-partitions "$topic-meanwhile" 3
+  eventually wrong under-replicated-partitions "$topic-meanwhile" 3
   write "$topic-meanwhile" 1 30
   refused 'larger than available brokers|cannot be reached' topics --create --topic "$topic-nine" --partitions 1 --replication-factor 9
 }
@@ -90,9 +90,10 @@ preferred() {
   local one; one=$(unbalanced | head -1)
   [ -n "$one" ]
   has "Successfully completed leader election \(PREFERRED\) for partitions $topic-$one$" "$(elect preferred --topic "$topic" --partition "$one")"
-  lacks "^$one$" "$(unbalanced)"
+  is_balanced() { lacks "^$1$" "$(unbalanced)"; }
+  eventually is_balanced "$one"
   elect preferred --all-topic-partitions
-  same "$(unbalanced)" ''
+  eventually is_balanced '[0-9]+'
   has "Valid replica already elected for partitions $topic-$one$" "$(elect preferred --topic "$topic" --partition "$one")"
 }
 
@@ -107,7 +108,7 @@ unclean() { # what the last leader alone has is given up
   led "$topic-pair" none
   refused 'PreferredLeaderNotAvailable' elect preferred --topic "$topic-pair" --partition 0
   has "Successfully completed leader election \(UNCLEAN\) for partitions $topic-pair-0$" "$(elect unclean --topic "$topic-pair" --partition 0)"
-  led "$topic-pair" 3
+  eventually led "$topic-pair" 3
   write "$topic-pair" 21 25
   "$one_broker" start
   eventually nothing_wrong

@@ -140,7 +140,8 @@ member_of_the_consumer_protocol() { # KIP-848, with Kafka's own consumer in the 
     "${secured[@]}" --topic "$topic" --group "$group" "${protocol[@]}" >"$work/read" 2>"$work/reader" &
   local reader=$!
   trap "kill $reader 2>/dev/null || :" EXIT
-  eventually described_as "^$group .* uniform +Stable +([0-9]+) +\1 +1$" groups describe --group "$group" --state --verbose
+  stable() { described_as "^$group .* uniform +Stable +([0-9]+) +\1 +1$" groups describe --group "$group" --state --verbose; }
+  eventually stable || eventually stable # a JVM on a busy machine takes its time
   has "^$group +Consumer +Stable$" "$(groups list --type consumer --state)"
   local mode
   for mode in --members --state --offsets; do

@@ -38,7 +38,7 @@ listed() {
 formatted() {
   # Its logger would put the timeout among the records.
   "${jvm[@]}" -Dlog4j2.level=OFF org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" --topic __consumer_offsets --from-beginning \
-    --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter --timeout-ms 5000 |
+    --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter --timeout-ms 10000 |
     jq -rs --arg run "$run" 'reduce .[] as $record ({}; .[$record.key | tojson] = $record) | .[]
       | select(.value != null) | .value.data as $committed | .key.data | select(.group | startswith($run))
       | "\(.group) \(.topic) \(.partition) \($committed.offset) \($committed.topicId)"' | LC_ALL=C sort

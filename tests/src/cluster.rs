@@ -210,6 +210,15 @@ impl Cluster {
         }
     }
 
+    /// Waits until all brokers tell the same id of a topic: each has heard of the deletion of an earlier one of that name.
+    pub fn wait_for_same_topic(&self, topic: &str) {
+        wait_until(&format!("all brokers tell of the same {topic}"), CHANGE_MAX, || {
+            let told = |id| Client::connect(self.address(id)).metadata(&[topic]).topics.remove(0);
+            let ids: BTreeSet<_> = self.ids().map(|id| told(id).topic_id.0).collect();
+            ids.len() == 1 && !ids.contains(&[0; 16])
+        });
+    }
+
     /// A topic's partitions as the broker of this id tells them.
     pub fn partitions(&self, id: i32, topic: &str) -> Vec<MetadataResponsePartition> {
         Client::connect(self.address(id)).metadata(&[topic]).topics.remove(0).partitions

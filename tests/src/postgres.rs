@@ -3,8 +3,9 @@
 //! Invariant: it ends with the test program, however that ends, and leaves nothing behind.
 
 use crate::pki::Authority;
+use crate::stable_ports_in_a_row;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,9 +54,7 @@ impl PostgresServer {
         let shown = authority.broker(&["localhost", "127.0.0.1"]);
         std::fs::write(folder.join("server.pem"), &shown.chain).expect("written");
         std::fs::write(folder.join("server.key"), &shown.key).expect("written");
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let port = free.local_addr().expect("bound").port();
-        drop(free);
+        let port = stable_ports_in_a_row(1);
         let mut child = Command::new("bash")
             .args(["-c", include_str!("postgres.sh"), "postgres"])
             .args([programs().as_os_str(), folder.as_os_str()])

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::{JoinHandle, spawn};
+use std::thread::spawn;
 use std::time::{Duration, Instant};
 
 /// Copies bytes both ways until told otherwise.
@@ -54,13 +54,9 @@ impl Proxy {
         }
     }
 
-    /// Holds everything back for a while, after a while.
-    pub fn stall_after(&self, delay: Duration, stall: Duration) -> JoinHandle<()> {
-        let stalled = self.stalled_until.clone();
-        spawn(move || {
-            std::thread::sleep(delay);
-            *stalled.lock().expect("not poisoned") = Instant::now() + stall;
-        })
+    /// Holds everything back for a while from now on.
+    pub fn stall(&self, stall: Duration) {
+        *self.stalled_until.lock().expect("not poisoned") = Instant::now() + stall;
     }
 }
 

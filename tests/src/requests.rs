@@ -31,7 +31,7 @@ const API_VERSIONS: i16 = 2;
 /// Fetch with names and sessions.
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 9;
-const METADATA: i16 = 9;
+const METADATA: i16 = 12;
 const CREATE_TOPICS: i16 = 7;
 const DELETE_TOPICS: i16 = 5;
 const DELETE_RECORDS: i16 = 2;

@@ -73,7 +73,7 @@ public class WordCount {
         settings.putAll(Map.of("application.id", RUN, "client.id", RUN + "-" + instance, "bootstrap.servers", bootstrap,
             "processing.guarantee", "at_least_once", "replication.factor", (int) REPLICAS, "commit.interval.ms", 100,
             "state.dir", System.getProperty("java.io.tmpdir") + "/" + RUN + "-" + instance));
-        settings.put("main.consumer.session.timeout.ms", 6000);
+        settings.put("main.consumer.session.timeout.ms", 10000);
         settings.put("main.consumer.heartbeat.interval.ms", 500);
         var builder = new StreamsBuilder();
         builder.<byte[], String>stream(LINES, Consumed.with(Serdes.ByteArray(), Serdes.String()))
@@ -94,7 +94,7 @@ public class WordCount {
             until("all run", () -> running.stream().allMatch(one -> one.state() == KafkaStreams.State.RUNNING));
             writing.run();
             until("everything is counted", () -> counts().equals(expected));
-            for (var one : running) if (one.state() != KafkaStreams.State.RUNNING) throw new AssertionError("" + one.state());
+            until("all run still", () -> running.stream().allMatch(one -> one.state() == KafkaStreams.State.RUNNING));
         } finally {
             for (var one : running) if (!one.close(WAIT)) throw new AssertionError("it does not close");
         }

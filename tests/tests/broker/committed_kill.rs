@@ -134,12 +134,12 @@ fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
     let next = AtomicI64::new(1);
     let mut generations = Generations::default();
     for round in 0..rounds {
-        let count = AtomicUsize::new(0);
+        let counts: Vec<AtomicUsize> = GROUPS.iter().map(|_| AtomicUsize::new(0)).collect();
         let clients: Vec<Client> = GROUPS.iter().map(|_| broker.client()).collect();
         let seen = Mutex::new(vec![Seen::default(); CONNECTIONS]);
         std::thread::scope(|scope| {
             for (index, client) in clients.into_iter().enumerate() {
-                let (next, count, seen) = (&next, &count, &seen);
+                let (next, count, seen) = (&next, &counts[index], &seen);
                 scope.spawn(move || {
                     let of_one = commit_until_killed(client, GROUPS[index], next, count);
                     seen.lock().expect("no holder panics")[index] = of_one;
@@ -149,7 +149,8 @@ fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
             let generations = &mut generations;
             scope.spawn(move || rebalance_until_killed(member, generations));
             fullbore_tests::wait_until("enough commits", Duration::from_secs(60), || {
-                count.load(Ordering::SeqCst) >= ENOUGH
+                let counts = counts.iter().map(|count| count.load(Ordering::SeqCst));
+                counts.clone().sum::<usize>() >= ENOUGH && counts.min() > Some(0)
             });
             broker.kill();
         });

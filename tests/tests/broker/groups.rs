@@ -228,7 +228,7 @@ fn what_tools_are_shown() {
 fn a_member_that_dies_is_replaced_by_those_that_live() {
     let broker = Broker::start(QUICK);
     let mut members: Vec<Member> = (0..2).map(|_| Member::new(&broker, "g")).collect();
-    members[1].session_ms = 300;
+    members[1].session_ms = 3_000;
     stable(&mut members);
     let dead = members.pop().expect("two");
     drop(dead);

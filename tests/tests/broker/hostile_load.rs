@@ -30,7 +30,7 @@ const MIB: u64 = 1 << 20;
 const RSS_GROWTH_MAX: u64 = 48 * MIB;
 const SOON: Duration = Duration::from_secs(60);
 /// How long a stranger waits for an answer before it hangs up.
-const PATIENCE: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_millis(60);
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))

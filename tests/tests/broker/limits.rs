@@ -90,9 +90,9 @@ fn a_request_that_comes_one_byte_at_a_time_is_answered_and_delays_nobody() {
 fn a_connection_idle_for_connections_max_idle_ms_is_closed_and_a_busy_one_is_not() {
     let broker = Broker::start(&["connections.max.idle.ms=1000"]);
     let (mut idle, mut half, mut busy) = (broker.client(), broker.client(), broker.client());
+    let idle_since = Instant::now();
     idle.call(&metadata_of_all(), 9);
     half.send_bytes(&[0, 0, 0]);
-    let idle_since = Instant::now();
     let waiting = std::thread::spawn(move || {
         assert_eq!(idle.wait_for_close(), 0);
         let closed_after = idle_since.elapsed();
@@ -117,10 +117,9 @@ fn a_connection_that_waits_for_an_answer_is_not_idle() {
     waiting.send(&fetch_request(&[FetchFrom { topic: "quiet", partition: 0, offset: 0 }], 1, 2_000), 12);
     let (_, response) = waiting.receive::<FetchRequest>(12);
     assert_eq!(response.error_code.0, 0);
-    let answered = Instant::now();
-    assert!(answered - asked >= Duration::from_millis(1_900), "the poll was to last longer than idleness may");
+    assert!(asked.elapsed() >= Duration::from_millis(1_900), "the poll was to last longer than idleness may");
     assert_eq!(waiting.wait_for_close(), 0);
-    assert!(answered.elapsed() >= Duration::from_millis(400), "idleness begins with the answer");
+    assert!(asked.elapsed() >= Duration::from_millis(2_400), "idleness begins with the answer");
 }
 
 /// What the slow clients below transfer, in pieces with a pause after each: three times as long as idleness may be.
@@ -131,11 +130,15 @@ const IDLE: &str = "connections.max.idle.ms=2000";
 
 /// A broker whose sockets hold little of `SLOW_BYTES`, which are in a topic, and a fetch of them all.
 fn broker_with_a_large_answer(idle: &str) -> (Broker, FetchRequest) {
-    let broker = Broker::start(&[idle, "socket.send.buffer.bytes=65536", "message.max.bytes=8388608"]);
+    let sets = ["socket.send.buffer.bytes=65536", "message.max.bytes=8388608"];
+    let mut broker = Broker::start(&sets);
     let mut client = broker.client();
     client.create_topic("large", 1, &[]);
     let batch = Batch::of(&[vec![b'x'; SLOW_BYTES / 8]]);
     (0..8).for_each(|_| _ = client.produced("large", 0, &batch));
+    // From here on: a machine that has much to do may make a batch for longer than idleness may last.
+    broker.stop();
+    broker.restart_with(&[&sets[..], &[idle]].concat());
     let mut fetch = fetch_request(&[FetchFrom { topic: "large", partition: 0, offset: 0 }], 0, 0);
     fetch.topics[0].partitions[0].partition_max_bytes = i32::MAX;
     (broker, fetch)
@@ -189,7 +192,9 @@ fn clients_that_move_nothing_any_more_are_idle_whatever_they_are_owed() {
     let mut half = broker.client();
     half.send_bytes(&[&1000_i32.to_be_bytes()[..], &[0; 500]].concat());
     assert_eq!(half.wait_for_close(), 0);
-    assert!(broker.client().is_open_at_broker());
+    let mut other = broker.client();
+    other.call(&metadata_of_all(), 9);
+    assert!(other.is_open_at_broker(), "one that is open is found to be");
     for mut client in [deaf, flood] {
         // Nothing is taken until the broker has closed: then what sockets hold is there, and no more.
         wait_until("it is closed", SOON, || !client.is_open_at_broker());

@@ -40,17 +40,17 @@ fn broker_with_topics(topics: &[&str]) -> (Broker, Client) {
     (broker, client)
 }
 
-/// A broker that serves one request of a connection at a time needs 2.5 s for these.
+/// A broker that serves one request of a connection at a time needs 10 s for these.
 #[test]
-fn five_long_polls_of_half_a_second_on_one_connection_end_together() {
+fn five_long_polls_of_two_seconds_on_one_connection_end_together() {
     let (_broker, mut client) = broker_with_topics(&["quiet"]);
     let started = Instant::now();
-    let sent: Vec<i32> = (0..5).map(|_| client.send(&long_poll("quiet", 500), FETCH)).collect();
+    let sent: Vec<i32> = (0..5).map(|_| client.send(&long_poll("quiet", 2_000), FETCH)).collect();
     let answered: Vec<i32> = (0..5).map(|_| client.receive::<FetchRequest>(FETCH).0).collect();
     let elapsed = started.elapsed();
     assert_eq!(answered, sent);
-    assert!(elapsed >= Duration::from_millis(500), "the polls ended early: {elapsed:?}");
-    assert!(elapsed < Duration::from_millis(1500), "the polls waited for each other: {elapsed:?}");
+    assert!(elapsed >= Duration::from_secs(2), "the polls ended early: {elapsed:?}");
+    assert!(elapsed < Duration::from_secs(8), "the polls waited for each other: {elapsed:?}");
 }
 
 #[test]

@@ -204,7 +204,7 @@ fn a_connection_full_of_early_batches_still_reads_the_missing_one() {
 /// Over the limit on requests the missing batch is not read: then the time is the limit, and all goes on.
 #[test]
 fn a_connection_with_too_many_early_requests_goes_on_when_they_have_waited_long_enough() {
-    let sets = ["fullbore.connection.requests.max=4", "fullbore.reorder.wait.ms=300"];
+    let sets = ["fullbore.connection.requests.max=4", "fullbore.reorder.wait.ms=1000"];
     let (broker, mut client, topic, id) = start(&sets, &[]);
     let mut early = broker.client();
     (0..20).rev().for_each(|sequence| send(&mut early, topic, &one(id, sequence)));

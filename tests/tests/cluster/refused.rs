@@ -68,6 +68,7 @@ fn clients_are_told_kafkas_codes() {
     cluster.broker(follower).freeze();
     // The high watermark stays, as with Kafka since KIP-966, which answers the same.
     assert_eq!(produce(&mut client, -1, "in between"), ErrorCode::REQUEST_TIMED_OUT);
+    cluster.wait_for_isr(of.leader_id, TOPIC, 2);
     assert_eq!(produce(&mut client, -1, "too late"), ErrorCode::NOT_ENOUGH_REPLICAS);
     assert_eq!(produce(&mut client, 1, "one"), ErrorCode::NONE);
     cluster.broker(follower).thaw();

@@ -14,7 +14,7 @@ use fullbore_client::consume::{
     BatchView, ConsumeError, ConsumeOutcome, ConsumePlan, Cursor, FetchSettings, Record, Sink, consume,
 };
 use fullbore_producer::{Producer, ProducerConfig};
-use fullbore_tests::Proxy;
+use fullbore_tests::{Proxy, wait_until};
 use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -147,12 +147,18 @@ fn a_stall_shows_in_every_record_it_held_back() {
     let broker = TestBroker::start(Some(&proxy));
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
     create_topic(&mut cluster, "t", Some(1), None, &[]).expect("created");
-    let stalled = proxy.stall_after(Duration::from_millis(400), STALL);
     // 64 KiB of buffer are full long before the stall ends: most records it holds back are not even sent.
     let small = [("buffer.memory", "65536"), ("max.request.size", "65536"), ("batch.size", "1000")];
     let workload = Workload { payload: Payload::random(1000, false), ..numbers(2_000, 1_000.0) };
-    let summaries = send_numbers(&broker.address, workload, &small);
-    stalled.join().expect("stalled");
+    let summaries = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut written =
+                || cluster.any().expect("it answers").offsets(&[("t".into(), 0)], LATEST).expect("the end")[0];
+            wait_until("a fifth is written", Duration::from_secs(30), || written() >= 400);
+            proxy.stall(STALL);
+        });
+        send_numbers(&broker.address, workload, &small)
+    });
     // 600 of 2,000 records fell into the stall, half of them waited at least half of it: the worst 15 %.
     let p90_us = summaries[0].latencies.quantile_us(0.9);
     assert!(p90_us > STALL.as_micros() as u64 / 2, "p90 is {p90_us} us");

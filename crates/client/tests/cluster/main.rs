@@ -129,10 +129,11 @@ fn a_broker_that_falls_silent_is_named_when_the_timeout_passes() {
     write_numbers(&broker.address, 1, 100, 100);
     let cursors = cursors(&mut cluster, || ());
     let plan = ConsumePlan { timeout: Duration::from_secs(3), ..plan(1_000) };
-    let mut stalled = None;
+    let mut stalled = false;
     let outcome = consume(&cluster, cursors, &plan, |counts| {
-        if counts.records() == 100 && stalled.is_none() {
-            stalled = Some(proxy.stall_after(Duration::ZERO, Duration::from_secs(6)));
+        if counts.records() == 100 && !stalled {
+            proxy.stall(Duration::from_secs(6));
+            stalled = true;
         }
         true
     });

@@ -51,7 +51,7 @@ async fn a_batch_size_of_0_gives_each_record_a_batch_of_its_own() {
 async fn memory_in_use_makes_send_wait_and_max_block_ends_the_wait() {
     let fake = Fake::start(1, 1).await;
     let limits =
-        [("batch.size", "1024"), ("max.request.size", "4096"), ("buffer.memory", "8192"), ("max.block.ms", "100")];
+        [("batch.size", "1024"), ("max.request.size", "4096"), ("buffer.memory", "8192"), ("max.block.ms", "2000")];
     let producer = producer(&fake, &limits);
     producer.partitions("t").await.unwrap();
     fake.hold(true);
@@ -117,7 +117,7 @@ async fn dropping_a_producer_answers_every_record() {
 #[tokio::test]
 async fn records_that_cannot_be_sent_are_refused_at_once() {
     let fake = Fake::start(1, 2).await;
-    let producer = producer(&fake, &[("max.request.size", "20000"), ("max.block.ms", "100")]);
+    let producer = producer(&fake, &[("max.request.size", "20000"), ("max.block.ms", "2000")]);
     let big = [0; 20_000];
     let too_large = producer.send(ProducerRecord::new("t", &big)).await.unwrap_err();
     assert!(matches!(too_large, SendError::RecordTooLarge { max: 20_000, .. }) && !too_large.is_retryable());
@@ -129,7 +129,7 @@ async fn records_that_cannot_be_sent_are_refused_at_once() {
     let forbidden = other.send(ProducerRecord::new("t", b"v")).await.unwrap_err();
     assert!(matches!(forbidden, SendError::Topic { code: ErrorCode::TOPIC_AUTHORIZATION_FAILED, .. }), "{forbidden}");
     fake.lock().topic_error = Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
-    let unknown = self::producer(&fake, &[("max.block.ms", "200")]);
+    let unknown = self::producer(&fake, &[("max.block.ms", "2000")]);
     let error = unknown.send(ProducerRecord::new("t", b"v")).await.unwrap_err();
     assert!(matches!(error, SendError::Timeout { what: "metadata of the topic", .. }), "{error}");
     assert!(error.to_string().contains("(max.block.ms): topic t: UNKNOWN_TOPIC_OR_PARTITION: "), "{error}");
@@ -209,13 +209,13 @@ async fn retries_end_when_their_number_is_reached() {
 async fn a_delivery_timeout_names_the_error_that_the_broker_gave_each_time() {
     let fake = Fake::start(1, 1).await;
     fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
-    let producer = producer(&fake, &[("delivery.timeout.ms", "400"), ("request.timeout.ms", "100")]);
+    let producer = producer(&fake, &[("delivery.timeout.ms", "4000"), ("request.timeout.ms", "1000")]);
     let error = producer.send(ProducerRecord::new("t", b"v")).await.unwrap().await.unwrap_err();
     assert!(fake.seen(0).len() > 1);
     assert!(!error.may_have_been_written());
     let told = error.to_string();
     assert!(
-        told.ends_with(" ms: the broker answered NOT_ENOUGH_REPLICAS: Fewer replicas are in sync than required."),
+        told.ends_with(" s: the broker answered NOT_ENOUGH_REPLICAS: Fewer replicas are in sync than required."),
         "{told}"
     );
 }
@@ -256,7 +256,7 @@ async fn the_client_id_goes_out() {
 #[tokio::test]
 async fn a_delivery_timeout_without_an_answer_says_so() {
     let fake = Fake::start(1, 1).await;
-    let producer = producer(&fake, &[("delivery.timeout.ms", "300"), ("request.timeout.ms", "299")]);
+    let producer = producer(&fake, &[("delivery.timeout.ms", "3000"), ("request.timeout.ms", "2999")]);
     producer.partitions("t").await.unwrap();
     fake.hold(true);
     let error = producer.send(ProducerRecord::new("t", b"v")).await.unwrap().await.unwrap_err();

@@ -189,13 +189,15 @@ async fn row_24_a_topic_created_again_takes_new_records_from_the_start() {
 async fn row_25_records_that_expired_in_flight_are_neither_swallowed_nor_repeated() {
     for fate in [Fate::Normal, Fate::Dropped] {
         let fake = Fake::start(1, 1).await;
-        let settings = [("delivery.timeout.ms", "300"), ("request.timeout.ms", "100")];
+        let settings = [("delivery.timeout.ms", "3000"), ("request.timeout.ms", "1000")];
         let producer = producer(&fake, &settings);
         written(&producer, 0, "0").await;
         fake.script(move |_| fate);
         fake.hold(true);
         let five = ["1", "2", "3", "4", "5"];
-        for delivery in send_all(&producer, &five).await {
+        let deliveries = send_all(&producer, &five).await;
+        fake.until("all six have come", |state| state.seen.len() >= 6).await;
+        for delivery in deliveries {
             let error = settled(delivery).await.unwrap_err();
             assert!(matches!(error, ProduceError::Timeout { .. }) && error.may_have_been_written(), "{error}");
         }
