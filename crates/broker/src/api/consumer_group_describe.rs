@@ -22,16 +22,14 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), &request.group_ids).await;
     let image = call.broker.control.image();
     let groups = once(request.group_ids, Text::clone).into_iter().map(|group_id| {
-        if let Err(error_code) = call.broker.groups.check(&group_id) {
-            return DescribedGroup { error_code, group_id, ..Default::default() };
-        }
         let settings = call.broker.groups.settings_of(&image, &group_id).consumer;
         let described = |group: &Group| group.consumer().map(|group| describe(group, &settings, &image));
         let group = call.broker.groups.look(&group_id, described);
         match group {
-            Some(Some(group)) => DescribedGroup { group_id, authorized_operations, ..group },
-            Some(None) => not_found(&group_id, "is not a consumer group"),
-            None => not_found(&group_id, "not found"),
+            Err(error_code) => DescribedGroup { error_code, group_id, ..Default::default() },
+            Ok(Some(Some(group))) => DescribedGroup { group_id, authorized_operations, ..group },
+            Ok(Some(None)) => not_found(&group_id, "is not a consumer group"),
+            Ok(None) => not_found(&group_id, "not found"),
         }
     });
     let response = ConsumerGroupDescribeResponse { groups: groups.collect(), ..Default::default() };

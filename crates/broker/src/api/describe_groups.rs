@@ -25,13 +25,11 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 fn describe(call: &Call<'_>, group_id: &Text, version: i16) -> DescribedGroup {
-    if let Err(error_code) = call.broker.groups.check(group_id) {
-        return DescribedGroup { error_code, ..Default::default() };
-    }
     let why = match call.broker.groups.look(group_id, Group::describe_classic) {
-        Some(Some(described)) => return described,
-        Some(None) => format!("Group {group_id} is not a classic group."),
-        None => format!("Group {group_id} not found."),
+        Err(error_code) => return DescribedGroup { error_code, ..Default::default() },
+        Ok(Some(Some(described))) => return described,
+        Ok(Some(None)) => format!("Group {group_id} is not a classic group."),
+        Ok(None) => format!("Group {group_id} not found."),
     };
     let dead = DescribedGroup { group_state: Text::from_static(GroupState::Dead.name()), ..Default::default() };
     match version >= NOT_FOUND_FROM {

@@ -85,22 +85,19 @@ fn of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse {
 fn answer(broker: &Node, image: &Image, version: i16, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
     let mut group = OffsetFetchResponseGroup { group_id: asked.group_id, ..Default::default() };
     let member = asked.member_id.as_deref();
-    let check = |group: &Group| group.check_fetch(member, asked.member_epoch);
-    // A group that does not exist has no offsets, which is no error.
-    let checked = broker.groups.check(&group.group_id);
-    let checked = checked.and_then(|()| broker.groups.look(&group.group_id, check).unwrap_or(Ok(())));
-    if let Err(code) = checked {
-        group.error_code = code;
-        group.topics = refused(asked.topics, code);
-        return group;
-    }
-    group.topics = broker.groups.offsets().read(&group.group_id, |held| match asked.topics {
+    let allows = |group: &Group| group.check_fetch(member, asked.member_epoch);
+    let topics = asked.topics.map(|topics| once(topics, |topic| (topic.name.clone(), topic.topic_id)));
+    let found = broker.groups.committed(&group.group_id, allows, |held| match &topics {
         None => all(image, version, held),
-        Some(topics) => once(topics, |topic| (topic.name.clone(), topic.topic_id))
-            .into_iter()
-            .map(|topic| of_topic(image, version, topic, held))
-            .collect(),
+        Some(topics) => topics.iter().map(|topic| of_topic(image, version, topic, held)).collect(),
     });
+    match found {
+        Ok(found) => group.topics = found,
+        Err(code) => {
+            group.error_code = code;
+            group.topics = refused(topics, code);
+        }
+    }
     group
 }
 
@@ -111,18 +108,17 @@ fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode)
         let partitions = once(topic.partition_indexes, |index| *index).into_iter().map(of_partition).collect();
         OffsetFetchResponseTopics { name: topic.name, topic_id: topic.topic_id, partitions, ..Default::default() }
     };
-    once(topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id)).into_iter().map(of_topic).collect()
+    topics.unwrap_or_default().into_iter().map(of_topic).collect()
 }
 
 fn of_topic(
     image: &Image,
     version: i16,
-    asked: OffsetFetchRequestTopics,
+    asked: &OffsetFetchRequestTopics,
     held: Option<&GroupOffsets>,
 ) -> OffsetFetchResponseTopics {
-    let OffsetFetchRequestTopics { name, topic_id, partition_indexes, .. } = asked;
     let by_ids = version >= TOPIC_IDS;
-    let found = if by_ids { image.topic_by_id(topic_id) } else { image.topic(&name) };
+    let found = if by_ids { image.topic_by_id(asked.topic_id) } else { image.topic(&asked.name) };
     // By name, what does not exist has no offsets; an id nobody knows is an error.
     let error_code = if by_ids && found.is_none() { ErrorCode::UNKNOWN_TOPIC_ID } else { ErrorCode::NONE };
     let of_topic = found.and_then(|topic| held?.get(&topic.id));
@@ -130,8 +126,8 @@ fn of_topic(
         error_code,
         ..partition(index, of_topic.and_then(|of_topic| of_topic.partitions.get(&index)))
     };
-    let partitions = once(partition_indexes, |index| *index).into_iter().map(partition).collect();
-    OffsetFetchResponseTopics { name, topic_id, partitions, ..Default::default() }
+    let partitions = once(asked.partition_indexes.clone(), |index| *index).into_iter().map(partition).collect();
+    OffsetFetchResponseTopics { name: asked.name.clone(), topic_id: asked.topic_id, partitions, ..Default::default() }
 }
 
 fn all(image: &Image, version: i16, held: Option<&GroupOffsets>) -> Vec<OffsetFetchResponseTopics> {

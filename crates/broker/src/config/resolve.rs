@@ -26,26 +26,38 @@ impl BrokerConfig {
 }
 
 impl TopicConfig {
-    /// The settings of a topic with these `overrides` on this broker, with what was set while it ran. Unknown keys
-    /// and values outside their range are refused.
+    /// The settings of a topic with these `overrides` on this broker, with what was set while it ran.
+    ///
+    /// # Errors
+    /// Unknown keys and values outside their range.
     pub fn resolve(
         broker: &BrokerConfig,
         dynamic: &DynamicConfig,
         overrides: &BTreeMap<String, String>,
     ) -> Result<Self, ConfigError> {
-        let checked = check_overrides(overrides)?;
-        let config = Self::read(&topic::reader(broker.values(dynamic), &checked));
-        let (least, most) = (config.min_compaction_lag_ms, config.max_compaction_lag_ms);
+        Ok(Self::read(&topic::reader(broker.values(dynamic), &check_overrides(overrides)?)))
+    }
+
+    /// Two settings that contradict each other: what is refused where a topic or a broker is given one of them.
+    pub fn contradiction(&self) -> Option<ConfigError> {
+        let (least, most) = (self.min_compaction_lag_ms, self.max_compaction_lag_ms);
         if least > most {
             let message = format!("must not be more than max.compaction.lag.ms, which is {most}");
-            return Err(ConfigError::of_value("min.compaction.lag.ms", &least.to_string(), message));
+            return Some(ConfigError::of_value("min.compaction.lag.ms", &least.to_string(), message));
         }
-        if config.diskless && config.cleanup.compact {
-            let policy = if config.cleanup.delete { "compact,delete" } else { "compact" };
+        if self.diskless && self.cleanup.compact {
+            let policy = if self.cleanup.delete { "compact,delete" } else { "compact" };
             let message =
                 "compaction of diskless topics is not supported yet, and this topic is diskless (diskless.enable=true)";
-            return Err(ConfigError::of_value("cleanup.policy", policy, message));
+            return Some(ConfigError::of_value("cleanup.policy", policy, message));
         }
-        Ok(config)
+        None
+    }
+
+    /// The same where of two that contradict each other one gives way.
+    pub fn without_contradiction(mut self) -> Self {
+        self.min_compaction_lag_ms = self.min_compaction_lag_ms.min(self.max_compaction_lag_ms);
+        self.cleanup.compact &= !self.diskless;
+        self
     }
 }

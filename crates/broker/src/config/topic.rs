@@ -363,16 +363,20 @@ mod tests {
     #[test]
     fn a_diskless_topic_is_not_compacted() {
         let diskless = ("diskless.enable", "true");
-        let refused = |file: &[(&str, &str)], set: &[(&str, &str)]| {
-            TopicConfig::resolve(&broker(file), &NOTHING, &overrides(set)).expect_err("refused").to_string()
+        let of = |file: &[(&str, &str)], set: &[(&str, &str)]| {
+            TopicConfig::resolve(&broker(file), &NOTHING, &overrides(set)).expect("valid")
         };
+        let refused = |config: &TopicConfig| config.contradiction().expect("refused").to_string();
         let says =
             "compaction of diskless topics is not supported yet, and this topic is diskless (diskless.enable=true)";
-        assert_eq!(refused(&[], &[diskless, ("cleanup.policy", "compact")]), format!("cleanup.policy=compact: {says}"));
-        let both = refused(&[("log.cleanup.policy", "delete,compact")], &[diskless]);
-        assert_eq!(both, format!("cleanup.policy=compact,delete: {says}"));
-        let classic = [("cleanup.policy", "compact"), ("diskless.enable", "false")];
-        assert!(TopicConfig::resolve(&broker(&[]), &NOTHING, &overrides(&classic)).is_ok());
+        let own = of(&[], &[diskless, ("cleanup.policy", "compact")]);
+        assert_eq!(refused(&own), format!("cleanup.policy=compact: {says}"));
+        let both = of(&[("log.cleanup.policy", "delete,compact")], &[diskless]);
+        assert_eq!(refused(&both), format!("cleanup.policy=compact,delete: {says}"));
+        let both = both.without_contradiction();
+        assert_eq!((both.cleanup.delete, both.cleanup.compact), (true, false));
+        let classic = of(&[], &[("cleanup.policy", "compact"), ("diskless.enable", "false")]);
+        assert!(classic.contradiction().is_none() && classic.without_contradiction().cleanup.compact);
     }
 
     #[test]
@@ -412,8 +416,10 @@ mod tests {
     #[test]
     fn a_record_cannot_have_to_stay_longer_than_it_may() {
         let lags = overrides(&[("min.compaction.lag.ms", "8"), ("max.compaction.lag.ms", "7")]);
-        let refusal = TopicConfig::resolve(&broker(&[]), &NOTHING, &lags).expect_err("refused").to_string();
+        let config = TopicConfig::resolve(&broker(&[]), &NOTHING, &lags).expect("valid");
+        let refusal = config.contradiction().expect("refused").to_string();
         assert_eq!(refusal, "min.compaction.lag.ms=8: must not be more than max.compaction.lag.ms, which is 7");
+        assert_eq!(config.without_contradiction().min_compaction_lag_ms, 7);
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl Shard {
         let leads_in = partition.leads_in();
         let status = match leads_in {
             None => Status::Elsewhere,
-            Some(_) if partition.is_settled() && !partition.is_open() && !is_successor => Status::Serving,
+            Some(_) if partition.is_absent() && !is_successor => Status::Serving,
             Some(_) => Status::Loading,
         };
         Arc::new(Shard {

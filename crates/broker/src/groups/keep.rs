@@ -4,7 +4,7 @@
 
 use super::entry::{Entry, EntryState};
 use super::{Groups, records, timer};
-use crate::coordinator::Records;
+use crate::coordinator::{Records, Status};
 use crate::task;
 use fullbore_rules::group::{Effect, Effects, Event, GroupAnswer, Snapshot};
 use fullbore_wire::ErrorCode;
@@ -66,7 +66,13 @@ impl Groups {
                     return;
                 }
                 inner.is_keeping = true;
-                let Some(snapshot) = newest_snapshot(&mut inner) else { continue };
+                let Some(snapshot) = newest_snapshot(&mut inner) else {
+                    // Of a group that was deleted a tombstone is kept instead; of one that another broker has, nothing.
+                    if entry.shard.status() != Status::Serving {
+                        refuse_next(&mut inner);
+                    }
+                    continue;
+                };
                 let record = records::group(&entry.id, Some(&snapshot));
                 entry.shard.write(Records::Known(vec![record]), std::convert::identity)
             };

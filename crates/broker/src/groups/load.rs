@@ -12,7 +12,7 @@ use crate::partitions::ReadError;
 use crate::task;
 use fullbore_rules::group::{Group, Snapshot};
 use fullbore_wire::{ErrorCode, Text, Uuid};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -40,18 +40,29 @@ struct ReplayedShard {
 type FoundOffsets = HashMap<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
 impl Groups {
-    /// Sees to the topic as it is now, and from then on as it changes, until the broker stops.
+    /// Sees to the topic as it is now, and from then on as it changes, until the broker stops. What is committed of topics that are
+    /// deleted is forgotten meanwhile: that may wait for replicas, and who leads by now does not.
     pub async fn run_topics(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let mut images = self.control.watch();
-        let mut before = Arc::clone(&images.borrow_and_update());
-        self.adopt();
-        loop {
-            tokio::select! {
-                _ = stop.wait_for(|stop| *stop) => return,
-                changed = images.changed() => if changed.is_err() { return },
-            }
-            let after = Arc::clone(&images.borrow_and_update());
+        let adopting = async {
             self.adopt();
+            while images.changed().await.is_ok() {
+                self.adopt();
+            }
+        };
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => {}
+            _ = adopting => {}
+            _ = self.forget_deleted_topics() => {}
+        }
+    }
+
+    /// Until there are no more images.
+    async fn forget_deleted_topics(self: &Arc<Self>) {
+        let mut images = self.control.watch();
+        let mut before = Arc::clone(&images.borrow_and_update());
+        while images.changed().await.is_ok() {
+            let after = Arc::clone(&images.borrow_and_update());
             for deleted in before.topics().filter(|topic| after.topic_by_id(topic.id).is_none()) {
                 self.forget_topic(deleted.id).await;
             }
@@ -137,7 +148,7 @@ impl Groups {
         let new = match (topic.take(), image.topic(CONSUMER_OFFSETS)) {
             (Some(before), Some(found)) if before.id() == found.id => {
                 let (new, left) = before.with_roles();
-                left.iter().for_each(|shard| self.unload(shard));
+                self.unload(&new, &left);
                 // Those that stay are loaded by who began it.
                 let is_new = |shard: &&Arc<Shard>| !before.shards().iter().any(|known| Arc::ptr_eq(known, shard));
                 let loading = new.shards().iter().filter(is_new).filter(|shard| shard.status() == Status::Loading);
@@ -163,22 +174,26 @@ impl Groups {
         }
     }
 
-    /// Another broker leads the shard's partition, and has its groups: here nothing is known of them any more.
-    fn unload(&self, shard: &Arc<Shard>) {
-        shard.leave();
-        self.forget_shard(shard);
-        tracing::info!(partition = shard.partition().index(), "the groups of this partition have another coordinator");
+    /// Other brokers lead these shards' partitions, and have their groups: here nothing is known of them any more.
+    fn unload(&self, topic: &InternalTopic, left: &[Arc<Shard>]) {
+        left.iter().for_each(|shard| shard.leave());
+        self.forget_shards(topic, left);
+        for shard in left {
+            let partition = shard.partition().index();
+            tracing::info!(partition, "the groups of this partition have another coordinator");
+        }
     }
 
-    /// Takes every group of the shard's partition out of service.
-    fn forget_shard(&self, shard: &Arc<Shard>) {
-        let is_here = |entry: &&Arc<Entry>| entry.shard.partition().index() == shard.partition().index();
-        let entries: Vec<_> = self.table.lock().values().filter(is_here).cloned().collect();
+    /// Takes every group of these shards' partitions out of service, and forgets what was committed there: over
+    /// `fullbore.groups.max` also by groups that are not listed.
+    fn forget_shards(&self, topic: &InternalTopic, shards: &[Arc<Shard>]) {
+        let indices: HashSet<i32> = shards.iter().map(|shard| shard.partition().index()).collect();
+        let is_of_them = |shard: &Arc<Shard>| indices.contains(&shard.partition().index());
+        let entries: Vec<_> = self.table.lock().values().filter(|entry| is_of_them(&entry.shard)).cloned().collect();
         for entry in entries {
             self.remove(&entry, &mut entry.lock());
-            // What a group has committed makes it a group.
-            self.offsets.remove_group(&entry.id);
         }
+        self.offsets.remove_groups(|group| topic.shard(group).is_some_and(is_of_them));
     }
 
     /// The topic is deleted, and with it everything that was in it.
@@ -255,11 +270,11 @@ impl Groups {
         }
         // Whoever deletes the topic, or has another shard take this one's place, waits for this, or was here before.
         let topic = self.topic.read();
-        let is_here = |topic: &Arc<InternalTopic>| topic.shards().iter().any(|known| Arc::ptr_eq(known, shard));
-        if topic.as_ref().is_some_and(is_here) {
+        let is_here = |topic: &&Arc<InternalTopic>| topic.shards().iter().any(|known| Arc::ptr_eq(known, shard));
+        if let Some(topic) = topic.as_ref().filter(is_here) {
             if shard.is_successor() {
                 // What was told of late, when the partition was led here before.
-                self.forget_shard(shard);
+                self.forget_shards(topic, std::slice::from_ref(shard));
             }
             for (id, snapshot) in found.snapshots {
                 self.restore(shard, id, &snapshot);

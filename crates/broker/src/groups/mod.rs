@@ -32,7 +32,7 @@ pub use take_over::TakeOverError;
 
 use crate::config::{BrokerConfig, OffsetsTopicConfig};
 use crate::control::{Control, Image};
-use crate::coordinator::{InternalTopic, Shard};
+use crate::coordinator::{InternalTopic, Shard, Status};
 use crate::metrics::Metrics;
 use crate::partitions::{AppendError, Partitions};
 use crate::seldom::Seldom;
@@ -149,6 +149,20 @@ impl Groups {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
 
+    /// What is seen while a group's shard serves. One that is left meanwhile is emptied, and looks as if there were nothing.
+    ///
+    /// # Errors
+    /// As for a request.
+    fn while_serving<T>(&self, id: &str, see: impl FnOnce() -> T) -> Result<T, ErrorCode> {
+        let shard = self.topic.read().as_ref().map(|topic| topic.serving(id).cloned()).transpose()?;
+        let seen = see();
+        if shard.is_some_and(|shard| shard.status() != Status::Serving) {
+            // Who leaves it is through with that then; it may be here again already.
+            return Err(self.check(id).err().unwrap_or(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
+        }
+        Ok(seen)
+    }
+
     /// Whether it can be told of all groups.
     ///
     /// # Errors
@@ -187,7 +201,7 @@ impl Groups {
         loop {
             let found = match missing {
                 Missing::Create => self.create_entry(id),
-                Missing::Refuse(code) => self.check(id).and_then(|()| self.find(id).ok_or(code)),
+                Missing::Refuse(code) => self.while_serving(id, || self.find(id)).and_then(|found| found.ok_or(code)),
             };
             let entry = match found {
                 Ok(entry) => entry,
@@ -228,8 +242,32 @@ impl Groups {
         self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Looks at a group.
-    pub fn look<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Option<T> {
+    /// Looks at a group; `None` if there is no such group.
+    ///
+    /// # Errors
+    /// As for a request.
+    pub fn look<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Result<Option<T>, ErrorCode> {
+        self.while_serving(id, || self.look_at_once(id, look))
+    }
+
+    /// What a group has committed, if it allows who asks to know that. Of a group that is not there it is nothing.
+    ///
+    /// # Errors
+    /// As for a request; what the group says.
+    pub fn committed<T>(
+        &self,
+        id: &str,
+        allows: impl FnOnce(&Group) -> Result<(), ErrorCode>,
+        read: impl FnOnce(Option<&GroupOffsets>) -> T,
+    ) -> Result<T, ErrorCode> {
+        self.while_serving(id, || {
+            self.look_at_once(id, allows).unwrap_or(Ok(()))?;
+            Ok(self.offsets.read(id, read))
+        })?
+    }
+
+    /// Looks at a group whose shard may just be left: then it may be missing.
+    pub fn look_at_once<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Option<T> {
         let entry = self.find(id)?;
         let inner = entry.lock();
         (!inner.is_gone).then(|| look(&inner.group))
@@ -238,7 +276,7 @@ impl Groups {
     /// Asks a group something that needs no ticket, such as whether a member may commit; `None` if there is no such group.
     ///
     /// # Errors
-    /// As [`Groups::check`].
+    /// As for a request.
     pub fn touch<T>(
         &self,
         id: &str,
@@ -252,14 +290,17 @@ impl Groups {
         id: &str,
         touch: impl FnOnce(&mut Group, &Arc<Entry>, i64) -> T,
     ) -> Result<Option<T>, ErrorCode> {
-        self.check(id)?;
-        let Some(entry) = self.find(id) else { return Ok(None) };
-        let mut inner = entry.lock();
-        Ok((!inner.is_gone).then(|| {
-            let said = touch(&mut inner.group, &entry, self.now_ms());
-            self.arm(&entry, &inner);
-            said
-        }))
+        let mut touched = None;
+        let serves = self.while_serving(id, || {
+            let Some(entry) = self.find(id) else { return };
+            let mut inner = entry.lock();
+            if !inner.is_gone {
+                touched = Some(touch(&mut inner.group, &entry, self.now_ms()));
+                self.arm(&entry, &inner);
+            }
+        });
+        // What it was asked is asked, whatever becomes of its shard.
+        if touched.is_some() { Ok(touched) } else { serves.map(|()| None) }
     }
 
     /// What a group is held to: the broker's settings with its own.
@@ -287,8 +328,7 @@ impl Groups {
     /// GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, or that this could not be kept; the group begins anew then, with what
     /// it committed.
     pub async fn delete(self: &Arc<Self>, id: &str, offsets: bool) -> Result<(), ErrorCode> {
-        self.check(id)?;
-        let entry = self.find(id).ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
+        let entry = self.while_serving(id, || self.find(id))?.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
         let asked = {
             let mut inner = entry.lock();
             inner.group.check_delete()?;

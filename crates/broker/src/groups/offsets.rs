@@ -140,6 +140,19 @@ impl CommittedOffsets {
         self.held.fetch_sub(usize::from(removed), Ordering::Relaxed);
     }
 
+    /// Forgets these groups.
+    pub(super) fn remove_groups(&self, is_meant: impl Fn(&str) -> bool) {
+        for stripe in &self.stripes {
+            let mut removed = 0;
+            stripe.write().retain(|group, of_group| {
+                let is_meant = is_meant(group);
+                removed += if is_meant { of_group.values().map(|of_topic| of_topic.partitions.len()).sum() } else { 0 };
+                !is_meant
+            });
+            self.held.fetch_sub(removed, Ordering::Relaxed);
+        }
+    }
+
     /// Forgets a group.
     pub(super) fn remove_group(&self, group: &str) {
         let removed = self.stripe(group).write().remove(group);

@@ -82,6 +82,7 @@ pub struct Replica {
     /// As the state says, for who must not wait for its lock.
     settled: AtomicBool,
     is_open: AtomicBool,
+    is_absent: AtomicBool,
     /// Whether the partition's folder is being made: it has no records, and what waits for it is over soon.
     being_made: AtomicBool,
     /// Whether the log was cut off and the checkpoints may still say more than what is left.
@@ -129,6 +130,7 @@ impl Replica {
             has_news: AtomicBool::new(true),
             settled: AtomicBool::new(known.is_none()),
             is_open: AtomicBool::new(false),
+            is_absent: AtomicBool::new(known.is_none()),
             being_made: AtomicBool::new(false),
             state: Mutex::new(state),
             renaming: Mutex::default(),

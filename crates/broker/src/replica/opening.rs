@@ -47,6 +47,11 @@ impl Replica {
         self.is_open.load(Acquire)
     }
 
+    /// Whether nothing was ever written: there is no log to be opened.
+    pub fn is_absent(&self) -> bool {
+        self.is_absent.load(Acquire)
+    }
+
     /// Whether a thread is at the folder, or will be soon since somebody has asked for that, or would be if the broker did not
     /// stop.
     pub fn is_being_opened(&self) -> bool {
@@ -163,6 +168,7 @@ impl Replica {
     pub(crate) fn put(&self, state: &mut ReplicaState, log: LogState) -> LogState {
         let is_settled = !matches!(log, LogState::Unopened | LogState::Opening(_));
         self.is_open.store(matches!(log, LogState::Open(_)), Release);
+        self.is_absent.store(matches!(log, LogState::Absent), Release);
         self.settled.store(is_settled, Release);
         std::mem::replace(&mut state.log, log)
     }

@@ -228,6 +228,7 @@ impl<'a> Draft<'a> {
 
     /// What there is to see once the change is made, or would be.
     fn after<T>(&mut self, change: Change, validate_only: bool, look: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
+        self.drafted.image.check(self.broker, &change).map_err(inapplicable)?;
         if validate_only {
             let mut tried = self.drafted.image.clone();
             tried.apply(self.broker, &change).map_err(inapplicable)?;

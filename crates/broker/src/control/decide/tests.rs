@@ -23,7 +23,7 @@ fn wanted(name: &str) -> CreateTopic {
 /// The topic of this name after what was decided.
 fn made(image: &Image, broker: &BrokerConfig, name: &str, change: Change) -> Result<Arc<Topic>, Refusal> {
     let mut after = image.clone();
-    after.apply(broker, &change).map_err(inapplicable)?;
+    image.check(broker, &change).and_then(|()| after.apply(broker, &change)).map_err(inapplicable)?;
     known(&after, name).cloned()
 }
 

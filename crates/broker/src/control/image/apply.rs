@@ -60,7 +60,7 @@ impl Image {
             Change::BrokerRegistered { id, node } => self.put_node(*id, node.clone()),
             Change::TopicCreated { topic, name, partitions, overrides } => {
                 let topic = (*topic, name.clone(), partitions.clone());
-                self.put(self.resolved(broker, topic, overrides)?);
+                self.put(self.with_settings(broker, topic, overrides)?);
             }
             Change::PartitionsChanged { topic, first, partitions } => {
                 self.change_partitions(*topic, *first, partitions)?;
@@ -76,7 +76,7 @@ impl Image {
             Change::TopicConfigured { topic, overrides } => {
                 let before = self.there(*topic)?;
                 let topic = (before.id, before.name.clone(), before.partitions.clone());
-                self.put(self.resolved(broker, topic, overrides)?);
+                self.put(self.with_settings(broker, topic, overrides)?);
             }
             Change::TopicDeleted(topic) => {
                 if let Some(known) = self.by_id.get(&topic.id).cloned() {
@@ -98,6 +98,42 @@ impl Image {
         Ok(())
     }
 
+    /// Whether this broker may decide on a change: topics' settings do not contradict each other then. What others decided is
+    /// applied without that, since they go by defaults of their own, and this broker would never get past it.
+    pub(in crate::control) fn check(&self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
+        let check = |dynamic: &DynamicConfig, name: &str, overrides: &BTreeMap<String, String>| {
+            let config = TopicConfig::resolve(broker, dynamic, overrides);
+            let checked = config.and_then(|config| config.contradiction().map_or(Ok(()), Err));
+            checked.map_err(|source| Inapplicable::Topic { topic: name.to_owned(), source })
+        };
+        match change {
+            Change::TopicCreated { name, overrides, .. } => check(&self.dynamic, name, overrides),
+            Change::TopicConfigured { topic, overrides } => check(&self.dynamic, &self.there(*topic)?.name, overrides),
+            Change::BrokerConfigured { broker: whom, overrides } => {
+                let Some(dynamic) = self.dynamic_with(broker, *whom, overrides)? else { return Ok(()) };
+                self.topics().try_for_each(|topic| check(&dynamic, &topic.name, &topic.overrides))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is set for this broker once this is; `None` where it is another broker's own matter.
+    fn dynamic_with(
+        &self,
+        broker: &BrokerConfig,
+        whom: Option<i32>,
+        overrides: &BTreeMap<String, String>,
+    ) -> Result<Option<DynamicConfig>, Inapplicable> {
+        let mut dynamic = DynamicConfig::clone(&self.dynamic);
+        match whom {
+            None => dynamic.cluster = overrides.clone(),
+            Some(id) if id == broker.node_id => dynamic.broker = overrides.clone(),
+            Some(_) => return Ok(None),
+        }
+        check_dynamic(overrides).map_err(Inapplicable::Broker)?;
+        Ok(Some(dynamic))
+    }
+
     fn forget_log_ends(&mut self, topic: Uuid, number: usize) {
         if !self.log_ends.is_empty()
             && let Ok(partition) = i32::try_from(number)
@@ -110,18 +146,14 @@ impl Image {
         self.by_id.get(&topic).ok_or(Inapplicable::NoTopic(topic))
     }
 
-    fn resolved(
+    fn with_settings(
         &self,
         broker: &BrokerConfig,
         (id, name, partitions): (Uuid, String, Partitions),
         overrides: &BTreeMap<String, String>,
     ) -> Result<Arc<Topic>, Inapplicable> {
-        match TopicConfig::resolve(broker, &self.dynamic, overrides) {
-            Ok(config) => {
-                Ok(Arc::new(Topic { name, id, partitions, overrides: overrides.clone(), config: Arc::new(config) }))
-            }
-            Err(source) => Err(Inapplicable::Topic { topic: name, source }),
-        }
+        let config = Arc::new(resolved(broker, &self.dynamic, &name, overrides)?);
+        Ok(Arc::new(Topic { name, id, partitions, overrides: overrides.clone(), config }))
     }
 
     fn change_partitions(&mut self, topic: Uuid, first: usize, changed: &Partitions) -> Result<(), Inapplicable> {
@@ -147,19 +179,11 @@ impl Image {
         whom: Option<i32>,
         overrides: &BTreeMap<String, String>,
     ) -> Result<(), Inapplicable> {
-        let mut dynamic = DynamicConfig::clone(&self.dynamic);
-        match whom {
-            None => dynamic.cluster = overrides.clone(),
-            Some(id) if id == broker.node_id => dynamic.broker = overrides.clone(),
-            // Another broker's own settings are its own matter.
-            Some(_) => return Ok(()),
-        }
-        check_dynamic(overrides).map_err(Inapplicable::Broker)?;
+        let Some(dynamic) = self.dynamic_with(broker, whom, overrides)? else { return Ok(()) };
         let live = LiveConfig::resolve(broker, &dynamic).map_err(Inapplicable::Broker)?;
         let mut configured = Vec::new();
         for topic in self.topics() {
-            let resolved = TopicConfig::resolve(broker, &dynamic, &topic.overrides);
-            let config = resolved.map_err(|source| Inapplicable::Topic { topic: topic.name.clone(), source })?;
+            let config = resolved(broker, &dynamic, &topic.name, &topic.overrides)?;
             if config != *topic.config {
                 configured.push(Topic { config: Arc::new(config), ..Topic::clone(topic) });
             }
@@ -170,4 +194,20 @@ impl Image {
         self.dynamic = Arc::new(dynamic);
         Ok(())
     }
+}
+
+/// A topic's settings on this broker. Those of the topic were right at the broker that decided on them; where one of this broker's
+/// own contradicts them, one of the two gives way.
+fn resolved(
+    broker: &BrokerConfig,
+    dynamic: &DynamicConfig,
+    topic: &str,
+    overrides: &BTreeMap<String, String>,
+) -> Result<TopicConfig, Inapplicable> {
+    let config = TopicConfig::resolve(broker, dynamic, overrides)
+        .map_err(|source| Inapplicable::Topic { topic: topic.to_owned(), source })?;
+    if let Some(error) = config.contradiction() {
+        tracing::warn!(topic, %error, "a setting of the topic contradicts one of this broker, and gives way here");
+    }
+    Ok(config.without_contradiction())
 }

@@ -34,6 +34,30 @@ fn knows(control: &Control, topic: &str) -> bool {
     control.image().topic(topic).is_some()
 }
 
+/// Each goes by its own file and by what was set for it alone.
+#[tokio::test]
+async fn a_topic_whose_settings_contradict_a_brokers_own_stops_nothing_there() {
+    let database = Database::new();
+    let brokers = cluster(&database, 2);
+    let (first, second) = (&brokers[0].1.control, &brokers[1].1.control);
+    let most = "log.cleaner.max.compaction.lag.ms";
+    alter_broker(first, BrokerScope::This, most, set("1000")).await.expect("it has none of its own");
+    let lag = |name: &str| CreateTopic {
+        configs: vec![("min.compaction.lag.ms".into(), Some("5000".into()))],
+        ..wanted(name)
+    };
+    create(second, vec![lag("t")]).await.remove(0).expect("the other one's setting is not known here");
+    create(second, vec![wanted("u")]).await.remove(0).expect("created");
+    wait_until("it goes on", HANGS, || knows(first, "u"));
+    let of = |control: &Control| control.image().topic("t").expect("there").config.min_compaction_lag_ms;
+    assert_eq!((of(first), of(second)), (1000, 5000));
+    let refused = create(first, vec![lag("v")]).await.remove(0).expect_err("it knows its own");
+    assert_eq!(refused.code, ErrorCode::INVALID_CONFIG);
+    create(first, vec![wanted("w")]).await.remove(0).expect("it decides on other things");
+    alter(second, "t", "min.compaction.lag.ms", set("10")).await.expect("put right");
+    wait_until("it has what was set", HANGS, || of(first) == 10);
+}
+
 #[tokio::test]
 async fn what_one_broker_changes_the_others_show() {
     let database = Database::new();

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::control::{CONSUMER_OFFSETS, Topic};
+use fullbore_rules::group::Effect;
 use fullbore_rules::replica::{BrokerRegistration, FollowerFetch, PartitionRegistration};
+use std::cell::Cell;
 
 const OTHER: i32 = 2;
 const EPOCH: i64 = 7;
@@ -118,6 +120,117 @@ async fn a_coordinator_knows_nothing_of_groups_elsewhere_and_reads_them_when_it_
     assert_eq!((opened.held(), opened.groups.ids().len()), (3, 2));
     assert_eq!(opened.get("g", &t, 1), Some(committed(2, 2)));
     assert_eq!(opened.commit("g", vec![one(&t, 1, committed(3, 3))]).await, []);
+    opened.close();
+}
+
+/// They go one after the other, and nothing tells a group that is gone already from one that never was.
+#[tokio::test]
+async fn what_is_looked_for_while_the_groups_leave_is_not_said_to_be_missing() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let t = opened.topic("t").await;
+    assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
+    let look = |opened: &Opened| (opened.groups.find("g").is_some(), opened.get("g", &t, 0));
+    assert_eq!(opened.groups.while_serving("g", || look(&opened)), Ok((true, Some(committed(1, 1)))));
+    let seen = opened.groups.while_serving("g", || {
+        opened.elect(OTHER);
+        look(&opened)
+    });
+    assert_eq!(seen, Err(ErrorCode::NOT_COORDINATOR));
+    opened.elect(1);
+    opened.groups.loaded().await;
+    let seen = opened.groups.while_serving("g", || {
+        opened.elect(OTHER);
+        opened.elect(1);
+        look(&opened)
+    });
+    assert_eq!(seen, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
+    opened.groups.loaded().await;
+    assert_eq!(opened.groups.while_serving("g", || look(&opened)), Ok((true, Some(committed(1, 1)))));
+    opened.close();
+}
+
+#[tokio::test]
+async fn offsets_of_groups_that_are_not_listed_leave_with_their_shard() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let t = opened.topic("t").await;
+    for group in ["g", "h"] {
+        assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
+    }
+    opened.logs.close();
+    killed(opened).await;
+    let opened = open(folder.path(), GroupClock::start(), "fullbore.groups.max=1").await;
+    assert_eq!((opened.held(), opened.groups.ids().len()), (2, 1));
+    opened.elect(OTHER);
+    assert_eq!((opened.held(), opened.groups.ids().len()), (0, 0));
+    opened.close();
+}
+
+#[tokio::test]
+async fn an_answer_behind_a_snapshot_that_nobody_keeps_is_refused() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    opened.register(|registered| {
+        registered.replicas = vec![1, OTHER];
+        registered.isr = vec![1, OTHER];
+        registered.leader_epoch += 1;
+    });
+    opened.groups.loaded().await;
+    let ask = || {
+        opened.groups.put_to(&"g".into(), Missing::Create, |group, ticket, _, effects| {
+            effects.push(Effect::Keep(group.snapshot()));
+            effects.push(Effect::Answer(ticket, GroupAnswer::Heartbeat(ErrorCode::NONE)));
+        })
+    };
+    let first = ask();
+    let log_end = || opened.groups.serving("g").expect("it serves").partition().offsets().expect("open").log_end;
+    while log_end() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The follower has neither of them.
+    let second = ask();
+    opened.elect(OTHER);
+    for pending in [first, second] {
+        assert_eq!(pending.answer().await, GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
+    }
+    opened.close();
+}
+
+#[tokio::test]
+async fn a_shard_that_moves_does_not_wait_for_what_is_forgotten_of_deleted_topics() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
+    let t = opened.topic("t").await;
+    let groups: Vec<String> = (0..16).map(|number| format!("g{number}")).collect();
+    for group in &groups {
+        assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
+    }
+    // No write is answered any more, so that nothing can be forgotten.
+    opened.register(|registered| {
+        registered.replicas = vec![1, OTHER];
+        registered.isr = vec![1, OTHER];
+    });
+    let log_end =
+        |group: &String| opened.groups.serving(group).expect("it serves").partition().offsets().expect("open").log_end;
+    let before: i64 = groups.iter().map(log_end).sum();
+    opened.delete(&t).await;
+    while groups.iter().map(log_end).sum::<i64>() == before {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let began = std::time::Instant::now();
+    // The other partition keeps its leader, whose writes wait on.
+    let (moves, index) = (opened.groups.serving("g0").expect("it serves").partition().index(), Cell::new(0));
+    opened.publish(|registered| {
+        if index.replace(index.get() + 1) == moves {
+            led_by(registered, OTHER);
+        }
+    });
+    while opened.groups.check("g0") != Err(ErrorCode::NOT_COORDINATOR) {
+        // Each of the groups there waits for five seconds.
+        assert!(began.elapsed() < Duration::from_secs(20), "it waits for writes that are not answered");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     opened.close();
 }
 

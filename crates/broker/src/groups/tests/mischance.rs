@@ -123,6 +123,29 @@ async fn a_shard_that_could_not_be_read_is_read_once_it_can_be() {
     assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
 }
 
+/// Where there are many topics, logs are opened before groups are looked for.
+#[tokio::test]
+async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let t = opened.topic("t").await;
+    for number in 0..3 {
+        opened.commit("g", vec![one(&t, number, committed(1, 1))]).await;
+    }
+    killed(opened).await;
+    let segment = folder.path().join("__consumer_offsets-0/00000000000000000000.log");
+    let mut damaged = std::fs::read(&segment).expect("it is there");
+    damaged[70] ^= 1;
+    std::fs::write(&segment, damaged).expect("written");
+    let opened = unstarted(folder.path(), GroupClock::start(), "");
+    let id = opened.control.image().topic("__consumer_offsets").expect("it is kept").id;
+    let partition = opened.logs.find(&id, 0).expect("it is there");
+    let _ = partition.opened().await;
+    assert!(partition.is_settled() && !partition.is_open());
+    opened.start().await;
+    assert_eq!(opened.groups.check("g"), Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
+}
+
 /// A request may be old when it gets its turn: its topic was deleted and made again, and somebody has committed to that.
 #[tokio::test]
 async fn a_commit_for_a_deleted_topic_does_not_displace_one_for_the_next_of_its_name() {
