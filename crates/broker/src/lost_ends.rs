@@ -12,6 +12,7 @@ use fullbore_wire::Uuid;
 use tokio::sync::watch;
 
 use crate::control::{Control, Image, Topic};
+use crate::log::error::StorageError;
 use crate::partitions::Partitions;
 use crate::seldom::Seldom;
 
@@ -25,7 +26,7 @@ type TopicIdPartition = (Uuid, i32);
 
 /// Until the broker stops.
 pub async fn run(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
-    let teller = Teller { control, partitions, refused: Seldom::default() };
+    let teller = Teller { control, partitions, refused: Seldom::default(), unopened: Seldom::default() };
     tokio::select! {
         () = teller.run() => {}
         _ = stopping.wait_for(|stopping| *stopping) => {}
@@ -36,37 +37,43 @@ struct Teller {
     control: Control,
     partitions: Arc<Partitions>,
     refused: Seldom,
+    unopened: Seldom,
 }
 
 impl Teller {
     async fn run(&self) {
         let mut images = self.control.watch();
         let mut before = Arc::new(Image::default());
+        let mut wanted = Vec::new();
         loop {
             let image = Arc::clone(&images.borrow_and_update());
-            let mut wanted = self.wanted(&before, &image);
-            while !wanted.is_empty() {
-                wanted = self.tell(wanted).await;
-                if !wanted.is_empty() {
-                    tokio::time::sleep(AGAIN_AFTER).await;
-                }
-            }
+            self.look(&before, &image, &mut wanted);
             before = image;
-            if images.changed().await.is_err() {
+            if !wanted.is_empty() {
+                wanted = self.tell(wanted).await;
+            }
+            if !wanted.is_empty() {
+                tokio::time::sleep(AGAIN_AFTER).await;
+            } else if images.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    /// Partitions that wait for this broker's log, of topics that are not the same in the image before.
-    fn wanted(&self, before: &Image, image: &Image) -> Vec<TopicIdPartition> {
+    /// Has `wanted` be the partitions that wait for this broker's log: those of before that still do, and those of topics that are not
+    /// the same in the image before.
+    fn look(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {
             let is_lost = partition.leader.is_none() && partition.lost.contains(&own.broker_id);
             let mut told = image.log_ends(topic.id, index).iter();
             is_lost && !told.any(|end| (end.broker_id, end.broker_epoch) == (own.broker_id, own.broker_epoch))
         };
-        let mut wanted = Vec::new();
+        let is_same = |topic: &Uuid| match (before.topic_by_id(*topic), image.topic_by_id(*topic)) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            _ => false,
+        };
+        wanted.retain(|(topic, _)| is_same(topic));
         image.each_change_since(before, |(_, topic)| {
             let Some(topic) = topic.filter(|topic| !topic.config.diskless) else { return };
             for (index, partition) in (0..).zip(&topic.partitions) {
@@ -75,7 +82,6 @@ impl Teller {
                 }
             }
         });
-        wanted
     }
 
     /// Tells of the first of them; gives back what is left to be told.
@@ -83,30 +89,43 @@ impl Teller {
         let later = wanted.split_off(wanted.len().min(TOLD_MAX));
         let (partitions, asked) = (Arc::clone(&self.partitions), wanted.clone());
         let looked = tokio::task::spawn_blocking(move || positions(&partitions, asked)).await;
-        let told = looked.unwrap_or_default();
-        if told.is_empty() {
-            // Deleted, or their logs cannot be opened: others may lead.
-            return later;
+        let (told, unopened) = looked.unwrap_or_default();
+        if let Some((_, error)) = unopened.first()
+            && let Some(left_out) = self.unopened.due()
+        {
+            let logs = unopened.len();
+            tracing::error!(logs, %error, left_out, "logs that nobody leads cannot be opened; tried again");
         }
-        match self.control.tell_log_ends(told).await {
-            Ok(()) => later,
+        let told = if told.is_empty() { Ok(()) } else { self.control.tell_log_ends(told).await };
+        match told {
+            Ok(()) => wanted = unopened.into_iter().map(|(id, _)| id).collect(),
             Err(refusal) => {
                 if let Some(left_out) = self.refused.due() {
                     tracing::warn!(%refusal, left_out, "it is not told where logs end that nobody leads");
                 }
-                wanted.extend(later);
-                wanted
             }
         }
+        wanted.extend(later);
+        wanted
     }
 }
 
-/// Where these logs end, as far as they can be opened.
-fn positions(partitions: &Partitions, asked: Vec<TopicIdPartition>) -> Vec<(Uuid, i32, Position)> {
-    let position = |(topic, index): TopicIdPartition| {
-        let position = partitions.find(&topic, index)?.position();
-        let told = position.inspect_err(|error| tracing::error!(%error, "a log that nobody leads cannot be opened"));
-        Some((topic, index, told.ok()?))
-    };
-    asked.into_iter().filter_map(position).collect()
+/// A log's place, and where it ends.
+type ToldEnd = (Uuid, i32, Position);
+
+/// Where these logs end, and those that cannot be opened for now. Others may lead where one is damaged, or its partition deleted.
+fn positions(
+    partitions: &Partitions,
+    asked: Vec<TopicIdPartition>,
+) -> (Vec<ToldEnd>, Vec<(TopicIdPartition, StorageError)>) {
+    let (mut told, mut unopened) = (Vec::new(), Vec::new());
+    for (topic, index) in asked {
+        match partitions.find(&topic, index).map(|partition| partition.position()) {
+            Some(Ok(position)) => told.push((topic, index, position)),
+            Some(Err(error @ StorageError::Io { .. })) => unopened.push(((topic, index), error)),
+            Some(Err(error)) => tracing::error!(%error, "a log that nobody leads cannot be opened"),
+            None => {}
+        }
+    }
+    (told, unopened)
 }

@@ -77,11 +77,15 @@ impl Log {
         let failed = |error| StorageError::io(dir.as_ref(), error);
         swap::finish_interrupted(dir)?;
         let bases = list_segments(dir).map_err(failed)?;
+        let log_start = known.log_start.unwrap_or(0);
+        // A follower that was ended while it began anew: what it had up to the recovery point is its leader's to send again. Without
+        // followers no offset is given twice.
+        let is_begun_anew = bases.is_empty() && known.may_have_gaps;
         let mut log = Log {
             dir: dir.clone(),
             segments: bases.iter().map(|&(base_offset, size)| Segment::load(dir, base_offset, size, now_ms)).collect(),
-            log_start: known.log_start.unwrap_or(0),
-            log_end: known.log_start.unwrap_or(0).max(known.recovery_point),
+            log_start,
+            log_end: if is_begun_anew { log_start } else { log_start.max(known.recovery_point) },
             flushes: Flushes::new(dir, known.recovery_point),
             producers: Producers::default(),
             granted: Granted::LEAST,

@@ -292,6 +292,21 @@ mod tests {
         Log::open(&folder.path().into(), killed, 0, &config).expect_err("refused");
     }
 
+    /// The recovery point is of before: whoever began there would join the ISR without the records that its leader would have sent.
+    #[test]
+    fn a_follower_that_is_ended_while_it_begins_anew_begins_at_its_log_start() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let killed = Known { clean: false, recovery_point: 3, log_start: Some(1), ..Known::NOTHING };
+        for (may_have_gaps, log_end) in [(true, 1), (false, 3)] {
+            let folder = folder.path().join(log_end.to_string());
+            std::fs::create_dir(&folder).expect("made");
+            let known = Known { may_have_gaps, ..killed };
+            let found = Log::open(&folder.into(), known, 0, &broker.topic_defaults).expect("opened");
+            assert_eq!((found.log_start, found.log_end), (log_end, log_end));
+        }
+    }
+
     #[tokio::test]
     async fn who_waits_for_the_flush_of_what_is_cut_off_does_not_wait_for_ever() {
         let folder = tempfile::tempdir().expect("temporary folder");

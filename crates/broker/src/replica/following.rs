@@ -48,6 +48,9 @@ pub enum FollowError {
     /// The log does not end where the answer begins.
     #[error("the log ends at {0}")]
     NotNext(i64),
+    /// The log is empty, and to begin within the first batch, which has this base offset.
+    #[error("the first batch begins at {0}")]
+    BeginsWithin(i64),
     /// A batch that no leader sends: damaged, or not the next one.
     #[error("the leader's records cannot be used: {0}")]
     Records(String),
@@ -73,19 +76,28 @@ impl Replica {
     /// # Errors
     /// The disk.
     pub fn position(&self) -> Result<Position, StorageError> {
-        let mut state = self.lock();
-        let nothing = Position { offset: 0, last_epoch: None };
-        let end = |log: &mut Log| Position { offset: log.log_end(), last_epoch: log.epochs().latest() };
-        Ok(self.log_to_read(&mut state)?.map_or(nothing, |(log, _)| end(log)))
+        self.position_in(&mut self.lock())
     }
 
-    /// As follower: what is to be awaited before the leader is told where the log ends, which the topic wants on the disk by then.
-    pub fn unflushed(self: &Arc<Self>) -> Option<FlushTicket> {
+    fn position_in(&self, state: &mut MutexGuard<'_, ReplicaState>) -> Result<Position, StorageError> {
+        let nothing = Position { offset: 0, last_epoch: None };
+        let end = |log: &mut Log| Position { offset: log.log_end(), last_epoch: log.epochs().latest() };
+        Ok(self.log_to_read(state)?.map_or(nothing, |(log, _)| end(log)))
+    }
+
+    /// As follower: [`Replica::position`], or what is to be awaited before the leader is told of it, since the topic wants all up to
+    /// there on the disk by then.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn flushed_position(self: &Arc<Self>) -> Result<Result<Position, FlushTicket>, StorageError> {
         let mut state = self.lock();
-        let config = self.config();
-        let LogState::Open(log) = &state.log else { return None };
-        let end_offset = log.log_end();
-        self.flush_up_to(&mut state, end_offset, (false, false), &config)
+        let position = self.position_in(&mut state)?;
+        let ticket = match &state.log {
+            LogState::Open(_) => self.flush_up_to(&mut state, position.offset, (false, false), &self.config()),
+            _ => None,
+        };
+        Ok(ticket.map_or(Ok(position), Err))
     }
 
     /// As follower: appends what the leader sent, as it is, and takes over its high watermark and log start. Blocks while the log is made,
@@ -109,6 +121,11 @@ impl Replica {
         let (before, active) = (log.log_end(), log.active_base_offset());
         if before != from.from {
             return Err(FollowError::NotNext(before));
+        }
+        if log.log_start() == before
+            && let Some(base_offset) = begins_within(before, from.records)
+        {
+            return Err(FollowError::BeginsWithin(base_offset));
         }
         log.note_use();
         let appended = append_each(&from, |bytes, batches| log.append_as_they_are(bytes, batches, now_ms, &config));
@@ -214,6 +231,12 @@ impl Replica {
         }
         Ok(())
     }
+}
+
+/// The base offset of the first batch where that has records on both sides of this offset.
+fn begins_within(offset: i64, records: &Bytes) -> Option<i64> {
+    let first = batches(records).next()?.ok()?;
+    (first.base_offset() < offset && offset <= first.last_offset()).then(|| first.base_offset())
 }
 
 /// Gives all whole batches to `append`, which takes the first few of them each time, with the bytes from there on; their checksums are

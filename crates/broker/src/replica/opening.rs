@@ -195,7 +195,10 @@ impl Replica {
         let outcome = match done {
             Ok(log) => {
                 if let Some(log) = &log {
-                    state.replica = self.role_over(log);
+                    // A new log is as empty as none is, and a leader may know already what its followers have.
+                    if matches!(step, Step::Look) {
+                        state.replica = self.role_over(log);
+                    }
                     self.log_dir.checkpoints.note_recovered(self.key());
                 }
                 if known.rebooted {

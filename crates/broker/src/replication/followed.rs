@@ -34,6 +34,8 @@ pub struct Followed {
     /// Where the log begins, as far as the leader is to know.
     log_start: i64,
     acknowledged: i64,
+    /// What is before this is to be on the disk before it is acknowledged.
+    to_be_flushed: i64,
     /// Times in a row that it was asked for in vain.
     failures: u32,
 }
@@ -75,6 +77,7 @@ impl Followed {
             log_end: 0,
             log_start: -1,
             acknowledged: 0,
+            to_be_flushed: 0,
             failures: 0,
         }
     }
@@ -93,6 +96,8 @@ impl Followed {
 
     /// All before this is on the disk; whether that is news for the leader.
     pub fn flushed(&mut self, upto: i64) -> bool {
+        // What came behind it need not be.
+        let upto = if upto >= self.to_be_flushed { upto.max(self.log_end) } else { upto };
         let is_news = self.pipe.is_flowing() && upto > self.acknowledged && upto <= self.log_end;
         if is_news {
             self.acknowledged = upto;
@@ -110,12 +115,11 @@ impl Followed {
                 // Where it ends would count, though nothing can be added there.
                 return Naming::Failed;
             }
-            if let Some(ticket) = self.replica.unflushed() {
-                return Naming::Unflushed(ticket);
-            }
-            match self.replica.position() {
-                Ok(position) => {
+            match self.replica.flushed_position() {
+                Ok(Err(ticket)) => return Naming::Unflushed(ticket),
+                Ok(Ok(position)) => {
                     self.asked = position;
+                    self.to_be_flushed = position.offset;
                     (self.log_end, self.acknowledged) = (position.offset, position.offset);
                     self.log_start = self.replica.offsets().map_or(-1, |offsets| offsets.log_start);
                 }
@@ -189,20 +193,29 @@ impl Followed {
             high_watermark: data.high_watermark,
             log_start: data.log_start_offset,
         };
-        match self.replica.append_from_leader(from) {
+        let appended = match self.replica.append_from_leader(from) {
+            // The leader has deleted a part of that batch, and sends the whole.
+            Err(FollowError::BeginsWithin(base_offset)) => {
+                let begun = self.replica.begin_anew_at(self.leader_epoch, base_offset);
+                begun.and_then(|()| self.replica.append_from_leader(FromLeader { from: base_offset, ..from }))
+            }
+            appended => appended,
+        };
+        match appended {
             Ok(replicated) => {
                 self.failures = 0;
                 self.log_end = replicated.log_end;
                 let begins_elsewhere = std::mem::replace(&mut self.log_start, replicated.log_start) != self.log_start;
                 self.lag.is((data.log_end_offset - self.log_end).max(0));
-                match replicated.flushed {
-                    Some(ticket) => Taken::Unflushed(ticket, replicated.log_end),
-                    None if self.log_end > self.acknowledged || begins_elsewhere => {
-                        self.acknowledged = self.log_end;
-                        Taken::ToBeNamed
-                    }
-                    None => Taken::Nothing,
+                if let Some(ticket) = replicated.flushed {
+                    self.to_be_flushed = self.log_end;
+                    return Taken::Unflushed(ticket, self.log_end);
                 }
+                let is_news = self.log_end > self.acknowledged && self.to_be_flushed <= self.acknowledged;
+                if is_news {
+                    self.acknowledged = self.log_end;
+                }
+                if is_news || begins_elsewhere { Taken::ToBeNamed } else { Taken::Nothing }
             }
             Err(error) => self.failed(&error),
         }
@@ -247,7 +260,7 @@ impl Followed {
             FollowError::NotNext(_) => return Taken::ToBeNamed,
             // The metadata has gone on, or the partition is gone, of which the lane is told.
             FollowError::Role(_) | FollowError::Append(AppendError::Gone) => {}
-            FollowError::Records(_) => {
+            FollowError::Records(_) | FollowError::BeginsWithin(_) => {
                 tracing::error!(topic, partition, %error, "not replicated, tried again");
             }
             FollowError::Append(_) => {

@@ -177,6 +177,23 @@ async fn acks_all_and_readers_wait_for_the_follower_and_acks_of_the_leader_for_n
     assert!(third.ticket.is_none(), "it is everywhere by now");
 }
 
+/// Who may be in sync by then, since the leader has asked for that, counts from then on.
+#[tokio::test]
+async fn a_leader_whose_log_is_made_knows_whom_it_wants_in_sync() {
+    let mut cluster = Cluster::new(3, |_| {});
+    cluster.change(|registered| registered.isr = vec![1, 2]);
+    let fetch = |broker_id, offset| {
+        let fetch = FollowerFetch { broker_id, broker_epoch: EPOCH, leader_epoch: 0, offset };
+        cluster.partition(1).followed_from(&fetch, None)
+    };
+    assert!(matches!(fetch(3, 0), Ok(FollowerPlace::Noted(Some(_)))), "it has all, which is nothing");
+    let ticket = waits(cluster.append(&plain(1, b"v"), Acks::All).expect("appended"));
+    fetch(2, 1).expect("noted");
+    assert!(is_pending(&ticket).await, "the third may be in sync, and may lead next");
+    fetch(3, 1).expect("noted");
+    assert_eq!(ticket.wait(far()).await, Ok(()));
+}
+
 #[tokio::test]
 async fn a_stop_ends_what_waits_for_replicas() {
     let cluster = Cluster::new(2, |_| {});

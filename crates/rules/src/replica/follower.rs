@@ -53,7 +53,9 @@ impl Replica {
         } else if !is_first && fetch.offset >= self.last_fetch_leader_log_end_offset {
             self.last_caught_up_ms = self.last_caught_up_ms.max(self.last_fetch_ms);
         }
-        self.log_end_offset = fetch.offset;
+        // One connection may overtake another. A log that was found to be the leader's so far does not shrink while its process lives.
+        let is_of_same_process = self.broker_epoch == Some(fetch.broker_epoch);
+        self.log_end_offset = if is_of_same_process { self.log_end_offset.max(fetch.offset) } else { fetch.offset };
         self.broker_epoch = Some(fetch.broker_epoch);
         self.last_fetch_leader_log_end_offset = self.last_fetch_leader_log_end_offset.max(leader_log_end);
         self.last_fetch_ms = now_ms;

@@ -427,3 +427,18 @@ fn records_are_deleted_once_every_replica_in_sync_says_so() {
     let _ = case.apply(registration(2, &[1, 2, 3], &[1, 2, 3], (6, 9)));
     assert_eq!(case.partition.is_deleted_before(40), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
 }
+
+/// A follower that leaves one connection for another may be heard of over both.
+#[test]
+fn an_acknowledgement_that_was_overtaken_takes_nothing_back() {
+    let mut case = Case::leading(&[1, 2, 3], &[1, 2, 3], 2);
+    assert_eq!([case.fetch(3, 100), case.fetch(3, 90)].map(|effects| effects.high_watermark), [None, None]);
+    assert_eq!(case.fetch(2, 100).high_watermark, Some(100));
+    // Its next process may have less.
+    let fetch = FollowerFetch { broker_id: 3, broker_epoch: 31, leader_epoch: 5, offset: 90 };
+    assert_eq!(case.append(101), None);
+    let noted = case.with(|partition, now| partition.fetched(&fetch, now)).expect("noted");
+    assert_eq!(noted.high_watermark, None);
+    assert_eq!(case.fetch(2, 101).high_watermark, None);
+    assert_eq!(case.partition.high_watermark(), 100);
+}

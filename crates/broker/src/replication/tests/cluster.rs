@@ -279,8 +279,13 @@ pub fn bytes_of(replica: &Replica) -> Vec<u8> {
 
 /// A batch of one record.
 pub fn batch(value: &[u8]) -> Bytes {
+    batch_of(&[value])
+}
+
+/// A batch of a record of each of these values.
+pub fn batch_of(values: &[&[u8]]) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
-    builder.append(1, None, Some(value), &[]);
+    values.iter().for_each(|value| builder.append(1, None, Some(value), &[]));
     builder.seal(Stamp::NONE).expect("sealed").0.freeze()
 }
 

@@ -144,6 +144,58 @@ async fn a_follower_whose_end_the_leader_has_no_more_begins_where_that_begins() 
     cluster.stop().await;
 }
 
+/// As where there are no descriptors: nobody else asks for the log of a partition that rests.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_could_not_be_opened_at_its_leader_is_followed_once_it_can_be() {
+    let mut cluster = Cluster::start(2, SHORT_LAG).await;
+    let topic = cluster.topic("t", 1, &[]).await;
+    let client = cluster.client(1).await;
+    produce(&client, "t", 0, -1, batch(b"v")).await.expect("acknowledged");
+    cluster.stop_one(2).await;
+    produce(&client, "t", 0, 1, batch(b"v")).await.expect("appended");
+    cluster.isr_is("t", 0, vec![1]).await;
+    let segment = cluster.folder(1).join("t-0/00000000000000000000.log");
+    let aside = segment.with_extension("aside");
+    cluster.stop_one(1).await;
+    std::fs::rename(&segment, &aside).expect("moved");
+    std::fs::create_dir(&segment).expect("made");
+    let began = std::time::Instant::now();
+    cluster.start_one(1).await;
+    cluster.start_one(2).await;
+    // The follower has asked for it, which is the second time.
+    let failed = |since| cluster.replica(1, &topic, 0).open_failure_since(since).is_some();
+    eventually("it cannot be opened", || failed(began)).await;
+    let again = std::time::Instant::now();
+    eventually("it cannot be opened once more", || failed(again)).await;
+    std::fs::remove_dir(&segment).expect("removed");
+    std::fs::rename(&aside, &segment).expect("moved back");
+    cluster.isr_is("t", 0, vec![1, 2]).await;
+    cluster.stop().await;
+}
+
+/// Streams has records of its repartition topics deleted at any offset.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_begins_with_the_batch_of_which_the_leader_has_deleted_a_part() {
+    let mut cluster = Cluster::start(3, SHORT_LAG).await;
+    let topic = cluster.topic("t", 1, &[]).await;
+    let client = cluster.client(1).await;
+    let ten = || batch_of(&[&b"v"[..]; 10]);
+    produce(&client, "t", 0, -1, ten()).await.expect("acknowledged");
+    cluster.stop_one(3).await;
+    for _ in 0..2 {
+        produce(&client, "t", 0, -1, ten()).await.expect("acknowledged");
+    }
+    cluster.isr_is("t", 0, vec![1, 2]).await;
+    cluster.replica(1, &topic, 0).delete_records_before(15).expect("moved");
+    cluster.start_one(3).await;
+    cluster.isr_is("t", 0, vec![1, 2, 3]).await;
+    produce(&client, "t", 0, -1, ten()).await.expect("acknowledged");
+    cluster.are_equal(&topic, 0).await;
+    let offsets = cluster.replica(3, &topic, 0).offsets().expect("open");
+    assert_eq!((offsets.log_start, offsets.log_end), (15, 40));
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_isr_change_of_unknown_outcome_is_asked_for_again() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;

@@ -1,5 +1,7 @@
 //! What was found by looking for harm.
 
+use super::super::followed::{Followed, Naming, Taken};
+use super::super::lags::Lags;
 use super::*;
 use crate::control::{AlterTopicConfig, AlterTopicConfigs, ConfigChange};
 use crate::log::files::CLEAN_SHUTDOWN;
@@ -7,10 +9,11 @@ use crate::system::now_ms;
 use bytes::{Bytes, BytesMut};
 use fullbore_client::tokio::Connection;
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
+use fullbore_wire::apis::fetch::PartitionData;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
-use fullbore_wire::{ErrorCode, Text};
+use fullbore_wire::{ErrorCode, Records, Text};
 use std::time::Duration;
 
 const SHORT_LAG: &str = "replica.lag.time.max.ms=400\nreplica.fetch.wait.max.ms=100";
@@ -189,5 +192,38 @@ async fn what_a_leader_cannot_write_any_more_others_lead() {
     let client = cluster.client(2).await;
     produce(&client, "t", 0, -1, batch(b"w")).await.expect("acknowledged");
     assert_eq!(cluster.registered("t", 1).isr.len(), 3, "the other is as it was");
+    cluster.stop().await;
+}
+
+/// Other partitions' answers, and a high watermark that moves, come while the disk is still at it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_without_records_does_not_acknowledge_what_is_not_on_the_disk_yet() {
+    let cluster = Cluster::start(2, "").await;
+    let topic = cluster.topic("t", 1, &[("flush.messages", "1")]).await;
+    let leader = cluster.registered("t", 0);
+    assert_eq!((leader.leader, leader.isr.len()), (Some(1), 2));
+    let lag = Lags::default().add((topic.id, 0));
+    let mut followed = Followed::new((topic.id, 0), cluster.replica(2, &topic, 0), leader.leader_epoch, lag);
+    let Naming::This(named) = followed.name(1, 1 << 20) else { panic!("the log is empty, and nothing to be flushed") };
+    assert_eq!(named.fetch_offset, 0);
+    let answer = |from_offset: i64, records: Bytes, high_watermark: i64| PartitionData {
+        high_watermark,
+        log_start_offset: 0,
+        records: Some(Records::Memory(records)),
+        in_epoch: leader.leader_epoch,
+        asked_in: 1,
+        from_offset,
+        log_end_offset: 1,
+        ..Default::default()
+    };
+    let led = {
+        let mut bytes = BytesMut::from(&batch(b"v")[..]);
+        bytes[12..16].copy_from_slice(&leader.leader_epoch.to_be_bytes());
+        bytes.freeze()
+    };
+    let Taken::Unflushed(_, upto) = followed.take(&answer(0, led, 0)) else { panic!("it is to be flushed first") };
+    assert_eq!(upto, 1);
+    assert!(matches!(followed.take(&answer(1, Bytes::new(), 1)), Taken::Nothing));
+    assert!(followed.flushed(1));
     cluster.stop().await;
 }

@@ -71,8 +71,8 @@ struct Followed {
     /// The high watermark and log start that it was told last.
     told: (i64, i64),
     is_ready: bool,
-    /// What the follower asked for while the log is being opened.
-    waiting: Option<FetchPartition>,
+    /// What the follower asked for while the log is being opened, and since when.
+    waiting: Option<(Instant, FetchPartition)>,
 }
 
 /// What an answer is of.
@@ -213,9 +213,10 @@ impl FollowerSession {
     fn note_place(&self, state: &mut SessionState, place: u32, fetch: &FetchPartition) {
         let Some(followed) = state.at_mut(place) else { return };
         let (id, origin, replica) = (followed.id, followed.origin(), Arc::clone(&followed.replica));
+        let began = Instant::now();
         if !replica.is_settled() {
             replica.ask_to_open();
-            followed.waiting = Some(fetch.clone());
+            followed.waiting = Some((began, fetch.clone()));
             return;
         }
         followed.waiting = None;
@@ -326,9 +327,18 @@ impl FollowerSession {
     fn collect(&self, state: &mut SessionState) {
         let (records, high_watermarks) = self.marks.take();
         for place in records {
-            let waiting = state.at(place).and_then(|of| of.waiting.clone().filter(|_| of.replica.is_settled()));
-            match waiting {
-                Some(fetch) => self.note_place(state, place, &fetch),
+            let Some(followed) = state.at(place) else { continue };
+            match &followed.waiting {
+                Some((_, fetch)) if followed.replica.is_settled() => {
+                    let fetch = fetch.clone();
+                    self.note_place(state, place, &fetch);
+                }
+                // Nobody else has it opened: the follower asks again after a while.
+                Some((began, _)) if followed.replica.open_failure_since(*began).is_some() => {
+                    let refused = refused(followed.id.1, followed.origin(), ErrorCode::KAFKA_STORAGE_ERROR);
+                    state.say_at_once(place, refused);
+                }
+                Some(_) => {}
                 None => state.make_ready(place),
             }
         }
