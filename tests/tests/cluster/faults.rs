@@ -7,7 +7,7 @@ use std::time::Duration;
 pub const TOPIC: &str = "befallen";
 pub const PARTITIONS: i32 = 3;
 pub const ALL: [i32; 3] = [1, 2, 3];
-const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(30);
 /// Bytes by which the memory of a process differs from one round to the next.
 const MEMORY_SPREAD: u64 = 8 << 20;
 

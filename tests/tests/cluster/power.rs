@@ -1,7 +1,7 @@
 //! Power cuts: the machine of one broker, or of all of them, as their disks leave them. Skipped without root.
 
-use crate::faults::{ALL, PARTITIONS, TOPIC, befalls, befalls_each, cluster};
-use fullbore_tests::{Cluster, ClusterPlan, Disk, another_boot};
+use crate::faults::{ALL, PARTITIONS, SOON, TOPIC, befalls, befalls_each, cluster};
+use fullbore_tests::{Batch, Cluster, ClusterPlan, Disk, another_boot, wait_until};
 use std::cell::RefCell;
 use std::path::PathBuf;
 
@@ -59,4 +59,33 @@ fn a_broker_whose_disk_is_replaced_is_filled_by_the_others() {
         cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
         cluster.broker(id).restart();
     });
+}
+
+/// As where there are no descriptors: all have to say where their logs end, and this one could not.
+#[test]
+fn after_a_power_cut_of_all_a_log_that_cannot_be_opened_for_a_moment_is_told_of_once_it_can_be() {
+    let mut cluster = cluster(&[]);
+    let led = |cluster: &Cluster| -> Vec<bool> {
+        let mut partitions = cluster.partitions(1, TOPIC);
+        partitions.sort_by_key(|of| of.partition_index);
+        partitions.iter().map(|of| of.leader_id >= 0).collect()
+    };
+    for partition in 0..PARTITIONS {
+        let leader =
+            cluster.partitions(1, TOPIC).iter().find(|of| of.partition_index == partition).expect("there").leader_id;
+        cluster.broker(leader).client().produced(TOPIC, partition, &Batch::of(&["v"]));
+    }
+    ALL.iter().for_each(|id| cluster.broker(*id).kill());
+    ALL.iter().for_each(|id| another_boot(cluster.broker(*id).data_dir()));
+    let segment = cluster.broker(2).data_dir().join(format!("{TOPIC}-0/00000000000000000000.log"));
+    let aside = segment.with_extension("aside");
+    std::fs::rename(&segment, &aside).expect("moved");
+    std::fs::create_dir(&segment).expect("made");
+    ALL.iter().for_each(|id| cluster.broker(*id).restart());
+    cluster.broker(2).wait_for_stderr("logs that nobody leads cannot be opened");
+    wait_until("all others are led", SOON, || led(&cluster).iter().skip(1).all(|is_led| *is_led));
+    assert!(!led(&cluster)[0], "one log's end is not known");
+    std::fs::remove_dir(&segment).expect("removed");
+    std::fs::rename(&aside, &segment).expect("moved back");
+    cluster.wait_for_isr(1, TOPIC, 3);
 }
