@@ -118,13 +118,14 @@ impl Log {
         Ok(1 + others.count())
     }
 
-    /// Cuts off the batch with `offset`, and all after it. Nothing happens where the log ends before that.
+    /// Cuts off the batch with `offset`, and all after it. No record goes where the log ends before that.
     ///
     /// # Errors
     /// What the system says. The log may be cut off, and be of no use until it is opened anew.
     pub fn truncate_to(&mut self, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         if offset >= self.log_end {
-            return Ok(());
+            // An append that failed leaves its epoch behind, in which there is no record.
+            return self.epochs.truncate_to(self.log_end);
         }
         if offset <= self.segments[0].base_offset {
             return self.begin_anew_at(offset, now_ms);

@@ -91,6 +91,7 @@ impl Replica {
     /// # Errors
     /// The disk.
     pub fn flushed_position(self: &Arc<Self>) -> Result<Result<Position, FlushTicket>, StorageError> {
+        self.write_untold().map_err(|error| StorageError::io(self.dir().as_ref(), error))?;
         let mut state = self.lock();
         let position = self.position_in(&mut state)?;
         let ticket = match &state.log {
@@ -118,7 +119,7 @@ impl Replica {
         check(&state)?;
         let (config, now_ms) = (self.config(), now_ms());
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone.into()) };
-        let (before, active) = (log.log_end(), log.active_base_offset());
+        let (before, before_start, active) = (log.log_end(), log.log_start(), log.active_base_offset());
         if before != from.from {
             return Err(FollowError::NotNext(before));
         }
@@ -137,6 +138,10 @@ impl Replica {
             Ok(())
         };
         let log_start = log.log_start();
+        if log_start >= start && start > before_start && log.first_base_offset() < log_start {
+            // Only the checkpoint says so, and the leader, which is told next, says that what is before is gone.
+            self.has_untold_cut.store(true, Release);
+        }
         log.hand_over_written(&self.log_dir.flusher.page_cache);
         let rolled = log.active_base_offset() != active;
         let flushed =
@@ -150,6 +155,7 @@ impl Replica {
             self.waiters.wake();
         }
         moved.map_err(|error| AppendError::from(StorageError::io(self.dir().as_ref(), error)))?;
+        self.tell_of_cut()?;
         appended.map(|()| Replicated { log_end, log_start, flushed })
     }
 
@@ -222,12 +228,14 @@ impl Replica {
     /// Has the checkpoints say no more than what is left by a cut that they do not know of: of what is appended after it, they would say that
     /// it is on the disk.
     fn tell_of_cut(&self) -> Result<(), FollowError> {
+        let written = self.write_untold();
+        written.map_err(|error| AppendError::from(StorageError::io(self.dir().as_ref(), error)).into())
+    }
+
+    fn write_untold(&self) -> io::Result<()> {
         // Whoever cuts it off meanwhile tells of that.
-        if self.has_untold_cut.swap(false, AcqRel)
-            && let Err(error) = self.log_dir.checkpoints.write_of(self)
-        {
-            self.has_untold_cut.store(true, Release);
-            return Err(AppendError::from(StorageError::io(self.dir().as_ref(), error)).into());
+        if self.has_untold_cut.swap(false, AcqRel) {
+            self.log_dir.checkpoints.write_of(self).inspect_err(|_| self.has_untold_cut.store(true, Release))?;
         }
         Ok(())
     }

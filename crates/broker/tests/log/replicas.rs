@@ -350,6 +350,39 @@ fn a_follower_goes_on_where_the_leader_begins_and_keeps_its_high_watermark() {
     assert_eq!((offsets(&cluster).log_start, offsets(&cluster).log_end), (100, 100));
 }
 
+/// The leader answers a deletion once its followers have said that they have it.
+#[test]
+fn a_log_start_that_a_follower_has_told_survives_its_kill() {
+    let mut cluster = Cluster::new(2, |_| {});
+    cluster.append(&plain(4, b"v"), Acks::Leader).expect("appended");
+    cluster.catch_up(2);
+    cluster.restart(2, true);
+    cluster.catch_up(2);
+    cluster.partition(1).delete_records_before(3).expect("moved");
+    cluster.fetch(2).expect("answered");
+    let log_start = |cluster: &Cluster| cluster.partition(2).offsets().expect("open").log_start;
+    assert_eq!(log_start(&cluster), 3);
+    cluster.restart(2, false);
+    assert_eq!(log_start(&cluster), 3);
+}
+
+/// As on a disk that has room for the epoch, and none for the batch.
+#[test]
+fn a_leader_that_could_not_append_in_its_epoch_follows_the_next_one() {
+    let mut cluster = Cluster::new(2, |config| config.producer_state_batches_to_retain = 64);
+    cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended");
+    cluster.catch_up(2);
+    cluster.elect(1);
+    let in_the_way = cluster.of(1).folder.dir.join(format!("{TOPIC}-0/producer-window-checkpoint.tmp"));
+    std::fs::create_dir(&in_the_way).expect("made");
+    cluster.append(&idempotent(1, 0, 0, 1), Acks::Leader).expect_err("its window cannot be granted");
+    std::fs::remove_dir(&in_the_way).expect("removed");
+    cluster.elect(2);
+    cluster.append(&plain(1, b"w"), Acks::Leader).expect("appended");
+    (0..4).for_each(|_| _ = cluster.fetch(1));
+    assert_eq!(records_of(&cluster, 1), records_of(&cluster, 2));
+}
+
 #[test]
 fn checkpoints_that_could_not_be_written_after_a_cut_are_written_before_anything_is_appended() {
     let cluster = Cluster::new(2, |_| {});
