@@ -123,7 +123,7 @@ impl Replica {
         if before != from.from {
             return Err(FollowError::NotNext(before));
         }
-        if log.log_start() == before
+        if before_start == before
             && let Some(base_offset) = begins_within(before, from.records)
         {
             return Err(FollowError::BeginsWithin(base_offset));
@@ -138,7 +138,7 @@ impl Replica {
             Ok(())
         };
         let log_start = log.log_start();
-        if log_start >= start && start > before_start && log.first_base_offset() < log_start {
+        if log_start > before_start && log.first_base_offset() < log_start {
             // Only the checkpoint says so, and the leader, which is told next, says that what is before is gone.
             self.has_untold_cut.store(true, Release);
         }

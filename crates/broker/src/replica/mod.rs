@@ -85,7 +85,7 @@ pub struct Replica {
     is_absent: AtomicBool,
     /// Whether the partition's folder is being made: it has no records, and what waits for it is over soon.
     being_made: AtomicBool,
-    /// Whether the log was cut off and the checkpoints may still say more than what is left.
+    /// Whether the log was cut off, at either end, and the checkpoints may still say more than what is left.
     has_untold_cut: AtomicBool,
     /// Whether it stands in the opener's queues.
     asked: OpeningMarks,
