@@ -113,7 +113,7 @@ async fn resolve(
         let new = request.subscribed_topic_regex.as_ref().filter(|regex| !group.has_regex(regex));
         Some((due, new.cloned()))
     };
-    let known = call.broker.groups.look_at_once(&request.group_id, of_group).flatten();
+    let known = call.broker.groups.peek(&request.group_id, of_group).flatten();
     let (due, new) = known.unwrap_or_else(|| (Vec::new(), request.subscribed_topic_regex.clone()));
     let mut resolved = Vec::with_capacity(due.len() + 1);
     if let Some(pattern) = new.filter(|pattern| !pattern.is_empty()) {

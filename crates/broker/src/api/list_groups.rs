@@ -19,7 +19,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             let is_wanted = wanted(&request.states_filter, state) && wanted(&request.types_filter, kind);
             is_wanted.then(|| (Text::from(group.protocol_type()), Text::from_static(state), Text::from_static(kind)))
         };
-        let (protocol_type, group_state, group_type) = groups.look_at_once(&group_id, listed)??;
+        let (protocol_type, group_state, group_type) = groups.peek(&group_id, listed)??;
         Some(ListedGroup { group_id, protocol_type, group_state, group_type, ..Default::default() })
     };
     let mut ids = groups.ids();

@@ -36,7 +36,7 @@ impl Groups {
         let now = wall_ms();
         let image = self.control.image();
         let due = |group: &Group| self.due(&image, id, group, retention_ms, now);
-        if self.look_at_once(id, |group| !due(group).is_empty()).unwrap_or(false) {
+        if self.peek(id, |group| !due(group).is_empty()).unwrap_or(false) {
             // Again, under the lock under which it is asked: a member may have joined that reads the topic.
             let asked = self.touch(id, |group, shard, _| {
                 let offsets = due(group);
@@ -49,8 +49,7 @@ impl Groups {
                 return;
             }
         }
-        let is_over =
-            self.look_at_once(id, |group| group.check_delete().is_ok()).unwrap_or(false) && !self.has_offsets(id);
+        let is_over = self.peek(id, |group| group.check_delete().is_ok()).unwrap_or(false) && !self.has_offsets(id);
         if is_over && self.delete(id, false).await.is_ok() {
             tracing::info!(group = %id, "a group without members and offsets is forgotten");
         }

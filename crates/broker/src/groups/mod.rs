@@ -247,7 +247,7 @@ impl Groups {
     /// # Errors
     /// As for a request.
     pub fn look<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Result<Option<T>, ErrorCode> {
-        self.while_serving(id, || self.look_at_once(id, look))
+        self.while_serving(id, || self.peek(id, look))
     }
 
     /// What a group has committed, if it allows who asks to know that. Of a group that is not there it is nothing.
@@ -261,13 +261,13 @@ impl Groups {
         read: impl FnOnce(Option<&GroupOffsets>) -> T,
     ) -> Result<T, ErrorCode> {
         self.while_serving(id, || {
-            self.look_at_once(id, allows).unwrap_or(Ok(()))?;
+            self.peek(id, allows).unwrap_or(Ok(()))?;
             Ok(self.offsets.read(id, read))
         })?
     }
 
     /// Looks at a group whose shard may just be left: then it may be missing.
-    pub fn look_at_once<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Option<T> {
+    pub fn peek<T>(&self, id: &str, look: impl FnOnce(&Group) -> T) -> Option<T> {
         let entry = self.find(id)?;
         let inner = entry.lock();
         (!inner.is_gone).then(|| look(&inner.group))

@@ -189,7 +189,7 @@ async fn offsets_expire_by_the_systems_clock_although_it_was_set_since_the_start
         let opened = open(folder.path(), clock, "").await;
         let (id, before) = (Text::from("g"), clock::wall_ms());
         come_and_go(&opened.groups, &id).await;
-        let since = opened.groups.look_at_once(&id, |group| group.empty_since()).flatten();
+        let since = opened.groups.peek(&id, |group| group.empty_since()).flatten();
         assert!(since.is_some_and(|since| (before..=clock::wall_ms()).contains(&since)), "{since:?}, set by {set_by}");
         let t = opened.topic("t").await;
         opened.commit("g", vec![one(&t, 0, committed(1, before))]).await;
@@ -298,8 +298,7 @@ async fn the_last_snapshot_of_a_group_counts_and_a_deleted_one_stays_so() {
     opened.groups.delete("a", true).await.expect("deleted");
     opened.groups.delete("c", false).await.expect("deleted");
     let opened = reopened(opened, folder.path()).await;
-    let found =
-        ["a", "b", "c"].map(|group| opened.groups.look_at_once(group, |group| group.protocol_type().to_owned()));
+    let found = ["a", "b", "c"].map(|group| opened.groups.peek(group, |group| group.protocol_type().to_owned()));
     assert_eq!(found, [None, Some("new".to_owned()), Some(String::new())], "c has only its offsets");
     assert_eq!(opened.held(), 2);
 }
@@ -394,7 +393,7 @@ async fn groups_of_an_older_version_are_moved_once_whatever_kills_the_move() {
         assert_eq!((opened.held(), opened.groups.ids().len()), (GROUPS * 8, GROUPS), "after {steps} steps");
         for group in 0..GROUPS {
             let id = format!("g{group}");
-            let kind = opened.groups.look_at_once(&id, |group| group.protocol_type().to_owned());
+            let kind = opened.groups.peek(&id, |group| group.protocol_type().to_owned());
             assert_eq!(kind.as_deref(), Some("moved"), "after {steps} steps");
             for partition in 0..8 {
                 let offset = opened.get(&id, &t, partition).map(|committed| committed.offset);
