@@ -2,7 +2,7 @@
 //!
 //! Invariant: once sealed, the bytes change only when the window gives the batch another stamp.
 
-use crate::delivery::{BatchOutcome, Delivery, Written};
+use crate::delivery::{BatchOutcome, Delivery, Doubt, Written};
 use crate::error::ProduceError;
 use crate::pool::{Class, Lease, Pool};
 use crate::record::ProducerRecord;
@@ -11,7 +11,6 @@ use fullbore_wire::batch::{
     BatchBuilder, BatchError, BatchView, Compression, HEADER_LEN, Header, Level, RecordIter, Stamp, decompress, restamp,
 };
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// A batch that records join.
@@ -65,6 +64,7 @@ impl OpenBatch {
             first: 0,
             attempts: 0,
             ambiguous: false,
+            doubt: None,
             outcome: self.outcome,
         }
     }
@@ -82,6 +82,8 @@ pub(crate) struct ProducerBatch {
     pub(crate) attempts: u32,
     /// Whether some earlier attempt may be in the log.
     pub(crate) ambiguous: bool,
+    /// While an attempt is under way, or was and may be in the log.
+    doubt: Option<Doubt>,
     pub(crate) outcome: Arc<BatchOutcome>,
 }
 
@@ -155,10 +157,18 @@ impl ProducerBatch {
         self.outcome.complete(self.first, self.records, Err(error), now);
     }
 
-    /// Notes what an attempt may have done, for who gives the batch up.
+    /// Notes that an attempt begins, for who gives the batch up meanwhile.
+    pub(crate) fn begin_attempt(&mut self) {
+        self.attempts += 1;
+        self.doubt.get_or_insert_with(|| self.outcome.doubt());
+    }
+
+    /// Notes what the attempt may have done, for who gives the batch up.
     pub(crate) fn note_attempt(&mut self, possibly_written: bool) {
         self.ambiguous |= possibly_written;
-        self.outcome.possibly_written.store(self.ambiguous, Ordering::Relaxed);
+        if !self.ambiguous {
+            self.doubt = None;
+        }
     }
 
     /// Two halves by bytes, each with its own share of the records; `None` when it cannot be parted.
@@ -191,6 +201,15 @@ impl ProducerBatch {
         let (buffer, _) = builder.seal(Stamp::NONE).ok()?;
         let body = Body::Sealed { bytes: buffer.freeze(), stamp: Stamp::NONE };
         let outcome = self.outcome.clone();
-        Some(ProducerBatch { body: Some(body), size, records, first, attempts: 0, ambiguous: false, outcome })
+        Some(ProducerBatch {
+            body: Some(body),
+            size,
+            records,
+            first,
+            attempts: 0,
+            ambiguous: false,
+            doubt: None,
+            outcome,
+        })
     }
 }

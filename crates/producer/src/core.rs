@@ -34,6 +34,8 @@ pub(crate) struct Topic {
 #[derive(Default)]
 pub(crate) struct TopicState {
     id: Uuid,
+    /// The id before, and when it was replaced.
+    replaced: Option<(Uuid, Instant)>,
     /// By index; none is ever removed.
     partitions: Vec<Arc<Partition>>,
     /// How many of them the topic has. A topic that was created again may have fewer than before.
@@ -50,6 +52,11 @@ impl TopicState {
     /// Those of the topic as it is now.
     pub(crate) fn partitions(&self) -> &[Arc<Partition>] {
         &self.partitions[..self.count]
+    }
+
+    /// Whether the topic had this id before it was made again, a while ago at most.
+    fn was_replaced(&self, id: Uuid) -> bool {
+        self.replaced.is_some_and(|(replaced, at)| replaced == id && at.elapsed() < BEHIND_MAX)
     }
 }
 
@@ -89,6 +96,9 @@ pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 
 /// A record that waits this long with a known reason is worth a warning.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
+/// Metadata that names the id that a topic had before it was made again is that of a broker which is behind, for so long.
+/// After that the topic is taken to have its old id again, as when a copy of the cluster's metadata was restored.
+const BEHIND_MAX: Duration = Duration::from_secs(300);
 /// How often what may have changed without a word is looked at, at least.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
@@ -187,11 +197,6 @@ impl Core {
         let topic = self.topics.write().entry(name.clone()).or_insert_with(new).clone();
         self.first_topic.get_or_init(|| topic.clone());
         topic
-    }
-
-    /// The topic's id, or zeros.
-    pub(crate) fn topic_id(&self, name: &Text) -> Uuid {
-        self.topics.read().get(name).map_or_else(Uuid::default, |topic| topic.state.read().id)
     }
 
     /// The broker with this id, and its task.
@@ -460,22 +465,29 @@ impl Core {
             return;
         }
         let mut state = topic.state.write();
+        if state.was_replaced(info.id) {
+            // A broker that is behind. The next request goes to another one.
+            return self.want_metadata();
+        }
         (state.error, state.doubt) = (None, None);
         let recreated = state.id != Uuid::default() && info.id != Uuid::default() && state.id != info.id;
+        if recreated {
+            state.replaced = Some((state.id, Instant::now()));
+        }
         state.id = info.id;
         // Of the same topic, fewer partitions than before are those of a broker that is behind.
         state.count = if recreated { info.leaders.len() } else { state.count.max(info.leaders.len()) };
-        if recreated {
-            state.partitions.iter().for_each(|partition| partition.restart());
-        }
         for index in state.partitions.len()..info.leaders.len() {
             let (limits, pool) = (self.limits.clone(), self.pool.clone());
             state.partitions.push(Partition::new(topic.name.clone(), index as i32, limits, pool));
         }
-        state.partitions[state.count..].iter().for_each(|gone| gone.set_leader(None, -1));
+        state.partitions.iter().for_each(|partition| partition.set_topic(info.id));
+        for gone in &state.partitions[state.count..] {
+            gone.set_leader(info.id, None, -1);
+        }
         for (partition, leader) in state.partitions.iter().zip(&info.leaders) {
             let broker = (leader.id >= 0).then(|| self.broker(leader.id).work.clone());
-            partition.set_leader(broker, leader.epoch);
+            partition.set_leader(info.id, broker, leader.epoch);
         }
         let is_led = |(i, _): &(usize, &Arc<Partition>)| info.leaders.get(*i).is_some_and(|leader| leader.id >= 0);
         let led = state.partitions().iter().enumerate().filter(is_led).map(|(_, partition)| partition.clone());

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -61,10 +61,19 @@ struct BatchResults {
 pub(crate) struct BatchOutcome {
     pub(crate) partition: i32,
     pub(crate) opened_at: Instant,
-    /// Whether some attempt may be in the log.
-    pub(crate) possibly_written: AtomicBool,
+    /// Its parts of which some attempt may be in the log.
+    doubts: AtomicUsize,
     finished: AtomicBool,
     state: Mutex<BatchResults>,
+}
+
+/// See [`BatchOutcome::doubt`].
+pub(crate) struct Doubt(Arc<BatchOutcome>);
+
+impl Drop for Doubt {
+    fn drop(&mut self) {
+        self.0.doubts.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl BatchOutcome {
@@ -72,10 +81,21 @@ impl BatchOutcome {
         Arc::new(BatchOutcome {
             partition,
             opened_at,
-            possibly_written: AtomicBool::new(false),
+            doubts: AtomicUsize::new(0),
             finished: AtomicBool::new(false),
             state: Mutex::default(),
         })
+    }
+
+    /// Until the guard is dropped, some attempt of one of its parts may be in the log.
+    pub(crate) fn doubt(self: &Arc<Self>) -> Doubt {
+        self.doubts.fetch_add(1, Ordering::Relaxed);
+        Doubt(self.clone())
+    }
+
+    /// Whether some attempt may be in the log, of a part without a result.
+    pub(crate) fn is_possibly_written(&self) -> bool {
+        self.doubts.load(Ordering::Relaxed) > 0
     }
 
     /// No more records will join.

@@ -18,11 +18,10 @@ use crate::record::ProducerRecord;
 use crate::window::{Fate, ProducerIdAndEpoch, Setback, Ticket, Window};
 use crate::worklist::Worklist;
 use fullbore_wire::batch::{Compression, HEADER_LEN, Level, Stamp};
-use fullbore_wire::{ErrorCode, Text};
+use fullbore_wire::{ErrorCode, Text, Uuid};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 pub(crate) use round::{Path, Round};
@@ -120,6 +119,10 @@ pub(crate) struct Outgoing {
     pub(crate) ticket: Ticket,
     pub(crate) stamp: Stamp,
     pub(crate) batch: ProducerBatch,
+    /// The topic that it is for; zeros where topics have no ids.
+    pub(crate) topic_id: Uuid,
+    /// Whether the request names the topic, as before Produce 13, so that another topic of this name may take it.
+    pub(crate) by_name: bool,
     /// Whether the broker should hold it if it is early.
     pub(crate) reorder: bool,
 }
@@ -257,11 +260,20 @@ impl Partition {
         state.leader.is_none() && state.has_work()
     }
 
-    /// The partition moved to another leader, or has none. Older epochs of the same topic are ignored.
-    pub(crate) fn set_leader(self: &Arc<Self>, leader: Option<Arc<Worklist<Listing>>>, epoch: i32) {
+    /// The partition moved to another leader, or has none; said of the topic with this id. Older epochs are ignored. Whether
+    /// the partition is of this topic.
+    pub(crate) fn set_leader(
+        self: &Arc<Self>,
+        topic_id: Uuid,
+        leader: Option<Arc<Worklist<Listing>>>,
+        epoch: i32,
+    ) -> bool {
         let mut state = self.state.lock();
+        if state.window.log() != topic_id {
+            return false;
+        }
         if epoch >= 0 && epoch < state.leader_epoch {
-            return;
+            return true;
         }
         state.leader_epoch = epoch;
         let unchanged = match (&state.leader, &leader) {
@@ -270,7 +282,7 @@ impl Partition {
             _ => false,
         };
         if unchanged {
-            return;
+            return true;
         }
         if let (Some(old), Some(_)) = (&state.leader, &leader) {
             old.leave();
@@ -279,13 +291,15 @@ impl Partition {
         // The new leader need not sit out the pause that the old one's refusal asked for.
         state.retry_at = None;
         self.relist(&mut state);
+        true
     }
 
-    /// The topic was deleted and created again.
-    pub(crate) fn restart(&self) {
+    /// The topic that the partition is of from now on. With another id than before it was deleted and created again.
+    pub(crate) fn set_topic(&self, topic_id: Uuid) {
         let mut state = self.state.lock();
-        state.window.restart();
-        state.leader_epoch = -1;
+        if state.window.write_to(topic_id) {
+            state.leader_epoch = -1;
+        }
     }
 
     fn relist(self: &Arc<Self>, state: &mut PartitionQueue) {
@@ -341,14 +355,17 @@ impl Partition {
     /// A batch goes again, after a pause that grows with each failure in a row.
     pub(crate) fn set_back(
         self: &Arc<Self>,
-        ticket: Ticket,
-        batch: ProducerBatch,
+        outgoing: Outgoing,
         setback: Setback,
         why: &str,
         pause: impl Fn(u32) -> Duration,
         now: Instant,
     ) {
+        let Outgoing { ticket, batch, by_name, .. } = outgoing;
         let mut state = self.state.lock();
+        if by_name {
+            state.window.went_by_name(ticket);
+        }
         // Batches behind a failed one are out of order because of it: its error is the one to know.
         if setback != Setback::OutOfOrder || state.last_error.is_none() {
             state.last_error = Some(why.to_owned());
@@ -389,7 +406,7 @@ impl Partition {
         let timeout = self.limits.delivery_timeout;
         let mut any = false;
         for outcome in state.unfinished.iter().take_while(|o| now.duration_since(o.opened_at) >= timeout) {
-            let possibly_written = outcome.possibly_written.load(Ordering::Relaxed);
+            let possibly_written = outcome.is_possibly_written();
             let last = state.hindrance().unwrap_or_else(|| state.unanswered(possibly_written));
             let waited = now.duration_since(outcome.opened_at);
             outcome.fail_rest(ProduceError::Timeout { waited, last, possibly_written }, now);
@@ -405,7 +422,7 @@ impl Partition {
         let mut state = self.state.lock();
         state.closed = true;
         for outcome in &state.unfinished {
-            let possibly_written = outcome.possibly_written.load(Ordering::Relaxed);
+            let possibly_written = outcome.is_possibly_written();
             outcome.fail_rest(ProduceError::Closed { possibly_written }, now);
         }
         self.purge(&mut state);

@@ -391,11 +391,10 @@ fn build(core: &Core, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i
             records: Some(Records::Memory(bytes)),
             ..Default::default()
         };
-        let topic = &outgoing.partition.topic;
-        match request.topic_data.iter_mut().find(|t| t.name == *topic) {
+        let (topic, topic_id) = (&outgoing.partition.topic, outgoing.topic_id);
+        match request.topic_data.iter_mut().find(|t| t.name == *topic && t.topic_id == topic_id) {
             Some(topic) => topic.partition_data.push(data),
             None => {
-                let topic_id = core.topic_id(topic);
                 if topic_id == Uuid::default() {
                     version = version.min(TOPIC_IDS - 1);
                 }
@@ -410,6 +409,7 @@ fn build(core: &Core, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i
         }
         sent.push(outgoing);
     }
+    sent.iter_mut().for_each(|outgoing| outgoing.by_name = version < TOPIC_IDS);
     (request, version, sent)
 }
 

@@ -29,6 +29,7 @@
 //!
 //! Epochs are per partition: brokers keep them so, and a bump here can then disturb no other partition.
 
+use fullbore_wire::Uuid;
 use fullbore_wire::batch::Stamp;
 use std::collections::VecDeque;
 
@@ -100,6 +101,10 @@ struct Slot<B> {
     out_of_order: bool,
     /// Some attempt in this epoch may have been written.
     ambiguous: bool,
+    /// The log that the last attempt was for; zeros for whichever has the topic's name.
+    sent_to: Uuid,
+    /// The log in which some attempt, of whatever epoch, may have been written; zeros for one of several.
+    maybe_in: Option<Uuid>,
     state: SlotState<B>,
 }
 
@@ -145,6 +150,9 @@ pub(crate) struct Window<B> {
     /// A hole was left in this epoch; whether it is certain that it was not written.
     hole: Option<bool>,
     fenced: bool,
+    /// The log that batches are for: its topic's id, or zeros where topics have none.
+    log: Uuid,
+    /// It is another one than that of this epoch.
     renew: bool,
     /// Batches whose fate is settled without an answer of their own.
     settled: Vec<(B, Fate)>,
@@ -182,6 +190,7 @@ impl<B> Window<B> {
             proven_to: 0,
             hole: None,
             fenced: false,
+            log: Uuid::default(),
             renew: false,
             settled: Vec::new(),
             #[cfg(test)]
@@ -230,10 +239,28 @@ impl<B> Window<B> {
         self.start_epoch(identity);
     }
 
-    /// The log behind this partition is another one (the topic was deleted and created again): once nothing is in
-    /// flight, sequences start again in a new epoch.
-    pub(crate) fn restart(&mut self) {
-        self.renew = self.idempotent && self.identity.is_some();
+    /// The log that batches are for from now on. Whether it is another one than before (the topic was deleted and created
+    /// again): once nothing is in flight, sequences start again in a new epoch.
+    pub(crate) fn write_to(&mut self, log: Uuid) -> bool {
+        let before = std::mem::replace(&mut self.log, log);
+        let is_another = before != Uuid::default() && log != Uuid::default() && before != log;
+        if is_another {
+            self.renew = self.idempotent && self.identity.is_some();
+            // What it would go on with may come behind what has not been answered yet.
+            self.round = None;
+        }
+        is_another
+    }
+
+    /// The log that batches are for; see [`Window::write_to`].
+    pub(crate) fn log(&self) -> Uuid {
+        self.log
+    }
+
+    /// The attempt named the topic and not the log, so that it may be in any that has, or had, this name.
+    pub(crate) fn went_by_name(&mut self, ticket: Ticket) {
+        let at = self.find(ticket);
+        self.slots[at].sent_to = Uuid::default();
     }
 
     /// Whether a batch that was never sent may leave now. Settles what failed batches left behind first.
@@ -274,7 +301,8 @@ impl<B> Window<B> {
     pub(crate) fn open(&mut self, records: u32) -> (Ticket, Stamp) {
         let (place, sequence) = (self.first + self.slots.len() as u64, self.next_sequence);
         self.next_sequence = sequence_add(sequence, records);
-        self.slots.push_back(Slot { sent: self.generation, ..Slot::new(sequence, records, SlotState::InFlight) });
+        let slot = Slot::new(sequence, records, SlotState::InFlight);
+        self.slots.push_back(Slot { sent: self.generation, sent_to: self.log, ..slot });
         self.in_flight += 1;
         (Ticket { place, sequence }, self.stamp(sequence))
     }
@@ -295,7 +323,7 @@ impl<B> Window<B> {
         let SlotState::Retry(batch) = std::mem::replace(&mut slot.state, SlotState::InFlight) else {
             unreachable!("a round stands at a batch that waits");
         };
-        (slot.out_of_order, slot.sent) = (false, self.generation);
+        (slot.out_of_order, slot.sent, slot.sent_to) = (false, self.generation, self.log);
         let sequence = slot.sequence;
         self.retries -= 1;
         self.in_flight += 1;
@@ -317,7 +345,7 @@ impl<B> Window<B> {
         let SlotState::Retry(batch) = std::mem::replace(&mut slot.state, SlotState::InFlight) else {
             unreachable!("just found");
         };
-        (slot.out_of_order, slot.sent) = (false, self.generation);
+        (slot.out_of_order, slot.sent, slot.sent_to) = (false, self.generation, self.log);
         let (place, sequence) = (self.first + at as u64, slot.sequence);
         self.generation += 1;
         self.retries -= 1;
@@ -380,7 +408,11 @@ impl<B> Window<B> {
         self.retries += 1;
         let slot = &mut self.slots[at];
         slot.out_of_order = setback == Setback::OutOfOrder;
-        slot.ambiguous |= setback == Setback::Retry { maybe: true } && self.idempotent;
+        if setback == (Setback::Retry { maybe: true }) && self.idempotent {
+            slot.ambiguous = true;
+            slot.maybe_in =
+                Some(if slot.maybe_in.is_none_or(|log| log == slot.sent_to) { slot.sent_to } else { Uuid::default() });
+        }
         self.fenced |= setback == Setback::Fenced;
         if setback != Setback::OutOfOrder {
             // What comes behind it would be out of order.
@@ -506,7 +538,8 @@ impl<B> Window<B> {
 
 impl<B> Slot<B> {
     fn new(sequence: i32, records: u32, state: SlotState<B>) -> Self {
-        Slot { sequence, records, sent: 0, out_of_order: false, ambiguous: false, state }
+        let (sent_to, maybe_in) = (Uuid::default(), None);
+        Slot { sequence, records, sent: 0, out_of_order: false, ambiguous: false, sent_to, maybe_in, state }
     }
 }
 

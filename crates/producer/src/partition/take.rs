@@ -6,7 +6,6 @@ use crate::window::Ticket;
 use crate::worklist::Worklist;
 use fullbore_wire::batch::Stamp;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// After so long without an acknowledgement the broker may have forgotten the producer; Kafka does after a day, or what
@@ -110,6 +109,8 @@ impl Partition {
                 state.listed = None;
                 Take::Gone
             }
+            // Nobody tells of a record that comes while answers are due: what it lingers for is counted from now on.
+            Next::None if !self.limits.linger.is_zero() => Take::NotYet(Some(round.now + self.limits.linger)),
             Next::None => Take::NotYet(None),
             Next::At(at) => Take::NotYet(Some(at)),
             Next::Batch(size) if round.room.is_some_and(|room| size > room) => Take::NoRoom,
@@ -138,9 +139,9 @@ impl Partition {
         let reorder = !alone && state.others_wait(round);
         state.sent_over = here.filter(|_| alone || state.sent_over == here);
         state.sent_to = broker.id;
-        batch.attempts += 1;
-        batch.outcome.possibly_written.store(true, Ordering::Relaxed);
-        Take::Batch(Outgoing { partition: self.clone(), ticket, stamp, batch, reorder })
+        batch.begin_attempt();
+        let (topic_id, by_name) = (state.window.log(), false);
+        Take::Batch(Outgoing { partition: self.clone(), ticket, stamp, batch, topic_id, by_name, reorder })
     }
 }
 

@@ -11,21 +11,19 @@ use crate::error::{self, ProduceError};
 use crate::partition::{Outgoing, Partition};
 use crate::window::{Setback, WINDOW_DEFAULT, WINDOW_MAX};
 use fullbore_client::ConnectionError;
+use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceResponse, TopicProduceResponse};
-use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
 use std::time::Instant;
 
 impl Broker {
     /// Takes what an answer says of windows, and that a batch got through.
-    fn learn(&self, response: &ProduceResponse, batches: &[Outgoing], core: &Core) {
+    fn learn(&self, response: &ProduceResponse, batches: &[Outgoing]) {
         let mut grants = self.grants.lock();
         let mut nonsense = grants.learn(response).then_some(response.max_idempotence_batches_to_retain);
         for outgoing in batches {
-            let partition = &outgoing.partition;
-            let found = find(response, &partition.topic, core.topic_id(&partition.topic), partition.index);
-            let Some((topic, answer)) = found else { continue };
-            if grants.learn_topic(&partition.topic, topic) {
+            let Some((topic, answer)) = find(response, outgoing) else { continue };
+            if grants.learn_topic(&outgoing.partition.topic, topic) {
                 nonsense = nonsense.or(Some(topic.producer_state_batches_to_retain));
             }
             grants.proven |= verdict::of(answer.error_code, false) == Verdict::Written;
@@ -46,7 +44,7 @@ impl Core {
     ) {
         match result {
             Ok(response) => {
-                broker.learn(&response, &batches, self);
+                broker.learn(&response, &batches);
                 self.resolve_answered(batches, &response);
             }
             Err(error) => self.resolve_unsent(batches, &error),
@@ -59,8 +57,7 @@ impl Core {
         }
         let now = Instant::now();
         for outgoing in batches {
-            let id = self.topic_id(&outgoing.partition.topic);
-            match find(response, &outgoing.partition.topic, id, outgoing.partition.index) {
+            match find(response, &outgoing) {
                 Some((_, answer)) => self.act(outgoing, answer, now),
                 None => self.set_back(
                     outgoing,
@@ -102,7 +99,7 @@ impl Core {
         let message = answer.error_message.as_deref().unwrap_or_default();
         let verdict = verdict::of(answer.error_code, outgoing.batch.ambiguous);
         if verdict::is_stale_metadata(answer.error_code) {
-            self.follow(&outgoing.partition, answer);
+            self.follow(&outgoing, answer);
         }
         match verdict {
             Verdict::Written => {
@@ -137,39 +134,42 @@ impl Core {
         partition.failed(ticket, batch, possibly_written, error, Instant::now());
     }
 
-    fn set_back(&self, outgoing: Outgoing, setback: Setback, why: &str, now: Instant) {
-        let Outgoing { partition, ticket, mut batch, .. } = outgoing;
+    fn set_back(&self, mut outgoing: Outgoing, setback: Setback, why: &str, now: Instant) {
+        let batch = &mut outgoing.batch;
         batch.note_attempt(setback == Setback::Retry { maybe: true });
         let finished = batch.outcome.is_finished();
         if finished || batch.attempts > self.config.retries {
             let (waited, possibly_written) = (now.duration_since(batch.outcome.opened_at), batch.ambiguous);
             let error = ProduceError::Timeout { waited, last: why.to_owned(), possibly_written };
+            let Outgoing { partition, ticket, batch, .. } = outgoing;
             return partition.failed(ticket, batch, possibly_written, error, now);
         }
+        let partition = outgoing.partition.clone();
         tracing::debug!(topic = %partition.topic, partition = partition.index, why, "a batch goes again");
         let (first, max) = (self.config.retry_backoff, self.config.retry_backoff_max);
-        partition.set_back(ticket, batch, setback, why, |failures| backoff(first, max, failures), now);
+        partition.set_back(outgoing, setback, why, |failures| backoff(first, max, failures), now);
     }
 
     /// Goes to the leader that the answer names (KIP-951), or asks who it is.
-    fn follow(self: &Arc<Self>, partition: &Arc<Partition>, answer: &PartitionProduceResponse) {
+    fn follow(self: &Arc<Self>, outgoing: &Outgoing, answer: &PartitionProduceResponse) {
         let named = &answer.current_leader;
-        if named.leader_id >= 0 && self.cluster.address(named.leader_id).is_some() {
-            partition.set_leader(Some(self.broker(named.leader_id).work.clone()), named.leader_epoch);
-        } else {
+        let is_known = named.leader_id >= 0 && self.cluster.address(named.leader_id).is_some();
+        let leader = is_known.then(|| self.broker(named.leader_id).work.clone());
+        let follows = leader
+            .is_some_and(|leader| outgoing.partition.set_leader(outgoing.topic_id, Some(leader), named.leader_epoch));
+        if !follows {
             self.want_metadata();
         }
     }
 }
 
-/// The answer for a partition, by name or by id as the version has it.
+/// The answer for a batch, by its topic's name or id as the version has it.
 fn find<'a>(
     response: &'a ProduceResponse,
-    name: &Text,
-    id: Uuid,
-    index: i32,
+    outgoing: &Outgoing,
 ) -> Option<(&'a TopicProduceResponse, &'a PartitionProduceResponse)> {
-    let by_id = id != Uuid::default();
-    let mut topics = response.responses.iter().filter(|t| t.name == *name || (by_id && t.topic_id == id));
-    topics.find_map(|topic| Some((topic, topic.partition_responses.iter().find(|p| p.index == index)?)))
+    let (Partition { topic: name, index, .. }, id) = (&*outgoing.partition, outgoing.topic_id);
+    let is_its = |t: &&TopicProduceResponse| if outgoing.by_name { t.name == *name } else { t.topic_id == id };
+    let mut topics = response.responses.iter().filter(is_its);
+    topics.find_map(|topic| Some((topic, topic.partition_responses.iter().find(|p| p.index == *index)?)))
 }

@@ -1,9 +1,10 @@
 //! What is decided once nothing of a window is in flight: whether its epoch can go on, and the start of another.
 //!
 //! Not here: what a single answer means. Invariant: a batch is numbered anew only if no attempt of it under the old
-//! number was written or ever will be; where that is in doubt it is failed as unresolved.
+//! number was written or ever will be in the log that it is for now; where that is in doubt it is failed as unresolved.
 
 use super::{Fate, ProducerIdAndEpoch, Slot, SlotState, Window, sequence_add};
+use fullbore_wire::Uuid;
 
 impl<B> Window<B> {
     /// Whether something stands in the way of new batches until all is resolved.
@@ -27,7 +28,10 @@ impl<B> Window<B> {
             return;
         }
         self.settle_where(Fate::Written, Window::is_proven);
-        if !self.renew {
+        if self.renew {
+            // The log that is gone took its part with it.
+            self.settle_where(Fate::Unresolved, Window::may_be_in_log);
+        } else {
             self.give_up_what_may_be_written();
         }
         if self.fenced || identity.epoch == i16::MAX {
@@ -70,6 +74,11 @@ impl<B> Window<B> {
         }
     }
 
+    /// Whether some attempt may have been written to the log that batches are for now.
+    fn may_be_in_log(&self, at: usize) -> bool {
+        self.slots[at].maybe_in.is_some_and(|log| log == self.log || log == Uuid::default())
+    }
+
     fn settle_where(&mut self, fate: Fate, which: impl Fn(&Self, usize) -> bool) {
         for at in 0..self.slots.len() {
             if which(self, at) {
@@ -101,6 +110,8 @@ impl<B> Window<B> {
         for slot in &mut self.slots {
             slot.sequence = self.next_sequence;
             (slot.out_of_order, slot.ambiguous) = (false, false);
+            // Not in this log; a log that is taken for gone may still turn out to be the topic's.
+            slot.maybe_in = slot.maybe_in.filter(|log| *log != self.log && *log != Uuid::default());
             self.next_sequence = sequence_add(self.next_sequence, slot.records);
         }
     }

@@ -351,3 +351,59 @@ fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
         assert!(window.visits <= 4 * batches, "{} slots for {batches} batches", window.visits);
     }
 }
+
+const OLD: Uuid = Uuid([1; 16]);
+const NEW: Uuid = Uuid([2; 16]);
+
+/// As [`in_flight`], to a log that is then another one: its topic was deleted and made again.
+fn in_flight_to_old(n: usize) -> (Window<u32>, Vec<Ticket>) {
+    let mut window = window();
+    assert!(!window.write_to(OLD), "the first that is known");
+    let (first, _) = window.open(1);
+    window.acked(first);
+    let tickets = (0..n).map(|_| window.open(1).0).collect();
+    (window, tickets)
+}
+
+#[test]
+fn what_may_be_in_a_log_that_is_gone_goes_again_to_the_new_one() {
+    let (mut window, tickets) = in_flight_to_old(1);
+    assert!(window.write_to(NEW));
+    window.set_back(tickets[0], Setback::Retry { maybe: true }, 1);
+    let (_, stamp, batch) = window.next_retry().unwrap();
+    assert_eq!((stamp.producer_epoch, stamp.base_sequence, batch), (1, 0, 1));
+}
+
+#[test]
+fn what_may_be_in_the_log_by_its_name_is_unresolved_once_it_is_another_one() {
+    let (mut window, tickets) = in_flight_to_old(1);
+    window.went_by_name(tickets[0]);
+    window.write_to(NEW);
+    window.set_back(tickets[0], Setback::Retry { maybe: true }, 1);
+    assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
+}
+
+/// Of two brokers one is behind for long, and says the old id after the new one.
+#[test]
+fn what_may_be_in_a_log_that_was_taken_for_gone_is_unresolved() {
+    let (mut window, tickets) = in_flight_to_old(1);
+    window.set_back(tickets[0], Setback::Retry { maybe: true }, 1);
+    window.write_to(NEW);
+    let (ticket, ..) = window.next_retry().expect("it goes to the new log");
+    window.set_back(ticket, Setback::Retry { maybe: false }, 1);
+    window.write_to(OLD);
+    assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
+}
+
+#[test]
+fn a_round_ends_where_the_log_is_another_one() {
+    let (mut window, tickets) = in_flight_to_old(2);
+    tickets.iter().zip([1, 2]).for_each(|(t, batch)| window.set_back(*t, Setback::Retry { maybe: false }, batch));
+    let (first, _, batch) = window.next_retry().unwrap();
+    assert_eq!(batch, 1);
+    window.write_to(NEW);
+    assert!(window.next_retry().is_none(), "the first one has no answer yet, and would come behind it");
+    window.set_back(first, Setback::Retry { maybe: false }, 1);
+    let again: Vec<_> = std::iter::from_fn(|| window.next_retry()).map(|(_, _, batch)| batch).collect();
+    assert_eq!(again[..1], [1]);
+}

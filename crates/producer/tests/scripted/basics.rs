@@ -325,3 +325,21 @@ async fn every_connection_takes_the_detour() {
     producer.send(ProducerRecord::new("t", b"a")).await.unwrap().await.unwrap();
     assert!(relayed.load(Ordering::Relaxed) >= 2, "metadata by the first, records by the second");
 }
+
+#[tokio::test]
+async fn a_record_lingers_no_longer_because_another_has_no_answer_yet() {
+    let fake = Fake::start(1, 1).await;
+    // With idempotence an overdue answer would have the second one leave.
+    let producer = producer(&fake, &[("linger.ms", "20"), ("enable.idempotence", "false")]);
+    let send = |value: &'static str| producer.send(ProducerRecord::new("t", value.as_bytes()));
+    send("0").await.unwrap().await.unwrap();
+    fake.hold(true);
+    let held = send("1").await.unwrap();
+    fake.until("it has come", |state| state.seen.iter().any(|seen| seen.values == ["1"])).await;
+    let behind = send("2").await.unwrap();
+    // The answer to the first one is held, so that nothing but the time has the second one leave.
+    fake.until("it has come, too", |state| state.seen.iter().any(|seen| seen.values == ["2"])).await;
+    fake.hold(false);
+    held.await.unwrap();
+    behind.await.unwrap();
+}

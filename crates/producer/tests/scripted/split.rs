@@ -1,6 +1,6 @@
 //! A batch that the broker finds too large: it goes again in parts, until they fit or are one record.
 
-use crate::fake::{Fake, Fate};
+use crate::fake::{Fake, Fate, State};
 use fullbore_producer::{ProduceError, Producer, ProducerRecord};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
@@ -87,4 +87,45 @@ async fn of_a_batch_too_large_only_the_record_that_never_fits_fails() {
         assert_eq!(fake.values(0), values, "{codec}");
         producer.close(Duration::from_secs(10)).await;
     }
+}
+
+/// Its halves share what they tell their records.
+#[tokio::test]
+async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_refused() {
+    let fake = Fake::start(1, 1).await;
+    let bootstrap = fake.bootstrap();
+    let settings = [
+        ("bootstrap.servers", bootstrap.as_str()),
+        ("linger.ms", "60000"),
+        ("retry.backoff.ms", "5"),
+        ("retry.backoff.max.ms", "20"),
+        ("request.timeout.ms", "1000"),
+        ("delivery.timeout.ms", "61000"),
+    ];
+    let producer = Producer::from_properties(settings).unwrap();
+    // After a first acknowledgement both halves are sent before either is answered.
+    drop(producer.send(ProducerRecord::new("t", b"first")).await.unwrap());
+    producer.flush().await;
+    let (mut whole, mut first_half) = (true, true);
+    fake.script(move |seen| {
+        if std::mem::take(&mut whole) {
+            Fate::Refused(ErrorCode::MESSAGE_TOO_LARGE)
+        } else if seen.values.iter().any(|value| value == "0") && std::mem::take(&mut first_half) {
+            Fate::WrittenBut(ErrorCode::NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        } else {
+            Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS)
+        }
+    });
+    let mut deliveries = Vec::new();
+    for value in ["0", "1"] {
+        deliveries.push(producer.send(ProducerRecord::new("t", value.as_bytes())).await.unwrap());
+    }
+    let of = |state: &State, value: &str| state.seen.iter().filter(|seen| seen.values == [value]).count();
+    tokio::select! {
+        () = producer.flush() => panic!("neither half is ever written"),
+        () = fake.until("both halves were refused", |state| of(state, "0") >= 3 && of(state, "1") >= 3) => {}
+    }
+    producer.close(Duration::ZERO).await;
+    let error = deliveries.remove(0).try_result().unwrap().unwrap_err();
+    assert!(error.may_have_been_written(), "{error}");
 }

@@ -1,9 +1,9 @@
 //! Topics that get more partitions, or are made again with fewer, while a producer writes to them.
 
-use crate::alone::{producer, settle};
-use crate::fake::Fake;
+use crate::alone::{producer, send, settle};
+use crate::fake::{Fake, Fate};
 use fullbore_producer::{ProducerRecord, SendError};
-use fullbore_wire::Uuid;
+use fullbore_wire::{ErrorCode, Uuid};
 use std::time::Duration;
 
 /// A key that chooses partition 3 of 4.
@@ -44,4 +44,65 @@ async fn a_topic_created_again_with_fewer_partitions_gets_records_for_those_it_h
     assert_eq!(fake.values(0), ["1"]);
     let gone = producer.send(ProducerRecord::new("t", b"2").partition(3)).await.unwrap_err();
     assert!(matches!(gone, SendError::NoPartition { partition: 3, .. }), "{gone}");
+}
+
+/// A batch is in flight to a topic that was made again when a broker that is behind still names the old one.
+#[tokio::test]
+async fn a_broker_that_is_behind_has_nothing_written_twice_to_a_topic_made_again() {
+    let fake = Fake::start(2, 1).await;
+    let producer = producer(&fake, &[]);
+    settle(vec![send(&producer, 0, "0").await]).await;
+    {
+        let mut state = fake.lock();
+        state.logs.clear();
+        state.topic_id = Uuid([8; 16]);
+    }
+    settle(vec![send(&producer, 0, "1").await]).await;
+    fake.hold(true);
+    let before = fake.lock().seen.len();
+    let delivery = send(&producer, 0, "2").await;
+    fake.until("it is in flight", |state| state.seen.len() > before).await;
+    for id in [7, 8] {
+        let asked = {
+            let mut state = fake.lock();
+            state.topic_id = Uuid([id; 16]);
+            state.metadata_asked
+        };
+        fake.until("metadata was taken", |state| state.metadata_asked >= asked + 2).await;
+    }
+    fake.hold(false);
+    settle(vec![delivery, send(&producer, 0, "3").await]).await;
+    assert_eq!(fake.values(0), ["1", "2", "3"]);
+    assert_eq!(fake.seen(0).last().map(|seen| seen.stamp.producer_epoch), Some(1), "one epoch for each topic");
+}
+
+/// The answer to what was sent to the old topic comes after the new one is known, and names the leader of the old one. (With
+/// idempotence the connection would be given up once another broker leads and the answer is overdue.)
+#[tokio::test]
+async fn the_leader_epoch_of_a_topic_that_is_gone_does_not_hold_for_the_new_one() {
+    let fake = Fake::start(2, 1).await;
+    (fake.lock().leader_epoch, fake.lock().names_topics) = (50, true);
+    let producer = producer(&fake, &[("enable.idempotence", "false")]);
+    settle(vec![send(&producer, 0, "0").await]).await;
+    let mut refuse = true;
+    fake.script(move |_| match std::mem::take(&mut refuse) {
+        true => Fate::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+        false => Fate::Normal,
+    });
+    fake.lock().names_leader = Some((0, 50));
+    fake.hold(true);
+    let before = fake.lock().seen.len();
+    let delivery = send(&producer, 0, "1").await;
+    fake.until("it is in flight", |state| state.seen.len() > before).await;
+    let asked = {
+        let mut state = fake.lock();
+        state.logs.clear();
+        (state.topic_id, state.leader_epoch, state.leaders) = (Uuid([8; 16]), 0, vec![1]);
+        state.names_leader = None;
+        state.metadata_asked
+    };
+    fake.until("metadata was taken", |state| state.metadata_asked >= asked + 2).await;
+    fake.hold(false);
+    settle(vec![delivery, send(&producer, 0, "2").await]).await;
+    assert_eq!(fake.values(0), ["1", "2"]);
 }

@@ -8,7 +8,9 @@ use fullbore_wire::apis::init_producer_id::{InitProducerIdRequest, InitProducerI
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
-use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse};
+use fullbore_wire::apis::produce::{
+    LeaderIdAndEpoch, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse,
+};
 use fullbore_wire::{ErrorCode, Frame, Reader, Text, Version};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -40,7 +42,7 @@ impl Fake {
         let mut r = api::request_reader(frame);
         let header = RequestHeader::decode(&mut r).unwrap();
         if state.old && header.api_key == ApiKey::ApiVersions.code() && header.api_version > 2 {
-            return Some(Answer::Frame(refuse_version(&header)));
+            return Some(Answer::Frame(refuse_version(&header, &state)));
         }
         let (key, v) = header.api().unwrap();
         if key == ApiKey::Produce {
@@ -53,7 +55,7 @@ impl Fake {
             });
         }
         let frame = match key {
-            ApiKey::ApiVersions => reply::<ApiVersionsRequest>(&header, v, &mut r, |_| Some(versions(state.old))),
+            ApiKey::ApiVersions => reply::<ApiVersionsRequest>(&header, v, &mut r, |_| Some(versions(&state))),
             ApiKey::Metadata => reply::<MetadataRequest>(&header, v, &mut r, |_| {
                 state.metadata_asked += 1;
                 Some(metadata(&state))
@@ -105,20 +107,21 @@ fn reply<R: Request>(
 }
 
 /// What a broker that does not know the version answers: the list, in version 0 (KIP-511).
-fn refuse_version(header: &RequestHeader) -> Frame {
-    let response = ApiVersionsResponse { error_code: ErrorCode::UNSUPPORTED_VERSION, ..versions(true) };
+fn refuse_version(header: &RequestHeader, state: &State) -> Frame {
+    let response = ApiVersionsResponse { error_code: ErrorCode::UNSUPPORTED_VERSION, ..versions(state) };
     let v0 = ApiKey::ApiVersions.version(0).unwrap();
     api::encode_response::<ApiVersionsRequest>(&response, v0, header.correlation_id).unwrap()
 }
 
-fn versions(old: bool) -> ApiVersionsResponse {
+fn versions(state: &State) -> ApiVersionsResponse {
     let range = |key: ApiKey| {
         let newest = *key.versions().end();
         let max_version = match key {
-            ApiKey::ApiVersions if old => 2,
-            ApiKey::Produce if old => 7,
-            ApiKey::Metadata if old => 7,
-            ApiKey::InitProducerId if old => 1,
+            ApiKey::ApiVersions if state.old => 2,
+            ApiKey::Produce if state.old => 7,
+            ApiKey::Produce if state.names_topics => 12,
+            ApiKey::Metadata if state.old => 7,
+            ApiKey::InitProducerId if state.old => 1,
             _ => newest,
         };
         let mut version = ApiVersion::default();
@@ -193,7 +196,13 @@ fn produce(
                     Default::default()
                 }
             };
-            let answer = PartitionProduceResponse { index: data.index, error_code, base_offset, ..Default::default() };
+            let mut answer =
+                PartitionProduceResponse { index: data.index, error_code, base_offset, ..Default::default() };
+            if let (ErrorCode::NOT_LEADER_OR_FOLLOWER, Some((leader_id, leader_epoch))) =
+                (error_code, state.names_leader)
+            {
+                answer.current_leader = LeaderIdAndEpoch { leader_id, leader_epoch, ..Default::default() };
+            }
             answers.partition_responses.push(answer);
         }
         response.responses.push(answers);

@@ -96,6 +96,8 @@ pub struct State {
     /// The leader of each partition.
     pub leaders: Vec<i32>,
     pub leader_epoch: i32,
+    /// The leader and its epoch that Produce names where it answers NOT_LEADER_OR_FOLLOWER.
+    pub names_leader: Option<(i32, i32)>,
     pub logs: HashMap<i32, Log>,
     pub seen: Vec<Seen>,
     pub script: Script,
@@ -108,6 +110,8 @@ pub struct State {
     pub lenient: bool,
     /// Produce's and Metadata's highest version.
     pub old: bool,
+    /// Topics have ids, and Produce names them all the same, as of Kafka 2.8 to 4.0.
+    pub names_topics: bool,
     pub ports: Vec<u16>,
     pub next_producer_id: i64,
     /// What each broker says of its memory.
@@ -152,6 +156,7 @@ impl Fake {
             topic_id: Uuid([7; 16]),
             leaders: vec![0; partitions],
             leader_epoch: 0,
+            names_leader: None,
             logs: HashMap::new(),
             seen: Vec::new(),
             script: Box::new(|_| Fate::Normal),
@@ -160,6 +165,7 @@ impl Fake {
             topic_error: None,
             lenient: false,
             old: false,
+            names_topics: false,
             ports: Vec::new(),
             next_producer_id: 1000,
             says: vec![Says::default(); brokers],
