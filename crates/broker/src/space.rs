@@ -109,6 +109,15 @@ impl Space {
         space
     }
 
+    /// On a disk without room for the reserve.
+    #[cfg(test)]
+    pub fn without_room(folder: &Path) -> Space {
+        let space = Space { wanted: BLOCK, ..Space::open(folder, 0) };
+        *space.whole.write() = false;
+        space.times.lock().refused = Some(Instant::now() + Duration::from_secs(3600));
+        space
+    }
+
     /// Takes note of an error; whether the disk is full.
     pub fn note(&self, error: &io::Error) -> bool {
         let is_full = is_full(error);

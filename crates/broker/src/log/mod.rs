@@ -328,6 +328,11 @@ impl Log {
         self.flushes.is_broken()
     }
 
+    /// The same as long as it is this one, and not the partition's log as it was opened again.
+    pub fn identity(&self) -> Arc<AtomicU64> {
+        self.generation.clone()
+    }
+
     /// No appends from now on: what is on the disk is not known any more.
     pub fn give_up(&mut self) {
         self.flushes.give_up();

@@ -196,7 +196,8 @@ impl Log {
         let len = segment.size;
         let checked_from = if known.clean { 0 } else { known.recovery_point };
         let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
-        let may_have_gaps = known.may_have_gaps;
+        // Compaction leaves gaps in what may have become the last segment: those behind it may have been moved away.
+        let may_have_gaps = known.may_have_gaps || config.cleanup.compact;
         let mut walk =
             Walk { next_offset: segment.base_offset, end: 0, next_base, unchecked, may_have_gaps, has_gaps: false };
         segment.forget_indexes();

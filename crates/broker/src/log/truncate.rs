@@ -131,6 +131,17 @@ impl Log {
             return self.begin_anew_at(offset, now_ms);
         }
         let index = self.segment_of(offset);
+        let base_offset = self.segments[index].base_offset;
+        let cut = self.cut_within(index, offset, now_ms, config);
+        if cut.is_err() {
+            // What is before this segment is left, if no more.
+            self.flushes.lower(base_offset);
+        }
+        cut
+    }
+
+    /// Cuts off the batch with `offset`, which is in this segment, and all after it.
+    fn cut_within(&mut self, index: usize, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         // The last one first: what a kill leaves has no hole.
         while self.segments.len() > index + 1
             && let Some(mut last) = self.segments.pop_back()
@@ -157,6 +168,15 @@ impl Log {
     /// # Errors
     /// What the system says. The log may be empty, and be of no use until it is opened anew.
     pub fn begin_anew_at(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
+        let first = self.segments[0].base_offset;
+        let begun = self.replace_all_at(offset, now_ms);
+        if begun.is_err() {
+            self.flushes.lower(first);
+        }
+        begun
+    }
+
+    fn replace_all_at(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
         for segment in &mut self.segments {
             segment.retire(true)?;
         }

@@ -237,6 +237,29 @@ impl Checkpoints {
         files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
     }
 
+    /// The partition's log ends here: no record after it is on the disk. What is appended next would else be taken for what was there
+    /// before, after another crash.
+    ///
+    /// # Errors
+    /// What the system says. A full disk is none: what is said then is written with the next checkpoint.
+    pub fn lower(&self, key: &TopicPartition, log_end: i64) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        let mut recovery_points = {
+            let entries = self.entries.lock();
+            if entries.recovery_points.get(key).is_none_or(|point| *point <= log_end) {
+                return Ok(());
+            }
+            entries.recovery_points.clone()
+        };
+        recovery_points.insert(key.clone(), log_end);
+        let write = || files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points);
+        self.space.freeing(is_full, write).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })?;
+        // No other is written meanwhile; a deletion may have come.
+        let mut entries = self.entries.lock();
+        entries.recovery_points.entry(key.clone()).and_modify(|point| *point = log_end.min(*point));
+        Ok(())
+    }
+
     /// Has the log starts of these partitions on the disk when it returns.
     ///
     /// # Errors

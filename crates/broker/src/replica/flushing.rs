@@ -105,8 +105,11 @@ fn flush_log(state: &mut MutexGuard<'_, ReplicaState>, active: bool) -> Result<(
         }
         error
     })?;
+    let identity = log.identity();
     let result = MutexGuard::unlocked(state, || plan.run());
-    if let LogState::Open(log) = &mut state.log {
+    if let LogState::Open(log) = &mut state.log
+        && Arc::ptr_eq(&identity, &log.identity())
+    {
         log.flushed(&plan, &result);
     }
     result

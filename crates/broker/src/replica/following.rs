@@ -22,7 +22,9 @@ use crate::config::TopicConfig;
 use crate::log::Log;
 use crate::log::error::{AppendError, StorageError};
 use crate::log::flushed::FlushTicket;
-use crate::system::now_ms;
+use crate::log::recovery::Known;
+use crate::space::Space;
+use crate::system::{is_full, is_momentary, now_ms};
 
 /// What a leader answered to a follower's fetch, and did not diverge.
 #[derive(Debug, Clone, Copy)]
@@ -129,14 +131,12 @@ impl Replica {
             return Err(FollowError::BeginsWithin(base_offset));
         }
         log.note_use();
-        let appended = append_each(&from, |bytes, batches| log.append_as_they_are(bytes, batches, now_ms, &config));
+        let space = &self.log_dir.space;
+        let appended =
+            append_in(space, &from, |bytes, batches| log.append_as_they_are(bytes, batches, now_ms, &config));
         let log_end = log.log_end();
         let start = from.log_start.min(log_end);
-        let moved = if start > log.log_start() {
-            log.delete_before(start, now_ms, &self.log_dir.flusher.space)
-        } else {
-            Ok(())
-        };
+        let moved = if start > log.log_start() { log.delete_before(start, now_ms, space) } else { Ok(()) };
         let log_start = log.log_start();
         if log_start > before_start && log.first_base_offset() < log_start {
             // Only the checkpoint says so, and the leader, which is told next, says that what is before is gone.
@@ -206,18 +206,31 @@ impl Replica {
         if !matches!(done, Ok(None)) {
             self.has_untold_cut.store(true, Release);
         }
-        if done.is_err() {
-            // Files and memory may not agree: the next start works it out.
-            log.give_up();
-        }
-        let log_end = log.log_end();
-        state.mark_if_broken(&self.log_dir.flusher.failures);
+        let log_end = match &done {
+            Ok(_) => log.log_end(),
+            // Files and memory may not agree.
+            Err(error) => self.give_up_cut(&mut state, error),
+        };
         state.replica.truncated(log_end);
         drop(state);
         self.log_dir.cleanings.cut_off(&self.key(), log_end);
         let done = done.map_err(failed)?;
         self.tell_of_cut()?;
         Ok(done)
+    }
+
+    /// A cut broke off midway: the next opening works out what is there, soon where the error passes, else at the next start. The offset
+    /// from which on nothing is known to be left.
+    fn give_up_cut(&self, state: &mut ReplicaState, error: &io::Error) -> i64 {
+        let LogState::Open(log) = &mut state.log else { return 0 };
+        log.give_up();
+        let (recovery_point, log_start) = (log.recovery_point(), Some(log.log_start()));
+        if is_full(error) || is_momentary(error) {
+            state.known = Known { clean: false, recovery_point, log_start, ..state.known };
+            self.put(state, LogState::Unopened);
+        }
+        state.mark_if_broken(&self.log_dir.flusher.failures);
+        recovery_point
     }
 
     /// Until this is dropped no cleaned segments take the place of others. To be taken before the state is locked.
@@ -245,6 +258,25 @@ impl Replica {
 fn begins_within(offset: i64, records: &Bytes) -> Option<i64> {
     let first = batches(records).next()?.ok()?;
     (first.base_offset() < offset && offset <= first.last_offset()).then(|| first.base_offset())
+}
+
+/// [`append_each`], as long as the disk has room. Nothing else is written under the permit: what frees space may be next.
+fn append_in(
+    space: &Space,
+    from: &FromLeader<'_>,
+    append: impl FnMut(&[u8], &[BatchView<'_>]) -> Result<usize, AppendError>,
+) -> Result<(), FollowError> {
+    if from.records.is_empty() {
+        return Ok(());
+    }
+    let _permit = space.admit().ok_or(AppendError::Full)?;
+    let appended = append_each(from, append);
+    match appended {
+        Ok(()) => space.note_written(),
+        Err(FollowError::Append(AppendError::Full)) => space.note_full(),
+        Err(_) => {}
+    }
+    appended
 }
 
 /// Gives all whole batches to `append`, which takes the first few of them each time, with the bytes from there on; their checksums are
@@ -288,4 +320,28 @@ fn checked(batch: BatchView<'_>, leader_epoch: i32) -> Result<BatchView<'_>, Str
     }
     batch.check_crc().map_err(|error| error.to_string())?;
     Ok(batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+
+    use super::*;
+
+    /// What a follower writes is not what frees space: the reserve is not for it.
+    #[test]
+    fn nothing_is_appended_while_the_reserve_of_the_disk_is_not_whole() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"v"), &[]);
+        let records = builder.seal(Stamp::NONE).expect("sealed").0.freeze();
+        let from = FromLeader { leader_epoch: 0, from: 0, records: &records, high_watermark: 0, log_start: 0 };
+        let space = Space::without_room(folder.path());
+        let refused = append_in(&space, &from, |_, _| panic!("it is written all the same"));
+        assert_eq!(refused, Err(FollowError::Append(AppendError::Full)));
+        let space = Space::open(folder.path(), 1 << 20);
+        assert_eq!(append_in(&space, &from, |_, batches| Ok(batches.len())), Ok(()));
+        append_in(&space, &from, |_, _| Err(AppendError::Full)).expect_err("no room");
+        assert!(space.is_full(), "who produces is told, too");
+    }
 }

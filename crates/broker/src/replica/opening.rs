@@ -252,8 +252,10 @@ impl Replica {
         }
         let known = Known { may_have_gaps: self.registered().replicas.len() > 1, ..known };
         let log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
-        // A kill may have come right after it was cut off.
+        // A kill may have come right after it was cut off; or opening it has.
         self.log_dir.cleanings.cut_off(&self.key(), log.log_end());
+        let lowered = self.log_dir.checkpoints.lower(&self.key(), log.log_end());
+        lowered.map_err(|error| StorageError::io(dir.as_ref(), error))?;
         Ok(Some(log))
     }
 

@@ -292,6 +292,31 @@ proptest! {
     }
 }
 
+/// As docs/troubleshooting.md says of a segment that is damaged.
+#[test]
+fn a_compacted_log_opens_after_a_kill_where_its_last_segment_was_moved_away() {
+    let mut world = World::new(400, 1 << 20, false);
+    for key in 1..20 {
+        world.append(3, 0, &[(key % KEYS, 3)]);
+        world.append(3, 0, &[(0, 3)]);
+    }
+    world.clean();
+    let logs = world.folder.files(".log");
+    let active: i64 = logs.last().expect("one")[..20].parse().expect("an offset");
+    let left: Vec<_> = world.records().into_iter().filter(|record| record.0 < active).collect();
+    let last = left.last().expect("some").0;
+    assert!(left.iter().rev().zip(0..).any(|(record, nth)| record.0 != last - nth), "no gap: nothing is tried here");
+    for name in std::fs::read_dir(world.folder.file("")).expect("listed") {
+        let path = name.expect("listed").path();
+        if path.file_stem().is_some_and(|stem| *stem == *format!("{active:020}")) {
+            std::fs::remove_file(path).expect("moved away");
+        }
+    }
+    world.partition = world.folder.crash();
+    world.history.truncate(last as usize + 1);
+    assert_eq!(world.records(), left);
+}
+
 #[test]
 fn records_are_left_alone_for_the_least_lag_and_cleaned_after_the_largest_though_nobody_writes() {
     let mut folder = compacted(1 << 20, 1 << 20);

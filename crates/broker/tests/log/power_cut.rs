@@ -258,3 +258,24 @@ fn damage_before_a_clean_stop_is_not_a_later_power_cuts() {
     assert_refused(&folder.restart(), "and once more");
     assert_refused(&folder.power_cut(), "of a partition that was never opened a later power cut takes nothing");
 }
+
+/// What the machine had flushed was lost with it; what is appended then was not flushed, whatever the checkpoint said before.
+#[test]
+fn a_torn_tail_after_a_power_cut_that_took_flushed_records_is_cut_off() {
+    let mut folder = Folder::new();
+    let ends = written(&folder, 0..10);
+    folder.kill();
+    let points = folder.dir.join("recovery-point-offset-checkpoint");
+    fs::write(&points, format!("0\n1\n{TOPIC} 0 10\n")).expect("written");
+    let file = fs::File::options().write(true).open(folder.file(SEGMENT)).expect("there");
+    file.set_len(ends[4] as u64).expect("cut off");
+    let partition = folder.power_cut();
+    assert_eq!(partition.offsets().expect("opened").log_end, 5);
+    wait_until("it is off the list", || listed(&folder) == "0\n0\n");
+    offset(&partition, &idempotent(1, 0, 5, 1));
+    offset(&partition, &idempotent(1, 0, 6, 1));
+    folder.kill();
+    let size = fs::metadata(folder.file(SEGMENT)).expect("there").len();
+    file.set_len(size - 1).expect("torn");
+    assert_goes_on(&folder.crash(), 6);
+}

@@ -383,6 +383,31 @@ fn a_leader_that_could_not_append_in_its_epoch_follows_the_next_one() {
     assert_eq!(records_of(&cluster, 1), records_of(&cluster, 2));
 }
 
+/// The disk is full for the moment in which a log is cut off: its epochs cannot be written.
+#[test]
+fn a_cut_that_finds_no_room_is_made_good_once_there_is_some() {
+    let mut cluster = Cluster::new(2, |_| {});
+    cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended");
+    cluster.catch_up(2);
+    cluster.elect(1);
+    (0..3).for_each(|_| drop(cluster.append(&plain(1, b"lost"), Acks::Leader).expect("appended")));
+    cluster.elect(2);
+    cluster.append(&plain(1, b"w"), Acks::Leader).expect("appended");
+    let epochs = cluster.of(1).folder.dir.join(format!("{TOPIC}-0/leader-epoch-checkpoint.tmp"));
+    std::os::unix::fs::symlink("/dev/full", &epochs).expect("made");
+    let (leader, follower) = (cluster.partition(2), cluster.partition(1));
+    let (asked, leader_epoch) = (follower.position().expect("open"), cluster.registered.leader_epoch);
+    let fetch = FollowerFetch { broker_id: 1, broker_epoch: EPOCH, leader_epoch, offset: asked.offset };
+    let Ok(FollowerPlace::Diverging(end)) = leader.followed_from(&fetch, asked.last_epoch) else { panic!("they part") };
+    let full = follower.truncate_by(leader_epoch, asked, end).expect_err("no room for the epochs");
+    assert_eq!(full, FollowError::Append(AppendError::Full));
+    assert!(!epochs.is_symlink(), "it is removed, and the disk is as before");
+    cluster.catch_up(1);
+    assert_eq!(records_of(&cluster, 1), records_of(&cluster, 2));
+    cluster.restart(1, false);
+    assert_eq!(records_of(&cluster, 1), records_of(&cluster, 2));
+}
+
 #[test]
 fn checkpoints_that_could_not_be_written_after_a_cut_are_written_before_anything_is_appended() {
     let cluster = Cluster::new(2, |_| {});

@@ -260,7 +260,7 @@ impl Pace for Cleaner {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // What is freed by compaction comes after it has taken as much.
+        // What is freed by compaction comes after it has taken as much. Looked at, and not held: cleaning may wait here for its pace.
         self.registry.log_dir().space.admit().ok_or(io::ErrorKind::StorageFull).map_err(io::Error::from)?;
         self.counts.bytes_written.fetch_add(bytes, Relaxed);
         self.throttle(partition, bytes)
