@@ -6,6 +6,8 @@ use bytes::Bytes;
 use fullbore_tests::{Batch, Broker, produce_request, topic_data, wait_until};
 use fullbore_wire::ErrorCode;
 
+use crate::reorder;
+
 const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const MIB: u64 = 1 << 20;
@@ -53,6 +55,24 @@ fn small_batches_are_counted_with_what_is_kept_beside_their_bytes() {
     wait_until("all are written", SOON * 3, || written(&mut broker.client()) == 101);
     let grown = broker.rss_peak().saturating_sub(before) / MIB;
     assert!(grown < 50, "{grown} MiB");
+}
+
+/// It is in line behind the one that it waited for, whose object is not in the store.
+#[test]
+fn a_batch_that_had_to_wait_for_its_turn_is_answered_in_time() {
+    let settings = ["fullbore.diskless.put.delay.ms=60000", "fullbore.reorder.wait.ms=3000"];
+    let broker = Broker::start(&settings);
+    let mut client = broker.client();
+    let topic = client.create_topic(TOPIC, 1, CONFIGS);
+    let mut early = broker.client();
+    for (client, sequence) in [(&mut early, 1), (&mut client, 0)] {
+        let mut request = reorder::request(topic, &reorder::one(7, sequence), true);
+        request.timeout_ms = 500;
+        client.send(&request, reorder::PRODUCE);
+    }
+    for mut client in [client, early] {
+        assert_eq!(reorder::receive_error(&mut client), ErrorCode::REQUEST_TIMED_OUT);
+    }
 }
 
 #[test]

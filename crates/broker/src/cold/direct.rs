@@ -77,8 +77,10 @@ impl Buffer {
         let room = &mut self.memory[self.aligned..][..wanted];
         let from = position - before as u64;
         let read = match read_around(file, from, room) {
-            // Not every file system has it.
-            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOENT) => file.read_at(room, from)?,
+            // Not every file system has it; and without a descriptor the one at hand will do.
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOENT | Errno::MFILE | Errno::NFILE) => {
+                file.read_at(room, from)?
+            }
             read => read?,
         };
         Ok(before..read.clamp(before, before + len))

@@ -230,6 +230,11 @@ impl KnownPartition {
         self.records.lock().refreshed.is_some_and(|asked| asked >= time)
     }
 
+    /// Whether the index was asked for it anew since its number was told.
+    pub(super) fn was_refreshed(&self) -> bool {
+        self.records.lock().refreshed.is_some()
+    }
+
     /// The bytes of a run are not in memory any more.
     pub(super) fn forget_run(&self, base_offset: i64) {
         self.records.lock().runs.remove(&base_offset);

@@ -281,17 +281,23 @@ impl Diskless {
 #[cfg(test)]
 mod tests {
     use bytes::BytesMut;
+    use std::ops::Range;
+
+    use fullbore_rules::commit::ObjectBatch;
     use fullbore_rules::commit::admission::Known;
+    use fullbore_rules::sequence::Stamp as Stamped;
     use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
     use index::by_hand::{IndexByHand, Turn};
+    use index::{ChangeSource, IndexChanges, IndexStore, UploadedObject};
     use objects::double::StoreDouble;
     use tokio::task::yield_now;
 
     use super::*;
     use crate::config::{BrokerConfig, Properties};
+    use crate::control::StoreError;
     use crate::log::error::AppendError;
-    use crate::replica::reorder::EarlyBatches;
-    use crate::replica::ticket::Acks;
+    use crate::replica::reorder::{EarlyBatches, Reordering};
+    use crate::replica::ticket::{Acks, Appended};
     use crate::validation::ValidBatch;
 
     const ONE: Uuid = Uuid([1; 16]);
@@ -301,25 +307,52 @@ mod tests {
         diskless: Diskless,
         index: IndexByHand<SqliteIndex>,
         config: Arc<TopicConfig>,
-        _folder: tempfile::TempDir,
+        folder: tempfile::TempDir,
+    }
+
+    /// Says nothing.
+    struct Unheard;
+
+    impl ChangeSource for Unheard {
+        fn changed(&mut self) -> Result<Vec<index::PartitionRow>, StoreError> {
+            Ok(Vec::new())
+        }
     }
 
     impl ByHand {
         fn new() -> ByHand {
+            ByHand::beside(None)
+        }
+
+        /// Beside other brokers, of which this is heard.
+        fn beside(changes: Option<IndexChanges>) -> ByHand {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let store = SqliteIndex::open(folder.path()).expect("made");
             let (owner, index) = IndexByHand::new(Index::new(store, 5));
             let finder = RunFinder::open(folder.path()).expect("opened");
             let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
             let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-            let of_index = (owner, finder, None);
+            let of_index = (owner, finder, changes);
             let retention = Duration::from_secs(300);
             let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
-            ByHand { diskless, index, config: Arc::new(config.topic_defaults), _folder: folder }
+            ByHand { diskless, index, config: Arc::new(config.topic_defaults), folder }
         }
 
         fn put(&self, id: Uuid, count: i32) {
             self.diskless.put_topic(("topic", id), count, &self.config);
+        }
+
+        /// Another broker commits batches of one record with these sequences of producer 7, one an object.
+        fn committed_elsewhere(&self, sequences: Range<i32>) {
+            let partition = self.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
+            let mut store = SqliteIndex::open(self.folder.path()).expect("opened");
+            let ids = store.register(sequences.len(), 0).expect("registered");
+            let mut other = Index::new(store, 5);
+            for (base_sequence, id) in sequences.zip(ids) {
+                let stamp = Stamped { producer_id: 7, producer_epoch: 0, base_sequence, record_count: 1 };
+                let batches = vec![ObjectBatch { partition, position: 0, size: 100, stamp, max_timestamp: 7 }];
+                other.commit(&[UploadedObject { id, batches }], 0).expect("committed");
+            }
         }
 
         /// What the index is asked for, so many times.
@@ -447,6 +480,79 @@ mod tests {
         let moving = tokio::spawn(async move { partition.delete_records_before(0).await });
         broker.until(|| moving.is_finished(), 0).await;
         assert_eq!(moving.await.expect("no panic"), Ok(0));
+    }
+
+    #[tokio::test]
+    async fn a_log_start_that_is_moved_after_who_asked_has_given_up_is_known() {
+        let mut broker = ByHand::new();
+        broker.put(ONE, 1);
+        broker.carry_out().await;
+        assert_eq!(broker.append(Stamp::NONE, 0).await, Ok(0));
+        let partition = broker.diskless.find(&ONE, 0).expect("it is there");
+        let moving = partition.delete_records_before(1);
+        assert!(tokio::time::timeout(Duration::ZERO, moving).await.is_err(), "the index has not done it yet");
+        broker.carry_out().await;
+        yield_now().await;
+        yield_now().await;
+        assert_eq!(partition.known.offsets().log_start, 1);
+    }
+
+    #[tokio::test]
+    async fn what_others_commit_while_a_partition_gets_its_number_is_read() {
+        let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));
+        broker.put(ONE, 1);
+        broker.carry_out().await;
+        broker.committed_elsewhere(0..3);
+        let partition = broker.diskless.find(&ONE, 0).expect("it is there");
+        let (waiter, began) = (Arc::default(), std::time::Instant::now());
+        let _registration = partition.known.register(&waiter);
+        assert!(partition.try_read(0, 1000, true, began).expect("readable").is_none(), "it is asked for");
+        waiter.notified().await;
+        assert_eq!(partition.known.offsets().log_end, 3);
+    }
+
+    /// The broker was told 0 alone; 1 and 2 went over another one, and the answer of 1 was lost.
+    #[tokio::test]
+    async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_in_vain() {
+        let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));
+        broker.put(ONE, 1);
+        broker.carry_out().await;
+        let stamp = |base_sequence| Stamp { producer_id: 7, producer_epoch: 0, base_sequence };
+        assert_eq!(broker.append(stamp(0), 0).await, Ok(0));
+        broker.committed_elsewhere(1..3);
+        let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let (reordering, partition) = (Reordering::new(&config, Metrics::default()), broker.diskless.find(&ONE, 0));
+        let partition = partition.expect("it is there");
+        let admit = |base_sequence, known| {
+            let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+            builder.append(7, None, Some(b"value"), &[]);
+            let bytes = builder.seal(stamp(base_sequence)).expect("sealed").0;
+            let early = EarlyBatches { are_sent: false, wait_in: Some(&reordering) };
+            partition.admit(&ValidBatch::unchecked(&bytes), (Acks::All, 0, early), (known, None)).expect("taken")
+        };
+        let Admitted::Pending(second) = admit(1, Known::Perhaps) else { panic!("it seems to be the next") };
+        assert!(matches!(admit(3, Known::Perhaps), Admitted::Ask), "one is missing");
+        let looking = tokio::spawn({
+            let partition = Arc::clone(&partition);
+            async move { partition.look().await }
+        });
+        let mut of_second = None;
+        while !looking.is_finished() {
+            match broker.index.turn().await {
+                Turn::Other(asked) => broker.index.carry_out(asked, 0),
+                Turn::Commit(objects, answer) => of_second = Some((objects, answer)),
+                Turn::Idle => yield_now().await,
+            }
+        }
+        let Admitted::Parked(fourth) = admit(3, Known::Now) else { panic!("the second one is in line") };
+        if let Some((objects, answer)) = of_second {
+            drop(answer.send(broker.index.commit(&objects, 0)));
+        }
+        let (second, fourth) = (tokio::spawn(second), tokio::spawn(async move { fourth.wait().await }));
+        broker.until(|| second.is_finished() && fourth.is_finished(), 0).await;
+        let offset = |appended: Appended| appended.base_offset;
+        assert_eq!(second.await.expect("no panic").expect("answered").map(offset), Ok(1));
+        assert_eq!(fourth.await.expect("no panic").map(offset), Ok(3));
     }
 
     #[tokio::test]

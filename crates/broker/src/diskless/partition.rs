@@ -10,7 +10,7 @@ use fullbore_rules::commit::admission::Known;
 use fullbore_rules::sequence::ProducerState;
 use fullbore_wire::Records;
 
-use super::index::IndexOwner;
+use super::index::{IndexOwner, PartitionRow};
 use super::known::KnownPartition;
 use super::objects::Claim;
 use super::reader::{Found, Reader};
@@ -18,6 +18,7 @@ use super::retention;
 use super::writer::{Admitted, Room, Writer};
 use crate::control::CommitError;
 use crate::log::error::{AppendError, Read, ReadError, TimestampOffset};
+use crate::long_work::LongWork;
 use crate::replica::reorder::EarlyBatches;
 use crate::replica::ticket::Acks;
 use crate::validation::ValidBatch;
@@ -157,6 +158,12 @@ impl DisklessPartition {
             log_start_offset: offsets.log_start,
         };
         if offset == offsets.log_end {
+            let is_heard_of = !self.services.others_commit || self.known.was_refreshed() || failed.is_some();
+            if !is_heard_of {
+                // What others committed while its number was told here was told to nobody here.
+                self.services.reader.ask_to_refresh(&self.known);
+                return Ok(None);
+            }
             return Ok(Some(read(Records::default())));
         }
         match self.services.reader.find(&self.known, offset..offsets.log_end, max_bytes, at_least_one) {
@@ -194,19 +201,24 @@ impl DisklessPartition {
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn offset_for_timestamp(&self, timestamp_ms: i64) -> Result<Option<TimestampOffset>, ReadError> {
-        self.services.reader.offset_for_timestamp(&self.known, timestamp_ms).await
+    pub async fn offset_for_timestamp(
+        &self,
+        timestamp_ms: i64,
+        long: &LongWork,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
+        self.services.reader.offset_for_timestamp(&self.known, timestamp_ms, long).await
     }
 
     /// The first record with the largest timestamp; `None` if there is none, or it was deleted.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn max_timestamp(self: &Arc<Self>) -> Result<Option<TimestampOffset>, ReadError> {
-        self.offset_for_timestamp(self.known.largest_timestamp()).await
+    pub async fn max_timestamp(self: &Arc<Self>, long: &LongWork) -> Result<Option<TimestampOffset>, ReadError> {
+        self.offset_for_timestamp(self.known.largest_timestamp(), long).await
     }
 
     /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it are gone for readers at once.
+    /// Who asks may give up: what the index has begun is carried out, and known here.
     ///
     /// # Errors
     /// [`ReadError::OffsetOutOfRange`] past the high watermark; the index.
@@ -218,25 +230,11 @@ impl DisklessPartition {
         if offset < 0 || offset > log_end {
             return Err(ReadError::OffsetOutOfRange);
         }
-        match self.services.index.move_log_start(number, offset).await {
-            Ok(Some(row)) => {
-                self.known.moved(&row, Vec::new());
-                Ok(self.known.offsets().log_start)
-            }
-            Ok(None) => Err(ReadError::Gone),
-            Err(error) => {
-                if let CommitError::Unknown(_) = error {
-                    task::spawn(find_log_start(Arc::clone(&self.known), self.services.index.clone(), (number, offset)));
-                }
-                tracing::error!(
-                    topic = self.known.topic(),
-                    partition = self.known.index(),
-                    ?error,
-                    "the log start is not moved"
-                );
-                Err(ReadError::Storage)
-            }
-        }
+        let place = self.services.index.place_to_move().await;
+        let moved = self.services.index.move_log_start(number, offset, place);
+        let (known, index) = (Arc::clone(&self.known), self.services.index.clone());
+        let moving = task::spawn(async move { known_once_moved(moved.await, known, index, (number, offset)) });
+        moving.await.unwrap_or(Err(ReadError::Storage))
     }
 
     /// Deletes what retention does not keep, in whole runs.
@@ -253,12 +251,41 @@ impl DisklessPartition {
     }
 }
 
+/// What the index says of a log start that was to be moved: where it is then.
+fn known_once_moved(
+    moved: Result<Option<PartitionRow>, CommitError>,
+    known: Arc<KnownPartition>,
+    index: IndexOwner,
+    (number, offset): (DisklessPartitionId, i64),
+) -> Result<i64, ReadError> {
+    match moved {
+        Ok(Some(row)) => {
+            known.moved(&row, Vec::new());
+            // It may also be the first that is heard here of what another broker has committed.
+            known.wake();
+            Ok(known.offsets().log_start)
+        }
+        Ok(None) => Err(ReadError::Gone),
+        Err(error) => {
+            tracing::error!(topic = known.topic(), partition = known.index(), ?error, "the log start is not moved");
+            if let CommitError::Unknown(_) = error {
+                task::spawn(find_log_start(known, index, (number, offset)));
+            }
+            Err(ReadError::Storage)
+        }
+    }
+}
+
 /// The log start may have been moved: moves it once more until that is known, since what is before it is not in the index any more.
 async fn find_log_start(known: Arc<KnownPartition>, index: IndexOwner, (number, offset): (DisklessPartitionId, i64)) {
     while !known.is_gone() {
         tokio::time::sleep(FIND_AGAIN).await;
-        match index.move_log_start(number, offset).await {
-            Ok(Some(row)) => return known.moved(&row, Vec::new()),
+        let place = index.place_to_move().await;
+        match index.move_log_start(number, offset, place).await {
+            Ok(Some(row)) => {
+                known.moved(&row, Vec::new());
+                return known.wake();
+            }
             Ok(None) => return,
             Err(_) => {}
         }

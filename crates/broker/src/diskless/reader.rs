@@ -29,6 +29,7 @@ use super::known::KnownPartition;
 use super::windows::{Window, Windows};
 use crate::log::error::{ReadError, TimestampOffset};
 use crate::log::times;
+use crate::long_work::LongWork;
 use crate::seldom::Seldom;
 
 /// Blocks that are fetched ahead of a reader at most, in each of two windows.
@@ -333,7 +334,8 @@ impl Reader {
         &self.shared.finder
     }
 
-    /// The first record from the log start on whose timestamp is at least this; `None` if all are older.
+    /// The first record from the log start on whose timestamp is at least this; `None` if all are older. Batches are opened in a place for
+    /// `long` work, one at a time.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -341,6 +343,7 @@ impl Reader {
         &self,
         partition: &Arc<KnownPartition>,
         timestamp_ms: i64,
+        long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
         let Some(number) = partition.number() else { return Err(ReadError::Storage) };
         let offsets = partition.offsets();
@@ -364,7 +367,8 @@ impl Reader {
                     let bytes = self.shared.batch(place).await?;
                     let opened_max = partition.config().max_message_bytes;
                     let floor = offsets.log_start;
-                    let found = times::first_record_at(&bytes, timestamp_ms, floor, opened_max);
+                    let look = || times::first_record_at(&bytes, timestamp_ms, floor, opened_max);
+                    let found = long.run(look).await;
                     if let Some(found) = found.filter(|found| found.offset < offsets.log_end) {
                         return Ok(Some(found));
                     }

@@ -72,8 +72,10 @@ pub enum BatchAnswer {
 /// The answer of a batch, to come. Dropping it changes nothing for the batch.
 #[derive(Debug)]
 pub enum LaterAnswer {
-    /// It waits for its turn.
+    /// It waits for its turn, in which it is appended.
     Parked(ParkedAnswer),
+    /// It waits for its turn, which comes until then or not at all, and is then on its way to the store and the index.
+    ParkedOnItsWay(ParkedAnswer, tokio::time::Instant),
     /// It is on its way to the store and the index.
     Pending(PendingAnswer),
 }
@@ -108,7 +110,10 @@ impl AnyPartition {
                 Ok(match partition.admit(batch, (acks, now_ms, early), (known, room))? {
                     Admitted::Known(appended) => BatchAnswer::Appended(appended),
                     Admitted::Pending(answer) => BatchAnswer::Later(LaterAnswer::Pending(answer)),
-                    Admitted::Parked(answer) => BatchAnswer::Later(LaterAnswer::Parked(answer)),
+                    Admitted::Parked(answer) => {
+                        let turn = early.wait_in.map_or(tokio::time::Instant::now(), |reordering| reordering.until());
+                        BatchAnswer::Later(LaterAnswer::ParkedOnItsWay(answer, turn))
+                    }
                     Admitted::Ask => BatchAnswer::Lacks(Lack::Known),
                     Admitted::Full(size) => {
                         // What is known stays known.
@@ -151,6 +156,9 @@ impl LaterAnswer {
         let late = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
         match self {
             LaterAnswer::Parked(answer) => answer.wait().await,
+            LaterAnswer::ParkedOnItsWay(answer, turn) => {
+                timeout_at(deadline.max(turn), answer.wait()).await.unwrap_or(Err(late))
+            }
             LaterAnswer::Pending(answer) => match timeout_at(deadline, answer).await {
                 Ok(answered) => answered.unwrap_or(Err(AppendError::Gone)),
                 Err(_) => Err(late),
@@ -329,7 +337,7 @@ impl AnyPartition {
     ) -> Result<Option<TimestampOffset>, ReadError> {
         match self {
             AnyPartition::Classic(replica) => long.run(|| replica.offset_for_timestamp(timestamp_ms)).await,
-            AnyPartition::Diskless(partition) => Box::pin(partition.offset_for_timestamp(timestamp_ms)).await,
+            AnyPartition::Diskless(partition) => Box::pin(partition.offset_for_timestamp(timestamp_ms, long)).await,
         }
     }
 
@@ -340,7 +348,7 @@ impl AnyPartition {
     pub async fn max_timestamp(&self, long: &LongWork) -> Result<Option<TimestampOffset>, ReadError> {
         match self {
             AnyPartition::Classic(replica) => long.run(|| replica.max_timestamp()).await,
-            AnyPartition::Diskless(partition) => Box::pin(partition.max_timestamp()).await,
+            AnyPartition::Diskless(partition) => Box::pin(partition.max_timestamp(long)).await,
         }
     }
 

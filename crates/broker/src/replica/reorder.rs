@@ -37,6 +37,9 @@ const FENCED: AppendError = AppendError::Sequence(SequenceRefusal::InvalidProduc
 /// of a client that does not wait for answers.
 const COPIES_MAX: usize = 4;
 
+/// Whoever refuses what has waited long enough does so within this time.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
+
 /// What the whole broker may hold of early batches, and holds.
 #[derive(Debug)]
 pub struct Reordering {
@@ -62,6 +65,13 @@ impl Reordering {
             started: Instant::now(),
             metrics,
         })
+    }
+
+    /// By when it is the turn of a batch that is parked now, or it is refused.
+    pub fn until(&self) -> Instant {
+        let now = Instant::now();
+        let refused = now.checked_add(Duration::from_millis(self.wait_ms)).unwrap_or(now);
+        refused + REFUSED_WITHIN
     }
 
     /// What produce responses advertise; 0 when it is switched off.

@@ -149,7 +149,14 @@ impl<S: IndexStore> Index<S> {
     /// Nothing is committed, or it is not known: the same is to be asked for again.
     pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         let touched = self.touched(objects);
-        let decided = self.decide_and_write(objects, &touched, now_ms);
+        let question = self.question(&touched, objects.iter().map(|object| object.id).collect());
+        // What is known stays if this fails: to read all of it once more may take longer than what has failed.
+        let found = self.store.begin(&question).map_err(CommitError::Refused)?;
+        if let Err(error) = self.succeed(&found.partitions) {
+            self.store.abandon();
+            return Err(CommitError::Refused(error));
+        }
+        let decided = self.decide_and_write(objects, (&touched, question, found), now_ms);
         if decided.is_err() {
             // It was changed by the decision, and may be other than what is there.
             touched.iter().for_each(|partition| drop(self.known.remove(partition)));
@@ -256,18 +263,13 @@ impl<S: IndexStore> Index<S> {
         CommitQuestion { partitions: touched.iter().map(known_to).collect(), objects }
     }
 
+    /// Within a transaction that has begun.
     fn decide_and_write(
         &mut self,
         objects: &[UploadedObject],
-        touched: &BTreeSet<DisklessPartitionId>,
+        (touched, question, found): (&BTreeSet<DisklessPartitionId>, CommitQuestion, CommitFound),
         now_ms: i64,
     ) -> Result<CommitAnswer, CommitError> {
-        let question = self.question(touched, objects.iter().map(|object| object.id).collect());
-        let found = self.store.begin(&question).map_err(CommitError::Refused)?;
-        if let Err(error) = self.succeed(&found.partitions) {
-            self.store.abandon();
-            return Err(CommitError::Refused(error));
-        }
         let objects = with_states(objects, found.objects);
         self.bring_up_to_date(touched, found.partitions, &found.producers);
         let Index { known, .. } = self;

@@ -148,19 +148,24 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// As [`IndexStore::move_log_start`].
+    /// A place among the few log starts that are moved at a time.
+    pub async fn place_to_move(&self) -> QueuePlace {
+        Arc::clone(&self.moves).acquire_owned().await.ok()
+    }
+
+    /// As [`IndexStore::move_log_start`]. It is asked for at once, and carried out whether or not the answer is awaited.
     ///
     /// # Errors
     /// The same.
-    pub async fn move_log_start(
+    pub fn move_log_start(
         &self,
         partition: DisklessPartitionId,
         offset: i64,
-    ) -> Result<Option<PartitionRow>, CommitError> {
-        let place = Arc::clone(&self.moves).acquire_owned().await.ok();
+        place: QueuePlace,
+    ) -> impl Future<Output = Result<Option<PartitionRow>, CommitError>> + use<> {
         let (answer, answered) = oneshot::channel();
         self.ask(Asked::MoveLogStart(partition, offset, answer, place));
-        answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
+        async { answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed()))) }
     }
 
     /// As [`IndexStore::unused`].

@@ -390,7 +390,10 @@ impl Shared {
         producers: &[ProducerRow],
     ) -> Vec<Settled> {
         state.take_over(partitions, producers);
-        if state.others_commit { self.release(state, producers) } else { Vec::new() }
+        if !state.others_commit {
+            return Vec::new();
+        }
+        self.release(state, producers.iter().map(|row| (row.batches.partition, row.batches.producer_id)))
     }
 
     /// Takes over what was committed, has it read, and answers.
@@ -400,9 +403,15 @@ impl Shared {
             self.keys.forget();
         }
         let mut state = self.state.lock();
-        let released = self.take_over(&mut state, &partitions, &producers);
+        let mut released = self.take_over(&mut state, &partitions, &producers);
         let outcomes = state.line.committed(&verdicts);
         let answers = state.answers(outcomes);
+        if state.others_commit {
+            // Of what was committed before, over another broker, there is no row: but it is not in line any more.
+            let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
+            let of = committed.map(|(waiting, _)| (waiting.number, waiting.producer_id));
+            released.extend(self.release(&mut state, of));
+        }
         let given_up = state.give_up_parked(&answers);
         let objects = state.take_committed();
         drop(state);

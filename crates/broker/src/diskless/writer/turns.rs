@@ -2,21 +2,21 @@
 //! committing, since the producer has moved here meanwhile. They wait in the reorder buffer until what is missing is admitted here, or is heard to
 //! be committed.
 //!
-//! Invariant: a batch that waits is looked at anew whenever something of its partition is committed, here or elsewhere.
+//! Invariant: a batch that waits is looked at anew whenever something of its producer is committed, here or elsewhere, and whenever something of
+//! it that was in line here turns out to be committed already.
 
 use crate::task;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::commit::admission::{Admission, Known};
-use fullbore_rules::commit::{AppendedBatches, DisklessPartitionId};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::{Admitted, Room, Settled, Shared, Waiting, Writer, WriterState};
-use crate::diskless::index::ProducerRow;
 use crate::diskless::known::KnownPartition;
 use crate::log::error::AppendError;
 use crate::replica::reorder::{Early, EarlyBatches, LaterRoom, OUT_OF_ORDER, Reordering};
@@ -127,13 +127,17 @@ impl Shared {
     }
 
     /// Looks anew at what is parked of these producers, of whom something was committed.
-    pub(super) fn release(self: &Arc<Self>, state: &mut WriterState, producers: &[ProducerRow]) -> Vec<Settled> {
+    pub(super) fn release(
+        self: &Arc<Self>,
+        state: &mut WriterState,
+        producers: impl Iterator<Item = (DisklessPartitionId, i64)>,
+    ) -> Vec<Settled> {
         let mut settled = Vec::new();
-        for AppendedBatches { partition: number, producer_id, .. } in producers.iter().map(|row| &row.batches) {
-            let is_parked = state.parked.get(number).is_some_and(|parked| parked.has(*producer_id));
-            if is_parked && let Some(partition) = self.reader.partition(*number) {
+        for (number, producer_id) in producers {
+            let is_parked = state.parked.get(&number).is_some_and(|parked| parked.has(producer_id));
+            if is_parked && let Some(partition) = self.reader.partition(number) {
                 // What is put in line may have others follow.
-                while self.release_some(state, (*number, &partition), *producer_id, &mut settled) {}
+                while self.release_some(state, (number, &partition), producer_id, &mut settled) {}
             }
         }
         settled

@@ -507,6 +507,38 @@ fn what_others_change_is_heard_and_nothing_is_missed() {
     assert_eq!(changes.changed().expect("told"), []);
 }
 
+#[test]
+fn a_broker_that_clears_runs_is_told_of_what_another_has_just_committed() {
+    let mut opened = OpenedOnPostgres::new(1);
+    let (id, objects) = (opened.partitions[0], registered(&mut opened.index, 2));
+    let (mut own, _, mut changes) = opened.back_end.broker(3);
+    let mut commit = |number: usize| {
+        let of = batch(id, 0, number as i32 * 10);
+        until_known(&mut opened.index, &UploadedObject { id: objects[number], batches: vec![of] });
+        opened.index.store.move_log_start(id, 10).expect("moved");
+    };
+    commit(0);
+    assert_eq!(changes.changed().expect("told").len(), 1);
+    commit(1);
+    assert!(own.clear(256, NOW).expect("cleared"));
+    let ends: Vec<i64> = changes.changed().expect("told").iter().map(|row| row.next_offset).collect();
+    assert_eq!(ends, [20]);
+}
+
+#[test]
+fn what_is_known_stays_known_where_the_database_takes_no_commit_for_a_moment() {
+    let mut opened = OpenedOnPostgres::new(1);
+    let (id, objects) = (opened.partitions[0], registered(&mut opened.index, 2));
+    let object =
+        |number: usize| UploadedObject { id: objects[number], batches: vec![batch(id, 0, number as i32 * 10)] };
+    until_known(&mut opened.index, &object(0));
+    opened.back_end.database.run("ALTER TABLE fullbore.diskless_brokers RENAME TO away");
+    opened.index.commit(&[object(1)], NOW).expect_err("a table is not there");
+    opened.back_end.database.run("ALTER TABLE fullbore.away RENAME TO diskless_brokers");
+    assert!(opened.index.known.contains_key(&id));
+    assert_eq!(until_known(&mut opened.index, &object(1)), [appended(10)]);
+}
+
 /// Not asserted: run it with `--ignored --nocapture`.
 #[test]
 #[ignore = "measures"]
