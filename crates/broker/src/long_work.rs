@@ -26,6 +26,18 @@ impl Default for LongWork {
 }
 
 impl LongWork {
+    /// With no place before one is added.
+    #[cfg(test)]
+    pub fn without_places() -> LongWork {
+        LongWork { places: Semaphore::new(0) }
+    }
+
+    /// So many places more.
+    #[cfg(test)]
+    pub fn add_places(&self, count: usize) {
+        self.places.add_permits(count);
+    }
+
     /// Waits for a place and does the work.
     pub async fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         let _place = self.places.acquire().await.expect("never closed");

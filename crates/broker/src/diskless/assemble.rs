@@ -5,6 +5,9 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use fullbore_wire::Records;
 use fullbore_wire::batch::{BatchView, crc32c};
+use std::sync::Arc;
+
+use super::given::GivenOut;
 
 /// The one epoch of a diskless partition's leaders.
 pub const LEADER_EPOCH: i32 = 0;
@@ -52,25 +55,25 @@ impl Assembly {
     }
 
     /// All of them.
-    pub fn finish(mut self) -> Records {
-        if !self.copied.is_empty() {
-            self.pieces.push(self.copied.freeze());
-        }
-        self.pieces.retain(|piece| !piece.is_empty());
-        match self.pieces.len() {
+    pub fn finish(self, given: &Arc<GivenOut>) -> Records {
+        let mut pieces: Vec<Bytes> = self.into_pieces().into_iter().map(|piece| given.give(piece)).collect();
+        match pieces.len() {
             0 => Records::default(),
-            1 => Records::Memory(self.pieces.remove(0)),
-            _ => Records::Pieces(self.pieces),
+            1 => Records::Memory(pieces.remove(0)),
+            _ => Records::Pieces(pieces),
         }
+    }
+
+    fn into_pieces(mut self) -> Vec<Bytes> {
+        self.pieces.push(self.copied.freeze());
+        self.pieces.retain(|piece| !piece.is_empty());
+        self.pieces
     }
 
     /// The same in one.
     pub fn finish_whole(self) -> Bytes {
-        match self.finish() {
-            Records::Memory(bytes) => bytes,
-            Records::Pieces(pieces) => Bytes::from(pieces.concat()),
-            Records::File(_) => Bytes::new(),
-        }
+        let mut pieces = self.into_pieces();
+        if pieces.len() == 1 { pieces.remove(0) } else { Bytes::from(pieces.concat()) }
     }
 }
 

@@ -8,6 +8,7 @@
 mod assemble;
 pub mod cache;
 pub mod fetch;
+mod given;
 mod hear;
 mod hedge;
 mod housekeeping;
@@ -44,6 +45,7 @@ use crate::metrics::Metrics;
 use crate::space::Space;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
+use given::GivenOut;
 use housekeeping::{DisklessTopics, Expiring};
 use index::{Deleted, Index, IndexChanges, IndexOwner, IndexThread, RunFinder, SqliteIndex, postgres};
 use known::KnownPartition;
@@ -147,7 +149,8 @@ impl Diskless {
         let cache = Arc::new(Mutex::new(ObjectCache::new(uploaded_bytes, fetched_bytes)));
         let counts = Arc::new(StoreCounts::default());
         let fetcher = RangeFetcher::new(objects.clone(), Arc::clone(&cache), GETS, Arc::clone(&counts));
-        let reader = Reader::new(cache, fetcher, finder);
+        let given = GivenOut::new(fetched_bytes as u64);
+        let reader = Reader::new((cache, given), fetcher, finder);
         let uploads = UploadSettings {
             attempts_max: config.upload_attempts_max,
             backoff: Duration::from_millis(config.upload_backoff_ms),

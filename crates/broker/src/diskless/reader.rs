@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use super::assemble::{Assembly, is_intact};
 use super::cache::{BLOCK, ObjectCache, are_little_of_blocks, blocks};
 use super::fetch::RangeFetcher;
+use super::given::GivenOut;
 use super::index::{PartitionRow, RunFinder};
 use super::known::KnownPartition;
 use super::windows::{Window, Windows};
@@ -67,6 +68,8 @@ type KnownRun = (Weak<KnownPartition>, i64);
 
 struct ReaderShared {
     cache: Arc<Mutex<ObjectCache>>,
+    /// What clients have of it, and may keep.
+    given: Arc<GivenOut>,
     fetcher: RangeFetcher,
     finder: RunFinder,
     /// By number, those that are settled.
@@ -139,9 +142,14 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
 
 impl Reader {
     /// Nothing is in memory.
-    pub fn new(cache: Arc<Mutex<ObjectCache>>, fetcher: RangeFetcher, finder: RunFinder) -> Reader {
+    pub fn new(
+        (cache, given): (Arc<Mutex<ObjectCache>>, Arc<GivenOut>),
+        fetcher: RangeFetcher,
+        finder: RunFinder,
+    ) -> Reader {
         let shared = ReaderShared {
             cache,
+            given,
             fetcher,
             finder,
             partitions: RwLock::default(),
@@ -244,6 +252,7 @@ impl Reader {
         max_bytes: u32,
         at_least_one: bool,
     ) -> Found {
+        let max_bytes = self.shared.given.share(max_bytes);
         let places = self.places(partition, offsets, max_bytes);
         let Some(first) = places.first() else { return Found::Missing };
         if first.size > max_bytes && !at_least_one {
@@ -273,7 +282,7 @@ impl Reader {
             }
             assembly.add(place.base_offset, bytes.parts, is_copied);
         }
-        if assembly.is_empty() { Found::Missing } else { Found::Records(assembly.finish()) }
+        if assembly.is_empty() { Found::Missing } else { Found::Records(assembly.finish(&self.shared.given)) }
     }
 
     /// Where the batches are that have these offsets, about as many as are wanted.

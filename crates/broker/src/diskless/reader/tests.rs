@@ -13,6 +13,7 @@ use super::super::objects::Objects;
 use super::super::objects::double::StoreDouble;
 use super::*;
 use crate::config::{BrokerConfig, Properties};
+use crate::long_work::LongWork;
 
 /// Reads a partition of two batches with a record each, of which the broker has heard of the first.
 struct TwoBatches {
@@ -43,7 +44,7 @@ async fn two_batches_of(value: &[u8]) -> TwoBatches {
 
     let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 24)));
     let fetcher = RangeFetcher::new(objects, Arc::clone(&cache), 1, Arc::default());
-    let reader = Reader::new(cache, fetcher, RunFinder::open(folder.path()).expect("opened"));
+    let reader = Reader::new((cache, GivenOut::new(1 << 24)), fetcher, RunFinder::open(folder.path()).expect("opened"));
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let topic = ("topic".into(), Uuid([1; 16]), 0);
     let known = Arc::new(KnownPartition::new(topic, Arc::new(config.topic_defaults)));
@@ -116,6 +117,17 @@ async fn what_the_index_has_and_the_broker_has_not_heard_of_is_not_read() {
         }
     };
     assert_eq!(BatchView::first(&found).expect("a batch").size(), found.len(), "one batch");
+}
+
+#[tokio::test]
+async fn batches_are_opened_for_their_timestamps_where_there_is_a_place_for_long_work() {
+    let TwoBatches { reader, known, folder: _folder } = two_batches().await;
+    let long = LongWork::without_places();
+    let mut looking = Box::pin(reader.offset_for_timestamp(&known, 7, &long));
+    let waits = tokio::time::timeout(Duration::from_millis(100), &mut looking).await;
+    assert!(waits.is_err(), "{waits:?} on the thread of a connection");
+    long.add_places(1);
+    assert_eq!(looking.await.map(|found| found.map(|found| found.offset)), Ok(Some(0)));
 }
 
 #[tokio::test]
