@@ -1,6 +1,7 @@
 //! What the client commands share: where the cluster is, and properties from files and the command line.
 
 use crate::failure::Failure;
+use crate::output;
 use clap::Args;
 use fullbore_broker::config::Properties;
 use fullbore_client::Security;
@@ -60,7 +61,7 @@ pub fn client_properties(
     for (key, value) in flags {
         properties.set(key.as_str(), value.as_str());
     }
-    notices(&properties, notice).iter().for_each(|notice| eprintln!("{notice}"));
+    notices(&properties, notice).iter().for_each(output::tell);
     check_security(&properties)?;
     Ok(properties)
 }

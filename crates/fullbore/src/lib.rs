@@ -76,7 +76,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{}", output::failure(&failure.to_string()));
+            output::tell(output::failure(&failure.to_string()));
             ExitCode::from(failure.status)
         }
     }

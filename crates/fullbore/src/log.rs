@@ -1,7 +1,8 @@
 //! The log on standard error: what `--log`, RUST_LOG and `--debug` ask for, so that standard output stays for people and
 //! scripts.
 //!
-//! Not the events themselves. Invariant: without `--debug protocol` the protocol log is off unless RUST_LOG or `--log` names it.
+//! Not the events themselves. Invariants: without `--debug protocol` the protocol log is off unless RUST_LOG or `--log` names it;
+//! a line that cannot be written, since the disk is full or the reader has gone, is lost and nothing else is.
 
 use crate::failure::Failure;
 use clap::ValueEnum;
@@ -43,6 +44,7 @@ pub fn of_broker(filter: Option<&str>, debug: &[Debug]) -> Result<Arc<dyn LogLev
         .with_env_filter(EnvFilter::new(&text))
         .with_ansi(crate::output::has_colours(&std::io::stderr()))
         .with_writer(std::io::stderr)
+        .log_internal_errors(false)
         .with_filter_reloading();
     let handle = builder.reload_handle();
     builder.init();
@@ -56,6 +58,7 @@ pub fn of_client(debug: &[Debug]) -> Result<(), Failure> {
         .with_env_filter(EnvFilter::new(text))
         .with_ansi(crate::output::has_colours(&std::io::stderr()))
         .with_writer(std::io::stderr)
+        .log_internal_errors(false)
         .init();
     Ok(())
 }

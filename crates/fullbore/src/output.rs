@@ -1,10 +1,11 @@
-//! Standard output, and in what form. Not for errors, which go to standard error.
+//! Standard output, and in what form; and the lines on standard error.
 //!
-//! Invariant: a reader that went away (`| head -1`) loses the rest of the lines and nothing else: commands end by
+//! Invariant: a reader that went away (`| head -1`), of either, loses the rest of the lines and nothing else: commands end by
 //! themselves and clean up.
 
 use clap::Args;
 use fullbore_bench::report::json::{object, string};
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,7 +63,14 @@ pub fn words(text: &str) {
 
 /// A remark beside what was asked for: a line for people, which goes to standard error where JSON was asked for.
 pub fn note(text: &str) {
-    if IS_JSON.load(Ordering::Relaxed) { eprintln!("{text}") } else { line(text) }
+    if IS_JSON.load(Ordering::Relaxed) { tell(text) } else { line(text) }
+}
+
+/// Tells a line on standard error at once. Whether somebody reads it changes nothing of what a command does, unlike with
+/// `eprintln!`, which panics.
+pub fn tell(text: impl Display) {
+    // There is nobody left to tell.
+    let _ = io::stderr().lock().write_all(format!("{text}\n").as_bytes());
 }
 
 /// Prints a line at once; does nothing after one that could not be printed.

@@ -54,7 +54,7 @@ impl Stop {
             });
             last_words();
             if unheard {
-                eprintln!("{}", output::failure("interrupted while waiting for an answer"));
+                output::tell(output::failure("interrupted while waiting for an answer"));
             }
             std::process::exit(i32::from(INTERRUPTED));
         };

@@ -2,6 +2,7 @@
 //!
 //! Invariant: what waits is told at most once a minute, however often its reason changes or passes for a moment.
 
+use crate::output;
 use fullbore_client::consume::ConsumeProgress;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ impl Troubles {
     /// Takes what stands in the way just now, and tells it if it is time.
     pub fn observe(&mut self, trouble: Option<String>) {
         if let Some(trouble) = self.due(trouble, Instant::now()) {
-            eprintln!("waiting: {trouble}");
+            output::tell(format!("waiting: {trouble}"));
         }
     }
 
@@ -44,12 +45,12 @@ impl Troubles {
     /// Tells what a run has to tell, but for what the command will fail with.
     pub fn of_run(&mut self, progress: &ConsumeProgress, fails_with: Option<&str>) {
         let notices = progress.take_notices().into_iter();
-        notices.filter(|notice| Some(&**notice) != fails_with).for_each(|notice| eprintln!("{notice}"));
+        notices.filter(|notice| Some(&**notice) != fails_with).for_each(output::tell);
         // A run knows how long each partition waits.
         if let Some(trouble) = progress.trouble()
             && self.is_due(Instant::now())
         {
-            eprintln!("waiting: {trouble}");
+            output::tell(format!("waiting: {trouble}"));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 /// Tells what is wrong with the words typed, or prints the help that they ask for.
 pub fn tell(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if error.use_stderr() && wants_json(typed) {
-        eprintln!("{}", output::failure(&sentence(error)));
+        output::tell(output::failure(&sentence(error)));
     } else {
         // There is nobody left to tell.
         let _ = error.print();

@@ -4,7 +4,8 @@
 mod broker;
 
 use broker::Broker;
-use std::io::{BufRead, BufReader, Read};
+use std::fs::File;
+use std::io::{BufRead, BufReader, PipeWriter, Read};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -48,6 +49,39 @@ fn no_tool_sends_in_clear_what_should_be_secret() {
         let told = "fullbore: security.protocol=SASL_SSL: must be PLAINTEXT or SSL; SASL is not offered yet\n";
         assert_eq!((status, stderr.as_str()), (Some(1), told), "{tool:?}");
     }
+}
+
+/// A pipe that nobody reads any more.
+fn unread() -> PipeWriter {
+    std::io::pipe().expect("a pipe").1
+}
+
+#[test]
+fn a_standard_error_that_takes_nothing_changes_no_exit_status() {
+    let nobody = unused_address();
+    let full = || File::options().write(true).open("/dev/full").expect("Linux has it");
+    for (arguments, status) in [
+        (&["topics", "list", "--bootstrap-server", &nobody][..], 1),
+        (&["topics", "list", "--json", "--bootstrap-server", &nobody], 1),
+        (&["topics", "list", "--nope"], 2),
+        (&["serve", "--set", "typo=1", "--listen", "192.0.2.1:9092"], 1),
+    ] {
+        let status_with = |stderr: Stdio| fullbore(arguments).stderr(stderr).status().expect("it starts").code();
+        assert_eq!(status_with(unread().into()), Some(status), "{arguments:?}");
+        assert_eq!(status_with(full().into()), Some(status), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_broker_whose_log_nobody_reads_any_more_works_on_and_stops() {
+    let mut broker = Broker::start_telling(&[], unread());
+    for topic in ["a", "b"] {
+        let create = ["topics", "create", "--topic", topic, "--bootstrap-server", &broker.address];
+        let (status, _, stderr) = run(&create);
+        assert_eq!((status, stderr.as_str()), (Some(0), ""), "{topic}");
+    }
+    signal(&broker.child, "TERM");
+    assert_eq!(broker.child.wait().expect("it ends").code(), Some(0));
 }
 
 #[test]

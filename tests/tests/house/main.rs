@@ -200,6 +200,17 @@ fn what_rustdoc_shows_stands_by_itself() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// They panic where what they write to is full or read by nobody any more.
+#[test]
+fn nothing_is_printed_by_a_macro() {
+    let printed: Vec<String> = each_file(|of, file| {
+        let found = uses::macros(file).into_iter();
+        let found = found.filter(|name| ["print", "println", "eprint", "eprintln", "dbg"].contains(&name.as_str()));
+        found.map(|name| format!("{}/{}: {name}!", of.name, file.path)).collect()
+    });
+    assert!(printed.is_empty(), "{}", printed.join("\n"));
+}
+
 fn each_file(look: impl Fn(&Crate, &files::File) -> Vec<String>) -> Vec<String> {
     crates().iter().flat_map(|of| of.files.iter().flat_map(|file| look(of, file)).collect::<Vec<_>>()).collect()
 }

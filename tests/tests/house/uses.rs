@@ -322,6 +322,39 @@ pub fn types(file: &File) -> Vec<String> {
     look.0
 }
 
+/// The macros that a file calls outside of tests, also within what is given to others.
+pub fn macros(file: &File) -> BTreeSet<String> {
+    #[derive(Default)]
+    struct Macros(BTreeSet<String>);
+    impl Macros {
+        fn within(&mut self, tokens: TokenStream) {
+            let mut last = None;
+            for token in tokens {
+                match &token {
+                    TokenTree::Punct(punct) if punct.as_char() == '!' => self.0.extend(last.take()),
+                    TokenTree::Group(group) => self.within(group.stream()),
+                    _ => {}
+                }
+                last = if let TokenTree::Ident(ident) = token { Some(ident.to_string()) } else { None };
+            }
+        }
+    }
+    impl<'ast> Visit<'ast> for Macros {
+        fn visit_item(&mut self, item: &'ast syn::Item) {
+            if !is_for_tests(attributes(item)) {
+                visit::visit_item(self, item);
+            }
+        }
+        fn visit_macro(&mut self, mac: &'ast syn::Macro) {
+            self.0.extend(mac.path.segments.last().map(|last| last.ident.to_string()));
+            self.within(mac.tokens.clone());
+        }
+    }
+    let mut look = Macros::default();
+    look.visit_file(&file.syntax);
+    look.0
+}
+
 /// The first lines of the docs of a file's items and of what is in them.
 pub fn docs(file: &File) -> Vec<String> {
     #[derive(Default)]

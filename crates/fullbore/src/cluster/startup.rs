@@ -8,6 +8,7 @@ use super::postgres::OwnPostgres;
 use super::process::{Daemon, LOOK_EVERY, StartedProcess, wait_until_gone};
 use crate::client_id;
 use crate::failure::Failure;
+use crate::output;
 use crate::stop::Stop;
 use fullbore_client::ClientError;
 use fullbore_client::blocking::Cluster;
@@ -131,7 +132,7 @@ impl<'a> Startup<'a> {
             daemon.signal(Signal::TERM);
         }
         let left = wait_until_gone(brokers, END_WITHIN);
-        left.iter().for_each(|daemon| eprintln!("{}", still_runs(daemon)));
+        left.iter().for_each(|daemon| output::tell(still_runs(daemon)));
         for started in &self.started {
             if started.daemon.pid().is_none() {
                 forget(&started.daemon);

@@ -7,7 +7,7 @@ use super::postgres::OwnPostgres;
 use super::startup::Startup;
 use super::status;
 use crate::failure::Failure;
-use crate::output::{Format, line};
+use crate::output::{self, Format, line};
 use crate::stop::Stop;
 use clap::Args;
 use fullbore_broker::config::BrokerConfig;
@@ -102,7 +102,7 @@ fn check(brokers: &[&PlannedBroker], has_choice: bool) -> Result<(), Failure> {
     for (at, broker) in brokers.iter().enumerate() {
         let (_, warnings) = BrokerConfig::from_properties(&broker.file.properties)?;
         if at == 0 {
-            warnings.iter().for_each(|warning| eprintln!("{warning}"));
+            warnings.iter().for_each(output::tell);
         }
         let address = broker.file.address().unwrap_or_default();
         TcpListener::bind(&address).map_err(|error| {

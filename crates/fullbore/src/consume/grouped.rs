@@ -8,6 +8,7 @@ use super::args::Consume;
 use super::printer::{Printer, PrinterContext};
 use super::reading::{End, INTERRUPTED_PATIENCE, TopicSelection};
 use crate::failure::Failure;
+use crate::output;
 use crate::stop::Stop;
 use crate::troubles::Troubles;
 use fullbore_client::blocking::{Cluster, PartitionPlace};
@@ -190,7 +191,7 @@ impl<'a> Grouped<'a> {
             self.places.retain(|(known, _), _| *known != topic);
             let deleted = ConsumeError::Deleted { topic: topic.clone() };
             if self.deleted.insert(topic) && all_deleted(self.topics, &self.deleted).is_none() {
-                eprintln!("{deleted}");
+                output::tell(deleted);
             }
         }
         Ok(())

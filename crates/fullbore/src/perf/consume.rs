@@ -108,7 +108,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         output::note("Warning: --messages is deprecated. Use --num-records instead.");
     }
     if args.group.is_some() {
-        eprintln!("--group has no effect: perf consume reads by manual assignment, without a consumer group");
+        output::tell("--group has no effect: perf consume reads by manual assignment, without a consumer group");
     }
     if !args.hide_header && !args.json {
         line(if args.show_detailed_stats { CONSUME_HEADER_DETAILED } else { CONSUME_HEADER });

@@ -3,7 +3,7 @@
 
 use crate::demo::figures::grouped;
 use crate::failure::Failure;
-use crate::output::{Format, line, words};
+use crate::output::{self, Format, line, words};
 use crate::stop::Stop;
 use clap::{ArgGroup, Args};
 use fullbore_bench::link::namespaces::{self, ADDRESSES, MTU, Pair};
@@ -111,7 +111,9 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
             .map_err(|error| Failure::new(format!("cannot listen on {listen}: {error}")))?;
         let far = to.to_owned();
         let relay = relay.on_cut_off(move |error| {
-            eprintln!("cannot connect to {far}: {error}; connections are refused until somebody listens there");
+            output::tell(format!(
+                "cannot connect to {far}: {error}; connections are refused until somebody listens there"
+            ));
         });
         let address = relay.addr()?.to_string();
         words(&format!("Relay listening on {address}, to {to}; {}", args.shape().described()));

@@ -108,7 +108,7 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     let cluster = Cluster::new(&config.bootstrap_servers.join(","), &client_id)?;
     cluster.secured(config.client.security.clone()).any()?;
     let producer = Producer::new(config)?;
-    producer.on_trouble(|why| eprintln!("nothing gets through: {why}"));
+    producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         let asks = stop.clone();

@@ -145,7 +145,7 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     let mut cluster = cluster.secured(config.client.security.clone());
     cluster.any()?;
     let producer = Producer::new(config)?;
-    producer.on_trouble(|why| eprintln!("nothing gets through: {why}"));
+    producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut sending = Sending::new(&producer, &runtime, &stop, args.answers());
     let refused = job.send_all(&mut sending, &stop).err();

@@ -12,6 +12,11 @@ pub struct Broker {
 
 impl Broker {
     pub fn start(sets: &[&str]) -> Broker {
+        Broker::start_telling(sets, Stdio::inherit())
+    }
+
+    /// One whose log goes to `stderr`.
+    pub fn start_telling(sets: &[&str], stderr: impl Into<Stdio>) -> Broker {
         let folder = tempfile::tempdir().expect("a folder");
         let data = folder.path().join("data").display().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
@@ -21,7 +26,7 @@ impl Broker {
         }
         command.args(["--set", "fullbore.admin.listener="]).stdin(Stdio::null()).stdout(Stdio::piped());
         command.args(sets.iter().flat_map(|set| ["--set", set]));
-        let mut child = command.spawn().expect("it starts");
+        let mut child = command.stderr(stderr).spawn().expect("it starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped"));
         let mut greeting = String::new();
         lines.read_line(&mut greeting).expect("it greets");

@@ -8,7 +8,7 @@ use super::select::{Patience, Which};
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
-use crate::output::{Format, line};
+use crate::output::{self, Format, line};
 use crate::table::{aligned, or_dash, row};
 use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{array, object, plain, string};
@@ -74,7 +74,7 @@ fn show(describe: &DescribeGroupsArgs, groups: &mut GroupAdmin<'_>, found: &[Gro
     .into_iter();
     for group in found {
         if let Some(remark) = remark(group) {
-            eprintln!("\n{remark}");
+            output::tell(format!("\n{remark}"));
         }
         let table = if describe.members {
             members::table(group, describe.verbose)

@@ -12,7 +12,7 @@ use super::select::{Patience, SelectedTopic, Which, partitions, topic};
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
-use crate::output::{Format, line};
+use crate::output::{self, Format, line};
 use crate::table::{aligned, row};
 use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{array, object, string};
@@ -177,7 +177,7 @@ fn show(reset: &Reset, done: &[(Text, ResetOffsets)]) {
         table(done).iter().for_each(|text| line(text));
     }
     if !reset.execute && !reset.dry_run && !reset.export && !done.is_empty() {
-        eprintln!("Nothing was changed; add --execute to set these offsets, or --dry-run to leave this line out.");
+        output::tell("Nothing was changed; add --execute to set these offsets, or --dry-run to leave this line out.");
     }
 }
 

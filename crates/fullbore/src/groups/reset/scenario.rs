@@ -4,6 +4,7 @@
 
 use super::offsets::ResetOffsets;
 use crate::failure::Failure;
+use crate::output;
 use fullbore_client::ClientError;
 use fullbore_client::admin::GroupAdmin;
 use fullbore_client::blocking::{EARLIEST, LATEST};
@@ -91,7 +92,7 @@ fn at(groups: &mut GroupAdmin<'_>, of: &[(Text, i32)], timestamp: i64) -> Result
     let late: Vec<(Text, i32)> =
         offsets.iter().filter(|(_, offset)| **offset < 0).map(|(key, _)| key.clone()).collect();
     for (topic, partition) in &late {
-        eprintln!("No record of partition {partition} of topic {topic} is that late; its end is taken.");
+        output::tell(format!("No record of partition {partition} of topic {topic} is that late; its end is taken."));
     }
     offsets.extend(found(groups, &late, LATEST)?);
     Ok(offsets)
@@ -106,11 +107,11 @@ fn within(groups: &mut GroupAdmin<'_>, offsets: ResetOffsets) -> Result<ResetOff
         let kept = offset.min(end).max(start);
         if kept != offset {
             let (which, compared) = if offset > end { ("latest", "higher") } else { ("earliest", "lower") };
-            eprintln!(
+            output::tell(format!(
                 "New offset ({offset}) is {compared} than {which} offset for topic partition {}-{}. Value will be set to \
                  {kept}.",
                 key.0, key.1
-            );
+            ));
         }
         (key, kept)
     };

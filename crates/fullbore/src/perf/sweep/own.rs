@@ -3,6 +3,7 @@
 //! Invariant: when [`Own::stop`] returns, the broker has stopped and its folder is gone.
 
 use crate::failure::Failure;
+use crate::output;
 use fullbore_broker::Broker;
 use fullbore_broker::config::{BrokerConfig, Properties};
 use std::path::Path;
@@ -78,7 +79,7 @@ fn config(folder: &Path, settings: &[(String, String)]) -> Result<BrokerConfig, 
     properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
     let (config, warnings) = BrokerConfig::from_properties(&properties)
         .map_err(|error| Failure::new(format!("the sweep's own broker does not start: {error}")))?;
-    warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    warnings.iter().for_each(output::tell);
     Ok(config)
 }
 
