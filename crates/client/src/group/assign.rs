@@ -7,7 +7,7 @@
 //! from one member to another has none for one rebalance.
 
 use fullbore_wire::Text;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 /// A partition by name.
 pub type TopicPartition = (Text, i32);
@@ -134,40 +134,78 @@ fn owners<'a>(members: &[&'a Subscriber], counts: &BTreeMap<Text, i32>) -> BTree
 
 fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Given) {
     let kept: BTreeMap<TopicPartition, &Subscriber> = owners(members, counts);
-    kept.iter().for_each(|(partition, owner)| give(given, &owner.id, partition.clone()));
+    let mut shares: Vec<Share<'_>> = members.iter().map(|member| Share::of(member)).collect();
+    let places: HashMap<&Text, usize> = members.iter().enumerate().map(|(at, member)| (&member.id, at)).collect();
+    kept.iter().for_each(|(partition, owner)| shares[places[&owner.id]].take(partition.clone()));
     // What nobody keeps fills up those with least. It comes after all that is kept: given in between, it would push a
     // member past its share, and a partition that somebody keeps might be moved in its place.
     for (topic, count) in counts {
+        let wanting: Vec<usize> = (0..shares.len()).filter(|at| shares[*at].topics.contains(topic)).collect();
         for partition in (0..*count).map(|partition| (topic.clone(), partition)).filter(|of| !kept.contains_key(of)) {
-            let wanting = members.iter().filter(|member| member.topics.contains(topic));
-            let least = wanting.min_by_key(|member| given.get(&member.id).map_or(0, Vec::len));
-            least.into_iter().for_each(|member| give(given, &member.id, partition.clone()));
+            let least = wanting.iter().min_by_key(|at| shares[**at].len());
+            least.into_iter().for_each(|at| shares[*at].take(partition.clone()));
         }
     }
     // Each move brings two members' counts closer, so that it ends.
-    while let Some((from, to, at)) = a_move(members, given) {
-        let Some(partition) = given.get_mut(&from).map(|has| has.remove(at)) else { return };
-        give(given, &to, partition);
+    while move_one(&mut shares) {}
+    for Share { member, others, owned, .. } in shares {
+        given.entry(member.id.clone()).or_default().extend(owned.into_iter().chain(others));
     }
 }
 
-/// A partition that should go from one member to another with at least two fewer: those that nobody keeps go first.
-fn a_move(members: &[&Subscriber], given: &Given) -> Option<(Text, Text, usize)> {
-    let len = |member: &Subscriber| given.get(&member.id).map_or(0, Vec::len);
-    let mut by_len = members.to_vec();
-    by_len.sort_by_key(|member| len(member));
-    for from in by_len.iter().rev() {
-        let has = given.get(&from.id)?;
-        for to in by_len.iter().take_while(|to| len(to) + 2 <= has.len()) {
-            let movable = |(at, (topic, _)): (usize, &TopicPartition)| to.topics.contains(topic).then_some(at);
-            let candidates = || has.iter().enumerate().filter_map(movable);
-            let at = candidates().find(|at| !from.owned.contains(&has[*at])).or_else(|| candidates().last());
-            if let Some(at) = at {
-                return Some((from.id.clone(), to.id.clone(), at));
+/// What a member has while partitions are balanced.
+struct Share<'a> {
+    member: &'a Subscriber,
+    topics: HashSet<&'a Text>,
+    owns: HashSet<&'a TopicPartition>,
+    /// What it is to have that it owns; the last goes first.
+    owned: Vec<TopicPartition>,
+    /// What else it is to have, which goes before that; the first goes first.
+    others: VecDeque<TopicPartition>,
+}
+
+impl<'a> Share<'a> {
+    fn of(member: &'a Subscriber) -> Self {
+        let (topics, owns) = (member.topics.iter().collect(), member.owned.iter().collect());
+        Share { member, topics, owns, owned: Vec::new(), others: VecDeque::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.owned.len() + self.others.len()
+    }
+
+    fn take(&mut self, partition: TopicPartition) {
+        match self.owns.contains(&partition) {
+            true => self.owned.push(partition),
+            false => self.others.push_back(partition),
+        }
+    }
+
+    /// Lets go of a partition of these topics.
+    fn give_up(&mut self, topics: &HashSet<&Text>) -> Option<TopicPartition> {
+        let is_wanted = |(topic, _): &TopicPartition| topics.contains(topic);
+        if let Some(at) = self.others.iter().position(is_wanted) {
+            return self.others.remove(at);
+        }
+        self.owned.iter().rposition(is_wanted).map(|at| self.owned.remove(at))
+    }
+}
+
+/// Moves a partition from one member to another with at least two fewer, from who has most to who has least if possible. Whether
+/// there was one.
+fn move_one(shares: &mut [Share<'_>]) -> bool {
+    let mut by_len: Vec<(usize, usize)> = shares.iter().enumerate().map(|(at, share)| (share.len(), at)).collect();
+    by_len.sort_unstable();
+    for (most, from) in by_len.iter().rev() {
+        for (_, to) in by_len.iter().take_while(|(least, _)| least + 2 <= *most) {
+            let Ok([from, to]) = shares.get_disjoint_mut([*from, *to]) else { continue };
+            if let Some(partition) = from.give_up(&to.topics) {
+                to.take(partition);
+                return true;
             }
         }
     }
-    None
+    false
 }
 
 /// A partition is given only once the member that has it has let it go (KIP-429).

@@ -73,6 +73,16 @@ fn a_partition_that_somebody_keeps_does_not_move_while_a_free_one_can() {
     assert_eq!((&given["A"], &given["C"]), (&owned(&[5, 6]), &owned(&[3, 4])), "{given:?}");
 }
 
+#[test]
+fn thousands_of_partitions_are_balanced_before_the_leaders_session_is_over() {
+    let owned: Vec<TopicPartition> = (0..5000).map(|partition| ("a".into(), partition)).collect();
+    let members = [Subscriber { owned, generation: 1, ..member("A", &["a"]) }, member("B", &["a"])];
+    let (tells, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tells.send(Assignor::CooperativeSticky.assign(&members, &counts(&[("a", 5000)]))));
+    let given = told.recv_timeout(std::time::Duration::from_secs(45)).expect("within session.timeout.ms");
+    assert_eq!((given["A"].len(), given["B"].len()), (2500, 0), "B waits");
+}
+
 /// The topics a member wants, what it says it has, and since when.
 type Drawn = (Vec<usize>, Vec<(usize, i32)>, i32);
 
