@@ -28,6 +28,9 @@ const REBALANCE_GRACE: Duration = Duration::from_secs(10);
 const SUBSCRIPTION_VERSION: i16 = 3;
 /// Every client reads the oldest assignment, and later ones say no more.
 const ASSIGNMENT_VERSION: i16 = 0;
+/// Heartbeats after which a member that a cooperative rebalance gave nothing will not be given anything: so long others may take to
+/// let go of what is meant for it.
+const SETTLED_BEATS: u32 = 4;
 /// LeaveGroup up to this version names one member, without a list.
 const LEAVE_ONE_VERSION: i16 = 2;
 
@@ -76,7 +79,7 @@ impl<'a> Classic<'a> {
         while !self.shared.is_stopping() {
             let mut step = match self.is_cooperative() {
                 true => Next::Go,
-                false => self.let_go(Vec::new())?,
+                false => self.let_go(Vec::new(), false)?,
             };
             if step == Next::Go {
                 step = self.join_and_sync()?;
@@ -93,7 +96,7 @@ impl<'a> Classic<'a> {
                         self.member_id = Text::default();
                     }
                     self.shared.set_identity(&self.member_id, -1);
-                    self.shared.publish(Vec::new(), true);
+                    self.shared.lose();
                     while !self.shared.is_confirmed(self.config.heartbeat_interval) && !self.shared.is_stopping() {}
                 }
             }
@@ -102,10 +105,8 @@ impl<'a> Classic<'a> {
     }
 
     /// Has the reader read these and nothing else; beats meanwhile.
-    fn let_go(&mut self, partitions: Vec<TopicPartition>) -> Result<Next, ClientError> {
-        if self.shared.wanted() != partitions {
-            self.shared.publish(partitions, false);
-        }
+    fn let_go(&mut self, partitions: Vec<TopicPartition>, settled: bool) -> Result<Next, ClientError> {
+        self.shared.publish(partitions, settled);
         while !self.shared.is_confirmed(self.config.heartbeat_interval) && !self.shared.is_stopping() {
             // That the group rebalances is why this waits.
             if let step @ (Next::RejoinLost | Next::RejoinNew) = self.beat()? {
@@ -144,7 +145,8 @@ impl<'a> Classic<'a> {
         }
         let assigned = partitions_of(assignment)?;
         let has_lost = self.shared.held().iter().any(|held| !assigned.contains(held));
-        let step = self.let_go(assigned)?;
+        // A cooperative rebalance gives what moves only in the next round.
+        let step = self.let_go(assigned, !self.is_cooperative())?;
         // What was let go of is somebody else's only after one more rebalance.
         Ok(if step == Next::Go && has_lost && self.is_cooperative() { Next::Rejoin } else { step })
     }
@@ -255,7 +257,10 @@ impl<'a> Classic<'a> {
     }
 
     fn beat_until_it_moves(&mut self) -> Result<Next, ClientError> {
-        loop {
+        for beats in 1_u32.. {
+            if beats == SETTLED_BEATS {
+                self.shared.publish(self.shared.held(), true);
+            }
             self.shared.pause(self.config.heartbeat_interval);
             if self.shared.is_stopping() {
                 return Ok(Next::Go);
@@ -274,6 +279,7 @@ impl<'a> Classic<'a> {
                 }
             }
         }
+        Ok(Next::Go)
     }
 
     fn beat(&mut self) -> Result<Next, ClientError> {

@@ -24,6 +24,10 @@ const LEAVES: i32 = -1;
 /// The epoch of a static member that leaves for a while.
 const LEAVES_FOR_NOW: i32 = -2;
 
+/// Heartbeats after which a member that is given nothing will not be given anything: one that has died keeps its partitions until its
+/// session ends, which is nine of them by default.
+const SETTLED_BEATS: u32 = 11;
+
 pub(super) struct Consumer<'a> {
     config: GroupConfig,
     coordinator: Coordinator,
@@ -36,6 +40,8 @@ pub(super) struct Consumer<'a> {
     told: Option<Vec<TopicPartition>>,
     /// What the coordinator last said is to be read.
     assigned: Option<Vec<TopicPartitions>>,
+    /// Heartbeats in a row by which nothing is to be read.
+    beats_empty: u32,
     ids: HashMap<Uuid, Text>,
 }
 
@@ -50,6 +56,7 @@ impl<'a> Consumer<'a> {
             interval: RETRY_BACKOFF,
             told: None,
             assigned: None,
+            beats_empty: 0,
             ids: HashMap::new(),
         }
     }
@@ -92,9 +99,9 @@ impl<'a> Consumer<'a> {
                     self.shared.pause(RETRY_BACKOFF);
                 }
                 Next::RejoinLost | Next::RejoinNew | Next::Fatal => {
-                    (self.epoch, self.told, self.assigned) = (JOINS, None, None);
+                    (self.epoch, self.told, self.assigned, self.beats_empty) = (JOINS, None, None, 0);
                     self.shared.set_identity(&self.member_id, LEAVES);
-                    self.shared.publish(Vec::new(), true);
+                    self.shared.lose();
                     while !self.shared.is_confirmed(self.config.heartbeat_interval) && !self.shared.is_stopping() {}
                 }
             }
@@ -167,9 +174,9 @@ impl<'a> Consumer<'a> {
             }
         }
         partitions.sort();
-        if self.shared.wanted() != partitions {
-            self.shared.publish(partitions, false);
-        }
+        let has_some = assigned.iter().any(|topic| !topic.partitions.is_empty());
+        self.beats_empty = if has_some { 0 } else { self.beats_empty.saturating_add(1) };
+        self.shared.publish(partitions, self.beats_empty >= SETTLED_BEATS);
         Ok(())
     }
 

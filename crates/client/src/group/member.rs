@@ -176,6 +176,7 @@ impl Member {
     }
 
     /// The committed offset of each of these partitions, in their order; `None` where there is none, as in a topic that is gone.
+    /// Nothing at all if the group has given this member up, which then has those partitions no longer.
     ///
     /// # Errors
     /// What no retry can help, or that there was no answer for `patience`.
@@ -183,7 +184,7 @@ impl Member {
         &mut self,
         of: &[(TopicPartition, Uuid)],
         patience: Duration,
-    ) -> Result<Vec<Option<i64>>, ClientError> {
+    ) -> Result<Option<Vec<Option<i64>>>, ClientError> {
         let until = Instant::now() + patience;
         loop {
             let found = self.try_committed(of);
@@ -196,8 +197,9 @@ impl Member {
                 Next::Go => {
                     let (_, found) = found?;
                     let committed = |(partition, _): &(TopicPartition, Uuid)| found.get(partition).copied();
-                    return Ok(of.iter().map(|of| committed(of).filter(|offset| *offset >= 0)).collect());
+                    return Ok(Some(of.iter().map(|of| committed(of).filter(|offset| *offset >= 0)).collect()));
                 }
+                Next::RejoinLost | Next::RejoinNew => return Ok(None),
                 Next::Fatal => return Err(self.refused(code)),
                 _ if Instant::now() >= until => return Err(self.refused(code)),
                 Next::Find => self.offsets.forget(),

@@ -17,6 +17,8 @@ pub struct Target {
     pub serial: u64,
     /// All of it.
     pub partitions: Vec<TopicPartition>,
+    /// Nothing is what the group has for this member, not what it has while the group rebalances.
+    pub settled: bool,
     /// What was read until now may be somebody else's already: nothing of it may be committed.
     pub lost: bool,
 }
@@ -125,18 +127,26 @@ impl SharedMembership {
         drop(self.wait(self.lock(), time, |state| state.stopping));
     }
 
-    /// Says what is to be read from now on.
-    pub(super) fn publish(&self, partitions: Vec<TopicPartition>, lost: bool) {
-        let mut state = self.lock();
-        // Nobody has heard of a loss that the reader has not confirmed yet.
-        let lost = lost || (state.target.lost && state.target.serial > state.confirmed.serial);
-        state.target = Target { serial: state.target.serial + 1, partitions, lost };
-        drop(state);
-        self.changed.notify_all();
+    /// Says what is to be read from now on, unless that is known. With `settled` nothing is no passing state.
+    pub(super) fn publish(&self, partitions: Vec<TopicPartition>, settled: bool) {
+        let state = self.lock();
+        let settled = settled && partitions.is_empty();
+        if state.target.partitions != partitions || (settled && !state.target.settled) {
+            // Nobody has heard of a loss that the reader has not confirmed yet.
+            let lost = state.target.lost && state.target.serial > state.confirmed.serial;
+            self.replace(state, Target { partitions, settled, lost, ..Target::default() });
+        }
     }
 
-    pub(super) fn wanted(&self) -> Vec<TopicPartition> {
-        self.lock().target.partitions.clone()
+    /// Says that what was read until now may be somebody else's.
+    pub(super) fn lose(&self) {
+        self.replace(self.lock(), Target { lost: true, ..Target::default() });
+    }
+
+    fn replace(&self, mut state: MutexGuard<'_, Membership>, target: Target) {
+        state.target = Target { serial: state.target.serial + 1, ..target };
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// What the reader has, as far as it is known.
@@ -179,5 +189,35 @@ impl SharedMembership {
         state.over = true;
         drop(state);
         self.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_told_twice_at_most_as_a_passing_state_and_as_settled() {
+        let shared = SharedMembership::default();
+        let next = || shared.target(Duration::ZERO).expect("a member still").inspect(|target| shared.confirm(target));
+        let some = || vec![("t".into(), 0)];
+        assert_eq!(next(), None);
+        shared.publish(Vec::new(), false);
+        assert_eq!(next(), None, "it has nothing already");
+        shared.publish(Vec::new(), true);
+        assert_eq!(next().map(|target| (target.partitions, target.settled)), Some((Vec::new(), true)));
+        shared.publish(Vec::new(), true);
+        shared.publish(Vec::new(), false);
+        assert_eq!(next(), None);
+        shared.publish(some(), true);
+        assert_eq!(next().map(|target| (target.partitions, target.settled)), Some((some(), false)));
+        shared.publish(Vec::new(), false);
+        assert_eq!(next().map(|target| (target.partitions, target.settled)), Some((Vec::new(), false)));
+        shared.lose();
+        shared.publish(Vec::new(), true);
+        let target = next().expect("news");
+        assert!(target.settled && target.lost, "nobody had heard of the loss: {target:?}");
+        shared.lose();
+        assert_eq!(next().map(|target| (target.settled, target.lost)), Some((false, true)));
     }
 }

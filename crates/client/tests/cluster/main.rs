@@ -2,6 +2,7 @@
 //! connection, and topics are described as they are.
 
 mod broker;
+mod groups;
 mod several;
 
 use broker::TestBroker;

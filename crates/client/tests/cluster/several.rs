@@ -30,14 +30,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 /// A request that waits for its answer.
-struct Asked {
+pub struct Asked {
     header: RequestHeader,
     version: Version,
     body: bytes::Bytes,
 }
 
 impl Asked {
-    fn answer<R: Request>(&self, answer: impl FnOnce(R) -> R::Response) -> Frame {
+    pub fn answer<R: Request>(&self, answer: impl FnOnce(R) -> R::Response) -> Frame {
         let mut reader = request_reader(self.body.clone());
         RequestHeader::decode(&mut reader).expect("a header");
         let request = decode_request::<R>(&mut reader, self.version).expect("a request");
@@ -46,7 +46,7 @@ impl Asked {
 }
 
 /// Answers on every connection as the script says; without an answer it closes it.
-fn serve(listener: TcpListener, script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 'static) {
+pub fn serve(listener: TcpListener, script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 'static) {
     let script = Arc::new(script);
     std::thread::spawn(move || {
         for socket in listener.incoming() {
@@ -88,7 +88,7 @@ fn versions() -> ApiVersionsResponse {
     ApiVersionsResponse { api_keys: ApiKey::ALL.iter().map(api).collect(), ..Default::default() }
 }
 
-fn listeners<const N: usize>() -> ([TcpListener; N], Vec<u16>) {
+pub fn listeners<const N: usize>() -> ([TcpListener; N], Vec<u16>) {
     let listeners = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("loopback has free ports"));
     let ports = listeners.iter().map(|listener| listener.local_addr().expect("bound").port()).collect();
     (listeners, ports)
@@ -107,7 +107,7 @@ fn metadata(ports: &[u16], leader_id: i32) -> MetadataResponse {
     MetadataResponse { brokers: (1..).zip(ports).map(broker).collect(), topics: vec![topic], ..Default::default() }
 }
 
-fn cluster(port: u16) -> Cluster {
+pub fn cluster(port: u16) -> Cluster {
     Cluster::new(&format!("127.0.0.1:{port}"), "test").expect("valid")
 }
 

@@ -58,7 +58,8 @@ pub struct Consume {
     /// End after this many records.
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) max_messages: Option<u64>,
-    /// End where the partitions ended when reading began; one that its broker refuses is tried for 10 s.
+    /// End where the partitions ended when reading began; one that its broker refuses is tried for 10 s. A member of a group
+    /// that is given no partition ends once it is clear that none is on its way.
     #[arg(short, long)]
     pub(super) exit: bool,
     /// End when no record came for this long.

@@ -117,8 +117,11 @@ impl<'a> Grouped<'a> {
         let mut idle = Instant::now();
         loop {
             if let Some(new) = self.member.target(Duration::ZERO)? {
-                self.move_to(&new)?;
-                target = Some(new);
+                target = self.move_to(&new)?.then_some(new);
+                // By what was written, since what was only read may have been dropped.
+                if target.is_some() && self.shared.is_spent() {
+                    return Ok(true);
+                }
             }
             if self.stop.is_asked() {
                 return Ok(false);
@@ -128,15 +131,16 @@ impl<'a> Grouped<'a> {
             }
             match &target {
                 Some(target) if !target.partitions.is_empty() => {
+                    let stretch = self.stretch()?;
                     idle = Instant::now();
-                    match self.stretch()? {
+                    match stretch {
                         Stretch::Finished => return Ok(true),
                         Stretch::Ended => return Ok(!self.stop.is_asked()),
                         Stretch::Moved => {}
                     }
                 }
                 // More members than partitions: nothing is left for this one.
-                Some(target) if self.args.exit && !target.lost => return Ok(true),
+                Some(target) if self.args.exit && target.settled => return Ok(true),
                 _ => {
                     self.troubles.1.observe(self.member.trouble());
                     if self.args.timeout_ms.is_some_and(|ms| idle.elapsed() > Duration::from_millis(ms)) {
@@ -148,8 +152,9 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Lets go of what is not in the target, commits, and finds where to begin with what is new.
-    fn move_to(&mut self, target: &Target) -> Result<(), Failure> {
+    /// Lets go of what is not in the target, commits, and finds where to begin with what is new. Whether the target is taken: the
+    /// group may have given this member up meanwhile, and then has another for it soon.
+    fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
         // What is queued but not written is read again, by whoever gets it.
         self.shared.outlet.close();
         self.shared.outlet.drained(WRITE_PATIENCE, || false);
@@ -171,14 +176,15 @@ impl<'a> Grouped<'a> {
         self.shared.outlet.retain(|place| kept.contains_key(place));
         let added: Vec<TopicPartition> =
             target.partitions.iter().filter(|place| !self.places.contains_key(*place)).cloned().collect();
-        if !added.is_empty() {
-            self.begin(&added)?;
+        if !added.is_empty() && !self.begin(&added)? {
+            std::thread::sleep(RETRY_BACKOFF);
+            return Ok(false);
         }
         let left = self.args.max_messages.map_or(u64::MAX, |max| max.saturating_sub(self.shared.outlet.records()));
         self.shared.left.store(left, Ordering::Relaxed);
         self.shared.outlet.open();
         self.member.confirm(target);
-        Ok(())
+        Ok(true)
     }
 
     /// The broker may have taken a topic's partitions away because it was deleted: nothing of them is committed then.
@@ -203,8 +209,9 @@ impl<'a> Grouped<'a> {
         patiently(self.stop, || self.cluster.partitions_of(&topics))
     }
 
-    /// Finds where to begin with partitions: where they were committed, or as auto.offset.reset says.
-    fn begin(&mut self, added: &[TopicPartition]) -> Result<(), Failure> {
+    /// Finds where to begin with partitions: where they were committed, or as auto.offset.reset says. Whether they are this
+    /// member's still.
+    fn begin(&mut self, added: &[TopicPartition]) -> Result<bool, Failure> {
         let topics = added.iter().map(|(topic, _)| topic.clone()).collect();
         let ids: HashMap<Text, Uuid> = self
             .found(&topics)?
@@ -214,7 +221,7 @@ impl<'a> Grouped<'a> {
         self.deleted.retain(|topic| !ids.contains_key(topic));
         let id_of = |(topic, _): &TopicPartition| ids.get(topic).copied().unwrap_or_default();
         let of: Vec<(TopicPartition, Uuid)> = added.iter().map(|place| (place.clone(), id_of(place))).collect();
-        let found = self.member.committed(&of, PATIENCE)?;
+        let Some(found) = self.member.committed(&of, PATIENCE)? else { return Ok(false) };
         for ((place, topic_id), offset) in of.into_iter().zip(found) {
             let is_there = ids.contains_key(&place.0);
             match offset {
@@ -232,7 +239,7 @@ impl<'a> Grouped<'a> {
             let offset = offset.or((!is_there).then_some(0));
             self.places.insert(place, Placed { topic_id, offset, end: None });
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Reads what the group gives, until it gives something else.
@@ -253,7 +260,7 @@ impl<'a> Grouped<'a> {
         let Grouped { cluster, member, settings, topics, shared, stop, places, committed, deleted, troubles, .. } =
             self;
         let mut next_commit = settings.commits.then(|| Instant::now() + settings.commit_interval);
-        let mut failed = None;
+        let (mut failed, mut is_cut_off) = (None, false);
         let outcome = consume(cluster, cursors, &plan, |progress| {
             let now = progress.deleted();
             deleted.retain(|topic| now.contains(topic) || places.keys().all(|(known, _)| known != topic));
@@ -270,6 +277,7 @@ impl<'a> Grouped<'a> {
             if ends {
                 // A lane that waits for a slow reader is told that nobody wants the rest.
                 shared.outlet.close();
+                is_cut_off = true;
             }
             !ends && !shared.is_spent()
         })?;
@@ -280,6 +288,8 @@ impl<'a> Grouped<'a> {
         match failed {
             Some(failure) => Err(failure),
             None if self.stop.is_asked() => Ok(Stretch::Ended),
+            // What was read but not written counts for nothing, even if it was all that is wanted.
+            None if is_cut_off => Ok(Stretch::Moved),
             None if self.shared.is_spent() || outcome.finished.is_some() => Ok(Stretch::Finished),
             None if self.member.is_moving() || all_deleted(self.topics, &self.deleted).is_some() => Ok(Stretch::Moved),
             None => Ok(Stretch::Ended),

@@ -2,8 +2,9 @@
 
 use super::{Broker, create, freeze, produce, run, signal, start, until};
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Child;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -252,4 +253,158 @@ fn what_a_group_refuses_is_told() {
     }
     let told = of(&["-o", "5"]);
     assert!(told.status == Some(2) && told.stderr.contains("cannot be used with"), "{}", told.stderr);
+}
+
+/// Lines of 10,000 bytes, of which these are the first.
+fn send_long(broker: &Broker, partition: &str, from: u32, to: u32) {
+    let lines: String = (from..to).map(|n| format!("{n:<9999}\n")).collect();
+    produce(broker, &["-t", "t", "-p", partition], lines.as_bytes()).good();
+}
+
+/// Reads lines into a set, as far as the reader has got when `goes_on` says no; whether there is more.
+fn read_while(lines: &mut impl BufRead, seen: &mut BTreeSet<String>, mut goes_on: impl FnMut() -> bool) -> bool {
+    let mut line = String::new();
+    while goes_on() {
+        line.clear();
+        if lines.read_line(&mut line).expect("UTF-8") == 0 {
+            return false;
+        }
+        seen.insert(line.trim().to_owned());
+    }
+    true
+}
+
+/// How many members of the group have partitions.
+fn members_with_partitions(broker: &Broker) -> usize {
+    let told = run(broker, &["groups", "describe", "--members", "--group", "g"], b"").stdout;
+    let table = String::from_utf8_lossy(&told).into_owned();
+    let has_some = |row: &&str| row.split_whitespace().last().is_some_and(|count| count != "0");
+    table.lines().filter(|line| line.starts_with("g ")).filter(has_some).count()
+}
+
+/// Heartbeats of a member with `--debug protocol`.
+struct Beats(Arc<AtomicUsize>);
+
+impl Beats {
+    fn of(child: &mut Child) -> Beats {
+        let log = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+        let beats = Arc::new(AtomicUsize::new(0));
+        let counted = beats.clone();
+        std::thread::spawn(move || {
+            for _ in log.filter(|line| line.contains("Heartbeat") && line.contains("rtt_us")) {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Beats(beats)
+    }
+
+    /// Until the member has heard of what the group does now, and done about it what it does at once.
+    fn wait_for_more(&self) {
+        let before = self.0.load(Ordering::Relaxed);
+        until("it sends heartbeats", || self.0.load(Ordering::Relaxed) >= before + 5);
+    }
+}
+
+#[test]
+fn a_member_that_reads_to_the_end_is_not_ended_by_a_rebalance() {
+    let broker = quick_broker();
+    create(&broker, "t", "2");
+    send_long(&broker, "0", 0, 1500);
+    send_long(&broker, "1", 1500, 3000);
+    let flags = ["consume", "-t", "t", "-G", "g", "-e", "--from-beginning", "--debug", "protocol"];
+    let mut first = start(&broker, &[&flags[..], &QUICK].concat());
+    let beats = Beats::of(&mut first);
+    let mut lines = BufReader::new(first.stdout.take().expect("piped"));
+    let mut seen = BTreeSet::new();
+    let mut once = 0..1;
+    assert!(read_while(&mut lines, &mut seen, || once.next().is_some()));
+    let others = Seen::default();
+    let second = member(&broker, &[], &others);
+    // The first lets go of its partitions once what it is writing is taken, and is held up by its reader again.
+    let mut count = 0;
+    let goes_on = read_while(&mut lines, &mut seen, || {
+        count += 1;
+        count % 20 != 0 || members_with_partitions(&broker) < 2
+    });
+    assert!(goes_on, "it ended after {} lines", seen.len());
+    ends_well(second);
+    beats.wait_for_more();
+    assert!(!read_while(&mut lines, &mut seen, || true));
+    assert_eq!(first.wait().expect("it ends").code(), Some(0));
+    seen.extend(others.0.0.lock().expect("no panic").iter().map(|line| line.trim().to_owned()));
+    let missing: Vec<_> = numbers(0, 3000).difference(&seen).take(20).cloned().collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn a_member_that_is_given_nothing_ends_where_it_is_to_read_to_the_end() {
+    for way in [WAYS[0], WAYS[2], WAYS[3]] {
+        let broker = quick_broker();
+        create(&broker, "t", "1");
+        let of = |id| [&["consume", "-t", "t", "-G", "g", "--group-instance-id", id], &QUICK[..], way].concat();
+        let first = start(&broker, &of("a"));
+        wait_for_members(&broker, 1);
+        let mut second = start(&broker, &[&of("b")[..], &["-e"]].concat());
+        let deadline = Instant::now() + PATIENCE;
+        while second.try_wait().expect("our child").is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        second.kill().expect("our child");
+        let ended = second.wait_with_output().expect("it ends");
+        assert_eq!((ended.status.code(), ended.stdout, ended.stderr), (Some(0), vec![], vec![]), "{way:?}");
+        ends_well(first);
+    }
+}
+
+#[test]
+fn a_member_to_which_records_come_goes_on_after_a_rebalance_whatever_its_timeout() {
+    let broker = quick_broker();
+    create(&broker, "t", "2");
+    let flags = [&["consume", "-t", "t", "-G", "g", "--from-beginning", "--timeout-ms", "4000"], &QUICK[..]].concat();
+    let mut first = start(&broker, &flags);
+    let seen = Seen::default();
+    seen.follow(&mut first);
+    wait_for_members(&broker, 1);
+    let mut producer = start(&broker, &["produce", "-t", "t", "-X", "batch.size=0"]);
+    let mut lines = producer.stdin.take().expect("piped");
+    let sending = std::thread::spawn(move || {
+        // A record every 50 ms, for longer than the timeout before the second comes and until the test is over.
+        (0_u32..).take_while(|n| writeln!(lines, "{n}").is_ok()).for_each(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+        });
+    });
+    seen.all(&numbers(0, 120));
+    let second = member(&broker, &[], &Seen::default());
+    wait_for_members(&broker, 2);
+    assert_eq!(first.try_wait().expect("our child"), None, "it has ended");
+    ends_well(first);
+    ends_well(second);
+    producer.kill().and_then(|()| producer.wait()).expect("killed");
+    sending.join().expect("no panic");
+}
+
+#[test]
+fn what_a_rebalance_keeps_from_being_written_is_read_again_for_the_number_that_is_wanted() {
+    let broker = quick_broker();
+    create(&broker, "t", "100");
+    create(&broker, "other", "1");
+    // Of each partition less than a chunk of the output waits behind one, so that many can be taken after the output is closed.
+    let line =
+        |partition: i32, n: i32| format!("{{\"partition\":{partition},\"value\":\"{:<999}\"}}\n", partition * 100 + n);
+    let lines: String = (0..100).flat_map(|partition| (0..100).map(move |n| line(partition, n))).collect();
+    produce(&broker, &["-t", "t", "--json"], lines.as_bytes()).good();
+    let flags = ["consume", "-t", "t", "-G", "g", "-c", "9000", "--from-beginning", "--debug", "protocol"];
+    let mut child = start(&broker, &[&flags[..], &QUICK].concat());
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+    let beats = Beats::of(&mut child);
+    let mut read = String::new();
+    stdout.read_line(&mut read).expect("a line");
+    let another = ["consume", "-t", "other", "-G", "g"];
+    let other = start(&broker, &[&another[..], &QUICK].concat());
+    let state = || run(&broker, &["groups", "describe", "--state", "--group", "g"], b"").stdout;
+    until("the other is waited for", || String::from_utf8_lossy(&state()).contains("PreparingRebalance"));
+    beats.wait_for_more();
+    stdout.read_to_string(&mut read).expect("the rest");
+    assert_eq!((child.wait().expect("it ends").code(), read.lines().count()), (Some(0), 9000));
+    ends_well(other);
 }

@@ -56,10 +56,16 @@ impl GroupAdmin<'_> {
     /// [`ClientError::NoGroup`], or the coordinator's.
     pub fn delete(&mut self, id: &Text) -> Result<(), ClientError> {
         let request = DeleteGroupsRequest { groups_names: vec![id.clone()], ..Default::default() };
+        let mut may_be_done = false;
         self.at_coordinator(id, |cluster, coordinator| {
-            let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
-            let result = response.results.into_iter().find(|result| result.group_id == *id).unwrap_or_default();
-            check_group(id, "delete", result.error_code, result.error_message.as_deref())
+            let answer = cluster.ask_at(&coordinator.address(), &request, i16::MAX);
+            // Whether it was carried out before the connection broke is not known.
+            may_be_done |= matches!(answer, Err(ClientError::Io { .. }));
+            let result = answer?.results.into_iter().find(|result| result.group_id == *id).unwrap_or_default();
+            match check_group(id, "delete", result.error_code, result.error_message.as_deref()) {
+                Err(ClientError::NoGroup(_)) if may_be_done => Ok(()),
+                outcome => outcome,
+            }
         })
     }
 }
