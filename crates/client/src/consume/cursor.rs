@@ -4,7 +4,7 @@
 //! `offset`, past `end`, or of an aborted transaction where only committed ones are read.
 
 use super::error::ConsumeError;
-use super::start::Placed;
+use super::start::{Placed, StartOffset};
 use crate::blocking::PartitionPlace;
 use bytes::Bytes;
 use fullbore_wire::apis::fetch::AbortedTransaction;
@@ -55,6 +55,8 @@ pub struct Cursor<S> {
     pub placed: Placed,
     /// Whether records were deleted before they were read: the partition begins again as the settings say.
     pub(super) is_reset: bool,
+    /// Where the partition begins whatever the settings say, until something of it was read.
+    pub(super) start: Option<StartOffset>,
     /// Who takes the records.
     pub sink: S,
 }
@@ -76,14 +78,18 @@ impl<S> Cursor<S> {
     /// A partition to be read from here to there, as far as that is known.
     pub fn placed(topic: Text, partition: i32, placed: Placed, sink: S) -> Self {
         let Placed { topic_id, offset, end } = placed;
-        Cursor { topic, topic_id, partition, offset, end, placed, is_reset: false, sink }
+        Cursor { topic, topic_id, partition, offset, end, placed, is_reset: false, start: None, sink }
     }
 
-    /// Has the cursor begin at this offset.
+    /// Has the cursor begin with the first record that there ever was, or with the first of those that are left.
     #[must_use]
-    pub fn at(self, offset: i64) -> Self {
-        let placed = Placed { offset: Some(offset), ..self.placed };
-        Cursor { offset: Some(offset), placed, ..self }
+    pub(super) fn at_start(mut self) -> Self {
+        self.begin_at_start();
+        self
+    }
+
+    fn begin_at_start(&mut self) {
+        (self.offset, self.placed.offset, self.start) = (Some(0), Some(0), Some(StartOffset::Earliest));
     }
 
     /// Its leader has told where it is.
@@ -128,7 +134,7 @@ impl<S: Sink> Cursor<S> {
             return Err(ConsumeError::Recreated { topic: self.topic.clone() });
         }
         if was_recreated {
-            (self.offset, self.placed.offset) = (Some(0), Some(0));
+            self.begin_at_start();
         }
         (self.topic_id, self.placed.topic_id) = (topic_id, topic_id);
         self.sink.follow(topic_id);
@@ -145,6 +151,7 @@ impl<S: Sink> Cursor<S> {
     }
 
     fn read_batches(&mut self, bytes: &[u8], reading: Reading<'_>, count: &mut Count) -> Result<(), ConsumeError> {
+        self.start = None;
         let mut aborted = reading.aborted.map(Aborted::new);
         for batch in Batches(bytes) {
             let from = self.offset.unwrap_or(0);

@@ -1,7 +1,7 @@
 //! Partitions and topics that come while others are read.
 //!
-//! Invariant: each partition is begun with once, from its start, since all it has came after the reading began; one of a topic
-//! that was deleted is begun with again when there is a topic of that name again.
+//! Invariant: each partition is begun with once, from its start or what is left of it, since all it has came after the reading
+//! began; one of a topic that was deleted is begun with again when there is a topic of that name again.
 
 use super::cursor::Cursor;
 use crate::blocking::PartitionPlace;
@@ -62,6 +62,6 @@ impl<S> Growth<S> {
         let known = &mut self.known;
         let is_new = |place: &&PartitionPlace| known.insert((place.topic.clone(), place.partition));
         let new: Vec<PartitionPlace> = places.iter().filter(is_new).cloned().collect();
-        new.into_iter().map(|place| (self.begin)(place).at(0)).collect()
+        new.into_iter().map(|place| (self.begin)(place).at_start()).collect()
     }
 }

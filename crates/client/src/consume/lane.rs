@@ -128,6 +128,26 @@ impl<S> Inbox<S> {
     }
 }
 
+/// Since when a lane waits for its leader's next answer: since the last one, or since it began; not while records are given to
+/// their sinks.
+pub(super) struct AwaitedSince(Mutex<Option<Instant>>);
+
+impl Default for AwaitedSince {
+    fn default() -> Self {
+        AwaitedSince(Mutex::new(Some(Instant::now())))
+    }
+}
+
+impl AwaitedSince {
+    pub(super) fn get(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, since: Option<Instant>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+}
+
 pub(super) struct FetchLane<S> {
     connection: Connection,
     /// In the order in which they are asked for: those that gave records last come last.
@@ -140,7 +160,7 @@ pub(super) struct FetchLane<S> {
     waited: HashMap<PartitionKey, (Text, i32)>,
     settings: FetchSettings,
     progress: Arc<ConsumeProgress>,
-    answered: Arc<Mutex<Instant>>,
+    awaited: Arc<AwaitedSince>,
     version: i16,
 }
 
@@ -168,14 +188,14 @@ impl<S: Sink> FetchLane<S> {
             waited: HashMap::new(),
             settings,
             progress,
-            answered: Arc::new(Mutex::new(Instant::now())),
+            awaited: Arc::default(),
             version: 0,
         }
     }
 
-    /// When the leader last answered, or the lane began.
-    pub(super) fn answered(&self) -> Arc<Mutex<Instant>> {
-        self.answered.clone()
+    /// Since when the leader is waited for.
+    pub(super) fn awaited(&self) -> Arc<AwaitedSince> {
+        self.awaited.clone()
     }
 
     /// Where more partitions are put.
@@ -209,7 +229,7 @@ impl<S: Sink> FetchLane<S> {
                 in_flight = self.ask()?;
             }
             let (frame, response) = self.connection.receive::<FetchRequest>(self.version)?;
-            *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            self.awaited.set(Some(Instant::now()));
             self.advance(&response)?;
             if self.progress.stopping() {
                 return Err(LaneEnd::Stopped);
@@ -217,7 +237,7 @@ impl<S: Sink> FetchLane<S> {
             let more = self.inbox.take();
             self.take_in(more);
             in_flight = self.ask()?;
-            self.read(&response)?;
+            self.feed(&response)?;
             // What is in flight was asked for before the records said that it is enough.
             if self.open().next().is_none() && self.inbox.close_if_empty() {
                 return Err(LaneEnd::Done);
@@ -317,7 +337,9 @@ impl<S: Sink> FetchLane<S> {
         let (topic, partition) = (self.cursors[at].topic.clone(), self.cursors[at].partition);
         let why = match code {
             // The records were deleted meanwhile.
-            ErrorCode::OFFSET_OUT_OF_RANGE if self.settings.reset.is_some() => Why::Reset,
+            ErrorCode::OFFSET_OUT_OF_RANGE if self.settings.reset.is_some() || self.cursors[at].start.is_some() => {
+                Why::Reset
+            }
             ErrorCode::OFFSET_OUT_OF_RANGE => {
                 let offset = self.asked.get(key).copied().unwrap_or(0);
                 return Err(LaneEnd::Failed(ConsumeError::OutOfRange { topic, partition, offset }));
@@ -344,6 +366,16 @@ impl<S: Sink> FetchLane<S> {
 
     fn position(&self, key: &PartitionKey) -> Option<usize> {
         self.cursors.iter().position(|cursor| self.key(&cursor.topic, cursor.topic_id, cursor.partition) == *key)
+    }
+
+    /// Gives the sinks what came. They may take their time, which is none in which the leader did not answer.
+    fn feed(&mut self, response: &FetchResponse) -> Result<(), LaneEnd> {
+        self.progress.feed();
+        self.awaited.set(None);
+        let outcome = self.read(response);
+        self.awaited.set(Some(Instant::now()));
+        self.progress.fed();
+        outcome
     }
 
     fn read(&mut self, response: &FetchResponse) -> Result<(), LaneEnd> {

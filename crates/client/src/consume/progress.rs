@@ -3,7 +3,7 @@
 use super::waiting::UnreadPartitions;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,6 +15,8 @@ pub struct ConsumeProgress {
     bytes: AtomicU64,
     /// Microseconds after `started` at which the last records came.
     last_record_us: AtomicU64,
+    /// Lanes whose records go to their sinks just now, which may take as long as those like.
+    feeding: AtomicUsize,
     first_fetch: OnceLock<Instant>,
     finished: OnceLock<SystemTime>,
     stop: AtomicBool,
@@ -33,6 +35,7 @@ impl ConsumeProgress {
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             last_record_us: AtomicU64::new(0),
+            feeding: AtomicUsize::new(0),
             first_fetch: OnceLock::new(),
             finished: OnceLock::new(),
             stop: AtomicBool::new(false),
@@ -97,7 +100,12 @@ impl ConsumeProgress {
         self.first_fetch.get().map(|first| *first - self.started)
     }
 
+    /// For how long no record has come; while somebody takes records this says nothing of who sends them.
     pub(super) fn idle(&self) -> Duration {
+        // What a lane counts is seen by whoever sees that it is done.
+        if self.feeding.load(Ordering::Acquire) > 0 {
+            return Duration::ZERO;
+        }
         self.started.elapsed().saturating_sub(Duration::from_micros(self.last_record_us.load(Ordering::Relaxed)))
     }
 
@@ -123,6 +131,16 @@ impl ConsumeProgress {
     /// When that was.
     pub(super) fn finished(&self) -> Option<SystemTime> {
         self.finished.get().copied()
+    }
+
+    /// A lane begins to give its sinks what came.
+    pub(super) fn feed(&self) {
+        self.feeding.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is done with that, and has counted it.
+    pub(super) fn fed(&self) {
+        self.feeding.fetch_sub(1, Ordering::Release);
     }
 
     /// Counts one response's records; the one that reaches the number wanted ends the run.

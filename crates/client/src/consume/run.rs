@@ -8,7 +8,7 @@
 use super::cursor::{Cursor, Sink};
 use super::error::ConsumeError;
 use super::growth::Growth;
-use super::lane::{FetchLane, Inbox, LaneEnd, Returned, Why};
+use super::lane::{AwaitedSince, FetchLane, Inbox, LaneEnd, Returned, Why};
 use super::plan::{ConsumeOutcome, ConsumePlan};
 use super::progress::ConsumeProgress;
 use super::scout::{Connected, Scout, ScoutAnswer, ScoutReport};
@@ -18,8 +18,8 @@ use crate::blocking::{Cluster, Connection, PartitionPlace, Stopper};
 use crate::error::ClientError;
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,7 @@ struct Running<S> {
     leader: String,
     stopper: Stopper,
     thread: JoinHandle<()>,
-    answered: Arc<Mutex<Instant>>,
+    awaited: Arc<AwaitedSince>,
     inbox: Arc<Inbox<S>>,
 }
 
@@ -239,7 +239,7 @@ impl<'a, S: Sink> Run<'a, S> {
     fn silence(&self) -> Option<ClientError> {
         let patience = Duration::from_millis(self.plan.fetch.max_wait_ms.max(0) as u64) + ANSWER_GRACE;
         self.lanes.values().find_map(|lane| {
-            let since = *lane.answered.lock().unwrap_or_else(PoisonError::into_inner);
+            let since = lane.awaited.get()?;
             (since.elapsed() > patience).then(|| silent(&lane.leader, since))
         })
     }
@@ -365,7 +365,7 @@ impl<'a, S: Sink> Run<'a, S> {
 
     fn unplaced(&self, cursor: &Cursor<S>) -> Unplaced {
         let reset = self.plan.fetch.reset.filter(|_| cursor.is_reset);
-        let start = reset.unwrap_or(self.plan.start);
+        let start = cursor.start.or(reset).unwrap_or(self.plan.start);
         Unplaced { topic: cursor.topic.clone(), partition: cursor.partition, start }
     }
 
@@ -431,14 +431,14 @@ impl<'a, S: Sink> Run<'a, S> {
         // The run waits for every lane, so somebody listens.
         let returns = move |returned| drop(returns.send(Event::Returned(returned)));
         let lane = FetchLane::new(connection, cursors, self.plan.fetch.clone(), self.progress.clone(), returns);
-        let (answered, inbox) = (lane.answered(), lane.inbox());
+        let (awaited, inbox) = (lane.awaited(), lane.inbox());
         let body = move || {
             let (cursors, end) = lane.run();
             let _ = ended.send(Event::Ended(Ended { lane: id, cursors, end }));
         };
         let thread = std::thread::Builder::new().name(format!("fetch-{leader}")).spawn(body);
         let thread = thread.map_err(ConsumeError::Thread)?;
-        self.lanes.insert(id, Running { leader, stopper, thread, answered, inbox });
+        self.lanes.insert(id, Running { leader, stopper, thread, awaited, inbox });
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 
 mod broker;
 mod groups;
+mod grown;
 mod several;
 
 use broker::TestBroker;

@@ -11,6 +11,7 @@ use broker::Broker;
 use std::fs::{self, DirEntry};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// How a command ended.
 struct Ended {
@@ -247,6 +248,31 @@ fn a_reader_that_is_slow_or_goes_away() {
     let mut stderr = String::new();
     child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("read");
     assert_eq!((child.wait().expect("it ends").code(), stderr.as_str()), (Some(0), ""), "a broken pipe is a quiet end");
+}
+
+#[test]
+fn the_time_that_a_reader_takes_is_none_in_which_no_record_came() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    let line = "x".repeat(999) + "\n";
+    produce(&broker, &["-t", "t"], line.repeat(30_000).as_bytes()).good();
+    // With the second the broker is late, too: it may take fetch.max.wait.ms and a second.
+    let mut readers = ["1000", "3000"].map(|ms| {
+        let mut child = start(&broker, &["consume", "-t", "t", "-e", "--timeout-ms", ms]);
+        let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+        stdout.read_line(&mut String::new()).expect("a line");
+        (child, stdout)
+    });
+    for (child, _) in &readers {
+        until("the pipe is full", || written(child) >= 64 * 1024);
+    }
+    std::thread::sleep(Duration::from_secs(5));
+    for (child, stdout) in &mut readers {
+        let count = stdout.lines().map_while(Result::ok).count();
+        let mut stderr = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("read");
+        assert_eq!((child.wait().expect("it ends").code(), stderr.as_str(), count), (Some(0), "", 29_999));
+    }
 }
 
 #[test]
