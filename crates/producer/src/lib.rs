@@ -16,7 +16,7 @@
 //!
 //! let settings = [("bootstrap.servers", "localhost:9092"), ("compression.type", "zstd"), ("linger.ms", "20")];
 //! let producer = Producer::from_properties(settings)?;
-//! let headers = [Header { key: "source", value: Some(b"sensor 7") }];
+//! let headers = [Header { key: b"source", value: Some(b"sensor 7") }];
 //! let mut deliveries = Vec::new();
 //! for number in 0..1000 {
 //!     let value = format!("reading {number}");

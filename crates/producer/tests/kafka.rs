@@ -119,7 +119,10 @@ fn unpack(batch: &BatchView<'_>, from: i64, stored: &mut Vec<Stored>) {
             timestamp: record.timestamp(batch),
             key: record.key.map(<[u8]>::to_vec),
             value: record.value.map(<[u8]>::to_vec),
-            headers: record.headers.map(|(k, v)| (k.to_owned(), v.map(<[u8]>::to_vec))).collect(),
+            headers: record
+                .headers
+                .map(|(k, v)| (String::from_utf8(k.to_vec()).unwrap(), v.map(<[u8]>::to_vec)))
+                .collect(),
         });
     }
 }
@@ -129,7 +132,7 @@ async fn records_are_stored_as_sent_and_where_their_deliveries_say() {
     let Some(bootstrap) = bootstrap() else { return };
     let topic = Topic::create(&bootstrap, "as-sent", 3, &[]).await;
     let producer = producer(&bootstrap, &[]);
-    let headers = [Header { key: "h", value: Some(b"1") }, Header { key: "h", value: None }];
+    let headers = [Header { key: b"h", value: Some(b"1") }, Header { key: b"h", value: None }];
     let plain = ProducerRecord::new(&topic.name, b"value").partition(1).timestamp(1_700_000_000_123).headers(&headers);
     let nulls = ProducerRecord { key: None, value: None, headers: &[], ..plain };
     let first = producer.send(plain.key(b"key")).await.unwrap().await.unwrap();

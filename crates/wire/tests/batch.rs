@@ -38,7 +38,7 @@ fn build(records: &[Owned], codec: Compression, stamp: Stamp) -> BytesMut {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     for record in records {
         let headers: Vec<_> =
-            record.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }).collect();
+            record.headers.iter().map(|(key, value)| Header { key: key.as_bytes(), value: value.as_deref() }).collect();
         let before = builder.size();
         let (key, value) = (record.key.as_deref(), record.value.as_deref());
         builder.append(record.timestamp, key, value, &headers);
@@ -56,7 +56,10 @@ fn read(batch: &BatchView<'_>) -> Result<Vec<Owned>, BatchError> {
                 timestamp: record.timestamp(batch),
                 key: record.key.map(<[u8]>::to_vec),
                 value: record.value.map(<[u8]>::to_vec),
-                headers: record.headers.map(|(k, v)| (k.to_owned(), v.map(<[u8]>::to_vec))).collect(),
+                headers: record
+                    .headers
+                    .map(|(k, v)| (String::from_utf8(k.to_vec()).expect("as it was built"), v.map(<[u8]>::to_vec)))
+                    .collect(),
             })
         })
         .collect()

@@ -32,7 +32,7 @@ pub fn batch(codec: Compression, stamp: Stamp) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     for at in 0..40_u8 {
         let value = [at % 7; 60];
-        let header = Header { key: "of", value: (at % 5 != 0).then_some(&value[..3]) };
+        let header = Header { key: b"of", value: (at % 5 != 0).then_some(&value[..3]) };
         let time = if at == 2 { NOW + 1000 } else { NOW + i64::from(at) };
         let value = (at % 3 != 0).then_some(&value[..]);
         builder.append(time, Some(&[at]), value, &[header; 2][..usize::from(at % 3)]);

@@ -109,7 +109,7 @@ impl World {
         for (at, &(key, len)) in rows.iter().enumerate() {
             let value = (len > 0).then(|| vec![len ^ key; usize::from(len)]);
             let timestamp = self.now_ms - i64::from(len % 7);
-            let header = Header { key: "at", value: Some(&[at as u8]) };
+            let header = Header { key: b"at", value: Some(&[at as u8]) };
             builder.append(timestamp, Some(&[key]), value.as_deref(), &[header][..at % 2]);
             self.history.push((key, value, if is_append_time { self.now_ms } else { timestamp }));
             self.appended_ms.push(self.now_ms);

@@ -269,7 +269,7 @@ impl<'a> Iterator for Batches<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fullbore_wire::batch::{BatchBuilder, Stamp};
+    use fullbore_wire::batch::{BatchBuilder, Header, Stamp};
 
     #[test]
     fn a_batch_whose_checksum_does_not_match_ends_the_partition_unless_checksums_are_not_to_be_checked() {
@@ -287,5 +287,17 @@ mod tests {
         };
         assert!(matches!(read(true), Err(ConsumeError::Corrupt { partition: 3, offset: 0, .. })));
         assert_eq!(read(false).expect("nobody looks"), Count { records: 1, bytes: 5 });
+    }
+
+    #[test]
+    fn a_header_whose_key_is_no_text_does_not_break_its_batch() {
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"value"), &[Header { key: b"\xff", value: Some(b"1") }]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
+        let mut count = Count::default();
+        let reading = Reading { check_crcs: true, aborted: None };
+        Cursor::new(place, ()).read(&bytes, reading, &mut count).expect("good");
+        assert_eq!(count, Count { records: 1, bytes: 5 });
     }
 }

@@ -144,7 +144,7 @@ impl FormatPart {
             FormatPart::Headers => {
                 for (at, (key, value)) in record.headers.enumerate() {
                     out.extend_from_slice(if at == 0 { b"" } else { b"," });
-                    out.extend_from_slice(key.as_bytes());
+                    out.extend_from_slice(key);
                     out.push(b'=');
                     out.extend_from_slice(value.unwrap_or(b"NULL"));
                 }
@@ -153,7 +153,7 @@ impl FormatPart {
             FormatPart::NamedHeaders(separator) => {
                 for (at, (key, value)) in record.headers.enumerate() {
                     out.extend_from_slice(if at == 0 { b"" } else { separator });
-                    out.extend_from_slice(key.as_bytes());
+                    out.extend_from_slice(key);
                     out.push(b':');
                     out.extend_from_slice(value.unwrap_or(null));
                 }
@@ -207,20 +207,23 @@ fn object(seen: &Seen<'_>, out: &mut Vec<u8>) {
     if !seen.record.headers.is_empty() {
         out.extend_from_slice(b",\"headers\":[");
         for (at, (key, value)) in seen.record.headers.enumerate() {
-            out.extend_from_slice(if at == 0 { b"{\"key\":" } else { b",{\"key\":" });
-            json::string(key, out);
+            out.extend_from_slice(if at == 0 { b"{" } else { b",{" });
+            content("key", Some(key), out);
+            out.push(b',');
             content("value", value, out);
             out.push(b'}');
         }
         out.push(b']');
     }
+    out.push(b',');
     content("key", seen.record.key, out);
+    out.push(b',');
     content("value", seen.record.value, out);
     out.extend_from_slice(b"}\n");
 }
 
 fn content(name: &str, bytes: Option<&[u8]>, out: &mut Vec<u8>) {
-    out.extend_from_slice(b",\"");
+    out.push(b'"');
     out.extend_from_slice(name.as_bytes());
     match bytes.map(std::str::from_utf8) {
         None => out.extend_from_slice(b"\":null"),
@@ -270,7 +273,7 @@ mod tests {
 
     #[test]
     fn tokens_are_kcats() {
-        let headers = [Header { key: "a", value: Some(b"1") }, Header { key: "b", value: None }];
+        let headers = [Header { key: b"a", value: Some(b"1") }, Header { key: b"b", value: None }];
         let all = pieces(r"%t|%p|%o|%T|%k|%K|%s|%S|%R|%h|%%\x41\t");
         let told = r"t|3|1234567890123|-1|k|1|v\xff|2|\x00\x00\x00\x02|a=1,b=NULL|%A\t";
         assert_eq!(printed(&all, Some(b"k"), Some(b"v\xff"), &headers), told);
@@ -302,12 +305,16 @@ mod tests {
 
     #[test]
     fn json_loses_nothing() {
-        let headers = [Header { key: "a\"", value: Some(b"\xff") }, Header { key: "b", value: None }];
+        let headers = [
+            Header { key: b"a\"", value: Some(b"\xff") },
+            Header { key: b"\xff", value: Some(b"1") },
+            Header { key: b"b", value: None },
+        ];
         let told = printed(&Style::Json, None, Some("é\n".as_bytes()), &headers);
         let told = told.replace("\\\"", "\"").replace(r"\xc3\xa9", "é");
         assert_eq!(
             told,
-            r#"{"topic":"t","partition":3,"offset":1234567890123,"timestamp":-1,"timestamp_type":"create","headers":[{"key":"a\\"","value_base64":"/w=="},{"key":"b","value":null}],"key":null,"value":"é\\n"}\n"#
+            r#"{"topic":"t","partition":3,"offset":1234567890123,"timestamp":-1,"timestamp_type":"create","headers":[{"key":"a\\"","value_base64":"/w=="},{"key_base64":"/w==","value":"1"},{"key":"b","value":null}],"key":null,"value":"é\\n"}\n"#
         );
     }
 }

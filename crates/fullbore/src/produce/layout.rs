@@ -7,7 +7,7 @@ use json::Value;
 use std::borrow::Cow;
 
 /// A header's key, and its value or null.
-type FieldHeader<'a> = (Cow<'a, str>, Option<Cow<'a, [u8]>>);
+type FieldHeader<'a> = (Cow<'a, [u8]>, Option<Cow<'a, [u8]>>);
 
 /// A record as its line says it; what the line leaves open is `None`.
 #[derive(Debug, Default, PartialEq)]
@@ -118,7 +118,7 @@ impl Separators {
                 None => (header, None),
             };
             let key = std::str::from_utf8(key).map_err(|_| "a header's key is not UTF-8".to_owned())?;
-            headers.push((Cow::Borrowed(key), value));
+            headers.push((Cow::Borrowed(key.as_bytes()), value));
         }
         Ok(headers)
     }
@@ -178,11 +178,17 @@ fn content<'a>(name: &str, value: Value<'a>) -> Result<Cow<'a, [u8]>, String> {
     match value {
         Value::String(text) if name.ends_with("_base64") => base64::decode(&text).map(Cow::Owned).ok_or_else(refused),
         _ if name.ends_with("_base64") => Err(refused()),
-        Value::String(Cow::Borrowed(text)) => Ok(Cow::Borrowed(text.as_bytes())),
-        Value::String(Cow::Owned(text)) => Ok(Cow::Owned(text.into_bytes())),
+        Value::String(text) => Ok(bytes_of(text)),
         Value::Number(text) | Value::Array(_, text) | Value::Object(_, text) => Ok(Cow::Borrowed(text.as_bytes())),
         Value::Bool(value) => Ok(Cow::Borrowed(if value { b"true" } else { b"false" })),
         Value::Null => Ok(Cow::Borrowed(b"null")),
+    }
+}
+
+fn bytes_of(text: Cow<'_, str>) -> Cow<'_, [u8]> {
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
     }
 }
 
@@ -191,7 +197,7 @@ fn headers(value: Value<'_>) -> Result<Vec<FieldHeader<'_>>, String> {
     let refused = || "headers: must be an object, or an array of objects with key and value".to_owned();
     match value {
         Value::Object(members, _) => {
-            members.into_iter().map(|(key, value)| Ok((key, nullable("headers", value)?))).collect()
+            members.into_iter().map(|(key, value)| Ok((bytes_of(key), nullable("headers", value)?))).collect()
         }
         Value::Array(values, _) if values.iter().all(|value| matches!(value, Value::Object(..))) => {
             values.into_iter().map(header).collect()
@@ -200,7 +206,7 @@ fn headers(value: Value<'_>) -> Result<Vec<FieldHeader<'_>>, String> {
             let (mut headers, mut values) = (Vec::new(), values.into_iter());
             while let (Some(key), Some(value)) = (values.next(), values.next()) {
                 let Value::String(key) = key else { return Err(refused()) };
-                headers.push((key, nullable("headers", value)?));
+                headers.push((bytes_of(key), nullable("headers", value)?));
             }
             Ok(headers)
         }
@@ -210,15 +216,16 @@ fn headers(value: Value<'_>) -> Result<Vec<FieldHeader<'_>>, String> {
 
 fn header(value: Value<'_>) -> Result<FieldHeader<'_>, String> {
     let Value::Object(members, _) = value else { return Err("headers: must hold objects".to_owned()) };
-    let (mut key, mut content) = (None, None);
+    let (mut key, mut bytes) = (None, None);
     for (name, value) in members {
         match (&*name, value) {
-            ("key", Value::String(text)) => key = Some(text),
-            ("value" | "value_base64", value) => content = nullable(&name, value)?,
-            (other, _) => return Err(format!("headers: {other}: must be key, value or value_base64")),
+            ("key", Value::String(text)) => key = Some(bytes_of(text)),
+            ("key_base64", value) => key = Some(content(&name, value)?),
+            ("value" | "value_base64", value) => bytes = nullable(&name, value)?,
+            (other, _) => return Err(format!("headers: {other}: must be key, key_base64, value or value_base64")),
         }
     }
-    Ok((key.ok_or("headers: one has no key")?, content))
+    Ok((key.ok_or("headers: one has no key")?, bytes))
 }
 
 fn nullable<'a>(name: &str, value: Value<'a>) -> Result<Option<Cow<'a, [u8]>>, String> {
@@ -238,7 +245,7 @@ mod tests {
             Some(bytes) => bytes.escape_ascii().to_string(),
             None => "NULL".to_owned(),
         };
-        let headers = fields.headers.iter().map(|(key, value)| format!("{key}={};", bytes(value)));
+        let headers = fields.headers.iter().map(|(key, value)| format!("{}={};", key.escape_ascii(), bytes(value)));
         format!("{}{}|{}", headers.collect::<String>(), bytes(&fields.key), bytes(&fields.value))
     }
 
@@ -275,10 +282,10 @@ mod tests {
     #[test]
     fn json_says_everything() {
         let all = r#"{"topic":"t","partition":3,"timestamp":-1,"offset":7,"key":"k","value_base64":"AP8=",
-                      "headers":[{"key":"a","value":"b"},{"key":"a","value":null},{"key":"c","value_base64":"/w=="}]}"#;
+                      "headers":[{"key":"a","value":"b"},{"key":"a","value":null},{"key":"c","value_base64":"/w=="},{"key_base64":"/w=="}]}"#;
         let fields = InputLayout::Json.read(all.as_bytes()).expect("valid").expect("an object");
         assert_eq!((fields.topic.as_deref(), fields.partition, fields.timestamp), (Some("t"), Some(3), Some(-1)));
-        assert_eq!(shown(&fields), r"a=b;a=NULL;c=\xff;k|\x00\xff");
+        assert_eq!(shown(&fields), r"a=b;a=NULL;c=\xff;\xff=NULL;k|\x00\xff");
         for (line, found) in [
             (r#"{"value":{"a": [1]},"key":12}"#, r#"12|{\"a\": [1]}"#),
             (r#"{"payload":"p","ts":5,"tstype":"create","broker":1,"headers":["a","b"]}"#, "a=b;NULL|p"),
@@ -301,6 +308,7 @@ mod tests {
             (r#"{"value_base64":"x"}"#, "value_base64: must be base64"),
             (r#"{"headers":["a"]}"#, "headers: must be an object, or an array"),
             (r#"{"headers":[{"value":"a"}]}"#, "headers: one has no key"),
+            (r#"{"headers":[{"key_base64":"x"}]}"#, "key_base64: must be base64"),
             (r#"{"topic":1}"#, "topic: must be a string"),
         ] {
             let refused = of(line).expect_err(line);

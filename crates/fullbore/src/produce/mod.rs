@@ -300,7 +300,7 @@ impl<'a> ProduceJob<'a> {
     fn headers_of<'b>(&'b self, fields: &'b Fields<'_>) -> Vec<Header<'b>> {
         // Most records have none, and then this costs nothing.
         let mut headers: Vec<Header<'b>> =
-            self.headers.iter().map(|(key, value)| Header { key, value: *value }).collect();
+            self.headers.iter().map(|(key, value)| Header { key: key.as_bytes(), value: *value }).collect();
         headers.extend(fields.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }));
         headers
     }

@@ -217,6 +217,20 @@ fn json_out_into_json_in_is_an_identical_topic() {
 }
 
 #[test]
+fn headers_whose_keys_are_no_text_go_through_the_pipe() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    let record = r#"{"topic":"t","headers":[{"key_base64":"/w==","value":"1"},{"key":"a","value":null}],"value":"v"}"#;
+    produce(&broker, &["--json"], record.as_bytes()).good();
+    produce(&broker, &["-t", "t"], b"next").good();
+    assert_eq!(consume(&broker, &["-t", "t", "-e", "-f", "%h %s;"]).good(), b"\xff=1,a=NULL v; next;");
+    let json = consume(&broker, &["-t", "t", "-e", "--json"]).text();
+    assert!(json.contains(r#""headers":[{"key_base64":"/w==","value":"1"},{"key":"a","value":null}],"#), "{json}");
+    produce(&broker, &["--json"], json.as_bytes()).good();
+    assert_eq!(consume(&broker, &["-t", "t", "-e", "-f", "%h;"]).good(), b"\xff=1,a=NULL;;\xff=1,a=NULL;;");
+}
+
+#[test]
 fn a_million_lines_go_through_the_pipe() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");

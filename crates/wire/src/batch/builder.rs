@@ -12,8 +12,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 /// One header of a record to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
-    /// The key; keys may repeat.
-    pub key: &'a str,
+    /// The key, which should be UTF-8; keys may repeat.
+    pub key: &'a [u8],
     /// The value, or null.
     pub value: Option<&'a [u8]>,
 }
@@ -157,7 +157,7 @@ impl BatchBuilder {
         }
         self.put_varint(headers.len() as i64);
         for header in headers {
-            self.put_field(Some(header.key.as_bytes()));
+            self.put_field(Some(header.key));
             self.put_field(header.value);
         }
     }

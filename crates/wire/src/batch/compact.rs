@@ -209,7 +209,7 @@ mod tests {
         for n in 0..10_u8 {
             let value = [n; 40];
             let value = (n % 3 != 0).then_some(&value[..]);
-            let header = Header { key: "h", value: None };
+            let header = Header { key: b"h", value: None };
             builder.append(1000 + i64::from(n * 7 % 10), Some(&[n]), value, &[header][..usize::from(n % 2)]);
         }
         let mut bytes = builder.seal(Stamp { producer_id: 5, producer_epoch: 3, base_sequence: 77 }).expect("sealed").0;

@@ -57,8 +57,8 @@ impl Headers<'_> {
 }
 
 impl<'a> Iterator for Headers<'a> {
-    /// Key and value.
-    type Item = (&'a str, Option<&'a [u8]>);
+    /// Key and value. A key is text by Kafka's protocol, but no broker looks whether it is, and some clients write any bytes.
+    type Item = (&'a [u8], Option<&'a [u8]>);
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.left <= 0 {
@@ -204,8 +204,7 @@ pub(super) fn take_nullable<'a>(bytes: &mut &'a [u8]) -> Result<Option<&'a [u8]>
     }
 }
 
-fn take_header<'a>(bytes: &mut &'a [u8]) -> Result<(&'a str, Option<&'a [u8]>), BatchError> {
+fn take_header<'a>(bytes: &mut &'a [u8]) -> Result<(&'a [u8], Option<&'a [u8]>), BatchError> {
     let key = take_nullable(bytes)?.ok_or(BatchError::Record("a header key is null"))?;
-    let key = std::str::from_utf8(key).map_err(|_| BatchError::Record("a header key is not UTF-8"))?;
     Ok((key, take_nullable(bytes)?))
 }

@@ -67,7 +67,7 @@ fn batches(dice: &mut Dice) -> Vec<u8> {
         let mut builder = BatchBuilder::new(BytesMut::new(), CODECS[dice.below(CODECS.len())], None);
         for _ in 0..=dice.below(4) {
             let value = vec![dice.below(256) as u8; dice.below(300)];
-            let header = Header { key: "key", value: Some(&value[..value.len() / 2]) };
+            let header = Header { key: b"key", value: Some(&value[..value.len() / 2]) };
             builder.append(dice.below(1 << 40) as i64, Some(b"key"), Some(&value), &[header][..dice.below(2)]);
         }
         let mut batch = builder.seal(Stamp::NONE).expect("compresses").0;
