@@ -122,7 +122,7 @@ fn topics_are_told_as_json() {
                     [{\"partition\":0,\"leader\":1,\"replicas\":[1],\"isr\":[1],\"elr\":";
     assert!(described.contains(expected), "{described}");
     assert_eq!(place.ok("topics describe --unavailable-partitions --json"), "{\"topics\":[]}\n");
-    assert_eq!(place.ok("topics delete --topic a --json"), "{\"deleted\":[\"a\"]}\n");
+    assert_eq!(place.ok("topics delete --topic a --json"), "{\"deleted\":[\"a\"],\"failed\":[]}\n");
     let told = place.refused("topics describe --topic a --json");
     assert!(told.starts_with("{\"error\":\"Topic 'a' does not exist") && told.ends_with("\"}\n"), "{told}");
 }

@@ -8,7 +8,7 @@ use fullbore_wire::apis::create_partitions::{
 use fullbore_wire::apis::create_topics::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest,
 };
-use fullbore_wire::apis::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
+use fullbore_wire::apis::delete_topics::{DeletableTopicResult, DeleteTopicState, DeleteTopicsRequest};
 use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
 use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
 use fullbore_wire::apis::metadata::{MetadataResponsePartition, MetadataResponseTopic};
@@ -180,11 +180,11 @@ pub fn topic_name(cluster: &mut Cluster, topic_id: Uuid) -> Result<Option<Text>,
     Ok(response.topics.into_iter().find(|topic| topic.topic_id == topic_id).and_then(|topic| topic.name))
 }
 
-/// Deletes topics.
+/// Deletes topics; those that could not be deleted, and why.
 ///
 /// # Errors
-/// The first topic's that could not be deleted.
-pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<(), ClientError> {
+/// When no broker answers.
+pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<(Text, ClientError)>, ClientError> {
     let by_name = |name: &Text| DeleteTopicState { name: Some(name.clone()), ..Default::default() };
     let request = DeleteTopicsRequest {
         topics: names.iter().map(by_name).collect(),
@@ -193,17 +193,16 @@ pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<(), Client
         ..Default::default()
     };
     let response = cluster.ask(&request)?;
-    match response.responses.iter().find(|topic| topic.error_code.is_err()) {
-        Some(failed) if failed.error_code == ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => {
-            Err(ClientError::NoTopic(failed.name.clone().unwrap_or_default().to_string()))
-        }
-        Some(failed) => {
-            let name = failed.name.clone().unwrap_or_default();
-            let message = failed.error_message.as_deref();
-            Err(ClientError::kafka(format!("cannot delete topic '{name}'"), failed.error_code, message))
-        }
-        None => Ok(()),
-    }
+    let failed = response.responses.into_iter().filter(|topic| topic.error_code.is_err());
+    let why = |topic: DeletableTopicResult| {
+        let name = topic.name.unwrap_or_default();
+        let error = match topic.error_code {
+            ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => ClientError::NoTopic(name.to_string()),
+            code => ClientError::kafka(format!("cannot delete topic '{name}'"), code, topic.error_message.as_deref()),
+        };
+        (name, error)
+    };
+    Ok(failed.map(why).collect())
 }
 
 /// How many partitions [`describe_topics`] asks for at a time unless told otherwise; Kafka's tool has the same.

@@ -62,7 +62,7 @@ enum TopicsCommand {
     Alter(alter::Alter),
     /// Delete topics.
     ///
-    /// --json prints {"deleted": [NAME]}.
+    /// --json prints {"deleted": [NAME], "failed": [{"topic", "error"}]}.
     #[command(after_help = "Examples:
   fullbore topics delete --topic orders --if-exists
   fullbore topics delete --topic 'test-.*' --if-exists --json")]

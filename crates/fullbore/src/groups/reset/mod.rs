@@ -105,15 +105,29 @@ pub fn run(reset: &Reset) -> Result<(), Failure> {
         }
     }
     if reset.execute {
-        for (id, offsets) in &done {
-            groups.commit(id, offsets)?;
-        }
+        failed.extend(commit_each(&mut done, |id, offsets| groups.commit(id, offsets)));
     }
     show(reset, &done);
     match failed.into_iter().next() {
         Some(first) => Err(first),
         None => Ok(()),
     }
+}
+
+/// Sets the offsets of each group, leaves out those whose cannot be set, and says why.
+fn commit_each(
+    groups: &mut Vec<(Text, ResetOffsets)>,
+    mut commit: impl FnMut(&Text, &ResetOffsets) -> Result<(), ClientError>,
+) -> Vec<Failure> {
+    let mut failed = Vec::new();
+    groups.retain(|(id, offsets)| match commit(id, offsets) {
+        Ok(()) => true,
+        Err(error) => {
+            failed.push(error.into());
+            false
+        }
+    });
+    failed
 }
 
 fn check_inactive(id: &Text, state: &str) -> Result<(), Failure> {
@@ -222,6 +236,18 @@ mod tests {
                 "gclassic        t1              1          15",
             ]
         );
+    }
+
+    #[test]
+    fn a_group_that_takes_no_offsets_does_not_keep_the_others() {
+        let mut groups: Vec<(Text, ResetOffsets)> = ["a", "b", "c"].map(|id| (id.into(), BTreeMap::new())).into();
+        let failed = commit_each(&mut groups, |id, _| match &**id {
+            "b" => Err(ClientError::NoGroup(id.to_string())),
+            _ => Ok(()),
+        });
+        let done: Vec<&str> = groups.iter().map(|(id, _)| &**id).collect();
+        assert_eq!((done, failed.len()), (vec!["a", "c"], 1));
+        assert!(failed[0].to_string().contains("'b'"), "{}", failed[0]);
     }
 
     #[test]
