@@ -70,20 +70,36 @@ impl BrokerFile {
     /// # Errors
     /// The system's.
     pub fn write(&self, folder: &Path) -> Result<(), Failure> {
-        let (path, new) = (path(folder, self.id), folder.join(format!(".broker-{}.properties.new", self.id)));
-        let write = || -> io::Result<()> {
-            // One that a kill left would keep its permissions.
-            if new.exists() {
-                fs::remove_file(&new)?;
-            }
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-            file.write_all(HEAD.as_bytes())?;
-            file.write_all(self.properties.to_text().as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, &path)
-        };
-        write().map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
+        write(folder, self.id, &format!("{HEAD}{}", self.properties.to_text()))
     }
+}
+
+/// Has the file of a broker be this text.
+///
+/// # Errors
+/// As [`BrokerFile::write`].
+pub fn write(folder: &Path, id: u32, text: &str) -> Result<(), Failure> {
+    let (path, new) = (path(folder, id), folder.join(format!(".broker-{id}.properties.new")));
+    let write = || -> io::Result<()> {
+        // One that a kill left would keep its permissions.
+        if new.exists() {
+            fs::remove_file(&new)?;
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, &path)
+    };
+    write().map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
+}
+
+/// The text of a broker's file.
+///
+/// # Errors
+/// The system's.
+pub fn text(folder: &Path, id: u32) -> Result<String, Failure> {
+    let path = path(folder, id);
+    fs::read_to_string(&path).map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))
 }
 
 /// `broker-N.properties`.

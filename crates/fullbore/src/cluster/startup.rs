@@ -37,6 +37,8 @@ pub struct Startup<'a> {
     started: Vec<StartedProcess>,
     /// Files that this command has made.
     made: Vec<PathBuf>,
+    /// What was in the files of brokers that it has changed, by id.
+    changed: Vec<(u32, String)>,
 }
 
 /// What a broker has said so far.
@@ -50,7 +52,8 @@ impl<'a> Startup<'a> {
     /// Nothing yet.
     pub fn new(folder: &'a Path, program: PathBuf) -> Self {
         let postgres = OwnPostgres::of(folder);
-        Startup { folder, program, postgres, started_postgres: None, started: Vec::new(), made: Vec::new() }
+        let (started_postgres, started, made, changed) = Default::default();
+        Startup { folder, program, postgres, started_postgres, started, made, changed }
     }
 
     /// Has a PostgreSQL of its own run.
@@ -71,8 +74,11 @@ impl<'a> Startup<'a> {
             return Ok(());
         }
         if planned.is_changed {
+            match planned.is_new {
+                true => self.made.push(broker::path(self.folder, id)),
+                false => self.changed.push((id, broker::text(self.folder, id)?)),
+            }
             planned.file.write(self.folder)?;
-            self.made.extend(planned.is_new.then(|| broker::path(self.folder, id)));
         }
         let daemon = broker::daemon(self.folder, id);
         let started = daemon.start(broker::command(&self.program, self.folder, id));
@@ -125,7 +131,7 @@ impl<'a> Startup<'a> {
         }
     }
 
-    /// Ends what was started, and takes away the files that were made.
+    /// Ends what was started, takes away the files that were made, and has those that were changed be what they were.
     pub fn undo(self) {
         let brokers: Vec<&Daemon> = self.started.iter().map(|started| &started.daemon).collect();
         for daemon in &brokers {
@@ -141,6 +147,11 @@ impl<'a> Startup<'a> {
         if self.started_postgres.is_some() && left.is_empty() {
             self.postgres.end();
             wait_until_gone([&self.postgres.daemon], END_WITHIN);
+        }
+        for (id, text) in &self.changed {
+            if let Err(failure) = broker::write(self.folder, *id, text) {
+                output::tell(failure);
+            }
         }
         // What cannot be removed is there the next time.
         self.made.iter().for_each(|path| drop(fs::remove_file(path)));
@@ -231,6 +242,22 @@ mod tests {
         running.undo();
         assert_eq!(first.pid(), None);
         assert!(!first.pid_file.exists() && !broker::path(folder.path(), 1).exists() && first.log.exists());
+    }
+
+    #[test]
+    fn a_file_that_was_there_is_what_it_was_after_a_start_that_failed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut running = Startup::new(folder.path(), program(folder.path(), "exit 1"));
+        let mut broker = PlannedBroker { is_new: false, ..planned(1, &free()) };
+        let path = broker::path(folder.path(), 1);
+        fs::write(&path, "# mine\nlisteners=PLAINTEXT://127.0.0.1:9\n").expect("written");
+        let before = fs::read_to_string(&path).expect("there");
+        broker.file.properties.set("a", "2");
+        running.start_broker(&broker).expect("started");
+        assert!(fs::read_to_string(&path).expect("there").contains("a=2"));
+        running.wait(&[broker], &Stop::new()).expect_err("it has ended");
+        running.undo();
+        assert_eq!(fs::read_to_string(&path).expect("there"), before);
     }
 
     #[test]
