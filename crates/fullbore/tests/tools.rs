@@ -224,6 +224,23 @@ fn an_interrupted_perf_tool_prints_what_it_has() {
     assert!(stdout.lines().count() == 2 && !stdout.contains("WARNING"), "the header and the figures: {stdout}");
 }
 
+#[test]
+fn a_perf_tool_that_waits_long_for_its_next_record_hears_a_signal() {
+    let broker = Broker::start(&[]);
+    let at = ["--bootstrap-server", broker.address.as_str()];
+    assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
+    // The second record is due after more than a minute, in which nobody would be waited for.
+    let slow = ["--topic", "t", "--record-size", "100", "--throughput", "0.01", "--num-records", "5"];
+    let child = fullbore(&[&["perf", "produce"][..], &slow, &at].concat()).spawn().expect("it starts");
+    let consume = ["consume", "--topic", "t", "--from-beginning", "--max-messages", "1"];
+    assert_eq!(run(&[&consume[..], &at].concat()).0, Some(0));
+    signal(&child, "INT");
+    let (status, stdout, stderr) = said(child.wait_with_output().expect("it ends"));
+    assert_eq!(status, Some(130), "{stderr}");
+    assert!(stdout.starts_with("1 records sent") && stdout.contains(" ms 99.9th."), "{stdout}");
+    assert!(stderr.starts_with("fullbore: interrupted before all of 5 records"), "{stderr}");
+}
+
 /// Interrupts the tool after its first line: that is printed once it works.
 fn interrupted(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut child = fullbore(arguments).spawn().expect("it starts");

@@ -20,6 +20,9 @@ const RECORDS_PER_CLOCK_READ: u64 = 8;
 /// Unthrottled, the sender looks whether it should stop before every so many records.
 const RECORDS_PER_LOOK: u64 = 256;
 
+/// A paced sender looks this often whether it should stop.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
 /// What to send.
 pub struct Workload {
     /// To this topic; the producer chooses the partitions.
@@ -102,7 +105,7 @@ async fn send_all(
         if (paced || number.is_multiple_of(RECORDS_PER_LOOK)) && *stop.borrow() {
             break;
         }
-        let intended = pacer.turn(number, tracker);
+        let Some(intended) = pacer.turn(number, tracker, || *stop.borrow()) else { break };
         if workload.duration.is_some_and(|duration| intended >= pacer.start + duration) {
             break;
         }
@@ -163,17 +166,20 @@ impl Pacer {
         Pacer { start, start_ms, schedule, now: start, now_ms: start_ms }
     }
 
-    /// Waits until record `number` should leave and says when that is, from which its latency counts.
-    pub fn turn(&mut self, number: u64, tracker: &mut Tracker) -> Instant {
+    /// Waits until record `number` should leave and says when that is, from which its latency counts; nothing if `stops` says
+    /// meanwhile that it is to leave no more.
+    pub fn turn(&mut self, number: u64, tracker: &mut Tracker, stops: impl Fn() -> bool) -> Option<Instant> {
         match self.schedule.intended(number) {
             Some(intended) => {
-                pause_until(intended, tracker);
+                if !pause_until(intended, tracker, stops) {
+                    return None;
+                }
                 self.set(intended);
             }
             None if number.is_multiple_of(RECORDS_PER_CLOCK_READ) => self.set(Instant::now()),
             None => {}
         }
-        self.now
+        Some(self.now)
     }
 
     fn set(&mut self, now: Instant) {
@@ -192,12 +198,17 @@ impl Pacer {
     }
 }
 
-/// Sleeps, since a paced sender that spins would take a core from who is measured.
-fn pause_until(intended: Instant, tracker: &mut Tracker) {
-    if intended > Instant::now() {
+/// Sleeps, since a paced sender that spins would take a core from who is measured; not on once it is to stop. Whether the time has
+/// come.
+fn pause_until(intended: Instant, tracker: &mut Tracker, stops: impl Fn() -> bool) -> bool {
+    while intended > Instant::now() {
+        if stops() {
+            return false;
+        }
         tracker.collect();
-        std::thread::sleep(intended.saturating_duration_since(Instant::now()));
+        std::thread::sleep(intended.saturating_duration_since(Instant::now()).min(PAUSE_MAX));
     }
+    true
 }
 
 /// Linux wakes a sleeper up to 50 us late unless told otherwise, and that would count as latency.

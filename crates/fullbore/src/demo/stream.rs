@@ -166,7 +166,7 @@ impl DemoStream {
                     return Err(interrupted());
                 }
             }
-            let intended = pacer.turn(number, &mut tracker);
+            let intended = pacer.turn(number, &mut tracker, || stop.is_asked()).ok_or_else(interrupted)?;
             let partition = (number % self.writers.len() as u64) as usize;
             let sent_us = (intended - self.epoch).as_micros() as u64;
             let value = self.writers[partition].value(sent_us);
