@@ -77,9 +77,15 @@ fn values_no_client_sends() {
         let members = vec![MemberIdentity { member_id: response.member_id, ..Default::default() }];
         client.call(&LeaveGroupRequest { group_id: Text::from("n"), members, ..Default::default() }, 5);
     }
-    let long = "i".repeat(30_000);
-    let request = JoinGroupRequest { group_instance_id: Some(Text::from(&*long)), ..right.clone() };
-    let response = client.call(&request, 9);
+    for (group, length) in [("g", 30_000), ("longest", 32_767)] {
+        let (group_id, long) = (Text::from(group), Text::from("i".repeat(length)));
+        let request = JoinGroupRequest { group_id, group_instance_id: Some(long), ..right.clone() };
+        let response = client.call(&request, 9);
+        assert_eq!((response.error_code, response.members.len()), (ErrorCode::NONE, 1));
+    }
+    let mut long = Client::connect_as(broker.addr(), &"é".repeat(16_383));
+    let request = JoinGroupRequest { group_id: Text::from("long"), ..right.clone() };
+    let response = long.call(&request, 3);
     assert_eq!((response.error_code, response.members.len()), (ErrorCode::NONE, 1));
     // The same name a hundred thousand times counts once; and nobody can share a protocol nobody else has.
     let one = JoinGroupRequestProtocol { name: Text::from("range"), ..Default::default() };

@@ -8,6 +8,8 @@ use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::net::{IpAddr, SocketAddr};
 
+/// Bytes of a text in an answer.
+const TEXT_BYTES_MAX: usize = i16::MAX as usize;
 /// The first version in which there may be no protocol name (KIP-559).
 const NO_PROTOCOL_FROM: i16 = 7;
 
@@ -51,9 +53,12 @@ fn refused(request: &JoinGroupRequest, error_code: ErrorCode) -> JoinGroupRespon
     JoinGroupResponse { error_code, member_id: request.member_id.clone(), protocol_name: None, ..Default::default() }
 }
 
-/// As Kafka makes them: what the client calls itself and something nobody can guess.
+/// As Kafka makes them: what the client calls itself and something nobody can guess. Of a name with which the id would fit into no
+/// answer, that is as much as does.
 fn new_member_id(name: &str) -> Text {
-    Text::from(format!("{name}-{}", uuid::Uuid::new_v4()))
+    let unique = uuid::Uuid::new_v4().to_string();
+    let name = &name[..name.floor_char_boundary(TEXT_BYTES_MAX - "-".len() - unique.len())];
+    Text::from(format!("{name}-{unique}"))
 }
 
 /// As Java writes an address without a name.

@@ -66,6 +66,14 @@ impl EntryState {
         (ticket, PendingAnswer(Err(pending)))
     }
 
+    /// Answers everybody who waits that the coordinator is not there.
+    pub fn refuse_all(&mut self) {
+        for (_, answer) in std::mem::take(&mut self.waiting) {
+            // Who went away does not want to know.
+            let _ = answer.send(GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
+        }
+    }
+
     /// Answers who waits; who went away does not want to know.
     pub fn answer(&mut self, ticket: RequestTicket, answer: GroupAnswer) {
         if let Some(waiting) = self.waiting.remove(&ticket) {

@@ -6,13 +6,47 @@ use super::entry::{Entry, EntryState};
 use super::{Groups, records, timer};
 use crate::coordinator::{Records, Status};
 use crate::task;
-use fullbore_rules::group::{Effect, Effects, Event, GroupAnswer, Snapshot};
+use fullbore_rules::group::{Effect, Effects, Event, Group, GroupAnswer, Snapshot};
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Groups {
+    /// Puts an event to a group's machine, and does what follows. One that panics takes its group out of service: what the machine is
+    /// in then, nobody knows, and who did this, a request or the one task of the timer, goes on for all other groups.
+    pub(super) fn happen(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        mut inner: MutexGuard<'_, EntryState>,
+        event: impl FnOnce(&mut Group, i64, &mut Effects),
+    ) {
+        let mut effects = Effects::new();
+        inner.group.set_clock_ahead(self.clock.ahead_ms());
+        let now = self.now_ms();
+        let group = &mut inner.group;
+        match catch_unwind(AssertUnwindSafe(|| event(group, now, &mut effects))) {
+            Ok(()) => self.follow(entry, inner, effects),
+            Err(_) => self.give_up(entry, inner),
+        }
+    }
+
+    /// The group's members join anew, and what it committed stays.
+    fn give_up(&self, entry: &Arc<Entry>, mut inner: MutexGuard<'_, EntryState>) {
+        tracing::error!(group = %entry.id, "an event of this group has panicked; its members join anew");
+        // What it was is not asked for anything any more.
+        inner.group = Group::new(self.settings, self.now_ms());
+        self.remove(entry, &mut inner);
+        inner.refuse_all();
+        drop(inner);
+        if self.has_offsets(&entry.id)
+            && let Err(code) = self.create(&entry.id)
+        {
+            tracing::error!(group = %entry.id, %code, "the group is not listed, but its offsets are there");
+        }
+    }
+
     /// Does the effects, and sees to the next deadline.
     pub(super) fn follow(
         self: &Arc<Self>,
@@ -105,16 +139,13 @@ impl Groups {
     /// The timer's time has come for this group.
     pub(super) fn fire(self: &Arc<Self>, alarm: &timer::Alarm) {
         let Some(entry) = alarm.entry.upgrade() else { return };
-        let mut inner = entry.lock();
+        let inner = entry.lock();
         if entry.alarm.load(Ordering::Relaxed) != alarm.deadline {
             // An earlier alarm was set since, and has seen to what comes after it.
             return;
         }
         entry.alarm.store(i64::MAX, Ordering::Relaxed);
-        let mut effects = Effects::new();
-        inner.group.set_clock_ahead(self.clock.ahead_ms());
-        inner.group.tick(self.now_ms(), &mut effects);
-        self.follow(&entry, inner, effects);
+        self.happen(&entry, inner, Group::tick);
     }
 
     fn tell(&self, group: &str, event: &Event) {

@@ -216,10 +216,7 @@ impl Groups {
                 continue;
             }
             let (ticket, pending) = inner.ticket();
-            let mut effects = Effects::new();
-            inner.group.set_clock_ahead(self.clock.ahead_ms());
-            event(&mut inner.group, ticket, self.now_ms(), &mut effects);
-            self.follow(&entry, inner, effects);
+            self.happen(&entry, inner, |group, now, effects| event(group, ticket, now, effects));
             return pending;
         }
     }
@@ -366,13 +363,7 @@ impl Groups {
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let entries: Vec<_> = self.table.lock().values().cloned().collect();
-        for entry in entries {
-            let waiting = std::mem::take(&mut entry.lock().waiting);
-            for (_, answer) in waiting {
-                // Who went away does not want to know.
-                let _ = answer.send(GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
-            }
-        }
+        entries.iter().for_each(|entry| entry.lock().refuse_all());
     }
 
     fn find(&self, id: &str) -> Option<Arc<Entry>> {

@@ -52,6 +52,12 @@ impl Bench {
     }
 
     fn join_later(&mut self, id: &str, version: i16, owned: &[i32]) -> (RequestTicket, Effects) {
+        let nth = if self.tickets == 0 { String::new() } else { self.tickets.to_string() };
+        self.join_anew(id, &Text::from(format!("new{nth}")), version, owned)
+    }
+
+    /// The same, who comes without an id being given this one.
+    fn join_anew(&mut self, id: &str, new_member_id: &Text, version: i16, owned: &[i32]) -> (RequestTicket, Effects) {
         let subscription = ConsumerProtocolSubscription {
             topics: vec![Text::from("t")],
             owned_partitions: of_t(owned),
@@ -71,10 +77,8 @@ impl Bench {
             protocols: vec![protocol],
             ..Default::default()
         };
-        let nth = if self.tickets == 0 { String::new() } else { self.tickets.to_string() };
-        let new_member_id = Text::from(format!("new{nth}"));
         let (client_id, client_host) = ("c", "/h");
-        let joining = Joining { request: &request, version, client_id, client_host, new_member_id: &new_member_id };
+        let joining = Joining { request: &request, version, client_id, client_host, new_member_id };
         let (ticket, mut effects) = (self.ticket(), Effects::new());
         self.group.join(joining, &OneTopic, ticket, self.now, &mut effects);
         (ticket, effects)
@@ -309,4 +313,29 @@ fn who_waits_when_the_group_moves_over_joins_again() {
     bench.group.consumer_heartbeat(call, &OneTopic, bench.settings, RequestTicket(99), 0, &mut effects);
     let Some(GroupAnswer::Join(refused)) = answer(effects, waiting) else { panic!("it is answered") };
     assert_eq!(refused.error_code, ErrorCode::REBALANCE_IN_PROGRESS);
+}
+
+/// A client names itself, and its id may be longer than any text that an answer may have.
+#[test]
+fn a_group_is_kept_whatever_its_members_are_called() {
+    let long = Text::from("i".repeat(40_000));
+    let mut bench = Bench::new(Migration::Bidirectional);
+    bench.settings.consumer.session_timeout_ms = 5_000;
+    bench.beat("k1", JOINING);
+    let (ticket, effects) = bench.join_anew("", &long, 3, &[]);
+    assert!(matches!(answer(effects, ticket), Some(GroupAnswer::Join(joined)) if joined.member_id == long));
+    let is_read_again = |bench: &Bench| {
+        let kept = bench.group.snapshot();
+        let restored = Group::restore(&kept, bench.settings, bench.now).expect("one of ours");
+        assert_eq!(restored.snapshot(), kept);
+    };
+    is_read_again(&bench);
+    bench.now = 6_000;
+    bench.tick();
+    assert_eq!(
+        bench.group.protocol(),
+        Protocol::Classic,
+        "the member of the consumer protocol was silent for too long"
+    );
+    is_read_again(&bench);
 }

@@ -3,7 +3,7 @@
 //! Invariant: bytes from a disk are checked like bytes from a socket; none of them panics or costs more than its length.
 
 use bytes::Bytes;
-use fullbore_wire::{Codec, DecodeError, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
+use fullbore_wire::{Codec, DecodeError, Reader, Text, Uuid, Version, Writer};
 
 /// The layout of all that is written now.
 pub(super) const VERSION: i64 = 1;
@@ -53,8 +53,86 @@ impl std::fmt::Display for SnapshotError {
 
 impl std::error::Error for SnapshotError {}
 
-/// Lengths of any size.
+/// How fields without a length are written.
 const FORMAT: Version = Version { number: 0, flexible: true };
+
+/// A value as snapshots have it: as in a flexible message, and of any length, so that whatever a group may hold can be kept.
+pub(super) trait Packed: Sized {
+    fn pack(&self, writer: &mut Writer);
+    fn unpack(reader: &mut Reader) -> Result<Self, DecodeError>;
+}
+
+macro_rules! of_fixed_size {
+    ($($type:ty: $bytes:expr),*) => {$(
+        impl Packed for $type {
+            fn pack(&self, writer: &mut Writer) {
+                writer.put_slice(&$bytes(*self));
+            }
+            fn unpack(reader: &mut Reader) -> Result<Self, DecodeError> {
+                Self::decode(reader, FORMAT)
+            }
+        }
+    )*};
+}
+of_fixed_size!(i8: i8::to_be_bytes, i32: i32::to_be_bytes, i64: i64::to_be_bytes, Uuid: |id: Uuid| id.0);
+
+/// A length, or that there is nothing. What is longer than this can say fits into no record.
+fn put_length(writer: &mut Writer, length: Option<usize>) {
+    writer.put_uvarint(length.map_or(0, |length| u32::try_from(length.saturating_add(1)).unwrap_or(u32::MAX)));
+}
+
+fn length(reader: &mut Reader) -> Result<Option<usize>, DecodeError> {
+    Ok((reader.uvarint()? as usize).checked_sub(1))
+}
+
+impl Packed for Bytes {
+    fn pack(&self, writer: &mut Writer) {
+        put_length(writer, Some(self.len()));
+        writer.put_slice(self);
+    }
+    fn unpack(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let length = length(reader)?.ok_or(DecodeError::Length(-1))?;
+        reader.take(length)
+    }
+}
+
+impl Packed for Text {
+    fn pack(&self, writer: &mut Writer) {
+        put_length(writer, Some(self.len()));
+        writer.put_slice(self.as_bytes());
+    }
+    fn unpack(reader: &mut Reader) -> Result<Self, DecodeError> {
+        Option::unpack(reader)?.ok_or(DecodeError::Length(-1))
+    }
+}
+
+impl Packed for Option<Text> {
+    fn pack(&self, writer: &mut Writer) {
+        match self {
+            Some(text) => text.pack(writer),
+            None => put_length(writer, None),
+        }
+    }
+    fn unpack(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let Some(length) = length(reader)? else { return Ok(None) };
+        Text::from_utf8(reader.take(length)?).map(Some).map_err(|_| DecodeError::Utf8)
+    }
+}
+
+impl<T: Packed> Packed for Vec<T> {
+    fn pack(&self, writer: &mut Writer) {
+        put_length(writer, Some(self.len()));
+        self.iter().for_each(|element| element.pack(writer));
+    }
+    fn unpack(reader: &mut Reader) -> Result<Self, DecodeError> {
+        let count = length(reader)?.ok_or(DecodeError::Length(-1))?;
+        // Each has a byte at least.
+        if count > reader.remaining() {
+            return Err(DecodeError::Count(count));
+        }
+        (0..count).map(|_| T::unpack(reader)).collect()
+    }
+}
 
 /// Writes the fields of a snapshot one after another.
 pub(super) struct Packer(Writer);
@@ -66,13 +144,13 @@ impl Packer {
         Packer(writer)
     }
 
-    pub fn put<T: Codec>(&mut self, value: &T) {
-        value.encode(&mut self.0, FORMAT).expect("lengths are below 2 GiB: each came in one request");
+    pub fn put<T: Packed>(&mut self, value: &T) {
+        value.pack(&mut self.0);
     }
 
-    /// Before so many elements.
+    /// Before so many elements; more do not fit into memory.
     pub fn put_count(&mut self, count: usize) {
-        self.put(&i32::try_from(count).expect("so many elements do not fit into memory"));
+        self.put(&i32::try_from(count).unwrap_or(i32::MAX));
     }
 
     pub fn finish(self) -> Snapshot {
@@ -80,16 +158,16 @@ impl Packer {
     }
 }
 
-/// Reads them again.
+/// Reads them again. How many elements there may be in all is said by nothing but the bytes.
 pub(super) struct Unpacker(Reader);
 
 impl Unpacker {
     pub fn new(bytes: Bytes) -> Self {
-        Unpacker(Reader::new(bytes, REQUEST_ELEMENTS_MAX))
+        Unpacker(Reader::new(bytes, usize::MAX))
     }
 
-    pub fn take<T: Codec>(&mut self) -> Result<T, DecodeError> {
-        T::decode(&mut self.0, FORMAT)
+    pub fn take<T: Packed>(&mut self) -> Result<T, DecodeError> {
+        T::unpack(&mut self.0)
     }
 
     /// So many elements follow; never more than bytes are left.

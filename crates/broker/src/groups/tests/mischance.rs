@@ -180,3 +180,27 @@ async fn commits_on_their_way_are_bounded_whoever_asked_for_them() {
     }
     assert_eq!(ask().expect("there is room again").done().await, Ok(vec![]));
 }
+
+/// What is due in groups is done by one task for all of them.
+#[tokio::test]
+async fn an_event_that_panics_takes_its_own_group_out_of_service_and_nothing_else() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let t = opened.topic("t").await;
+    let refused = |answer| answer == GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE);
+    opened.commit("bad", vec![one(&t, 0, committed(1, 1))]).await;
+    let waits = opened.groups.put_to(&"bad".into(), Missing::Create, |_, _, _, _| {});
+    let panics = opened.groups.put_to(&"bad".into(), Missing::Create, |_, _, _, _| panic!("a planted panic"));
+    assert!(refused(waits.answer().await) && refused(panics.answer().await));
+    assert_eq!(opened.get("bad", &t, 0), Some(committed(1, 1)));
+    for group in ["bad", "good"] {
+        let id = Text::from(group);
+        let (request, member_id, image) = (join_request("consumer"), Text::from("m"), opened.control.image());
+        // It is answered once the time for others to come is over.
+        let joined = opened.groups.put_to(&id, Missing::Create, |group, ticket, now, effects| {
+            group.join(joining(&request, &member_id), &*image, ticket, now, effects);
+        });
+        assert!(matches!(joined.answer().await, GroupAnswer::Join(_)), "{group}");
+    }
+    opened.close();
+}

@@ -563,3 +563,19 @@ fn among_equals_the_next_to_come_gives_and_gets() {
         assert_eq!(load("m3"), 1);
     }
 }
+
+/// Its snapshot has more elements than a request may have, and far fewer bytes than a group may hold.
+#[test]
+fn a_group_of_many_subscriptions_is_read_as_it_was_kept() {
+    const MEMBERS: usize = 106;
+    let mut stage = Stage::new();
+    stage.settings.members_max = MEMBERS;
+    let names: Vec<String> = (0..10_000).map(|number| format!("topic{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for number in 0..MEMBERS {
+        stage.join(&format!("m{number}"), &names);
+    }
+    let kept = stage.group.snapshot();
+    let restored = ConsumerGroup::restore(kept.state.slice(1..), &stage.settings, stage.now).expect("one of ours");
+    assert_eq!(restored.snapshot(), kept);
+}
