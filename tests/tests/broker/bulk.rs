@@ -10,6 +10,8 @@ use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConf
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
+use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use fullbore_wire::apis::offset_delete::{OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -143,4 +145,27 @@ fn a_hundred_thousand_topics_in_one_request_are_a_policy_violation_as_in_kafka()
         let response = bearable(&broker, &request, 7);
         assert!(response.topics.iter().all(|topic| topic.error_code == ErrorCode::POLICY_VIOLATION));
     }
+}
+
+/// Each would be a record with the group's id, which may be thirty kilobytes.
+#[test]
+fn one_offset_deleted_a_hundred_thousand_times_is_deleted_once_as_in_kafka() {
+    let broker = Broker::start(&["offsets.topic.num.partitions=1"]);
+    let (mut client, group_id) = (broker.client(), "g".repeat(100));
+    client.create_topic(TOPIC, 1, &[]);
+    let partitions = vec![OffsetCommitRequestPartition { committed_offset: 1, ..Default::default() }];
+    let topics = vec![OffsetCommitRequestTopic { name: TOPIC.into(), partitions, ..Default::default() }];
+    let commit = OffsetCommitRequest { group_id: group_id.as_str().into(), topics, ..Default::default() };
+    let one = OffsetDeleteRequestPartition::default();
+    let topic = |partitions| OffsetDeleteRequestTopic { name: TOPIC.into(), partitions, ..Default::default() };
+    for topics in [vec![topic(vec![one.clone(); MANY])], vec![topic(vec![one]); MANY]] {
+        assert_eq!(client.call(&commit, 8).topics[0].partitions[0].error_code, ErrorCode::NONE);
+        let request = OffsetDeleteRequest { group_id: group_id.as_str().into(), topics, ..Default::default() };
+        let response = bearable(&broker, &request, 0);
+        let answered: Vec<_> = response.topics.iter().flat_map(|topic| &topic.partitions).collect();
+        assert_eq!((answered.len(), answered[0].error_code), (1, ErrorCode::NONE));
+    }
+    let segments = broker.partition_files("__consumer_offsets", 0, "log");
+    let bytes: u64 = segments.iter().map(|file| file.metadata().expect("there").len()).sum();
+    assert!(bytes < MIB, "{bytes} bytes of records");
 }

@@ -1,19 +1,26 @@
 //! OffsetDelete 0 (KIP-496): the group, then each partition; topics that a member reads keep their offsets.
 
-use super::call::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply, once};
 use crate::control::Image;
-use crate::groups::{DeleteOffset, Missing, TopicName};
+use crate::groups::{COMMIT_BYTES_MAX, DeleteOffset, Missing, TopicName};
 use crate::node::Node;
 use fullbore_rules::group::{Group, expiry};
 use fullbore_wire::apis::offset_delete::{
     OffsetDeleteRequest, OffsetDeleteRequestTopic, OffsetDeleteResponse, OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 };
-use fullbore_wire::{ErrorCode, Frame};
+use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
 
+/// About what a record that forgets an offset has beside the two names.
+const RECORD_BYTES: usize = 32;
+
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
-    let request: OffsetDeleteRequest = call.body(reply.version)?;
+    let mut request: OffsetDeleteRequest = call.body(reply.version)?;
+    request.topics = once(request.topics, |topic| topic.name.clone());
+    for topic in &mut request.topics {
+        topic.partitions = once(std::mem::take(&mut topic.partitions), |partition| partition.partition_index);
+    }
     let response = match delete(call.broker, &request).await {
         Ok(topics) => OffsetDeleteResponse { topics, ..Default::default() },
         Err(error_code) => OffsetDeleteResponse { error_code, ..Default::default() },
@@ -30,8 +37,9 @@ async fn delete(broker: &Node, request: &OffsetDeleteRequest) -> Result<Vec<Offs
     let image = broker.control.image();
     let asked = broker.groups.touch(id, |group, shard, _| {
         expiry::check_delete_offsets(group)?;
-        let mut offsets = Vec::new();
-        let topics = request.topics.iter().map(|topic| of_topic(&image, group, topic, &mut offsets)).collect();
+        let mut deletion = OffsetDeletion { image: &image, group, id, offsets: Vec::new(), bytes: 0 };
+        let topics = request.topics.iter().map(|topic| deletion.of_topic(topic)).collect();
+        let offsets = deletion.offsets;
         Ok((topics, broker.groups.forget_offsets(shard, id, offsets)))
     })?;
     let (topics, asked) = asked.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)??;
@@ -39,27 +47,36 @@ async fn delete(broker: &Node, request: &OffsetDeleteRequest) -> Result<Vec<Offs
     Ok(topics)
 }
 
-fn of_topic(
-    image: &Image,
-    group: &Group,
-    topic: &OffsetDeleteRequestTopic,
-    offsets: &mut Vec<DeleteOffset>,
-) -> OffsetDeleteResponseTopic {
-    let found = image.topic(&topic.name);
-    let is_read = group.reads(&topic.name);
-    let mut of_partition = |index: i32| {
-        let error_code = match found {
-            Some(found) if found.partition(index).is_some() => {
-                if !is_read {
-                    let topic = TopicName { id: found.id, name: Arc::from(found.name.as_str()) };
-                    offsets.push(DeleteOffset { topic, partition: index, committed_ms: None });
+/// What is to be forgotten, as far as it was looked at.
+struct OffsetDeletion<'a> {
+    image: &'a Image,
+    group: &'a Group,
+    id: &'a Text,
+    offsets: Vec<DeleteOffset>,
+    /// About what their records take.
+    bytes: usize,
+}
+
+impl OffsetDeletion<'_> {
+    fn of_topic(&mut self, topic: &OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic {
+        let is_read = self.group.reads(&topic.name);
+        let found = self.image.topic(&topic.name);
+        let named = found.map(|found| TopicName { id: found.id, name: Arc::from(found.name.as_str()) });
+        let mut of_partition = |index: i32| {
+            let is_there = found.is_some_and(|found| found.partition(index).is_some());
+            let error_code = match named.as_ref().filter(|_| is_there) {
+                None => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+                Some(_) if is_read => ErrorCode::GROUP_SUBSCRIBED_TO_TOPIC,
+                Some(_) if self.bytes > COMMIT_BYTES_MAX => ErrorCode::INVALID_COMMIT_OFFSET_SIZE,
+                Some(topic) => {
+                    self.bytes += self.id.len() + topic.name.len() + RECORD_BYTES;
+                    self.offsets.push(DeleteOffset { topic: topic.clone(), partition: index, committed_ms: None });
+                    ErrorCode::NONE
                 }
-                if is_read { ErrorCode::GROUP_SUBSCRIBED_TO_TOPIC } else { ErrorCode::NONE }
-            }
-            _ => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+            };
+            OffsetDeleteResponsePartition { partition_index: index, error_code, ..Default::default() }
         };
-        OffsetDeleteResponsePartition { partition_index: index, error_code, ..Default::default() }
-    };
-    let partitions = topic.partitions.iter().map(|partition| of_partition(partition.partition_index)).collect();
-    OffsetDeleteResponseTopic { name: topic.name.clone(), partitions, ..Default::default() }
+        let partitions = topic.partitions.iter().map(|partition| of_partition(partition.partition_index)).collect();
+        OffsetDeleteResponseTopic { name: topic.name.clone(), partitions, ..Default::default() }
+    }
 }

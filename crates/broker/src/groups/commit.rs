@@ -12,14 +12,15 @@ use crate::coordinator::{KeyValue, PendingWrite, Records, Shard, Unwritten, size
 use fullbore_rules::group::consumer::TopicIdPartition;
 use fullbore_rules::group::{Committer, Group};
 use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// From this version of OffsetCommit on a group that is not there is an error of its own.
 const GROUP_ID_NOT_FOUND: i16 = 9;
 
-/// Bytes of the records of one commit: each has the group's id, which may be long. Kafka takes `max.message.bytes`, a MiB.
-const COMMIT_BYTES_MAX: usize = 16 << 20;
+/// Bytes of the records of one commit or deletion: each has the group's id, which may be long. Kafka takes `max.message.bytes`, a MiB.
+pub const COMMIT_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes of records of all commits on their way, past which further ones are told to come again.
 const COMING_BYTES_MAX: usize = 64 << 20;
@@ -150,7 +151,7 @@ impl Groups {
         let pending = entry.shard.write(Records::Known(records), move |kept| {
             groups.offsets_coming.fetch_sub(added, Relaxed);
             groups.bytes_coming.fetch_sub(bytes, Relaxed);
-            let kept = kept.map_err(not_kept).map(|()| groups.put(&group, accepted));
+            let kept = kept.map_err(not_kept).map(|()| groups.put(&of.shard, &group, accepted));
             of.commits.fetch_sub(1, Release);
             kept
         });
@@ -159,14 +160,14 @@ impl Groups {
 
     /// Shows offsets that are kept, but for those of topics that were deleted meanwhile: whoever forgets their topic has been here
     /// already, or comes after this.
-    fn put(&self, group: &str, offsets: Vec<CommitOffset>) -> RefusedOffsets {
+    fn put(&self, shard: &Shard, group: &str, offsets: Vec<CommitOffset>) -> RefusedOffsets {
         let image = self.control.image();
         let mut refused = Vec::new();
         let there = offsets.into_iter().enumerate().filter_map(|(index, offset)| {
             check_topic(&image, &offset).map_err(|code| refused.push((index, code))).ok().map(|()| offset)
         });
         let there = there.collect();
-        self.offsets.put(group, there);
+        self.offsets.put(shard, group, there);
         refused
     }
 
@@ -177,7 +178,7 @@ impl Groups {
         group: &str,
         wanted: Vec<DeleteOffset>,
     ) -> PendingWrite<Result<(), ErrorCode>> {
-        let (groups, group): (_, Arc<str>) = (Arc::clone(self), Arc::from(group));
+        let (groups, of, group): (_, _, Arc<str>) = (Arc::clone(self), Arc::clone(shard), Arc::from(group));
         let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
         let named = Arc::clone(&group);
         // What the first finds is what the second forgets.
@@ -185,13 +186,16 @@ impl Groups {
         let records = move || {
             let due: Vec<_> = wanted.into_iter().filter(|wanted| late.is_meant(&of_group, wanted)).collect();
             let _ = found.send(due.clone());
-            let last = due.into_iter().filter(move |due| !late.is_succeeded(&of_group, due));
+            let succeeded = late.names_of_several(&of_group);
+            let is_last =
+                move |due: &DeleteOffset| !(succeeded.contains(&due.topic.name) && late.is_succeeded(&of_group, due));
+            let last = due.into_iter().filter(is_last);
             last.filter_map(move |due| tombstone(&named, &due.topic.name, due.partition))
         };
         shard.write(Records::late(records), move |kept| {
             kept.map_err(not_kept)?;
             for due in find.try_iter().flatten() {
-                groups.offsets.remove(&group, due.topic.id, due.partition);
+                groups.offsets.remove(&of, &group, due.topic.id, due.partition);
             }
             Ok(())
         })
@@ -201,6 +205,19 @@ impl Groups {
         self.offsets.read(group, |held| {
             let found = held.and_then(|held| held.get(&wanted.topic.id)?.partitions.get(&wanted.partition));
             found.is_some_and(|found| wanted.committed_ms.is_none_or(|ms| ms == found.committed_ms))
+        })
+    }
+
+    /// The names under which the group has offsets of more than one topic.
+    fn names_of_several(&self, group: &str) -> HashSet<Arc<str>> {
+        self.offsets.read(group, |held| {
+            let (mut seen, mut several) = (HashSet::new(), HashSet::new());
+            for topic in held.into_iter().flat_map(GroupOffsets::values) {
+                if !seen.insert(&topic.name) {
+                    several.insert(Arc::clone(&topic.name));
+                }
+            }
+            several
         })
     }
 
@@ -220,7 +237,7 @@ impl Groups {
         group: &str,
         offsets: bool,
     ) -> PendingWrite<Result<(), ErrorCode>> {
-        let (groups, group): (_, Arc<str>) = (Arc::clone(self), Arc::from(group));
+        let (groups, of, group): (_, _, Arc<str>) = (Arc::clone(self), Arc::clone(shard), Arc::from(group));
         let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
         let records = move || {
             let due: Vec<_> = late.offsets.read(&of_group, |held| {
@@ -238,7 +255,7 @@ impl Groups {
         shard.write(Records::late(records), move |kept| {
             kept.map_err(not_kept)?;
             if offsets {
-                groups.offsets.remove_group(&group);
+                groups.offsets.remove_group(&of, &group);
             }
             Ok(())
         })

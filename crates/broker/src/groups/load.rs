@@ -304,7 +304,7 @@ impl Groups {
             if offsets.is_empty() {
                 continue;
             }
-            self.offsets.put(&group, offsets);
+            self.offsets.put(shard, &group, offsets);
             if let Err(error) = self.create_in(shard, &group) {
                 tracing::error!(group = &*group, %error, "the group is not listed, but its offsets are there");
             }

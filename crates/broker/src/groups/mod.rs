@@ -24,7 +24,7 @@ mod tests;
 mod timer;
 mod topics;
 
-pub use commit::DeleteOffset;
+pub use commit::{COMMIT_BYTES_MAX, DeleteOffset};
 pub use entry::PendingAnswer;
 pub use offsets::{CommitOffset, CommittedOffsets, GroupOffsets, OffsetAndMetadata, TopicName, TopicOffsets};
 pub use regex::TopicRegex;

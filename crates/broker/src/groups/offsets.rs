@@ -4,15 +4,16 @@
 //! writes are told of, and when a shard is loaded.
 //!
 //! Invariant: what is here is what the log says, so that two connections that commit the same partition leave the same
-//! winner in both.
+//! winner in both. Of a shard that was left nothing is here: it is left first, and then what it had is forgotten.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::coordinator::{Shard, Status};
 use fullbore_wire::Uuid;
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockWriteGuard};
 
 /// Groups are spread over so many locks, so that those who read one seldom meet a commit of another.
 const STRIPES: usize = 32;
@@ -106,12 +107,12 @@ impl CommittedOffsets {
         self.stripes.iter().flat_map(of_stripe).collect()
     }
 
-    /// All of them are seen at once.
-    pub(super) fn put(&self, group: &str, offsets: Vec<CommitOffset>) {
+    /// All of them are seen at once, unless their shard was left: whoever leaves it forgets what is here, before or after this.
+    pub(super) fn put(&self, shard: &Shard, group: &str, offsets: Vec<CommitOffset>) {
         if offsets.is_empty() {
             return;
         }
-        let mut stripe = self.stripe(group).write();
+        let Some(mut stripe) = self.of_shard(shard, group) else { return };
         if !stripe.contains_key(group) {
             stripe.insert(Arc::from(group), GroupOffsets::new());
         }
@@ -126,8 +127,9 @@ impl CommittedOffsets {
         self.held.fetch_add(added, Ordering::Relaxed);
     }
 
-    pub(super) fn remove(&self, group: &str, topic: Uuid, partition: i32) {
-        let mut stripe = self.stripe(group).write();
+    /// Forgets an offset, unless its shard was left: it may be there again, as whoever led it meanwhile has it.
+    pub(super) fn remove(&self, shard: &Shard, group: &str, topic: Uuid, partition: i32) {
+        let Some(mut stripe) = self.of_shard(shard, group) else { return };
         let Some(of_group) = stripe.get_mut(group) else { return };
         let Some(of_topic) = of_group.get_mut(&topic) else { return };
         let removed = of_topic.partitions.remove(&partition).is_some();
@@ -153,9 +155,10 @@ impl CommittedOffsets {
         }
     }
 
-    /// Forgets a group.
-    pub(super) fn remove_group(&self, group: &str) {
-        let removed = self.stripe(group).write().remove(group);
+    /// Forgets a group, unless its shard was left.
+    pub(super) fn remove_group(&self, shard: &Shard, group: &str) {
+        let Some(mut stripe) = self.of_shard(shard, group) else { return };
+        let removed = stripe.remove(group);
         let removed = removed.iter().flat_map(BTreeMap::values).map(|of_topic| of_topic.partitions.len()).sum();
         self.held.fetch_sub(removed, Ordering::Relaxed);
     }
@@ -167,6 +170,12 @@ impl CommittedOffsets {
             let offsets = cleared.values().flat_map(BTreeMap::values).map(|of_topic| of_topic.partitions.len()).sum();
             self.held.fetch_sub(offsets, Ordering::Relaxed);
         }
+    }
+
+    /// What is to be changed of a group in this shard; nothing of one that was left.
+    fn of_shard(&self, shard: &Shard, group: &str) -> Option<RwLockWriteGuard<'_, Stripe>> {
+        let stripe = self.stripe(group).write();
+        (shard.status() != Status::Gone).then_some(stripe)
     }
 
     fn stripe(&self, group: &str) -> &RwLock<Stripe> {

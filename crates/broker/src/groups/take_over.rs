@@ -83,10 +83,10 @@ impl Groups {
             .map_err(|_| ErrorCode::OFFSET_METADATA_TOO_LARGE)?;
         // Without room for the group it is not listed, and its offsets are there.
         let _ = self.create_in(&shard, &Text::from(&*group));
-        let groups = Arc::clone(self);
+        let (groups, of) = (Arc::clone(self), Arc::clone(&shard));
         Ok(shard.write(Records::Known(vec![record]), move |kept| {
             kept.map_err(not_kept)?;
-            groups.offsets.put(&group, vec![offset]);
+            groups.offsets.put(&of, &group, vec![offset]);
             Ok(())
         }))
     }

@@ -305,6 +305,25 @@ async fn who_leads_next_serves_once_what_it_found_is_on_every_replica_in_sync() 
     opened.close();
 }
 
+/// It is in the log, and whoever leads next has read it by the time that it is told here.
+#[tokio::test]
+async fn a_commit_that_is_told_once_its_shard_was_left_is_not_put_behind_it() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = Arc::new(open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await);
+    let t = opened.topic("t").await;
+    opened.commit("g", vec![one(&t, 0, committed(1, 1)), one(&t, 1, committed(1, 1))]).await;
+    let (left, moves) = (opened.groups.serving("g").expect("it serves"), Arc::clone(&opened));
+    // Both are in one batch, and the partition moves after the first of them is told.
+    let first = left.write(Records::Known(vec![records::group("other", None)]), move |_| moves.elect(OTHER));
+    let late = opened.ask("g", vec![one(&t, 0, committed(2, 2))]);
+    assert_eq!(late.done().await.expect("kept"), []);
+    first.kept().await.expect("kept");
+    assert_eq!((opened.held(), opened.get("g", &t, 0)), (0, None), "another broker has it");
+    opened.elect(1);
+    opened.groups.loaded().await;
+    assert_eq!((opened.held(), opened.get("g", &t, 0)), (2, Some(committed(2, 2))));
+}
+
 async fn is_pending<T>(future: &mut std::pin::Pin<&mut impl Future<Output = T>>) -> bool {
     for _ in 0..20 {
         if std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_ready())).await {
