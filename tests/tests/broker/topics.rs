@@ -1,6 +1,8 @@
 //! Topics from outside: created, refused, described, deleted, and there again after kill -9.
 
-use fullbore_tests::{Batch, Broker, Client};
+use fullbore_tests::{Batch, Broker, Client, alter_resource};
+use fullbore_wire::apis::consumer_group_describe::ConsumerGroupDescribeRequest;
+use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
 use fullbore_wire::apis::create_topics::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreatableTopicResult, CreateTopicsRequest,
 };
@@ -8,6 +10,7 @@ use fullbore_wire::apis::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
 use fullbore_wire::apis::describe_configs::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResult,
 };
+use fullbore_wire::apis::describe_groups::DescribeGroupsRequest;
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic, MetadataResponse};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 
@@ -221,6 +224,62 @@ fn topics_are_deleted_by_id_too_and_unknown_ones_are_told() {
     assert_eq!(delete(&mut client, by_name("nowhere")), ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
     assert_eq!(delete(&mut client, by_id(id)), ErrorCode::NONE);
     assert!(names(&mut client).is_empty());
+}
+
+/// As in Kafka: whoever names both may mean a topic that was made again meanwhile.
+#[test]
+fn a_topic_is_deleted_by_its_name_or_its_id_and_not_by_both() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let old = client.create_topic("again", 1, &[]);
+    client.delete_topic("again");
+    let id = client.create_topic("again", 1, &[]);
+    let other = client.create_topic("other", 1, &[]);
+    let state =
+        |name: Option<&str>, topic_id| DeleteTopicState { name: name.map(Text::from), topic_id, ..Default::default() };
+    let topics = vec![state(Some("again"), old), state(Some("again"), id), state(None, Uuid::ZERO), state(None, other)];
+    let request = DeleteTopicsRequest { topics, timeout_ms: 30_000, ..Default::default() };
+    let responses = client.call(&request, DELETE).responses;
+    let told: Vec<_> = responses.iter().map(|of| (of.error_code, of.error_message.as_deref().unwrap_or(""))).collect();
+    let both = (ErrorCode::INVALID_REQUEST, "You may not specify both topic name and topic id.");
+    let neither = (ErrorCode::INVALID_REQUEST, "Neither topic name nor id were specified.");
+    assert_eq!(told, [both, both, neither, (ErrorCode::NONE, "")]);
+    assert_eq!(names(&mut client), ["again"]);
+}
+
+/// What was done is told, however long the words of a refusal beside it would be.
+#[test]
+fn words_of_a_refusal_are_no_longer_than_an_answer_may_say() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic("real", 1, &[]);
+    let long = "x".repeat(32_760);
+    let by_name = |name: &str| DeleteTopicState { name: Some(Text::from(name)), ..Default::default() };
+    let topics = vec![by_name("real"), by_name(&long)];
+    let request = DeleteTopicsRequest { topics, timeout_ms: 30_000, ..Default::default() };
+    let codes: Vec<_> = client.call(&request, DELETE).responses.iter().map(|of| of.error_code).collect();
+    assert_eq!(codes, [ErrorCode::NONE, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION]);
+    let topics = vec![named("real"), with_config("u", &long, Some("1")), with_config("v", "retention.ms", Some(&long))];
+    let codes: Vec<_> = create(&mut client, topics, false).iter().map(|of| of.error_code).collect();
+    assert_eq!(codes, [ErrorCode::NONE, ErrorCode::INVALID_CONFIG, ErrorCode::INVALID_CONFIG]);
+    let altered =
+        client.alter(vec![alter_resource(TOPIC_RESOURCE, "real", &[("retention.ms", 0, Some(&long))])], false);
+    assert_eq!(altered[0].error_code, ErrorCode::INVALID_CONFIG);
+    let group_ids = vec![Text::from(long.as_str())];
+    let described = client.call(&ConsumerGroupDescribeRequest { group_ids, ..Default::default() }, 1);
+    assert_eq!(described.groups[0].error_code, ErrorCode::GROUP_ID_NOT_FOUND);
+    let groups = vec![Text::from(long.as_str())];
+    let described = client.call(&DescribeGroupsRequest { groups, ..Default::default() }, 6);
+    assert_eq!(described.groups[0].error_code, ErrorCode::GROUP_ID_NOT_FOUND);
+    let beat = ConsumerGroupHeartbeatRequest {
+        group_id: Text::from("g"),
+        member_id: Text::from("m"),
+        rebalance_timeout_ms: 1_000,
+        subscribed_topic_regex: Some(Text::from(long.as_str())),
+        topic_partitions: Some(Vec::new()),
+        ..Default::default()
+    };
+    assert_eq!(client.call(&beat, 1).error_code, ErrorCode::INVALID_REGULAR_EXPRESSION);
 }
 
 #[test]

@@ -11,6 +11,9 @@ use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
 
+/// Bytes of the words of a refusal, about.
+const WORDS_BYTES_MAX: usize = 1_000;
+
 /// Why a connection is closed instead of answered.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
@@ -133,6 +136,16 @@ pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> 
 pub(super) fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
     match outcome {
         Ok(()) => (ErrorCode::NONE, None),
-        Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
+        Err(refusal) => (refusal.code, Some(words(refusal.message))),
     }
+}
+
+/// Words for people. They may repeat whatever a request names, and no text of an answer may have more than 32,767 bytes: of long ones it
+/// is how they begin.
+pub(super) fn words(mut message: String) -> Text {
+    if message.len() > WORDS_BYTES_MAX {
+        message.truncate(message.floor_char_boundary(WORDS_BYTES_MAX));
+        message.push_str("...");
+    }
+    Text::from(message)
 }

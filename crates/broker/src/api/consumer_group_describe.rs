@@ -1,6 +1,6 @@
 //! ConsumerGroupDescribe 0-1: groups of the consumer protocol, their members, what these have and are to have.
 
-use super::call::{Call, Fault, Reply, once};
+use super::call::{Call, Fault, Reply, once, words};
 use super::operations;
 use crate::control::Image;
 use crate::groups::Missing;
@@ -39,7 +39,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 fn not_found(group_id: &Text, why: &str) -> DescribedGroup {
     DescribedGroup {
         error_code: if group_id.is_empty() { ErrorCode::INVALID_GROUP_ID } else { ErrorCode::GROUP_ID_NOT_FOUND },
-        error_message: Some(Text::from(format!("Group {group_id} {why}."))),
+        error_message: Some(words(format!("Group {group_id} {why}."))),
         group_id: group_id.clone(),
         group_state: Text::from_static(GroupState::Dead.name()),
         ..Default::default()

@@ -1,6 +1,6 @@
 //! ConsumerGroupHeartbeat 0-1 (KIP-848): the fields, the regular expression, then the group.
 
-use super::call::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply, words};
 use super::join_group;
 use crate::control::Image;
 use crate::groups::{Missing, TopicRegex};
@@ -35,7 +35,7 @@ fn reachable(unsettled_interval_ms: i32, round_trip: Option<Duration>) -> i32 {
 fn refused(refusal: GroupRefusal) -> ConsumerGroupHeartbeatResponse {
     ConsumerGroupHeartbeatResponse {
         error_code: refusal.code,
-        error_message: Some(Text::from(refusal.message)),
+        error_message: Some(words(refusal.message)),
         ..Default::default()
     }
 }

@@ -1,6 +1,6 @@
 //! CreateTopics 2-7.
 
-use super::call::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply, words};
 use crate::config::describe_topic;
 use crate::control::{CreateTopic, CreateTopics, Image, Refusal, Topic};
 use crate::node::Node;
@@ -34,7 +34,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             Err(refusal) => CreatableTopicResult {
                 name: asked.name,
                 error_code: refusal.code,
-                error_message: Some(Text::from(refusal.message)),
+                error_message: Some(words(refusal.message)),
                 ..Default::default()
             },
         })

@@ -1,6 +1,6 @@
 //! DeleteTopics 1-6. From version 6 on a topic is named by name or id.
 
-use super::call::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply, words};
 use crate::control::{Refusal, TopicRef};
 use crate::partitions::Partitions;
 use fullbore_wire::apis::delete_topics::{
@@ -21,10 +21,16 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let by_name = |name| DeleteTopicState { name: Some(name), ..Default::default() };
         request.topic_names.into_iter().map(by_name).collect()
     };
-    let outcomes = match timeout(WAIT_MAX, call.broker.partitions.deletions_have_room()).await {
-        Ok(()) => call.control().delete_topics(asked.iter().map(target).collect()).await,
-        Err(_) => asked.iter().map(|_| Err(too_many())).collect(),
+    let targets: Vec<Result<TopicRef, Refusal>> = asked.iter().map(target).collect();
+    let meant = targets.iter().flatten().cloned().collect();
+    let mut outcomes = match timeout(WAIT_MAX, call.broker.partitions.deletions_have_room()).await {
+        Ok(()) => call.control().delete_topics(meant).await.into_iter(),
+        Err(_) => vec![Err(too_many()); meant.len()].into_iter(),
     };
+    let outcomes: Vec<_> = targets
+        .into_iter()
+        .map(|target| target.and_then(|_| outcomes.next().unwrap_or_else(|| Err(too_many()))))
+        .collect();
     let patience = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);
     let deleted = outcomes.iter().flatten().map(|topic| topic.id);
     // It is decided, and carried out whoever waits.
@@ -43,7 +49,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
                 name: asked.name,
                 topic_id: asked.topic_id,
                 error_code: refusal.code,
-                error_message: Some(Text::from(refusal.message)),
+                error_message: Some(words(refusal.message)),
                 ..Default::default()
             },
         })
@@ -63,9 +69,13 @@ async fn carried_out(logs: &Partitions, topics: impl Iterator<Item = Uuid>) {
     }
 }
 
-fn target(asked: &DeleteTopicState) -> TopicRef {
-    match &asked.name {
-        Some(name) => TopicRef::Name(name.to_string()),
-        None => TopicRef::Id(asked.topic_id),
+/// Who gives both, as of a topic that was made again meanwhile, may mean the other one.
+fn target(asked: &DeleteTopicState) -> Result<TopicRef, Refusal> {
+    let refused = |message: &str| Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
+    match (&asked.name, asked.topic_id.is_zero()) {
+        (Some(name), true) => Ok(TopicRef::Name(name.to_string())),
+        (None, false) => Ok(TopicRef::Id(asked.topic_id)),
+        (Some(_), false) => refused("You may not specify both topic name and topic id."),
+        (None, true) => refused("Neither topic name nor id were specified."),
     }
 }

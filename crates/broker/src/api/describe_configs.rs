@@ -1,7 +1,7 @@
 //! DescribeConfigs 1-4, of topics, of this broker and its loggers, of what was set for every broker (the empty name), of groups
 //! and of subscriptions to clients' metrics.
 
-use super::call::{Call, Fault, Reply, once};
+use super::call::{Call, Fault, Reply, once, words};
 use crate::config::{ConfigEntry, Resource, describe_broker, describe_cluster, describe_resource, describe_topic};
 use crate::control::Refusal;
 use crate::node::Node;
@@ -44,7 +44,7 @@ fn describe(
         }
         Err(refusal) => {
             result.error_code = refusal.code;
-            result.error_message = Some(Text::from(refusal.message));
+            result.error_message = Some(words(refusal.message));
         }
     }
     result

@@ -1,6 +1,6 @@
 //! DescribeGroups 0-6: groups of the classic protocol. One that is not there is `Dead`, and from version 6 on an error.
 
-use super::call::{Call, Fault, Reply, once};
+use super::call::{Call, Fault, Reply, once, words};
 use super::operations;
 use crate::groups::Missing;
 use fullbore_rules::group::{Group, GroupState};
@@ -33,9 +33,7 @@ fn describe(call: &Call<'_>, group_id: &Text, version: i16) -> DescribedGroup {
     };
     let dead = DescribedGroup { group_state: Text::from_static(GroupState::Dead.name()), ..Default::default() };
     match version >= NOT_FOUND_FROM {
-        true => {
-            DescribedGroup { error_code: ErrorCode::GROUP_ID_NOT_FOUND, error_message: Some(Text::from(why)), ..dead }
-        }
+        true => DescribedGroup { error_code: ErrorCode::GROUP_ID_NOT_FOUND, error_message: Some(words(why)), ..dead },
         false => dead,
     }
 }

@@ -1,6 +1,6 @@
 //! DescribeProducers 0: what a partition's leader remembers of its idempotent producers.
 
-use super::call::{Call, Fault, Reply, once};
+use super::call::{Call, Fault, Reply, once, words};
 use super::topics;
 use crate::control::Image;
 use crate::node::Node;
@@ -59,7 +59,7 @@ async fn producers(
 }
 
 fn why(code: ErrorCode, topic: &Text, partition: i32) -> Text {
-    Text::from(match code {
+    words(match code {
         ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => format!("This server does not host {topic}-{partition}."),
         code => format!("The producers of {topic}-{partition} are not known: {code}"),
     })

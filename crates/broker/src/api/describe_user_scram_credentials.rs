@@ -1,7 +1,7 @@
 //! DescribeUserScramCredentials 0. There are no users with credentials; one asked for by name is not found, as by Kafka
 //! (`ScramImage.describe`).
 
-use super::call::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply, words};
 use fullbore_wire::apis::describe_user_scram_credentials::{
     DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, DescribeUserScramCredentialsResult,
 };
@@ -26,6 +26,6 @@ fn not_found(user: Text, is_repeated: bool) -> DescribeUserScramCredentialsResul
     } else {
         (ErrorCode::RESOURCE_NOT_FOUND, "Attempt to describe a user credential that does not exist")
     };
-    let error_message = Some(Text::from(format!("{why}: {user}")));
+    let error_message = Some(words(format!("{why}: {user}")));
     DescribeUserScramCredentialsResult { user, error_code, error_message, ..Default::default() }
 }

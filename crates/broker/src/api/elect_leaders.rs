@@ -1,6 +1,6 @@
 //! ElectLeaders 0-2. When the answer leaves, the partitions are led as it says.
 
-use super::call::{Call, Fault, Reply, once};
+use super::call::{Call, Fault, Reply, once, told};
 use crate::control::{ElectLeaders, ElectionKind, Image};
 use fullbore_wire::apis::elect_leaders::{
     ElectLeadersRequest, ElectLeadersResponse, PartitionResult, ReplicaElectionResult, TopicPartitions,
@@ -36,7 +36,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             let (error_code, error_message) = match outcome {
                 Ok(_) => (ErrorCode::NONE, None),
                 Err(refusal) if refusal.code == ErrorCode::ELECTION_NOT_NEEDED && !tells_all => continue,
-                Err(refusal) => (refusal.code, Some(Text::from(refusal.message))),
+                Err(refusal) => told(Err(refusal)),
             };
             let result = PartitionResult { partition_id, error_code, error_message, ..Default::default() };
             add(&mut response.replica_election_results, topic, result);

@@ -1,13 +1,13 @@
 //! UpdateFeatures 0-2. Every feature has the one level at which this broker is ([`features`]): asking for that changes
 //! nothing, and any other is refused.
 
-use super::call::{Call, Fault, Reply, told};
+use super::call::{Call, Fault, Reply, told, words};
 use super::features;
 use crate::control::Refusal;
 use fullbore_wire::apis::update_features::{
     FeatureUpdateKey, UpdatableFeatureResult, UpdateFeaturesRequest, UpdateFeaturesResponse,
 };
-use fullbore_wire::{ErrorCode, Frame, Text};
+use fullbore_wire::{ErrorCode, Frame};
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: UpdateFeaturesRequest = call.body(reply.version)?;
@@ -17,7 +17,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         // All or nothing: the first that fails is the error of the whole.
         if let Some(refusal) = outcomes.filter_map(|(_, outcome)| outcome.err()).next() {
             response.error_code = refusal.code;
-            response.error_message = Some(Text::from(refusal.message));
+            response.error_message = Some(words(refusal.message));
         }
     } else {
         response.results = outcomes.map(|(update, outcome)| result(update, outcome)).collect();

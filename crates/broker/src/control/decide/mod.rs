@@ -36,6 +36,8 @@ use place::{place, registered};
 
 /// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
+/// What a text of an answer may have: a list that grew beyond it could not be described.
+const VALUE_BYTES_MAX: usize = i16::MAX as usize;
 /// Groups and subscriptions to clients' metrics that set something.
 pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
 /// Subscriptions to clients' metrics: each has compiled patterns, which are tried on each client that asks.
@@ -318,6 +320,10 @@ fn apply(
             items.join(",")
         }
     };
+    if value.len() > VALUE_BYTES_MAX {
+        let message = format!("The value of {name} would have {} bytes; it may have {VALUE_BYTES_MAX}.", value.len());
+        return Err(Refusal::new(ErrorCode::INVALID_CONFIG, message));
+    }
     values.insert(name.to_owned(), value);
     Ok(())
 }

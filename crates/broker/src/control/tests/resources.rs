@@ -79,6 +79,17 @@ async fn a_refused_change_changes_nothing() {
     assert_eq!(control.image().epoch(), 1, "the broker registered");
 }
 
+/// One that could not be told would be there, and whoever asked for it disconnected.
+#[tokio::test]
+async fn a_list_grows_as_far_as_an_answer_can_tell_it() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let control = &open(folder.path()).control;
+    let more = |letter: &str| [("metrics", ConfigChange::Append(letter.repeat(20_000)))];
+    set(control, Resource::ClientMetrics, "m", &more("a")).await.expect("appended");
+    let refusal = set(control, Resource::ClientMetrics, "m", &more("b")).await.expect_err("too long");
+    assert_eq!(refusal.code, ErrorCode::INVALID_CONFIG);
+}
+
 #[tokio::test]
 async fn subscriptions_are_as_many_as_can_be_tried_on_each_client() {
     let folder = tempfile::tempdir().expect("tempdir");
