@@ -38,6 +38,11 @@ fn broker_with_records() -> Broker {
 
 /// Has several connections ask this at once and an honest client work meanwhile; one of the answers.
 fn bearable<R: Request>(broker: &Broker, request: &R, version: i16) -> R::Response {
+    bearable_within(RSS_MAX, broker, request, version)
+}
+
+/// The same where they may take so much memory.
+fn bearable_within<R: Request>(rss_max: u64, broker: &Broker, request: &R, version: i16) -> R::Response {
     let before = broker.rss();
     let waiting: Vec<_> = (0..GREEDY)
         .map(|_| {
@@ -51,7 +56,7 @@ fn bearable<R: Request>(broker: &Broker, request: &R, version: i16) -> R::Respon
         assert_serves(broker);
         let (elapsed, grown) = (asked.elapsed(), broker.rss().saturating_sub(before));
         assert!(elapsed < HONEST_MAX, "an honest client waited {elapsed:?} for {:?}", R::KEY);
-        assert!(grown < RSS_MAX, "{} MiB for {:?}", grown / MIB, R::KEY);
+        assert!(grown < rss_max, "{} MiB for {:?}", grown / MIB, R::KEY);
     }
     let mut answers: Vec<_> = waiting.into_iter().map(|answer| answer.join().expect("an answer")).collect();
     decode_response::<R>(answers.remove(0), version).expect("a response").1
@@ -145,6 +150,31 @@ fn a_hundred_thousand_topics_in_one_request_are_a_policy_violation_as_in_kafka()
         let response = bearable(&broker, &request, 7);
         assert!(response.topics.iter().all(|topic| topic.error_code == ErrorCode::POLICY_VIOLATION));
     }
+}
+
+/// Of a group that sets nothing, a few bytes of its name would bring seven kilobytes of defaults.
+#[test]
+fn a_hundred_thousand_groups_are_described_as_far_as_an_answer_may_go() {
+    let broker = broker_with_records();
+    let resource = |number: usize| DescribeConfigsResource {
+        resource_type: 32,
+        resource_name: format!("{number:05}").into(),
+        configuration_keys: None,
+        ..Default::default()
+    };
+    let request = DescribeConfigsRequest {
+        resources: (0..MANY).map(resource).collect(),
+        include_synonyms: true,
+        include_documentation: true,
+        ..Default::default()
+    };
+    // Settings of 32 MiB are a few times that before they are on the wire.
+    let results = bearable_within(1 << 30, &broker, &request, 4).results;
+    let described = results.iter().take_while(|result| result.error_code == ErrorCode::NONE).count();
+    assert!((1_000..MANY).contains(&described), "{described}");
+    assert!(results[..described].iter().all(|result| result.configs.len() == results[0].configs.len()));
+    let refused = &results[described..];
+    assert!(refused.iter().all(|result| result.error_code == ErrorCode::POLICY_VIOLATION && result.configs.is_empty()));
 }
 
 /// Each would be a record with the group's id, which may be thirty kilobytes.

@@ -322,6 +322,8 @@ fn describe_configs_tells_values_and_where_they_are_from() {
     assert_eq!(value(&topic, "cleanup.policy"), ("delete".into(), of_default));
     let one = describe(&mut client, TOPIC_RESOURCE, "described", Some(&["segment.bytes"]));
     assert_eq!(one.configs.len(), 1);
+    let of_no_keys = describe(&mut client, TOPIC_RESOURCE, "described", Some(&[]));
+    assert_eq!(of_no_keys.configs.len(), topic.configs.len(), "as with Kafka");
     let of_broker = describe(&mut client, BROKER_RESOURCE, "1", None);
     assert_eq!(value(&of_broker, "log.retention.ms").0, "7000000");
     let unknown = describe(&mut client, TOPIC_RESOURCE, "nowhere", None);

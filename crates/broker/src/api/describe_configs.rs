@@ -17,23 +17,51 @@ pub(super) const TOPIC: i8 = 2;
 pub(super) const BROKER: i8 = 4;
 pub(super) const BROKER_LOGGER: i8 = 8;
 
+/// Bytes of the settings in one answer, about: those of eight thousand topics with all that bears on them. A group that sets nothing
+/// has all its settings, too, whatever its name.
+const SETTINGS_BYTES_MAX: usize = 32 << 20;
+const TOO_MANY: &str =
+    "The settings of all that the request names are too many for one answer: ask for fewer resources, or by key.";
+/// Bytes of a setting beside its texts.
+const SETTING_BYTES: usize = 16;
+
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let mut request: DescribeConfigsRequest = call.body(reply.version)?;
     request.resources = once(request.resources, |resource| (resource.resource_type, resource.resource_name.clone()));
-    let results = request.resources.iter().map(|resource| describe(call.broker, &request, resource)).collect();
+    let mut bytes = 0;
+    let describe = |resource| {
+        let described = describe(call.broker, &request, resource, bytes < SETTINGS_BYTES_MAX);
+        bytes += described.configs.iter().map(size).sum::<usize>();
+        described
+    };
+    let results = request.resources.iter().map(describe).collect();
     reply.frame::<DescribeConfigsRequest>(&DescribeConfigsResponse { results, ..Default::default() })
+}
+
+/// Bytes of a setting in the answer, about.
+fn size(setting: &DescribeConfigsResourceResult) -> usize {
+    let of = |text: &Option<Text>| text.as_deref().map_or(0, str::len);
+    let synonyms = setting.synonyms.iter().map(|synonym| synonym.name.len() + of(&synonym.value) + SETTING_BYTES);
+    let own = setting.name.len() + of(&setting.value) + of(&setting.documentation) + SETTING_BYTES;
+    own + synonyms.sum::<usize>()
 }
 
 fn describe(
     broker: &Node,
     request: &DescribeConfigsRequest,
     resource: &DescribeConfigsResource,
+    has_room: bool,
 ) -> DescribeConfigsResult {
     let mut result = DescribeConfigsResult {
         resource_type: resource.resource_type,
         resource_name: resource.resource_name.clone(),
         ..Default::default()
     };
+    if !has_room {
+        result.error_code = ErrorCode::POLICY_VIOLATION;
+        result.error_message = Some(Text::from_static(TOO_MANY));
+        return result;
+    }
     match entries(broker, resource) {
         Ok(entries) => {
             result.configs = entries
@@ -95,9 +123,10 @@ fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<Conf
     }
 }
 
-/// A null list of keys asks for all of them.
+/// No list of keys asks for all of them, and so does an empty one.
 fn is_asked_for(entry: &ConfigEntry, resource: &DescribeConfigsResource) -> bool {
-    resource.configuration_keys.as_ref().is_none_or(|keys| keys.iter().any(|key| *key == entry.name))
+    let keys = resource.configuration_keys.as_deref().unwrap_or_default();
+    keys.is_empty() || keys.iter().any(|key| *key == entry.name)
 }
 
 fn answer(entry: ConfigEntry, request: &DescribeConfigsRequest) -> DescribeConfigsResourceResult {
