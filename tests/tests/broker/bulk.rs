@@ -5,6 +5,7 @@ use crate::assert_serves;
 use fullbore_tests::{Batch, Broker};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::api::{Request, decode_response};
+use fullbore_wire::apis::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic};
@@ -149,6 +150,42 @@ fn a_hundred_thousand_topics_in_one_request_are_a_policy_violation_as_in_kafka()
             CreateTopicsRequest { topics: (0..MANY).map(topic).collect(), validate_only, ..Default::default() };
         let response = bearable(&broker, &request, 7);
         assert!(response.topics.iter().all(|topic| topic.error_code == ErrorCode::POLICY_VIOLATION));
+    }
+}
+
+/// What each of them is answered would be gigabytes of partitions in the end, and nothing else would be decided meanwhile.
+#[test]
+fn more_partitions_than_a_broker_may_have_in_one_request_are_a_policy_violation() {
+    let broker = broker_with_records();
+    let mut client = broker.client();
+    let names: Vec<String> = (0..1_000).map(|number| format!("t{number}")).collect();
+    let topic = |name: &String| CreatableTopic {
+        name: name.as_str().into(),
+        num_partitions: 100_000,
+        replication_factor: 1,
+        ..Default::default()
+    };
+    for validate_only in [true, false] {
+        let topics = names.iter().map(topic).collect();
+        let request = CreateTopicsRequest { topics, validate_only, ..Default::default() };
+        let response = bearable(&broker, &request, 7);
+        assert!(response.topics.iter().all(|topic| topic.error_code == ErrorCode::POLICY_VIOLATION));
+    }
+    let small = |name: &String| CreatableTopic { num_partitions: 1, ..topic(name) };
+    let topics = names.iter().map(small).collect();
+    let created = client.call(&CreateTopicsRequest { topics, timeout_ms: 60_000, ..Default::default() }, 7);
+    assert!(created.topics.iter().all(|topic| topic.error_code == ErrorCode::NONE));
+    let more = |name: &String| CreatePartitionsTopic {
+        name: name.as_str().into(),
+        count: 100_000,
+        assignments: None,
+        ..Default::default()
+    };
+    for validate_only in [true, false] {
+        let topics = names.iter().map(more).collect();
+        let request = CreatePartitionsRequest { topics, validate_only, ..Default::default() };
+        let response = bearable(&broker, &request, 3);
+        assert!(response.results.iter().all(|topic| topic.error_code == ErrorCode::POLICY_VIOLATION));
     }
 }
 

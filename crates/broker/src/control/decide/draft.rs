@@ -16,8 +16,8 @@ use super::super::command::{
 };
 use super::super::image::{Image, Topic};
 use super::{
-    alter, alter_broker, alter_isrs, alter_resource, change_broker, create, delete, elect, grow, inapplicable, known,
-    register, relaxed, repeated, resign, tell_log_ends,
+    alter, alter_broker, alter_isrs, alter_resource, asked_partitions, change_broker, check_asked, create, delete,
+    elect, grow, inapplicable, known, register, relaxed, repeated, resign, tell_log_ends,
 };
 use crate::config::BrokerConfig;
 
@@ -99,6 +99,10 @@ impl<'a> Draft<'a> {
     }
 
     fn create(&mut self, wanted: &CreateTopics) -> Vec<Result<Arc<Topic>, Refusal>> {
+        let asked = wanted.topics.iter().map(|topic| asked_partitions(self.broker, topic));
+        if let Err(refusal) = check_asked(asked) {
+            return vec![Err(refusal); wanted.topics.len()];
+        }
         let repeated = repeated(wanted.topics.iter().map(|topic| &topic.name));
         let mut one = |topic: &CreateTopic| {
             refuse_repeated(&repeated, &&topic.name)?;
@@ -110,6 +114,11 @@ impl<'a> Draft<'a> {
     }
 
     fn grow(&mut self, wanted: &CreatePartitions) -> Vec<Result<Arc<Topic>, Refusal>> {
+        let has = |name: &str| self.drafted.image.topic(name).map_or(0, |topic| topic.partition_count());
+        let asked = wanted.topics.iter().map(|topic| topic.count.saturating_sub(has(&topic.name)));
+        if let Err(refusal) = check_asked(asked) {
+            return vec![Err(refusal); wanted.topics.len()];
+        }
         let repeated = repeated(wanted.topics.iter().map(|topic| &topic.name));
         let mut one = |topic: &GrowTopic| {
             refuse_repeated(&repeated, &&topic.name)?;

@@ -10,7 +10,7 @@ use super::super::command::{GrowTopic, Refusal};
 use super::super::image::{Image, Topic};
 use super::super::internal::CONSUMER_OFFSETS;
 use super::diskless;
-use super::known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, known};
+use super::known::{PARTITIONS_PER_TOPIC_MAX, check_total, known};
 use super::place::{check_replicas, place, registered};
 
 /// The partitions that the topic gets, so that it has as many as are wanted, which are more than it has.
@@ -25,11 +25,7 @@ pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {
     check_count(topic, wanted.count)?;
     let has = topic.partition_count();
     let added = usize::try_from(wanted.count - has).unwrap_or(0);
-    let total = image.partition_count() + added;
-    if total > PARTITIONS_MAX {
-        let message = format!("The broker would have {total} partitions; it may have {PARTITIONS_MAX}.");
-        return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
-    }
+    check_total(image, added)?;
     let partitions = if let Some(assignments) = &wanted.assignments {
         if assignments.len() != added {
             let count = assignments.len();

@@ -9,11 +9,36 @@ use super::super::image::{Image, Topic};
 
 /// Partitions of one topic.
 pub const PARTITIONS_PER_TOPIC_MAX: i32 = 100_000;
-/// Partitions of all topics of this broker: each has files and memory.
+/// Partitions of all topics of this broker: each has files and memory. No request asks for more at once, either: what each of its topics
+/// would be is worked out, and answered, also where it is only tried. (Kafka takes 10,000 a request.)
 pub const PARTITIONS_MAX: usize = 200_000;
 
 /// The topic of this name.
 pub fn known<'a>(image: &'a Image, name: &str) -> Result<&'a Arc<Topic>, Refusal> {
     let unknown = || Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("The topic '{name}' does not exist."));
     image.topic(name).ok_or_else(unknown)
+}
+
+/// Whether the broker may have so many partitions more.
+pub fn check_total(image: &Image, more: usize) -> Result<(), Refusal> {
+    let total = image.partition_count().saturating_add(more);
+    if total <= PARTITIONS_MAX {
+        return Ok(());
+    }
+    let message = format!("The broker would have {total} partitions; it may have {PARTITIONS_MAX}.");
+    Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message))
+}
+
+/// Whether one request may ask for all of these partitions: Kafka refuses the whole of it otherwise. A topic that may not have as many
+/// is refused by itself.
+pub fn check_asked(partitions: impl Iterator<Item = i32>) -> Result<(), Refusal> {
+    let of_topics = partitions.filter(|count| *count <= PARTITIONS_PER_TOPIC_MAX);
+    let asked = of_topics.map(|count| usize::try_from(count).unwrap_or(0)).fold(0, usize::saturating_add);
+    if asked <= PARTITIONS_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "Excessively large number of partitions per request: it asks for {asked}, and may for {PARTITIONS_MAX}."
+    );
+    Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message))
 }

@@ -27,8 +27,8 @@ use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, 
 
 pub use draft::{Draft, Drafted, PRODUCER_ID_BLOCK, refuse_all};
 use grow::grow;
-use known::known;
 pub use known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
+use known::{check_asked, check_total, known};
 use lead::{alter_isrs, elect};
 use members::{change_broker, register, relaxed, resign, tell_log_ends};
 pub use place::check_replicas;
@@ -54,11 +54,6 @@ fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uui
     let mut overrides = overrides_of(&wanted.configs)?;
     let is_diskless = diskless::at_creation(broker, &wanted.name, &mut overrides)?;
     let partitions = partitions(image, broker, wanted, topic, is_diskless)?;
-    let total = image.partition_count() + partitions.len();
-    if total > PARTITIONS_MAX {
-        let message = format!("The broker would have {total} partitions; it may have {PARTITIONS_MAX}.");
-        return Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message));
-    }
     Ok(Change::TopicCreated { topic, name: wanted.name.clone(), partitions, overrides })
 }
 
@@ -182,6 +177,15 @@ fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
     }
 }
 
+/// How many partitions the topic is to have.
+fn asked_partitions(broker: &BrokerConfig, wanted: &CreateTopic) -> i32 {
+    match wanted.num_partitions {
+        _ if !wanted.assignments.is_empty() => i32::try_from(wanted.assignments.len()).unwrap_or(i32::MAX),
+        -1 => broker.num_partitions,
+        partitions => partitions,
+    }
+}
+
 /// The new topic's partitions, each with its replicas.
 fn partitions(
     image: &Image,
@@ -201,12 +205,10 @@ fn partitions(
         -1 => broker.default_replication_factor,
         factor => factor,
     };
-    let partitions = match wanted.num_partitions {
-        -1 => broker.num_partitions,
-        partitions => partitions,
-    };
+    let partitions = asked_partitions(broker, wanted);
     let factor = check_factor(image, factor)?;
     check_partitions(partitions)?;
+    check_total(image, usize::try_from(partitions).unwrap_or(0))?;
     place(image, topic, 0..partitions, factor)
 }
 
@@ -247,6 +249,7 @@ fn assigned(image: &Image, wanted: &CreateTopic) -> Result<Partitions, Refusal> 
     let partitions = i32::try_from(wanted.assignments.len()).unwrap_or(i32::MAX);
     check_partitions(partitions)?;
     check_assignments(image, &wanted.assignments)?;
+    check_total(image, wanted.assignments.len())?;
     let by_number: BTreeMap<i32, &Vec<i32>> = wanted.assignments.iter().map(|(index, of)| (*index, of)).collect();
     registered(image, by_number.into_values().map(Vec::as_slice))
 }
