@@ -73,6 +73,8 @@ async fn heartbeat(
     };
     let missing = if joins { Missing::Create } else { Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND) };
     let answer = groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
+        // As of now: what the group has seen meanwhile is not taken back.
+        let image = call.broker.control.image();
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
     match answer.await {
@@ -143,7 +145,10 @@ fn matching(patterns: Vec<Text>, image: &Image) -> Vec<Resolved> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::leadership_tests::{Opened, TOPIC};
     use super::*;
+    use crate::control::{CreatePartitions, CreateTopic, GrowTopic};
+    use std::sync::mpsc;
 
     #[test]
     fn a_far_client_is_told_an_interval_in_which_it_can_beat() {
@@ -153,5 +158,50 @@ mod tests {
         assert_eq!(reachable(1_000, at(300)), 2_400);
         assert_eq!(reachable(1_000, Some(Duration::MAX)), i32::MAX);
         assert_eq!(reachable(0, at(300)), 0, "off is off");
+    }
+
+    fn partitions(answer: &ConsumerGroupHeartbeatResponse) -> Vec<i32> {
+        let assigned = answer.assignment.iter().flat_map(|assignment| &assignment.topic_partitions);
+        assigned.flat_map(|topic| topic.partitions.clone()).collect()
+    }
+
+    /// It may wait for its shard, its expressions and the group's lock, and another member's heartbeat have seen newer ones before it.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_heartbeat_goes_by_the_topics_that_there_are_when_its_group_is_asked() {
+        let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
+        let mut opened = Opened::with("", topic).await;
+        let beat = |member_epoch| ConsumerGroupHeartbeatRequest {
+            group_id: Text::from("g"),
+            member_id: Text::from("m"),
+            member_epoch,
+            rebalance_timeout_ms: if member_epoch == JOINING { 10_000 } else { -1 },
+            subscribed_topic_names: (member_epoch == JOINING).then(|| vec![Text::from(TOPIC)]),
+            topic_partitions: (member_epoch == JOINING).then(Vec::new),
+            ..Default::default()
+        };
+        let joined = opened.call(&beat(JOINING), 1);
+        assert_eq!((joined.member_epoch, partitions(&joined)), (1, vec![0]));
+        let node = Arc::clone(opened.broker.node());
+        let ((held, is_held), (release, is_released)) = (mpsc::channel(), mpsc::channel::<()>());
+        let groups = Arc::clone(&node.groups);
+        let holds = std::thread::spawn(move || {
+            let waits = |_: &mut _, _: &Arc<_>, _| held.send(()).is_ok() && is_released.recv().is_ok();
+            groups.touch("g", waits)
+        });
+        is_held.recv().expect("it has the group's lock");
+        let image = node.control.image();
+        let known_by = Arc::strong_count(&image);
+        let asks = std::thread::spawn(move || opened.call(&beat(1), 1));
+        while Arc::strong_count(&image) <= known_by {
+            // The thread that waits for the group may be the one that would see to timers.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let topics = vec![GrowTopic { name: TOPIC.into(), count: 2, assignments: None }];
+        let grown = node.control.create_partitions(CreatePartitions { topics, validate_only: false }).await;
+        assert!(grown[0].is_ok());
+        release.send(()).expect("it waits");
+        assert_eq!(holds.join().expect("done"), Ok(Some(true)));
+        let answer = asks.join().expect("answered");
+        assert_eq!((answer.member_epoch, partitions(&answer)), (2, vec![0, 1]));
     }
 }

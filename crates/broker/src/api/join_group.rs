@@ -38,8 +38,9 @@ async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> Join
     };
     let client_host = client_host(call.client.peer);
     let joining = Joining { request, version, client_id, client_host: &client_host, new_member_id: &new_member_id };
-    let image = call.broker.control.image();
     let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
+        // As of now: what the group has seen meanwhile is not taken back.
+        let image = call.broker.control.image();
         group.join(joining, &*image, ticket, now, effects);
     });
     match answer.await {

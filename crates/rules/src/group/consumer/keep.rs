@@ -6,7 +6,7 @@
 use super::assignor::Assignor;
 use super::classic_member::ClassicMember;
 use super::member::{ConsumerGroupMember, HeldPartitions, MemberState, PartitionSet, TopicIdPartition};
-use super::{ConsumerGroup, ConsumerGroupSettings};
+use super::{ConsumerGroup, ConsumerGroupSettings, Matched};
 use crate::group::snapshot::{CONSUMER, Packer, Unpacker};
 use crate::group::{GroupState, Snapshot, SnapshotError};
 use bytes::Bytes;
@@ -26,9 +26,9 @@ impl ConsumerGroup {
             packer.put(partitions);
         }
         packer.put_count(self.regexes.len());
-        for (regex, topics) in &self.regexes {
+        for (regex, matched) in &self.regexes {
             packer.put(regex);
-            packer.put(&topics.iter().cloned().collect::<Vec<Text>>());
+            packer.put(&matched.topics.iter().cloned().collect::<Vec<Text>>());
         }
         packer.put_count(self.members.len());
         for member in self.members.values() {
@@ -51,8 +51,8 @@ impl ConsumerGroup {
             group.topics.insert(name, (id, partitions));
         }
         for _ in 0..unpacker.count()? {
-            let regex = unpacker.take()?;
-            group.regexes.insert(regex, unpacker.take::<Vec<Text>>()?.into_iter().collect());
+            let (regex, topics): (_, Vec<Text>) = (unpacker.take()?, unpacker.take()?);
+            group.regexes.insert(regex, Matched { topics: topics.into_iter().collect(), version: None });
         }
         for _ in 0..unpacker.count()? {
             let member = unpack_member(&mut unpacker, settings, now)?;

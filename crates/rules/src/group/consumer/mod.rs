@@ -162,11 +162,11 @@ pub struct ConsumerGroup {
     /// Which member holds a partition.
     holders: BTreeMap<TopicIdPartition, MemberId>,
     /// The topics that each regular expression in use matches.
-    regexes: BTreeMap<Text, BTreeSet<Text>>,
+    regexes: BTreeMap<Text, Matched>,
     /// Memory they hold, about.
     regexes_bytes: usize,
-    /// When the expressions were last resolved, and in which version of the topics.
-    resolved: Option<(i64, u64)>,
+    /// When the expressions were last resolved.
+    resolved_ms: Option<i64>,
     /// What the group epoch knows of the topics subscribed to.
     topics: BTreeMap<Text, (Uuid, i32)>,
     /// The version of the topics that was last looked at.
@@ -177,6 +177,14 @@ pub struct ConsumerGroup {
     bytes: usize,
     /// Whether something changed that is to be kept.
     dirty: bool,
+}
+
+/// What a regular expression matches.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Matched {
+    topics: BTreeSet<Text>,
+    /// The version of the topics in which it was resolved, since the start of the broker.
+    version: Option<u64>,
 }
 
 impl ConsumerGroup {
@@ -262,17 +270,16 @@ impl ConsumerGroup {
 
     /// Whether the regular expressions in use are to be resolved anew.
     pub fn regexes_are_due(&self, topics_version: u64, settings: &ConsumerGroupSettings, now: i64) -> bool {
-        !self.regexes.is_empty()
-            && self.resolved.is_none_or(|(at, version)| {
-                version != topics_version || now >= at + i64::from(settings.regex_refresh_ms)
-            })
+        let is_older = |matched: &Matched| matched.version.is_none_or(|version| version < topics_version);
+        let is_long_ago = |at| now >= at + i64::from(settings.regex_refresh_ms);
+        !self.regexes.is_empty() && (self.resolved_ms.is_none_or(is_long_ago) || self.regexes.values().any(is_older))
     }
 
     /// Whether a member subscribes to this topic.
     pub fn reads(&self, topic: &str) -> bool {
         self.members.values().any(|member| {
             let matched = member.regex.as_ref().and_then(|regex| self.regexes.get(regex));
-            member.topics.contains(topic) || matched.is_some_and(|topics| topics.contains(topic))
+            member.topics.contains(topic) || matched.is_some_and(|matched| matched.topics.contains(topic))
         })
     }
 

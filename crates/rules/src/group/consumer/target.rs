@@ -5,15 +5,15 @@
 use super::assignor::{Assignor, MemberIndex, NOBODY, Owners, Subscriptions};
 use super::heartbeat::Resolved;
 use super::member::{ConsumerGroupMember, PartitionSet, TopicIdPartition};
-use super::{ConsumerGroup, ConsumerGroupSettings, MemberId, TEXT_BYTES, Topics};
+use super::{ConsumerGroup, ConsumerGroupSettings, Matched, MemberId, TEXT_BYTES, Topics};
 use fullbore_wire::{Text, Uuid};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 impl ConsumerGroup {
     /// The names of the topics a member subscribes to, by name or by expression; a name may come twice.
     pub(super) fn subscribed<'a>(&'a self, member: &'a ConsumerGroupMember) -> impl Iterator<Item = &'a Text> {
         let matched = member.regex.as_ref().and_then(|regex| self.regexes.get(regex));
-        member.topics.iter().chain(matched.into_iter().flatten())
+        member.topics.iter().chain(matched.into_iter().flat_map(|matched| &matched.topics))
     }
 
     /// Has the member's expression resolved with the next heartbeat if that was not done: it was in use when the caller
@@ -21,23 +21,24 @@ impl ConsumerGroup {
     pub(super) fn ask_for_regex(&mut self, id: &MemberId) {
         let regex = self.members[id].regex.clone().filter(|regex| !self.regexes.contains_key(regex));
         if let Some(regex) = regex {
-            self.regexes.insert(regex, BTreeSet::new());
-            self.resolved = None;
+            self.regexes.insert(regex, Matched::default());
             self.note_regexes();
         }
     }
 
-    /// Takes in what regular expressions match. Whether one that is in use matches something else than before. What is
-    /// not in use any more is struck.
+    /// Takes in what regular expressions match in a version of the topics, but for those that were resolved in a later one meanwhile.
+    /// Whether one that is in use matches something else than before. What is not in use any more is struck.
     pub(super) fn resolve(&mut self, resolved: Vec<Resolved>, version: u64, now: i64) -> bool {
         let mut changed = false;
         if !resolved.is_empty() {
-            self.resolved = Some((now, version));
+            self.resolved_ms = Some(now);
         }
         for (regex, topics) in resolved {
-            if self.members.values().any(|member| member.regex.as_ref() == Some(&regex)) {
-                changed |= self.regexes.get(&regex) != Some(&topics);
-                self.regexes.insert(regex, topics);
+            let before = self.regexes.get(&regex);
+            let is_overtaken = before.is_some_and(|before| before.version > Some(version));
+            if !is_overtaken && self.members.values().any(|member| member.regex.as_ref() == Some(&regex)) {
+                changed |= before.is_none_or(|before| before.topics != topics);
+                self.regexes.insert(regex, Matched { topics, version: Some(version) });
             }
         }
         self.strike_regexes();
@@ -61,7 +62,7 @@ impl ConsumerGroup {
     /// Takes note of what the expressions and their matches hold now.
     pub(super) fn note_regexes(&mut self) {
         let bytes = |text: &Text| text.len() + TEXT_BYTES;
-        let held = |(regex, topics): (&Text, &BTreeSet<Text>)| bytes(regex) + topics.iter().map(bytes).sum::<usize>();
+        let held = |(regex, matched): (&Text, &Matched)| bytes(regex) + matched.topics.iter().map(bytes).sum::<usize>();
         self.regexes_bytes = self.regexes.iter().map(held).sum();
     }
 

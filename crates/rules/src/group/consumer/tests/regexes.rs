@@ -39,3 +39,37 @@ fn an_expression_that_its_last_member_took_along_is_resolved_anew() {
     assert_eq!(answer.assignment.expect("new").topic_partitions, of_a(&[0, 1, 2, 3]));
     assert!(!stage.group.regexes_are_due(1, &stage.settings, stage.now));
 }
+
+/// Expressions are matched before the group is asked, and topics change meanwhile.
+#[test]
+fn what_matched_an_older_version_of_the_topics_replaces_nothing_newer() {
+    let mut stage = Stage::new();
+    let resolved = |regex: &str, names: &[&str]| -> Resolved {
+        (Text::from(regex), names.iter().map(|&name| Text::from(name)).collect())
+    };
+    let joins = |id: &str, regex: &str| ConsumerGroupHeartbeatRequest {
+        subscribed_topic_names: None,
+        subscribed_topic_regex: Some(Text::from(regex)),
+        ..joining(id, &[])
+    };
+    stage.table.0 = 2;
+    stage.send_resolved(joins("m1", ".*"), vec![resolved(".*", &["a", "b"])]).expect("it joins");
+    let epoch = stage.group.group_epoch();
+    let late = |stage: &mut Stage, request, resolved| {
+        check_request(&request, 1, &stage.settings).expect("valid");
+        let (fresh_id, client_id, client_host) = (Text::from("fresh"), "client", "/host");
+        let call = Call { request: &request, fresh_id, client_id, client_host, resolved, resolved_version: 1 };
+        stage.group.heartbeat(call, &stage.table, &stage.settings, stage.now).expect("taken")
+    };
+    late(&mut stage, beating("m1", epoch), vec![resolved(".*", &["a"])]);
+    assert_eq!(stage.group.group_epoch(), epoch);
+    assert!(!stage.group.regexes_are_due(2, &stage.settings, stage.now));
+    // One that is new is taken as it is, and is looked at again.
+    late(&mut stage, joins("m2", "b.*"), vec![resolved(".*", &["a"]), resolved("b.*", &[])]);
+    assert!(stage.group.regexes_are_due(2, &stage.settings, stage.now));
+    assert!(stage.group.reads("b"));
+    let again = vec![resolved(".*", &["a", "b"]), resolved("b.*", &["b"])];
+    let epoch = stage.group.member("m1").expect("there").epoch;
+    stage.send_resolved(beating("m1", epoch), again).expect("taken");
+    assert!(!stage.group.regexes_are_due(2, &stage.settings, stage.now));
+}
