@@ -258,6 +258,13 @@ fn every_refusal_has_kafkas_code_and_the_others_of_the_request_go_through() {
         ),
         (BROKER, "1", vec![("sasl.jaas.config", SET, Some("x"))], ErrorCode::INVALID_CONFIG, "SASL"),
         (
+            BROKER,
+            "",
+            vec![("group.consumer.assignment.interval.ms", SET, Some("60000"))],
+            ErrorCode::INVALID_CONFIG,
+            "must be between 0 (group.consumer.min.assignment.interval.ms) and 15000 (",
+        ),
+        (
             LOGGER,
             "1",
             vec![("root", SET, Some("LOUD"))],

@@ -58,6 +58,8 @@ pub use plane::PlaneSettings;
 pub use properties::Properties;
 pub use replication::ReplicationConfig;
 pub use resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
-pub use resources::{ClientMetricsConfig, ClientTrait, GroupTimeouts, Resource, check_resource, check_values};
+pub use resources::{
+    ClientMetricsConfig, ClientTrait, GroupTimeouts, Resource, check_dynamic_limits, check_resource, check_values,
+};
 pub use topic::{CleanupPolicy, Ratio, StoredAs, TimestampType, TopicConfig, asked_diskless};
 pub use topic_keys::{DISKLESS_ENABLE, INKLESS_ENABLE, TOPIC_KEYS};

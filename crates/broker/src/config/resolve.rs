@@ -9,7 +9,7 @@ use super::dynamic::DynamicConfig;
 use super::error::ConfigError;
 use super::live::LiveConfig;
 use super::lookup::reader;
-use super::topic::{self, TopicConfig, check_overrides};
+use super::topic::{self, CleanupPolicy, TopicConfig, check_overrides};
 
 impl LiveConfig {
     /// Those of this broker with what was set while it ran.
@@ -57,7 +57,10 @@ impl TopicConfig {
     /// The same where of two that contradict each other one gives way.
     pub fn without_contradiction(mut self) -> Self {
         self.min_compaction_lag_ms = self.min_compaction_lag_ms.min(self.max_compaction_lag_ms);
-        self.cleanup.compact &= !self.diskless;
+        if self.diskless && self.cleanup.compact {
+            // Who wants nothing but the last records of each key wants none for ever.
+            self.cleanup = CleanupPolicy { delete: true, compact: false };
+        }
         self
     }
 }

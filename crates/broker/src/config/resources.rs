@@ -9,7 +9,7 @@ use fullbore_wire::did_you_mean;
 use regex_lite::{Regex, RegexBuilder};
 
 use super::broker::BrokerConfig;
-use super::dynamic::{BrokerValues, DynamicConfig};
+use super::dynamic::{BrokerValues, DynamicConfig, NOTHING};
 use super::error::ConfigError;
 use super::key::{Key, Source};
 use super::lookup::{reader, resource_chain};
@@ -97,6 +97,9 @@ const ASSIGNMENT: (&str, &str, &str) = (
     "group.consumer.min.assignment.interval.ms",
     "group.consumer.max.assignment.interval.ms",
 );
+
+/// What goes for groups that set no interval, which may be set while the broker runs.
+const BROKER_ASSIGNMENT: &str = "group.consumer.assignment.interval.ms";
 
 /// A subscription to clients' metrics: who is asked for what, how often.
 #[derive(Debug, Clone)]
@@ -229,15 +232,33 @@ fn check_group<F>(broker: &ConfigReader<F>, set: &BTreeMap<String, String>) -> R
 where
     F: Fn(&str) -> Option<String>,
 {
-    for (name, min, max) in [SESSION, HEARTBEAT, ASSIGNMENT] {
-        let Some(value) = set.get(name) else { continue };
-        let (least, most) = (broker.number::<i64>(min), broker.number::<i64>(max));
-        if !value.parse::<i64>().is_ok_and(|value| (least..=most).contains(&value)) {
-            let message = format!("must be between {least} ({min}) and {most} ({max})");
-            return Err(ConfigError::of_value(name, value, message));
-        }
+    [SESSION, HEARTBEAT, ASSIGNMENT].into_iter().try_for_each(|limits| check_limits(broker, set, limits))
+}
+
+/// What is set for brokers while they run lies within the limits of this one, as at its start.
+///
+/// # Errors
+/// [`ConfigError`] of the value that does not.
+pub fn check_dynamic_limits(broker: &BrokerConfig, set: &BTreeMap<String, String>) -> Result<(), ConfigError> {
+    let (_, min, max) = ASSIGNMENT;
+    check_limits(&reader(broker.values(&NOTHING)), set, (BROKER_ASSIGNMENT, min, max))
+}
+
+fn check_limits<F>(
+    broker: &ConfigReader<F>,
+    set: &BTreeMap<String, String>,
+    (name, min, max): (&str, &'static str, &'static str),
+) -> Result<(), ConfigError>
+where
+    F: Fn(&str) -> Option<String>,
+{
+    let Some(value) = set.get(name) else { return Ok(()) };
+    let (least, most) = (broker.number::<i64>(min), broker.number::<i64>(max));
+    if value.parse::<i64>().is_ok_and(|value| (least..=most).contains(&value)) {
+        return Ok(());
     }
-    Ok(())
+    let message = format!("must be between {least} ({min}) and {most} ({max})");
+    Err(ConfigError::of_value(name, value, message))
 }
 
 fn in_force(
@@ -253,7 +274,6 @@ fn in_force(
 
 #[cfg(test)]
 mod tests {
-    use super::super::dynamic::NOTHING;
     use super::super::properties::Properties;
     use super::*;
 

@@ -1,6 +1,7 @@
 //! The control plane as its callers see it, on a real database in a temporary folder.
 
 mod cluster;
+mod contradictions;
 mod diskless;
 pub(crate) mod memory;
 pub(crate) mod postgres;

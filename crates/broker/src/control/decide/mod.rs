@@ -23,7 +23,7 @@ use super::command::{
 use super::image::{Image, Inapplicable, Topic};
 use super::internal::CLUSTER_METADATA_TOPIC;
 use crate::config::{BrokerConfig, Key, Resource, TOPIC_KEYS, Type};
-use crate::config::{broker_keys, check_dynamic, check_resource, describe_topic, in_force};
+use crate::config::{broker_keys, check_dynamic, check_dynamic_limits, check_resource, describe_topic, in_force};
 
 pub use draft::{Draft, Drafted, PRODUCER_ID_BLOCK, refuse_all};
 use grow::grow;
@@ -94,11 +94,11 @@ fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Res
 /// What is set for brokers after the change. What follows for topics is checked where that is applied.
 fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig) -> Result<Change, Refusal> {
     let before = image.dynamic();
-    let (whom, values) = match wanted.scope {
+    let (whom, set_before) = match wanted.scope {
         BrokerScope::This => (Some(broker.node_id), &before.broker),
         BrokerScope::Every => (None, &before.cluster),
     };
-    let mut values = values.clone();
+    let mut values = set_before.clone();
     for (name, change) in &wanted.changes {
         let for_all = wanted.scope == BrokerScope::Every;
         let list = |values: &BTreeMap<String, String>| {
@@ -107,6 +107,10 @@ fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig
         apply(&mut values, broker_keys(), list, name, change)?;
     }
     let overrides = check_dynamic(&values).map_err(Refusal::of_config)?;
+    let is_as_before = |name: &String, value: &String| set_before.get(name) == Some(value);
+    let changed = overrides.iter().filter(|(name, value)| !is_as_before(name, value));
+    let changed = changed.map(|(name, value)| (name.clone(), value.clone())).collect();
+    check_dynamic_limits(broker, &changed).map_err(Refusal::of_config)?;
     Ok(Change::BrokerConfigured { broker: whom, overrides })
 }
 

@@ -98,20 +98,40 @@ impl Image {
         Ok(())
     }
 
-    /// Whether this broker may decide on a change: topics' settings do not contradict each other then. What others decided is
-    /// applied without that, since they go by defaults of their own, and this broker would never get past it.
+    /// Whether this broker may decide on a change: it makes no settings of topics contradict each other that do not already. What others
+    /// decided is applied without that, since they go by defaults of their own, and this broker would never get past it.
     pub(in crate::control) fn check(&self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
-        let check = |dynamic: &DynamicConfig, name: &str, overrides: &BTreeMap<String, String>| {
+        let contradiction = |dynamic: &DynamicConfig, topic: &str, overrides: &BTreeMap<String, String>| {
             let config = TopicConfig::resolve(broker, dynamic, overrides);
-            let checked = config.and_then(|config| config.contradiction().map_or(Ok(()), Err));
-            checked.map_err(|source| Inapplicable::Topic { topic: name.to_owned(), source })
+            let refused = |source| Inapplicable::Topic { topic: topic.to_owned(), source };
+            config.map(|config| config.contradiction()).map_err(refused)
         };
+        let refuse = |topic: &str, source| Err(Inapplicable::Topic { topic: topic.to_owned(), source });
         match change {
-            Change::TopicCreated { name, overrides, .. } => check(&self.dynamic, name, overrides),
-            Change::TopicConfigured { topic, overrides } => check(&self.dynamic, &self.there(*topic)?.name, overrides),
+            Change::TopicCreated { name, overrides, .. } => match contradiction(&self.dynamic, name, overrides)? {
+                Some(source) => refuse(name, source),
+                None => Ok(()),
+            },
+            Change::TopicConfigured { topic, overrides } => {
+                let topic = self.there(*topic)?;
+                let Some(source) = contradiction(&self.dynamic, &topic.name, overrides)? else { return Ok(()) };
+                // What is set beside one that stays as it is is another matter.
+                match contradiction(&self.dynamic, &topic.name, &topic.overrides)? {
+                    Some(before) if before == source => Ok(()),
+                    _ => refuse(&topic.name, source),
+                }
+            }
             Change::BrokerConfigured { broker: whom, overrides } => {
                 let Some(dynamic) = self.dynamic_with(broker, *whom, overrides)? else { return Ok(()) };
-                self.topics().try_for_each(|topic| check(&dynamic, &topic.name, &topic.overrides))
+                self.topics().try_for_each(|topic| {
+                    let after = contradiction(&dynamic, &topic.name, &topic.overrides)?;
+                    let Some(source) = after else { return Ok(()) };
+                    // Others go on under a broker whose file contradicts one topic.
+                    match contradiction(&self.dynamic, &topic.name, &topic.overrides)? {
+                        Some(before) if before.key == source.key => Ok(()),
+                        _ => refuse(&topic.name, source),
+                    }
+                })
             }
             _ => Ok(()),
         }

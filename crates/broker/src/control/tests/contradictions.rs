@@ -1,0 +1,58 @@
+//! Settings of topics that contradict the broker's, since it was started with others than the topics were made under: nothing that has
+//! nothing to do with that is refused.
+
+use super::*;
+
+const LEAST: &str = "min.compaction.lag.ms";
+const MOST: &str = "log.cleaner.max.compaction.lag.ms";
+
+fn of_config<T>(outcome: Result<T, Refusal>) -> Option<ErrorCode> {
+    outcome.err().map(|refusal| refusal.code)
+}
+
+/// A broker whose file contradicts what the topic `t` sets.
+async fn contradicted(folder: &Path) -> Opened {
+    let first = open(folder);
+    let lag = |name: &str, lag: &str| CreateTopic { configs: vec![(LEAST.into(), Some(lag.into()))], ..wanted(name) };
+    for topic in [lag("t", "100000"), lag("u", "45000"), wanted("v")] {
+        create(&first.control, vec![topic]).await.remove(0).expect("created");
+    }
+    drop(first);
+    try_open(folder, &format!("{MOST}=50000")).expect("it starts")
+}
+
+#[tokio::test]
+async fn a_topic_that_contradicts_the_broker_leaves_its_other_settings_alone() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = contradicted(folder.path()).await;
+    let control = &opened.control;
+    let refused = Some(ErrorCode::INVALID_CONFIG);
+    for scope in [BrokerScope::Every, BrokerScope::This] {
+        assert_eq!(of_config(alter_broker(control, scope, "max.connections", set("10")).await), None);
+        assert_eq!(of_config(alter_broker(control, scope, MOST, set("60000")).await), None, "no worse than before");
+        assert_eq!(
+            of_config(alter_broker(control, scope, MOST, set("40000")).await),
+            refused,
+            "the next one would, too"
+        );
+    }
+    assert_eq!(of_config(alter(control, "t", "retention.ms", set("5")).await), None);
+    assert_eq!(of_config(alter(control, "t", LEAST, set("90000")).await), refused, "the value itself contradicts");
+    assert_eq!(of_config(alter(control, "v", LEAST, set("90000")).await), refused);
+    assert_eq!(of_config(alter(control, "t", LEAST, set("1000")).await), None);
+    assert_eq!(of_config(alter(control, "t", LEAST, set("90000")).await), refused);
+}
+
+/// Its records would stay for ever.
+#[tokio::test]
+async fn a_diskless_topic_whose_broker_only_compacts_deletes() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let first = try_open(folder.path(), "log.diskless.enable=true").expect("opens");
+    create(&first.control, vec![wanted("t")]).await.remove(0).expect("created");
+    drop(first);
+    let opened = try_open(folder.path(), "log.cleanup.policy=compact").expect("opens");
+    let cleanup = opened.control.image().topic("t").expect("there").config.cleanup;
+    assert_eq!((cleanup.delete, cleanup.compact), (true, false));
+    alter_broker(&opened.control, BrokerScope::Every, "max.connections", set("10")).await.expect("another matter");
+    alter(&opened.control, "t", "retention.ms", set("5")).await.expect("another matter");
+}
