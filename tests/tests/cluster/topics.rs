@@ -4,6 +4,8 @@ use crate::records::log_of;
 use fullbore_tests::{Batch, Client, Cluster, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::describe_cluster::{DescribeClusterRequest, DescribeClusterResponse};
+use fullbore_wire::apis::list_config_resources::ListConfigResourcesRequest;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -145,4 +147,32 @@ fn a_broker_that_was_away_leads_again_what_it_is_the_first_replica_of() {
     });
     let leads = |id| cluster.partitions(id, "balanced").iter().filter(|of| of.leader_id == 1).count();
     assert_eq!(leads(1), 2);
+}
+
+#[test]
+fn every_broker_tells_of_all_of_them() {
+    let mut cluster = Cluster::start(3, &[]);
+    cluster.wait_for_brokers(&[1, 2, 3]);
+    let (of_broker, of_loggers) = (4, 8);
+    for id in 1..=3 {
+        let mut client = Client::connect(cluster.address(id));
+        for kind in [of_broker, of_loggers] {
+            let request = ListConfigResourcesRequest { resource_types: vec![kind], ..Default::default() };
+            let listed = client.call(&request, 1).config_resources;
+            let names: Vec<&str> = listed.iter().map(|resource| &*resource.resource_name).collect();
+            assert_eq!(names, ["1", "2", "3"], "broker {id}");
+        }
+    }
+    cluster.broker(3).kill();
+    cluster.wait_for_brokers(&[1, 2]);
+    let describe = |include_fenced_brokers, version| {
+        let request = DescribeClusterRequest { endpoint_type: 1, include_fenced_brokers, ..Default::default() };
+        Client::connect(cluster.address(1)).call(&request, version)
+    };
+    let shown = |response: &DescribeClusterResponse| -> Vec<(i32, bool)> {
+        response.brokers.iter().map(|broker| (broker.broker_id, broker.is_fenced)).collect()
+    };
+    assert_eq!(shown(&describe(true, 2)), [(1, false), (2, false), (3, true)]);
+    assert_eq!(shown(&describe(false, 2)), [(1, false), (2, false)]);
+    assert_eq!(shown(&describe(false, 1)), [(1, false), (2, false)]);
 }

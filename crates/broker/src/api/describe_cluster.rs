@@ -2,37 +2,47 @@
 
 use super::call::{Call, Fault, Reply};
 use super::{nodes, operations};
+use crate::control::{Endpoint, RegisteredBroker};
 use fullbore_wire::apis::describe_cluster::{DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
 /// Endpoint types of the request (KIP-919).
 const BROKERS: i8 = 1;
+const CONTROLLERS: i8 = 2;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeClusterRequest = call.body(reply.version)?;
     let broker = call.broker;
-    let mut response = DescribeClusterResponse {
-        endpoint_type: request.endpoint_type,
-        cluster_id: broker.cluster_id.clone(),
-        ..Default::default()
-    };
-    if request.endpoint_type == BROKERS {
-        let image = broker.control.image();
-        response.controller_id = broker.config.node_id;
-        let is_asked = request.include_cluster_authorized_operations;
-        response.cluster_authorized_operations = operations::where_asked(is_asked, operations::OF_THE_CLUSTER);
-        let described =
-            nodes::reached(broker, &image, call.listener).map(|(broker_id, node, at)| DescribeClusterBroker {
-                broker_id,
-                host: at.host.clone(),
-                port: i32::from(at.port),
-                rack: node.rack.clone(),
-                ..Default::default()
-            });
-        response.brokers = described.collect();
-    } else {
-        response.error_code = ErrorCode::MISMATCHED_ENDPOINT_TYPE;
-        response.error_message = Some(Text::from_static("This is a broker; there are no controllers to describe."));
+    let mut response = DescribeClusterResponse { cluster_id: broker.cluster_id.clone(), ..Default::default() };
+    match request.endpoint_type {
+        BROKERS => {
+            let image = broker.control.image();
+            response.controller_id = broker.config.node_id;
+            let is_asked = request.include_cluster_authorized_operations;
+            response.cluster_authorized_operations = operations::where_asked(is_asked, operations::OF_THE_CLUSTER);
+            let registered = nodes::registered(broker, &image, call.listener).map(described);
+            response.brokers =
+                registered.filter(|broker| request.include_fenced_brokers || !broker.is_fenced).collect();
+        }
+        CONTROLLERS => {
+            response.error_code = ErrorCode::MISMATCHED_ENDPOINT_TYPE;
+            response.error_message = Some(Text::from_static("This is a broker; there are no controllers to describe."));
+        }
+        other => {
+            response.error_code = ErrorCode::UNSUPPORTED_ENDPOINT_TYPE;
+            response.error_message = Some(Text::from(format!("Unsupported endpoint type {other}")));
+        }
     }
     reply.frame::<DescribeClusterRequest>(&response)
+}
+
+fn described((broker_id, node, at): (i32, &RegisteredBroker, &Endpoint)) -> DescribeClusterBroker {
+    DescribeClusterBroker {
+        broker_id,
+        host: at.host.clone(),
+        port: i32::from(at.port),
+        rack: node.rack.clone(),
+        is_fenced: node.registration.is_fenced,
+        ..Default::default()
+    }
 }

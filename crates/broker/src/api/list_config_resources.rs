@@ -3,6 +3,7 @@
 
 use super::call::{Call, Fault, Reply};
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};
+use super::nodes;
 use crate::config::Resource;
 use crate::node::Node;
 use fullbore_wire::apis::list_config_resources::{
@@ -28,16 +29,19 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     };
     for resource_type in wanted {
         let resource = |resource_name| ConfigResource { resource_name, resource_type, ..Default::default() };
-        response.config_resources.extend(names(call.broker, resource_type).into_iter().map(resource));
+        let names = names(call.broker, call.listener, resource_type);
+        response.config_resources.extend(names.into_iter().map(resource));
     }
     reply.frame::<ListConfigResourcesRequest>(&response)
 }
 
-fn names(broker: &Node, resource_type: i8) -> Vec<Text> {
+fn names(broker: &Node, listener: usize, resource_type: i8) -> Vec<Text> {
     let image = broker.control.image();
     match resource_type {
         TOPIC => image.topics().map(|topic| Text::from(topic.name.as_str())).collect(),
-        BROKER | BROKER_LOGGER => vec![Text::from(broker.config.node_id.to_string())],
+        BROKER | BROKER_LOGGER => {
+            nodes::reached(broker, &image, listener).map(|(id, ..)| Text::from(id.to_string())).collect()
+        }
         CLIENT_METRICS => image.resource_names(Resource::ClientMetrics).map(Text::from).collect(),
         GROUP => image.resource_names(Resource::Group).map(Text::from).collect(),
         _ => Vec::new(),

@@ -18,8 +18,17 @@ pub fn reached<'i>(
     image: &'i Image,
     listener: usize,
 ) -> impl Iterator<Item = (i32, &'i RegisteredBroker, &'i Endpoint)> {
+    registered(broker, image, listener).filter(|(_, node, _)| !node.registration.is_fenced)
+}
+
+/// The same with those that are fenced.
+pub fn registered<'i>(
+    broker: &'i Node,
+    image: &'i Image,
+    listener: usize,
+) -> impl Iterator<Item = (i32, &'i RegisteredBroker, &'i Endpoint)> {
     let name = name_of(broker, listener);
-    image.nodes().iter().filter_map(move |(id, node)| Some((*id, node, at(node, name)?)))
+    image.nodes().iter().filter_map(move |(id, node)| Some((*id, node, node.endpoint(name)?)))
 }
 
 fn name_of(broker: &Node, listener: usize) -> &str {
