@@ -6,6 +6,7 @@ use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
+use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use std::time::Instant;
 
 const TOPIC: &str = "seldom";
@@ -70,4 +71,26 @@ fn hundreds_of_groups_that_cannot_be_kept_are_one_line() {
         assert_eq!(member.synced().error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
     }
     assert_seldom(&broker, "the group could not be kept", since);
+}
+
+#[test]
+fn hundreds_of_groups_that_there_is_no_room_for_are_one_line() {
+    let broker = Broker::start(&["fullbore.groups.max=1", "fullbore.groups.bytes.max=1048576"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let since = Instant::now();
+    for number in 0..TIMES {
+        let partitions = vec![OffsetCommitRequestPartition { committed_offset: 1, ..Default::default() }];
+        let topics = vec![OffsetCommitRequestTopic { name: TOPIC.into(), partitions, ..Default::default() }];
+        let request = OffsetCommitRequest { group_id: format!("g{number}").into(), topics, ..Default::default() };
+        let code = client.call(&request, 8).topics[0].partitions[0].error_code;
+        assert_eq!(code == ErrorCode::NONE, number == 0, "{code:?}");
+    }
+    assert_seldom(&broker, "fullbore.groups.max", since);
+    let mut large = Member::new(&broker, "g0").request();
+    large.protocols[0].metadata = vec![0; 2 << 20].into();
+    for _ in 0..TIMES {
+        assert_eq!(client.call(&large, 3).error_code, ErrorCode::GROUP_MAX_SIZE_REACHED);
+    }
+    assert_seldom(&broker, "fullbore.groups.bytes.max", since);
 }

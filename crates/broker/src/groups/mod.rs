@@ -88,6 +88,10 @@ pub struct Groups {
     unkept: Seldom,
     /// The line of a topic that could not be made.
     unmade: Seldom,
+    /// The line of a group that is one too many.
+    uncounted: Seldom,
+    /// The line of a request that there is no memory for.
+    unheld: Seldom,
 }
 
 impl Groups {
@@ -124,6 +128,8 @@ impl Groups {
             clock,
             unkept: Seldom::default(),
             unmade: Seldom::default(),
+            uncounted: Seldom::default(),
+            unheld: Seldom::default(),
         })
     }
 
@@ -225,8 +231,13 @@ impl Groups {
     /// members do: they are in already.
     pub fn has_room(&self, incoming_bytes: usize, is_member: bool) -> bool {
         let fits = self.bytes.load(Ordering::Relaxed).saturating_add(incoming_bytes) <= self.bytes_max;
-        if !fits {
-            tracing::warn!(incoming_bytes, is_member, "groups hold all the memory they may: fullbore.groups.bytes.max");
+        if !fits && let Some(left_out) = self.unheld.due() {
+            tracing::warn!(
+                incoming_bytes,
+                is_member,
+                left_out,
+                "groups hold all the memory they may: fullbore.groups.bytes.max"
+            );
         }
         fits || (is_member && incoming_bytes <= SMALL_BYTES)
     }
@@ -382,7 +393,9 @@ impl Groups {
             return Ok(Arc::clone(entry));
         }
         if table.len() >= self.groups_max {
-            tracing::warn!(groups = table.len(), "a new group is refused: fullbore.groups.max");
+            if let Some(left_out) = self.uncounted.due() {
+                tracing::warn!(groups = table.len(), left_out, "a new group is refused: fullbore.groups.max");
+            }
             return Err(ErrorCode::GROUP_MAX_SIZE_REACHED);
         }
         // A copy: the id came in a frame.
