@@ -36,6 +36,8 @@ pub(crate) struct TopicState {
     id: Uuid,
     /// The id before, and when it was replaced.
     replaced: Option<(Uuid, Instant)>,
+    /// Whether a broker that leads it has not known the id since.
+    is_doubted: bool,
     /// By index; none is ever removed.
     partitions: Vec<Arc<Partition>>,
     /// How many of them the topic has. A topic that was created again may have fewer than before.
@@ -54,9 +56,9 @@ impl TopicState {
         &self.partitions[..self.count]
     }
 
-    /// Whether the topic had this id before it was made again, a while ago at most.
+    /// Whether the topic had this id before it was made again, a moment ago, and nothing speaks for it but that a broker still says so.
     fn was_replaced(&self, id: Uuid) -> bool {
-        self.replaced.is_some_and(|(replaced, at)| replaced == id && at.elapsed() < BEHIND_MAX)
+        !self.is_doubted && self.replaced.is_some_and(|(replaced, at)| replaced == id && at.elapsed() < BEHIND_MAX)
     }
 }
 
@@ -96,9 +98,9 @@ pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 
 /// A record that waits this long with a known reason is worth a warning.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
-/// Metadata that names the id that a topic had before it was made again is that of a broker which is behind, for so long.
-/// After that the topic is taken to have its old id again, as when a copy of the cluster's metadata was restored.
-const BEHIND_MAX: Duration = Duration::from_secs(300);
+/// Metadata that names the id that a topic had before it was made again is that of a broker which is behind, for so long, unless
+/// the new id is refused. Otherwise it was the new id that was behind, or a copy of the cluster's metadata was restored.
+const BEHIND_MAX: Duration = Duration::from_secs(30);
 /// How often what may have changed without a word is looked at, at least.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
@@ -197,6 +199,14 @@ impl Core {
         let topic = self.topics.write().entry(name.clone()).or_insert_with(new).clone();
         self.first_topic.get_or_init(|| topic.clone());
         topic
+    }
+
+    /// A broker does not know this id of a topic, or nobody of this name where the request had only that.
+    pub(crate) fn doubt_topic(&self, name: &Text, id: Uuid) {
+        if let Some(topic) = self.topics.read().get(name) {
+            let mut state = topic.state.write();
+            state.is_doubted |= state.id == id;
+        }
     }
 
     /// The broker with this id, and its task.
@@ -472,7 +482,7 @@ impl Core {
         (state.error, state.doubt) = (None, None);
         let recreated = state.id != Uuid::default() && info.id != Uuid::default() && state.id != info.id;
         if recreated {
-            state.replaced = Some((state.id, Instant::now()));
+            (state.replaced, state.is_doubted) = (Some((state.id, Instant::now())), false);
         }
         state.id = info.id;
         // Of the same topic, fewer partitions than before are those of a broker that is behind.

@@ -19,13 +19,14 @@ struct Owned {
     timestamp: i64,
     key: Option<Vec<u8>>,
     value: Option<Vec<u8>>,
-    headers: Vec<(String, Option<Vec<u8>>)>,
+    headers: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
 fn record() -> impl Strategy<Value = Owned> {
     let bytes = || option::of(vec(any::<u8>(), 0..300));
     // Few distinct keys, so that some repeat.
-    let headers = vec(("[ab]{0,2}", option::of(vec(any::<u8>(), 0..20))), 0..4);
+    let key = "[ab]{0,2}".prop_map(String::into_bytes);
+    let headers = vec((key, option::of(vec(any::<u8>(), 0..20))), 0..4);
     (0..1_i64 << 42, bytes(), bytes(), headers).prop_map(|(timestamp, key, value, headers)| Owned {
         timestamp,
         key,
@@ -38,7 +39,7 @@ fn build(records: &[Owned], codec: Compression, stamp: Stamp) -> BytesMut {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     for record in records {
         let headers: Vec<_> =
-            record.headers.iter().map(|(key, value)| Header { key: key.as_bytes(), value: value.as_deref() }).collect();
+            record.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }).collect();
         let before = builder.size();
         let (key, value) = (record.key.as_deref(), record.value.as_deref());
         builder.append(record.timestamp, key, value, &headers);
@@ -56,10 +57,7 @@ fn read(batch: &BatchView<'_>) -> Result<Vec<Owned>, BatchError> {
                 timestamp: record.timestamp(batch),
                 key: record.key.map(<[u8]>::to_vec),
                 value: record.value.map(<[u8]>::to_vec),
-                headers: record
-                    .headers
-                    .map(|(k, v)| (String::from_utf8(k.to_vec()).expect("as it was built"), v.map(<[u8]>::to_vec)))
-                    .collect(),
+                headers: record.headers.map(|(k, v)| (k.to_vec(), v.map(<[u8]>::to_vec))).collect(),
             })
         })
         .collect()
@@ -135,7 +133,7 @@ proptest! {
             prop_assert_eq!(theirs.timestamp, ours.timestamp);
             prop_assert_eq!(theirs.key.as_deref(), ours.key.as_deref());
             prop_assert_eq!(theirs.value.as_deref(), ours.value.as_deref());
-            let headers: Vec<_> = theirs.headers.iter().map(|(k, v)| (k.to_string(), v.as_ref().map(|v| v.to_vec()))).collect();
+            let headers: Vec<_> = theirs.headers.iter().map(|(k, v)| (k.as_bytes().to_vec(), v.as_ref().map(|v| v.to_vec()))).collect();
             prop_assert_eq!(&headers, &ours.headers);
         }
     }

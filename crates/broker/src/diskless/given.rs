@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-/// What an answer has at most, beside its first batch, while clients hold as much as they may.
+/// What an answer has at most, beside the rest of a batch, while clients hold as much as they may.
 const LEAST: u32 = 256 << 10;
 
 /// Bytes that clients were given.
@@ -43,9 +43,13 @@ impl GivenOut {
         Arc::new(GivenOut { bytes: AtomicU64::new(0), max })
     }
 
-    /// What the next answer may have of `wanted` bytes.
-    pub fn share(&self, wanted: u32) -> u32 {
-        if self.bytes.load(Ordering::Relaxed) < self.max { wanted } else { wanted.min(LEAST) }
+    /// What an answer may have of `wanted` bytes, if these are its first ones or not.
+    pub fn share(&self, wanted: u32, are_first: bool) -> u32 {
+        match self.bytes.load(Ordering::Relaxed) < self.max {
+            true => wanted,
+            false if are_first => wanted.min(LEAST),
+            false => 0,
+        }
     }
 
     /// The same bytes, which count.
@@ -63,13 +67,13 @@ mod tests {
     fn who_holds_much_together_is_given_little_until_it_is_dropped() {
         let given = GivenOut::new(1000);
         let first = given.give(Bytes::from(vec![1; 999]));
-        assert_eq!(given.share(u32::MAX), u32::MAX);
+        assert_eq!(given.share(u32::MAX, false), u32::MAX);
         let second = given.give(Bytes::from(vec![2; 1]));
-        assert_eq!((given.share(u32::MAX), given.share(7)), (LEAST, 7));
+        assert_eq!((given.share(u32::MAX, true), given.share(7, true), given.share(7, false)), (LEAST, 7, 0));
         let part = first.slice(1..2);
         drop(first);
-        assert_eq!(given.share(u32::MAX), LEAST, "a part of it holds all of it");
+        assert_eq!(given.share(u32::MAX, true), LEAST, "a part of it holds all of it");
         drop((part, second));
-        assert_eq!(given.share(u32::MAX), u32::MAX);
+        assert_eq!(given.share(u32::MAX, false), u32::MAX);
     }
 }

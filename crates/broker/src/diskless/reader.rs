@@ -46,9 +46,6 @@ const WRONG_MAX: u32 = 3;
 /// Runs that are looked through at a time for a timestamp.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Stands for an offset where what is known of the partition is brought up to date.
-const REFRESH: i64 = -1;
-
 /// What was found of an offset.
 pub enum Found {
     /// Its batch and those behind it; none if the first is larger than what may be given.
@@ -77,10 +74,19 @@ struct ReaderShared {
     /// The runs that partitions know, by the uploaded object in the cache that has them.
     uploaded: Mutex<HashMap<ObjectId, Vec<KnownRun>>>,
     windows: Mutex<Windows>,
+    to_refresh: Mutex<ToRefresh>,
     /// What is being found and fetched: partition and offset.
     under_way: Mutex<BTreeSet<(DisklessPartitionId, i64)>>,
     jobs: Arc<Semaphore>,
     failures: Seldom,
+}
+
+/// Partitions of which what is known is to be brought up to date, all of them with the next question.
+#[derive(Default)]
+struct ToRefresh {
+    partitions: HashMap<DisklessPartitionId, Arc<KnownPartition>>,
+    /// Whether somebody sees to it.
+    is_under_way: bool,
 }
 
 /// A batch to be read: where it is, and its first offset.
@@ -155,6 +161,7 @@ impl Reader {
             partitions: RwLock::default(),
             uploaded: Mutex::default(),
             windows: Mutex::default(),
+            to_refresh: Mutex::default(),
             under_way: Mutex::default(),
             jobs: Arc::new(Semaphore::new(JOBS)),
             failures: Seldom::default(),
@@ -230,16 +237,24 @@ impl Reader {
     /// The same, for who waits for the partition to change. Waits for nobody.
     pub fn ask_to_refresh(&self, partition: &Arc<KnownPartition>) {
         let Some(number) = partition.number() else { return };
-        if !self.shared.under_way.lock().insert((number, REFRESH)) {
-            return;
-        }
-        let (reader, partition) = (self.clone(), Arc::clone(partition));
-        task::spawn(async move {
-            if let Err(why) = reader.refresh(std::slice::from_ref(&partition)).await {
-                partition.failed(why);
+        {
+            let mut asked = self.shared.to_refresh.lock();
+            asked.partitions.insert(number, Arc::clone(partition));
+            if std::mem::replace(&mut asked.is_under_way, true) {
+                return;
             }
-            reader.shared.under_way.lock().remove(&(number, REFRESH));
-            partition.wake();
+        }
+        let reader = self.clone();
+        task::spawn(async move {
+            while let Some(partitions) = reader.shared.next_to_refresh() {
+                let refreshed = reader.refresh(&partitions).await;
+                for partition in partitions {
+                    if let Err(why) = refreshed {
+                        partition.failed(why);
+                    }
+                    partition.wake();
+                }
+            }
         });
     }
 
@@ -252,7 +267,7 @@ impl Reader {
         max_bytes: u32,
         at_least_one: bool,
     ) -> Found {
-        let max_bytes = self.shared.given.share(max_bytes);
+        let max_bytes = self.shared.given.share(max_bytes, at_least_one);
         let places = self.places(partition, offsets, max_bytes);
         let Some(first) = places.first() else { return Found::Missing };
         if first.size > max_bytes && !at_least_one {
@@ -393,6 +408,13 @@ impl Reader {
 impl ReaderShared {
     fn partition(&self, number: DisklessPartitionId) -> Option<Arc<KnownPartition>> {
         self.partitions.read().get(&number)?.upgrade()
+    }
+
+    /// Those that were asked for meanwhile; `None` if there are none, and nobody sees to it any more.
+    fn next_to_refresh(&self) -> Option<Vec<Arc<KnownPartition>>> {
+        let mut asked = self.to_refresh.lock();
+        asked.is_under_way = !asked.partitions.is_empty();
+        asked.is_under_way.then(|| std::mem::take(&mut asked.partitions).into_values().collect())
     }
 
     async fn refresh(&self, partitions: &[Arc<KnownPartition>]) -> Result<(), ReadError> {

@@ -380,7 +380,7 @@ impl Walk {
     /// Whether everything that was flushed, as of the checkpoint, is good, and the machine has stopped before what comes
     /// next was. What a compaction has written was flushed as a whole, unless that was another broker's.
     fn may_be_lost(&self, known: Known) -> bool {
-        let was_cleaned = self.has_gaps && !self.may_have_gaps;
+        let was_cleaned = self.has_gaps && !known.may_have_gaps;
         known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned
     }
 

@@ -110,6 +110,11 @@ impl Cleanings {
         }
     }
 
+    /// Whether the partition is being cleaned.
+    pub fn is_under_way(&self, key: &TopicPartition) -> bool {
+        self.tracking.lock().in_progress.contains_key(key)
+    }
+
     /// `None` if the partition is being cleaned or cannot be; else its checkpoint, if it has one.
     pub fn checkpoint_if_free(&self, key: &TopicPartition) -> Option<Option<i64>> {
         let mut tracking = self.tracking.lock();

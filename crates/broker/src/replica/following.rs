@@ -206,31 +206,38 @@ impl Replica {
         if !matches!(done, Ok(None)) {
             self.has_untold_cut.store(true, Release);
         }
-        let log_end = match &done {
-            Ok(_) => log.log_end(),
-            // Files and memory may not agree.
-            Err(error) => self.give_up_cut(&mut state, error),
+        let log_end = if done.is_ok() {
+            log.log_end()
+        } else {
+            // Files and memory may not agree: only what is before this is known to be there.
+            log.give_up();
+            log.recovery_point()
         };
+        state.mark_if_broken(&self.log_dir.flusher.failures);
         state.replica.truncated(log_end);
         drop(state);
         self.log_dir.cleanings.cut_off(&self.key(), log_end);
+        if done.as_ref().is_err_and(|error| is_full(error) || is_momentary(error)) {
+            self.open_anew();
+        }
         let done = done.map_err(failed)?;
         self.tell_of_cut()?;
         Ok(done)
     }
 
-    /// A cut broke off midway: the next opening works out what is there, soon where the error passes, else at the next start. The offset
-    /// from which on nothing is known to be left.
-    fn give_up_cut(&self, state: &mut ReplicaState, error: &io::Error) -> i64 {
-        let LogState::Open(log) = &mut state.log else { return 0 };
-        log.give_up();
-        let (recovery_point, log_start) = (log.recovery_point(), Some(log.log_start()));
-        if is_full(error) || is_momentary(error) {
-            state.known = Known { clean: false, recovery_point, log_start, ..state.known };
-            self.put(state, LogState::Unopened);
+    /// A cut broke off midway, for a reason that passes: the log is opened once more, which works out what is there. Not beside a cleaning,
+    /// which goes by the log as it was; then the next start does it.
+    fn open_anew(&self) {
+        // None begins with a log that is broken.
+        if self.log_dir.cleanings.is_under_way(&self.key()) {
+            return;
         }
-        state.mark_if_broken(&self.log_dir.flusher.failures);
-        recovery_point
+        let mut state = self.lock();
+        let LogState::Open(log) = &mut state.log else { return };
+        let (recovery_point, log_start) = (log.recovery_point(), Some(log.log_start()));
+        state.known = Known { clean: false, rebooted: false, recovery_point, log_start, ..state.known };
+        state.failed = None;
+        self.put(&mut state, LogState::Unopened);
     }
 
     /// Until this is dropped no cleaned segments take the place of others. To be taken before the state is locked.

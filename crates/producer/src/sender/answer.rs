@@ -101,6 +101,11 @@ impl Core {
         if verdict::is_stale_metadata(answer.error_code) {
             self.follow(&outgoing, answer);
         }
+        if verdict::is_stale_topic(answer.error_code) {
+            self.doubt_topic(&outgoing.partition.topic, outgoing.topic_id);
+            // There was no such topic: a later one of this name has not got it.
+            outgoing.by_name = false;
+        }
         match verdict {
             Verdict::Written => {
                 let written = Written { base_offset: answer.base_offset, log_append_time: answer.log_append_time_ms };

@@ -57,6 +57,12 @@ pub(crate) fn is_stale_metadata(code: ErrorCode) -> bool {
     )
 }
 
+/// Whether the error says that the topic is not the one that is known, or was not there.
+pub(crate) fn is_stale_topic(code: ErrorCode) -> bool {
+    let codes = [ErrorCode::UNKNOWN_TOPIC_ID, ErrorCode::INCONSISTENT_TOPIC_ID, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION];
+    codes.contains(&code)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

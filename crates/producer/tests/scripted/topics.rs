@@ -106,3 +106,44 @@ async fn the_leader_epoch_of_a_topic_that_is_gone_does_not_hold_for_the_new_one(
     settle(vec![delivery, send(&producer, 0, "2").await]).await;
     assert_eq!(fake.values(0), ["1", "2"]);
 }
+
+/// A broker that was behind had the producer take an older topic of this name for the newest one.
+#[tokio::test]
+async fn an_id_that_the_leader_does_not_know_makes_way_for_the_one_before_it() {
+    let fake = Fake::start(1, 1).await;
+    let producer = producer(&fake, &[("metadata.max.age.ms", "60000")]);
+    settle(vec![send(&producer, 0, "0").await]).await;
+    fake.lock().logs.clear();
+    for id in [9, 8] {
+        fake.lock().topic_id = Uuid([id; 16]);
+        // The id that it knows is refused, so that it asks.
+        settle(vec![send(&producer, 0, &id.to_string()).await]).await;
+        fake.lock().logs.clear();
+    }
+    fake.lock().topic_id = Uuid([9; 16]);
+    settle(vec![send(&producer, 0, "1").await]).await;
+    assert_eq!(fake.values(0), ["1"]);
+}
+
+/// As of Kafka 2.8 to 4.0: the topic is not there for a while, and then made again.
+#[tokio::test]
+async fn what_a_broker_without_the_topic_refused_goes_to_the_one_that_is_made_then() {
+    let fake = Fake::start(1, 1).await;
+    fake.lock().names_topics = true;
+    let producer = producer(&fake, &[]);
+    settle(vec![send(&producer, 0, "0").await]).await;
+    fake.script(|_| Fate::Refused(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
+    let before = fake.lock().seen.len();
+    let delivery = send(&producer, 0, "1").await;
+    fake.until("it was refused", |state| state.seen.len() > before + 2).await;
+    let asked = {
+        let mut state = fake.lock();
+        state.logs.clear();
+        state.topic_id = Uuid([8; 16]);
+        state.metadata_asked
+    };
+    fake.until("metadata was taken", |state| state.metadata_asked >= asked + 2).await;
+    fake.script(|_| Fate::Normal);
+    settle(vec![delivery, send(&producer, 0, "2").await]).await;
+    assert_eq!(fake.values(0), ["1", "2"]);
+}

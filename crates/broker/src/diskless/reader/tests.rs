@@ -120,6 +120,23 @@ async fn what_the_index_has_and_the_broker_has_not_heard_of_is_not_read() {
 }
 
 #[tokio::test]
+async fn partitions_that_are_to_be_brought_up_to_date_meanwhile_are_so_together() {
+    let TwoBatches { reader, known, folder } = two_batches().await;
+    let rows = SqliteIndex::open(folder.path()).expect("opened").create(("many", Uuid([2; 16])), 20).expect("made");
+    let many = (0..).zip(&rows).map(|(index, row)| {
+        let known = KnownPartition::new(("many".into(), Uuid([2; 16]), index), known.config());
+        known.settle(row);
+        Arc::new(known)
+    });
+    let many: Vec<_> = many.collect();
+    many.iter().chain([&many[0]]).for_each(|known| reader.ask_to_refresh(known));
+    let asked = reader.shared.next_to_refresh().expect("asked for");
+    assert_eq!(asked.len(), 20, "nobody was asked yet, and each is there once");
+    reader.refresh(&asked).await.expect("refreshed");
+    assert!(many.iter().all(|known| known.was_refreshed()));
+}
+
+#[tokio::test]
 async fn batches_are_opened_for_their_timestamps_where_there_is_a_place_for_long_work() {
     let TwoBatches { reader, known, folder: _folder } = two_batches().await;
     let long = LongWork::without_places();

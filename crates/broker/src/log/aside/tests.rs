@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use bytes::BytesMut;
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
-use crate::config::{BrokerConfig, Properties, TopicConfig};
+use crate::config::{BrokerConfig, CleanupPolicy, Properties, TopicConfig};
 use crate::log::Log;
 use crate::log::error::StorageError;
 use crate::log::recovery::Known;
@@ -164,6 +164,9 @@ fn no_power_cut_explains_damage_in_what_a_compaction_has_written() {
     left[len + 100] ^= 1;
     fs::write(segment(dir, 3), left).expect("as if its first batch was superseded, and its last one is bad");
     assert_refused(dir, POWER_CUT, &segment(dir, 3), len);
+    let compacted = TopicConfig { cleanup: CleanupPolicy { delete: false, compact: true }, ..config() };
+    let opened = Log::open(&Arc::from(dir), POWER_CUT, 0, &compacted);
+    assert!(matches!(opened, Err(StorageError::Corrupt { .. })), "{opened:?}");
 }
 
 /// The folder before, at every step of a start after a power cut, and after it.

@@ -92,6 +92,9 @@ impl Cleaning<'_> {
     fn find_segments(&self) -> Result<(Arc<Path>, Vec<DirtySegment>, u32), CleanError> {
         let mut state = self.partition.lock();
         let LogState::Open(log) = &mut state.log else { return Err(CleanError::Changed) };
+        if log.is_broken() {
+            return Err(CleanError::Changed);
+        }
         Ok((log.dir().clone(), log.segments_to_clean(&self.dirty)?, log.cuts()))
     }
 
