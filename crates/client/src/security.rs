@@ -1,12 +1,13 @@
 //! `security.protocol` and `ssl.*`: whether connections are plain or TLS, and with which keys and certificates.
 //!
-//! Not SASL, which is refused. One place for every client of this repository. Invariant: the files are read once, at the
-//! check or at the first connection, and every connection of a client uses what was read.
+//! Not SASL, which is refused. One place for every client of this repository. Invariant: a connection uses the files as they are
+//! when it begins, or, where those cannot be used, as they were last.
 
 use crate::error::ConfigError;
 use crate::key::Setting;
-use fullbore_tls::{Connector, MaterialError, Settings};
-use std::sync::{Arc, OnceLock};
+use fullbore_tls::{Connector, FileStamp, MaterialError, Settings};
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 /// How a client's connections are secured.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +15,14 @@ pub struct Security {
     is_tls: bool,
     any_host_name: bool,
     settings: Settings,
-    connector: Arc<OnceLock<Result<Connector, MaterialError>>>,
+    connector: Arc<Mutex<Option<Loaded>>>,
+}
+
+/// What was read of the files when they were so.
+#[derive(Debug)]
+struct Loaded {
+    stamps: Vec<FileStamp>,
+    connector: Connector,
 }
 
 /// The setting that chooses TLS.
@@ -132,12 +140,23 @@ impl Security {
     ///
     /// # Errors
     /// Keys or certificates that cannot be used.
-    pub fn connector(&self) -> Result<Option<&Connector>, MaterialError> {
+    pub fn connector(&self) -> Result<Option<Connector>, MaterialError> {
         if !self.is_tls {
             return Ok(None);
         }
-        let loaded = self.connector.get_or_init(|| Connector::load(&self.settings, !self.any_host_name));
-        loaded.as_ref().map(Some).map_err(MaterialError::clone)
+        let stamps = self.settings.stamps();
+        let mut kept = self.connector.lock();
+        if let Some(loaded) = kept.as_ref().filter(|loaded| loaded.stamps == stamps) {
+            return Ok(Some(loaded.connector.clone()));
+        }
+        match (Connector::load(&self.settings, !self.any_host_name), &*kept) {
+            (Ok(connector), _) => {
+                *kept = Some(Loaded { stamps, connector: connector.clone() });
+                Ok(Some(connector))
+            }
+            (Err(_), Some(before)) => Ok(Some(before.connector.clone())),
+            (Err(error), None) => Err(error),
+        }
     }
 }
 
@@ -157,6 +176,26 @@ mod tests {
         assert!(of(&any_case).expect("as Kafka's clients take it").is_tls());
         let refusal = of(&[("security.protocol", "SASL_SSL")]).expect_err("not offered");
         assert_eq!(refusal, "security.protocol=SASL_SSL: must be PLAINTEXT or SSL: SASL is not offered yet");
+    }
+
+    #[test]
+    fn files_that_come_later_or_are_replaced_are_those_of_the_next_connection() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let file = folder.path().join("ca.pem");
+        let path = file.to_str().expect("text").to_owned();
+        let settings = [("security.protocol", "SSL"), ("ssl.truststore.location", path.as_str())];
+        let mut security = Security::default();
+        settings.iter().for_each(|(name, value)| assert_eq!(security.set(name, value), Ok(true)));
+        security.connector().expect_err("there is no file");
+        let read_at = |contents: &str| {
+            std::fs::write(&file, contents).expect("written");
+            security.connector().expect("something can be used");
+            security.connector.lock().as_ref().map(|loaded| loaded.stamps.clone())
+        };
+        let one = read_at(&fullbore_tests::pki::Authority::new("one").pem());
+        let another = read_at(&fullbore_tests::pki::Authority::new("another one").pem());
+        assert_ne!(one, another);
+        assert_eq!(read_at("nonsense"), another, "the last that could be used");
     }
 
     #[test]

@@ -20,5 +20,5 @@ pub use client::{Connector, Tunnel};
 pub use expiry::Expiry;
 pub use pem::MaterialError;
 pub use server::{Acceptor, ClientAuth};
-pub use settings::{Secret, Settings, is_secret};
+pub use settings::{FileStamp, Secret, Settings, is_secret};
 pub use stream::Stream;

@@ -2,6 +2,10 @@
 //!
 //! No file is read here. Invariant: what [`Settings::set`] accepted is used; what it refuses says what is allowed.
 
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::time::SystemTime;
+
 use crate::suites;
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 use std::fmt;
@@ -194,7 +198,17 @@ impl Settings {
     pub fn files(&self) -> impl Iterator<Item = &str> {
         self.keystore_location.iter().chain(&self.truststore_location).map(String::as_str)
     }
+
+    /// What tells whether one of the files was replaced or written; taken before they are read, so that what changes meanwhile is seen
+    /// the next time.
+    pub fn stamps(&self) -> Vec<FileStamp> {
+        let stamp = |found: Metadata| Some((found.modified().ok()?, found.len(), found.ino()));
+        self.files().map(|file| std::fs::metadata(file).ok().and_then(stamp)).collect()
+    }
 }
+
+/// What tells a file from its successor: when it was changed, its size, its inode. `None` for a file that is not there.
+pub type FileStamp = Option<(SystemTime, u64, u64)>;
 
 fn list(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').map(str::trim).filter(|item| !item.is_empty())

@@ -32,6 +32,17 @@ pub fn former_end(data_dir: &Path) -> FormerEnd {
     }
 }
 
+/// The folder does not say any more in which boot it was used: the end of what it has counts as lost.
+///
+/// # Errors
+/// What the system says.
+pub fn forget(data_dir: &Path) -> io::Result<()> {
+    match fs::remove_file(data_dir.join(FILE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => files::sync_dir(data_dir),
+    }
+}
+
 /// The boot in which the folder was last used, and this one; `None` where that cannot be said.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Boots {

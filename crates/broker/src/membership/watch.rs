@@ -16,14 +16,18 @@ use tokio::time::timeout;
 
 use crate::control::{Beaten, Image, RegisteredBroker};
 
-/// A port that does not refuse at once is not looked at for longer.
+/// A port that does not refuse at once is not looked at for longer, nor for longer than this part of the session: whoever looks too rarely
+/// may not judge.
 const PROBE_MAX: Duration = Duration::from_millis(300);
+const PROBE_SHARE: u32 = 8;
 
 /// What this broker sees of the others.
 pub struct PeerWatch {
     node_id: i32,
     listener: String,
     judge: Judge,
+    /// How long a port is looked at.
+    probe_max: Duration,
     began: Instant,
     /// The last beats that were heard of, by broker.
     heard: BTreeMap<i32, LastHeard>,
@@ -44,10 +48,12 @@ impl PeerWatch {
     /// Nobody has been seen yet.
     pub fn new(node_id: i32, session_timeout_ms: i64, listener: &str) -> PeerWatch {
         let judge = Judge::new(session_timeout_ms);
+        let session = Duration::from_millis(u64::try_from(session_timeout_ms).unwrap_or(0));
         PeerWatch {
             node_id,
             listener: listener.to_owned(),
             judge,
+            probe_max: PROBE_MAX.min(session / PROBE_SHARE),
             began: Instant::now(),
             heard: BTreeMap::new(),
             looked_ms: None,
@@ -62,14 +68,14 @@ impl PeerWatch {
         if !self.judge.may_judge(now_ms) {
             return Vec::new();
         }
-        let mut suspects = JoinSet::new();
+        let (mut suspects, probe_max) = (JoinSet::new(), self.probe_max);
         for (id, beat_age_ms) in ages.into_iter().filter(|(_, age_ms)| *age_ms >= REFUSING_BEAT_AGE_MS) {
             let Some(node) = image.node(id) else { continue };
             let whom = BrokerState { broker_id: id, broker_epoch: node.registration.epoch };
             let address = self.address(node);
             suspects.spawn(task::boxed(async move {
                 let refuses = match address {
-                    Some(address) => is_refused(&address).await,
+                    Some(address) => is_refused(&address, probe_max).await,
                     None => false,
                 };
                 (whom, PeerSigns { beat_age_ms, refuses })
@@ -107,7 +113,7 @@ impl PeerWatch {
 }
 
 /// Whether nobody listens there.
-async fn is_refused(address: &str) -> bool {
-    let attempt = timeout(PROBE_MAX, TcpStream::connect(address)).await;
+async fn is_refused(address: &str, probe_max: Duration) -> bool {
+    let attempt = timeout(probe_max, TcpStream::connect(address)).await;
     matches!(attempt, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
 }

@@ -38,6 +38,8 @@ pub struct Bound {
 struct Door {
     /// The listener's place in the configuration.
     index: usize,
+    /// Whether only brokers come here: to the listener that `inter.broker.listener.name` names, beside others.
+    of_brokers: bool,
     certificates: Option<Arc<Certificates>>,
 }
 
@@ -95,11 +97,11 @@ struct ConnectionPermit {
 }
 
 impl ConnectionQuotas {
-    /// A place for a connection from `ip`, or the limit it is over.
+    /// A place for a connection from `ip`, to a listener that is only `of_brokers` or not, or the limit it is over.
     fn enter(
         self: &Arc<Self>,
         broker: &Arc<Node>,
-        ip: IpAddr,
+        (ip, of_brokers): (IpAddr, bool),
         open: &mpsc::Sender<()>,
     ) -> Result<ConnectionPermit, &'static str> {
         // A client over IPv4 of a listener on [::] is the same one.
@@ -108,7 +110,8 @@ impl ConnectionQuotas {
         let limits = image.live();
         let max = *limits.max_connections_per_ip_overrides.get(&ip).unwrap_or(&limits.max_connections_per_ip);
         let mut admitted = self.admitted.lock();
-        if admitted.total >= limits.max_connections {
+        // Clients do not keep brokers from each other, as with Kafka's "protected listener".
+        if admitted.total >= limits.max_connections && !of_brokers {
             return Err("max.connections");
         }
         if admitted.per_ip.get(&ip).copied().unwrap_or(0) >= max {
@@ -140,6 +143,7 @@ pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, stop: watch::Receiver
     let admission = Arc::new(ConnectionQuotas::default());
     // Closed when the last clone is dropped, that is, when the last connection has ended.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
+    let has_others = listeners.len() > 1;
     let accepting: Vec<_> = listeners
         .into_iter()
         .enumerate()
@@ -153,7 +157,11 @@ pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, stop: watch::Receiver
             task::spawn(accept(
                 Arc::clone(&broker),
                 bound.socket,
-                Door { index, certificates: bound.certificates },
+                Door {
+                    index,
+                    of_brokers: has_others && index == broker.config.replication.listener,
+                    certificates: bound.certificates,
+                },
                 Arc::clone(&admission),
                 stop.clone(),
                 open.clone(),
@@ -183,7 +191,7 @@ async fn accept(
             _ = stop.wait_for(|stopping| *stopping) => return,
         };
         match accepted {
-            Ok((stream, peer)) => match admission.enter(&broker, peer.ip(), &open) {
+            Ok((stream, peer)) => match admission.enter(&broker, (peer.ip(), door.of_brokers), &open) {
                 Ok(place) => spawn(stream, peer, door.clone(), place, stop.clone()),
                 Err(limit) => {
                     broker.metrics.connection_refused();

@@ -5,13 +5,11 @@
 //! read; what cannot be read is logged and changes nothing.
 
 use crate::config::{Listener, ListenerTls};
-use fullbore_tls::{Acceptor, MaterialError, Stream};
+use fullbore_tls::{Acceptor, FileStamp, MaterialError, Stream};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::fs::Metadata;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::net::TcpStream;
@@ -29,9 +27,6 @@ const EXPIRY_LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
 /// Causes a listener warns of within an interval: a stranger can make up few, but must not fill memory or the log.
 const CAUSES_MAX: usize = 16;
 
-/// What tells a file from its successor: when it was changed, its size, its inode. `None` for a file that is not there.
-type FileStamp = Option<(SystemTime, u64, u64)>;
-
 /// The certificates of one listener.
 pub struct Certificates {
     name: String,
@@ -39,6 +34,8 @@ pub struct Certificates {
     current: RwLock<Acceptor>,
     /// How the files were when they were last read, whether that worked or not.
     stamps: Mutex<Vec<FileStamp>>,
+    /// Why newer ones could not be used, as it was last told.
+    refused: Mutex<Option<String>>,
     /// By cause: its last warning, and failures since.
     warned: Mutex<HashMap<String, (Instant, u64)>>,
     /// When the end of the certificates in use was last warned of.
@@ -52,13 +49,14 @@ impl Certificates {
     /// The setting at fault.
     pub fn load(listener: &Listener) -> Result<Option<Arc<Self>>, MaterialError> {
         let Some(tls) = listener.tls.clone() else { return Ok(None) };
-        let stamps = stamps(&tls);
+        let stamps = tls.settings.stamps();
         let current = Acceptor::load(&tls.settings, tls.client_auth)?;
         Ok(Some(Arc::new(Certificates {
             name: listener.name.clone(),
             tls,
             current: RwLock::new(current),
             stamps: Mutex::new(stamps),
+            refused: Mutex::default(),
             warned: Mutex::default(),
             expiry_warned: Mutex::default(),
         })))
@@ -103,21 +101,26 @@ impl Certificates {
     }
 
     fn refresh(&self) {
-        // Taken before the files are read: what changes meanwhile is seen next time.
-        let found = stamps(&self.tls);
+        let found = self.tls.settings.stamps();
         if *self.stamps.lock() == found {
             return;
         }
-        *self.stamps.lock() = found;
         match Acceptor::load(&self.tls.settings, self.tls.client_auth) {
             Ok(acceptor) => {
+                *self.stamps.lock() = found;
+                *self.refused.lock() = None;
                 *self.current.write() = acceptor;
                 tracing::info!(listener = self.name, "new certificates are in use");
                 *self.expiry_warned.lock() = None;
                 self.warn_of_expiry(SystemTime::now());
             }
+            // They are read again with the next look: what keeps them from being read may not show in the files.
             Err(error) => {
-                tracing::error!(listener = self.name, %error, "the new certificates cannot be used; the old ones stay");
+                let (why, mut refused) = (error.to_string(), self.refused.lock());
+                if refused.as_ref() != Some(&why) {
+                    tracing::error!(listener = self.name, %error, "the new certificates cannot be used; the old ones stay");
+                    *refused = Some(why);
+                }
             }
         }
     }
@@ -171,11 +174,6 @@ impl Certificates {
 /// Whether a day has passed since the last warning; a clock that was set back must not silence the next.
 fn is_due_again(last: Option<SystemTime>, now: SystemTime) -> bool {
     last.is_none_or(|last| now.duration_since(last).map_or(true, |past| past >= EXPIRY_WARN_INTERVAL))
-}
-
-fn stamps(tls: &ListenerTls) -> Vec<FileStamp> {
-    let stamp = |found: Metadata| Some((found.modified().ok()?, found.len(), found.ino()));
-    tls.settings.files().map(|file| std::fs::metadata(file).ok().and_then(stamp)).collect()
 }
 
 #[cfg(test)]

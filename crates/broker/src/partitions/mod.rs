@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -52,6 +53,7 @@ use crate::config::{BrokerConfig, TopicConfig};
 use crate::diskless::Diskless;
 use crate::log::Log;
 use crate::log::aside;
+use crate::log::boot;
 use crate::log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
 use crate::replica::checkpoints::{Checkpointed, Checkpoints, CleanShutdown};
 use crate::replica::cleanings::Cleanings;
@@ -125,6 +127,8 @@ pub struct Partitions {
     diskless: OnceLock<Diskless>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: Mutex<bool>,
+    /// Whether the folder says that ends of logs may be lost.
+    has_lost_ends: AtomicBool,
 }
 
 impl Partitions {
@@ -173,6 +177,7 @@ impl Partitions {
             log_dir,
             threads: Mutex::default(),
             is_closed: Mutex::new(false),
+            has_lost_ends: AtomicBool::new(false),
         });
         partitions.start_threads(settings.recovery_threads).map_err(failed)?;
         Ok(partitions)
@@ -324,6 +329,18 @@ impl Partitions {
         self.log_dir.flusher.failures.count()
     }
 
+    /// A write or an fsync has failed, so that what was acknowledged may not be on the disk: the next start says that ends of logs are
+    /// lost. Goes to the disk, once; where that fails it is tried again with the next call.
+    pub fn lose_ends(&self) {
+        if self.has_lost_ends.load(Ordering::Acquire) {
+            return;
+        }
+        match boot::forget(&self.log_dir.path) {
+            Ok(()) => self.has_lost_ends.store(true, Ordering::Release),
+            Err(error) => tracing::error!(%error, "not written that ends of logs may be lost"),
+        }
+    }
+
     /// Partitions found so far whose files are damaged: they are neither read nor written until somebody repairs them.
     pub fn refused_partitions(&self) -> usize {
         self.log_dir.flusher.refused.count()
@@ -450,13 +467,14 @@ impl Partitions {
 
     /// Finishes every open log, has the file system write everything at once, and vouches for it.
     fn close_partitions(&self) -> io::Result<()> {
-        let mut finished = Ok(());
+        let (mut finished, mut is_any_broken) = (Ok(()), false);
         let mut left = Vec::new();
         for partition in self.partitions() {
             let Some(mut log) = partition.leave(AppendError::Gone) else {
                 continue;
             };
             let result = self.finish(&mut log);
+            is_any_broken |= log.is_broken();
             let is_whole = !log.is_broken() && result.is_ok();
             left.push(CleanShutdown {
                 key: partition.key(),
@@ -469,6 +487,10 @@ impl Partitions {
         let all = list_partitions(dir)?;
         self.sync()?;
         self.log_dir.checkpoints.finish(left, all)?;
+        if is_any_broken {
+            // Nobody vouches for what a disk that failed has of it.
+            return finished;
+        }
         let marker = dir.join(CLEAN_SHUTDOWN);
         let space = &self.log_dir.space;
         space.freeing(is_full, || files::replace(&marker, b"{\"version\":0,\"brokerEpoch\":-1}"))?;

@@ -110,6 +110,11 @@ impl Cleanings {
         }
     }
 
+    /// Up to where the partition is clean, if that is known.
+    pub fn checkpoint(&self, key: &TopicPartition) -> Option<i64> {
+        self.tracking.lock().checkpoints.get(key).copied()
+    }
+
     /// Whether the partition is being cleaned.
     pub fn is_under_way(&self, key: &TopicPartition) -> bool {
         self.tracking.lock().in_progress.contains_key(key)

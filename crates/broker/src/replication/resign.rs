@@ -1,4 +1,4 @@
-//! Has others lead what this broker leads and cannot write any more, since a write or an fsync has failed.
+//! Has others lead what this broker leads and cannot write any more, since a write or an fsync has failed, or the log is damaged.
 //!
 //! Not who leads then, which is the control plane's decision. Where nobody else may lead, everything stays as it is.
 
@@ -23,7 +23,11 @@ pub(super) async fn run(context: Arc<Context>) {
             () = tokio::time::sleep(LOOK_EVERY) => {}
             () = context.stopping() => return,
         }
-        if context.partitions.failed_partitions() == 0 {
+        let (failed, refused_logs) = (context.partitions.failed_partitions(), context.partitions.refused_partitions());
+        if failed > 0 {
+            context.partitions.lose_ends();
+        }
+        if failed + refused_logs == 0 {
             continue;
         }
         let looked = Arc::clone(&context);

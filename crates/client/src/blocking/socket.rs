@@ -28,7 +28,7 @@ impl Socket {
         let connector = security.connector().map_err(|error| of_tls(io::Error::other(error)))?;
         let socket = connect(address).map_err(of_connect)?;
         let Some(connector) = connector else { return Ok(Socket::Plain(socket)) };
-        let stream = BlockingStream::connect(socket, connector, address, CONNECT_TIMEOUT).map_err(of_tls)?;
+        let stream = BlockingStream::connect(socket, &connector, address, CONNECT_TIMEOUT).map_err(of_tls)?;
         stream.socket().set_read_timeout(Some(READ_TIMEOUT)).map_err(of_connect)?;
         Ok(Socket::Tls(Box::new(stream)))
     }

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::{self, FormerEnd, LogEnd, relax, replace, settle};
+use fullbore_rules::cluster::{self, FormerEnd, LogEnd, lose, relax, replace, settle};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Uuid};
@@ -78,7 +78,7 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
     Ok(changes)
 }
 
-/// Others lead what this broker cannot write any more, where they may; there it is not in sync any more.
+/// Others lead what this broker cannot write any more, where they may; there it is not in sync any more, nor may it lead before it is.
 ///
 /// # Errors
 /// STALE_BROKER_EPOCH where another process has its place.
@@ -93,7 +93,9 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &HashSet<(Uuid, i
     for (topic, index) in partitions {
         let Some(topic) = image.topic_by_id(*topic) else { continue };
         let led = topic.partition(*index).filter(|partition| partition.leader == Some(broker.broker_id));
-        let settled = led.and_then(|partition| settle(partition, &without, topic.config.min_insync_replicas));
+        // What it had is not known to be on its disk.
+        let left = led.and_then(|partition| lose(partition, broker.broker_id));
+        let settled = left.and_then(|left| settle(&left, &without, topic.config.min_insync_replicas));
         if let Some(settled) = settled.filter(|settled| settled.leader.is_some())
             && let Ok(first) = usize::try_from(*index)
         {

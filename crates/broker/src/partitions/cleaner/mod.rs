@@ -189,7 +189,15 @@ impl Cleaner {
         }
         self.counts.max_dirty_ratio.store(max_ratio.to_bits(), Relaxed);
         // Another thread may have been faster; then there is another round at once.
-        best.filter(|(partition, ..)| self.cleanings().begin(partition.key(), partition.topic_id(), partition.as_ref()))
+        let (partition, ..) = best.filter(|(of, ..)| self.cleanings().begin(of.key(), of.topic_id(), of.as_ref()))?;
+        // Of a log that was cut off since the look, this one tells, and a later cut is noted.
+        match partition.dirty(self.cleanings().checkpoint(&partition.key()), now_ms) {
+            Some((dirty, config)) => Some((partition, dirty, config)),
+            None => {
+                self.done(&partition, Err(CleanError::Changed));
+                None
+            }
+        }
     }
 
     fn done(&self, partition: &Replica, result: Result<i64, CleanError>) {

@@ -195,6 +195,52 @@ async fn what_a_leader_cannot_write_any_more_others_lead() {
     cluster.stop().await;
 }
 
+/// What it had acknowledged may not be on its disk, whatever the next process finds there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_could_not_write_leads_no_more_before_it_has_everything_again() {
+    let mut cluster = Cluster::start(2, SHORT_LAG).await;
+    let topic = cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
+    let client = cluster.client(1).await;
+    produce(&client, "t", 0, -1, batch(b"v")).await.expect("acknowledged");
+    cluster.replica(1, &topic, 0).break_down();
+    assert_eq!(produce(&client, "t", 0, 1, batch(b"v")).await, Err(ErrorCode::KAFKA_STORAGE_ERROR));
+    eventually("the other leads", || cluster.registered("t", 0).leader == Some(2)).await;
+    assert_eq!((cluster.registered("t", 0).isr.clone(), cluster.registered("t", 0).elr.len()), (vec![2], 0));
+    let folder = cluster.folder(1).to_owned();
+    cluster.stop_one(1).await;
+    assert_eq!(crate::log::boot::former_end(&folder), fullbore_rules::cluster::FormerEnd::Lost);
+    cluster.start_one(1).await;
+    eventually("it is in sync again", || cluster.registered("t", 0).isr.len() == 2).await;
+    cluster.stop().await;
+}
+
+/// All stopped, one after the other; the last one's disk has a bad block.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leads_with_a_damaged_log_makes_way_for_who_has_everything_once_that_is_back() {
+    let mut cluster = Cluster::start(2, SHORT_LAG).await;
+    cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
+    let client = cluster.client(1).await;
+    for _ in 0..3 {
+        produce(&client, "t", 0, -1, batch(b"v")).await.expect("acknowledged");
+    }
+    cluster.stop_one(2).await;
+    cluster.fence(2).await;
+    assert_eq!(cluster.registered("t", 0).elr, [2]);
+    let folder = cluster.folder(1).to_owned();
+    cluster.stop_one(1).await;
+    for name in [".kafka_cleanshutdown", "recovery-point-offset-checkpoint"] {
+        std::fs::remove_file(folder.join(name)).expect("there");
+    }
+    let log = folder.join("t-0/00000000000000000000.log");
+    let mut bytes = std::fs::read(&log).expect("read");
+    bytes[64] ^= 1;
+    std::fs::write(&log, bytes).expect("written");
+    cluster.start_one(1).await;
+    cluster.start_one(2).await;
+    eventually("the other leads", || cluster.registered("t", 0).leader == Some(2)).await;
+    cluster.stop().await;
+}
+
 /// Other partitions' answers, and a high watermark that moves, come while the disk is still at it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_without_records_does_not_acknowledge_what_is_not_on_the_disk_yet() {

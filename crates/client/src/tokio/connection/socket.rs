@@ -35,7 +35,7 @@ pub(super) async fn open(address: &str, config: &ClientConfig) -> io::Result<(Re
             Ok((Reading::Plain(reading), Writing::Plain(writing)))
         }
         Some(connector) => {
-            let stream = Arc::new(fullbore_tls::Stream::connect(socket, connector, address).await?);
+            let stream = Arc::new(fullbore_tls::Stream::connect(socket, &connector, address).await?);
             Ok((Reading::Tls(stream.clone()), Writing::Tls(stream)))
         }
     }
