@@ -98,7 +98,7 @@ const KEYS: &[Key] = &[
         .allow(Allowed::MinusOneOr(1, INT_MAX))
         .differs("-1 by default: a fixed size turns the system's autotuning off, and far clients slow down"),
     Key::int("socket.listen.backlog.size", Some("50"), 1, "Connections the system may hold that are not accepted yet."),
-    Key::int("max.connections", Some("2147483647"), 0, "Connections open at a time, over all listeners.").dynamic(),
+    Key::int("max.connections", Some("2147483647"), 0, "Connections open at a time, over all listeners. Brokers are refused none where inter.broker.listener.name is one of several listeners.").dynamic(),
     Key::int("max.connections.per.ip", Some("2147483647"), 0, "Connections open at a time from one address.").dynamic(),
     Key::new("max.connections.per.ip.overrides", Type::String, Some(""), "Exceptions to max.connections.per.ip: address:count, several with commas; IPv6 in brackets.")
         .differs("addresses only, no host names")
