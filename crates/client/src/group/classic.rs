@@ -7,6 +7,7 @@
 use super::assign::{Assignor, Subscriber, TopicPartition};
 use super::config::{GroupConfig, REQUEST_TIMEOUT, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
+use super::empty::EmptySince;
 use super::shared::SharedMembership;
 use super::verdict::Next;
 use crate::error::ClientError;
@@ -28,9 +29,9 @@ const REBALANCE_GRACE: Duration = Duration::from_secs(10);
 const SUBSCRIPTION_VERSION: i16 = 3;
 /// Every client reads the oldest assignment, and later ones say no more.
 const ASSIGNMENT_VERSION: i16 = 0;
-/// Heartbeats after which a member that a cooperative rebalance gave nothing will not be given anything: so long others may take to
-/// let go of what is meant for it.
-const SETTLED_BEATS: u32 = 4;
+/// The time after which a member that was given nothing will not be given anything, where others were to let go of what is meant for it:
+/// a reader that nobody reads does so after a minute, and a session ends sooner.
+const SETTLED_AFTER: Duration = Duration::from_secs(65);
 /// LeaveGroup up to this version names one member, without a list.
 const LEAVE_ONE_VERSION: i16 = 2;
 
@@ -130,6 +131,8 @@ impl<'a> Classic<'a> {
         self.generation = joined.generation_id;
         self.protocol = joined.protocol_name.clone().unwrap_or_default();
         self.leads = joined.leader == joined.member_id;
+        // Where the coordinator assigns, nobody leads, and it gives what is free; so does a leader that rebalances cooperatively.
+        let assigns_all = !joined.leader.is_empty() && self.protocol != Assignor::CooperativeSticky.name();
         self.shared.set_identity(&self.member_id, self.generation);
         let assignments = match self.leads && !joined.skip_assignment {
             true => self.assign(joined),
@@ -145,8 +148,7 @@ impl<'a> Classic<'a> {
         }
         let assigned = partitions_of(assignment)?;
         let has_lost = self.shared.held().iter().any(|held| !assigned.contains(held));
-        // A cooperative rebalance gives what moves only in the next round.
-        let step = self.let_go(assigned, !self.is_cooperative())?;
+        let step = self.let_go(assigned, assigns_all)?;
         // What was let go of is somebody else's only after one more rebalance.
         Ok(if step == Next::Go && has_lost && self.is_cooperative() { Next::Rejoin } else { step })
     }
@@ -257,17 +259,21 @@ impl<'a> Classic<'a> {
     }
 
     fn beat_until_it_moves(&mut self) -> Result<Next, ClientError> {
-        for beats in 1_u32.. {
-            if beats == SETTLED_BEATS {
-                self.shared.publish(self.shared.held(), true);
-            }
+        let (mut empty, settled_after) = (EmptySince::default(), SETTLED_AFTER.min(self.config.rebalance_timeout));
+        loop {
             self.shared.pause(self.config.heartbeat_interval);
             if self.shared.is_stopping() {
                 return Ok(Next::Go);
             }
             match self.beat()? {
+                Next::Go if self.shared.held().is_empty() && empty.lasts(settled_after) => {
+                    self.shared.publish(Vec::new(), true);
+                }
                 Next::Go => {}
-                Next::Again | Next::Find => self.shared.pause(RETRY_BACKOFF),
+                Next::Again | Next::Find => {
+                    empty.end();
+                    self.shared.pause(RETRY_BACKOFF);
+                }
                 step => return Ok(step),
             }
             if self.leads && self.counted.elapsed() >= self.config.metadata_max_age {
@@ -279,7 +285,6 @@ impl<'a> Classic<'a> {
                 }
             }
         }
-        Ok(Next::Go)
     }
 
     fn beat(&mut self) -> Result<Next, ClientError> {

@@ -6,6 +6,7 @@
 use super::assign::TopicPartition;
 use super::config::{GroupConfig, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
+use super::empty::EmptySince;
 use super::shared::SharedMembership;
 use super::verdict::Next;
 use crate::error::ClientError;
@@ -24,9 +25,9 @@ const LEAVES: i32 = -1;
 /// The epoch of a static member that leaves for a while.
 const LEAVES_FOR_NOW: i32 = -2;
 
-/// Heartbeats after which a member that is given nothing will not be given anything: one that has died keeps its partitions until its
-/// session ends, which is nine of them by default.
-const SETTLED_BEATS: u32 = 11;
+/// The longest intervals after which a member that is given nothing will not be given anything: one that has died keeps its partitions
+/// until its session ends, which is nine of those of a group in which nothing moves by default. While something does, they are shorter.
+const SETTLED_INTERVALS: u32 = 11;
 
 pub(super) struct Consumer<'a> {
     config: GroupConfig,
@@ -40,8 +41,7 @@ pub(super) struct Consumer<'a> {
     told: Option<Vec<TopicPartition>>,
     /// What the coordinator last said is to be read.
     assigned: Option<Vec<TopicPartitions>>,
-    /// Heartbeats in a row by which nothing is to be read.
-    beats_empty: u32,
+    empty: EmptySince,
     ids: HashMap<Uuid, Text>,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Consumer<'a> {
             interval: RETRY_BACKOFF,
             told: None,
             assigned: None,
-            beats_empty: 0,
+            empty: EmptySince::default(),
             ids: HashMap::new(),
         }
     }
@@ -96,10 +96,12 @@ impl<'a> Consumer<'a> {
                 Next::Again | Next::Find | Next::Rejoin => {
                     // Whether it was heard is not known: everything is said again.
                     self.told = None;
+                    self.empty.end();
                     self.shared.pause(RETRY_BACKOFF);
                 }
                 Next::RejoinLost | Next::RejoinNew | Next::Fatal => {
-                    (self.epoch, self.told, self.assigned, self.beats_empty) = (JOINS, None, None, 0);
+                    (self.epoch, self.told, self.assigned) = (JOINS, None, None);
+                    self.empty.end();
                     self.shared.set_identity(&self.member_id, LEAVES);
                     self.shared.lose();
                     while !self.shared.is_confirmed(self.config.heartbeat_interval) && !self.shared.is_stopping() {}
@@ -175,8 +177,13 @@ impl<'a> Consumer<'a> {
         }
         partitions.sort();
         let has_some = assigned.iter().any(|topic| !topic.partitions.is_empty());
-        self.beats_empty = if has_some { 0 } else { self.beats_empty.saturating_add(1) };
-        self.shared.publish(partitions, self.beats_empty >= SETTLED_BEATS);
+        // What it is to get may wait for what it was to let go of.
+        let has_any = has_some || self.told.as_ref().is_some_and(|told| !told.is_empty());
+        if has_any {
+            self.empty.end();
+        }
+        let settled = !has_any && self.empty.lasts(self.interval.saturating_mul(SETTLED_INTERVALS));
+        self.shared.publish(partitions, settled);
         Ok(())
     }
 

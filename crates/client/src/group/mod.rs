@@ -13,6 +13,7 @@ mod classic;
 mod config;
 mod consumer;
 mod coordinator;
+mod empty;
 mod member;
 mod shared;
 mod verdict;

@@ -5,14 +5,16 @@ use fullbore_client::ClientError;
 use fullbore_client::admin::GroupAdmin;
 use fullbore_client::group::{GroupConfig, Member, Protocol};
 use fullbore_wire::api::ApiKey;
-use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
+use fullbore_wire::apis::consumer_group_heartbeat::{
+    Assignment, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse,
+};
 use fullbore_wire::apis::delete_groups::{DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse};
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup};
 use fullbore_wire::{ErrorCode, Frame, Uuid};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 /// A coordinator of every group that says of itself where it is, and else what the script says; its port.
 fn coordinator(script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 'static) -> u16 {
@@ -60,6 +62,38 @@ fn a_member_that_was_given_up_while_it_asks_for_offsets_is_told_at_once() {
         let found = told.recv_timeout(Duration::from_secs(60)).expect("it does not ask for ever");
         assert_eq!(found, Ok(None), "{code}");
     }
+}
+
+/// Intervals are short while a group moves, and a member that was killed is one until its session ends.
+#[test]
+fn a_member_that_is_given_nothing_waits_for_many_of_the_longest_intervals() {
+    // When the first answer was given, and the longest interval told since.
+    let told: Arc<Mutex<Option<(Instant, Duration)>>> = Arc::default();
+    let (tells, beats) = (Arc::clone(&told), AtomicUsize::new(0));
+    let port = coordinator(move |_, asked| {
+        let interval_ms = if beats.fetch_add(1, SeqCst) < 5 { 50 } else { 300 };
+        let mut told = tells.lock().expect("no panic");
+        let (_, longest) = told.get_or_insert_with(|| (Instant::now(), Duration::ZERO));
+        *longest = Duration::from_millis(interval_ms).max(*longest);
+        Some(asked.answer::<ConsumerGroupHeartbeatRequest>(|_| ConsumerGroupHeartbeatResponse {
+            member_epoch: 1,
+            heartbeat_interval_ms: i32::try_from(interval_ms).expect("short"),
+            assignment: Some(Assignment::default()),
+            ..Default::default()
+        }))
+    });
+    let config = GroupConfig { protocol: Protocol::Consumer, ..GroupConfig::new("g".into(), vec!["t".into()]) };
+    let mut member = Member::start(config, cluster(port), cluster(port)).expect("a thread");
+    let settled = loop {
+        let target = member.target(Duration::from_secs(60)).expect("a member").expect("a target");
+        member.confirm(&target);
+        if target.settled {
+            break Instant::now();
+        }
+    };
+    let (first, longest) = told.lock().expect("no panic").expect("answered");
+    assert!(settled - first >= longest * 11, "{longest:?} were told {:?} ago", settled - first);
+    member.leave(Duration::ZERO);
 }
 
 #[test]

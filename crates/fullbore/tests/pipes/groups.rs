@@ -341,7 +341,10 @@ fn a_member_that_is_given_nothing_ends_where_it_is_to_read_to_the_end() {
     for way in [WAYS[0], WAYS[2], WAYS[3]] {
         let broker = quick_broker();
         create(&broker, "t", "1");
-        let of = |id| [&["consume", "-t", "t", "-G", "g", "--group-instance-id", id], &QUICK[..], way].concat();
+        let of = |id| {
+            let flags = ["consume", "-t", "t", "-G", "g", "-X", "max.poll.interval.ms=1000", "--group-instance-id", id];
+            [&flags[..], &QUICK, way].concat()
+        };
         let first = start(&broker, &of("a"));
         wait_for_members(&broker, 1);
         let mut second = start(&broker, &[&of("b")[..], &["-e"]].concat());
@@ -354,6 +357,47 @@ fn a_member_that_is_given_nothing_ends_where_it_is_to_read_to_the_end() {
         assert_eq!((ended.status.code(), ended.stdout, ended.stderr), (Some(0), vec![], vec![]), "{way:?}");
         ends_well(first);
     }
+}
+
+#[test]
+fn a_member_that_reads_to_the_end_gets_what_the_coordinator_has_to_take_from_another_first() {
+    let broker = quick_broker();
+    create(&broker, "t", "2");
+    for partition in ["0", "1"] {
+        produce(&broker, &["-t", "t", "-p", partition], b"line\n").good();
+    }
+    let first = member(&broker, &[WAYS[3], &["-X", "enable.auto.commit=false"]].concat(), &Seen::default());
+    wait_for_members(&broker, 1);
+    let flags = [&["consume", "-t", "t", "-G", "g", "-e", "--from-beginning"], &QUICK[..]].concat();
+    assert_eq!(run(&broker, &flags, b"").text(), "line\n", "its half");
+    ends_well(first);
+}
+
+#[test]
+fn a_member_that_reads_to_the_end_waits_for_another_that_nobody_reads() {
+    let broker = quick_broker();
+    create(&broker, "t", "2");
+    send_long(&broker, "0", 0, 1500);
+    send_long(&broker, "1", 1500, 3000);
+    let flags = ["consume", "-t", "t", "-G", "g", "--from-beginning"];
+    let mut first = start(&broker, &[&flags[..], &QUICK, WAYS[2]].concat());
+    let mut unread = BufReader::new(first.stdout.take().expect("piped"));
+    unread.read_line(&mut String::new()).expect("a line");
+    let mut second = start(&broker, &[&flags[..], &["-e", "--debug", "protocol"], &QUICK, WAYS[2]].concat());
+    let beats = Beats::of(&mut second);
+    let seen = Seen::default();
+    seen.follow(&mut second);
+    let mut ended = || second.try_wait().expect("our child").is_some();
+    let deadline = Instant::now() + PATIENCE;
+    while beats.0.load(Ordering::Relaxed) < 15 && !ended() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!ended(), "the first has not let go of anything yet");
+    let reading = std::thread::spawn(move || std::io::copy(&mut unread, &mut std::io::sink()));
+    assert_eq!(second.wait().expect("it ends").code(), Some(0));
+    ends_well(first);
+    reading.join().expect("no panic").expect("read");
+    assert!(!seen.0.0.lock().expect("no panic").is_empty(), "it was given its half");
 }
 
 #[test]
