@@ -13,6 +13,7 @@ use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use fullbore_wire::apis::offset_delete::{OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic};
+use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestGroup};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -235,4 +236,29 @@ fn one_offset_deleted_a_hundred_thousand_times_is_deleted_once_as_in_kafka() {
     let segments = broker.partition_files("__consumer_offsets", 0, "log");
     let bytes: u64 = segments.iter().map(|file| file.metadata().expect("there").len()).sum();
     assert!(bytes < MIB, "{bytes} bytes of records");
+}
+
+#[test]
+fn offsets_of_a_topic_that_is_named_twice_are_all_deleted() {
+    let broker = Broker::start(&["offsets.topic.num.partitions=1"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 2, &[]);
+    let partition =
+        |partition_index| OffsetCommitRequestPartition { partition_index, committed_offset: 1, ..Default::default() };
+    let partitions = vec![partition(0), partition(1)];
+    let topics = vec![OffsetCommitRequestTopic { name: TOPIC.into(), partitions, ..Default::default() }];
+    client.call(&OffsetCommitRequest { group_id: "g".into(), topics, ..Default::default() }, 8);
+    let topic = |partition_index| OffsetDeleteRequestTopic {
+        name: TOPIC.into(),
+        partitions: vec![OffsetDeleteRequestPartition { partition_index, ..Default::default() }],
+        ..Default::default()
+    };
+    let topics = vec![topic(0), topic(1)];
+    let response = client.call(&OffsetDeleteRequest { group_id: "g".into(), topics, ..Default::default() }, 0);
+    let answered: Vec<_> = response.topics.iter().flat_map(|topic| &topic.partitions).collect();
+    let told: Vec<_> = answered.iter().map(|answer| (answer.partition_index, answer.error_code)).collect();
+    assert_eq!(told, [(0, ErrorCode::NONE), (1, ErrorCode::NONE)]);
+    let group = OffsetFetchRequestGroup { group_id: "g".into(), topics: None, ..Default::default() };
+    let fetched = client.call(&OffsetFetchRequest { groups: vec![group], ..Default::default() }, 8);
+    assert!(fetched.groups[0].topics.is_empty(), "{:?}", fetched.groups[0].topics);
 }

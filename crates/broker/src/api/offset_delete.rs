@@ -10,6 +10,8 @@ use fullbore_wire::apis::offset_delete::{
     OffsetDeleteResponseTopic,
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// About what a record that forgets an offset has beside the two names.
@@ -17,15 +19,30 @@ const RECORD_BYTES: usize = 32;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let mut request: OffsetDeleteRequest = call.body(reply.version)?;
-    request.topics = once(request.topics, |topic| topic.name.clone());
-    for topic in &mut request.topics {
-        topic.partitions = once(std::mem::take(&mut topic.partitions), |partition| partition.partition_index);
-    }
+    request.topics = merged(request.topics);
     let response = match delete(call.broker, &request).await {
         Ok(topics) => OffsetDeleteResponse { topics, ..Default::default() },
         Err(error_code) => OffsetDeleteResponse { error_code, ..Default::default() },
     };
     reply.frame::<OffsetDeleteRequest>(&response)
+}
+
+/// Each topic once, with each partition once that it is named with.
+fn merged(topics: Vec<OffsetDeleteRequestTopic>) -> Vec<OffsetDeleteRequestTopic> {
+    let (mut merged, mut places) = (Vec::<OffsetDeleteRequestTopic>::new(), HashMap::<Text, usize>::new());
+    for topic in topics {
+        match places.entry(topic.name.clone()) {
+            Entry::Occupied(place) => merged[*place.get()].partitions.extend(topic.partitions),
+            Entry::Vacant(place) => {
+                place.insert(merged.len());
+                merged.push(topic);
+            }
+        }
+    }
+    for topic in &mut merged {
+        topic.partitions = once(std::mem::take(&mut topic.partitions), |partition| partition.partition_index);
+    }
+    merged
 }
 
 async fn delete(broker: &Node, request: &OffsetDeleteRequest) -> Result<Vec<OffsetDeleteResponseTopic>, ErrorCode> {
