@@ -17,8 +17,8 @@ pub(super) const TOPIC: i8 = 2;
 pub(super) const BROKER: i8 = 4;
 pub(super) const BROKER_LOGGER: i8 = 8;
 
-/// Bytes of the settings in one answer, about: those of eight thousand topics with all that bears on them. A group that sets nothing
-/// has all its settings, too, whatever its name.
+/// Bytes of the settings in one answer, about, beside those of topics, of which there are only so many: a group that sets nothing has all
+/// its settings, too, whatever its name.
 const SETTINGS_BYTES_MAX: usize = 32 << 20;
 const TOO_MANY: &str =
     "The settings of all that the request names are too many for one answer: ask for fewer resources, or by key.";
@@ -29,7 +29,10 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let mut request: DescribeConfigsRequest = call.body(reply.version)?;
     request.resources = once(request.resources, |resource| (resource.resource_type, resource.resource_name.clone()));
     let mut bytes = 0;
-    let describe = |resource| {
+    let describe = |resource: &DescribeConfigsResource| {
+        if resource.resource_type == TOPIC {
+            return describe(call.broker, &request, resource, true);
+        }
         let described = describe(call.broker, &request, resource, bytes < SETTINGS_BYTES_MAX);
         bytes += described.configs.iter().map(size).sum::<usize>();
         described

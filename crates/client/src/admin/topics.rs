@@ -19,6 +19,8 @@ use std::collections::HashSet;
 const CHANGE_TIMEOUT_MS: i32 = 30_000;
 /// DescribeConfigs' number for a topic.
 const RESOURCE_TOPIC: i8 = 2;
+/// Topics whose settings are asked for at a time: a broker bounds its answer.
+const TOPICS_PER_ANSWER: usize = 1_000;
 /// What a topic sets that has its records in an object store.
 const DISKLESS_ENABLE: &str = "diskless.enable";
 /// DescribeConfigs' number for a value nobody set.
@@ -298,6 +300,10 @@ fn describe_by_pages(
 }
 
 fn add_configs(cluster: &mut Cluster, described: &mut [TopicDescription]) -> Result<(), ClientError> {
+    described.chunks_mut(TOPICS_PER_ANSWER).try_for_each(|described| add_configs_of(cluster, described))
+}
+
+fn add_configs_of(cluster: &mut Cluster, described: &mut [TopicDescription]) -> Result<(), ClientError> {
     let resource = |topic: &TopicDescription| DescribeConfigsResource {
         resource_type: RESOURCE_TOPIC,
         resource_name: topic.name.clone(),

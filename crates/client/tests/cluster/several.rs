@@ -5,7 +5,9 @@ use fullbore_client::admin::{GroupAdmin, PARTITIONS_PER_ANSWER, describe_topics,
 use fullbore_client::blocking::{Cluster, LATEST};
 use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response, request_reader};
 use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
-use fullbore_wire::apis::describe_configs::DescribeConfigsRequest;
+use fullbore_wire::apis::describe_configs::{
+    DescribeConfigsRequest, DescribeConfigsResourceResult, DescribeConfigsResponse, DescribeConfigsResult,
+};
 use fullbore_wire::apis::describe_log_dirs::{
     DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeLogDirsResult,
     DescribeLogDirsTopic,
@@ -260,4 +262,40 @@ fn a_leader_that_is_not_there_is_none() {
     assert_eq!(told, [(0, Some(1), vec![]), (1, None, vec![2]), (2, None, vec![2])]);
     let first = &topics[0].partitions[0];
     assert_eq!((first.eligible.clone(), first.last_known_eligible.clone()), (Some(vec![1]), None));
+}
+
+/// A broker bounds what it answers at once.
+#[test]
+fn settings_of_many_topics_are_asked_for_a_thousand_topics_at_a_time() {
+    let ([first], ports) = listeners();
+    let known = ports.clone();
+    serve(first, move |key, asked| match key {
+        ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))),
+        ApiKey::DescribeConfigs => Some(asked.answer::<DescribeConfigsRequest>(|request| {
+            let is_too_much = request.resources.len() > 1_000;
+            let error_code = if is_too_much { ErrorCode::POLICY_VIOLATION } else { ErrorCode::NONE };
+            let config = DescribeConfigsResourceResult {
+                name: "min.insync.replicas".into(),
+                value: Some("2".into()),
+                ..Default::default()
+            };
+            let results = request.resources.into_iter().map(|resource| DescribeConfigsResult {
+                error_code,
+                resource_name: resource.resource_name,
+                configs: vec![config.clone()],
+                ..Default::default()
+            });
+            DescribeConfigsResponse { results: results.collect(), ..Default::default() }
+        })),
+        _ => Some(asked.answer::<DescribeTopicPartitionsRequest>(|request| {
+            let topics = request
+                .topics
+                .into_iter()
+                .map(|topic| DescribeTopicPartitionsResponseTopic { name: Some(topic.name), ..Default::default() });
+            DescribeTopicPartitionsResponse { topics: topics.collect(), ..Default::default() }
+        })),
+    });
+    let names: Vec<Text> = (0..2_500).map(|number| format!("t{number}").into()).collect();
+    let topics = describe_topics(&mut cluster(ports[0]), &names, PARTITIONS_PER_ANSWER).expect("described");
+    assert_eq!(topics.iter().filter(|topic| topic.min_in_sync == Some(2)).count(), 2_500);
 }
