@@ -280,6 +280,14 @@ fn words_of_a_refusal_are_no_longer_than_an_answer_may_say() {
         ..Default::default()
     };
     assert_eq!(client.call(&beat, 1).error_code, ErrorCode::INVALID_REGULAR_EXPRESSION);
+    let joins = ConsumerGroupHeartbeatRequest {
+        subscribed_topic_names: Some(vec![Text::from("real")]),
+        subscribed_topic_regex: None,
+        ..beat.clone()
+    };
+    assert_eq!(client.call(&joins, 1).error_code, ErrorCode::NONE);
+    let stranger = ConsumerGroupHeartbeatRequest { member_id: Text::from(long.as_str()), member_epoch: 5, ..joins };
+    assert_eq!(client.call(&stranger, 1).error_code, ErrorCode::UNKNOWN_MEMBER_ID);
 }
 
 #[test]

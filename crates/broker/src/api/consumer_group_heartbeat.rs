@@ -78,7 +78,10 @@ async fn heartbeat(
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
     match answer.await {
-        GroupAnswer::ConsumerHeartbeat(response) => Ok(*response),
+        GroupAnswer::ConsumerHeartbeat(mut response) => {
+            response.error_message = response.error_message.map(|message| words(message.to_string()));
+            Ok(*response)
+        }
         GroupAnswer::Refused(code @ ErrorCode::GROUP_ID_NOT_FOUND) => {
             Err(GroupRefusal { code, message: format!("Group {} not found.", &*request.group_id) })
         }
