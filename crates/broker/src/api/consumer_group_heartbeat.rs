@@ -152,6 +152,7 @@ mod tests {
     use super::*;
     use crate::control::{CreatePartitions, CreateTopic, GrowTopic};
     use std::sync::mpsc;
+    use std::time::Instant;
 
     #[test]
     fn a_far_client_is_told_an_interval_in_which_it_can_beat() {
@@ -192,10 +193,11 @@ mod tests {
             groups.touch("g", waits)
         });
         is_held.recv().expect("it has the group's lock");
-        let image = node.control.image();
-        let known_by = Arc::strong_count(&image);
+        let (known_by, deadline) = (node.groups.references("g"), Instant::now() + Duration::from_secs(60));
         let asks = std::thread::spawn(move || opened.call(&beat(1), 1));
-        while Arc::strong_count(&image) <= known_by {
+        // It looks at the topics, then at the group for its expressions.
+        while node.groups.references("g") <= known_by {
+            assert!(Instant::now() < deadline, "nobody asks for the group");
             // The thread that waits for the group may be the one that would see to timers.
             std::thread::sleep(Duration::from_millis(1));
         }

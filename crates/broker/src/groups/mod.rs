@@ -281,6 +281,13 @@ impl Groups {
         (!inner.is_gone).then(|| look(&inner.group))
     }
 
+    /// How many tasks and threads have found the group, and wait for it or have it; and the table.
+    #[cfg(test)]
+    pub fn references(&self, id: &str) -> usize {
+        let table = self.table.lock();
+        table.get(id).map_or(0, Arc::strong_count)
+    }
+
     /// Asks a group something that needs no ticket, such as whether a member may commit; `None` if there is no such group.
     ///
     /// # Errors

@@ -404,11 +404,6 @@ fn a_member_that_reads_to_the_end_waits_for_another_that_nobody_reads() {
 fn a_member_to_which_records_come_goes_on_after_a_rebalance_whatever_its_timeout() {
     let broker = quick_broker();
     create(&broker, "t", "2");
-    let flags = [&["consume", "-t", "t", "-G", "g", "--from-beginning", "--timeout-ms", "4000"], &QUICK[..]].concat();
-    let mut first = start(&broker, &flags);
-    let seen = Seen::default();
-    seen.follow(&mut first);
-    wait_for_members(&broker, 1);
     let mut producer = start(&broker, &["produce", "-t", "t", "-X", "batch.size=0"]);
     let mut lines = producer.stdin.take().expect("piped");
     let sending = std::thread::spawn(move || {
@@ -417,6 +412,10 @@ fn a_member_to_which_records_come_goes_on_after_a_rebalance_whatever_its_timeout
             std::thread::sleep(Duration::from_millis(50));
         });
     });
+    let flags = [&["consume", "-t", "t", "-G", "g", "--from-beginning", "--timeout-ms", "4000"], &QUICK[..]].concat();
+    let mut first = start(&broker, &flags);
+    let seen = Seen::default();
+    seen.follow(&mut first);
     seen.all(&numbers(0, 120));
     let second = member(&broker, &[], &Seen::default());
     wait_for_members(&broker, 2);
