@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Groups {
-    /// Puts an event to a group's machine, and does what follows. One that panics takes its group out of service: what the machine is
+    /// Puts an event to a group's machine, and does what follows. One that panics costs its group all members: what the machine is
     /// in then, nobody knows, and who did this, a request or the one task of the timer, goes on for all other groups.
     pub(super) fn happen(
         self: &Arc<Self>,
@@ -33,18 +33,15 @@ impl Groups {
     }
 
     /// The group's members join anew, and what it committed stays.
-    fn give_up(&self, entry: &Arc<Entry>, mut inner: MutexGuard<'_, EntryState>) {
+    fn give_up(self: &Arc<Self>, entry: &Arc<Entry>, mut inner: MutexGuard<'_, EntryState>) {
         tracing::error!(group = %entry.id, "an event of this group has panicked; its members join anew");
-        // What it was is not asked for anything any more.
-        inner.group = Group::new(self.settings, self.now_ms());
-        self.remove(entry, &mut inner);
+        inner.group = inner.group.emptied(self.now_ms());
         inner.refuse_all();
-        drop(inner);
-        if self.has_offsets(&entry.id)
-            && let Err(code) = self.create(&entry.id)
-        {
-            tracing::error!(group = %entry.id, %code, "the group is not listed, but its offsets are there");
+        let mut effects = Effects::new();
+        if !inner.group.is_blank() {
+            effects.push(Effect::Keep(inner.group.snapshot()));
         }
+        self.follow(entry, inner, effects);
     }
 
     /// Does the effects, and sees to the next deadline.

@@ -83,6 +83,18 @@ impl Group {
         self.downgrade_if_due(now, effects);
     }
 
+    /// What is left of a group whose machine is not to be asked any more: one without members, of the same protocol and after its
+    /// generation or epoch. Members of either protocol are told that they are none, and join anew.
+    pub fn emptied(&self, now: i64) -> Group {
+        match self {
+            Group::Classic(classic) => Group::Classic(Box::new(classic.emptied(now))),
+            Group::Consumer(consumer) => Group::Consumer(Box::new(Consumer {
+                group: ConsumerGroup::new(consumer.group.group_epoch(), now),
+                settings: consumer.settings,
+            })),
+        }
+    }
+
     /// Keeps a group of the consumer protocol if something changed that must be.
     pub(super) fn keep_if_changed(&mut self, effects: &mut Effects) {
         if let Group::Consumer(consumer) = self

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::control::{CreatePartitions, GrowTopic};
+use fullbore_rules::group::consumer;
+use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
 
 /// Somebody must not take back what was committed after the topic was made again.
 #[tokio::test]
@@ -183,7 +185,7 @@ async fn commits_on_their_way_are_bounded_whoever_asked_for_them() {
 
 /// What is due in groups is done by one task for all of them.
 #[tokio::test]
-async fn an_event_that_panics_takes_its_own_group_out_of_service_and_nothing_else() {
+async fn an_event_that_panics_costs_its_own_group_all_members_and_nothing_else() {
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
@@ -203,4 +205,60 @@ async fn an_event_that_panics_takes_its_own_group_out_of_service_and_nothing_els
         assert!(matches!(joined.answer().await, GroupAnswer::Join(_)), "{group}");
     }
     opened.close();
+}
+
+#[tokio::test]
+async fn members_of_the_consumer_protocol_join_anew_after_a_panic() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let t = opened.topic("t").await;
+    let beat = async |id: &Text, member_epoch| {
+        let request = ConsumerGroupHeartbeatRequest {
+            group_id: id.clone(),
+            member_id: Text::from("m"),
+            member_epoch,
+            rebalance_timeout_ms: 10_000,
+            subscribed_topic_names: Some(vec![Text::from("t")]),
+            topic_partitions: Some(Vec::new()),
+            ..Default::default()
+        };
+        let (image, settings) = (opened.control.image(), opened.groups.settings);
+        let asked = opened.groups.put_to(id, Missing::Create, |group, ticket, now, effects| {
+            let call = consumer::Call {
+                request: &request,
+                fresh_id: Text::default(),
+                client_id: "",
+                client_host: "",
+                resolved: Vec::new(),
+                resolved_version: image.epoch(),
+            };
+            group.consumer_heartbeat(call, &*image, settings, ticket, now, effects);
+        });
+        match asked.answer().await {
+            GroupAnswer::ConsumerHeartbeat(response) => (response.error_code, response.member_epoch),
+            answer => panic!("{answer:?}"),
+        }
+    };
+    opened.commit("with offsets", vec![one(&t, 0, committed(1, 1))]).await;
+    for id in ["with offsets", "without"].map(Text::from) {
+        let (code, epoch) = beat(&id, 0).await;
+        assert_eq!(code, ErrorCode::NONE);
+        opened.groups.put_to(&id, Missing::Create, |_, _, _, _| panic!("a planted panic")).answer().await;
+        assert_eq!(beat(&id, epoch).await, (ErrorCode::UNKNOWN_MEMBER_ID, 0), "{id:?}");
+        let (code, next) = beat(&id, 0).await;
+        assert!(code == ErrorCode::NONE && next > epoch, "{code}, {next} after {epoch}");
+    }
+    opened.close();
+}
+
+/// Nobody could list it, and it would not expire.
+#[tokio::test]
+async fn a_group_that_panics_while_its_first_commit_is_on_its_way_is_still_listed() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let t = opened.topic("t").await;
+    let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
+    opened.groups.put_to(&"g".into(), Missing::Create, |_, _, _, _| panic!("a planted panic")).answer().await;
+    commit.done().await.expect("kept");
+    assert_eq!((opened.held(), opened.groups.ids()), (1, vec!["g".into()]));
 }
