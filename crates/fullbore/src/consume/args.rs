@@ -60,7 +60,7 @@ pub struct Consume {
     pub(super) max_messages: Option<u64>,
     /// End where the partitions ended when reading began; one that its broker refuses is tried for 10 s. A member of a group
     /// that is given no partition ends once it is clear that none is on its way: at once where a member assigns eagerly, else
-    /// after a minute without a change.
+    /// after a minute without a change, or max.poll.interval.ms where that is shorter.
     #[arg(short, long)]
     pub(super) exit: bool,
     /// End when no record came for this long.

@@ -373,6 +373,26 @@ fn a_member_that_reads_to_the_end_gets_what_the_coordinator_has_to_take_from_ano
     ends_well(first);
 }
 
+/// While it waits for that it is to come again soon, which is no sign that nothing comes.
+#[test]
+fn a_member_that_reads_to_the_end_waits_until_the_session_of_one_that_was_killed_ends() {
+    let broker = Broker::start(&[
+        "group.consumer.min.session.timeout.ms=100",
+        "group.consumer.session.timeout.ms=3000",
+        "group.consumer.min.heartbeat.interval.ms=50",
+        "group.consumer.heartbeat.interval.ms=500",
+        "fullbore.group.consumer.unsettled.heartbeat.interval.ms=50",
+    ]);
+    create(&broker, "t", "1");
+    send(&broker, 0, 10);
+    let seen = Seen::default();
+    let mut first = member(&broker, &[WAYS[3], &["-X", "enable.auto.commit=false"]].concat(), &seen);
+    seen.all(&numbers(0, 10));
+    first.kill().and_then(|()| first.wait()).expect("killed");
+    let flags = [&["consume", "-t", "t", "-G", "g", "-e", "--from-beginning"], WAYS[3]].concat();
+    assert_eq!(run(&broker, &flags, b"").text().lines().count(), 10);
+}
+
 #[test]
 fn a_member_that_reads_to_the_end_waits_for_another_that_nobody_reads() {
     let broker = quick_broker();
