@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, produce_request, topic_data, wait_until};
+use fullbore_tests::{Batch, Broker, produce_request, topic_data, wait_until};
 use fullbore_wire::ErrorCode;
 
 use crate::reorder;
@@ -55,32 +55,6 @@ fn small_batches_are_counted_with_what_is_kept_beside_their_bytes() {
     wait_until("all are written", SOON * 3, || written(&mut broker.client()) == 101);
     let grown = broker.rss_peak().saturating_sub(before) / MIB;
     assert!(grown < 50, "{grown} MiB");
-}
-
-/// Each is given what it asks for, and leaves it in its connection.
-#[test]
-fn clients_that_do_not_read_are_given_little_of_what_they_ask_for() {
-    let broker = Broker::start(&["diskless.consume.cache.max.bytes=8388608"]);
-    let mut client = broker.client();
-    client.create_topic(TOPIC, 1, CONFIGS);
-    let request = produce_request(TOPIC, 0, Batch::of(&[vec![b'x'; 1_000_000]]).bytes());
-    for _ in 0..15 {
-        (0..20).for_each(|_| _ = client.send(&request, 9));
-        (0..20).for_each(|_| assert_eq!(client.receive_produced().error_code, ErrorCode::NONE));
-    }
-    let before = broker.rss();
-    let mut clients: Vec<_> = (0..40).map(|_| broker.client()).collect();
-    for (number, client) in (0..).zip(&mut clients) {
-        let mut request = fetch_request(&[FetchFrom { topic: TOPIC, partition: 0, offset: number * 7 }], 1, 30_000);
-        request.topics[0].partitions[0].partition_max_bytes = 8 << 20;
-        client.send(&request, 12);
-    }
-    for client in clients.iter_mut().rev() {
-        let data = client.receive_long_poll();
-        assert!(data.records.is_some_and(|records| records.len() >= 1_000_000), "one batch in any case");
-    }
-    let grown = broker.rss_peak().saturating_sub(before) / MIB;
-    assert!(grown < 200, "{grown} MiB for 40 clients, each of which has asked for 8");
 }
 
 /// It is in line behind the one that it waited for, whose object is not in the store.

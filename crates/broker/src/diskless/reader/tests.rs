@@ -120,6 +120,27 @@ async fn what_the_index_has_and_the_broker_has_not_heard_of_is_not_read() {
 }
 
 #[tokio::test]
+async fn an_answer_has_one_batch_while_clients_hold_as_much_as_they_may() {
+    let TwoBatches { reader, known, folder } = two_batches_of(&[0; 300_000]).await;
+    known.moved(&SqliteIndex::open(folder.path()).expect("opened").partitions()[0], Vec::new());
+    let waiter = Arc::default();
+    let _registration = known.register(&waiter);
+    let read = |at_least_one| match reader.find(&known, 0..2, 1 << 20, at_least_one) {
+        Found::Records(records) => Some(records.len()),
+        Found::Missing => None,
+    };
+    reader.ask(&known, 0);
+    while read(true).is_none_or(|len| len < 600_000) {
+        waiter.notified().await;
+    }
+    let held = reader.shared.given.give(Bytes::from(vec![0; 1 << 24]));
+    assert!(read(true).is_some_and(|len| (300_000..600_000).contains(&len)), "{:?}", read(true));
+    assert_eq!(read(false), Some(0), "what comes behind the first of an answer");
+    drop(held);
+    assert!(read(true).is_some_and(|len| len > 600_000), "{:?}", read(true));
+}
+
+#[tokio::test]
 async fn partitions_that_are_to_be_brought_up_to_date_meanwhile_are_so_together() {
     let TwoBatches { reader, known, folder } = two_batches().await;
     let rows = SqliteIndex::open(folder.path()).expect("opened").create(("many", Uuid([2; 16])), 20).expect("made");
