@@ -4,11 +4,12 @@
 //! the head of the line are committed by a task, one commit at a time, and one task closes what is due.
 //!
 //! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]). What comes before its turn is in
-//! [`turns`], and how many look at the index in [`looks`].
+//! [`turns`], how many look at the index in [`looks`], and the tasks in [`tasks`].
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
 mod looks;
+mod tasks;
 mod turns;
 
 use crate::task;
@@ -29,7 +30,7 @@ use tokio::time::Instant;
 use super::index::{CommitAnswer, IndexOwner, Looked, PartitionRow, ProducerRow};
 use super::keys::ObjectKeys;
 use super::known::{KnownPartition, Offered};
-use super::line::{ClosedObject, Line, NewBatch, Outcome};
+use super::line::{Line, NewBatch, Outcome};
 use super::reader::Reader;
 use super::upload::Uploader;
 use crate::control::StoreError;
@@ -41,8 +42,6 @@ use crate::seldom::Seldom;
 
 use looks::Looks;
 
-/// How long a commit that failed waits before it is tried again.
-const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
 /// Copies of a batch that may wait for its answer, as of one that is parked.
 const COPIES_MAX: usize = 4;
 
@@ -160,7 +159,7 @@ impl Writer {
             commit_failures: Seldom::default(),
             upload_failures: Seldom::default(),
         });
-        task::spawn(drive(Arc::clone(&shared)));
+        task::spawn(Arc::clone(&shared).drive());
         Writer { shared }
     }
 
@@ -361,7 +360,7 @@ impl Shared {
             let now = self.now();
             match state.line.due(now)? {
                 Close::At(then) => return Some(then.saturating_sub(now)),
-                Close::Now => drop(task::spawn(upload(Arc::clone(self), state.line.close(now)))),
+                Close::Now => drop(task::spawn(Arc::clone(self).upload(state.line.close(now)))),
             }
         }
     }
@@ -374,7 +373,7 @@ impl Shared {
         let given_up = state.give_up_parked(&answers);
         state.drop_left_behind();
         if !objects.is_empty() {
-            task::spawn(commit(Arc::clone(self), objects));
+            task::spawn(Arc::clone(self).commit(objects));
         }
         drop(state);
         answers.into_iter().for_each(|(waiting, answer)| waiting.answer(&answer, &self.metrics));
@@ -535,67 +534,4 @@ impl Waiting {
             let _ = waits.send(answer.clone());
         }
     }
-}
-
-/// Closes what is due, until the broker stops.
-async fn drive(shared: Arc<Shared>) {
-    loop {
-        let wait = {
-            let mut state = shared.state.lock();
-            if state.is_closed {
-                return;
-            }
-            shared.close_due(&mut state)
-        };
-        let changed = shared.changed.notified();
-        match wait {
-            Some(wait) => drop(tokio::time::timeout(wait, changed).await),
-            None => changed.await,
-        }
-    }
-}
-
-/// Puts one object into the store.
-async fn upload(shared: Arc<Shared>, object: ClosedObject) {
-    let ClosedObject { number, parts } = object;
-    let uploaded = match shared.keys.next().await {
-        Ok(id) => match shared.uploader.upload(id, parts.clone()).await {
-            Ok(()) => Some(id),
-            Err(error) => {
-                if let Some(left_out) = shared.upload_failures.due() {
-                    tracing::error!(%error, left_out, "an object did not get into the store; its batches are refused");
-                }
-                None
-            }
-        },
-        Err(error) => {
-            shared.tell_commit_failure(&error.into());
-            None
-        }
-    };
-    {
-        let mut state = shared.state.lock();
-        state.line.uploaded(number, uploaded.ok_or(()));
-        if let Some(id) = uploaded {
-            let at = state.stored.partition_point(|(other, ..)| *other < number);
-            state.stored.insert(at, (number, id, parts));
-        }
-    }
-    shared.go_on();
-}
-
-/// Commits, until it is known.
-async fn commit(shared: Arc<Shared>, objects: Vec<super::index::UploadedObject>) {
-    match shared.index.commit(objects).await {
-        Ok(answer) => shared.committed(answer),
-        Err(error) => {
-            shared.tell_commit_failure(&error.into());
-            tokio::time::sleep(COMMIT_BACKOFF).await;
-            shared.state.lock().line.commit_unknown();
-            if shared.state.lock().is_closed {
-                return;
-            }
-        }
-    }
-    shared.go_on();
 }

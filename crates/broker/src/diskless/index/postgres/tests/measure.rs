@@ -1,0 +1,59 @@
+//! How long commits, finds and questions for changes take.
+
+use super::*;
+
+/// Not asserted: run it with `--ignored --nocapture`.
+#[test]
+#[ignore = "measures"]
+fn measure_commits_and_finds() {
+    let mut opened = OpenedOnPostgres::new(1_600);
+    let partitions = opened.partitions.clone();
+    let mut took = Vec::new();
+    for round in 0..20 {
+        let id = opened.object();
+        let at = |(at, partition): (usize, &DisklessPartitionId)| batch(*partition, at as u32 * 100, round * 10);
+        let batches = partitions.iter().enumerate().map(at).collect();
+        let started = Instant::now();
+        opened.index.commit(&[UploadedObject { id, batches }], NOW).expect("committed");
+        took.push(started.elapsed());
+    }
+    println!("1,600 partitions: {}", quantiles(&mut took));
+    let mut took = Vec::new();
+    for round in 0..500 {
+        let id = opened.object();
+        let at = |at: i32| by(8, batch(partitions[0], at as u32 * 100, (round * 8 + at) * 10));
+        let started = Instant::now();
+        opened.index.commit(&[UploadedObject { id, batches: (0..8).map(at).collect() }], NOW).expect("committed");
+        took.push(started.elapsed());
+    }
+    println!("8 batches of one partition: {}", quantiles(&mut took));
+    opened.back_end.database.run(&format!(
+        "INSERT INTO fullbore.diskless_runs SELECT {}, n * 10, n, 0, {NOW}, batches
+           FROM generate_series(1, 100000) AS n, (SELECT batches FROM fullbore.diskless_runs LIMIT 1) AS of",
+        partitions[1] + 1_000_000
+    ));
+    let mut finder = opened.back_end.finder();
+    let mut took = Vec::new();
+    for round in 0..2_000 {
+        let offset = (round * 7_919 % 100_000) * 10 + 13;
+        let started = Instant::now();
+        assert_eq!(finder.runs_from(partitions[1] + 1_000_000, offset, 16).expect("read")[0].base_offset, offset - 3);
+        took.push(started.elapsed());
+    }
+    println!("runs_from of 100,000: {}", quantiles(&mut took));
+    let mut changes = opened.back_end.broker(2).2;
+    changes.changed().expect("told");
+    let mut took = Vec::new();
+    for _ in 0..500 {
+        let started = Instant::now();
+        changes.changed().expect("told");
+        took.push(started.elapsed());
+    }
+    println!("changed, nothing: {}", quantiles(&mut took));
+}
+
+fn quantiles(took: &mut [Duration]) -> String {
+    took.sort_unstable();
+    let at = |part: usize| took[(took.len() - 1) * part / 100];
+    format!("min {:?}, p50 {:?}, p99 {:?}, max {:?}", took[0], at(50), at(99), took[took.len() - 1])
+}

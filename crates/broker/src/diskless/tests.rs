@@ -1,0 +1,350 @@
+//! The broker's side of diskless topics over an index that is carried out by hand: what is known where others commit, too, and what waits.
+
+use bytes::BytesMut;
+use std::ops::Range;
+
+use super::index::by_hand::{IndexByHand, Turn};
+use super::index::{ChangeSource, IndexChanges, IndexStore, UploadedObject};
+use super::objects::double::StoreDouble;
+use fullbore_rules::commit::ObjectBatch;
+use fullbore_rules::commit::admission::Known;
+use fullbore_rules::sequence::Stamp as Stamped;
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use tokio::task::yield_now;
+
+use super::*;
+use crate::config::{BrokerConfig, Properties};
+use crate::control::StoreError;
+use crate::log::error::AppendError;
+use crate::replica::reorder::{EarlyBatches, Reordering};
+use crate::replica::ticket::{Acks, Appended};
+use crate::validation::ValidBatch;
+
+const ONE: Uuid = Uuid([1; 16]);
+
+/// With an index that is carried out by hand.
+struct ByHand {
+    diskless: Diskless,
+    index: IndexByHand<SqliteIndex>,
+    config: Arc<TopicConfig>,
+    folder: tempfile::TempDir,
+}
+
+/// Says nothing.
+struct Unheard;
+
+impl ChangeSource for Unheard {
+    fn changed(&mut self) -> Result<Vec<index::PartitionRow>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+impl ByHand {
+    fn new() -> ByHand {
+        ByHand::beside(None)
+    }
+
+    /// Beside other brokers, of which this is heard.
+    fn beside(changes: Option<IndexChanges>) -> ByHand {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = SqliteIndex::open(folder.path()).expect("made");
+        let (owner, index) = IndexByHand::new(Index::new(store, 5));
+        let finder = RunFinder::open(folder.path()).expect("opened");
+        let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
+        let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let of_index = (owner, finder, changes);
+        let retention = Duration::from_secs(300);
+        let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
+        ByHand { diskless, index, config: Arc::new(config.topic_defaults), folder }
+    }
+
+    fn put(&self, id: Uuid, count: i32) {
+        self.diskless.put_topic(("topic", id), count, &self.config);
+    }
+
+    /// Another broker commits batches of one record with these sequences of producer 7, one an object.
+    fn committed_elsewhere(&self, sequences: Range<i32>) {
+        let partition = self.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
+        let mut store = SqliteIndex::open(self.folder.path()).expect("opened");
+        let ids = store.register(sequences.len(), 0).expect("registered");
+        let mut other = Index::new(store, 5);
+        for (base_sequence, id) in sequences.zip(ids) {
+            let stamp = Stamped { producer_id: 7, producer_epoch: 0, base_sequence, record_count: 1 };
+            let batches = vec![ObjectBatch { partition, position: 0, size: 100, stamp, max_timestamp: 7 }];
+            other.commit(&[UploadedObject { id, batches }], 0).expect("committed");
+        }
+    }
+
+    /// What the index is asked for, so many times.
+    async fn carry_out(&mut self) -> usize {
+        let mut count = 0;
+        while let Turn::Other(asked) = self.index.turn().await {
+            self.index.carry_out(asked, 0);
+            count += 1;
+        }
+        count
+    }
+
+    fn look(&self, index: i32) -> tokio::task::JoinHandle<Result<(), AppendError>> {
+        let partition = self.diskless.find(&ONE, index).expect("it is there");
+        tokio::spawn(async move { partition.look().await })
+    }
+
+    /// Appends a record with this stamp to the first partition, as a connection does.
+    async fn append(&mut self, stamp: Stamp, now_ms: i64) -> Result<i64, AppendError> {
+        let partition = self.diskless.find(&ONE, 0).expect("it is there");
+        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+        builder.append(7, None, Some(b"value"), &[]);
+        let bytes = builder.seal(stamp).expect("sealed").0;
+        let how = (Acks::All, now_ms, EarlyBatches { are_sent: false, wait_in: None });
+        let mut known = Known::Perhaps;
+        let pending = loop {
+            match partition.admit(&ValidBatch::unchecked(&bytes), how, (known, None))? {
+                Admitted::Known(appended) => return Ok(appended.base_offset),
+                Admitted::Pending(pending) => break pending,
+                Admitted::Ask => {
+                    let looking = self.look(0);
+                    self.until(|| looking.is_finished(), now_ms).await;
+                    known = Known::Now;
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        let answered = tokio::spawn(pending);
+        self.until(|| answered.is_finished(), now_ms).await;
+        answered.await.expect("no panic").expect("answered").map(|appended| appended.base_offset)
+    }
+
+    /// The index does what it is asked for until then.
+    async fn until(&mut self, is_done: impl Fn() -> bool, now_ms: i64) {
+        while !is_done() {
+            match self.index.turn().await {
+                Turn::Commit(objects, answer) => drop(answer.send(self.index.commit(&objects, now_ms))),
+                Turn::Other(asked) => self.index.carry_out(asked, now_ms),
+                Turn::Idle => yield_now().await,
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_committed_after_a_look_and_heard_of_before_it_is_not_missed_for_ever() {
+    let mut broker = ByHand::new();
+    broker.put(ONE, 1);
+    broker.carry_out().await;
+    let partition = broker.diskless.find(&ONE, 0).expect("it is there");
+    // The index has looked, and who asked is slow to hear of it.
+    let mut looking = Box::pin(partition.look());
+    assert!(tokio::time::timeout(Duration::ZERO, &mut looking).await.is_err());
+    broker.carry_out().await;
+    assert_eq!(broker.append(Stamp::NONE, 0).await, Ok(0));
+    looking.await.expect("looked");
+    for sequence in 0..3 {
+        let stamp = Stamp { producer_id: 7, producer_epoch: 0, base_sequence: sequence };
+        assert_eq!(broker.append(stamp, 0).await, Ok(i64::from(sequence) + 1));
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_kept_in_memory_of_a_topic_that_is_deleted() {
+    let mut broker = ByHand::new();
+    broker.put(ONE, 2);
+    broker.carry_out().await;
+    let looking = broker.look(0);
+    yield_now().await;
+    broker.carry_out().await;
+    looking.await.expect("no panic").expect("looked");
+    assert_eq!(broker.index.kept(), [1, 2, 0]);
+    let number = broker.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
+    // One looks while it is deleted, and another topic is deleted before it is made in the index.
+    let looking = broker.look(0);
+    yield_now().await;
+    broker.diskless.delete_topic(ONE, Box::new(|| {}));
+    broker.put(Uuid([2; 16]), 2);
+    broker.diskless.delete_topic(Uuid([2; 16]), Box::new(|| {}));
+    broker.carry_out().await;
+    looking.await.expect("no panic").expect_err("it is deleted");
+    assert_eq!(broker.index.kept(), [0, 0, 0]);
+    assert!(broker.diskless.services.writer.known(number, |_| ()).is_none());
+}
+
+#[tokio::test]
+async fn after_a_clock_that_jumped_one_object_is_refused_and_not_all_that_were_registered() {
+    let mut broker = ByHand::new();
+    broker.put(ONE, 1);
+    broker.carry_out().await;
+    assert_eq!(broker.append(Stamp::NONE, 0).await, Ok(0));
+    let later = 7_200_000;
+    let index = broker.diskless.services.index.clone();
+    let cleaning = tokio::spawn(async move { index.unused(64, 60_000).await });
+    broker.until(|| cleaning.is_finished(), later).await;
+    assert_eq!(cleaning.await.expect("no panic").map(|unused| unused.len()), Ok(63));
+    assert_eq!(broker.append(Stamp::NONE, later).await, Err(AppendError::Storage));
+    assert_eq!(broker.append(Stamp::NONE, later).await, Ok(1));
+}
+
+#[tokio::test]
+async fn a_commit_waits_for_few_log_starts_however_many_were_to_be_moved_and_given_up() {
+    let mut broker = ByHand::new();
+    broker.put(ONE, 50);
+    broker.carry_out().await;
+    for index in 0..50 {
+        let partition = broker.diskless.find(&ONE, index).expect("it is there");
+        let moving = partition.delete_records_before(0);
+        assert!(tokio::time::timeout(Duration::ZERO, moving).await.is_err(), "whoever asks waits for nothing");
+    }
+    let carried_out = broker.carry_out().await;
+    assert!((1..=2).contains(&carried_out), "{carried_out} before a commit");
+    // Those that come later have their turns.
+    let partition = broker.diskless.find(&ONE, 7).expect("it is there");
+    let moving = tokio::spawn(async move { partition.delete_records_before(0).await });
+    broker.until(|| moving.is_finished(), 0).await;
+    assert_eq!(moving.await.expect("no panic"), Ok(0));
+}
+
+#[tokio::test]
+async fn a_log_start_that_is_moved_after_who_asked_has_given_up_is_known() {
+    let mut broker = ByHand::new();
+    broker.put(ONE, 1);
+    broker.carry_out().await;
+    assert_eq!(broker.append(Stamp::NONE, 0).await, Ok(0));
+    let partition = broker.diskless.find(&ONE, 0).expect("it is there");
+    let moving = partition.delete_records_before(1);
+    assert!(tokio::time::timeout(Duration::ZERO, moving).await.is_err(), "the index has not done it yet");
+    broker.carry_out().await;
+    yield_now().await;
+    yield_now().await;
+    assert_eq!(partition.known.offsets().log_start, 1);
+}
+
+#[tokio::test]
+async fn what_others_commit_while_a_partition_gets_its_number_is_read() {
+    let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));
+    broker.put(ONE, 1);
+    broker.carry_out().await;
+    broker.committed_elsewhere(0..3);
+    let partition = broker.diskless.find(&ONE, 0).expect("it is there");
+    let (waiter, began) = (Arc::default(), std::time::Instant::now());
+    let _registration = partition.known.register(&waiter);
+    assert!(partition.try_read(0, 1000, true, began).expect("readable").is_none(), "it is asked for");
+    waiter.notified().await;
+    assert_eq!(partition.known.offsets().log_end, 3);
+}
+
+/// The broker was told 0 alone; 1 and 2 went over another one, and the answer of 1 was lost.
+#[tokio::test]
+async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_in_vain() {
+    let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));
+    broker.put(ONE, 1);
+    broker.carry_out().await;
+    let stamp = |base_sequence| Stamp { producer_id: 7, producer_epoch: 0, base_sequence };
+    assert_eq!(broker.append(stamp(0), 0).await, Ok(0));
+    broker.committed_elsewhere(1..3);
+    let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+    let (reordering, partition) = (Reordering::new(&config, Metrics::default()), broker.diskless.find(&ONE, 0));
+    let partition = partition.expect("it is there");
+    let admit = |base_sequence, known| {
+        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+        builder.append(7, None, Some(b"value"), &[]);
+        let bytes = builder.seal(stamp(base_sequence)).expect("sealed").0;
+        let early = EarlyBatches { are_sent: false, wait_in: Some(&reordering) };
+        partition.admit(&ValidBatch::unchecked(&bytes), (Acks::All, 0, early), (known, None)).expect("taken")
+    };
+    let Admitted::Pending(second) = admit(1, Known::Perhaps) else { panic!("it seems to be the next") };
+    assert!(matches!(admit(3, Known::Perhaps), Admitted::Ask), "one is missing");
+    let looking = tokio::spawn({
+        let partition = Arc::clone(&partition);
+        async move { partition.look().await }
+    });
+    let mut of_second = None;
+    while !looking.is_finished() {
+        match broker.index.turn().await {
+            Turn::Other(asked) => broker.index.carry_out(asked, 0),
+            Turn::Commit(objects, answer) => of_second = Some((objects, answer)),
+            Turn::Idle => yield_now().await,
+        }
+    }
+    let Admitted::Parked(fourth) = admit(3, Known::Now) else { panic!("the second one is in line") };
+    if let Some((objects, answer)) = of_second {
+        drop(answer.send(broker.index.commit(&objects, 0)));
+    }
+    let (second, fourth) = (tokio::spawn(second), tokio::spawn(async move { fourth.wait().await }));
+    broker.until(|| second.is_finished() && fourth.is_finished(), 0).await;
+    let offset = |appended: Appended| appended.base_offset;
+    assert_eq!(second.await.expect("no panic").expect("answered").map(offset), Ok(1));
+    assert_eq!(fourth.await.expect("no panic").map(offset), Ok(3));
+}
+
+#[tokio::test]
+async fn looks_that_were_given_up_at_once_do_not_gather() {
+    let mut broker = ByHand::new();
+    broker.put(ONE, 50);
+    broker.carry_out().await;
+    for index in 0..50 {
+        let partition = broker.diskless.find(&ONE, index).expect("it is there");
+        assert!(tokio::time::timeout(Duration::ZERO, partition.look()).await.is_err());
+    }
+    let carried_out = broker.carry_out().await;
+    assert!((1..=2).contains(&carried_out), "{carried_out} before a commit");
+    assert_eq!(broker.append(Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0 }, 0).await, Ok(0));
+}
+
+#[tokio::test]
+async fn the_index_is_told_of_settings_that_concern_it_and_of_no_others() {
+    let mut broker = ByHand::new();
+    let retain = |broker: &mut ByHand, window| {
+        Arc::make_mut(&mut broker.config).producer_state_batches_to_retain = window;
+    };
+    broker.put(ONE, 2);
+    assert_eq!(broker.carry_out().await, 2, "they are made, and so much is retained");
+    for window in [128, 5, 128, 5] {
+        retain(&mut broker, window);
+        (0..25).for_each(|_| broker.put(ONE, 2));
+    }
+    assert!(broker.carry_out().await <= 2);
+    retain(&mut broker, 500);
+    broker.put(ONE, 2);
+    assert_eq!(broker.carry_out().await, 1);
+    // More is set before the partitions have their numbers.
+    let two = Uuid([2; 16]);
+    broker.put(two, 2);
+    retain(&mut broker, 600);
+    broker.put(two, 2);
+    assert_eq!(broker.carry_out().await, 3);
+}
+
+#[tokio::test]
+async fn a_commit_waits_for_few_looks_however_many_want_to_look() {
+    let mut broker = ByHand::new();
+    broker.put(ONE, 50);
+    broker.carry_out().await;
+    let mut looks: Vec<_> = (0..50).map(|index| broker.look(index)).collect();
+    let given_up = looks.split_off(40);
+    yield_now().await;
+    given_up.iter().for_each(|look| look.abort());
+    let index = broker.diskless.services.index.clone();
+    let commit = tokio::spawn(async move { index.commit(Vec::new()).await });
+    yield_now().await;
+    let mut before = 0;
+    loop {
+        match broker.index.turn().await {
+            Turn::Commit(objects, answer) => {
+                let _ = answer.send(broker.index.commit(&objects, 0));
+                break;
+            }
+            Turn::Other(asked) => {
+                before += 1;
+                broker.index.carry_out(asked, 0);
+            }
+            Turn::Idle => {}
+        }
+    }
+    assert!(before <= 2, "{before} looks before the commit");
+    commit.await.expect("no panic").expect("committed");
+    while !looks.iter().all(|look| look.is_finished()) {
+        broker.carry_out().await;
+    }
+    for look in looks {
+        look.await.expect("no panic").expect("looked");
+    }
+}
