@@ -330,15 +330,16 @@ impl Partitions {
     }
 
     /// A write or an fsync has failed, so that what was acknowledged may not be on the disk: the next start says that ends of logs are
-    /// lost. Goes to the disk, once; where that fails it is tried again with the next call.
-    pub fn lose_ends(&self) {
-        if self.has_lost_ends.load(Ordering::Acquire) {
-            return;
+    /// lost. Goes to the disk, once.
+    ///
+    /// # Errors
+    /// What the system says; it is tried again with the next call.
+    pub fn lose_ends(&self) -> io::Result<()> {
+        if !self.has_lost_ends.load(Ordering::Acquire) {
+            boot::forget(&self.log_dir.path)?;
+            self.has_lost_ends.store(true, Ordering::Release);
         }
-        match boot::forget(&self.log_dir.path) {
-            Ok(()) => self.has_lost_ends.store(true, Ordering::Release),
-            Err(error) => tracing::error!(%error, "not written that ends of logs may be lost"),
-        }
+        Ok(())
     }
 
     /// Partitions found so far whose files are damaged: they are neither read nor written until somebody repairs them.

@@ -17,21 +17,27 @@ const ASKED_MAX: usize = 10_000;
 
 /// Until the broker stops.
 pub(super) async fn run(context: Arc<Context>) {
-    let refused = Seldom::default();
+    let (refused, unwritten) = (Seldom::default(), Seldom::default());
     loop {
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
             () = context.stopping() => return,
         }
         let (failed, refused_logs) = (context.partitions.failed_partitions(), context.partitions.refused_partitions());
-        if failed > 0 {
-            context.partitions.lose_ends();
-        }
         if failed + refused_logs == 0 {
             continue;
         }
         let looked = Arc::clone(&context);
-        let wanted = tokio::task::spawn_blocking(move || of_no_use(&looked)).await.unwrap_or_default();
+        let look = move || {
+            let lost = if failed > 0 { looked.partitions.lose_ends() } else { Ok(()) };
+            (of_no_use(&looked), lost)
+        };
+        let (wanted, lost) = tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| (HashSet::new(), Ok(())));
+        if let Err(error) = lost
+            && let Some(left_out) = unwritten.due()
+        {
+            tracing::error!(%error, left_out, "not written that ends of logs may be lost");
+        }
         if wanted.is_empty() {
             continue;
         }
