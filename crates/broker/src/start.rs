@@ -9,7 +9,7 @@
 use crate::admin;
 use crate::api::{self, Sessions};
 use crate::config::BrokerConfig;
-use crate::control::{Arrival, Control, Endpoint, FolderLock, OpenError};
+use crate::control::{Arrival, ClusterPlace, Control, Endpoint, FolderLock, OpenError};
 use crate::diskless::{Diskless, StoreUse};
 use crate::error::StartError;
 use crate::follow_image;
@@ -65,6 +65,9 @@ struct Registered {
     control: Control,
 }
 
+/// A control plane that is open, and the place that a broker of a cluster is to take.
+type Opened = (Control, Option<ClusterPlace>);
+
 /// A broker that starts. In a box, since the compiler makes the code of a future where its type is known: this crate makes it once,
 /// and not each program and each test that starts a broker.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Broker, StartError>> + Send>>;
@@ -98,7 +101,7 @@ impl Broker {
         config: BrokerConfig,
         open: impl FnOnce(Arc<BrokerConfig>, Arrival) -> Result<Control, OpenError> + Send + 'static,
     ) -> Starting {
-        let open = |config, _: &FolderLock, _, arrival| open(config, arrival);
+        let open = |config, _: &FolderLock, _, arrival| Ok((open(config, arrival)?, None));
         Box::pin(Broker::assemble(config, Loggers::default(), Metrics::default(), open))
     }
 
@@ -106,7 +109,7 @@ impl Broker {
         config: BrokerConfig,
         loggers: Loggers,
         metrics: Metrics,
-        open: impl FnOnce(Arc<BrokerConfig>, &FolderLock, Arc<Space>, Arrival) -> Result<Control, OpenError>,
+        open: impl FnOnce(Arc<BrokerConfig>, &FolderLock, Arc<Space>, Arrival) -> Result<Opened, OpenError>,
     ) -> Result<Broker, StartError> {
         raise_descriptor_limit();
         let config = Arc::new(config);
@@ -115,18 +118,21 @@ impl Broker {
         let lock = FolderLock::take(&config.data_dir)?;
         let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
         let arrival = Arrival { endpoints: endpoints(&config, &listeners), ended: former_end(&config.data_dir) };
-        let control = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
+        let (control, place) = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         let registered =
             Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control: control.clone() };
-        let started = Broker::start_registered(registered).await;
+        let started = Broker::start_registered(registered, place).await;
         if started.is_err() {
             withdraw(control).await;
         }
         started
     }
 
-    async fn start_registered(registered: Registered) -> Result<Broker, StartError> {
+    async fn start_registered(registered: Registered, place: Option<ClusterPlace>) -> Result<Broker, StartError> {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control } = registered;
+        if let Some(place) = place {
+            control.take(place)?;
+        }
         // First, since a store that is not the cluster's is the usual reason why a start is refused, and nothing in the folder has changed yet.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
@@ -276,9 +282,7 @@ impl Broker {
 
 /// Takes back that this broker is in the cluster, where its start is refused after all: it would be given replicas and clients until its session is over.
 async fn withdraw(control: Control) {
-    if control.beats().is_some() {
-        membership::leave(&control).await;
-    }
+    membership::leave(&control).await;
     let _ = tokio::task::spawn_blocking(move || control.close()).await;
 }
 

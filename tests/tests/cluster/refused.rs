@@ -6,6 +6,7 @@ use fullbore_tests::{Batch, Client, Cluster, produce_request, serve_refused, wai
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use fullbore_wire::apis::fetch::FetchRequest;
+use fullbore_wire::apis::metadata::MetadataRequest;
 use std::path::Path;
 use std::time::Duration;
 
@@ -125,6 +126,22 @@ fn who_does_not_belong_to_the_cluster_does_not_start_and_says_why() {
     let url = format!("postgres://secretive:wr0ng-w0rd@{}/{database}", server.address());
     let told = refusal(new.path(), &with(&own, "control.plane", &url));
     assert!(told.contains("password authentication failed") && !told.contains("w0rd"), "{told}");
+}
+
+#[test]
+fn who_cannot_write_whose_folder_it_is_is_in_no_cluster_and_no_stranger_afterwards() {
+    // Not found out by silence.
+    let mut cluster = Cluster::start(1, &["broker.session.timeout.ms=120000"]);
+    let sets = with(cluster.sets_of(1), "node.id", "2");
+    let new = tempfile::tempdir().expect("a folder");
+    // What is to be the file is written here first.
+    std::fs::create_dir(new.path().join("cluster.tmp")).expect("made");
+    for _ in 0..2 {
+        let told = refusal(new.path(), &sets);
+        assert!(told.contains("without it this folder cannot be told from another broker's"), "{told}");
+        let mut client = cluster.broker(1).client();
+        wait_until("it has left", SOON, || client.call(&MetadataRequest::default(), 9).brokers.len() == 1);
+    }
 }
 
 /// Those who were in sync last are away: it may not lead.

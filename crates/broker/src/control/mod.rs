@@ -48,7 +48,7 @@ use crate::config::BrokerConfig;
 use crate::metrics::{CountedCalls, PlaneCalls, PlaneConnection};
 use crate::space::Space;
 use decide::refuse_all;
-use identity::Identity;
+use identity::{ClusterFolder, Identity};
 use owner::{Asked, Failure, Owner};
 use postgres::{Beats, Server};
 use queue::Queue;
@@ -132,6 +132,15 @@ impl Arrival {
     }
 }
 
+/// What a registered broker of a cluster has yet to do: to write in its folder of which cluster it is, and to beat.
+pub struct ClusterPlace {
+    folder: PathBuf,
+    of_folder: ClusterFolder,
+    of_beats: Arc<Server>,
+    /// How often it beats.
+    every: Duration,
+}
+
 /// What is known once the broker is registered.
 struct Started {
     identity: Identity,
@@ -141,17 +150,20 @@ struct Started {
 
 impl Control {
     /// Opens the store that the settings name: `control.db` in the locked folder, or creates it with a new cluster id; or the database of
-    /// a cluster. Registers this broker there. On a full disk the reserve is for this. Blocks.
+    /// a cluster, where the broker is to take its place next. Registers this broker there. On a full disk the reserve is for this. Blocks.
     pub fn open(
         broker: Arc<BrokerConfig>,
         folder: &FolderLock,
         space: Arc<Space>,
         arrival: Arrival,
         calls: &Arc<PlaneCalls>,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<(Self, Option<ClusterPlace>), OpenError> {
         let (folder, config) = (folder.folder().to_owned(), Arc::clone(&broker));
         match &broker.control_plane {
-            None => Control::start(broker, arrival, move || plane::on_one_machine(&folder, &config, space)),
+            None => {
+                let open = move || plane::on_one_machine(&folder, &config, space);
+                Ok((Control::start(broker, arrival, open)?, None))
+            }
             Some(settings) => {
                 let server = plane::server(settings, broker.node_id)?;
                 let over = |connection| {
@@ -159,7 +171,8 @@ impl Control {
                     Arc::new(server.clone().counted(counted))
                 };
                 let servers = PlaneConnection::ALL.map(over);
-                Control::open_of_cluster(broker, folder, servers, arrival)
+                let (control, place) = Control::open_of_cluster(broker, folder, servers, arrival)?;
+                Ok((control, Some(place)))
             }
         }
     }
@@ -169,7 +182,7 @@ impl Control {
         folder: PathBuf,
         [of_metadata, of_beats]: [Arc<Server>; PlaneConnection::ALL.len()],
         arrival: Arrival,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<(Self, ClusterPlace), OpenError> {
         let id = broker.node_id;
         let every = Duration::from_millis(beat_interval_ms(broker.heartbeat_interval_ms, broker.session_timeout_ms));
         let (tell, told) = mpsc::sync_channel(1);
@@ -179,8 +192,17 @@ impl Control {
             let _ = tell.send(of_folder);
             Ok((store, identity))
         })?;
-        let shared = &control.shared;
         let of_folder = told.recv().expect("it is opened");
+        Ok((control, ClusterPlace { folder, of_folder, of_beats, every }))
+    }
+
+    /// Takes the broker's place. Where this fails the broker is registered nevertheless, and should be fenced.
+    ///
+    /// # Errors
+    /// The folder, or what the system has no more of.
+    pub fn take(&self, place: ClusterPlace) -> Result<(), OpenError> {
+        let ClusterPlace { folder, of_folder, of_beats, every } = place;
+        let shared = &self.shared;
         if of_folder.seen.is_none() {
             // Not before: a broker that is refused leaves its folder as it was.
             let unusable = |source| OpenError::FolderIdentity { file: folder.join(identity::FILE), source };
@@ -189,10 +211,10 @@ impl Control {
         let seen = of_folder.follow(&folder, shared.image.clone()).map_err(OpenError::Thread)?;
         shared.threads.lock().push(seen);
         let known = shared.image.clone();
-        let queue = control.queue().map(|queue| queue.downgrade()).expect("it is open");
+        let queue = self.queue().map(|queue| queue.downgrade()).expect("it is open");
         let beats = Beats::start(
             of_beats,
-            (id, shared.process),
+            (shared.node_id, shared.process),
             every,
             move || known.borrow().version(),
             move |version| queue.catch_up_to(version),
@@ -200,7 +222,7 @@ impl Control {
         let beats = beats.map_err(OpenError::Thread)?;
         let _ = shared.beats.set(beats.heard());
         *shared.beating.lock() = Some(beats);
-        Ok(control)
+        Ok(())
     }
 
     /// One over a store in memory, which several brokers may share.

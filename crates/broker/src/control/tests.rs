@@ -33,7 +33,9 @@ pub(super) struct Opened {
 pub(super) fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     let lock = FolderLock::take(folder)?;
     let space = Arc::new(Space::open(lock.folder(), 0));
-    Ok(Opened { control: Control::open(broker(text), &lock, space, Arrival::nowhere(), &Arc::default())?, _lock: lock })
+    let (control, place) = Control::open(broker(text), &lock, space, Arrival::nowhere(), &Arc::default())?;
+    place.map_or(Ok(()), |place| control.take(place))?;
+    Ok(Opened { control, _lock: lock })
 }
 
 pub(super) fn open(folder: &Path) -> Opened {

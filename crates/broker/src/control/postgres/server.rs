@@ -5,11 +5,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fullbore_tls::Settings;
+use fullbore_tls::{MaterialError, Settings};
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
-use super::tls::MakeSession;
+use super::tls::{Encryption, MakeSession};
 use crate::config::PlaneSettings;
 use crate::metrics::CountedCalls;
 
@@ -25,7 +25,7 @@ const FROZEN_PART: u32 = 2;
 pub struct Server {
     /// Without the password, where that is in a file.
     pub config: Config,
-    pub tls: MakeSession,
+    encryption: Encryption,
     password_file: Option<PathBuf>,
     /// How long one call may take.
     pub call_max: Duration,
@@ -60,7 +60,9 @@ impl Server {
             config.target_session_attrs(tokio_postgres::config::TargetSessionAttrs::ReadWrite);
         }
         let call_max = Duration::from_millis(settings.timeout_ms);
-        let tls = parameters.apply(&mut config)?;
+        let encryption = parameters.apply(&mut config)?;
+        // What cannot be used is told at the start.
+        encryption.begin().map_err(unusable)?;
         config
             .application_name(application)
             .tcp_user_timeout(call_max)
@@ -73,7 +75,7 @@ impl Server {
         config.connect_timeout(call_max / hosts);
         let shown = shown(&config);
         let password_file = settings.password_file.clone();
-        Ok(Self { config, tls, password_file, call_max, counted: None, shown })
+        Ok(Self { config, encryption, password_file, call_max, counted: None, shown })
     }
 
     /// The same, over a connection whose calls are counted.
@@ -86,11 +88,11 @@ impl Server {
         &self.shown
     }
 
-    /// What a new session needs: the password as it is now, and these settings besides its own.
+    /// What a new session needs: the password and the authorities as they are now, and these settings besides its own.
     ///
     /// # Errors
-    /// The file with the password.
-    pub fn session_config(&self, settings: &str) -> Result<Config, BadServer> {
+    /// The file with the password, or that with the authorities.
+    pub fn session(&self, settings: &str) -> Result<(Config, MakeSession), BadServer> {
         let mut config = self.config.clone();
         if let Some(file) = &self.password_file {
             let unreadable = |error| BadServer(format!("control.plane.password.file={}: {error}", file.display()));
@@ -100,8 +102,12 @@ impl Server {
         let ours = session_settings(self.call_max);
         let theirs = config.get_options().unwrap_or_default().to_owned();
         config.options(format!("{theirs} {ours} {settings}").trim());
-        Ok(config)
+        Ok((config, self.encryption.begin().map_err(unusable)?))
     }
+}
+
+fn unusable(error: MaterialError) -> BadServer {
+    BadServer(format!("TLS to PostgreSQL: {error}"))
 }
 
 /// What every session has: how literals are read, that a commit is on the disk, and how long anything may take.
@@ -173,9 +179,9 @@ fn decoded(text: &str) -> String {
 
 impl TlsParameters {
     /// As libpq has them: without verification unless that is asked for, or authorities are named.
-    fn apply(self, config: &mut Config) -> Result<MakeSession, BadServer> {
+    fn apply(self, config: &mut Config) -> Result<Encryption, BadServer> {
         let has_roots = self.root_certificates.is_some();
-        let (mode, verifies, name) = match self.mode.as_deref().unwrap_or("prefer") {
+        let (mode, verifies, check_host_name) = match self.mode.as_deref().unwrap_or("prefer") {
             "disable" => (SslMode::Disable, false, false),
             "allow" | "prefer" => (SslMode::Prefer, has_roots, false),
             "require" => (SslMode::Require, has_roots, false),
@@ -188,12 +194,12 @@ impl TlsParameters {
         };
         config.ssl_mode(mode);
         if mode == SslMode::Disable {
-            return Ok(MakeSession::none());
+            return Ok(Encryption::Off);
         }
         let mut settings = Settings::default();
         if let Some(file) = self.root_certificates.filter(|file| file != "system") {
             settings.set("ssl.truststore.location", &file).map_err(BadServer)?;
         }
-        MakeSession::new(&settings, verifies, name).map_err(|error| BadServer(format!("TLS to PostgreSQL: {error}")))
+        Ok(Encryption::On { settings, verifies, check_host_name })
     }
 }

@@ -38,8 +38,8 @@ impl PostgresSession {
     }
 
     async fn connected(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
-        let config = server.session_config(settings).map_err(|bad| AskError::not_asked(bad.0))?;
-        let connecting = config.connect(server.tls.clone());
+        let (config, encrypted) = server.session(settings).map_err(|bad| AskError::not_asked(bad.0))?;
+        let connecting = config.connect(encrypted);
         let connected = timeout(server.call_max, connecting).await;
         let too_long = |_| AskError::slow(format!("no connection within {} ms", server.call_max.as_millis()));
         let (client, mut connection) = connected.map_err(too_long)??;

@@ -100,6 +100,26 @@ fn a_connection_is_encrypted_as_its_url_says() {
 }
 
 #[test]
+fn authorities_are_read_again_for_each_connection() {
+    let database = with_roles();
+    let (address, name) = (database.server().address(), database.name());
+    let roots = tempfile::NamedTempFile::new().expect("tempfile");
+    let trust = |pem: &str| std::fs::write(roots.path(), pem).expect("written");
+    trust(database.server().authority());
+    let query = format!("sslmode=verify-full&sslrootcert={}", roots.path().display());
+    let url = format!("postgres://encrypted:{PASSWORD}@{address}/{name}?{query}");
+    let server = Server::new(&settings(&url), "x").expect("a URL");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let open = || runtime.block_on(PostgresSession::open(&server, "", watch::channel(0).0)).map(|_| ());
+    open().expect("trusted");
+    trust(&Authority::new("another").pem());
+    let told = open().expect_err("not trusted").words;
+    assert!(told.contains("certificate"), "{told}");
+    trust(database.server().authority());
+    open().expect("trusted again");
+}
+
+#[test]
 fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
     let database = Database::new();
     let of = settings(&database.url());

@@ -9,25 +9,31 @@ use fullbore_tls::{Connector, MaterialError, Settings, Tunnel};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 
+/// How connections are encrypted.
+#[derive(Clone)]
+pub enum Encryption {
+    /// They are not.
+    Off,
+    /// With the authorities that these files have.
+    On { settings: Settings, verifies: bool, check_host_name: bool },
+}
+
+impl Encryption {
+    /// Reads the authorities, for a new connection.
+    pub fn begin(&self) -> Result<MakeSession, MaterialError> {
+        Ok(MakeSession(match self {
+            Self::Off => None,
+            Self::On { settings, verifies: true, check_host_name } => {
+                Some(Connector::load(settings, *check_host_name)?)
+            }
+            Self::On { settings, .. } => Some(Connector::unverified(settings)?),
+        }))
+    }
+}
+
 /// Begins sessions with a server of this name; none where TLS is off.
 #[derive(Clone)]
 pub struct MakeSession(Option<Connector>);
-
-impl MakeSession {
-    /// TLS is off.
-    pub fn none() -> Self {
-        Self(None)
-    }
-
-    /// Reads the authorities.
-    pub fn new(settings: &Settings, verifies: bool, check_host_name: bool) -> Result<Self, MaterialError> {
-        let connector = match verifies {
-            true => Connector::load(settings, check_host_name)?,
-            false => Connector::unverified(settings)?,
-        };
-        Ok(Self(Some(connector)))
-    }
-}
 
 /// A session with one server.
 pub struct BeginSession {
