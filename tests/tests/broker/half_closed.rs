@@ -81,12 +81,15 @@ fn what_came_whole_is_answered_whatever_comes_behind_it() {
 
 #[test]
 fn a_client_that_takes_nothing_more_is_let_go_of() {
-    let broker = Broker::start(&["connections.max.idle.ms=1000"]);
+    let mut broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("large", 1, &[]);
     for _ in 0..10 {
         client.produced("large", 0, &Batch::of(&[vec![b'v'; 900_000]]));
     }
+    // From here on: to make a batch may take longer than idleness.
+    broker.stop();
+    broker.restart_with(&["connections.max.idle.ms=1000"]);
     let mut deaf = broker.client();
     deaf.stop_reading();
     let fetch = fetch_request(&[FetchFrom { topic: "large", partition: 0, offset: 0 }], 1, 0);

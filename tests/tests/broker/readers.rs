@@ -155,7 +155,7 @@ fn a_damaged_partition_is_told_and_the_others_are_read_on() {
 #[test]
 fn reading_up_to_the_end_ends_without_a_damaged_partition_and_fails() {
     let broker = with_a_damaged_partition();
-    for flags in [&["--exit"][..], &["--exit", "--group", "g"], &["--timeout-ms", "2000"]] {
+    for flags in [&["--exit"][..], &["--exit", "--group", "g"], &["--timeout-ms", "6000"]] {
         let reader = Reader::start(&broker, flags);
         reader.waits_for("the others", |reader| reader.read() == ["1", "2"]);
         let (status, told) = reader.ended();

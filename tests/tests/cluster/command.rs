@@ -83,7 +83,7 @@ fn a_cluster_comes_up_goes_on_after_kills_grows_and_goes_down_and_keeps_its_data
     let second = cluster.pid("broker-2.pid");
     kill_process(second, Signal::KILL).expect("it runs");
     kill_process(postgres, Signal::KILL).expect("it runs");
-    fullbore_tests::wait_until("they are gone", std::time::Duration::from_secs(10), || {
+    fullbore_tests::wait_until("they are gone", std::time::Duration::from_secs(60), || {
         cluster.ran("status", &[]).matches(" stopped ").count() == 2
     });
     let told = cluster.refused("up", &["--brokers", "2"]);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const REFUSED_MAX: Duration = Duration::from_secs(12);
 const CALL: &str = "control.plane.timeout.ms=2000";
 /// Once the database is back.
-const BACK_MAX: Duration = Duration::from_secs(10);
+const BACK_MAX: Duration = Duration::from_secs(60);
 const SESSION_MAX: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(30);
 

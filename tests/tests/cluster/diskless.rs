@@ -19,7 +19,7 @@ const PARTITIONS: i32 = 3;
 const SESSION: &str = "broker.session.timeout.ms=2000";
 const CALL: &str = "control.plane.timeout.ms=2000";
 const SOON: Duration = Duration::from_secs(30);
-const BACK_MAX: Duration = Duration::from_secs(10);
+const BACK_MAX: Duration = Duration::from_secs(60);
 
 /// A cluster whose brokers share a store, which outlives it.
 pub struct Shared {

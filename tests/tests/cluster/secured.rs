@@ -75,10 +75,11 @@ fn who_trusts_another_authority_says_so_in_one_line_and_is_in_sync_where_it_lead
         let partitions = cluster.partitions(1, TOPIC);
         partitions.iter().all(|of| of.isr_nodes.contains(&3) == (of.leader_id == 3) && of.isr_nodes.len() > 1)
     });
-    let told = cluster.broker(3).stderr();
     for leader in [1, 2] {
-        let is_it =
-            |line: &&str| line.contains("cannot fetch from the leader") && line.contains(&format!("leader={leader}"));
+        let of_leader = format!("leader={leader}");
+        let is_it = |line: &&str| line.contains("cannot fetch from the leader") && line.contains(&of_leader);
+        wait_until("it is told", SOON, || cluster.broker(3).stderr().lines().any(|line| is_it(&line)));
+        let told = cluster.broker(3).stderr();
         let lines: Vec<&str> = told.lines().filter(is_it).collect();
         // One for those in sync, and one for those that are not any more.
         assert!((1..=2).contains(&lines.len()) && lines.iter().all(|line| line.contains("certificate")), "{told}");

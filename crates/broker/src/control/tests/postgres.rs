@@ -110,7 +110,7 @@ fn a_commit_without_an_answer_is_looked_for_in_the_database() {
         let relay = Proxy::start();
         relay.lead_to(database.server.address());
         let through = format!("postgres://postgres@{}/{}", relay.address, database.name);
-        let (mut owner, images) = over(connect(&through, 2_000).expect("connects"));
+        let (mut owner, images) = over(connect(&through, 20_000).expect("connects"));
         let name = format!("t{number}");
         // While its transaction waits for this, the connection is cut.
         database.run(
@@ -150,9 +150,9 @@ fn a_commit_without_an_answer_is_looked_for_in_the_database() {
 fn a_broker_that_is_frozen_with_the_lock_loses_it() {
     let database = Database::new();
     let mut frozen = connect(&database.url(), 1_000).expect("connects");
-    let (mut owner, images) = over(connect(&database.url(), 1_000).expect("connects"));
-    let (held, _) = frozen.begin(None).expect("begun");
+    let (mut owner, images) = over(connect(&database.url(), 10_000).expect("connects"));
     let started = Instant::now();
+    let (held, _) = frozen.begin(None).expect("begun");
     created(owner.transact(&[&create_command("t")]).expect("it gets the lock")).expect("created");
     assert!(started.elapsed() > Duration::from_millis(200) && started.elapsed() < HANGS, "{:?}", started.elapsed());
     let version = images.borrow().version().expect("there");

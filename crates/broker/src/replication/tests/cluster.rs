@@ -294,6 +294,23 @@ pub async fn produce(client: &Connection, topic: &str, index: i32, acks: i16, ba
     produce_within(client, (topic, index), acks, batch, 10_000).await
 }
 
+/// Has a batch acknowledged by all of a whole ISR, which it may not be at first: a follower may take longer than a short
+/// `replica.lag.time.max.ms` to its first fetch.
+pub async fn acknowledged(client: &Connection, (topic, index): (&str, i32), batch: &Bytes) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        match produce(client, topic, index, -1, batch.clone()).await {
+            Err(ErrorCode::NOT_ENOUGH_REPLICAS) if tokio::time::Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            done => {
+                done.expect("acknowledged");
+                return;
+            }
+        }
+    }
+}
+
 /// The same, for which the broker has so many milliseconds.
 pub async fn produce_within(
     client: &Connection,

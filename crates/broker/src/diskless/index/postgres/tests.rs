@@ -205,7 +205,7 @@ fn a_commit_whose_answer_is_lost_is_found_by_its_object() {
         let relay = Proxy::start();
         relay.lead_to(database.server().address());
         let through = format!("postgres://postgres@{}/{}", relay.address, database.name());
-        let mut index = Index::new(opened.back_end.broker_over(&through, 1, 4_000).0, 128);
+        let mut index = Index::new(opened.back_end.broker_over(&through, 1, 20_000).0, 128);
         let object =
             UploadedObject { id: registered(&mut index, 1)[0], batches: vec![batch(partition, 0, number * 10)] };
         let mut holder = database.server().session(database.name());
