@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// Nobody waits longer for what should come.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const RTT: Duration = Duration::from_millis(60);
 
 fn settings() -> RelaySettings {

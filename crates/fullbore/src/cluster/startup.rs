@@ -203,7 +203,6 @@ fn missing(file: &BrokerFile, count: usize) -> Result<Option<String>, ClientErro
 mod tests {
     use super::*;
     use fullbore_broker::config::Properties;
-    use std::net::TcpListener;
     use std::os::unix::fs::PermissionsExt;
 
     /// A program instead of this one: what it does, given `$3`, the broker's file.
@@ -220,10 +219,7 @@ mod tests {
         PlannedBroker { file: BrokerFile { id, properties }, is_new: true, is_changed: true, runs: false }
     }
 
-    /// Nobody listens there.
-    fn free() -> String {
-        TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").to_string()
-    }
+    const NOBODY: &str = "127.0.0.1:1";
 
     #[test]
     fn a_broker_that_ends_is_told_with_its_last_lines_and_the_others_are_ended() {
@@ -231,7 +227,7 @@ mod tests {
         let script = "case $3 in */broker-2.properties) echo start; echo 'fullbore: no such thing' >&2; exit 1;; esac\n\
                       trap 'exit 0' TERM; while :; do sleep 0.05; done";
         let mut running = Startup::new(folder.path(), program(folder.path(), script));
-        let brokers = [planned(1, &free()), planned(2, &free())];
+        let brokers = [planned(1, NOBODY), planned(2, NOBODY)];
         brokers.iter().for_each(|broker| running.start_broker(broker).expect("started"));
         let first = broker::daemon(folder.path(), 1);
         let told = running.wait(&brokers, &Stop::new()).expect_err("one has ended").to_string();
@@ -248,7 +244,7 @@ mod tests {
     fn a_file_that_was_there_is_what_it_was_after_a_start_that_failed() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut running = Startup::new(folder.path(), program(folder.path(), "exit 1"));
-        let mut broker = PlannedBroker { is_new: false, ..planned(1, &free()) };
+        let mut broker = PlannedBroker { is_new: false, ..planned(1, NOBODY) };
         let path = broker::path(folder.path(), 1);
         fs::write(&path, "# mine\nlisteners=PLAINTEXT://127.0.0.1:9\n").expect("written");
         let before = fs::read_to_string(&path).expect("there");
@@ -265,7 +261,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
         let mut running = Startup::new(folder.path(), program(folder.path(), script));
-        let brokers = [planned(1, &free())];
+        let brokers = [planned(1, NOBODY)];
         running.start_broker(&brokers[0]).expect("started");
         let stop = Stop::new();
         stop.ask();

@@ -3,6 +3,14 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+/// Nobody listens there, and nobody is given it as a free port.
+pub const NOBODY: &str = "127.0.0.1:1";
+
+/// What a command complains of. That it waits is none: a broker of a busy machine may take a second to answer.
+pub fn complaints(stderr: &str) -> String {
+    stderr.split_inclusive('\n').filter(|line| !line.starts_with("waiting: ")).collect()
+}
+
 /// A broker process in a folder of its own; killed when dropped.
 pub struct Broker {
     pub child: Child,

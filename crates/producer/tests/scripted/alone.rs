@@ -30,6 +30,6 @@ pub async fn send(producer: &Producer, partition: i32, value: &str) -> Delivery 
 /// Every record is written.
 pub async fn settle(deliveries: Vec<Delivery>) {
     for delivery in deliveries {
-        tokio::time::timeout(Duration::from_secs(20), delivery).await.expect("every record gets a result").unwrap();
+        tokio::time::timeout(Duration::from_secs(60), delivery).await.expect("every record gets a result").unwrap();
     }
 }

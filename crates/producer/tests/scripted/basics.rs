@@ -117,7 +117,7 @@ async fn dropping_a_producer_answers_every_record() {
 #[tokio::test]
 async fn records_that_cannot_be_sent_are_refused_at_once() {
     let fake = Fake::start(1, 2).await;
-    let producer = producer(&fake, &[("max.request.size", "20000"), ("max.block.ms", "2000")]);
+    let producer = producer(&fake, &[("max.request.size", "20000")]);
     let big = [0; 20_000];
     let too_large = producer.send(ProducerRecord::new("t", &big)).await.unwrap_err();
     assert!(matches!(too_large, SendError::RecordTooLarge { max: 20_000, .. }) && !too_large.is_retryable());
@@ -189,7 +189,7 @@ async fn a_request_without_an_answer_ends_its_connection_and_goes_again() {
     producer.partitions("t").await.unwrap();
     fake.hold(true);
     let delivery = producer.send(ProducerRecord::new("t", b"v")).await.unwrap();
-    fake.until("it goes again", |state| state.seen.len() == 2).await;
+    fake.until("it goes again", |state| state.seen.len() >= 2).await;
     fake.hold(false);
     assert_eq!(delivery.await.unwrap().offset, 0);
     assert_eq!(fake.values(0), ["v"]);
@@ -209,7 +209,10 @@ async fn retries_end_when_their_number_is_reached() {
 async fn a_delivery_timeout_names_the_error_that_the_broker_gave_each_time() {
     let fake = Fake::start(1, 1).await;
     fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
-    let producer = producer(&fake, &[("delivery.timeout.ms", "4000"), ("request.timeout.ms", "1000")]);
+    // No attempt is under way when the time is up: then it would not be known whether that one was written.
+    let pauses = [("retry.backoff.ms", "850"), ("retry.backoff.max.ms", "60000")];
+    let producer =
+        producer(&fake, &[&[("delivery.timeout.ms", "4000"), ("request.timeout.ms", "1000")], &pauses[..]].concat());
     let error = producer.send(ProducerRecord::new("t", b"v")).await.unwrap().await.unwrap_err();
     assert!(fake.seen(0).len() > 1);
     assert!(!error.may_have_been_written());
@@ -223,19 +226,19 @@ async fn a_delivery_timeout_names_the_error_that_the_broker_gave_each_time() {
 #[tokio::test]
 async fn a_delivery_timeout_names_the_broker_that_cannot_be_reached() {
     let fake = Fake::start(2, 1).await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     fake.lock().leaders[0] = 1;
-    fake.lock().ports[1] = free.port();
+    // Nobody listens there.
+    fake.lock().ports[1] = 1;
     let producer = producer(&fake, &[("delivery.timeout.ms", "3000"), ("request.timeout.ms", "100")]);
     let (told, mut reports) = tokio::sync::mpsc::unbounded_channel();
     producer.on_trouble(move |why| drop(told.send(why.to_owned())));
     let delivery = producer.send(ProducerRecord::new("t", b"v")).await.unwrap();
-    let cause = format!("broker 1: cannot connect to {free}: ");
+    let cause = "broker 1: cannot connect to 127.0.0.1:1: ";
     let report = reports.recv().await.unwrap();
     assert!(report.starts_with(&format!("partition 0 of topic t: {cause}")), "{report}");
     assert!(delivery.try_result().is_none(), "the warning comes before the end");
     let error = delivery.await.unwrap_err();
-    assert!(!error.may_have_been_written() && error.to_string().contains(&cause), "{error}");
+    assert!(!error.may_have_been_written() && error.to_string().contains(cause), "{error}");
     assert!(reports.try_recv().is_err(), "one report of one trouble");
 }
 

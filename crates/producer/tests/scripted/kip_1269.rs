@@ -24,7 +24,7 @@ async fn send(producer: &Producer, partition: i32, values: std::ops::Range<usize
 /// Every record is written, at the offsets from `first` on.
 async fn written(deliveries: Vec<Delivery>, first: usize) {
     for (at, delivery) in (first..).zip(deliveries) {
-        let settled = tokio::time::timeout(Duration::from_secs(10), delivery).await;
+        let settled = tokio::time::timeout(Duration::from_secs(60), delivery).await;
         assert_eq!(settled.expect("every record gets a result").unwrap().offset, at as i64);
     }
 }

@@ -11,7 +11,7 @@ async fn written(producer: &Producer, partition: i32, value: &str) -> RecordMeta
 }
 
 async fn settled(delivery: Delivery) -> Result<RecordMetadata, ProduceError> {
-    tokio::time::timeout(Duration::from_secs(10), delivery).await.expect("every record gets a result")
+    tokio::time::timeout(Duration::from_secs(60), delivery).await.expect("every record gets a result")
 }
 
 async fn send_all(producer: &Producer, values: &[&str]) -> Vec<Delivery> {

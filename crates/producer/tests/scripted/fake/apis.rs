@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 const TOPIC: &str = "t";
 /// How long a batch that is early waits for those before it.
-const PARKED: Duration = Duration::from_secs(10);
+const PARKED: Duration = Duration::from_secs(60);
 
 /// What a request gets: its response, nothing (an empty frame, for acks=0), or one that waits for other batches.
 pub(super) enum Answer {

@@ -250,7 +250,7 @@ impl Fake {
 
     /// Waits until `condition` holds; fails the test after ten seconds.
     pub async fn until(&self, what: &str, condition: impl Fn(&State) -> bool) {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while !condition(&self.lock()) {
             assert!(std::time::Instant::now() < deadline, "never happened: {what}");
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
