@@ -142,14 +142,14 @@ fn records_that_fail_beside_others_of_their_batch_are_counted_as_failed_and_the_
 
 #[test]
 fn a_stall_shows_in_every_record_it_held_back() {
-    const STALL: Duration = Duration::from_millis(600);
+    const STALL: Duration = Duration::from_millis(1_500);
     let proxy = Proxy::start();
     let broker = TestBroker::start(Some(&proxy));
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
     create_topic(&mut cluster, "t", Some(1), None, &[]).expect("created");
     // 64 KiB of buffer are full long before the stall ends: most records it holds back are not even sent.
     let small = [("buffer.memory", "65536"), ("max.request.size", "65536"), ("batch.size", "1000")];
-    let workload = Workload { payload: Payload::random(1000, false), ..numbers(2_000, 1_000.0) };
+    let workload = Workload { payload: Payload::random(1000, false), ..numbers(2_000, 400.0) };
     let summaries = std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut written =

@@ -248,7 +248,7 @@ impl Fake {
         self.lock().seen.iter().filter(|seen| seen.partition == partition).cloned().collect()
     }
 
-    /// Waits until `condition` holds; fails the test after ten seconds.
+    /// Waits until `condition` holds; fails the test after a minute.
     pub async fn until(&self, what: &str, condition: impl Fn(&State) -> bool) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while !condition(&self.lock()) {
