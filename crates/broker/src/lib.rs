@@ -10,6 +10,8 @@ pub mod control;
 mod coordinator;
 pub mod diskless;
 mod error;
+pub mod exposition;
+mod fetch_sessions;
 mod folder_check;
 mod follow_image;
 pub mod groups;

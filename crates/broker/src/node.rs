@@ -2,14 +2,13 @@
 //!
 //! Invariant: it is complete before the first connection is accepted, and nothing in it is replaced after that.
 
-use crate::api::Sessions;
-use crate::config::BrokerConfig;
+use crate::config::{BrokerConfig, ConnectionLimits};
 use crate::control::Control;
+use crate::fetch_sessions::Sessions;
 use crate::groups::Groups;
 use crate::loggers::Loggers;
 use crate::long_work::LongWork;
 use crate::metrics::Metrics;
-use crate::net::ConnectionLimits;
 use crate::partitions::{Partitions, Reordering};
 use crate::replication::Replication;
 use crate::space::Space;

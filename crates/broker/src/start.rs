@@ -7,11 +7,12 @@
 //! is open; what is closed has answered everything, or refuses what comes after [`STOP_MAX`]; and the folder is locked until then.
 
 use crate::admin;
-use crate::api::{self, Sessions};
+use crate::api;
 use crate::config::BrokerConfig;
 use crate::control::{Arrival, ClusterPlace, Control, Endpoint, FolderLock, OpenError};
 use crate::diskless::{Diskless, StoreUse};
 use crate::error::StartError;
+use crate::fetch_sessions::Sessions;
 use crate::follow_image;
 use crate::groups::Groups;
 use crate::log::boot::former_end;
@@ -20,7 +21,7 @@ use crate::long_work::LongWork;
 use crate::lost_ends;
 use crate::membership::{self, Displaced, Membership};
 use crate::metrics::Metrics;
-use crate::net::{self, Bound, ConnectionLimits};
+use crate::net::{self, Bound};
 use crate::node::Node;
 use crate::partitions::{Origin, Partitions, Reordering};
 use crate::replication::Replication;
@@ -157,7 +158,7 @@ impl Broker {
         let replication = Replication::start(&config, &control, &partitions, &metrics, stop.subscribe());
         let node = Arc::new(Node {
             replication,
-            limits: limits(&config),
+            limits: config.as_ref().into(),
             loggers,
             long_work: LongWork::default(),
             decompression: Decompression::default(),
@@ -351,14 +352,5 @@ fn warn_of_strays(partitions: &Partitions) {
     {
         let count = strays.len();
         tracing::warn!(%first, count, "the data folder has partitions of topics that control.db does not know; was that file lost or replaced?");
-    }
-}
-
-fn limits(config: &BrokerConfig) -> ConnectionLimits {
-    ConnectionLimits {
-        request_bytes_max: config.socket_request_max_bytes,
-        requests_max: config.connection_requests_max,
-        bytes_max: config.connection_bytes_max,
-        idle_max: config.connections_max_idle_ms.map(Duration::from_millis),
     }
 }

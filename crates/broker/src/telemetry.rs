@@ -4,7 +4,6 @@
 //! offered all the same, so that a subscription made while a client runs reaches it, and no client pushes anything
 //! before there is one for it. Rules are in [`fullbore_rules::telemetry`].
 
-use crate::api::Client;
 use crate::config::{ClientMetricsConfig, ClientTrait};
 use crate::control::Image;
 use crate::metrics::Metrics;
@@ -13,6 +12,7 @@ use fullbore_rules::telemetry::{Clients, Push, Subscription, TelemetryRefusal};
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Instant;
 
 /// Between two requests of a client of which nothing is wanted; Kafka's default.
@@ -25,7 +25,10 @@ pub struct Asking<'a> {
     /// Given to it by its first answer.
     pub instance: Uuid,
     pub client_id: &'a str,
-    pub client: &'a Client,
+    /// What it says it is (KIP-511).
+    pub software_name: &'a str,
+    pub software_version: &'a str,
+    pub peer: SocketAddr,
 }
 
 /// What is wanted of one client.
@@ -106,14 +109,13 @@ fn wanted(image: &Image, asking: &Asking<'_>) -> ClientSubscription {
 }
 
 fn fits(subscription: &ClientMetricsConfig, asking: &Asking<'_>) -> bool {
-    let client = asking.client;
     subscription.patterns.iter().all(|(which, pattern)| match which {
         ClientTrait::InstanceId => pattern.is_match(&asking.instance.to_string()),
         ClientTrait::Id => pattern.is_match(asking.client_id),
-        ClientTrait::SoftwareName => pattern.is_match(&client.software_name),
-        ClientTrait::SoftwareVersion => pattern.is_match(&client.software_version),
-        ClientTrait::SourceAddress => pattern.is_match(&client.peer.ip().to_canonical().to_string()),
-        ClientTrait::SourcePort => pattern.is_match(&client.peer.port().to_string()),
+        ClientTrait::SoftwareName => pattern.is_match(asking.software_name),
+        ClientTrait::SoftwareVersion => pattern.is_match(asking.software_version),
+        ClientTrait::SourceAddress => pattern.is_match(&asking.peer.ip().to_canonical().to_string()),
+        ClientTrait::SourcePort => pattern.is_match(&asking.peer.port().to_string()),
     })
 }
 

@@ -7,7 +7,7 @@ mod server;
 
 use crate::config::BrokerConfig;
 use crate::error::StartError;
-use crate::metrics::{Gauges, page};
+use crate::exposition::{Gauges, page};
 use crate::node::Node;
 use crate::task;
 use axum::Router;

@@ -2,7 +2,8 @@
 
 use super::fetch::replica::session::FollowerSession;
 use crate::coordinator::Unwritten;
-use fullbore_wire::Text;
+use crate::telemetry::Asking;
+use fullbore_wire::{Text, Uuid};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,6 +39,12 @@ impl Client {
             unwritten,
             followed_by: None,
         }
+    }
+
+    /// The client as one that asks for its metrics' subscriptions, or pushes them.
+    pub fn asking<'a>(&'a self, instance: Uuid, client_id: &'a str) -> Asking<'a> {
+        let Client { peer, software_name, software_version, .. } = self;
+        Asking { instance, client_id, software_name, software_version, peer: *peer }
     }
 
     /// A request of it has come.

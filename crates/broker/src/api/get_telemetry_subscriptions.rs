@@ -1,7 +1,6 @@
 //! GetTelemetrySubscriptions 0: which of its metrics a client is to push, and when.
 
 use super::call::{Call, Fault, Reply};
-use crate::telemetry::Asking;
 use fullbore_wire::apis::get_telemetry_subscriptions::{
     GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse,
 };
@@ -17,8 +16,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         id if id.is_zero() => Uuid(uuid::Uuid::new_v4().into_bytes()),
         id => id,
     };
-    let asking =
-        Asking { instance, client_id: call.header.client_id.as_deref().unwrap_or_default(), client: call.client };
+    let asking = call.client.asking(instance, call.header.client_id.as_deref().unwrap_or_default());
     let response = match broker.telemetry.ask(&broker.control.image(), &asking) {
         Ok(wanted) => GetTelemetrySubscriptionsResponse {
             client_instance_id: instance,

@@ -68,7 +68,6 @@ mod update_features;
 
 pub use call::{Answer, Call, Completion, Fault, Reply};
 pub use client::Client;
-pub use fetch::sessions::Sessions;
 
 use fullbore_wire::Frame;
 use fullbore_wire::api::ApiKey;

@@ -2,7 +2,6 @@
 
 use super::call::{Call, Fault, Reply};
 use super::get_telemetry_subscriptions::CODECS;
-use crate::telemetry::Asking;
 use fullbore_rules::telemetry::{Push, TelemetryRefusal};
 use fullbore_wire::apis::push_telemetry::{PushTelemetryRequest, PushTelemetryResponse};
 use fullbore_wire::{ErrorCode, Frame};
@@ -22,8 +21,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         is_known_codec: codec == NONE || CODECS.contains(&codec),
         fits: i32::try_from(bytes).is_ok_and(|bytes| bytes <= broker.config.telemetry_max_bytes),
     };
-    let asking =
-        Asking { instance, client_id: call.header.client_id.as_deref().unwrap_or_default(), client: call.client };
+    let asking = call.client.asking(instance, call.header.client_id.as_deref().unwrap_or_default());
     let taken = match instance.is_zero() {
         true => Err(ErrorCode::INVALID_REQUEST),
         false => broker.telemetry.push(&broker.control.image(), &asking, push, bytes).map_err(code),

@@ -14,6 +14,7 @@ mod cleaner;
 mod cleaner_keys;
 #[cfg(test)]
 mod conformance;
+mod connection_limits;
 mod describe;
 mod diskless;
 mod diskless_keys;
@@ -42,6 +43,7 @@ mod topic_keys;
 pub use broker::BrokerConfig;
 pub use broker_keys::broker_keys;
 pub use cleaner::CleanerSettings;
+pub use connection_limits::ConnectionLimits;
 pub use describe::{
     ConfigEntry, ConfigSynonym, describe_broker, describe_cluster, describe_resource, describe_topic, in_force,
 };

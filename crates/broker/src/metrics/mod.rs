@@ -1,26 +1,18 @@
 //! What the broker counts: a handful of relaxed additions on the way of a request, read when somebody asks.
 //!
-//! Not here: the HTTP page that shows it (`admin`). Every family shown is a row of `families`, from which the page and
-//! `docs/metrics.md` both come. Invariant: recording takes no lock, allocates nothing and never waits.
+//! Not here: what is shown of it (`exposition`), and the HTTP page (`admin`). Invariant: recording takes no lock, allocates nothing and never waits.
 
 mod counter;
-mod docs;
 mod errors;
-mod exposition;
-mod families;
-mod gauges;
 mod histogram;
 mod plane_calls;
 mod process;
 
-pub use docs::markdown;
-pub use exposition::page;
-pub use gauges::Gauges;
 pub use plane_calls::{CountedCalls, PlaneCalls, PlaneConnection, PlaneSeen};
 pub use process::Process;
 
 use counter::Counter;
-use errors::Errors;
+pub(crate) use errors::Errors;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::api::ApiKey;
 use histogram::Histogram;
@@ -44,69 +36,69 @@ const SLOTS: [u8; API_CODES] = {
 /// A handle on the counters, cheap to clone. They start at zero with the broker and only rise.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    counters: Arc<Counters>,
+    pub(crate) counters: Arc<Counters>,
 }
 
 #[derive(Debug)]
-struct Counters {
-    started: Instant,
-    connections: Connections,
-    apis: [PerApi; ApiKey::ALL.len()],
-    produce: ProduceCounters,
-    fetch: Fetch,
-    replication: ReplicationCounters,
-    telemetry: Telemetry,
-    groups: GroupCounters,
-    offsets: OffsetCommits,
-    plane: Arc<PlaneCalls>,
+pub(crate) struct Counters {
+    pub(crate) started: Instant,
+    pub(crate) connections: Connections,
+    pub(crate) apis: [PerApi; ApiKey::ALL.len()],
+    pub(crate) produce: ProduceCounters,
+    pub(crate) fetch: Fetch,
+    pub(crate) replication: ReplicationCounters,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) groups: GroupCounters,
+    pub(crate) offsets: OffsetCommits,
+    pub(crate) plane: Arc<PlaneCalls>,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Connections {
-    accepted: Counter,
-    closed: Counter,
-    refused: Counter,
+pub(crate) struct Connections {
+    pub(crate) accepted: Counter,
+    pub(crate) closed: Counter,
+    pub(crate) refused: Counter,
 }
 
 /// One API's counters, on cache lines of their own so that producers do not slow consumers down.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct PerApi {
-    duration: Histogram,
-    response_bytes: Counter,
+pub(crate) struct PerApi {
+    pub(crate) duration: Histogram,
+    pub(crate) response_bytes: Counter,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct ProduceCounters {
-    batches: Counter,
-    records: Counter,
-    bytes: Counter,
-    unanswered: Counter,
-    errors: Errors,
-    reorder: Reorder,
+pub(crate) struct ProduceCounters {
+    pub(crate) batches: Counter,
+    pub(crate) records: Counter,
+    pub(crate) bytes: Counter,
+    pub(crate) unanswered: Counter,
+    pub(crate) errors: Errors,
+    pub(crate) reorder: Reorder,
 }
 
 /// Batches that came before their turn: what came and what has left.
 #[derive(Debug, Default)]
-struct Reorder {
-    parked: Counter,
-    parked_bytes: Counter,
-    left: Counter,
-    left_bytes: Counter,
-    expired: Counter,
+pub(crate) struct Reorder {
+    pub(crate) parked: Counter,
+    pub(crate) parked_bytes: Counter,
+    pub(crate) left: Counter,
+    pub(crate) left_bytes: Counter,
+    pub(crate) expired: Counter,
 }
 
 impl Reorder {
     /// Batches parked now.
-    fn batches_now(&self) -> u64 {
+    pub(crate) fn batches_now(&self) -> u64 {
         // What left first: a batch that comes and goes in between must not make the difference negative.
         let left = self.left.get();
         self.parked.get().saturating_sub(left)
     }
 
-    fn bytes_now(&self) -> u64 {
+    pub(crate) fn bytes_now(&self) -> u64 {
         let left = self.left_bytes.get();
         self.parked_bytes.get().saturating_sub(left)
     }
@@ -114,39 +106,39 @@ impl Reorder {
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Fetch {
-    bytes: Counter,
-    errors: Errors,
+pub(crate) struct Fetch {
+    pub(crate) bytes: Counter,
+    pub(crate) errors: Errors,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct ReplicationCounters {
-    bytes_in: Counter,
-    bytes_out: Counter,
-    isr_shrinks: Counter,
-    isr_expands: Counter,
+pub(crate) struct ReplicationCounters {
+    pub(crate) bytes_in: Counter,
+    pub(crate) bytes_out: Counter,
+    pub(crate) isr_shrinks: Counter,
+    pub(crate) isr_expands: Counter,
 }
 
 /// Clients' own metrics.
 #[derive(Debug, Default)]
-struct Telemetry {
-    pushes: Counter,
-    bytes: Counter,
-    errors: Errors,
+pub(crate) struct Telemetry {
+    pub(crate) pushes: Counter,
+    pub(crate) bytes: Counter,
+    pub(crate) errors: Errors,
 }
 
 #[derive(Debug, Default)]
-struct GroupCounters {
-    stable: Counter,
-    expired_members: Counter,
+pub(crate) struct GroupCounters {
+    pub(crate) stable: Counter,
+    pub(crate) expired_members: Counter,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct OffsetCommits {
-    committed: Counter,
-    errors: Errors,
+pub(crate) struct OffsetCommits {
+    pub(crate) committed: Counter,
+    pub(crate) errors: Errors,
 }
 
 impl Default for Counters {
@@ -167,7 +159,7 @@ impl Default for Counters {
 }
 
 impl Counters {
-    fn api(&self, api: ApiKey) -> &PerApi {
+    pub(crate) fn api(&self, api: ApiKey) -> &PerApi {
         &self.apis[usize::from(SLOTS[api as usize])]
     }
 }
@@ -290,7 +282,7 @@ impl Metrics {
         self.counters.groups.expired_members.add(1);
     }
 
-    fn connections_open(&self) -> u64 {
+    pub fn connections_open(&self) -> u64 {
         // Closed first: a connection that comes and goes in between must not make the difference negative.
         let closed = self.counters.connections.closed.get();
         self.counters.connections.accepted.get().saturating_sub(closed)

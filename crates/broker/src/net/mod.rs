@@ -4,12 +4,10 @@ mod connection;
 mod handover;
 mod idleness;
 mod input;
-mod limits;
 mod listener;
 mod output;
 mod stream;
 mod tls;
 
-pub use limits::ConnectionLimits;
 pub use listener::{Bound, bind, run};
 pub use tls::Certificates;

@@ -1,8 +1,8 @@
 //! The response of a fetch: partitions grouped by topic again, in the order they were looked at.
 
-use super::partition::Fetched;
 use crate::api::call::{Fault, Reply};
 use crate::api::{nodes, topics};
+use crate::fetch_sessions::Fetched;
 use crate::node::Node;
 use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse};
 use fullbore_wire::{ErrorCode, Frame};

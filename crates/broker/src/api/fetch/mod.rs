@@ -7,20 +7,17 @@
 
 mod answer;
 mod home;
-mod partition;
 pub mod replica;
-pub mod sessions;
 
 use super::{Call, Completion, Fault, Reply, topics};
 use crate::control::Image;
+use crate::fetch_sessions::{FetchAdmission, FetchPlan, Fetched, PartitionFetch, PartitionKey, SessionRequest};
 use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::partitions::{AnyPartition, Read};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
 use home::Stranger;
-use partition::{Fetched, PartitionFetch, PartitionKey};
-use sessions::{FetchAdmission, FetchPlan, SessionRequest};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;

@@ -12,7 +12,7 @@ The broker shows these at `http://127.0.0.1:9644/metrics` (`fullbore.admin.liste
 too, where reads and deletions go on and a new start changes nothing: it tells who sends clients where. `/livez` tells who restarts
 brokers: 200 unless only a new start would help. While the database of a cluster is away both answer 200, since all brokers go on
 without it; `/readyz` says so in a second line. The page stays up while a stopping broker still answers its clients.
-Generated from the table in `crates/broker/src/metrics/families.rs`; a test compares this page with it. To write it
+Generated from the table in `crates/broker/src/exposition/families.rs`; a test compares this page with it. To write it
 anew: `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
 
 | name | type | unit | labels | meaning |

@@ -7,11 +7,15 @@
 //! there once, and registered with its partitions once: a fetch refers to the session as it is, and is refused once the
 //! session has gone on without it, as Kafka does.
 
-use super::partition::{Fetched, PartitionFetch, PartitionKey, keys};
+mod partition;
+
+pub use partition::{Fetched, PartitionFetch, PartitionKey};
+
 use crate::partitions::Registration;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
 use parking_lot::{Mutex, MutexGuard};
+use partition::keys;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};

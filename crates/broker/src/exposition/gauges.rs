@@ -1,9 +1,8 @@
 //! What a page is made from: the counters, and what is looked up when the page is asked for.
 
-use super::plane_calls::PlaneSeen;
-use super::{Counters, Metrics, Process};
 use crate::control::Image;
 use crate::diskless::{Diskless, StoreUse};
+use crate::metrics::{Counters, Metrics, PlaneSeen, Process};
 use crate::node::Node;
 use crate::partitions::{CleanerStatus, SetAside};
 use fullbore_rules::group::GroupState;

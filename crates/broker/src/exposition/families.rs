@@ -2,9 +2,8 @@
 //!
 //! Invariant: a row says all there is to say of a family; the page and `docs/metrics.md` add nothing.
 
-use super::errors::Errors;
 use super::gauges::Page;
-use super::plane_calls::PlaneConnection;
+use crate::metrics::{Errors, PlaneConnection};
 use fullbore_rules::group::GroupState;
 use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType::{self, Counter, Gauge, Histogram, Info};

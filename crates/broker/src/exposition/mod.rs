@@ -1,10 +1,18 @@
 //! The counters as text for Prometheus (OpenMetrics 1.0, which the 0.0.4 parsers read too).
 //!
-//! Invariant: a page is made from one look at the counters; nothing is kept between two of them.
+//! Every family shown is a row of `families`, from which the page and `docs/metrics.md` both come; `gauges` are looked up when somebody
+//! asks. Invariant: a page is made from one look at the counters; nothing is kept between two of them.
 
-use super::Metrics;
-use super::families::FAMILIES;
-use super::gauges::{Gauges, Page};
+mod docs;
+mod families;
+mod gauges;
+
+pub use docs::markdown;
+pub use gauges::Gauges;
+
+use crate::metrics::Metrics;
+use families::FAMILIES;
+use gauges::Page;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
@@ -33,11 +41,11 @@ mod tests {
     use super::*;
     use crate::diskless::StoreUse;
     use crate::metrics::Process;
-    use crate::metrics::gauges::{MembershipGauges, ReplicationGauges};
     use crate::metrics::{CountedCalls, PlaneConnection, PlaneSeen};
     use crate::partitions::{CleanerStatus, SetAside};
     use fullbore_wire::ErrorCode;
     use fullbore_wire::api::ApiKey;
+    use gauges::{MembershipGauges, ReplicationGauges};
     use std::collections::{HashMap, HashSet};
     use std::time::Duration;
 
