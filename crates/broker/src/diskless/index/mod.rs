@@ -57,6 +57,8 @@ use crate::control::{CommitError, StoreError};
 
 /// Between two rounds through all partitions in search of silent producers, in ms.
 const EXPIRY_INTERVAL_MS: i64 = 600_000;
+/// Partitions of which everything is read in one question, which has to be answered within a time limit.
+const UNKNOWN_AT_ONCE: usize = 16;
 /// Producers that are removed at a time, so that nobody waits long.
 const EXPIRED_AT_ONCE: usize = 1024;
 
@@ -129,11 +131,7 @@ impl<S: IndexStore> Index<S> {
     /// It is not known.
     pub fn look(&mut self, partition: DisklessPartitionId, from: i64) -> Result<Option<Looked>, StoreError> {
         let known_to = self.known.get(&partition).map_or(0, |state| state.next_offset);
-        let question = CommitQuestion { partitions: vec![(partition, from.min(known_to))], objects: Vec::new() };
-        let found = self.store.begin(&question)?;
-        let succeeded = self.succeed(&found.partitions);
-        self.store.abandon();
-        succeeded?;
+        let found = self.read(vec![(partition, from.min(known_to))])?;
         let (new, mut told) = (|row: &&ProducerRow| row.base_offset() >= known_to, found.producers);
         let unknown: Vec<_> = told.iter().filter(new).cloned().collect();
         self.bring_up_to_date(&BTreeSet::from([partition]), found.partitions, &unknown);
@@ -143,25 +141,54 @@ impl<S: IndexStore> Index<S> {
         Ok(Some(Looked { row: PartitionRow::of(partition, state), producers: told, predecessor }))
     }
 
+    /// Reads what there is of these partitions from these offsets on.
+    fn read(&mut self, partitions: Vec<(DisklessPartitionId, i64)>) -> Result<CommitFound, StoreError> {
+        let found = self.store.begin(&CommitQuestion { partitions, objects: Vec::new() })?;
+        let succeeded = self.succeed(&found.partitions);
+        self.store.abandon();
+        succeeded.map(|()| found)
+    }
+
+    /// Reads in pieces what is not known of partitions that a commit touches, as after one that was not known to be made, but for a piece that the
+    /// commit reads itself; what was read of producers.
+    fn read_ahead(&mut self, touched: &BTreeSet<DisklessPartitionId>) -> Result<Vec<ProducerRow>, StoreError> {
+        let unknown: Vec<_> = touched.iter().copied().filter(|id| !self.known.contains_key(id)).collect();
+        let mut producers = Vec::new();
+        for piece in unknown.chunks(UNKNOWN_AT_ONCE).skip(1) {
+            let found = self.read(piece.iter().map(|id| (*id, 0)).collect())?;
+            self.bring_up_to_date(&piece.iter().copied().collect(), found.partitions, &found.producers);
+            producers.extend(found.producers);
+        }
+        Ok(producers)
+    }
+
     /// Commits these objects in this order; `now_ms` is the wall clock.
     ///
     /// # Errors
     /// Nothing is committed, or it is not known: the same is to be asked for again.
     pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         let touched = self.touched(objects);
-        let question = self.question(&touched, objects.iter().map(|object| object.id).collect());
+        let since = self.known_to(&touched);
         // What is known stays if this fails: to read all of it once more may take longer than what has failed.
+        let told = self.read_ahead(&touched).map_err(CommitError::Refused)?;
+        let objects_asked = objects.iter().map(|object| object.id).collect();
+        let question = CommitQuestion { partitions: self.known_to(&touched), objects: objects_asked };
         let found = self.store.begin(&question).map_err(CommitError::Refused)?;
         if let Err(error) = self.succeed(&found.partitions) {
             self.store.abandon();
             return Err(CommitError::Refused(error));
         }
-        let decided = self.decide_and_write(objects, (&touched, question, found), now_ms);
-        if decided.is_err() {
-            // It was changed by the decision, and may be other than what is there.
-            touched.iter().for_each(|partition| drop(self.known.remove(partition)));
+        match self.decide_and_write(objects, (&touched, &since, found), now_ms) {
+            Ok(mut answer) => {
+                answer.producers.splice(0..0, told);
+                Ok(answer)
+            }
+            Err(error) => {
+                // It was changed by the decision, and may be other than what is there.
+                touched.iter().for_each(|partition| drop(self.known.remove(partition)));
+                Err(error)
+            }
         }
-        decided
     }
 
     /// So many batches are retained of each producer of these partitions from now on; never fewer than before.
@@ -258,16 +285,17 @@ impl<S: IndexStore> Index<S> {
         Ok(true)
     }
 
-    fn question(&self, touched: &BTreeSet<DisklessPartitionId>, objects: Vec<ObjectId>) -> CommitQuestion {
+    /// These partitions, each with the offset to which it is known.
+    fn known_to(&self, touched: &BTreeSet<DisklessPartitionId>) -> Vec<(DisklessPartitionId, i64)> {
         let known_to = |id: &DisklessPartitionId| (*id, self.known.get(id).map_or(0, |state| state.next_offset));
-        CommitQuestion { partitions: touched.iter().map(known_to).collect(), objects }
+        touched.iter().map(known_to).collect()
     }
 
-    /// Within a transaction that has begun.
+    /// Within a transaction that has begun; `since` is what was known before anything was read.
     fn decide_and_write(
         &mut self,
         objects: &[UploadedObject],
-        (touched, question, found): (&BTreeSet<DisklessPartitionId>, CommitQuestion, CommitFound),
+        (touched, since, found): (&BTreeSet<DisklessPartitionId>, &[(DisklessPartitionId, i64)], CommitFound),
         now_ms: i64,
     ) -> Result<CommitAnswer, CommitError> {
         let objects = with_states(objects, found.objects);
@@ -285,11 +313,11 @@ impl<S: IndexStore> Index<S> {
             self.store.commit(&write)?;
         }
         let CommitWrite { partitions, decision, .. } = write;
-        let since = |row: PartitionRow| {
-            let at = question.partitions.binary_search_by_key(&row.id, |(id, _)| *id);
-            (row, at.map_or(0, |at| question.partitions[at].1))
+        let with_since = |row: PartitionRow| {
+            let at = since.binary_search_by_key(&row.id, |(id, _)| *id);
+            (row, at.map_or(0, |at| since[at].1))
         };
-        let partitions = partitions.into_iter().map(since).collect();
+        let partitions = partitions.into_iter().map(with_since).collect();
         for row in &decision.producers {
             self.trims.added(row.partition);
         }

@@ -153,6 +153,7 @@ on_each_back_end! {
     what_another_has_committed_is_taken_over
     without_its_partition_or_its_object_a_batch_is_refused
     a_commit_that_fails_leaves_nothing_and_is_made_again
+    what_is_not_known_of_many_partitions_is_read_in_pieces
     an_object_of_which_nothing_was_appended_is_unused_and_answers_as_before
     partitions_and_objects_have_numbers_that_do_not_come_back
     what_is_before_the_log_start_is_cleared_and_its_objects_are_unused
@@ -228,6 +229,31 @@ fn a_commit_that_fails_leaves_nothing_and_is_made_again<B: BackEnd>() {
     opened.back_end.refuse_writes(&opened.index.store, false);
     let verdicts = opened.index.commit(&[uploaded], NOW).expect("committed").verdicts;
     assert_eq!(verdicts, [[appended(0)]]);
+}
+
+fn what_is_not_known_of_many_partitions_is_read_in_pieces<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(3 * UNKNOWN_AT_ONCE as i32 - 1);
+    let batches = |sequence| opened.partitions.iter().map(|id| batch(*id, 0, sequence)).collect::<Vec<_>>();
+    let (first, second) = (batches(0), batches(10));
+    let object = opened.object();
+    opened.commit(object, &first);
+    // As after a commit that was not known to be made.
+    opened.again();
+    let touched = opened.partitions.iter().copied().collect();
+    assert_eq!(opened.index.read_ahead(&touched).expect("read").len(), 2 * UNKNOWN_AT_ONCE - 1);
+    assert_eq!(opened.index.known.len(), 2 * UNKNOWN_AT_ONCE - 1);
+    assert!(opened.index.read_ahead(&touched).expect("read").is_empty(), "the commit reads what is left");
+    opened.again();
+    let uploaded = UploadedObject { id: opened.object(), batches: second };
+    let answer = opened.index.commit(&[uploaded], NOW).expect("committed");
+    assert!(answer.verdicts[0].iter().all(|verdict| *verdict == appended(10)), "{:?}", answer.verdicts);
+    // Nothing of it is left out, or told twice.
+    assert!(answer.partitions.iter().all(|(row, since)| (row.next_offset, *since) == (20, 0)));
+    let mut told: Vec<_> = answer.producers.iter().map(|row| (row.batches.partition, row.base_offset())).collect();
+    told.sort_unstable();
+    let mut expected: Vec<_> = opened.partitions.iter().flat_map(|id| [(*id, 0), (*id, 10)]).collect();
+    expected.sort_unstable();
+    assert_eq!(told, expected);
 }
 
 fn an_object_of_which_nothing_was_appended_is_unused_and_answers_as_before<B: BackEnd>() {

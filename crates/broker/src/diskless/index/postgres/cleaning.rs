@@ -13,6 +13,8 @@ use super::rows::{DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, p
 use crate::control::database_rows::{flag, next, number};
 use crate::control::{CommitError, StoreError};
 
+/// Rows of producers that are removed where a run would be.
+const PRODUCER_ROWS_A_RUN: usize = 64;
 /// "clearing" in ASCII: the lock that who clears has.
 const CLEARING: i64 = 0x636c_6561_7269_6e67;
 /// For how long a number may be registered before it is used.
@@ -92,12 +94,19 @@ pub fn remove_producers(
     session.end(&format!("{remove} {id} AND base_offset = ANY({base_offsets}::bigint[])")).map(drop)
 }
 
-fn leave_newest(id: DisklessPartitionId) -> String {
-    format!(
-        "DELETE FROM fullbore.diskless_producers AS r USING (SELECT producer_id, max(base_offset) AS newest
-           FROM fullbore.diskless_producers WHERE partition = {id} GROUP BY producer_id) AS of
-         WHERE r.partition = {id} AND r.producer_id = of.producer_id AND r.base_offset < of.newest"
-    )
+/// Removes rows of a partition but the newest of each producer, so many at most; how many.
+fn leave_newest(session: &mut Guarded, id: DisklessPartitionId, rows_max: usize) -> Result<usize, CommitError> {
+    let answers = session.ask(&format!(
+        "WITH older AS (SELECT r.base_offset FROM fullbore.diskless_producers AS r
+           JOIN (SELECT producer_id, max(base_offset) AS newest
+             FROM fullbore.diskless_producers WHERE partition = {id} GROUP BY producer_id) AS of USING (producer_id)
+           WHERE r.partition = {id} AND r.base_offset < of.newest LIMIT {rows_max}),
+         removed AS (DELETE FROM fullbore.diskless_producers AS r USING older
+           WHERE r.partition = {id} AND r.base_offset = older.base_offset RETURNING 1)
+         SELECT count(*) FROM removed"
+    ));
+    let mut answers = answers.map_err(CommitError::Refused)?;
+    Ok(usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).unwrap_or(0))
 }
 
 /// Removes rows of producers of one partition that are silent since then.
@@ -169,16 +178,20 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     let mut runs = next(&mut answers).and_then(|rows| each(&rows, run)).map_err(refused)?;
     let found = runs.len();
     runs.retain(|run| run.end_offset() <= before);
-    let is_last = runs.len() < found || found < runs_max;
+    let mut is_last = runs.len() < found || found < runs_max;
     let objects = bytes_by_object(&runs);
     session.ask(&lock_objects(&objects)).map_err(refused)?;
     let mut statements = vec![remove_runs(partition, &runs), release(&objects)];
+    if is_last && !is_there {
+        // Of many producers there are very many, and a statement has a time limit.
+        let rows_max = runs_max.saturating_mul(PRODUCER_ROWS_A_RUN);
+        is_last = leave_newest(session, partition, rows_max)? < rows_max;
+    }
     if is_last {
         let done = format!("DELETE FROM fullbore.diskless_cleared WHERE partition = {partition} AND before = {before}");
         statements.push(done);
     }
     if is_last && !is_there {
-        statements.push(leave_newest(partition));
         statements.push(format!(
             "DELETE FROM fullbore.diskless_producers WHERE partition = {partition}
                AND NOT EXISTS (SELECT 1 FROM fullbore.diskless_predecessors AS before WHERE before.partition = {partition})"
