@@ -120,21 +120,28 @@ impl Broker {
         let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
         let arrival = Arrival { endpoints: endpoints(&config, &listeners), ended: former_end(&config.data_dir) };
         let (control, place) = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
+        if let Some(place) = place
+            && let Err(error) = control.take(place)
+        {
+            // Alone, too: where its folder does not say whose it is, its next start is another broker's.
+            membership::fence(&control).await;
+            close(control).await;
+            return Err(error.into());
+        }
         let registered =
             Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control: control.clone() };
-        let started = Broker::start_registered(registered, place).await;
+        let started = Broker::start_registered(registered).await;
         if started.is_err() {
-            withdraw(control).await;
+            // It would be given replicas and clients until its session is over.
+            membership::leave(&control).await;
+            close(control).await;
         }
         started
     }
 
-    async fn start_registered(registered: Registered, place: Option<ClusterPlace>) -> Result<Broker, StartError> {
+    async fn start_registered(registered: Registered) -> Result<Broker, StartError> {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control } = registered;
-        if let Some(place) = place {
-            control.take(place)?;
-        }
-        // First, since a store that is not the cluster's is the usual reason why a start is refused, and nothing in the folder has changed yet.
+        // Before anything of partitions changes: a store that is not the cluster's is the usual reason why a start is refused.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,
@@ -281,9 +288,7 @@ impl Broker {
     }
 }
 
-/// Takes back that this broker is in the cluster, where its start is refused after all: it would be given replicas and clients until its session is over.
-async fn withdraw(control: Control) {
-    membership::leave(&control).await;
+async fn close(control: Control) {
     let _ = tokio::task::spawn_blocking(move || control.close()).await;
 }
 

@@ -162,7 +162,7 @@ fn a_leader_that_cannot_be_reached_is_named_by_both_perf_tools() {
     assert_eq!(stderr.matches("nothing gets through: ").count(), 1, "{stderr}");
     let waited_s = stderr.split("10 records failed; the first: not acknowledged in ").nth(1);
     let waited_s = waited_s.and_then(|rest| rest.split(' ').next()).and_then(|seconds| seconds.parse::<f64>().ok());
-    assert!(waited_s >= Some(3.0), "{stderr}");
+    assert!(waited_s.is_some_and(|seconds| (3.0..30.0).contains(&seconds)), "{stderr}");
     assert_eq!(stderr.matches(&cause).count(), 2, "the warning and the end name it: {stderr}");
     assert!(stdout.contains("{client-id=x}") && !stdout.contains("records sent"), "{stdout}");
     let consume = ["perf", "consume", "--topic", "t", "--num-records", "1", "--timeout", "5000"];

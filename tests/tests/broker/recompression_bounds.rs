@@ -44,8 +44,8 @@ fn others_are_served_while_large_batches_are_recompressed() {
     client.create_topic("slow", 1, &configs);
     assert_serves(&broker);
     let large = words(2_000_000);
-    // More than there are threads that serve connections.
-    let senders = thread::available_parallelism().map_or(4, usize::from).min(12) + 4;
+    // Several for each thread that serves connections.
+    let senders = 4 * thread::available_parallelism().map_or(4, usize::from).min(12);
     let answered = AtomicUsize::new(0);
     thread::scope(|scope| {
         let before = broker.processor_ticks();
@@ -62,8 +62,8 @@ fn others_are_served_while_large_batches_are_recompressed() {
         for _ in 0..3 {
             assert_serves(&broker);
         }
-        // There are more senders than threads: who is not served in between is served after all of them.
-        assert!(answered.load(Ordering::SeqCst) < senders, "others were served in between");
+        // Who is served only where a thread has nothing to compress is served once few of them are left.
+        assert!(answered.load(Ordering::SeqCst) < senders / 2, "others were served in between");
     });
     assert_eq!(client.latest("slow", 0), i64::try_from(senders).expect("few"));
 }

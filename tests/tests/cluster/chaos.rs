@@ -173,10 +173,9 @@ fn round(seed: u64) {
 
 #[test]
 fn whatever_befalls_a_cluster_nothing_acknowledged_is_lost() {
-    if let Ok(seed) = std::env::var("FULLBORE_CHAOS_SEED") {
-        return round(seed.parse().expect("FULLBORE_CHAOS_SEED is a number"));
-    }
-    let first = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
+    let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
+    let first = std::env::var("FULLBORE_CHAOS_SEED").ok();
+    let first = first.map_or(now, |seed| seed.parse().expect("FULLBORE_CHAOS_SEED is a number"));
     for seed in (0..fullbore_tests::rounds("FULLBORE_CHAOS_ROUNDS", 1, 20) as u64).map(|n| first.wrapping_add(n)) {
         let failed = std::panic::catch_unwind(|| round(seed)).err();
         if let Some(why) = failed {

@@ -142,6 +142,13 @@ fn who_cannot_write_whose_folder_it_is_is_in_no_cluster_and_no_stranger_afterwar
         let mut client = cluster.broker(1).client();
         wait_until("it has left", SOON, || client.call(&MetadataRequest::default(), 9).brokers.len() == 1);
     }
+    // As little the first of a cluster.
+    let server = PostgresServer::shared();
+    let sets = with(cluster.sets_of(1), "control.plane", &server.url(&server.database()));
+    for _ in 0..2 {
+        let told = refusal(new.path(), &sets);
+        assert!(told.contains("without it this folder cannot be told from another broker's"), "{told}");
+    }
 }
 
 /// Those who were in sync last are away: it may not lead.

@@ -49,7 +49,7 @@ const KEYS: &[Key] = &[
     Key::new("fullbore.admin.listener", Type::String, Some("127.0.0.1:9644"),
         "host:port of the HTTP page with /metrics, /readyz and /livez; empty turns it off.")
         .differs("not a Kafka key"),
-    Key::new("control.plane", Type::String, Some("sqlite"), "Where the metadata is kept: sqlite, in control.db of the data folder, for a broker by itself; or postgres://user@host:5432/database, which all brokers of a cluster share. A URL may have a password and sslmode=disable, prefer, require, verify-ca or verify-full with sslrootcert=FILE, as for libpq; that file is read again for each connection. It is shown without user and password.")
+    Key::new("control.plane", Type::String, Some("sqlite"), "Where the metadata is kept: sqlite, in control.db of the data folder, for a broker by itself; or postgres://user@host:5432/database, which all brokers of a cluster share. A URL may have a password and sslmode=disable, prefer, require, verify-ca or verify-full with sslrootcert=FILE, as for libpq; that file is read again for each connection. The URL is shown without user and password.")
         .differs("not a Kafka key: there are no controllers"),
     Key::new("control.plane.password.file", Type::String, None, "A file with the password of control.plane, read at each connection.")
         .differs("not a Kafka key"),

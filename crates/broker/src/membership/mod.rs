@@ -145,9 +145,14 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>)
 
 /// Tells the others that this broker has stopped.
 pub async fn leave(control: &Control) {
-    if control.image().nodes().len() < 2 {
-        return;
+    // Who is alone leads what it led when it comes back.
+    if control.image().nodes().len() > 1 {
+        fence(control).await;
     }
+}
+
+/// Has this broker held for dead from now on.
+pub async fn fence(control: &Control) {
     if let Err(refusal) = control.change_broker(control.broker_state(), BrokerChange::Fence).await {
         tracing::debug!(%refusal, "the others find out by themselves that this broker has stopped");
     }

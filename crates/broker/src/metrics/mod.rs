@@ -282,7 +282,8 @@ impl Metrics {
         self.counters.groups.expired_members.add(1);
     }
 
-    pub fn connections_open(&self) -> u64 {
+    /// Connections now.
+    pub(crate) fn connections_open(&self) -> u64 {
         // Closed first: a connection that comes and goes in between must not make the difference negative.
         let closed = self.counters.connections.closed.get();
         self.counters.connections.accepted.get().saturating_sub(closed)

@@ -219,6 +219,7 @@ mod tests {
         PlannedBroker { file: BrokerFile { id, properties }, is_new: true, is_changed: true, runs: false }
     }
 
+    /// Nobody listens there.
     const NOBODY: &str = "127.0.0.1:1";
 
     #[test]

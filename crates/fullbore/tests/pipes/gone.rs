@@ -1,6 +1,6 @@
 //! Topics that are deleted while they are read, alone or beside others, and topics of the same name that come after them.
 
-use crate::broker::{Broker, complaints as told_in};
+use crate::broker::{Broker, complaints};
 use crate::hangs::{ended, lines, next, spawn};
 use crate::{create, freeze, produce, run, signal};
 use std::io::{BufRead, BufReader};
@@ -23,10 +23,10 @@ fn broker() -> Broker {
 }
 
 /// What it complains of, line by line; `ended` then has nothing of it.
-fn complaints(child: &mut Child) -> Receiver<String> {
+fn complaint_lines(child: &mut Child) -> Receiver<String> {
     let (tells, told) = channel();
     let stderr = BufReader::new(child.stderr.take().expect("piped"));
-    let lines = stderr.lines().map_while(Result::ok).filter(|line| !told_in(line).is_empty());
+    let lines = stderr.lines().map_while(Result::ok).filter(|line| !complaints(line).is_empty());
     std::thread::spawn(move || { lines }.try_for_each(|line| tells.send(line)));
     told
 }
@@ -67,7 +67,7 @@ fn a_topic_that_is_deleted_beside_others_is_told_and_the_others_are_read_on() {
         let flags = ["consume", "-t", "a", "-t", "b", "-t", "c", "--from-beginning"];
         let quick = if way.contains(&"-G") { &QUICK[..] } else { &[] };
         let mut child = spawn(&[&flags[..], way, quick].concat(), &broker.address);
-        let (read, told) = (lines(&mut child), complaints(&mut child));
+        let (read, told) = (lines(&mut child), complaint_lines(&mut child));
         let mut first = next(&read, 3);
         first.sort();
         assert_eq!(first, ["a", "b", "c"]);
@@ -110,7 +110,7 @@ fn a_topic_that_is_all_there_is_to_read_ends_the_reading_with_its_deletion() {
         delete(&broker, "t");
         let (status, told) = ended(child, &format!("{way:?}"));
         let gone = "fullbore: topic 't' was deleted while it was read\n";
-        assert_eq!((status, told_in(&told).as_str()), (Some(1), gone), "{way:?}");
+        assert_eq!((status, complaints(&told).as_str()), (Some(1), gone), "{way:?}");
     }
 }
 
@@ -124,7 +124,7 @@ fn of_two_topics_that_are_read_to_their_end_the_other_is_when_one_is_deleted() {
     produce(&broker, &["-t", "b"], line.repeat(30_000).as_bytes()).good();
     // Nobody takes what it prints, so that it is in the midst of both when one is deleted.
     let mut child = spawn(&["consume", "-t", "a", "-t", "b", "-e", "-f", "%t%s\n"], &broker.address);
-    let told = complaints(&mut child);
+    let told = complaint_lines(&mut child);
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
     let mut first = String::new();
     stdout.read_line(&mut first).expect("a line");
@@ -143,7 +143,7 @@ fn a_pattern_waits_for_new_matches_and_takes_the_next_topic_of_a_name_for_a_new_
     produce(&broker, &["-t", "match-1"], b"1\n2\n").good();
     let flags = ["consume", "--include", "match-.*", "--from-beginning"];
     let mut child = spawn(&[&flags[..], &LOOKS].concat(), &broker.address);
-    let (read, told) = (lines(&mut child), complaints(&mut child));
+    let (read, told) = (lines(&mut child), complaint_lines(&mut child));
     assert_eq!(next(&read, 2), ["1", "2"]);
     for _ in 0..2 {
         delete(&broker, "match-1");
@@ -170,7 +170,7 @@ fn perf_consume_reads_the_other_topics_of_a_pattern() {
     let flags = ["perf", "consume", "--include", "match-.*", "--num-records", "3", "--timeout", "60000"];
     let stats = ["--show-detailed-stats", "--hide-header", "--reporting-interval", "1"];
     let mut child = spawn(&[&flags[..], &stats].concat(), &broker.address);
-    let (read, told) = (lines(&mut child), complaints(&mut child));
+    let (read, told) = (lines(&mut child), complaint_lines(&mut child));
     next(&read, 1);
     delete(&broker, "match-1");
     deletion(&told, "match-1");

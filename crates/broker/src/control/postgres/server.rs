@@ -62,7 +62,7 @@ impl Server {
         let call_max = Duration::from_millis(settings.timeout_ms);
         let encryption = parameters.apply(&mut config)?;
         // What cannot be used is told at the start.
-        encryption.begin().map_err(unusable)?;
+        encryption.load().map_err(unusable)?;
         config
             .application_name(application)
             .tcp_user_timeout(call_max)
@@ -102,7 +102,7 @@ impl Server {
         let ours = session_settings(self.call_max);
         let theirs = config.get_options().unwrap_or_default().to_owned();
         config.options(format!("{theirs} {ours} {settings}").trim());
-        Ok((config, self.encryption.begin().map_err(unusable)?))
+        Ok((config, self.encryption.load().map_err(unusable)?))
     }
 }
 

@@ -20,7 +20,7 @@ pub enum Encryption {
 
 impl Encryption {
     /// Reads the authorities, for a new connection.
-    pub fn begin(&self) -> Result<MakeSession, MaterialError> {
+    pub fn load(&self) -> Result<MakeSession, MaterialError> {
         Ok(MakeSession(match self {
             Self::Off => None,
             Self::On { settings, verifies: true, check_host_name } => {

@@ -57,7 +57,7 @@ use crate::control::{CommitError, StoreError};
 
 /// Between two rounds through all partitions in search of silent producers, in ms.
 const EXPIRY_INTERVAL_MS: i64 = 600_000;
-/// Partitions of which everything is read in one question, which has to be answered within a time limit.
+/// Partitions of which everything is read in one question. It has to be answered within a time limit, and of each a few thousand rows are usual.
 const UNKNOWN_AT_ONCE: usize = 16;
 /// Producers that are removed at a time, so that nobody waits long.
 const EXPIRED_AT_ONCE: usize = 1024;

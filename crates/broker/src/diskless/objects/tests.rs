@@ -315,9 +315,14 @@ async fn a_fault_of_one_request_is_an_error_that_may_be_tried_again() {
         let (objects, parts) = (objects.clone(), large());
         async move { objects.put(1, parts).await }
     });
-    while s3.requests("PUT") == before {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let has_come = async {
+        while s3.requests("PUT") == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), has_come).await.expect("it comes");
+    // What does not hang ends in that time, where the machine has any.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!hangs.is_finished());
     hangs.abort();
     assert_eq!(objects.put(1, large()).await, Ok(()));
