@@ -30,7 +30,7 @@ binary=${FULLBORE_BIN:-$PWD/target/release/fullbore}
 temp=$(mktemp -d)
 trap '[ ! -e "$temp/pid" ] || kill -9 "$(cat "$temp/pid")"; rm -rf "$temp"' EXIT
 trap 'exit 130' INT TERM
-address=127.0.0.1:$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+address=127.0.0.1:$(tests/clients/free-ports 1)
 cat >"$temp/restart" <<R
 listens() { (exec 3<>/dev/tcp/${address/://}) 2>/dev/null; }
 [ ! -e "$temp/pid" ] || kill -9 "\$(cat "$temp/pid")"

@@ -24,6 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 WAIT_S = 60
+HERE = os.path.dirname(os.path.abspath(__file__))
 ACKED_BETWEEN = 50  # numbers a client must get through before its next responses are lost
 PRODUCE = 0
 
@@ -57,8 +58,8 @@ class Proxy:
 
     def __init__(self, upstream):
         self.upstream, self.losing, self.lost = upstream, threading.Event(), 0
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
+        self.port = upstream + 1
+        self.listener = socket.create_server(("127.0.0.1", self.port))
         self.open = set()
         threading.Thread(target=self.accept, daemon=True).start()
 
@@ -125,8 +126,7 @@ class Proxy:
 class Broker:
     def __init__(self, binary, folder):
         self.binary, self.folder = binary, folder
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = int(subprocess.check_output([f"{HERE}/../free-ports", "2"]))  # and the next, of the proxy
         self.proxy = Proxy(self.port)
         self.start()
 
