@@ -65,6 +65,9 @@ check() {
   fi
 }
 
+# skip WHAT: says what is not asked of this broker; never of one of ours, as OURS tells
+skip() { echo "skip $client: $1"; }
+
 # same FOUND EXPECTED
 same() { [ "$1" = "$2" ] || { printf 'found:\n%s\nexpected:\n%s\n' "$1" "$2"; return 1; }; }
 

@@ -23,7 +23,10 @@ wrong() {
   same "$(grep -c Partition: <<<"$ours")" "$3" || return
   same "$(topics --describe "--$1" --topic "$2" | sed 's/[[:space:]]*$//')" "$ours"
 }
-nothing_wrong() { local flag; for flag in under-replicated-partitions under-min-isr-partitions at-min-isr-partitions unavailable-partitions; do wrong $flag "$topic" 0; done; }
+nothing_wrong() {
+  local flag
+  for flag in under-replicated-partitions under-min-isr-partitions at-min-isr-partitions unavailable-partitions; do wrong $flag "$topic" 0 || return; done
+}
 placed() { has "$2(\s|\$)" "$(topics --describe --topic "$1")"; }
 led() { has "Partition: ${3:-0}.Leader: $2" "$(topics --describe --topic "$1")"; } # led TOPIC LEADER [PARTITION]
 

@@ -29,6 +29,7 @@ describe() {
 }
 
 has_window() { # the answer is kept first: with pipefail, the refusal would be the pipe's outcome, whatever it says
+  [ -z "${OURS:-}" ] || return 0
   local told; told=$(topics create --topic "$topic-probe" --config producer.state.batches.to.retain=x 2>&1)
   ! grep -q 'nknown topic config' <<<"$told"
 }
@@ -43,9 +44,14 @@ window() {
 produce() { # produce PROPERTY...: kcat finds each record once, in order
   local name="$topic-$*"; name=${name//[ =.]/-}
   topics create --topic "$name" --partitions 1 --replication-factor "$replicas"
+  eventually is_empty "$name" # with acks=0 nobody hears of a leader that does not know it yet
   has '^20000 records sent, [0-9.]+ records/sec' "$(perf produce --topic "$name" --num-records 20000 --payload-file "$work/payload" \
     --throughput -1 --command-property "$@")"
-  kcat -q -b "$bootstrap" -C -t "$name" -p 0 -o beginning -e -f '%o|%K|%s\n' >"$work/found"
+  eventually reads_back "$name" # with acks=0 the last of it may be on its way yet
+}
+is_empty() { same "$(kcat -q -b "$bootstrap" -Q -t "$1:0:-1")" "$1 [0] offset 0"; }
+reads_back() {
+  kcat -q -b "$bootstrap" -C -t "$1" -p 0 -o beginning -e -f '%o|%K|%s\n' >"$work/found" || return
   seq 0 19999 | sed "s/\$/|-1|$payload/" | cmp - "$work/found"
 }
 
@@ -71,13 +77,14 @@ like_theirs() {
   same "$(shape "$("$@" "${flags[@]}")")" "$(shape "$theirs")"
 }
 
-perf_lines() { # of the whole run, of the steady state, of what is read, and of a reader that finds too little
-  local sending=(--topic "$topic-lines" --num-records 3000 --record-size 100 --throughput -1 --reporting-interval 60000) reading=(--topic "$topic-lines" --timeout 20000)
+# Of the whole run, of the steady state, of what is read, and of a reader that finds too little. What is read in less than a millisecond has no rate.
+perf_lines() {
+  local sending=(--topic "$topic-lines" --num-records 15000 --record-size 100 --throughput -1 --reporting-interval 60000) reading=(--topic "$topic-lines" --timeout 20000)
   topics create --topic "$topic-lines" --partitions 1 --replication-factor "$replicas"
   like_theirs ProducerPerformance "${sending[@]}" -- perf produce
   like_theirs ProducerPerformance "${sending[@]}" --warmup-records 1000 --command-property linger.ms=0 acks=1 -- perf produce
-  like_theirs ConsumerPerformance "${reading[@]}" --num-records 5000 -- perf consume
-  like_theirs ConsumerPerformance "${reading[@]}" --num-records 5000 --hide-header --date-format HH:mm -- perf consume
+  like_theirs ConsumerPerformance "${reading[@]}" --num-records 50000 -- perf consume
+  like_theirs ConsumerPerformance "${reading[@]}" --num-records 50000 --hide-header --date-format HH:mm -- perf consume
   like_theirs ConsumerPerformance --topic "$topic-lines" --num-records 5 --from-latest --timeout 1000 -- perf consume
 }
 
@@ -172,7 +179,9 @@ theirs() {
   local flags=() class=$1; shift
   until [ "$1" = -- ]; do flags+=("$1"); shift; done; shift
   case $class in ConsumerGroupCommand) class=org.apache.kafka.tools.consumer.group.$class ;; *) class=kafka.admin.$class ;; esac
-  same "$("$@" 2>/dev/null)" "$(kafka "$class" --bootstrap-server "$bootstrap" "${secured[@]}" "${flags[@]}" \
+  local ours; ours=$("$@" 2>/dev/null)
+  [ -n "$ours" ] || { echo "nothing printed: $*"; return 1; }
+  same "$ours" "$(kafka "$class" --bootstrap-server "$bootstrap" "${secured[@]}" "${flags[@]}" \
     2>/dev/null | sed 's/ *$//')"
 }
 
@@ -194,7 +203,7 @@ delete() {
 
 check 'topics create' create
 check 'topics list, describe' describe
-! has_window || check 'topics create with a window of its own (KIP-1269)' window
+if has_window; then check 'topics create with a window of its own (KIP-1269)' window; else skip 'KIP-1269, which this broker does not know'; fi
 check 'topics alter' alter
 check 'topics create with a bad config is refused' refused 'no.such.key' topics create --topic "$topic-bad" --config no.such.key=1
 for codec in none gzip snappy lz4 zstd; do check "perf produce, idempotent, $codec" produce compression.type=$codec; done

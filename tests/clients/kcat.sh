@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# kcat against a broker: `kcat.sh BOOTSTRAP [NAME]`. NAME goes into the lines and topics, to tell two librdkafkas apart.
+# kcat against a broker: `kcat.sh BOOTSTRAP [NAME]`. NAME goes into the lines and topics, to tell two librdkafkas apart; LIBRDKAFKA is the version
+# that it has to be on, if any.
 # Reads by partition and offset only: no groups. Topics are made by producing to them, as kcat users do.
 set -uo pipefail
 bootstrap=$1 client=${2:-kcat}
@@ -73,12 +74,16 @@ transaction() { # Apache Kafka takes it; Fullbore does not serve transactions ye
 
 metadata() {
   echo x | k -P -t "$run-meta" -p 0
-  local found; found=$(k -L -J)
+  eventually listed
+}
+listed() { # whoever is asked
+  local found; found=$(k -L -J) || return
   jq -e --arg topic "$run-meta" --arg at "${bootstrap%%,*}" --argjson replicas "${REPLICAS:-1}" '
     (.brokers | any(.name == $at)) and (.controllerid as $c | .brokers | any(.id == $c)) and
     (.topics[] | select(.topic == $topic) | .partitions[0] | .leader >= 0 and (.replicas | length) == $replicas and (.isrs | length) == $replicas)' <<<"$found"
 }
 
+[ -z "${LIBRDKAFKA:-}" ] || check "librdkafka is $LIBRDKAFKA" has "librdkafka $LIBRDKAFKA " "$(command kcat -V)"
 check 'metadata' metadata
 for codec in none gzip snappy lz4 zstd; do
   for acks in 0 1 all; do check "produce acks=$acks $codec" produce $acks $codec; done

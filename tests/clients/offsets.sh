@@ -36,9 +36,10 @@ listed() {
 
 # "group topic partition offset topic-id" of every offset that Kafka's formatter leaves, the last record of each key counting
 formatted() {
-  # Its logger would put the timeout among the records.
+  local count; count=$(tool org.apache.kafka.tools.GetOffsetShell --bootstrap-server "$bootstrap" --topic __consumer_offsets --time -1 | awk -F: '{ sum += $3 } END { print sum }')
+  # Its time is up only where some of them were cleaned away; its logger would put that among the records.
   "${jvm[@]}" -Dlog4j2.level=OFF org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" --topic __consumer_offsets --from-beginning \
-    --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter --timeout-ms 10000 |
+    --formatter org.apache.kafka.tools.consumer.OffsetsMessageFormatter --max-messages "$count" --timeout-ms 30000 |
     jq -rs --arg run "$run" 'reduce .[] as $record ({}; .[$record.key | tojson] = $record) | .[]
       | select(.value != null) | .value.data as $committed | .key.data | select(.group | startswith($run))
       | "\(.group) \(.topic) \(.partition) \($committed.offset) \($committed.topicId)"' | LC_ALL=C sort
