@@ -21,11 +21,15 @@ def tell(event, partitions):
     say(event, partitions=[{"topic": p.topic, "partition": p.partition} for p in partitions])
 
 
+uncommitted = {}  # partition -> offset, of what was read
+
+
 class Told(ConsumerRebalanceListener):
     def on_partitions_assigned(self, assigned):
         tell("partitions_assigned", assigned)
 
     def on_partitions_revoked(self, revoked):
+        uncommitted.clear()  # all of them: whoever has a partition then reads it again
         tell("partitions_revoked", revoked)
 
 
@@ -44,14 +48,17 @@ async def main():
     say("startup_complete")
     while not stopping.is_set():
         batches = await consumer.getmany(timeout_ms=100, max_records=500)
-        if not batches:
+        if batches:
+            consumed((record.topic, record.partition, record.offset) for batch in batches.values() for record in batch)
+            uncommitted.update((p, batch[-1].offset + 1) for p, batch in batches.items())
+        if not uncommitted:
             continue
-        consumed((record.topic, record.partition, record.offset) for batch in batches.values() for record in batch)
         try:
             await consumer.commit()
             say("offsets_committed", success=True, offsets=[
-                {"topic": p.topic, "partition": p.partition, "offset": batch[-1].offset + 1} for p, batch in batches.items()])
-        except KafkaError as error:  # a rebalance came between: whoever has the partition now reads it again
+                {"topic": p.topic, "partition": p.partition, "offset": offset} for p, offset in uncommitted.items()])
+            uncommitted.clear()
+        except KafkaError as error:  # a rebalance came between, or it is tried again in the next round
             say("offsets_committed", success=False, error=repr(error), offsets=[])
     await consumer.stop()
     say("shutdown_complete")

@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
 BOOTSTRAP = sys.argv[1]
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -77,7 +77,7 @@ class Member:
         self.owned, self.read, self.committed = set(), [], {}
         self.events, self.raw, self.lock = [], [], threading.Lock()
         # Of a static member nobody waits for the end of its session, but it must have the time to start again.
-        words = command(client, protocol, strategy, 30_000 if instance else SESSION_MS) + ["--bootstrap-server", BOOTSTRAP, "--group-id", group]
+        words = command(client, protocol, strategy, 60_000 if instance else SESSION_MS) + ["--bootstrap-server", BOOTSTRAP, "--group-id", group]
         words += ["--pattern", pattern] if pattern else ["--topic", topic]
         words += ["--group-instance-id", instance] if instance else []
         env = os.environ | {"NODE_PATH": f"{TARGET}/js/node_modules"}
@@ -144,6 +144,12 @@ class Scene:
         until(f"topic {topic}", lambda: len(ADMIN.list_topics(topic, timeout=WAIT_S).topics[topic].partitions) == partitions)
         self.written |= {(topic, partition): 0 for partition in range(partitions)}
 
+    def set_session(self, ms):
+        """Of members under the consumer protocol, whose session is a setting of their group."""
+        setting = ConfigEntry("consumer.session.timeout.ms", str(ms), incremental_operation=AlterConfigOpType.SET)
+        group = ConfigResource(ResourceType.GROUP, self.group, incremental_configs=[setting])
+        ADMIN.incremental_alter_configs([group])[group].result(WAIT_S)
+
     def join(self, client, **how):
         member = Member(self.group, client, **({"topic": self.topic} | how))
         self.members.append(member)
@@ -172,6 +178,11 @@ class Scene:
 
     def settled(self):
         until(self.complaint, self.all_owned)
+
+    def is_of(self, protocol):
+        """Clients that could fall back to the other one did not."""
+        listed = {group.group_id: group.type for group in ADMIN.list_consumer_groups().result(WAIT_S).valid}
+        assert listed[self.group].name.lower() == protocol, listed[self.group]
 
     def all_read(self):
         until(self.complaint, lambda: all(self.covers(key, end) for key, end in self.written.items()))
@@ -214,6 +225,7 @@ def life(scene, kinds):
     first, second, third = (kinds * 3)[:3]
     one = scene.join(**first)
     scene.settled()
+    scene.is_of(first["protocol"])
     two = scene.join(**second)
     scene.settled()
     scene.write()
@@ -245,6 +257,8 @@ def life(scene, kinds):
 def static(scene, kinds):
     """A static member that comes back within its session has what it had, and the other one notices nothing."""
     first, second = (kinds * 2)[:2]
+    if second["protocol"] == "consumer":
+        scene.set_session(45_000)
     other = scene.join(**first, instance="a")
     member = scene.join(**second, instance="b")
     scene.settled()
@@ -316,7 +330,7 @@ def kind(client, protocol="classic", strategy="range"):
 
 EAGER = [kind(client) for client in ("java", "librdkafka", "franz", "aiokafka")]
 COOPERATIVE = [kind(client, strategy="cooperative-sticky") for client in ("java", "librdkafka", "franz")]
-NEXT = [kind(client, "consumer") for client in ("java", "librdkafka")]
+NEXT = [kind(client, "consumer") for client in ("java", "librdkafka", "franz")]
 
 CASES = (
     [(f"{one['client']}: joins, leaves, dies, comes back", life, [one]) for one in EAGER + [kind("kafkajs")]]

@@ -3,7 +3,7 @@
 import argparse
 import signal
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from say import consumed, say
 
@@ -50,16 +50,22 @@ consumer = Consumer(settings)
 consumer.subscribe([given.pattern or given.topic], on_assign=named("partitions_assigned"),
                    on_revoke=named("partitions_revoked"), on_lost=named("partitions_revoked"))
 say("startup_complete")
+uncommitted = False
 while running:
     messages = [message for message in consumer.consume(500, 0.1) if not message.error()]
-    if not messages:
+    if messages:
+        consumed((message.topic(), message.partition(), message.offset()) for message in messages)
+        uncommitted = True
+    if not uncommitted:
         continue
-    consumed((message.topic(), message.partition(), message.offset()) for message in messages)
     try:
         offsets = consumer.commit(asynchronous=False)
+        uncommitted = any(p.error for p in offsets)
         say("offsets_committed", success=True,
             offsets=[{"topic": p.topic, "partition": p.partition, "offset": p.offset} for p in offsets if not p.error and p.offset >= 0])
-    except KafkaException as error:  # a rebalance came between: whoever has the partition now reads it again
+    except KafkaException as error:
+        # A rebalance came between: whoever has the partition now reads it again. What stays ours is committed in the next round.
+        uncommitted = error.args[0].code() != KafkaError._NO_OFFSET
         say("offsets_committed", success=False, error=str(error), offsets=[])
 consumer.close()
 say("shutdown_complete")

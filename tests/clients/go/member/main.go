@@ -57,12 +57,7 @@ func tell(event string) func(context.Context, *kgo.Client, map[string][]int32) {
 }
 
 func options() []kgo.Opt {
-	base := context.Background()
-	if *protocol == "consumer" {
-		base = context.WithValue(base, "opt_in_kafka_next_gen_balancer_beta", true)
-	}
 	opts := []kgo.Opt{
-		kgo.WithContext(base),
 		kgo.SeedBrokers(strings.Split(*bootstrap, ",")...),
 		kgo.ConsumerGroup(*group),
 		kgo.DisableAutoCommit(),
@@ -75,6 +70,9 @@ func options() []kgo.Opt {
 		kgo.OnPartitionsAssigned(tell("partitions_assigned")),
 		kgo.OnPartitionsRevoked(tell("partitions_revoked")),
 		kgo.OnPartitionsLost(tell("partitions_revoked")),
+	}
+	if *protocol == "consumer" {
+		opts = append(opts, kgo.ServerSideBalancer())
 	}
 	if *instance != "" {
 		opts = append(opts, kgo.InstanceID(*instance))
@@ -90,19 +88,32 @@ func options() []kgo.Opt {
 	return append(opts, kgo.ConsumeTopics(*topic))
 }
 
-// consumed tells of the records, which are in order within a partition, and returns what is then to be committed.
-func consumed(fetches kgo.Fetches) []fields {
-	all, offsets := []fields{}, []fields{}
+// consumed tells of the records, which are in order within a partition.
+func consumed(fetches kgo.Fetches) {
+	all := []fields{}
 	fetches.EachPartition(func(of kgo.FetchTopicPartition) {
 		if len(of.Records) == 0 {
 			return
 		}
 		first, last := of.Records[0].Offset, of.Records[len(of.Records)-1].Offset
 		all = append(all, fields{"topic": of.Topic, "partition": of.Partition, "count": len(of.Records), "minOffset": first, "maxOffset": last})
-		offsets = append(offsets, fields{"topic": of.Topic, "partition": of.Partition, "offset": last + 1})
 	})
 	say("records_consumed", fields{"count": fetches.NumRecords(), "partitions": all})
-	return offsets
+}
+
+// commit commits what was read and is still ours. A rebalance may come between, and whoever has the partition then reads it again; what stays
+// ours is committed in the next round.
+func commit(client *kgo.Client) {
+	all := []fields{}
+	for topic, partitions := range client.UncommittedOffsets() {
+		for partition, offset := range partitions {
+			all = append(all, fields{"topic": topic, "partition": partition, "offset": offset.Offset})
+		}
+	}
+	if len(all) > 0 {
+		err := client.CommitUncommittedOffsets(context.Background())
+		say("offsets_committed", fields{"success": err == nil, "offsets": all})
+	}
 }
 
 func main() {
@@ -120,11 +131,9 @@ func main() {
 		fetches := client.PollRecords(polling, 500)
 		cancel()
 		if fetches.NumRecords() > 0 {
-			offsets := consumed(fetches)
-			// A rebalance may come between: whoever has the partition now reads it again.
-			err := client.CommitUncommittedOffsets(context.Background())
-			say("offsets_committed", fields{"success": err == nil, "offsets": offsets})
+			consumed(fetches)
 		}
+		commit(client)
 		client.AllowRebalance()
 	}
 	client.CloseAllowingRebalance()
