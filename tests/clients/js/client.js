@@ -37,9 +37,10 @@ async function read (topic, count, { groupId = `${topic}-${Math.random()}`, usin
   const found = []
   await consumer.connect()
   await consumer.subscribe({ topics: [topic], fromBeginning: true })
-  const joined = new Promise(resolve => consumer.on(consumer.events.GROUP_JOIN, resolve))
+  let joined = false
+  consumer.on(consumer.events.GROUP_JOIN, () => { joined = true })
   await consumer.run({ autoCommit, eachMessage: async ({ partition, message }) => { found.push({ partition, ...message }) } })
-  await joined
+  await until('it has joined', () => joined)
   await using(consumer, found)
   await until(`${count} messages, not ${found.length}`, () => found.length >= count)
   await consumer.disconnect()

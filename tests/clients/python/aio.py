@@ -27,7 +27,8 @@ def case(name, *args):
 
 async def new_topic(admin, name, partitions=1):
     topic = f"{RUN}-{name}"
-    await admin.create_topics([NewTopic(topic, partitions, REPLICAS)])
+    created = await admin.create_topics([NewTopic(topic, partitions, REPLICAS)])
+    assert not any(code for _, code, *_ in created.topic_errors), created
     return topic
 
 
@@ -140,6 +141,9 @@ async def groups(admin):
 async def topics(admin):
     topic = await new_topic(admin, "topics")
     await admin.create_partitions({topic: NewPartitions(3)})
+    deadline = time.time() + WAIT_S
+    while len((await admin.describe_topics([topic]))[0]["partitions"]) != 3:
+        assert time.time() < deadline, "not 3 partitions"
     await send(topic, [(None, b"a"), (None, b"b"), (None, b"c")], partition=0, acks="all")  # only what all have may be deleted
     part = TopicPartition(topic, 0)
     await admin.delete_records({part: RecordsToDelete(2)})
