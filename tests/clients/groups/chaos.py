@@ -35,7 +35,7 @@ PRODUCERS = {
     "franz": [f"{TARGET}/go-producer"],
 }
 GROUPS = [("java", "classic", "cooperative-sticky"), ("java", "consumer", "range"), ("librdkafka", "classic", "range"),
-          ("librdkafka", "consumer", "range"), ("franz", "classic", "cooperative-sticky")]
+          ("librdkafka", "consumer", "range"), ("franz", "classic", "cooperative-sticky"), ("franz", "consumer", "range")]
 
 
 class Group:
