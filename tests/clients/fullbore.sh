@@ -179,8 +179,8 @@ theirs() {
   local flags=() class=$1; shift
   until [ "$1" = -- ]; do flags+=("$1"); shift; done; shift
   case $class in ConsumerGroupCommand) class=org.apache.kafka.tools.consumer.group.$class ;; *) class=kafka.admin.$class ;; esac
-  local ours; ours=$("$@" 2>/dev/null)
-  [ -n "$ours" ] || { echo "nothing printed: $*"; return 1; }
+  local ours
+  ours=$("$@" 2>"$work/errors") && [ -n "$ours" ] || { echo "fails, or prints nothing: $*"; cat "$work/errors"; return 1; }
   same "$ours" "$(kafka "$class" --bootstrap-server "$bootstrap" "${secured[@]}" "${flags[@]}" \
     2>/dev/null | sed 's/ *$//')"
 }
