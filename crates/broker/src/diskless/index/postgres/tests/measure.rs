@@ -1,6 +1,7 @@
 //! How long commits, finds and questions for changes take.
 
 use super::*;
+use crate::diskless::index::CommitQuestion;
 
 /// Not asserted: run it with `--ignored --nocapture`.
 #[test]
@@ -50,6 +51,42 @@ fn measure_commits_and_finds() {
         took.push(started.elapsed());
     }
     println!("changed, nothing: {}", quantiles(&mut took));
+}
+
+/// 200 partitions with 50 producers each, of whom 128 batches are retained: 1,280,000 rows.
+#[test]
+#[ignore = "measures"]
+fn measure_what_is_read_anew_and_removed_of_very_many_producers() {
+    let mut opened = OpenedOnPostgres::new(200);
+    let partitions = opened.partitions.clone();
+    opened.back_end.database.run(&format!(
+        "INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)
+           SELECT id, n * 10, 100 + n % 50, {NOW},
+             int2send(0::int2) || int4send((n / 50 * 10)::int4) || int4send(10) || int8send(n * 10) || int8send({NOW})
+           FROM fullbore.diskless_partitions, generate_series(0, 6399) AS n;
+         UPDATE fullbore.diskless_partitions SET next_offset = 64000; ANALYZE fullbore.diskless_producers"
+    ));
+    let started = Instant::now();
+    let question = CommitQuestion { partitions: partitions.iter().map(|id| (*id, 0)).collect(), objects: Vec::new() };
+    let found = opened.index.store.begin(&question);
+    opened.index.store.abandon();
+    println!("in one question: {:?}, {:?}", found.map(|found| found.producers.len()), started.elapsed());
+    let at = |(at, partition): (usize, &DisklessPartitionId)| batch(*partition, at as u32 * 100, 0);
+    let uploaded = UploadedObject { id: opened.object(), batches: partitions.iter().enumerate().map(at).collect() };
+    let started = Instant::now();
+    let answer = opened.index.commit(&[uploaded], NOW).expect("committed");
+    println!("a commit in pieces: {} rows, {:?}", answer.producers.len(), started.elapsed());
+    opened.index.delete(TOPIC, &partitions).expect("deleted");
+    let (mut took, begun) = (Vec::new(), Instant::now());
+    loop {
+        let started = Instant::now();
+        let has_more = opened.index.tidy(256, NOW).expect("tidied");
+        took.push(started.elapsed());
+        if !has_more {
+            break;
+        }
+    }
+    println!("removed within {:?}, in {} pieces: {}", begun.elapsed(), took.len(), quantiles(&mut took));
 }
 
 fn quantiles(took: &mut [Duration]) -> String {
