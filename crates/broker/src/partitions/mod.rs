@@ -265,20 +265,24 @@ impl Partitions {
     /// files go after file.delete.delay.ms. Waits for nobody.
     pub fn delete_topic(&self, id: Uuid) {
         match self.registry.remove_topic(id) {
-            logs if logs.is_empty() => self.delete_in_index(id),
+            logs if logs.is_empty() => self.delete_logs_and_in_index(id, &[]),
             logs => self.deletion.add(id, &logs),
         }
     }
 
     /// The same of a topic that an earlier run has deleted, of which it is not known whether it has logs.
     pub fn delete_topic_of_either_kind(&self, id: Uuid) {
-        self.delete_in_index(id);
-        self.deletion.add(id, &self.registry.remove_topic(id));
+        self.delete_logs_and_in_index(id, &self.registry.remove_topic(id));
     }
 
-    fn delete_in_index(&self, id: Uuid) {
-        if let Some(diskless) = self.diskless() {
+    /// Either may be done at once, and is not all there is: both are noted before the index is asked.
+    fn delete_logs_and_in_index(&self, id: Uuid, logs: &[Arc<Replica>]) {
+        let diskless = self.diskless();
+        if diskless.is_some() {
             self.deletion.add_to_index(id);
+        }
+        self.deletion.add(id, logs);
+        if let Some(diskless) = diskless {
             let deletion = Arc::clone(&self.deletion);
             diskless.delete_topic(id, Box::new(move || deletion.is_out_of_index(id)));
         }
