@@ -60,8 +60,8 @@ class Placed:
                 sys.exit(f"{self.name} did not start:\n{open(self.folder / 'out').read()[-2000:]}")
             time.sleep(0.2)
 
-    def topic(self, name):
-        return super().topic(name, within=within(self.namespace, []))
+    def topic(self, name, partitions=1):
+        return super().topic(name, partitions, within=within(self.namespace, []))
 
     def drop(self, name):
         super().drop(name, within=within(self.namespace, []))

@@ -4,50 +4,66 @@
 
 use crate::delivery::{BatchOutcome, Delivery, Doubt, Written};
 use crate::error::ProduceError;
-use crate::pool::{Class, Lease, Pool};
+use crate::pool::{Lack, Lease, PartitionShare};
 use crate::record::ProducerRecord;
 use bytes::{Bytes, BytesMut};
+use fullbore_wire::Records;
 use fullbore_wire::batch::{
-    BatchBuilder, BatchError, BatchView, Compression, HEADER_LEN, Header, Level, RecordIter, Stamp, decompress, restamp,
+    BatchBuilder, BatchError, BatchView, ChunkedBuilder, Compression, HEADER_LEN, Header, Level, RecordIter,
+    SealedChunks, Stamp, decompress, restamp_pieces,
 };
 use std::sync::Arc;
 use std::time::Instant;
 
 /// A batch that records join.
 pub(crate) struct OpenBatch {
-    builder: BatchBuilder,
+    builder: ChunkedBuilder,
     lease: Lease,
     pub(crate) outcome: Arc<BatchOutcome>,
 }
 
 impl OpenBatch {
-    pub(crate) fn new(buffer: BytesMut, lease: Lease, codec: (Compression, Level), outcome: Arc<BatchOutcome>) -> Self {
-        OpenBatch { builder: BatchBuilder::new(buffer, codec.0, codec.1), lease, outcome }
+    /// A batch with room for a first record of `size` bytes.
+    ///
+    /// # Errors
+    /// Why there is no memory for it.
+    pub(crate) fn new(
+        share: &Arc<PartitionShare>,
+        size: usize,
+        codec: (Compression, Level),
+        outcome: impl FnOnce() -> Arc<BatchOutcome>,
+    ) -> Result<Self, Lack> {
+        let (mut lease, mut builder) = (share.lease(), None::<ChunkedBuilder>);
+        lease.take(share.chunks_for(HEADER_LEN + size), |chunk| match &mut builder {
+            None => builder = Some(ChunkedBuilder::new(chunk, codec.0, codec.1)),
+            Some(builder) => builder.add_chunk(chunk),
+        })?;
+        let builder = builder.ok_or(Lack::Memory)?;
+        Ok(OpenBatch { builder, lease, outcome: outcome() })
     }
 
     pub(crate) fn size(&self) -> usize {
         self.builder.size()
     }
 
-    /// Bytes the buffer takes without growing.
-    pub(crate) fn room(&self, pool: &Pool) -> usize {
-        pool.size(self.lease.class()) - self.builder.size()
+    /// Bytes it takes without more memory.
+    pub(crate) fn room(&self) -> usize {
+        self.builder.room()
     }
 
-    pub(crate) fn is_small(&self) -> bool {
-        self.lease.class() == Class::Small
+    /// Makes room for a record of `size` bytes.
+    ///
+    /// # Errors
+    /// Why there is no memory for it.
+    pub(crate) fn grow(&mut self, size: usize) -> Result<(), Lack> {
+        let chunks = self.lease.chunks_for(size - self.builder.room());
+        self.lease.take(chunks, |chunk| self.builder.add_chunk(chunk))
     }
 
-    /// Continues in a larger buffer.
-    pub(crate) fn grow(&mut self, buffer: BytesMut, lease: Lease) {
-        let old = self.builder.move_to(buffer);
-        std::mem::replace(&mut self.lease, lease).give_back(old);
-    }
-
-    /// Adds a record for which there is room.
-    pub(crate) fn append(&mut self, record: &ProducerRecord<'_>, timestamp: i64) -> Delivery {
+    /// Adds a record of at most `size` bytes for which there is room.
+    pub(crate) fn append(&mut self, record: &ProducerRecord<'_>, timestamp: i64, size: usize) -> Delivery {
         let index = self.builder.record_count() as u32;
-        self.builder.append(timestamp, record.key, record.value, record.headers);
+        self.builder.append(timestamp, record.key, record.value, record.headers, size);
         Delivery { outcome: self.outcome.clone(), index, timestamp }
     }
 
@@ -88,27 +104,49 @@ pub(crate) struct ProducerBatch {
 }
 
 enum Body {
-    Built { builder: BatchBuilder, lease: Lease },
-    Sealed { bytes: Bytes, stamp: Stamp },
+    Built { builder: ChunkedBuilder, lease: Lease },
+    Sealed { pieces: Vec<Bytes>, stamp: Stamp },
 }
 
-/// Sealed bytes whose buffer returns to the pool when the last attempt is over.
+/// Chunks of a sealed batch, which return to the pool when the last attempt is over.
 struct Leased {
-    buffer: BytesMut,
+    chunks: Vec<BytesMut>,
     lease: Option<Lease>,
 }
 
-impl AsRef<[u8]> for Leased {
+/// One of them, as a piece of a request.
+struct Piece {
+    leased: Arc<Leased>,
+    at: usize,
+}
+
+impl AsRef<[u8]> for Piece {
     fn as_ref(&self) -> &[u8] {
-        &self.buffer
+        &self.leased.chunks[self.at]
     }
 }
 
 impl Drop for Leased {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
-            lease.give_back(std::mem::take(&mut self.buffer));
+            lease.give_back(std::mem::take(&mut self.chunks));
         }
+    }
+}
+
+impl Leased {
+    /// The pieces of a sealed batch. What a codec made is not the pool's, whose chunks return at once.
+    fn pieces(sealed: SealedChunks, mut lease: Lease) -> Vec<Bytes> {
+        let lease = if sealed.is_compressed {
+            lease.give_back(sealed.spare);
+            None
+        } else {
+            lease.give_back_some(sealed.spare);
+            Some(lease)
+        };
+        let count = sealed.pieces.len();
+        let leased = Arc::new(Leased { chunks: sealed.pieces, lease });
+        (0..count).map(|at| Bytes::from_owner(Piece { leased: leased.clone(), at })).collect()
     }
 }
 
@@ -122,29 +160,24 @@ impl ProducerBatch {
     ///
     /// # Errors
     /// When the codec fails.
-    pub(crate) fn seal(&mut self, stamp: Stamp) -> Result<Bytes, BatchError> {
-        let bytes = match self.body.take().ok_or(BatchError::Decompress)? {
-            Body::Built { builder, lease } => {
-                let (buffer, spare) = builder.seal(stamp)?;
-                let leased = match spare {
-                    None => Leased { buffer, lease: Some(lease) },
-                    Some(spare) => {
-                        lease.give_back(spare);
-                        Leased { buffer, lease: None }
-                    }
-                };
-                Bytes::from_owner(leased)
-            }
-            Body::Sealed { bytes, stamp: old } if old == stamp => bytes,
-            Body::Sealed { bytes, .. } => {
-                let mut copy = BytesMut::from(&bytes[..]);
-                restamp(&mut copy, stamp);
-                copy.freeze()
+    pub(crate) fn seal(&mut self, stamp: Stamp) -> Result<Records, BatchError> {
+        let pieces = match self.body.take().ok_or(BatchError::Decompress)? {
+            Body::Built { builder, lease } => Leased::pieces(builder.seal(stamp)?, lease),
+            Body::Sealed { pieces, stamp: old } if old == stamp => pieces,
+            Body::Sealed { mut pieces, .. } => {
+                let mut first = BytesMut::from(&pieces[0][..]);
+                restamp_pieces(&mut first, pieces[1..].iter().map(|piece| &piece[..]), stamp);
+                pieces[0] = first.freeze();
+                pieces
             }
         };
-        self.size = bytes.len();
-        self.body = Some(Body::Sealed { bytes: bytes.clone(), stamp });
-        Ok(bytes)
+        self.size = pieces.iter().map(Bytes::len).sum();
+        let records = match &pieces[..] {
+            [only] => Records::Memory(only.clone()),
+            several => Records::Pieces(several.to_vec()),
+        };
+        self.body = Some(Body::Sealed { pieces, stamp });
+        Ok(records)
     }
 
     /// Tells the batch's records where they are.
@@ -173,8 +206,9 @@ impl ProducerBatch {
 
     /// Two halves by bytes, each with its own share of the records; `None` when it cannot be parted.
     pub(crate) fn split(&self, codec: (Compression, Level), uncompressed_max: usize) -> Option<Vec<ProducerBatch>> {
-        let Some(Body::Sealed { bytes, .. }) = &self.body else { return None };
-        let view = BatchView::first(bytes).ok()?;
+        let Some(Body::Sealed { pieces, .. }) = &self.body else { return None };
+        let bytes = pieces.concat();
+        let view = BatchView::first(&bytes).ok()?;
         let payload = decompress(view.compression().ok()?, view.payload(), uncompressed_max).ok()?;
         let mut halves = Vec::with_capacity(2);
         let mut builder = BatchBuilder::new(BytesMut::with_capacity(bytes.len()), codec.0, codec.1);
@@ -199,7 +233,7 @@ impl ProducerBatch {
     fn part(&self, builder: BatchBuilder, first: u32) -> Option<ProducerBatch> {
         let (records, size) = (builder.record_count() as u32, builder.size());
         let (buffer, _) = builder.seal(Stamp::NONE).ok()?;
-        let body = Body::Sealed { bytes: buffer.freeze(), stamp: Stamp::NONE };
+        let body = Body::Sealed { pieces: vec![buffer.freeze()], stamp: Stamp::NONE };
         let outcome = self.outcome.clone();
         Some(ProducerBatch {
             body: Some(body),

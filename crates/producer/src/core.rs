@@ -104,6 +104,16 @@ const BEHIND_MAX: Duration = Duration::from_secs(30);
 /// How often what may have changed without a word is looked at, at least.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
+/// Bytes of a chunk of buffer.memory: Kafka's batch.size, and less only where a batch cannot have that many.
+const CHUNK: usize = 16 << 10;
+/// The same where each record is a batch of its own.
+const CHUNK_OF_ONE: usize = 1 << 10;
+
+fn chunk_size(config: &ProducerConfig) -> usize {
+    let chunk = if config.batch_size == 0 { CHUNK_OF_ONE } else { CHUNK };
+    chunk.min(config.max_request_size)
+}
+
 impl Core {
     pub(crate) fn new(config: ProducerConfig, runtime: tokio::runtime::Handle, begin: Begin) -> Arc<Self> {
         let limits = ProducerLimits {
@@ -117,7 +127,7 @@ impl Core {
         };
         Arc::new(Core {
             limits: Arc::new(limits),
-            pool: Pool::new(config.buffer_memory, config.batch_size.max(1024), config.max_request_size),
+            pool: Pool::new(config.buffer_memory, chunk_size(&config)),
             cluster: Cluster::new(config.bootstrap_servers.clone(), config.client.clone()),
             config,
             runtime,
@@ -260,7 +270,12 @@ impl Core {
 
     /// Whether batches leave however small they are.
     pub(crate) fn is_hurried(&self) -> bool {
-        self.flushes.load(Ordering::Acquire) > 0 || self.pool.is_wanted()
+        self.is_flushing() || self.pool.is_wanted()
+    }
+
+    /// Whether a caller waits until everything is sent.
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.flushes.load(Ordering::Acquire) > 0
     }
 
     /// Until the guard is dropped, nothing lingers.
@@ -488,8 +503,8 @@ impl Core {
         // Of the same topic, fewer partitions than before are those of a broker that is behind.
         state.count = if recreated { info.leaders.len() } else { state.count.max(info.leaders.len()) };
         for index in state.partitions.len()..info.leaders.len() {
-            let (limits, pool) = (self.limits.clone(), self.pool.clone());
-            state.partitions.push(Partition::new(topic.name.clone(), index as i32, limits, pool));
+            let limits = self.limits.clone();
+            state.partitions.push(Partition::new(topic.name.clone(), index as i32, limits, &self.pool));
         }
         state.partitions.iter().for_each(|partition| partition.set_topic(info.id));
         for gone in &state.partitions[state.count..] {

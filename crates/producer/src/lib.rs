@@ -45,6 +45,7 @@ pub mod partitioner;
 mod pipe;
 mod pool;
 mod producer;
+mod prospect;
 mod record;
 mod sender;
 mod window;

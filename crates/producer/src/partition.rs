@@ -1,7 +1,8 @@
 //! One partition's records on their way: the batch that records join, those that wait, and the window of those sent.
 //!
 //! A batch is worth sending at batch.size or after linger.ms, but records join it until the sender takes it: while
-//! the pipe is full batches grow, up to max.request.size. Not here: sockets and time, which is an argument.
+//! the pipe or the window is full batches grow, up to max.request.size. On a long path batches leave evenly spaced over the
+//! round trip once half of the window is in use (`take`). Not here: sockets and time, which is an argument.
 //! Invariant: batches leave in the order of `append`, and those of one partition are in flight to one broker only.
 
 mod round;
@@ -13,7 +14,8 @@ use crate::batch::{OpenBatch, ProducerBatch};
 use crate::delivery::{BatchOutcome, Delivery, Written};
 use crate::error::ProduceError;
 use crate::partitioner;
-use crate::pool::{Class, Lack, PartitionShare, Pool};
+use crate::pool::{Lack, PartitionShare, Pool};
+use crate::prospect::Prospect;
 use crate::record::ProducerRecord;
 use crate::window::{Fate, ProducerIdAndEpoch, Setback, Ticket, Window};
 use crate::worklist::Worklist;
@@ -46,8 +48,8 @@ pub(crate) struct Partition {
     /// Chooses the home lane, so that a topic's partitions take turns.
     spread: usize,
     limits: Arc<ProducerLimits>,
-    pool: Arc<Pool>,
     share: Arc<PartitionShare>,
+    prospect: Prospect,
     state: Mutex<PartitionQueue>,
 }
 
@@ -55,6 +57,8 @@ struct PartitionQueue {
     open: Option<OpenBatch>,
     /// Closed and never sent, oldest first; bounded by buffer.memory.
     queue: VecDeque<ProducerBatch>,
+    /// Bytes of `queue`.
+    queued_bytes: usize,
     window: Window<ProducerBatch>,
     /// Every batch that is not finished, oldest first.
     unfinished: VecDeque<Arc<BatchOutcome>>,
@@ -73,8 +77,8 @@ struct PartitionQueue {
     /// What went wrong since the last success, last.
     last_error: Option<String>,
     acked_at: Option<Instant>,
-    /// Whether the last batch outgrew batch.size: the next one then starts in a large buffer.
-    grows: bool,
+    /// When the last batch left that was new, and the round trip of the path that it took.
+    left: Option<(Instant, Duration)>,
     /// No batch grows past this; lowered when a broker finds one too large.
     bytes_max: usize,
     closed: bool,
@@ -100,6 +104,7 @@ impl Listing {
 }
 
 /// What the sender may do with a partition.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(crate) enum Take {
     /// This batch is to be sent.
     Batch(Outgoing),
@@ -136,10 +141,11 @@ pub(crate) enum AppendRefusal {
 }
 
 impl Partition {
-    pub(crate) fn new(topic: Text, index: i32, limits: Arc<ProducerLimits>, pool: Arc<Pool>) -> Arc<Self> {
+    pub(crate) fn new(topic: Text, index: i32, limits: Arc<ProducerLimits>, pool: &Arc<Pool>) -> Arc<Self> {
         let state = PartitionQueue {
             open: None,
             queue: VecDeque::new(),
+            queued_bytes: 0,
             window: Window::new(limits.idempotent),
             unfinished: VecDeque::new(),
             leader: None,
@@ -152,13 +158,14 @@ impl Partition {
             failures: 0,
             last_error: None,
             acked_at: None,
-            grows: false,
+            left: None,
             bytes_max: limits.batch_bytes_max,
             closed: false,
         };
         let spread = partitioner::for_key(topic.as_bytes(), 1 << 16) + index as usize;
         let share = pool.share();
-        Arc::new(Partition { topic, index, spread, limits, pool, share, state: Mutex::new(state) })
+        let prospect = Prospect::default();
+        Arc::new(Partition { topic, index, spread, limits, share, prospect, state: Mutex::new(state) })
     }
 
     /// Adds a record of at most `size` bytes to the open batch, or to a new one.
@@ -170,55 +177,42 @@ impl Partition {
     ) -> Result<Delivery, AppendRefusal> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        let limit = state.bytes_max;
+        let limit = state.bytes_max.max(self.limits.batch_size);
         let open = match &mut state.open {
-            Some(open)
-                if open.room(&self.pool) >= size
-                    && open.size() + size <= limit.max(self.limits.batch_size)
-                    && !self.limits.one_record =>
-            {
+            Some(open) if open.size() + size <= limit && !self.limits.one_record => {
+                if open.room() < size {
+                    open.grow(size).map_err(AppendRefusal::Full)?;
+                }
                 open
             }
-            _ => self.make_room(state, size)?,
+            _ => self.open_batch(state, size)?,
         };
         let before = open.size();
-        let delivery = open.append(record, timestamp);
-        let ready = before < self.limits.batch_size && open.size() >= self.limits.batch_size;
+        let delivery = open.append(record, timestamp, size);
+        let after = open.size();
+        let ready = before < self.limits.batch_size && after >= self.limits.batch_size;
+        self.prospect.set_unsent(state.queued_bytes + after);
         if ready || before == HEADER_LEN {
             self.announce(state, ready);
         }
         Ok(delivery)
     }
 
-    /// Grows the open batch, or closes it and opens another.
-    fn make_room<'a>(&self, state: &'a mut PartitionQueue, size: usize) -> Result<&'a mut OpenBatch, AppendRefusal> {
+    /// Closes the open batch and opens another with room for a record of `size` bytes.
+    fn open_batch<'a>(&self, state: &'a mut PartitionQueue, size: usize) -> Result<&'a mut OpenBatch, AppendRefusal> {
         if state.closed {
             return Err(AppendRefusal::Closed);
         }
-        if let Some(open) = &mut state.open
-            && open.is_small()
-            && !self.limits.one_record
-            && open.size() + size <= state.bytes_max
-            && let Ok((buffer, lease)) = self.share.take(Class::Large)
-        {
-            open.grow(buffer, lease);
-            state.grows = true;
-        } else {
-            let needed = HEADER_LEN + size;
-            let (buffer, lease) = if needed > self.pool.size(Class::Small) {
-                self.share.take(Class::Large)
-            } else if state.grows {
-                self.share.take(Class::Large).or_else(|_| self.share.take(Class::Small))
-            } else {
-                self.share.take(Class::Small)
-            }
-            .map_err(AppendRefusal::Full)?;
-            state.close_open();
-            let outcome = BatchOutcome::new(self.index, Instant::now());
-            state.unfinished.push_back(outcome.clone());
-            state.open = Some(OpenBatch::new(buffer, lease, self.limits.codec, outcome));
-        }
-        Ok(state.open.as_mut().expect("just opened or grown"))
+        let outcome = || BatchOutcome::new(self.index, Instant::now());
+        let batch = OpenBatch::new(&self.share, size, self.limits.codec, outcome).map_err(AppendRefusal::Full)?;
+        state.close_open();
+        state.unfinished.push_back(batch.outcome.clone());
+        Ok(state.open.insert(batch))
+    }
+
+    /// The hint by which records without a key choose a partition.
+    pub(crate) fn prospect(&self) -> &Prospect {
+        &self.prospect
     }
 
     /// Puts the partition on its leader's list and wakes the sender, each only if that changes something.
@@ -331,6 +325,7 @@ impl Partition {
     pub(crate) fn acked(self: &Arc<Self>, ticket: Ticket, batch: ProducerBatch, written: Written, now: Instant) {
         let mut state = self.state.lock();
         state.window.acked(ticket);
+        self.prospect.set_free_at(state.free_at());
         (state.failures, state.retry_at, state.last_error) = (0, None, None);
         state.acked_at = Some(now);
         batch.succeed(written, now);
@@ -434,10 +429,12 @@ impl Partition {
     fn purge(self: &Arc<Self>, state: &mut PartitionQueue) {
         state.unfinished.retain(|outcome| !outcome.is_finished());
         state.queue.retain(|batch| !batch.outcome.is_finished());
+        state.queued_bytes = state.queue.iter().map(ProducerBatch::size).sum();
         if state.open.as_ref().is_some_and(|open| open.outcome.is_finished()) {
             state.open = None;
         }
         state.window.drop_retries(|batch| batch.outcome.is_finished());
+        self.prospect.set_unsent(state.queued_bytes + state.open.as_ref().map_or(0, OpenBatch::size));
     }
 
     /// Every batch that is not finished.
@@ -487,6 +484,7 @@ impl PartitionQueue {
     fn close_open(&mut self) {
         if let Some(open) = self.open.take() {
             let batch = open.close();
+            self.queued_bytes += batch.size();
             self.queue.push_back(batch);
         }
     }

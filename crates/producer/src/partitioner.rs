@@ -2,7 +2,10 @@
 //!
 //! Invariant: the same key and partition count give the same partition as `BuiltInPartitioner` in Kafka.
 
+use crate::prospect::Prospect;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// MurmurHash2, 32 bits, with the seed of `org.apache.kafka.common.utils.Utils.murmur2`.
 pub fn murmur2(data: &[u8]) -> u32 {
@@ -29,24 +32,52 @@ pub fn for_key(key: &[u8], partitions: usize) -> usize {
     (murmur2(key) & 0x7fff_ffff) as usize % partitions
 }
 
-/// The partition for records without a key: the same until about batch.size bytes went there, then another at
-/// random (KIP-480, and KIP-794 so that each gets the same bytes).
+/// The partition for records without a key: the same for a *run* of records, then another (KIP-480).
+///
+/// A run is batch.size bytes at least and, on a short path, as many as are sent in [`RUN_TIME`]: a few partitions at a time then
+/// have large batches, where all of them would have small ones. On a long path it ends as soon as its batch has left. The next
+/// partition is the one that is best placed among some taken at random ("the power of two choices", Mitzenmacher, 1996), so that each gets as much as it takes
+/// (KIP-794), and none that waits for acknowledgements is given records while others could send them.
 #[derive(Debug)]
 pub(crate) struct Sticky {
     current: AtomicU32,
     bytes: AtomicUsize,
+    /// Bytes that end the run.
+    run_bytes: AtomicUsize,
+    run_began: Mutex<Instant>,
     seed: AtomicU64,
 }
 
+/// A run that takes no longer than this delays nothing: batches leave meanwhile.
+const RUN_TIME: Duration = Duration::from_millis(2);
+/// Batches of batch.size that a run has at most: a burst of records shall not end up in one partition.
+const RUN_BATCHES: usize = 16;
+/// Partitions of which the best is taken.
+const CHOICES: usize = 4;
+
 impl Sticky {
     pub(crate) fn new(seed: u64) -> Self {
-        let first = splitmix(seed) as u32;
-        Sticky { current: AtomicU32::new(first), bytes: AtomicUsize::new(0), seed: AtomicU64::new(seed) }
+        Sticky {
+            current: AtomicU32::new(splitmix(seed) as u32),
+            bytes: AtomicUsize::new(0),
+            run_bytes: AtomicUsize::new(0),
+            run_began: Mutex::new(Instant::now()),
+            seed: AtomicU64::new(seed),
+        }
     }
 
-    /// The partition now; `available` are those with a leader, or all when none has: at least one.
-    pub(crate) fn choose<'a, T>(&self, available: &'a [T]) -> &'a T {
-        &available[self.current.load(Ordering::Relaxed) as usize % available.len()]
+    /// The partition now; `available` are those with a leader, or all when none has: at least one. With `prospect` of the current
+    /// one the run may end.
+    #[inline]
+    pub(crate) fn choose<'a, T>(&self, available: &'a [T], prospect: impl Fn(&T) -> &Prospect) -> &'a T {
+        let at = self.current.load(Ordering::Relaxed) as usize % available.len();
+        if self.bytes.load(Ordering::Relaxed) > 0 {
+            let current = prospect(&available[at]);
+            if current.is_drained() && current.is_on_a_long_path() {
+                return &available[self.begin_run(available, &prospect)];
+            }
+        }
+        &available[at]
     }
 
     /// Moves on to the next partition: the one before takes nothing just now.
@@ -56,14 +87,52 @@ impl Sticky {
     }
 
     /// Counts bytes sent to the current partition and moves on when they are enough.
-    pub(crate) fn produced(&self, bytes: usize, batch_size: usize) {
+    #[inline]
+    pub(crate) fn produced<T>(
+        &self,
+        bytes: usize,
+        limits: &RunLimits,
+        available: &[T],
+        prospect: impl Fn(&T) -> &Prospect,
+    ) {
         // Two threads may both move on, or one count be lost: that is still uniform.
-        if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes >= batch_size {
-            self.bytes.store(0, Ordering::Relaxed);
-            let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-            self.current.store(splitmix(seed) as u32, Ordering::Relaxed);
+        let run = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if run < limits.batch_size || run < self.run_bytes.load(Ordering::Relaxed) {
+            return;
         }
+        let at = self.begin_run(available, &prospect);
+        let took = std::mem::replace(&mut *self.run_began.lock(), Instant::now()).elapsed();
+        let most = match prospect(&available[at]).is_on_a_long_path() {
+            true => limits.batch_size,
+            false => (run as f64 * RUN_TIME.as_secs_f64() / took.as_secs_f64().max(1e-6)) as usize,
+        };
+        let most = most.min(limits.batch_bytes_max).min(RUN_BATCHES.saturating_mul(limits.batch_size));
+        self.run_bytes.store(most, Ordering::Relaxed);
     }
+
+    /// Begins a run with the best of a few partitions; its index.
+    fn begin_run<T>(&self, available: &[T], prospect: &impl Fn(&T) -> &Prospect) -> usize {
+        let now = Instant::now();
+        let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        let first = splitmix(seed) as usize;
+        // All of a few are looked at; of many, some at random.
+        let step = if available.len() <= CHOICES { 1 } else { splitmix(!seed) as usize | 1 };
+        let choices = (0..CHOICES.min(available.len())).map(|i| first.wrapping_add(i.wrapping_mul(step)));
+        let best = choices.map(|at| at % available.len()).min_by_key(|at| prospect(&available[*at]).rank(now));
+        let best = best.unwrap_or(0);
+        self.bytes.store(0, Ordering::Relaxed);
+        self.current.store(best as u32, Ordering::Relaxed);
+        best
+    }
+}
+
+/// What bounds a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunLimits {
+    /// It has at least these bytes.
+    pub(crate) batch_size: usize,
+    /// It has no more than these.
+    pub(crate) batch_bytes_max: usize,
 }
 
 /// SplitMix64's output function.
@@ -100,13 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn sticky_partitions_get_the_same_share() {
+    fn equal_partitions_get_the_same_share() {
         let sticky = Sticky::new(7);
-        let available: Vec<usize> = (0..9).collect();
+        let available: Vec<(usize, Prospect)> = (0..9).map(|at| (at, Prospect::default())).collect();
+        let limits = RunLimits { batch_size: 1000, batch_bytes_max: 1000 };
         let mut counts = [0u32; 9];
         for _ in 0..90_000 {
-            counts[*sticky.choose(&available)] += 1;
-            sticky.produced(100, 1000);
+            counts[sticky.choose(&available, |(_, prospect)| prospect).0] += 1;
+            sticky.produced(100, &limits, &available, |(_, prospect)| prospect);
         }
         assert!(counts.iter().all(|n| (8_500..11_500).contains(n)), "{counts:?}");
     }

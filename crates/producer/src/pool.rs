@@ -1,10 +1,12 @@
-//! buffer.memory: the buffers that batches are built in, in two sizes, used again and again.
+//! buffer.memory: the chunks that batches are built in, all of one size, used again and again.
+//!
+//! One size means that any free chunk lets any batch grow: with two sizes memory cut into small buffers kept batches small.
 //!
 //! Where there are several partitions, one may have at most four times what is left free (dynamic thresholds: Choudhury
 //! and Hahne, 1998). One that nobody can reach so leaves a fifth of the memory, two leave a ninth, and a partition that has
 //! nothing may take the last. Where all get through, as many as there are share all but a little.
 //!
-//! Invariant: the bytes of all buffers, in use and free, never exceed buffer.memory but by what compression and
+//! Invariant: the bytes of all chunks, in use and free, never exceed buffer.memory but by what compression and
 //! renumbering of a few batches take for a moment; in steady state nothing is allocated and no fresh page touched.
 
 use bytes::BytesMut;
@@ -13,38 +15,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// The sizes of buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    /// batch.size.
-    Small,
-    /// max.request.size.
-    Large,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    state: Mutex<PooledBuffers>,
+    state: Mutex<PooledChunks>,
+    /// Chunks that may be in use.
     limit: usize,
-    sizes: [usize; 2],
+    /// Bytes of a chunk.
+    chunk: usize,
     freed: Notify,
     waiting: AtomicUsize,
     shares: AtomicUsize,
 }
 
-/// What one partition has of the memory.
+/// A partition's part of the memory.
 #[derive(Debug)]
 pub(crate) struct PartitionShare {
     pool: Arc<Pool>,
-    /// Changed under the pool's lock.
-    bytes: AtomicUsize,
+    /// Chunks in use; changed under the pool's lock.
+    chunks: AtomicUsize,
 }
 
-/// A partition may have so many times as much as is left free.
+/// A partition may have this many times as much as is left free.
 const TIMES_FREE: usize = 4;
 
-/// Why there is no buffer.
+/// Why there is no chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
     /// Memory is in use.
@@ -54,30 +49,29 @@ pub(crate) enum Lack {
 }
 
 #[derive(Debug, Default)]
-struct PooledBuffers {
-    /// Last in, first out, so that the next buffer is likely still in the cache.
-    free: [Vec<BytesMut>; 2],
-    /// Bytes of all buffers, free ones included.
-    allocated: usize,
-    /// Bytes of those in use.
+struct PooledChunks {
+    /// Last in, first out, so that the next chunk is likely still in the cache.
+    free: Vec<BytesMut>,
+    /// Chunks in use.
     used: usize,
 }
 
-/// The right to a buffer of the pool. It counts against buffer.memory until it is dropped.
+/// A right to chunks of the pool. They count against buffer.memory until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     share: Arc<PartitionShare>,
-    class: Class,
-    /// Set when the buffer can be used again.
-    buffer: Option<BytesMut>,
+    chunks: usize,
+    /// Chunks that can be used again.
+    returned: Vec<BytesMut>,
 }
 
 impl Pool {
-    pub(crate) fn new(limit: usize, small: usize, large: usize) -> Arc<Self> {
+    /// Chunks of `chunk` bytes, of `limit` bytes together: at least one.
+    pub(crate) fn new(limit: usize, chunk: usize) -> Arc<Self> {
         Arc::new(Pool {
             state: Mutex::default(),
-            limit,
-            sizes: [small, large],
+            limit: (limit / chunk).max(1),
+            chunk,
             freed: Notify::new(),
             waiting: AtomicUsize::new(0),
             shares: AtomicUsize::new(0),
@@ -87,11 +81,7 @@ impl Pool {
     /// A further partition's share, which has nothing yet.
     pub(crate) fn share(self: &Arc<Self>) -> Arc<PartitionShare> {
         self.shares.fetch_add(1, Ordering::Relaxed);
-        Arc::new(PartitionShare { pool: self.clone(), bytes: AtomicUsize::new(0) })
-    }
-
-    pub(crate) fn size(&self, class: Class) -> usize {
-        self.sizes[class as usize]
+        Arc::new(PartitionShare { pool: self.clone(), chunks: AtomicUsize::new(0) })
     }
 
     /// Resolves when memory is given back after the call.
@@ -99,7 +89,7 @@ impl Pool {
         self.freed.notified()
     }
 
-    /// Whether someone waits for memory, so that batches should leave as they are.
+    /// Whether a caller waits for memory, so that batches should leave as they are.
     pub(crate) fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -110,68 +100,57 @@ impl Pool {
         MemoryWait(&self.waiting)
     }
 
-    fn give_back(&self, share: &PartitionShare, class: Class, buffer: Option<BytesMut>) {
+    fn give_back(&self, share: &PartitionShare, chunks: usize, mut returned: Vec<BytesMut>) {
         let mut state = self.state.lock();
-        share.bytes.fetch_sub(self.size(class), Ordering::Relaxed);
-        state.used -= self.size(class);
-        match buffer.filter(|b| b.capacity() >= self.size(class)) {
-            Some(buffer) => state.free[class as usize].push(buffer),
-            None => state.allocated -= self.size(class),
-        }
+        share.chunks.fetch_sub(chunks, Ordering::Relaxed);
+        state.used -= chunks;
+        returned.retain(|chunk| chunk.capacity() >= self.chunk);
+        state.free.append(&mut returned);
         drop(state);
         if self.is_wanted() {
             self.freed.notify_waiters();
         }
     }
 
-    /// Bytes of buffers in use.
+    /// Chunks in use.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
-        let state = self.state.lock();
-        let free = (0..2).map(|i| state.free[i].len() * self.sizes[i]).sum::<usize>();
-        assert_eq!(state.used, state.allocated - free);
-        state.used
+        self.state.lock().used
     }
 }
 
 impl PartitionShare {
-    /// A buffer of at least this class.
-    pub(crate) fn take(self: &Arc<Self>, class: Class) -> Result<(BytesMut, Lease), Lack> {
+    /// A lease without chunks.
+    pub(crate) fn lease(self: &Arc<Self>) -> Lease {
+        Lease { share: self.clone(), chunks: 0, returned: Vec::new() }
+    }
+
+    /// Chunks that `bytes` take.
+    pub(crate) fn chunks_for(&self, bytes: usize) -> usize {
+        bytes.div_ceil(self.pool.chunk)
+    }
+
+    /// Hands `count` chunks to `put`, all or none.
+    fn take(&self, count: usize, mut put: impl FnMut(BytesMut)) -> Result<(), Lack> {
         let pool = &self.pool;
         let mut state = pool.state.lock();
-        let (held, size) = (self.bytes.load(Ordering::Relaxed), pool.size(class));
-        let left = pool.limit.saturating_sub(state.used + size);
+        let held = self.chunks.load(Ordering::Relaxed);
+        let left = pool.limit.checked_sub(state.used + count);
         // A partition alone need leave nothing to others.
-        if held > 0 && held + size > TIMES_FREE * left && pool.shares.load(Ordering::Relaxed) > 1 {
+        let exceeds_share = |left: usize| held > 0 && held + count > TIMES_FREE * left;
+        if pool.shares.load(Ordering::Relaxed) > 1 && exceeds_share(left.unwrap_or(0)) {
             return Err(Lack::Share);
         }
-        let (buffer, class) = state.take(class, pool.limit, &pool.sizes).ok_or(Lack::Memory)?;
-        state.used += pool.size(class);
-        self.bytes.fetch_add(pool.size(class), Ordering::Relaxed);
-        drop(state);
-        Ok((buffer, Lease { share: self.clone(), class, buffer: None }))
-    }
-}
-
-impl PooledBuffers {
-    fn take(&mut self, class: Class, limit: usize, sizes: &[usize; 2]) -> Option<(BytesMut, Class)> {
-        if let Some(buffer) = self.free[class as usize].pop() {
-            return Some((buffer, class));
+        if left.is_none() {
+            return Err(Lack::Memory);
         }
-        let size = sizes[class as usize];
-        // At the limit, a small buffer is not worth a large one's pages, nor are small ones worth keeping.
-        if class == Class::Small && self.allocated + size > limit {
-            return self.free[Class::Large as usize].pop().map(|buffer| (buffer, Class::Large));
+        state.used += count;
+        self.chunks.fetch_add(count, Ordering::Relaxed);
+        for _ in 0..count {
+            let chunk = state.free.pop();
+            put(chunk.unwrap_or_else(|| BytesMut::with_capacity(pool.chunk)));
         }
-        let (free, each) = (&mut self.free[Class::Small as usize], sizes[Class::Small as usize]);
-        let surplus = (self.allocated + size).saturating_sub(limit).div_ceil(each);
-        if surplus > free.len() {
-            return None;
-        }
-        free.truncate(free.len() - surplus);
-        self.allocated -= surplus * each;
-        self.allocated += size;
-        Some((BytesMut::with_capacity(size), class))
+        Ok(())
     }
 }
 
@@ -185,19 +164,37 @@ impl Drop for MemoryWait<'_> {
 }
 
 impl Lease {
-    pub(crate) fn class(&self) -> Class {
-        self.class
+    /// Hands `count` further chunks to `put`, all or none.
+    pub(crate) fn take(&mut self, count: usize, put: impl FnMut(BytesMut)) -> Result<(), Lack> {
+        self.share.take(count, put)?;
+        self.chunks += count;
+        Ok(())
     }
 
-    /// Ends the lease and hands the buffer over to be used again.
-    pub(crate) fn give_back(mut self, buffer: BytesMut) {
-        self.buffer = Some(buffer);
+    /// Chunks that `bytes` take.
+    pub(crate) fn chunks_for(&self, bytes: usize) -> usize {
+        self.share.chunks_for(bytes)
+    }
+
+    /// Ends the lease and hands chunks over to be used again.
+    pub(crate) fn give_back(mut self, chunks: Vec<BytesMut>) {
+        self.returned = chunks;
+    }
+
+    /// Hands some of its chunks over to be used again.
+    pub(crate) fn give_back_some(&mut self, chunks: Vec<BytesMut>) {
+        if !chunks.is_empty() {
+            self.chunks -= chunks.len();
+            self.share.pool.give_back(&self.share, chunks.len(), chunks);
+        }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.share.pool.give_back(&self.share, self.class, self.buffer.take());
+        if self.chunks > 0 {
+            self.share.pool.give_back(&self.share, self.chunks, std::mem::take(&mut self.returned));
+        }
     }
 }
 
@@ -205,50 +202,55 @@ impl Drop for Lease {
 mod tests {
     use super::*;
 
+    fn take(share: &Arc<PartitionShare>, count: usize) -> Result<(Lease, Vec<BytesMut>), Lack> {
+        let (mut lease, mut chunks) = (share.lease(), Vec::new());
+        lease.take(count, |chunk| chunks.push(chunk))?;
+        Ok((lease, chunks))
+    }
+
     #[test]
-    fn buffers_come_back_and_memory_is_bounded() {
-        let pool = Pool::new(100, 10, 40);
+    fn chunks_come_back_and_memory_is_bounded() {
+        let pool = Pool::new(100, 10);
         let share = pool.share();
-        let (mut first, lease) = share.take(Class::Large).unwrap();
-        first.extend_from_slice(b"x");
-        let address = first.as_ptr();
-        assert!(share.take(Class::Large).is_ok_and(|(_, lease)| lease.class() == Class::Large));
-        assert_eq!(pool.in_use(), 40);
-        lease.give_back(first);
-        let again = share.take(Class::Large).unwrap();
-        assert_eq!(again.0.as_ptr(), address);
-        let (b, c) = (share.take(Class::Large).unwrap(), share.take(Class::Small).unwrap());
-        let d = share.take(Class::Small).unwrap();
-        assert!(share.take(Class::Small).is_err());
-        // A free large buffer serves as a small one.
-        b.1.give_back(b.0);
-        assert_eq!(share.take(Class::Small).unwrap().1.class(), Class::Large);
-        drop((again, c, d));
+        let (lease, mut chunks) = take(&share, 4).unwrap();
+        chunks[3].extend_from_slice(b"x");
+        let address = chunks[3].as_ptr();
+        assert_eq!(pool.in_use(), 4);
+        lease.give_back(chunks);
+        let (mut lease, mut chunks) = take(&share, 1).unwrap();
+        assert_eq!(chunks[0].as_ptr(), address, "the last given back is the first taken");
+        lease.take(8, |chunk| chunks.push(chunk)).unwrap();
+        assert_eq!(take(&share, 2).unwrap_err(), Lack::Memory);
+        let last = take(&share, 1).unwrap();
+        assert_eq!(take(&share, 1).unwrap_err(), Lack::Memory);
+        lease.give_back_some(chunks.split_off(5));
+        assert_eq!(pool.in_use(), 6);
+        drop((lease, last));
         assert_eq!(pool.in_use(), 0);
     }
 
     #[test]
     fn a_partition_leaves_memory_to_others_and_one_that_has_nothing_may_take_the_last() {
-        let pool = Pool::new(1000, 10, 40);
+        let pool = Pool::new(1000, 10);
         let alone = pool.share();
-        let all: Vec<_> = (0..100).map(|_| alone.take(Class::Small).unwrap()).collect();
-        assert_eq!(alone.take(Class::Small).unwrap_err(), Lack::Memory);
+        let all: Vec<_> = (0..100).map(|_| take(&alone, 1).unwrap()).collect();
+        assert_eq!(take(&alone, 1).unwrap_err(), Lack::Memory);
         drop(all);
         let (other, last) = (pool.share(), pool.share());
         let mut taken = Vec::new();
         for share in [&alone, &other] {
             loop {
-                match share.take(Class::Small) {
-                    Ok(buffer) => taken.push(buffer),
+                match take(share, 1) {
+                    Ok(chunk) => taken.push(chunk),
                     Err(lack) => break assert_eq!(lack, Lack::Share),
                 }
             }
         }
-        assert_eq!(alone.bytes.load(Ordering::Relaxed), 800, "four parts of five");
-        assert_eq!(other.bytes.load(Ordering::Relaxed), 160, "and of what is left");
-        taken.push(last.take(Class::Large).unwrap());
-        assert_eq!(last.take(Class::Small).unwrap_err(), Lack::Share);
-        assert_eq!(pool.share().take(Class::Small).unwrap_err(), Lack::Memory);
+        assert_eq!(alone.chunks.load(Ordering::Relaxed), 80, "four parts of five");
+        assert_eq!(other.chunks.load(Ordering::Relaxed), 16, "and of what is left");
+        taken.push(take(&last, 4).unwrap());
+        assert_eq!(take(&last, 1).unwrap_err(), Lack::Share);
+        assert_eq!(take(&pool.share(), 1).unwrap_err(), Lack::Memory);
         drop(taken);
         assert_eq!(pool.in_use(), 0);
     }

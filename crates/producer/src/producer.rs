@@ -9,7 +9,7 @@ use crate::core::{Core, Topic};
 use crate::delivery::Delivery;
 use crate::error::SendError;
 use crate::partition::{AppendRefusal, Partition};
-use crate::partitioner;
+use crate::partitioner::{self, RunLimits};
 use crate::pool::Lack;
 use crate::record::ProducerRecord;
 use crate::sender;
@@ -121,8 +121,12 @@ impl Producer {
             };
             match appended {
                 Ok(delivery) => {
-                    if record.partition.is_none() && state.available.len() > 1 {
-                        topic.sticky.produced(size, config.batch_size);
+                    if chosen.is_none() && state.available.len() > 1 {
+                        let limits = RunLimits {
+                            batch_size: config.batch_size,
+                            batch_bytes_max: config.max_request_size.max(config.batch_size),
+                        };
+                        topic.sticky.produced(size, &limits, &state.available, |partition| partition.prospect());
                     }
                     Ok(delivery)
                 }
@@ -260,13 +264,14 @@ fn append_anywhere(
     available: &[Arc<Partition>],
     append: impl Fn(&Arc<Partition>) -> Result<Delivery, AppendRefusal>,
 ) -> Result<Delivery, AppendRefusal> {
-    let mut appended = append(topic.sticky.choose(available));
+    let choose = || topic.sticky.choose(available, |partition| partition.prospect());
+    let mut appended = append(choose());
     for _ in 1..available.len().min(TRIES_MAX) {
         if !matches!(appended, Err(AppendRefusal::Full(Lack::Share))) {
             break;
         }
         topic.sticky.skip();
-        appended = append(topic.sticky.choose(available));
+        appended = append(choose());
     }
     appended
 }

@@ -23,7 +23,7 @@ use demand::{Demand, Look};
 use fullbore_client::ConnectionError;
 use fullbore_client::MetadataError;
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
-use fullbore_wire::{ErrorCode, Records, Uuid};
+use fullbore_wire::{ErrorCode, Uuid};
 use lanes::Lanes;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -272,9 +272,9 @@ impl Sender {
         let (lanes, reorders) = (self.lanes.open.len(), grants.reorder > 0 && self.core.limits.idempotent);
         let striped = reorders && lanes > 1;
         let path = Path { connection: self.lanes.open[lane].path, lane, lanes };
-        let hurry = self.core.is_hurried();
-        let mut round =
-            Round { now: Instant::now(), hurry, room: None, grants: &grants, missing, path, striped, reorders };
+        let (hurry, flush) = (self.core.is_hurried(), self.core.is_flushing());
+        let (now, rtt) = (Instant::now(), self.lanes.open[lane].pipe.lock().min_rtt());
+        let mut round = Round { now, hurry, flush, rtt, room: None, grants: &grants, missing, path, striped, reorders };
         let (mut batches, mut next): (Vec<Outgoing>, Option<Instant>) = (Vec::new(), None);
         let mut at = 0;
         while at < self.active.len() {
@@ -379,18 +379,15 @@ fn build(core: &Core, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i
     let mut version = newest;
     let mut sent = Vec::with_capacity(batches.len());
     for mut outgoing in batches {
-        let bytes = match outgoing.batch.seal(outgoing.stamp) {
-            Ok(bytes) => bytes,
+        let records = match outgoing.batch.seal(outgoing.stamp) {
+            Ok(records) => records,
             Err(error) => {
                 core.fail(outgoing, false, ErrorCode::CORRUPT_MESSAGE, &error.to_string());
                 continue;
             }
         };
-        let data = PartitionProduceData {
-            index: outgoing.partition.index,
-            records: Some(Records::Memory(bytes)),
-            ..Default::default()
-        };
+        let data =
+            PartitionProduceData { index: outgoing.partition.index, records: Some(records), ..Default::default() };
         let (topic, topic_id) = (&outgoing.partition.topic, outgoing.topic_id);
         match request.topic_data.iter_mut().find(|t| t.name == *topic && t.topic_id == topic_id) {
             Some(topic) => topic.partition_data.push(data),

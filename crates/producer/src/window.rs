@@ -199,7 +199,6 @@ impl<B> Window<B> {
     }
 
     /// Batches sent and not resolved, from the oldest unacknowledged one on.
-    #[cfg(test)]
     pub(crate) fn span(&self) -> usize {
         self.slots.len()
     }
@@ -217,7 +216,8 @@ impl<B> Window<B> {
         self.in_flight == 0 && self.retries == 0
     }
 
-    fn limit(&self) -> usize {
+    /// Batches that may be past the oldest unacknowledged one, that one included.
+    pub(crate) fn limit(&self) -> usize {
         if self.established { self.limit } else { 1 }
     }
 

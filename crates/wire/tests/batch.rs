@@ -2,8 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::batch::{
-    BatchBuilder, BatchError, BatchView, Compression, HEADER_LEN, Header, RecordIter, Stamp, Timestamps, batches,
-    check_records, compress, decompress, recompress, record_size_max, restamp, set_max_timestamp,
+    BatchBuilder, BatchError, BatchView, ChunkedBuilder, Compression, HEADER_LEN, Header, RecordIter, Stamp,
+    Timestamps, batches, check_records, compress, decompress, recompress, record_size_max, restamp, set_max_timestamp,
 };
 use kafka_protocol::records::RecordBatchDecoder;
 use proptest::collection::vec;
@@ -94,18 +94,27 @@ proptest! {
     }
 
     #[test]
-    fn a_buffer_that_has_room_for_a_record_stays_as_it_is(record in record(), len in 0..40_usize) {
-        let value = record.value.as_deref().map(|value| &value[..len.min(value.len())]);
-        let key = record.key.as_deref().map(|key| &key[..len.min(key.len())]);
-        let capacity = HEADER_LEN + record_size_max(key, value, &[]);
-        let mut small = BatchBuilder::new(BytesMut::with_capacity(capacity), Compression::None, None);
-        let mut large = BatchBuilder::new(BytesMut::with_capacity(10 * capacity), Compression::None, None);
-        for builder in [&mut small, &mut large] {
-            builder.append(record.timestamp, key, value, &[]);
+    fn a_batch_in_chunks_has_the_bytes_of_one_in_a_single_buffer(
+        records in vec(record(), 1..20),
+        codec in 0..5_usize,
+        chunk in HEADER_LEN..400_usize,
+    ) {
+        let stamp = Stamp { producer_id: 9, producer_epoch: 2, base_sequence: 1 << 20 };
+        let mut builder = ChunkedBuilder::new(BytesMut::with_capacity(chunk), CODECS[codec], None);
+        for record in &records {
+            let headers: Vec<_> =
+                record.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }).collect();
+            let (key, value) = (record.key.as_deref(), record.value.as_deref());
+            let size = record_size_max(key, value, &headers);
+            while builder.room() < size {
+                builder.add_chunk(BytesMut::with_capacity(chunk));
+            }
+            builder.append(record.timestamp, key, value, &headers, size);
         }
-        prop_assert_eq!(small.capacity(), capacity);
-        let sealed = |builder: BatchBuilder| builder.seal(Stamp::NONE).expect("not compressed").0;
-        prop_assert_eq!(sealed(small), sealed(large));
+        let sealed = builder.seal(stamp).expect("compresses");
+        prop_assert!(sealed.pieces.iter().all(|piece| !piece.is_empty()));
+        prop_assert_eq!(sealed.is_compressed, CODECS[codec] != Compression::None);
+        prop_assert_eq!(sealed.pieces.concat(), build(&records, CODECS[codec], stamp).to_vec());
     }
 
     /// The oracle keeps headers in a map, so that only records with distinct header keys compare.

@@ -1,13 +1,17 @@
 //! What the sender goes by when it asks partitions for batches.
 
 use crate::grant::Grants;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What the sender goes by when it asks for batches.
 pub(crate) struct Round<'a> {
     pub(crate) now: Instant,
     /// Batches leave however small they are: a flush, or someone waits for memory.
     pub(crate) hurry: bool,
+    /// The same for a flush alone: nothing is spaced.
+    pub(crate) flush: bool,
+    /// The least time that a request took on the lane.
+    pub(crate) rtt: Option<Duration>,
     /// Bytes left in the request; `None` while it is empty, when any batch fits.
     pub(crate) room: Option<usize>,
     /// What the broker said of windows.

@@ -8,6 +8,9 @@ use fullbore_wire::batch::Stamp;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// The least round trip on which batches are spaced: below it waiting for an acknowledgement costs less than a timer.
+const LONG_PATH: Duration = Duration::from_millis(2);
+
 /// After so long without an acknowledgement the broker may have forgotten the producer; Kafka does after a day, or what
 /// producer.id.expiration.ms says. The next batch then goes alone, which costs one round trip.
 const REST: Duration = Duration::from_secs(60);
@@ -118,8 +121,12 @@ impl Partition {
                 if state.queue.is_empty() {
                     state.close_open();
                 }
-                let batch = state.queue.pop_front().expect("a batch is next");
+                let Some(batch) = state.queue.pop_front() else { return Take::NotYet(None) };
+                state.queued_bytes -= batch.size();
                 let (ticket, stamp) = state.window.open(batch.records);
+                state.left = round.rtt.map(|rtt| (round.now, rtt));
+                self.prospect.set_unsent(state.queued_bytes + state.open.as_ref().map_or(0, OpenBatch::size));
+                self.prospect.set_free_at(state.free_at());
                 self.leave(state, broker, round, ticket, stamp, batch)
             }
         }
@@ -160,7 +167,8 @@ impl PartitionQueue {
         round.striped || (round.reorders && are_scattered)
     }
 
-    fn next_size(&mut self, round: &Round<'_>, limits: &ProducerLimits) -> Next {
+    fn next_size(&self, round: &Round<'_>, limits: &ProducerLimits) -> Next {
+        // Batches that wait here are as large as they may be, or not to be joined.
         if let Some(batch) = self.queue.front() {
             return Next::Batch(batch.size());
         }
@@ -169,8 +177,23 @@ impl PartitionQueue {
         if !round.hurry && open.size() < limits.batch_size && at > round.now {
             return Next::At(at);
         }
-        // A batch that left small lets the next one start small again.
-        self.grows = !open.is_small() && open.size() > limits.batch_size;
-        Next::Batch(open.size())
+        match self.spaced_until().filter(|at| *at > round.now && !round.flush) {
+            Some(at) => Next::At(at),
+            None => Next::Batch(open.size()),
+        }
+    }
+
+    /// When the next batch may leave that could still grow. Where half of the window is in use, batches leave evenly spaced over
+    /// a round trip: all at once, the records behind them would wait for the first acknowledgement, and go on to do so.
+    fn spaced_until(&self) -> Option<Instant> {
+        let (left_at, rtt) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
+        let limit = self.window.limit();
+        (2 * self.window.span() >= limit).then(|| left_at + rtt / u32::try_from(limit).unwrap_or(u32::MAX))
+    }
+
+    /// When another batch may leave, by and large; `None` on a short path.
+    pub(super) fn free_at(&self) -> Option<Instant> {
+        let (left_at, _) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
+        Some(self.spaced_until().unwrap_or(left_at))
     }
 }

@@ -11,7 +11,7 @@ fn partition() -> Arc<Partition> {
         codec: (Compression::None, None),
         idempotent: false,
     };
-    Partition::new(Text::from_static("t"), 0, Arc::new(limits), Pool::new(10_000, 1000, 1000))
+    Partition::new(Text::from_static("t"), 0, Arc::new(limits), &Pool::new(10_000, 1000))
 }
 
 /// What a broker's list has.
@@ -36,8 +36,10 @@ fn a_leader_that_leads_again_before_it_looked_has_the_partition_once() {
     active.append(&mut listed(&first));
     let grants = Grants::default();
     let path = Path { connection: 0, lane: 0, lanes: 1 };
-    let (hurry, room, missing, striped, reorders) = (true, None, false, false, false);
-    let round = Round { now: Instant::now(), hurry, room, grants: &grants, missing, path, striped, reorders };
+    let (hurry, flush, rtt) = (true, false, None);
+    let (room, missing, striped, reorders) = (None, false, false, false);
+    let round =
+        Round { now: Instant::now(), hurry, flush, rtt, room, grants: &grants, missing, path, striped, reorders };
     let taken: Vec<Take> = active.iter().map(|listing| listing.take(&first, &round)).collect();
     let batches = taken.iter().filter(|take| matches!(take, Take::Batch(_))).count();
     assert_eq!((active.len(), batches), (2, 1), "the older listing is none any more");

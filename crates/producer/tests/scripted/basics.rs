@@ -143,7 +143,7 @@ async fn keys_choose_partitions_as_java_does_and_others_are_spread() {
     // murmur2("foobar") is -790332482 in Kafka's own test.
     assert_eq!(keyed.partition(), (-790_332_482i32 & i32::MAX) % 7);
     let mut used = [false; 7];
-    for _ in 0..500 {
+    for _ in 0..10_000 {
         used[producer.send(ProducerRecord::new("t", &[b'v'; 50])).await.unwrap().partition() as usize] = true;
     }
     assert_eq!(used, [true; 7]);
@@ -154,7 +154,7 @@ async fn keys_count_for_nothing_where_they_are_to_be_ignored() {
     let fake = Fake::start(1, 7).await;
     let producer = producer(&fake, &[("partitioner.ignore.keys", "true"), ("batch.size", "100")]);
     let mut used = [false; 7];
-    for _ in 0..500 {
+    for _ in 0..10_000 {
         let record = ProducerRecord::new("t", &[b'v'; 50]).key(b"foobar");
         used[producer.send(record).await.unwrap().partition() as usize] = true;
     }

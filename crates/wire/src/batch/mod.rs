@@ -1,16 +1,20 @@
 //! Record batches of magic 2: seen in place, built in place, compressed and not.
 
 mod builder;
+mod chunked;
 mod compact;
 mod compression;
+mod new_record;
 mod recompress;
 mod record;
 mod varint;
 mod view;
 
-pub use builder::{BatchBuilder, Header, Stamp, batches, record_size_max, restamp, set_max_timestamp};
+pub use builder::{BatchBuilder, Stamp, batches, restamp, set_max_timestamp};
+pub use chunked::{ChunkedBuilder, SealedChunks, restamp_pieces};
 pub use compact::{RawRecord, RawRecords, retain, retain_empty};
 pub use compression::{Level, compress, decompress};
+pub use new_record::{Header, record_size_max};
 pub use recompress::recompress;
 pub use record::{Headers, Record, RecordIter, Timestamps, check_records};
 pub use view::{BatchError, BatchView, Compression, HEADER_LEN, TimestampType, crc32c};

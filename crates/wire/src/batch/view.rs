@@ -8,9 +8,9 @@
 /// Bytes before the records.
 pub const HEADER_LEN: usize = 61;
 /// Bytes before the part that `length` counts.
-const LENGTH_END: usize = 12;
+pub(super) const LENGTH_END: usize = 12;
 /// Where the checksummed part starts.
-const CRC_END: usize = 21;
+pub(super) const CRC_END: usize = 21;
 
 /// Why bytes are not a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +75,14 @@ pub enum TimestampType {
 /// CRC-32C (Castagnoli).
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// CRC-32C of bytes in pieces.
+pub(super) fn crc32c_of<'a>(first: &[u8], rest: impl Iterator<Item = &'a [u8]>) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(first);
+    rest.for_each(|piece| digest.update(piece));
+    digest.finalize() as u32
 }
 
 /// One whole batch.

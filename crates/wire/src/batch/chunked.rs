@@ -1,0 +1,195 @@
+//! Builds a record batch in chunks of one size, so that any free memory lets any batch grow.
+//!
+//! The header and the first records are in the first chunk; a record may straddle two chunks or more. Not here: where chunks
+//! come from, which is the caller's pool. Invariant: an open batch never allocates; the caller adds chunks before it appends.
+
+use super::builder::{Stamp, Unsealed, put_crc, put_stamp};
+use super::compression::{Level, compress};
+use super::new_record::{HEAD_MAX, Header, NewRecord, RecordSink};
+use super::view::{BatchError, CRC_END, Compression, HEADER_LEN, LENGTH_END, crc32c_of};
+use bytes::{BufMut, BytesMut};
+
+/// A batch being filled, in chunks.
+#[derive(Debug)]
+pub struct ChunkedBuilder {
+    /// Full chunks, then the one that is being filled.
+    chunks: Vec<BytesMut>,
+    /// Empty chunks for what follows; the last is used first.
+    spare: Vec<BytesMut>,
+    /// Bytes in all chunks but the last.
+    full_bytes: usize,
+    /// Bytes that the empty chunks take.
+    spare_bytes: usize,
+    compression: Compression,
+    level: Level,
+    record_count: i32,
+    base_timestamp: i64,
+    max_timestamp: i64,
+}
+
+/// A batch as it is sent: its header is within the first piece.
+#[derive(Debug)]
+pub struct SealedChunks {
+    /// In order; none is empty.
+    pub pieces: Vec<BytesMut>,
+    /// Chunks that hold none of it.
+    pub spare: Vec<BytesMut>,
+    /// Whether the pieces are memory of the codec's instead of the batch's chunks.
+    pub is_compressed: bool,
+}
+
+impl ChunkedBuilder {
+    /// An empty batch in a first chunk of at least [`HEADER_LEN`] bytes, whose contents are dropped.
+    pub fn new(mut first: BytesMut, compression: Compression, level: Level) -> Self {
+        first.clear();
+        first.put_bytes(0, HEADER_LEN);
+        ChunkedBuilder {
+            chunks: vec![first],
+            spare: Vec::new(),
+            full_bytes: 0,
+            spare_bytes: 0,
+            compression,
+            level,
+            record_count: 0,
+            base_timestamp: 0,
+            max_timestamp: -1,
+        }
+    }
+
+    /// Bytes if it were sealed now without compression.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.full_bytes + self.last().len()
+    }
+
+    /// Bytes it takes without another chunk.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.last().capacity() - self.last().len() + self.spare_bytes
+    }
+
+    /// Records so far.
+    #[inline]
+    pub fn record_count(&self) -> i32 {
+        self.record_count
+    }
+
+    /// Gives it another chunk, whose contents are dropped.
+    pub fn add_chunk(&mut self, mut chunk: BytesMut) {
+        chunk.clear();
+        self.spare_bytes += chunk.capacity();
+        self.spare.push(chunk);
+    }
+
+    /// Appends a record of at most `size_max` bytes ([`record_size_max`](super::record_size_max)), for which there is room.
+    #[inline]
+    pub fn append(
+        &mut self,
+        timestamp_ms: i64,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: &[Header],
+        size_max: usize,
+    ) {
+        debug_assert!(self.room() >= size_max, "the caller adds chunks first");
+        if self.record_count == 0 {
+            self.base_timestamp = timestamp_ms;
+        }
+        self.max_timestamp = self.max_timestamp.max(timestamp_ms);
+        let timestamp_delta = timestamp_ms.wrapping_sub(self.base_timestamp);
+        let record = NewRecord { timestamp_delta, offset_delta: self.record_count, key, value, headers };
+        let last = self.last_mut();
+        if last.capacity() - last.len() >= size_max {
+            record.write(last);
+        } else {
+            record.write(self);
+        }
+        self.record_count += 1;
+    }
+
+    #[inline]
+    fn last(&self) -> &BytesMut {
+        // A builder has its first chunk from the beginning.
+        &self.chunks[self.chunks.len() - 1]
+    }
+
+    #[inline]
+    fn last_mut(&mut self) -> &mut BytesMut {
+        let at = self.chunks.len() - 1;
+        &mut self.chunks[at]
+    }
+
+    /// Goes on in the next empty chunk, or in a new one of `least` bytes where the caller added too few.
+    fn turn_over(&mut self, least: usize) {
+        let next = match self.spare.pop() {
+            Some(next) => {
+                self.spare_bytes -= next.capacity();
+                next
+            }
+            None => BytesMut::with_capacity(least),
+        };
+        self.full_bytes += self.last().len();
+        self.chunks.push(next);
+    }
+
+    /// Compresses, fills the header in, computes the checksum.
+    ///
+    /// # Errors
+    /// [`BatchError::Decompress`] if the codec fails.
+    pub fn seal(mut self, stamp: Stamp) -> Result<SealedChunks, BatchError> {
+        let is_compressed = self.compression != Compression::None;
+        if is_compressed {
+            let compressed = self.compressed()?;
+            self.spare.append(&mut self.chunks);
+            self.full_bytes = 0;
+            self.chunks.push(compressed);
+        }
+        let length = (self.size() - LENGTH_END) as i32;
+        let Self { compression, record_count, base_timestamp, max_timestamp, .. } = self;
+        let unsealed = Unsealed { length, compression, record_count, base_timestamp, max_timestamp };
+        unsealed.write(&mut self.chunks[0][..HEADER_LEN]);
+        let (first, rest) = self.chunks.split_at_mut(1);
+        restamp_pieces(&mut first[0], rest.iter().map(|chunk| &chunk[..]), stamp);
+        Ok(SealedChunks { pieces: self.chunks, spare: self.spare, is_compressed })
+    }
+
+    /// The records compressed, behind room for a header. Codecs want their input in one piece.
+    fn compressed(&self) -> Result<BytesMut, BatchError> {
+        let size = self.size();
+        let mut out = BytesMut::with_capacity(HEADER_LEN + size / 2);
+        out.put_bytes(0, HEADER_LEN);
+        if let [only] = &self.chunks[..] {
+            compress(self.compression, self.level, &only[HEADER_LEN..], &mut out)?;
+        } else {
+            let records = self.chunks.concat();
+            compress(self.compression, self.level, &records[HEADER_LEN..], &mut out)?;
+        }
+        Ok(out)
+    }
+}
+
+impl RecordSink for ChunkedBuilder {
+    fn put_head(&mut self, head: &[u8; HEAD_MAX], len: usize) {
+        self.put(&head[..len]);
+    }
+
+    fn put(&mut self, mut bytes: &[u8]) {
+        loop {
+            let last = self.last_mut();
+            let fits = bytes.len().min(last.capacity() - last.len());
+            last.extend_from_slice(&bytes[..fits]);
+            bytes = &bytes[fits..];
+            if bytes.is_empty() {
+                return;
+            }
+            self.turn_over(bytes.len());
+        }
+    }
+}
+
+/// Gives a sealed batch in pieces another stamp and checksum; `first` is the piece with the header, `rest` all that follow.
+pub fn restamp_pieces<'a>(first: &mut [u8], rest: impl Iterator<Item = &'a [u8]>, stamp: Stamp) {
+    put_stamp(first, stamp);
+    let crc = crc32c_of(&first[CRC_END..], rest);
+    put_crc(first, crc);
+}
