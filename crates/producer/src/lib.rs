@@ -35,6 +35,7 @@
 mod backoff;
 mod batch;
 mod broker;
+mod clock;
 pub mod config;
 mod core;
 mod delivery;

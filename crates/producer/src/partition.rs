@@ -5,12 +5,14 @@
 //! round trip once half of the window is in use (`take`). Not here: sockets and time, which is an argument.
 //! Invariant: batches leave in the order of `append`, and those of one partition are in flight to one broker only.
 
+mod ratio;
 mod round;
 mod take;
 #[cfg(test)]
 mod tests;
 
 use crate::batch::{OpenBatch, ProducerBatch};
+use crate::clock;
 use crate::delivery::{BatchOutcome, Delivery, Written};
 use crate::error::ProduceError;
 use crate::partitioner;
@@ -26,6 +28,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ratio::CompressionRatio;
 pub(crate) use round::{Path, Round};
 
 /// What every partition of a producer shares.
@@ -55,6 +58,8 @@ pub(crate) struct Partition {
 
 struct PartitionQueue {
     open: Option<OpenBatch>,
+    /// Partitions that the first record of the open batch could have joined.
+    peers: usize,
     /// Closed and never sent, oldest first; bounded by buffer.memory.
     queue: VecDeque<ProducerBatch>,
     /// Bytes of `queue`.
@@ -79,8 +84,9 @@ struct PartitionQueue {
     acked_at: Option<Instant>,
     /// When the last batch left that was new, and the round trip of the path that it took.
     left: Option<(Instant, Duration)>,
-    /// No batch grows past this; lowered when a broker finds one too large.
+    /// No batch grows past this on the wire; lowered when a broker finds one too large.
     bytes_max: usize,
+    ratio: CompressionRatio,
     closed: bool,
 }
 
@@ -110,6 +116,8 @@ pub(crate) enum Take {
     Batch(Outgoing),
     /// Nothing before this time; `None` when an event will tell.
     NotYet(Option<Instant>),
+    /// A full batch waits for the window alone.
+    Window,
     /// It does not fit the request any more.
     NoRoom,
     /// It needs a producer id, other than the one given.
@@ -144,6 +152,7 @@ impl Partition {
     pub(crate) fn new(topic: Text, index: i32, limits: Arc<ProducerLimits>, pool: &Arc<Pool>) -> Arc<Self> {
         let state = PartitionQueue {
             open: None,
+            peers: 1,
             queue: VecDeque::new(),
             queued_bytes: 0,
             window: Window::new(limits.idempotent),
@@ -160,6 +169,7 @@ impl Partition {
             acked_at: None,
             left: None,
             bytes_max: limits.batch_bytes_max,
+            ratio: CompressionRatio::default(),
             closed: false,
         };
         let spread = partitioner::for_key(topic.as_bytes(), 1 << 16) + index as usize;
@@ -168,16 +178,18 @@ impl Partition {
         Arc::new(Partition { topic, index, spread, limits, share, prospect, state: Mutex::new(state) })
     }
 
-    /// Adds a record of at most `size` bytes to the open batch, or to a new one.
+    /// Adds a record of at most `size` bytes to the open batch, or to a new one; `peers` is how many partitions it could have
+    /// joined.
     pub(crate) fn append(
         self: &Arc<Self>,
         record: &ProducerRecord<'_>,
         timestamp: i64,
         size: usize,
+        peers: usize,
     ) -> Result<Delivery, AppendRefusal> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        let limit = state.bytes_max.max(self.limits.batch_size);
+        let limit = state.ratio.uncompressed(state.bytes_max).max(self.limits.batch_size);
         let open = match &mut state.open {
             Some(open) if open.size() + size <= limit && !self.limits.one_record => {
                 if open.room() < size {
@@ -185,7 +197,7 @@ impl Partition {
                 }
                 open
             }
-            _ => self.open_batch(state, size)?,
+            _ => self.open_batch(state, size, peers)?,
         };
         let before = open.size();
         let delivery = open.append(record, timestamp, size);
@@ -199,13 +211,19 @@ impl Partition {
     }
 
     /// Closes the open batch and opens another with room for a record of `size` bytes.
-    fn open_batch<'a>(&self, state: &'a mut PartitionQueue, size: usize) -> Result<&'a mut OpenBatch, AppendRefusal> {
+    fn open_batch<'a>(
+        &self,
+        state: &'a mut PartitionQueue,
+        size: usize,
+        peers: usize,
+    ) -> Result<&'a mut OpenBatch, AppendRefusal> {
         if state.closed {
             return Err(AppendRefusal::Closed);
         }
-        let outcome = || BatchOutcome::new(self.index, Instant::now());
+        let outcome = || BatchOutcome::new(self.index, clock::now());
         let batch = OpenBatch::new(&self.share, size, self.limits.codec, outcome).map_err(AppendRefusal::Full)?;
         state.close_open();
+        state.peers = peers;
         state.unfinished.push_back(batch.outcome.clone());
         Ok(state.open.insert(batch))
     }
@@ -374,10 +392,23 @@ impl Partition {
         self.resolved(&mut state, now);
     }
 
-    /// A batch was too large: its halves take its place, and later batches stay smaller.
-    pub(crate) fn split(self: &Arc<Self>, ticket: Ticket, size: usize, halves: Vec<ProducerBatch>, now: Instant) {
+    /// Notes what the codec made of a batch; those that follow grow until the wire has bytes enough of them.
+    pub(crate) fn compressed(&self, before: usize, after: usize) {
+        self.state.lock().ratio.note(before, after);
+    }
+
+    /// A batch was too large: its halves take its place. Later batches stay smaller than `refused` bytes, if a broker found so.
+    pub(crate) fn split(
+        self: &Arc<Self>,
+        ticket: Ticket,
+        refused: Option<usize>,
+        halves: Vec<ProducerBatch>,
+        now: Instant,
+    ) {
         let mut state = self.state.lock();
-        state.bytes_max = state.bytes_max.min((size / 2).max(self.limits.batch_size));
+        if let Some(size) = refused {
+            state.bytes_max = state.bytes_max.min((size / 2).max(self.limits.batch_size));
+        }
         state.window.split(ticket, halves.into_iter().map(|half| (half.records, half)).collect());
         self.resolved(&mut state, now);
     }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: the same key and partition count give the same partition as `BuiltInPartitioner` in Kafka.
 
+use crate::clock;
 use crate::prospect::Prospect;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -61,7 +62,7 @@ impl Sticky {
             current: AtomicU32::new(splitmix(seed) as u32),
             bytes: AtomicUsize::new(0),
             run_bytes: AtomicUsize::new(0),
-            run_began: Mutex::new(Instant::now()),
+            run_began: Mutex::new(clock::now()),
             seed: AtomicU64::new(seed),
         }
     }
@@ -101,7 +102,8 @@ impl Sticky {
             return;
         }
         let at = self.begin_run(available, &prospect);
-        let took = std::mem::replace(&mut *self.run_began.lock(), Instant::now()).elapsed();
+        let now = clock::now();
+        let took = now.saturating_duration_since(std::mem::replace(&mut *self.run_began.lock(), now));
         let most = match prospect(&available[at]).is_on_a_long_path() {
             true => limits.batch_size,
             false => (run as f64 * RUN_TIME.as_secs_f64() / took.as_secs_f64().max(1e-6)) as usize,
@@ -112,7 +114,7 @@ impl Sticky {
 
     /// Begins a run with the best of a few partitions; its index.
     fn begin_run<T>(&self, available: &[T], prospect: &impl Fn(&T) -> &Prospect) -> usize {
-        let now = Instant::now();
+        let now = clock::now();
         let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let first = splitmix(seed) as usize;
         // All of a few are looked at; of many, some at random.

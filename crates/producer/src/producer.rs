@@ -114,10 +114,12 @@ impl Producer {
             };
             let appended = match chosen {
                 Some(chosen) => match usize::try_from(chosen).ok().and_then(|i| partitions.get(i)) {
-                    Some(partition) => partition.append(&record, timestamp, size),
+                    Some(partition) => partition.append(&record, timestamp, size, 1),
                     None => return Err(SendError::NoPartition { topic: record.topic.to_owned(), partition: chosen }),
                 },
-                None => append_anywhere(topic, &state.available, |p| p.append(&record, timestamp, size)),
+                None => append_anywhere(topic, &state.available, |p| {
+                    p.append(&record, timestamp, size, state.available.len())
+                }),
             };
             match appended {
                 Ok(delivery) => {

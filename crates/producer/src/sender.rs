@@ -9,21 +9,27 @@
 //! back and wakes this one, so that nothing is asked twice and nothing is missed.
 
 mod answer;
+mod binding;
 mod demand;
+mod gather;
 mod lane;
 mod lanes;
 pub(crate) mod verdict;
 
 use crate::backoff::backoff;
 use crate::broker::Broker;
+use crate::clock;
 use crate::config::{Acks, InFlight};
 use crate::core::Core;
-use crate::partition::{Listing, Outgoing, Path, Round, Take};
+use crate::partition::{Listing, Outgoing, Path, Round};
+use binding::Binding;
 use demand::{Demand, Look};
 use fullbore_client::ConnectionError;
 use fullbore_client::MetadataError;
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
-use fullbore_wire::{ErrorCode, Uuid};
+use fullbore_wire::batch::Compression;
+use fullbore_wire::{ErrorCode, Records, Uuid};
+use gather::{Gathered, gather};
 use lanes::Lanes;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -52,6 +58,7 @@ struct Sender {
     lanes: Lanes,
     /// How many lanes there should be, if the configuration does not say.
     demand: Option<Demand>,
+    binding: Binding,
     connect_failures: u32,
     /// When it was last asked who leads since an answer was overdue.
     asked_at: Option<Instant>,
@@ -71,8 +78,9 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let lanes = Lanes::new(setting.unwrap_or(1));
     // Who counts requests means those of the broker, unless connections are counted too.
     let demand = (setting.is_none() && in_flight == InFlight::Auto).then(Demand::new);
+    let (active, binding) = (Vec::new(), Binding::default());
     let mut sender =
-        Sender { core, broker, active: Vec::new(), lanes, demand, connect_failures: 0, asked_at: None, told: 0 };
+        Sender { core, broker, active, lanes, demand, binding, connect_failures: 0, asked_at: None, told: 0 };
     while !sender.core.is_stopped() {
         sender.broker.turns.fetch_add(1, Ordering::Relaxed);
         sender.active.append(&mut sender.broker.work.incoming.lock());
@@ -224,20 +232,35 @@ impl Sender {
 
     /// Sends as much as the lanes take; when to look again for what is not ready.
     async fn fill(&mut self) -> Option<Instant> {
-        let (mut next, mut tried) = (None, 0);
+        let (mut next, mut tried, mut binds) = (None, 0, false);
         while self.may_send()
             && let Some(at) = self.lanes.freest(tried)
         {
-            let (batches, when) = self.gather(at, false);
-            if batches.is_empty() {
+            let gathered = self.gather(at, false);
+            if gathered.batches.is_empty() {
                 self.lanes.open[at].pipe.lock().limited();
-                next = earlier(next, when);
+                next = earlier(next, gathered.next);
                 tried |= 1 << at;
+                binds |= gathered.window_binds;
             } else {
-                self.send(at, batches).await;
+                self.send(at, gathered.batches).await;
             }
         }
+        self.look_at_window(binds);
         earlier(next, self.fill_gaps(tried).await)
+    }
+
+    /// Reports, once, that the broker's window keeps full batches waiting.
+    fn look_at_window(&mut self, binds: bool) {
+        if self.binding.look(binds, self.lanes.least(), clock::now()) {
+            let (broker, batches) = (self.broker.id, self.broker.grants.lock().of_node());
+            tracing::warn!(
+                broker,
+                batches,
+                "the idempotence window limits throughput: batches are as large as they may be and wait for acknowledgements; \
+                 raise max.idempotence.batches.to.retain at the broker, or batch.size and max.request.size here"
+            );
+        }
     }
 
     /// What batches wait for at the broker goes although its lane is full, as it may be full of those. When to look again.
@@ -248,12 +271,12 @@ impl Sender {
         }
         for at in (0..self.lanes.open.len()).filter(|at| tried & 1 << at == 0) {
             while self.lanes.open[at].has_room_for_missing() {
-                let (batches, when) = self.gather(at, true);
-                next = earlier(next, when);
-                if batches.is_empty() {
+                let gathered = self.gather(at, true);
+                next = earlier(next, gathered.next);
+                if gathered.batches.is_empty() {
                     break;
                 }
-                self.send(at, batches).await;
+                self.send(at, gathered.batches).await;
             }
         }
         next
@@ -265,49 +288,17 @@ impl Sender {
         !self.core.limits.idempotent || self.broker.grants.lock().proven || self.lanes.requests() == 0
     }
 
-    /// One request's worth of batches for a lane, and when to look again if there are none.
-    fn gather(&mut self, lane: usize, missing: bool) -> (Vec<Outgoing>, Option<Instant>) {
-        let max = self.core.config.max_request_size;
+    /// One request's worth of batches for a lane.
+    fn gather(&mut self, lane: usize, missing: bool) -> Gathered {
         let grants = self.broker.grants.lock();
         let (lanes, reorders) = (self.lanes.open.len(), grants.reorder > 0 && self.core.limits.idempotent);
         let striped = reorders && lanes > 1;
         let path = Path { connection: self.lanes.open[lane].path, lane, lanes };
         let (hurry, flush) = (self.core.is_hurried(), self.core.is_flushing());
-        let (now, rtt) = (Instant::now(), self.lanes.open[lane].pipe.lock().min_rtt());
-        let mut round = Round { now, hurry, flush, rtt, room: None, grants: &grants, missing, path, striped, reorders };
-        let (mut batches, mut next): (Vec<Outgoing>, Option<Instant>) = (Vec::new(), None);
-        let mut at = 0;
-        while at < self.active.len() {
-            let take = match self.active[at].take(&self.broker.work, &round) {
-                Take::Identity(spent) => match self.core.identity(spent) {
-                    Some(identity) => {
-                        self.active[at].partition.adopt(identity);
-                        self.active[at].take(&self.broker.work, &round)
-                    }
-                    None => Take::NotYet(None),
-                },
-                take => take,
-            };
-            match take {
-                Take::Batch(outgoing) => {
-                    round.room = Some(round.room.unwrap_or(max).saturating_sub(outgoing.batch.size()));
-                    batches.push(outgoing);
-                    at += 1;
-                }
-                Take::NotYet(when) => {
-                    next = earlier(next, when);
-                    at += 1;
-                }
-                Take::NoRoom => break,
-                Take::Gone => drop(self.active.swap_remove(at)),
-                Take::Identity(_) => at += 1,
-            }
-        }
-        // The first that found no room is the first to be asked next time.
-        if at < self.active.len() {
-            self.active.rotate_left(at);
-        }
-        (batches, next)
+        let (now, rtt) = (clock::now(), self.lanes.open[lane].pipe.lock().min_rtt());
+        let round = Round { now, hurry, flush, rtt, room: None, grants: &grants, missing, path, striped, reorders };
+        let identity = |spent| self.core.identity(spent);
+        gather(&mut self.active, &self.broker.work, round, self.core.config.max_request_size, identity)
     }
 
     /// Seals and writes one request; its answer is acted upon by the connection's reader.
@@ -370,7 +361,7 @@ impl Drop for Unanswered {
 }
 
 /// The request for these batches; those whose codec fails are failed and left out.
-fn build(core: &Core, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i16, Vec<Outgoing>) {
+fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i16, Vec<Outgoing>) {
     let mut request = ProduceRequest {
         acks: core.config.acks as i16,
         timeout_ms: core.config.client.request_timeout.as_millis() as i32,
@@ -378,14 +369,8 @@ fn build(core: &Core, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i
     };
     let mut version = newest;
     let mut sent = Vec::with_capacity(batches.len());
-    for mut outgoing in batches {
-        let records = match outgoing.batch.seal(outgoing.stamp) {
-            Ok(records) => records,
-            Err(error) => {
-                core.fail(outgoing, false, ErrorCode::CORRUPT_MESSAGE, &error.to_string());
-                continue;
-            }
-        };
+    for outgoing in batches {
+        let Some((outgoing, records)) = seal(core, outgoing) else { continue };
         let data =
             PartitionProduceData { index: outgoing.partition.index, records: Some(records), ..Default::default() };
         let (topic, topic_id) = (&outgoing.partition.topic, outgoing.topic_id);
@@ -408,6 +393,31 @@ fn build(core: &Core, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i
     }
     sent.iter_mut().for_each(|outgoing| outgoing.by_name = version < TOPIC_IDS);
     (request, version, sent)
+}
+
+/// A batch with its bytes. One that compresses less than the batches before it did goes in parts, later; one whose codec fails has
+/// failed.
+fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)> {
+    let before = outgoing.batch.size();
+    let records = match outgoing.batch.seal(outgoing.stamp) {
+        Ok(records) => records,
+        Err(error) => {
+            core.fail(outgoing, false, ErrorCode::CORRUPT_MESSAGE, &error.to_string());
+            return None;
+        }
+    };
+    if core.limits.codec.0 == Compression::None {
+        return Some((outgoing, records));
+    }
+    let after = outgoing.batch.size();
+    if outgoing.batch.attempts == 1 {
+        outgoing.partition.compressed(before, after);
+    }
+    let fits = after <= core.config.max_request_size.max(core.config.batch_size) || outgoing.batch.ambiguous;
+    match fits {
+        true => Some((outgoing, records)),
+        false => core.split(outgoing, None, Instant::now()).err().map(|outgoing| (*outgoing, records)),
+    }
 }
 
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {

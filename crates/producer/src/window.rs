@@ -278,6 +278,11 @@ impl<B> Window<B> {
             && (sequences < SEQUENCES_MAX || !self.idempotent)
     }
 
+    /// Whether nothing but its limit keeps new batches from leaving.
+    pub(crate) fn is_full(&self) -> bool {
+        self.established && self.retries == 0 && !self.must_settle() && self.slots.len() >= self.limit
+    }
+
     /// Whether twice as much as now could be past the oldest unacknowledged batch.
     pub(crate) fn takes_twice(&self) -> bool {
         2 * self.slots.len() <= self.limit()

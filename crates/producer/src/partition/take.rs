@@ -104,6 +104,7 @@ impl Partition {
         if !state.window.may_open() {
             return match state.window.wants_identity() {
                 Some(spent) => Take::Identity(spent),
+                None if !state.queue.is_empty() && state.window.is_full() => Take::Window,
                 None => Take::NotYet(None),
             };
         }
@@ -177,23 +178,32 @@ impl PartitionQueue {
         if !round.hurry && open.size() < limits.batch_size && at > round.now {
             return Next::At(at);
         }
-        match self.spaced_until().filter(|at| *at > round.now && !round.flush) {
+        match self.spaced_until(open).filter(|at| *at > round.now && !round.flush) {
             Some(at) => Next::At(at),
             None => Next::Batch(open.size()),
         }
     }
 
-    /// When the next batch may leave that could still grow. Where half of the window is in use, batches leave evenly spaced over
-    /// a round trip: all at once, the records behind them would wait for the first acknowledgement, and go on to do so.
-    fn spaced_until(&self) -> Option<Instant> {
+    /// When the open batch may leave. Where half of the window is in use, batches leave evenly spaced over a round trip: all at
+    /// once, the records behind them would wait for the first acknowledgement, and go on to do so. Records that may join any of
+    /// several partitions have the windows of all of them.
+    fn spaced_until(&self, open: &OpenBatch) -> Option<Instant> {
+        let (own, step) = self.own_turn()?;
+        let peers = u32::try_from(self.peers).unwrap_or(u32::MAX);
+        Some(own.min(open.outcome.opened_at + step / peers.max(1)))
+    }
+
+    /// When another batch may leave by this window alone, where half of it is in use, and how far its batches are apart.
+    fn own_turn(&self) -> Option<(Instant, Duration)> {
         let (left_at, rtt) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
         let limit = self.window.limit();
-        (2 * self.window.span() >= limit).then(|| left_at + rtt / u32::try_from(limit).unwrap_or(u32::MAX))
+        let step = rtt / u32::try_from(limit).unwrap_or(u32::MAX).max(1);
+        (2 * self.window.span() >= limit).then(|| (left_at + step, step))
     }
 
     /// When another batch may leave, by and large; `None` on a short path.
     pub(super) fn free_at(&self) -> Option<Instant> {
         let (left_at, _) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
-        Some(self.spaced_until().unwrap_or(left_at))
+        Some(self.own_turn().map_or(left_at, |(at, _)| at))
     }
 }

@@ -26,7 +26,7 @@ fn a_leader_that_leads_again_before_it_looked_has_the_partition_once() {
     let (partition, first, second) = (partition(), Worklist::new(1), Worklist::new(2));
     partition.set_leader(Uuid::default(), Some(first.clone()), 1);
     for value in [b"a", b"b"] {
-        drop(partition.append(&ProducerRecord::new("t", value), 0, 100).expect("there is room"));
+        drop(partition.append(&ProducerRecord::new("t", value), 0, 100, 1).expect("there is room"));
     }
     let mut active = listed(&first);
     assert_eq!(active.len(), 1);

@@ -117,11 +117,9 @@ impl Core {
                 self.set_back(outgoing, setback, &why, now);
             }
             Verdict::TooLarge => {
-                outgoing.batch.note_attempt(false);
-                let size = outgoing.batch.size();
-                match outgoing.batch.split(self.limits.codec, self.config.buffer_memory) {
-                    Some(halves) => outgoing.partition.split(outgoing.ticket, size, halves, now),
-                    None => self.fail(outgoing, false, answer.error_code, message),
+                let refused = Some(outgoing.batch.size());
+                if let Err(outgoing) = self.split(outgoing, refused, now) {
+                    self.fail(*outgoing, false, answer.error_code, message);
                 }
             }
             Verdict::Unresolved => {
@@ -130,6 +128,24 @@ impl Core {
             }
             Verdict::Failed { maybe } => self.fail(outgoing, maybe, answer.error_code, message),
         }
+    }
+
+    /// A batch goes in two, of which no attempt was written; `refused` are its bytes if a broker found them too many.
+    ///
+    /// # Errors
+    /// The batch, if it cannot be parted.
+    pub(super) fn split(
+        self: &Arc<Self>,
+        mut outgoing: Outgoing,
+        refused: Option<usize>,
+        now: Instant,
+    ) -> Result<(), Box<Outgoing>> {
+        outgoing.batch.note_attempt(false);
+        let Some(halves) = outgoing.batch.split(self.limits.codec, self.config.buffer_memory) else {
+            return Err(Box::new(outgoing));
+        };
+        outgoing.partition.split(outgoing.ticket, refused, halves, now);
+        Ok(())
     }
 
     pub(super) fn fail(&self, outgoing: Outgoing, maybe: bool, code: ErrorCode, message: &str) {

@@ -1,0 +1,54 @@
+//! How much smaller the codec makes a partition's batches, so that they can grow to a request's size on the wire.
+//!
+//! Pure. Invariant: the estimate rises at once and falls slowly, so that few batches turn out too large and have to be split.
+
+/// Times a request's size that a batch may have before compression: a broker opens larger ones one at a time.
+const EXPANSION_MAX: f64 = 4.0;
+/// The margin above what was seen.
+const MARGIN: f64 = 1.1;
+/// The part of the difference by which the estimate falls.
+const FALL: f64 = 0.25;
+
+/// Bytes on the wire of one byte before compression, at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CompressionRatio(f64);
+
+impl Default for CompressionRatio {
+    fn default() -> Self {
+        CompressionRatio(1.0)
+    }
+}
+
+impl CompressionRatio {
+    /// A batch of `before` bytes has become one of `after`.
+    pub(super) fn note(&mut self, before: usize, after: usize) {
+        let seen = (after as f64 / before.max(1) as f64 * MARGIN).min(1.0);
+        self.0 = if seen > self.0 { seen } else { self.0 + (seen - self.0) * FALL };
+    }
+
+    /// Bytes before compression that take `wire` bytes at most after it.
+    #[inline]
+    pub(super) fn uncompressed(&self, wire: usize) -> usize {
+        if self.0 >= 1.0 { wire } else { (wire as f64 * (1.0 / self.0).min(EXPANSION_MAX)) as usize }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_grow_as_far_as_they_shrink_and_no_farther_than_a_broker_opens() {
+        let mut ratio = CompressionRatio::default();
+        assert_eq!(ratio.uncompressed(1000), 1000);
+        (0..100).for_each(|_| ratio.note(1000, 400));
+        assert!((2200..=2300).contains(&ratio.uncompressed(1000)), "{ratio:?}");
+        ratio.note(1000, 900);
+        assert!((1000..=1011).contains(&ratio.uncompressed(1000)), "at once: {ratio:?}");
+        (0..100).for_each(|_| ratio.note(1000, 10));
+        assert_eq!(ratio.uncompressed(1000), 4000);
+        ratio.note(0, 0);
+        ratio.note(10, 20);
+        assert_eq!(ratio.uncompressed(1000), 1000, "what grows is as large as it was");
+    }
+}

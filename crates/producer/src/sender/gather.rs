@@ -1,0 +1,70 @@
+//! What goes into one Produce request: the next batch of each partition that may send one, as many as fit.
+//!
+//! Pure: time is within the [`Round`]. Invariant: a request has at most one batch of a partition, and the partition that found no
+//! room is the first to be asked next time.
+
+use crate::partition::{Listing, Outgoing, Round, Take};
+use crate::window::ProducerIdAndEpoch;
+use crate::worklist::Worklist;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What goes into a request.
+#[derive(Default)]
+pub(super) struct Gathered {
+    pub(super) batches: Vec<Outgoing>,
+    /// When to look again for batches that are not ready.
+    pub(super) next: Option<Instant>,
+    /// Whether some partition has a full batch that waits for its window alone.
+    pub(super) window_binds: bool,
+}
+
+/// Takes batches of `active` partitions for a request of at most `max` bytes. Partitions without work leave the list. `identity`
+/// returns a producer id other than the one given, if there is one.
+pub(super) fn gather(
+    active: &mut Vec<Listing>,
+    work: &Arc<Worklist<Listing>>,
+    mut round: Round<'_>,
+    max: usize,
+    mut identity: impl FnMut(Option<i64>) -> Option<ProducerIdAndEpoch>,
+) -> Gathered {
+    let mut gathered = Gathered::default();
+    let mut at = 0;
+    while at < active.len() {
+        let take = match active[at].take(work, &round) {
+            Take::Identity(spent) => match identity(spent) {
+                Some(identity) => {
+                    active[at].partition.adopt(identity);
+                    active[at].take(work, &round)
+                }
+                None => Take::NotYet(None),
+            },
+            take => take,
+        };
+        match take {
+            Take::Batch(outgoing) => {
+                round.room = Some(round.room.unwrap_or(max).saturating_sub(outgoing.batch.size()));
+                gathered.batches.push(outgoing);
+                at += 1;
+            }
+            Take::NotYet(when) => {
+                gathered.next = super::earlier(gathered.next, when);
+                at += 1;
+            }
+            Take::Window => {
+                gathered.window_binds = true;
+                at += 1;
+            }
+            Take::NoRoom => break,
+            Take::Gone => drop(active.swap_remove(at)),
+            Take::Identity(_) => at += 1,
+        }
+    }
+    if at < active.len() {
+        active.rotate_left(at);
+    }
+    gathered
+}
+
+#[cfg(test)]
+mod tests;
