@@ -25,8 +25,9 @@ class Pair(brokers.Topics):
         return subprocess.run(within(NEAR, [FULLBORE, "topics", *words, "--bootstrap-server", self.address]),
                               stdout=subprocess.DEVNULL, stderr=errors)
 
-    def topic(self, name):
-        self.command(["create", "--topic", name, "--replica-assignment", self.assignment]).check_returncode()
+    def topic(self, name, partitions=1):
+        assignment = ",".join([self.assignment] * partitions)
+        self.command(["create", "--topic", name, "--replica-assignment", assignment]).check_returncode()
         return name
 
     def drop(self, name):
