@@ -12,6 +12,7 @@ use crate::measure::{IntervalCounts, Produced};
 use crate::workload::{Payload, Schedule};
 use fullbore_producer::{Delivery, Producer, ProducerRecord, SendError};
 use std::num::NonZeroU64;
+use std::pin::pin;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
@@ -20,6 +21,8 @@ const RECORDS_PER_CLOCK_READ: u64 = 8;
 /// Unthrottled, the sender looks whether it should stop before every so many records.
 const RECORDS_PER_LOOK: u64 = 256;
 
+/// How often acknowledgements are counted while the producer is flushed.
+const COLLECT_EVERY: Duration = Duration::from_millis(100);
 /// A paced sender looks this often whether it should stop.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
@@ -68,7 +71,7 @@ pub async fn produce(
     let asked = stop.clone();
     let all = async {
         send_all(producer, workload, &asked, &mut pacer, &mut tracker).await?;
-        producer.flush().await;
+        flush(producer, &mut tracker).await;
         Ok::<(), SendError>(())
     };
     tokio::select! {
@@ -83,6 +86,15 @@ pub async fn produce(
     }
     let (produced, failed) = tracker.finish().await;
     Ok(ProduceOutcome { produced, failed, ended: Instant::now(), stopped: false })
+}
+
+/// Waits for what is in the producer's memory, which may take long, and counts meanwhile: counted at the end, partition after
+/// partition, intervals would show a part of the records.
+async fn flush(producer: &Producer, tracker: &mut Tracker) {
+    let mut flushed = pin!(producer.flush());
+    while tokio::time::timeout(COLLECT_EVERY, &mut flushed).await.is_err() {
+        tracker.collect();
+    }
 }
 
 /// Resolves when the run should stop; never, if nobody can say so any more.
