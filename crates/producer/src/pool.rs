@@ -6,8 +6,8 @@
 //! and Hahne, 1998). One that nobody can reach so leaves a fifth of the memory, two leave a ninth, and a partition that has
 //! nothing may take the last. Where all get through, as many as there are share all but a little.
 //!
-//! Invariant: the bytes of all chunks, in use and free, never exceed buffer.memory but by what compression and
-//! renumbering of a few batches take for a moment; in steady state nothing is allocated and no fresh page touched.
+//! Invariant: the bytes of all chunks, in use and free, never exceed buffer.memory, rounded up to whole chunks, but by what
+//! compression and renumbering of a few batches take for a moment; in steady state nothing is allocated and no fresh page touched.
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -66,11 +66,11 @@ pub(crate) struct Lease {
 }
 
 impl Pool {
-    /// Chunks of `chunk` bytes, of `limit` bytes together: at least one.
+    /// Chunks of `chunk` bytes, of `limit` bytes together, rounded up: one request's bytes always fit.
     pub(crate) fn new(limit: usize, chunk: usize) -> Arc<Self> {
         Arc::new(Pool {
             state: Mutex::default(),
-            limit: (limit / chunk).max(1),
+            limit: limit.div_ceil(chunk).max(1),
             chunk,
             freed: Notify::new(),
             waiting: AtomicUsize::new(0),

@@ -74,6 +74,52 @@ async fn memory_in_use_makes_send_wait_and_max_block_ends_the_wait() {
 }
 
 #[tokio::test]
+async fn memory_of_a_single_record_takes_one_of_that_size_after_another() {
+    let fake = Fake::start(1, 2).await;
+    let producer = producer(&fake, &[("max.request.size", "20000"), ("buffer.memory", "20000")]);
+    for number in 0..4 {
+        let record = ProducerRecord::new("t", &[b'v'; 19_000]).partition(number % 2);
+        let delivery = producer.send(record).await.unwrap();
+        assert_eq!(delivery.await.unwrap().offset, i64::from(number / 2));
+    }
+}
+
+#[tokio::test]
+async fn compressed_batches_grow_beyond_a_request_and_are_parted_where_records_stop_compressing() {
+    let fake = Fake::start(1, 1).await;
+    let settings = [("compression.type", "zstd"), ("batch.size", "1000"), ("max.request.size", "8000")];
+    let producer = producer(&fake, &settings);
+    producer.partitions("t").await.unwrap();
+    let (mut deliveries, mut seed) = (Vec::new(), 1u64);
+    let mut noise = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        char::from(b'!' + (seed >> 33) as u8 % 90)
+    };
+    for number in 0..900 {
+        // The first batches show how letters compress, those held back grow accordingly.
+        let (letters, held) = (number < 600, number >= 400);
+        fake.hold(held);
+        let value: String = (0..100).map(|_| if letters { 'a' } else { noise() }).collect();
+        deliveries.push(producer.send(ProducerRecord::new("t", value.as_bytes())).await.unwrap());
+        if (!held && number % 50 == 49) || number == 599 {
+            fake.hold(false);
+            producer.flush().await;
+        }
+    }
+    fake.hold(false);
+    producer.flush().await;
+    for (offset, delivery) in deliveries.into_iter().enumerate() {
+        assert_eq!(delivery.await.unwrap().offset, offset as i64);
+    }
+    let largest = |letters: bool| {
+        let is_letters = |values: &Vec<String>| values[0].starts_with("aaaa") == letters;
+        fake.seen(0).into_iter().map(|batch| batch.values).filter(is_letters).map(|values| values.len()).max()
+    };
+    assert!(largest(true) > Some(100), "more than a request has before compression: {:?}", largest(true));
+    assert!(largest(false) < Some(100), "no more than a request has: {:?}", largest(false));
+}
+
+#[tokio::test]
 async fn flush_sends_what_lingers() {
     let fake = Fake::start(1, 2).await;
     let producer = producer(&fake, &[("linger.ms", "60000"), ("delivery.timeout.ms", "100000")]);
