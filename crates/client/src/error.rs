@@ -195,6 +195,14 @@ pub enum ConnectionError {
         /// The system's words.
         reason: String,
     },
+    /// A broker answers, but it does not begin as it should: with TLS, or with the versions it serves.
+    #[error("cannot connect to {address}: {reason}")]
+    Handshake {
+        /// host:port.
+        address: String,
+        /// The reason in words.
+        reason: String,
+    },
     /// The connection had ended before the request was written.
     #[error("the connection to {0} is closed")]
     NotSent(String),
@@ -214,7 +222,7 @@ pub enum ConnectionError {
 impl ConnectionError {
     /// Whether another attempt, perhaps elsewhere or later, may succeed.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Connect { .. } | Self::NotSent(_) | Self::Disconnected { .. })
+        matches!(self, Self::Connect { .. } | Self::Handshake { .. } | Self::NotSent(_) | Self::Disconnected { .. })
     }
 
     /// Whether the broker may have acted on the request.
@@ -235,4 +243,23 @@ pub enum MetadataError {
     /// The cluster answered with an error.
     #[error("the cluster answered {0}")]
     Broker(ErrorCode),
+}
+
+impl MetadataError {
+    /// The same as a command tells its user; `servers` is the bootstrap list.
+    pub fn for_user(self, servers: &str) -> ClientError {
+        let other = |reason: String| std::io::Error::other(reason);
+        let error = match self {
+            MetadataError::Connection(error) => error,
+            MetadataError::Broker(code) => return ClientError::kafka(format!("cannot ask {servers}"), code, None),
+            MetadataError::UnknownBroker(_) => return ClientError::Address(servers.to_owned()),
+        };
+        match error {
+            ConnectionError::Connect { address, reason } => ClientError::Connect { address, source: other(reason) },
+            ConnectionError::Handshake { address, reason } => ClientError::Handshake { address, source: other(reason) },
+            ConnectionError::Disconnected { address, reason } => ClientError::Io { address, source: other(reason) },
+            ConnectionError::NotSent(address) => ClientError::Io { address, source: other("it is closed".to_owned()) },
+            ConnectionError::Protocol(error) => ClientError::of_protocol(error, servers),
+        }
+    }
 }

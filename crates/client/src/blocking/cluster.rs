@@ -27,7 +27,8 @@ pub const LATEST: i64 = -1;
 /// A cluster as the bootstrap list names it.
 pub struct Cluster {
     bootstrap: Bootstrap,
-    connection: KeptConnection,
+    /// To any broker; behind a lock, since who has the cluster only by reference may take it over.
+    connection: Mutex<KeptConnection>,
     /// Connections to brokers by their own addresses, for what only they can answer.
     others: HashMap<String, KeptConnection>,
 }
@@ -38,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long leaders are looked for that have moved or do not answer: a little more than a dead broker is taken for alive
 /// (broker.session.timeout.ms).
 const LEADER_PATIENCE: Duration = Duration::from_secs(15);
+/// Partitions that requests may name altogether which leave without waiting for the answers before them.
+const TOGETHER_MAX: usize = 1000;
 /// Between two looks for them.
 const LEADER_BACKOFF: Duration = Duration::from_millis(100);
 
@@ -103,7 +106,7 @@ impl Cluster {
                     security: Security::default(),
                     turn: AtomicUsize::new(0),
                 },
-                connection: KeptConnection::default(),
+                connection: Mutex::default(),
                 others: HashMap::new(),
             }),
         }
@@ -126,7 +129,37 @@ impl Cluster {
             security: security.clone(),
             turn: AtomicUsize::new(turn.load(Ordering::Relaxed)),
         };
-        Cluster { bootstrap, connection: KeptConnection::default(), others: HashMap::new() }
+        Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
+    }
+
+    /// As [`Cluster::detached`], with the connection to any broker that this one had; this one makes another when it is asked again.
+    #[must_use]
+    pub fn handed_over(&self) -> Self {
+        let connection = Mutex::new(std::mem::take(&mut *self.connection.lock()));
+        Cluster { connection, ..self.detached() }
+    }
+
+    /// Takes the connection to any broker away, if there is one.
+    pub(crate) fn take_connection(&mut self) -> Option<Connection> {
+        self.connection.get_mut().take()
+    }
+
+    /// Has this connection ask any broker from now on.
+    pub(crate) fn keep_connection(&mut self, connection: Connection) {
+        self.connection.get_mut().keep(connection);
+    }
+
+    /// A connection to the broker at `address`, which is the caller's alone: the one to any broker if it leads there, else a new one.
+    ///
+    /// # Errors
+    /// As [`Connection::connect`].
+    pub fn give(&mut self, address: &str) -> Result<Connection, ClientError> {
+        match self.take_connection() {
+            Some(connection) if connection.leads_to(address) => return Ok(connection),
+            Some(connection) => self.keep_connection(connection),
+            None => {}
+        }
+        self.connect(address)
     }
 
     /// The bootstrap list.
@@ -139,7 +172,7 @@ impl Cluster {
     /// # Errors
     /// The last attempt's.
     pub fn any(&mut self) -> Result<&mut Connection, ClientError> {
-        self.connection.get(|| self.bootstrap.first())
+        self.connection.get_mut().get(|| self.bootstrap.first())
     }
 
     /// Asks any broker, as [`Cluster::any`] finds it.
@@ -147,7 +180,7 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::any`] and [`Connection::call`].
     pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
-        self.connection.ask(request, i16::MAX, || self.bootstrap.first())
+        self.connection.get_mut().ask(request, i16::MAX, || self.bootstrap.first())
     }
 
     /// A connection of its own to the broker at `address`.
@@ -193,20 +226,10 @@ impl Cluster {
     /// # Errors
     /// When no broker answers, or a topic may not be read.
     pub fn partitions_of(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
-        let mut found = BTreeMap::new();
         if topics.is_empty() {
-            return Ok(found);
+            return Ok(BTreeMap::new());
         }
-        let response = self.metadata(Some(topics))?;
-        for topic in &response.topics {
-            let name = topic.name.clone().unwrap_or_default();
-            match check_topic(topic.error_code, &name) {
-                Ok(()) => found.insert(name, places(&response, topic)),
-                Err(ClientError::NoTopic(_)) => None,
-                Err(error) => return Err(error),
-            };
-        }
-        Ok(found)
+        places_in(&self.metadata(Some(topics))?)
     }
 
     /// The offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions, asked of their leaders; those
@@ -272,13 +295,7 @@ impl Cluster {
     /// # Errors
     /// When no broker answers.
     pub fn metadata(&mut self, topics: Option<&[Text]>) -> Result<MetadataResponse, ClientError> {
-        let by_name = |name: &Text| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
-        let request = MetadataRequest {
-            topics: topics.map(|names| names.iter().map(by_name).collect()),
-            allow_auto_topic_creation: false,
-            ..Default::default()
-        };
-        let response = self.ask(&request)?;
+        let response = self.ask(&metadata_request(topics))?;
         match response.error_code.is_err() {
             true => Err(ClientError::kafka("cannot read the metadata", response.error_code, None)),
             false => {
@@ -380,6 +397,33 @@ impl OffsetsNow {
     }
 }
 
+/// Asks for the topics named, or for all; creates none.
+pub(crate) fn metadata_request(topics: Option<&[Text]>) -> MetadataRequest {
+    let by_name = |name: &Text| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
+    MetadataRequest {
+        topics: topics.map(|names| names.iter().map(by_name).collect()),
+        allow_auto_topic_creation: false,
+        ..Default::default()
+    }
+}
+
+/// The partitions of each topic that exists, as this answer has them.
+///
+/// # Errors
+/// When a topic may not be read.
+pub(crate) fn places_in(response: &MetadataResponse) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
+    let mut found = BTreeMap::new();
+    for topic in &response.topics {
+        let name = topic.name.clone().unwrap_or_default();
+        match check_topic(topic.error_code, &name) {
+            Ok(()) => found.insert(name, places(response, topic)),
+            Err(ClientError::NoTopic(_)) => None,
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(found)
+}
+
 /// Every partition of a topic with its leader, in order.
 fn places(response: &MetadataResponse, topic: &MetadataResponseTopic) -> Vec<PartitionPlace> {
     let address_of = |id: i32| {
@@ -436,6 +480,38 @@ impl Connection {
         timestamp: i64,
         read_committed: bool,
     ) -> Result<Vec<Result<i64, ClientError>>, ClientError> {
+        let version = self.version::<ListOffsetsRequest>()?;
+        self.ask_offsets_at(of, timestamp, read_committed, version)?;
+        self.told_offsets_at(of, version)
+    }
+
+    /// As [`Connection::offsets_at`] for each timestamp and its partitions. Short requests leave together, so that all of them take one
+    /// round trip; long ones one after another, since a broker that still writes an answer may not read the next request.
+    ///
+    /// # Errors
+    /// A broken connection.
+    pub(crate) fn offsets_at_each(
+        &mut self,
+        each: &[(i64, Vec<(Text, i32)>)],
+        read_committed: bool,
+    ) -> Result<Vec<Vec<Result<i64, ClientError>>>, ClientError> {
+        if each.iter().map(|(_, of)| of.len()).sum::<usize>() > TOGETHER_MAX {
+            return each.iter().map(|(timestamp, of)| self.offsets_at(of, *timestamp, read_committed)).collect();
+        }
+        let version = self.version::<ListOffsetsRequest>()?;
+        for (timestamp, of) in each {
+            self.ask_offsets_at(of, *timestamp, read_committed, version)?;
+        }
+        each.iter().map(|(_, of)| self.told_offsets_at(of, version)).collect()
+    }
+
+    fn ask_offsets_at(
+        &mut self,
+        of: &[(Text, i32)],
+        timestamp: i64,
+        read_committed: bool,
+        version: i16,
+    ) -> Result<(), ClientError> {
         let mut topics: Vec<ListOffsetsTopic> = Vec::new();
         for (topic, partition) in of {
             if topics.last().is_none_or(|last| last.name != *topic) {
@@ -446,7 +522,16 @@ impl Connection {
         }
         let isolation_level = i8::from(read_committed);
         let request = ListOffsetsRequest { replica_id: -1, isolation_level, topics, ..Default::default() };
-        let response = self.call(&request)?;
+        self.send(&request, version)
+    }
+
+    /// The answer to the oldest [`Connection::ask_offsets_at`], which was about these partitions.
+    fn told_offsets_at(
+        &mut self,
+        of: &[(Text, i32)],
+        version: i16,
+    ) -> Result<Vec<Result<i64, ClientError>>, ClientError> {
+        let (_, response) = self.receive::<ListOffsetsRequest>(version)?;
         let found: HashMap<(&Text, i32), _> = response
             .topics
             .iter()

@@ -5,7 +5,7 @@
 
 use super::socket::Socket;
 use crate::error::ClientError;
-use crate::protocol::{Asking, Due, Handshake, ProtocolError, Versions, decode, frame};
+use crate::protocol::{Asking, Due, Handshake, ProtocolError, SSL_HINT, Versions, decode, frame};
 use crate::security::Security;
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::Part;
@@ -60,7 +60,7 @@ impl Connection {
             Err(ClientError::Io { address, source }) if source.kind() == ErrorKind::UnexpectedEof => {
                 let hint = match security.is_tls() {
                     true => "",
-                    false => ": if it is an SSL listener, set security.protocol=SSL",
+                    false => SSL_HINT,
                 };
                 let reason = format!("it closed the connection at the first request{hint}");
                 Err(ClientError::Handshake { address, source: std::io::Error::new(source.kind(), reason) })
@@ -105,6 +105,27 @@ impl Connection {
         let version = self.version::<R>()?.min(max);
         self.send(request, version)?;
         Ok(self.receive::<R>(version)?.1)
+    }
+
+    /// Asks both, the second in version `max` or an older one, and waits for both answers. The broker carries the second out after the
+    /// first; it takes no round trip of its own. None in place of its answer where it is not wanted or not offered.
+    ///
+    /// # Errors
+    /// As [`Connection::call`]; no answer of this connection can be told from another one then.
+    pub(crate) fn call_both<A: Request, B: Request>(
+        &mut self,
+        first: &A,
+        second: Option<(&B, i16)>,
+    ) -> Result<(A::Response, Option<B::Response>), ClientError> {
+        let version = self.version::<A>()?;
+        let second = second.and_then(|(request, max)| Some((request, self.version::<B>().ok()?.min(max))));
+        self.send(first, version)?;
+        if let Some((request, version)) = second {
+            self.send(request, version)?;
+        }
+        let (_, answer) = self.receive::<A>(version)?;
+        let other = second.map(|(_, version)| self.receive::<B>(version)).transpose()?;
+        Ok((answer, other.map(|(_, answer)| answer)))
     }
 
     /// Sends without waiting for the answer.
@@ -201,6 +222,11 @@ impl Connection {
     /// Host and port.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Whether a new connection to `address` would lead to the same broker. May look a name up.
+    pub(crate) fn leads_to(&self, address: &str) -> bool {
+        self.socket.leads_to(address, &self.address)
     }
 
     fn misunderstood(&self, error: ProtocolError) -> ClientError {

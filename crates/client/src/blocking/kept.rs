@@ -23,6 +23,21 @@ impl KeptConnection {
         Ok(self.0.as_mut().expect("just connected"))
     }
 
+    /// Whether there is a connection.
+    pub(crate) fn is_some(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Takes the connection away, if there is one.
+    pub(crate) fn take(&mut self) -> Option<Connection> {
+        self.0.take()
+    }
+
+    /// Keeps this connection, in place of the one there was.
+    pub(crate) fn keep(&mut self, connection: Connection) {
+        self.0 = Some(connection);
+    }
+
     /// Asks in this version or an older one. Brokers close what is not used for long (`connections.max.idle.ms`): what may
     /// be asked twice is then asked once more.
     pub(crate) fn ask<R: Request>(

@@ -7,7 +7,7 @@ mod connection;
 mod kept;
 mod socket;
 
-pub(crate) use cluster::check_topic;
 pub use cluster::{BrokerAddress, Cluster, EARLIEST, LATEST, PartitionPlace};
+pub(crate) use cluster::{check_topic, metadata_request, places_in};
 pub use connection::{Connection, Stopper};
 pub(crate) use kept::KeptConnection;

@@ -7,7 +7,7 @@ use crate::security::Security;
 use fullbore_tls::BlockingStream;
 use fullbore_wire::split_host_port;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 /// How long a connect may take, and after it a TLS handshake.
@@ -40,12 +40,29 @@ impl Socket {
             Socket::Tls(stream) => stream.socket(),
         }
     }
+
+    /// Whether a new connection to `address` would have the same peer as this one to `own`. With TLS the host must be the one whose
+    /// certificate was checked: listeners that share an address by SNI are told apart by the name alone.
+    pub(super) fn leads_to(&self, address: &str, own: &str) -> bool {
+        match self {
+            Socket::Tls(_) => own.eq_ignore_ascii_case(address),
+            // A name that does not resolve says so when it is connected to.
+            Socket::Plain(socket) => match (socket.peer_addr(), resolve(address)) {
+                (Ok(peer), Ok(mut targets)) => targets.any(|target| target == peer),
+                _ => false,
+            },
+        }
+    }
+}
+
+/// The addresses that `host:port` stands for now.
+fn resolve(address: &str) -> io::Result<impl Iterator<Item = SocketAddr>> {
+    split_host_port(address).ok_or(io::ErrorKind::InvalidInput)?.to_socket_addrs()
 }
 
 fn connect(address: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name has no address");
-    let target = split_host_port(address).ok_or(io::ErrorKind::InvalidInput)?;
-    for candidate in target.to_socket_addrs()? {
+    for candidate in resolve(address)? {
         match TcpStream::connect_timeout(&candidate, CONNECT_TIMEOUT) {
             Ok(socket) => {
                 socket.set_nodelay(true)?;
@@ -87,6 +104,19 @@ impl Write for Socket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_leads_to_every_name_of_its_peer_and_to_nobody_else() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let own = format!("127.0.0.1:{port}");
+        let socket = Socket::open(&own, &Security::default()).expect("connected");
+        assert!(socket.leads_to(&own, &own));
+        assert!(socket.leads_to(&format!("localhost:{port}"), &own));
+        for other in [format!("127.0.0.1:{}", port ^ 1), format!("127.0.0.2:{port}"), "no port".to_owned()] {
+            assert!(!socket.leads_to(&other, &own), "{other}");
+        }
+    }
 
     #[test]
     fn nagle_is_off() {

@@ -28,7 +28,7 @@ use crate::blocking::Cluster;
 use run::Run;
 
 /// Reads until the number wanted, the end of every partition, or until nothing comes for the timeout. `observe` is called every few milliseconds
-/// and may end the run by returning false.
+/// and may end the run by returning false. The run takes the connection over that `cluster` has, and may fetch on it.
 ///
 /// # Errors
 /// What no retry can help: a record the sink refused, an offset that is not there. What concerns one partition or topic alone (a

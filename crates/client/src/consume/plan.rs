@@ -4,8 +4,9 @@ use super::cursor::Cursor;
 use super::lane::FetchSettings;
 use super::progress::ConsumeProgress;
 use super::start::StartOffset;
+use crate::blocking::PartitionPlace;
 use fullbore_wire::Text;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -24,6 +25,8 @@ pub struct ConsumePlan {
     pub to_end: bool,
     /// Whether the run goes on though every topic it reads was deleted: there may be others.
     pub outlives_topics: bool,
+    /// Leaders that the caller has just looked up, by topic: the first look is for those of other topics only.
+    pub places: BTreeMap<Text, Vec<PartitionPlace>>,
     /// Topics that were deleted before it began, which is not told again.
     pub deleted: BTreeSet<Text>,
 }
@@ -32,8 +35,8 @@ impl ConsumePlan {
     /// From the oldest record on until nothing comes for the timeout.
     pub fn new(fetch: FetchSettings, timeout: Duration) -> Self {
         let (records, start) = (u64::MAX, StartOffset::Earliest);
-        let deleted = BTreeSet::new();
-        ConsumePlan { fetch, records, timeout, start, to_end: false, outlives_topics: false, deleted }
+        let (places, deleted) = Default::default();
+        ConsumePlan { fetch, records, timeout, start, to_end: false, outlives_topics: false, places, deleted }
     }
 }
 

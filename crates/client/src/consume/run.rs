@@ -110,7 +110,10 @@ impl<'a, S: Sink> Run<'a, S> {
             lanes: HashMap::new(),
             next_lane: 0,
             spare: HashMap::new(),
-            scout: Scout::new(cluster.detached(), move |answer| drop(tells.send(Event::Found(Box::new(answer))))),
+            scout: Scout::new(cluster.handed_over(), plan.places.clone(), move |answer| {
+                // A run that is over takes no answers.
+                drop(tells.send(Event::Found(Box::new(answer))));
+            }),
             events,
             look_at: due,
         }

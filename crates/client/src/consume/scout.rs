@@ -9,8 +9,9 @@ use crate::admin::list_topics;
 use crate::blocking::{Cluster, Connection, PartitionPlace};
 use crate::error::ClientError;
 use fullbore_wire::Text;
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// See the module.
@@ -18,8 +19,12 @@ pub(super) struct Scout {
     /// For connections of their own.
     cluster: Cluster,
     servers: String,
-    /// Who leaders are asked for, on a connection that is kept; it is away while they are looked up.
+    /// Who leaders are asked for; it is away while they are looked up.
     asked: Option<Cluster>,
+    /// The connection of `asked` between two look-ups, until a leader is connected to that it leads to.
+    kept: Arc<Mutex<Option<Connection>>>,
+    /// Leaders that were known before the first look-up, which does not ask for them.
+    known: BTreeMap<Text, Vec<PartitionPlace>>,
     looks_since: Option<Instant>,
     tells: Arc<dyn Fn(ScoutAnswer) + Send + Sync>,
 }
@@ -40,9 +45,14 @@ pub(super) type ScoutAnswer = (ScoutReport, Option<Cluster>);
 
 impl Scout {
     /// What is found goes to `tells`.
-    pub(super) fn new(cluster: Cluster, tells: impl Fn(ScoutAnswer) + Send + Sync + 'static) -> Self {
-        let (servers, asked) = (cluster.servers(), Some(cluster.detached()));
-        Scout { cluster, servers, asked, looks_since: None, tells: Arc::new(tells) }
+    pub(super) fn new(
+        mut asked: Cluster,
+        known: BTreeMap<Text, Vec<PartitionPlace>>,
+        tells: impl Fn(ScoutAnswer) + Send + Sync + 'static,
+    ) -> Self {
+        let (cluster, servers, kept) = (asked.detached(), asked.servers(), asked.take_connection());
+        let (asked, kept, tells) = (Some(asked), Arc::new(Mutex::new(kept)), Arc::new(tells));
+        Scout { cluster, servers, asked, kept, known, looks_since: None, tells }
     }
 
     /// The bootstrap list.
@@ -60,6 +70,10 @@ impl Scout {
         let Some(mut cluster) = self.asked.take() else { return Ok(()) };
         self.looks_since = Some(Instant::now());
         let tells = self.tells.clone();
+        let mut known = std::mem::take(&mut self.known);
+        if let Some(connection) = taken(&self.kept) {
+            cluster.keep_connection(connection);
+        }
         begin("leaders", move || {
             let mut found = Vec::new();
             match matches.map(|matches| (list_topics(&mut cluster), matches)) {
@@ -73,7 +87,7 @@ impl Scout {
                 None => {}
             }
             found.extend(topics.into_iter().map(|topic| {
-                let places = cluster.partitions(&topic);
+                let places = known.remove(&topic).map_or_else(|| cluster.partitions(&topic), Ok);
                 (topic, places)
             }));
             tells((ScoutReport::Topics(found), Some(cluster)));
@@ -90,7 +104,9 @@ impl Scout {
         read_committed: bool,
     ) -> io::Result<()> {
         let (cluster, tells, leader) = (self.cluster.detached(), self.tells.clone(), leader.to_owned());
+        let kept = self.kept.clone();
         begin("connect", move || {
+            let spare = spare.or_else(|| leading_to(&kept, &leader));
             let placed = |mut connection: Connection| {
                 let placed = start::place(&mut connection, &of, to_end, read_committed)?;
                 Ok(Box::new((connection, placed)))
@@ -106,11 +122,26 @@ impl Scout {
 
     /// Takes an answer, and who was asked for the next time.
     pub(super) fn back(&mut self, (found, asked): ScoutAnswer) -> ScoutReport {
-        if let Some(cluster) = asked {
+        if let Some(mut cluster) = asked {
+            *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = cluster.take_connection();
             (self.asked, self.looks_since) = (Some(cluster), None);
         }
         found
     }
+}
+
+fn taken(kept: &Mutex<Option<Connection>>) -> Option<Connection> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// The connection, if it leads to this leader. Others that connect meanwhile do not wait for the look-up of the name.
+fn leading_to(kept: &Mutex<Option<Connection>>, leader: &str) -> Option<Connection> {
+    let connection = taken(kept)?;
+    if connection.leads_to(leader) {
+        return Some(connection);
+    }
+    kept.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(connection);
+    None
 }
 
 fn begin(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {

@@ -61,9 +61,11 @@ pub(super) fn place(
     }
     let mut told: HashMap<(usize, i64), i64> = HashMap::new();
     let mut refused: HashMap<usize, ClientError> = HashMap::new();
-    for (timestamp, partitions) in wanted {
-        let named: Vec<(Text, i32)> = partitions.iter().map(|at| (of[*at].topic.clone(), of[*at].partition)).collect();
-        let found = connection.offsets_at(&named, timestamp, read_committed)?;
+    let named = |at: &usize| (of[*at].topic.clone(), of[*at].partition);
+    let each = wanted.iter().map(|(timestamp, partitions)| (*timestamp, partitions.iter().map(named).collect()));
+    let each: Vec<(i64, Vec<(Text, i32)>)> = each.collect();
+    let found = connection.offsets_at_each(&each, read_committed)?;
+    for ((timestamp, partitions), found) in wanted.into_iter().zip(found) {
         for (at, offset) in partitions.into_iter().zip(found) {
             match offset {
                 Ok(offset) => drop(told.insert((at, timestamp), offset)),

@@ -16,3 +16,6 @@ mod versions;
 pub use due::{Asking, Due, SentRequest, decode};
 pub use error::ProtocolError;
 pub use versions::{Handshake, Versions};
+
+/// The next step where a broker closes a connection without TLS at its first request.
+pub(crate) const SSL_HINT: &str = ": if it is an SSL listener, set security.protocol=SSL";

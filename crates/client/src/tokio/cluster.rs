@@ -1,8 +1,9 @@
 //! The cluster as its brokers describe it: who they are, and which leads each partition.
 //!
 //! Not here: when to ask again, which is the caller's. What any broker can answer is asked of one after another, so that
-//! one that hangs costs a moment and not the request's timeout. Invariant: at most one connection per broker is shared,
-//! and a partition's leader never goes back to an older leader epoch of the same topic id.
+//! one that hangs costs a moment and not the request's timeout. A connection to bootstrap serves the broker that it leads to, also
+//! where that is advertised under another name. Invariant: at most one connection per broker is shared, and a partition's
+//! leader never goes back to an older leader epoch of the same topic id.
 
 use super::connection::Connection;
 use crate::config::ClientConfig;
@@ -228,9 +229,28 @@ impl Cluster {
         if let Some(connection) = slot.as_ref().filter(|c| !c.is_closed()) {
             return Ok(connection.clone());
         }
-        let connection = Connection::connect(address, &self.inner.config).await?;
+        let connection = match self.leading_to(address).await {
+            Some(connection) => connection,
+            None => Connection::connect(address, &self.inner.config).await?,
+        };
         *slot = Some(connection.clone());
         Ok(connection)
+    }
+
+    /// The connection to an address of the bootstrap list, if it has the peer that `address` leads to: the broker is known by both
+    /// names, and is not connected to twice.
+    async fn leading_to(&self, address: &str) -> Option<Connection> {
+        for other in self.inner.bootstrap.iter().filter(|other| *other != address) {
+            let slot = self.inner.connections.lock().get(other).cloned();
+            // One that is being made is not waited for: its maker may wait for this one.
+            let known = slot.and_then(|slot| slot.try_lock().ok()?.clone()).filter(|known| !known.is_closed());
+            if let Some(known) = known
+                && known.leads_to(address, &self.inner.config).await
+            {
+                return Some(known);
+            }
+        }
+        None
     }
 }
 

@@ -10,13 +10,14 @@ mod socket;
 
 use crate::config::ClientConfig;
 use crate::error::ConnectionError;
-use crate::protocol::{Asking, Handshake, Versions, decode};
+use crate::protocol::{Asking, Handshake, SSL_HINT, Versions, decode};
 use bytes::Bytes;
 use fullbore_wire::Frame;
 use fullbore_wire::api::Request;
 use shared::{ConnectionState, Handler, RequestOutcome};
-use socket::Writing;
+use socket::{Opened, SocketFailure, Writing};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ struct Inner {
     shared: Arc<ConnectionState>,
     sending: Arc<tokio::sync::Mutex<Sending>>,
     versions: Versions,
+    peer: SocketAddr,
 }
 
 impl Drop for Inner {
@@ -57,23 +59,42 @@ impl Connection {
     pub async fn connect(address: &str, config: &ClientConfig) -> Result<Connection, ConnectionError> {
         let connect_error = |reason: String| ConnectionError::Connect { address: address.to_owned(), reason };
         let attempt = tokio::time::timeout(config.connect_timeout, socket::open(address, config));
-        let (read, write) = match attempt.await {
-            Ok(halves) => halves.map_err(|e| connect_error(e.to_string()))?,
+        let Opened { reading, writing, peer } = match attempt.await {
+            Ok(opened) => opened.map_err(|error| match error {
+                SocketFailure::Connect(source) => connect_error(source.to_string()),
+                SocketFailure::Tls(source) => handshake_error(address, source.to_string()),
+            })?,
             Err(_) => return Err(connect_error(format!("no answer in {:?}", config.connect_timeout))),
         };
         let shared = Arc::new(ConnectionState::new(address, config));
-        let sending = Sending { socket: Some(write), asking: Asking::new(&config.client_id) };
+        let sending = Sending { socket: Some(writing), asking: Asking::new(&config.client_id) };
         let sending = Arc::new(tokio::sync::Mutex::new(sending));
         tokio::spawn({
             let (shared, sending) = (shared.clone(), sending.clone());
             async move {
-                reader::run(read, shared).await;
+                reader::run(reading, shared).await;
                 sending.lock().await.socket = None;
             }
         });
-        let mut inner = Inner { shared, sending, versions: Versions::default() };
-        inner.versions = inner.shake_hands().await?;
+        let mut inner = Inner { shared, sending, versions: Versions::default(), peer };
+        inner.versions = inner.shake_hands().await.map_err(|error| match error {
+            ConnectionError::Disconnected { reason, .. } if reason == reader::CLOSED => {
+                let hint = if config.security.is_tls() { "" } else { SSL_HINT };
+                handshake_error(address, format!("it closed the connection at the first request{hint}"))
+            }
+            error => error,
+        })?;
         Ok(Connection { inner: Arc::new(inner) })
+    }
+
+    /// Whether a new connection to `host:port` would have the same peer. With TLS the host must be the one whose certificate was
+    /// checked: listeners that share an address by SNI are told apart by the name alone.
+    pub(super) async fn leads_to(&self, address: &str, config: &ClientConfig) -> bool {
+        match config.security.is_tls() {
+            true => self.address().eq_ignore_ascii_case(address),
+            // A name that does not resolve says so when it is connected to.
+            false => socket::resolve(address, config).await.is_ok_and(|targets| targets.contains(&self.inner.peer)),
+        }
     }
 
     /// Where it leads, as host:port.
@@ -156,6 +177,10 @@ impl Connection {
     }
 }
 
+fn handshake_error(address: &str, reason: String) -> ConnectionError {
+    ConnectionError::Handshake { address: address.to_owned(), reason }
+}
+
 /// Writes a frame, or says that the broker takes nothing more; part of it may have left then, so that the connection has to end.
 async fn write_in_time(socket: &mut Writing, frame: &Frame, patience: Duration) -> io::Result<()> {
     let written = tokio::time::timeout(patience, socket.write_frame(frame)).await;
@@ -233,7 +258,7 @@ mod tests {
         let shared = Arc::new(ConnectionState::new(&address.to_string(), &ClientConfig::default()));
         let sending = Sending { socket: Some(Writing::Plain(write)), asking: Asking::new("test") };
         let sending = Arc::new(tokio::sync::Mutex::new(sending));
-        let inner = Inner { shared, sending, versions: Versions::default() };
+        let inner = Inner { shared, sending, versions: Versions::default(), peer: address };
         let turn_of_another = inner.sending.lock().await;
         let (tx, mut rx) = oneshot::channel();
         let request = Handshake::request();
@@ -263,7 +288,7 @@ mod tests {
         let shared = Arc::new(ConnectionState::new(&address.to_string(), &config));
         let sending = Sending { socket: Some(Writing::Plain(write)), asking: Asking::new("test") };
         let sending = Arc::new(tokio::sync::Mutex::new(sending));
-        let inner = Inner { shared, sending, versions: Versions::default() };
+        let inner = Inner { shared, sending, versions: Versions::default(), peer: address };
         let name = Some(Text::from("t".repeat(30_000).as_str()));
         let topic = MetadataRequestTopic { name, ..Default::default() };
         let request = MetadataRequest { topics: Some(vec![topic; 300]), ..Default::default() };

@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 const READ_BYTES: usize = 16 * 1024;
 const READ_BYTES_MAX: usize = 256 * 1024;
 
+/// The reason where the broker ended the connection.
+pub(super) const CLOSED: &str = "the broker closed the connection";
+
 pub(super) async fn run(mut socket: Reading, shared: Arc<ConnectionState>) {
     let (mut buffer, mut next_read) = (BytesMut::with_capacity(READ_BYTES), READ_BYTES);
     let mut tick =
@@ -50,7 +53,7 @@ pub(super) async fn run(mut socket: Reading, shared: Arc<ConnectionState>) {
 
 async fn read_some(socket: &mut Reading, buffer: &mut BytesMut) -> io::Result<()> {
     match socket.read_buf(buffer).await? {
-        0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the broker closed the connection")),
+        0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, CLOSED)),
         _ => Ok(()),
     }
 }

@@ -7,6 +7,7 @@ use crate::config::ClientConfig;
 use bytes::BytesMut;
 use fullbore_wire::{Frame, Part, split_host_port};
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -25,27 +26,50 @@ pub(super) enum Writing {
     Tls(Arc<fullbore_tls::Stream>),
 }
 
+/// A socket after its TLS handshake, if it has one.
+pub(super) struct Opened {
+    pub(super) reading: Reading,
+    pub(super) writing: Writing,
+    /// The address that the name resolved to.
+    pub(super) peer: SocketAddr,
+}
+
+/// Why a socket could not be opened.
+pub(super) enum SocketFailure {
+    Connect(io::Error),
+    Tls(io::Error),
+}
+
 /// Connects to `host:port`, through the TLS handshake where there is one. The caller sets the time limit.
-pub(super) async fn open(address: &str, config: &ClientConfig) -> io::Result<(Reading, Writing)> {
-    let connector = config.security.connector().map_err(io::Error::other)?;
-    let socket = open_socket(address, config).await?;
-    match connector {
+pub(super) async fn open(address: &str, config: &ClientConfig) -> Result<Opened, SocketFailure> {
+    let connector = config.security.connector().map_err(|error| SocketFailure::Tls(io::Error::other(error)))?;
+    let socket = open_socket(address, config).await.map_err(SocketFailure::Connect)?;
+    let peer = socket.peer_addr().map_err(SocketFailure::Connect)?;
+    let (reading, writing) = match connector {
         None => {
             let (reading, writing) = socket.into_split();
-            Ok((Reading::Plain(reading), Writing::Plain(writing)))
+            (Reading::Plain(reading), Writing::Plain(writing))
         }
         Some(connector) => {
-            let stream = Arc::new(fullbore_tls::Stream::connect(socket, &connector, address).await?);
-            Ok((Reading::Tls(stream.clone()), Writing::Tls(stream)))
+            let stream =
+                fullbore_tls::Stream::connect(socket, &connector, address).await.map_err(SocketFailure::Tls)?;
+            let stream = Arc::new(stream);
+            (Reading::Tls(stream.clone()), Writing::Tls(stream))
         }
-    }
+    };
+    Ok(Opened { reading, writing, peer })
+}
+
+/// The addresses that `host:port` stands for now.
+pub(super) async fn resolve(address: &str, config: &ClientConfig) -> io::Result<Vec<SocketAddr>> {
+    let address = config.detours.get(address).map_or(address, String::as_str);
+    let place = split_host_port(address).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(tokio::net::lookup_host(place).await?.collect())
 }
 
 async fn open_socket(address: &str, config: &ClientConfig) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    let address = config.detours.get(address).map_or(address, String::as_str);
-    let place = split_host_port(address).ok_or(io::ErrorKind::InvalidInput)?;
-    for target in tokio::net::lookup_host(place).await? {
+    for target in resolve(address, config).await? {
         let socket = if target.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
         // Setting a size turns the kernel's autotuning off, so nothing is set unless the user asks for it.
         if let Some(bytes) = config.send_buffer_bytes {
