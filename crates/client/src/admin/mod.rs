@@ -9,8 +9,8 @@ pub use configs::{
     Change, ConfigEntry, ConfigOf, ConfigSource, ResourceKind, Synonym, alter_configs, config_resources,
     describe_configs,
 };
-pub(crate) use groups::coordinator_of;
 pub use groups::{CommittedOffset, GroupAdmin, GroupDescription, GroupListing, GroupMember, GroupProtocol};
+pub(crate) use groups::{coordinator_in, coordinator_of, coordinator_request};
 pub use log_dirs::{DamagedLogs, LogDamage, SetAside, log_damage};
 pub use topics::{
     PARTITIONS_PER_ANSWER, PartitionLayout, TopicDescription, TopicPartitionInfo, create_partitions, create_topic,

@@ -8,16 +8,19 @@ use super::assign::{Assignor, Subscriber, TopicPartition};
 use super::config::{GroupConfig, REQUEST_TIMEOUT, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
 use super::empty::EmptySince;
+use super::offsets::OffsetsQuestion;
 use super::shared::SharedMembership;
 use super::verdict::Next;
+use crate::blocking::{PartitionPlace, metadata_request, places_in};
 use crate::error::ClientError;
 use bytes::Bytes;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse};
 use fullbore_wire::apis::leave_group::{LeaveGroupRequest, MemberIdentity};
+use fullbore_wire::apis::offset_fetch::OffsetFetchRequest;
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupRequestAssignment};
 use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment, ConsumerProtocolSubscription};
-use fullbore_wire::{ErrorCode, Text};
+use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -32,6 +35,10 @@ const ASSIGNMENT_VERSION: i16 = 0;
 /// The time after which a member that was given nothing will not be given anything, where others were to let go of what is meant for it:
 /// a reader that nobody reads does so after a minute, and a session ends sooner.
 const SETTLED_AFTER: Duration = Duration::from_secs(65);
+/// JoinGroup from this version on gives a member an id before it joins.
+const MEMBER_ID_VERSION: i16 = 4;
+/// Partitions whose offsets are asked for with the assignment: the request is short, so that the broker takes it while it answers.
+const OFFSETS_MAX: usize = 1000;
 /// LeaveGroup up to this version names one member, without a list.
 const LEAVE_ONE_VERSION: i16 = 2;
 
@@ -46,6 +53,10 @@ pub(super) struct Classic<'a> {
     /// The partitions of every topic of the group, as the leader last counted them.
     counts: BTreeMap<Text, i32>,
     counted: Instant,
+    /// The partitions of topics, as they were when the group had been joined.
+    described: BTreeMap<Text, Vec<PartitionPlace>>,
+    /// What this member as the leader gives to itself.
+    own: Vec<(TopicPartition, Uuid)>,
 }
 
 impl<'a> Classic<'a> {
@@ -60,6 +71,8 @@ impl<'a> Classic<'a> {
             leads: false,
             counts: BTreeMap::new(),
             counted: Instant::now(),
+            described: BTreeMap::new(),
+            own: Vec::new(),
         }
     }
 
@@ -134,6 +147,7 @@ impl<'a> Classic<'a> {
         // Where the coordinator assigns, nobody leads, and it gives what is free; so does a leader that rebalances cooperatively.
         let assigns_all = !joined.leader.is_empty() && self.protocol != Assignor::CooperativeSticky.name();
         self.shared.set_identity(&self.member_id, self.generation);
+        self.own.clear();
         let assignments = match self.leads && !joined.skip_assignment {
             true => self.assign(joined),
             false => Ok(Vec::new()),
@@ -199,7 +213,22 @@ impl<'a> Classic<'a> {
             protocols: self.config.assignors.iter().map(protocol).collect(),
             ..Default::default()
         };
-        self.patiently(|coordinator| coordinator.ask(&request, i16::MAX))
+        if self.member_id.is_empty() && self.config.instance.is_none() && !self.coordinator.is_connected() {
+            // The coordinator gives a new member its id at once, and has it join again (KIP-394).
+            let code = |answer: &JoinGroupResponse| answer.error_code;
+            if let Some(answer) = self.coordinator.ask_beside_finding(&request, MEMBER_ID_VERSION, code)? {
+                return Ok(answer);
+            }
+        }
+        // A leader assigns from what is known when all members are there, and may become one by joining.
+        let may_lead = self.leads || self.generation < 0;
+        let describe = may_lead.then(|| metadata_request(Some(&self.config.topics)));
+        let describe = describe.as_ref().map(|describe| (describe, i16::MAX));
+        let (joined, described) = self.patiently(|coordinator| coordinator.ask_both(&request, describe))?;
+        let described = described.filter(|described| !described.error_code.is_err());
+        // What is missing is asked for again, and then said.
+        self.described = described.and_then(|described| places_in(&described).ok()).unwrap_or_default();
+        Ok(joined)
     }
 
     /// What each member is to read, as the leader sees it.
@@ -226,21 +255,27 @@ impl<'a> Classic<'a> {
         let mut topics: Vec<Text> = members.iter().flat_map(|member| member.topics.iter().cloned()).collect();
         topics.sort();
         topics.dedup();
-        self.counts = self.count(&topics)?;
-        self.counted = Instant::now();
+        let missing: Vec<Text> = topics.iter().filter(|topic| !self.described.contains_key(*topic)).cloned().collect();
+        let mut places = std::mem::take(&mut self.described);
+        places.append(&mut self.coordinator.partitions_of(&missing)?);
+        places.retain(|topic, _| topics.contains(topic));
+        (self.counts, self.counted) = (counts(&places), Instant::now());
+        let assigned = chosen.assign(&members, &self.counts);
+        let own = assigned.iter().filter(|(id, _)| **id == self.member_id).flat_map(|(_, partitions)| partitions);
+        let id_of = |topic: &Text| places.get(topic).and_then(|places| Some(places.first()?.topic_id));
+        self.own = own.map(|of| (of.clone(), id_of(&of.0).unwrap_or_default())).collect();
         let assignment = |(member_id, partitions): (Text, Vec<TopicPartition>)| {
             let assigned_partitions = by_topic(&partitions);
             let message = ConsumerProtocolAssignment { assigned_partitions, ..Default::default() };
             let assignment = encoded(&message, ASSIGNMENT_VERSION)?;
             Ok(SyncGroupRequestAssignment { member_id, assignment, ..Default::default() })
         };
-        chosen.assign(&members, &self.counts).into_iter().map(assignment).collect()
+        assigned.into_iter().map(assignment).collect()
     }
 
     /// The partitions of each topic that exists.
     fn count(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, i32>, ClientError> {
-        let places = self.coordinator.cluster.partitions_of(topics)?;
-        Ok(places.into_iter().map(|(topic, places)| (topic, i32::try_from(places.len()).unwrap_or(i32::MAX))).collect())
+        Ok(counts(&self.coordinator.partitions_of(topics)?))
     }
 
     fn sync(&mut self, assignments: Vec<SyncGroupRequestAssignment>) -> Result<(ErrorCode, Bytes), ClientError> {
@@ -254,7 +289,19 @@ impl<'a> Classic<'a> {
             assignments,
             ..Default::default()
         };
-        let answer = self.patiently(|coordinator| coordinator.ask(&request, i16::MAX))?;
+        let version = self.coordinator.connection()?.version::<OffsetFetchRequest>();
+        // Who knows what it is given asks where that begins, too; every other member has let go of it.
+        let is_short = (1..=OFFSETS_MAX).contains(&self.own.len());
+        let version = version.ok().filter(|_| is_short);
+        let question = version.map(|version| OffsetsQuestion::new(&self.config.group, None, &self.own, version));
+        let fetch = question.as_ref().map(|question| (&question.request, question.version_max));
+        let (answer, offsets) = self.patiently(|coordinator| coordinator.ask_both(&request, fetch))?;
+        if let (Some(question), Some(offsets)) = (question, offsets)
+            && let (ErrorCode::NONE, found) = question.answered(&offsets)
+        {
+            let committed = |of: &(TopicPartition, Uuid)| (of.clone(), found.get(&of.0).copied().unwrap_or(-1));
+            self.shared.set_committed(self.generation, self.own.iter().map(committed).collect());
+        }
         Ok((answer.error_code, answer.assignment))
     }
 
@@ -332,6 +379,11 @@ fn split<T>(
         Ok(answer) => (Ok(code(&answer)), Some(answer)),
         Err(error) => (Err(error), None),
     }
+}
+
+fn counts(places: &BTreeMap<Text, Vec<PartitionPlace>>) -> BTreeMap<Text, i32> {
+    let count = |places: &Vec<PartitionPlace>| i32::try_from(places.len()).unwrap_or(i32::MAX);
+    places.iter().map(|(topic, places)| (topic.clone(), count(places))).collect()
 }
 
 fn ms(time: Duration) -> i32 {

@@ -9,6 +9,7 @@ use super::coordinator::Coordinator;
 use super::empty::EmptySince;
 use super::shared::SharedMembership;
 use super::verdict::Next;
+use crate::blocking::{PartitionPlace, metadata_request, places_in};
 use crate::error::ClientError;
 use fullbore_wire::apis::consumer_group_heartbeat::{
     ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
@@ -124,7 +125,11 @@ impl<'a> Consumer<'a> {
             request.subscribed_topic_names = Some(self.config.topics.clone());
             request.server_assignor = self.config.remote_assignor.clone();
         }
-        let answer = self.coordinator.ask(&request, i16::MAX);
+        let answer = match self.ids.is_empty() {
+            // The first assignment has ids, which it takes no further round trip to name.
+            true => self.beat_and_describe(&request),
+            false => self.coordinator.ask(&request, i16::MAX),
+        };
         if let Err(ClientError::Version { address, .. }) = &answer {
             let what = format!("cannot join group '{}'", self.config.group);
             let words = format!("{address} does not serve the consumer protocol; use --group-protocol classic");
@@ -148,6 +153,23 @@ impl<'a> Consumer<'a> {
         Ok((step, answer))
     }
 
+    fn beat_and_describe(
+        &mut self,
+        request: &ConsumerGroupHeartbeatRequest,
+    ) -> Result<ConsumerGroupHeartbeatResponse, ClientError> {
+        let describe = metadata_request(Some(&self.config.topics));
+        let (answer, described) = self.coordinator.ask_both(request, Some((&describe, i16::MAX)))?;
+        // Topics that are missing are asked for once they are assigned, and what is wrong with them is said then.
+        let described = described.filter(|described| !described.error_code.is_err());
+        self.name(described.and_then(|described| places_in(&described).ok()).unwrap_or_default());
+        Ok(answer)
+    }
+
+    fn name(&mut self, found: BTreeMap<Text, Vec<PartitionPlace>>) {
+        let first = found.into_values().filter_map(|places| places.into_iter().next());
+        self.ids.extend(first.map(|place| (place.topic_id, place.topic)));
+    }
+
     fn take(&mut self, answer: ConsumerGroupHeartbeatResponse) {
         self.epoch = answer.member_epoch;
         self.member_id = answer.member_id.filter(|id| !id.is_empty()).unwrap_or_else(|| self.member_id.clone());
@@ -162,11 +184,8 @@ impl<'a> Consumer<'a> {
     fn aim(&mut self) -> Result<(), ClientError> {
         let Some(assigned) = self.assigned.clone() else { return Ok(()) };
         if assigned.iter().any(|topic| !self.ids.contains_key(&topic.topic_id)) {
-            match self.coordinator.cluster.partitions_of(&self.config.topics) {
-                Ok(found) => {
-                    let first = found.into_values().filter_map(|places| places.into_iter().next());
-                    self.ids.extend(first.map(|place| (place.topic_id, place.topic)));
-                }
+            match self.coordinator.partitions_of(&self.config.topics) {
+                Ok(found) => self.name(found),
                 Err(error) if error.is_retriable() => {}
                 Err(error) => return Err(error),
             }

@@ -1,16 +1,18 @@
 //! The way to a group's coordinator: found, connected to, and forgotten when it has moved.
 
 use super::verdict::{self, Next};
-use crate::admin::coordinator_of;
-use crate::blocking::{Cluster, Connection, KeptConnection};
+use crate::admin::{coordinator_in, coordinator_of, coordinator_request};
+use crate::blocking::{Cluster, Connection, KeptConnection, PartitionPlace, metadata_request, places_in};
 use crate::error::ClientError;
 use fullbore_wire::api::Request;
+use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::{ErrorCode, Text};
+use std::collections::BTreeMap;
 
 /// One connection to whoever coordinates the group.
 pub(super) struct Coordinator {
-    /// For what any broker knows.
-    pub(super) cluster: Cluster,
+    /// For who coordinates the group.
+    cluster: Cluster,
     group: Text,
     connection: KeptConnection,
     /// Why the last request was not carried out, if it is to be tried again.
@@ -26,6 +28,62 @@ impl Coordinator {
         self.connection.get(|| found(&mut self.cluster, &self.group))
     }
 
+    /// Whether the coordinator is known and connected to.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.is_some()
+    }
+
+    /// Looks for the coordinator, and sends the broker that is asked this request too: where it coordinates the group itself, as in a
+    /// small cluster, the answer takes no round trip of its own. None where another broker does, which is connected to then, and where
+    /// the broker does not know version `least` of the request.
+    ///
+    /// # Errors
+    /// As [`Coordinator::ask`], and where the group has no coordinator just now.
+    pub(super) fn ask_beside_finding<R: Request>(
+        &mut self,
+        request: &R,
+        least: i16,
+        code: impl Fn(&R::Response) -> ErrorCode,
+    ) -> Result<Option<R::Response>, ClientError> {
+        let connection = self.cluster.any()?;
+        let finds = coordinator_request(&self.group, connection.version::<FindCoordinatorRequest>()?);
+        let asks = connection.version::<R>().is_ok_and(|version| version >= least).then_some((request, i16::MAX));
+        let outcome = connection.call_both(&finds, asks);
+        let connection = self.cluster.take_connection();
+        // After a failure an answer might still come, and would be taken for that to the next request.
+        let (found, answer) = outcome?;
+        if let Some(connection) = connection {
+            match answer {
+                Some(answer) if verdict::next(code(&answer)) != Next::Find => {
+                    self.connection.keep(connection);
+                    return Ok(Some(answer));
+                }
+                _ => self.cluster.keep_connection(connection),
+            }
+        }
+        let found = coordinator_in(found, &self.group)?;
+        self.connection.keep(self.cluster.give(&found.address())?);
+        Ok(None)
+    }
+
+    /// The partitions of those of these topics that exist, as the coordinator knows them.
+    ///
+    /// # Errors
+    /// As [`Coordinator::ask`], or when a topic may not be read.
+    pub(super) fn partitions_of(
+        &mut self,
+        topics: &[Text],
+    ) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
+        if topics.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let answer = self.ask(&metadata_request(Some(topics)), i16::MAX)?;
+        match answer.error_code.is_err() {
+            true => Err(ClientError::kafka("cannot read the metadata", answer.error_code, None)),
+            false => places_in(&answer),
+        }
+    }
+
     /// The next request looks for the coordinator again.
     pub(super) fn forget(&mut self) {
         self.connection = KeptConnection::default();
@@ -33,6 +91,19 @@ impl Coordinator {
 
     pub(super) fn ask<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
         self.connection.ask(request, max, || found(&mut self.cluster, &self.group))
+    }
+
+    /// As [`Coordinator::ask`], and asks the other right behind it, as [`Connection::call_both`] does.
+    pub(super) fn ask_both<A: Request, B: Request>(
+        &mut self,
+        first: &A,
+        second: Option<(&B, i16)>,
+    ) -> Result<(A::Response, Option<B::Response>), ClientError> {
+        let outcome = self.connection()?.call_both(first, second);
+        if outcome.is_err() {
+            self.forget();
+        }
+        outcome
     }
 
     /// What stands in the way just now.
@@ -64,5 +135,5 @@ impl Coordinator {
 
 fn found(cluster: &mut Cluster, group: &Text) -> Result<Connection, ClientError> {
     let coordinator = coordinator_of(cluster, group)?;
-    cluster.connect(&coordinator.address())
+    cluster.give(&coordinator.address())
 }

@@ -5,6 +5,7 @@
 use super::assign::TopicPartition;
 use super::config::{GroupConfig, Protocol, REQUEST_TIMEOUT, RETRY_BACKOFF};
 use super::coordinator::Coordinator;
+use super::offsets::{OffsetsQuestion, version_max};
 use super::shared::SharedMembership;
 use super::shared::Target;
 use super::verdict;
@@ -13,19 +14,12 @@ use super::{classic, consumer};
 use crate::blocking::Cluster;
 use crate::error::ClientError;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
-use fullbore_wire::apis::offset_fetch::{
-    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
-};
+use fullbore_wire::apis::offset_fetch::OffsetFetchRequest;
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// The last versions of OffsetCommit and OffsetFetch that name topics; later ones have their ids.
-const NAMED_VERSION_MAX: i16 = 9;
-/// OffsetFetch from this version on asks for several groups.
-const FETCH_SEVERAL_VERSION: i16 = 8;
 
 /// An offset of a partition, and which topic of its name it is of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +46,26 @@ pub struct Member {
     config: GroupConfig,
     shared: Arc<SharedMembership>,
     thread: Option<JoinHandle<()>>,
-    offsets: Coordinator,
+    offsets: Offsets,
+}
+
+/// The connection for offsets, which is made while the member joins.
+struct Offsets {
+    connecting: Option<JoinHandle<Coordinator>>,
+    coordinator: Coordinator,
+}
+
+impl Offsets {
+    /// Waits for the connection if it is being made.
+    fn get(&mut self) -> &mut Coordinator {
+        if let Some(thread) = self.connecting.take() {
+            match thread.join() {
+                Ok(connected) => self.coordinator = connected,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        &mut self.coordinator
+    }
 }
 
 impl Member {
@@ -72,7 +85,14 @@ impl Member {
             of_thread.end(outcome.err());
         };
         let thread = std::thread::Builder::new().name("group-member".to_owned()).spawn(body)?;
-        let offsets = Coordinator::new(offsets, config.group.clone());
+        let mut connected = Coordinator::new(offsets.detached(), config.group.clone());
+        let connect = move || {
+            // A failure shows again when it is used.
+            let _ = connected.connection();
+            connected
+        };
+        let connecting = Some(std::thread::Builder::new().name("group-offsets".to_owned()).spawn(connect)?);
+        let offsets = Offsets { connecting, coordinator: Coordinator::new(offsets, config.group.clone()) };
         Ok(Member { config, shared, thread: Some(thread), offsets })
     }
 
@@ -89,9 +109,14 @@ impl Member {
         self.shared.is_moving()
     }
 
+    /// Waits until there is something new, for `patience` at most.
+    pub fn wait_for_move(&self, patience: Duration) {
+        self.shared.wait_for_move(patience);
+    }
+
     /// What stands in the way just now.
     pub fn trouble(&self) -> Option<String> {
-        self.shared.trouble().or_else(|| self.offsets.trouble())
+        self.shared.trouble().or_else(|| self.offsets.coordinator.trouble())
     }
 
     /// The reader reads what that target says and nothing else any more.
@@ -165,14 +190,14 @@ impl Member {
             ..Default::default()
         };
         let patience = if patience.is_zero() { REQUEST_TIMEOUT } else { patience.min(REQUEST_TIMEOUT) };
-        let answer = self.offsets.connection().and_then(|connection| connection.set_patience(patience));
-        let answer = answer.and_then(|()| self.offsets.ask(&request, version_max));
+        let answer = self.offsets.get().connection().and_then(|connection| connection.set_patience(patience));
+        let answer = answer.and_then(|()| self.offsets.get().ask(&request, version_max));
         let codes = answer.map(|answer| {
             let codes = answer.topics.into_iter().flat_map(|topic| topic.partitions).map(|of| of.error_code);
             let codes = codes.filter(|code| code.is_err() && *code != ErrorCode::UNKNOWN_TOPIC_ID);
             codes.max_by_key(|code| verdict::next(*code) as u8).unwrap_or(ErrorCode::NONE)
         });
-        self.offsets.next("cannot commit offsets of", codes)
+        self.offsets.get().next("cannot commit offsets of", codes)
     }
 
     /// The committed offset of each of these partitions, in their order; `None` where there is none, as in a topic that is gone.
@@ -185,6 +210,9 @@ impl Member {
         of: &[(TopicPartition, Uuid)],
         patience: Duration,
     ) -> Result<Option<Vec<Option<i64>>>, ClientError> {
+        if let Some(known) = self.shared.take_committed(of) {
+            return Ok(Some(known));
+        }
         let until = Instant::now() + patience;
         loop {
             let found = self.try_committed(of);
@@ -202,7 +230,7 @@ impl Member {
                 Next::RejoinLost | Next::RejoinNew => return Ok(None),
                 Next::Fatal => return Err(self.refused(code)),
                 _ if Instant::now() >= until => return Err(self.refused(code)),
-                Next::Find => self.offsets.forget(),
+                Next::Find => self.offsets.get().forget(),
                 _ => {}
             }
             std::thread::sleep(RETRY_BACKOFF);
@@ -217,63 +245,11 @@ impl Member {
         &mut self,
         of: &[(TopicPartition, Uuid)],
     ) -> Result<(ErrorCode, HashMap<TopicPartition, i64>), ClientError> {
-        let mut topics: BTreeMap<(&Text, Uuid), Vec<i32>> = BTreeMap::new();
-        of.iter().for_each(|((topic, partition), id)| topics.entry((topic, *id)).or_default().push(*partition));
-        let identity = self.shared.identity();
         // Only the newer protocol's epoch is compared here.
-        let is_consumer = self.config.protocol == Protocol::Consumer;
-        let older = |((name, _), partitions): (&(&Text, Uuid), &Vec<i32>)| OffsetFetchRequestTopic {
-            name: (*name).clone(),
-            partition_indexes: partitions.clone(),
-            ..Default::default()
-        };
-        let newer = |((name, topic_id), partitions): (&(&Text, Uuid), &Vec<i32>)| OffsetFetchRequestTopics {
-            name: (*name).clone(),
-            topic_id: *topic_id,
-            partition_indexes: partitions.clone(),
-            ..Default::default()
-        };
-        let group = OffsetFetchRequestGroup {
-            group_id: self.config.group.clone(),
-            member_id: is_consumer.then_some(identity.member_id),
-            member_epoch: if is_consumer { identity.generation } else { -1 },
-            topics: Some(topics.iter().map(newer).collect()),
-            ..Default::default()
-        };
-        let takes_several = self.offsets.connection()?.version::<OffsetFetchRequest>()? >= FETCH_SEVERAL_VERSION;
-        let request = match takes_several {
-            true => OffsetFetchRequest { groups: vec![group], ..Default::default() },
-            false => OffsetFetchRequest {
-                group_id: self.config.group.clone(),
-                topics: Some(topics.iter().map(older).collect()),
-                ..Default::default()
-            },
-        };
-        let answer = self.offsets.ask(&request, version_max(of.iter().map(|(_, id)| *id)))?;
-        let names: HashMap<Uuid, &Text> = topics.keys().map(|(name, id)| (*id, *name)).collect();
-        let mut code = answer.error_code;
-        let mut found = HashMap::new();
-        let mut take = |topic: &Text, partition: i32, offset: i64, of_partition: ErrorCode| {
-            let is_gone = of_partition == ErrorCode::UNKNOWN_TOPIC_ID;
-            code = if of_partition.is_err() && !is_gone { of_partition } else { code };
-            found.insert((topic.clone(), partition), offset);
-        };
-        for topic in &answer.topics {
-            topic
-                .partitions
-                .iter()
-                .for_each(|of| take(&topic.name, of.partition_index, of.committed_offset, of.error_code));
-        }
-        for topic in answer.groups.iter().flat_map(|group| &group.topics) {
-            let name = names.get(&topic.topic_id).filter(|_| topic.name.is_empty()).copied().unwrap_or(&topic.name);
-            topic.partitions.iter().for_each(|of| take(name, of.partition_index, of.committed_offset, of.error_code));
-        }
-        let of_group = answer.groups.first().map_or(ErrorCode::NONE, |group| group.error_code);
-        Ok((if of_group.is_err() { of_group } else { code }, found))
+        let member = (self.config.protocol == Protocol::Consumer).then(|| self.shared.identity());
+        let version = self.offsets.get().connection()?.version::<OffsetFetchRequest>()?;
+        let question = OffsetsQuestion::new(&self.config.group, member, of, version);
+        let answer = self.offsets.get().ask(&question.request, question.version_max)?;
+        Ok(question.answered(&answer))
     }
-}
-
-/// The newest version in which topics can be told: by their ids, if all of those are known.
-fn version_max(mut ids: impl Iterator<Item = Uuid>) -> i16 {
-    if ids.any(|id| id.is_zero()) { NAMED_VERSION_MAX } else { i16::MAX }
 }

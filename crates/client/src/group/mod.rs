@@ -15,6 +15,7 @@ mod consumer;
 mod coordinator;
 mod empty;
 mod member;
+mod offsets;
 mod shared;
 mod verdict;
 

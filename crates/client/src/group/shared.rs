@@ -6,7 +6,8 @@
 use super::assign::TopicPartition;
 use crate::blocking::Stopper;
 use crate::error::ClientError;
-use fullbore_wire::Text;
+use fullbore_wire::{Text, Uuid};
+use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,11 +32,19 @@ pub(super) struct MemberIdentity {
     pub(super) generation: i32,
 }
 
+/// Offsets that were committed before the assignment of a generation, -1 where none was.
+struct CommittedWith {
+    generation: i32,
+    offsets: HashMap<(TopicPartition, Uuid), i64>,
+}
+
 #[derive(Default)]
 struct Membership {
     target: Target,
     confirmed: Target,
     identity: MemberIdentity,
+    /// Offsets that came with an assignment, and are not used yet.
+    committed: Option<CommittedWith>,
     trouble: Option<String>,
     /// Ends the request that may take as long as a rebalance.
     waits: Option<Stopper>,
@@ -88,6 +97,12 @@ impl SharedMembership {
         state.target.serial > state.confirmed.serial || state.failure.is_some()
     }
 
+    /// Waits until [`SharedMembership::is_moving`], for `patience` at most.
+    pub(super) fn wait_for_move(&self, patience: Duration) {
+        let is_moving = |state: &Membership| state.target.serial > state.confirmed.serial || state.failure.is_some();
+        drop(self.wait(self.lock(), patience, is_moving));
+    }
+
     pub(super) fn confirm(&self, target: &Target) {
         self.lock().confirmed = target.clone();
         self.changed.notify_all();
@@ -95,6 +110,15 @@ impl SharedMembership {
 
     pub(super) fn identity(&self) -> MemberIdentity {
         self.lock().identity.clone()
+    }
+
+    /// The committed offset of each of these partitions, if all came with the assignment of this generation; -1, that there is none, is
+    /// None. They are there once, since the member itself may commit later ones.
+    pub(super) fn take_committed(&self, of: &[(TopicPartition, Uuid)]) -> Option<Vec<Option<i64>>> {
+        let mut state = self.lock();
+        let CommittedWith { generation, offsets } = state.committed.take()?;
+        let known = |of| offsets.get(of).map(|offset| Some(*offset).filter(|offset| *offset >= 0));
+        of.iter().map(known).collect::<Option<Vec<_>>>().filter(|_| generation == state.identity.generation)
     }
 
     pub(super) fn trouble(&self) -> Option<String> {
@@ -170,6 +194,11 @@ impl SharedMembership {
         self.lock().identity = MemberIdentity { member_id: member_id.clone(), generation };
     }
 
+    /// Offsets committed before the assignment of this generation.
+    pub(super) fn set_committed(&self, generation: i32, offsets: HashMap<(TopicPartition, Uuid), i64>) {
+        self.lock().committed = Some(CommittedWith { generation, offsets });
+    }
+
     pub(super) fn set_trouble(&self, trouble: Option<String>) {
         self.lock().trouble = trouble;
     }
@@ -195,6 +224,24 @@ impl SharedMembership {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn offsets_that_came_with_an_assignment_serve_once_and_that_generation_only() {
+        let shared = SharedMembership::default();
+        let of = |partition: i32| ((Text::from("t"), partition), Uuid([7; 16]));
+        let came = |generation| {
+            shared.set_identity(&"me".into(), generation);
+            shared.set_committed(generation, HashMap::from([(of(0), 5), (of(1), -1)]));
+        };
+        came(1);
+        assert_eq!(shared.take_committed(&[of(0), of(1)]), Some(vec![Some(5), None]));
+        assert_eq!(shared.take_committed(&[of(0)]), None, "the member may have committed since");
+        came(1);
+        assert_eq!(shared.take_committed(&[of(0), of(2)]), None, "not all of them came");
+        came(1);
+        shared.set_identity(&"me".into(), 2);
+        assert_eq!(shared.take_committed(&[of(0)]), None, "others may have committed since");
+    }
 
     #[test]
     fn nothing_is_told_twice_at_most_as_a_passing_state_and_as_settled() {

@@ -10,13 +10,14 @@ use fullbore_wire::apis::consumer_group_heartbeat::{
 };
 use fullbore_wire::apis::delete_groups::{DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse};
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataResponse};
 use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup};
 use fullbore_wire::{ErrorCode, Frame, Uuid};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// A coordinator of every group that says of itself where it is, and else what the script says; its port.
+/// A coordinator of every group that says of itself where it is, knows no topic, and else answers as the script says; its port.
 fn coordinator(script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 'static) -> u16 {
     let ([listener], ports) = listeners();
     let port = ports[0];
@@ -26,6 +27,7 @@ fn coordinator(script: impl Fn(ApiKey, &Asked) -> Option<Frame> + Send + Sync + 
             let coordinators = request.coordinator_keys.into_iter().map(of).collect();
             FindCoordinatorResponse { coordinators, ..Default::default() }
         })),
+        ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| MetadataResponse::default())),
         key => script(key, asked),
     });
     port

@@ -6,7 +6,7 @@
 
 use crate::blocking::{BrokerAddress, Cluster};
 use crate::error::ClientError;
-use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest};
+use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -76,8 +76,7 @@ pub(super) fn coordinators(
         found.extend(cluster.ask(&request)?.coordinators);
     } else {
         for key in ids {
-            let request = FindCoordinatorRequest { key: key.clone(), ..Default::default() };
-            let response = cluster.ask(&request)?;
+            let response = cluster.ask(&coordinator_request(key, 0))?;
             found.push(Coordinator {
                 key: key.clone(),
                 node_id: response.node_id,
@@ -106,6 +105,27 @@ pub(super) fn coordinators(
 pub(crate) fn coordinator_of(cluster: &mut Cluster, id: &Text) -> Result<BrokerAddress, ClientError> {
     let found = coordinators(cluster, std::slice::from_ref(id))?;
     found.into_keys().next().ok_or_else(|| no_coordinator(id))
+}
+
+/// Asks for the coordinator of one group in the layout of this version.
+pub(crate) fn coordinator_request(id: &Text, version: i16) -> FindCoordinatorRequest {
+    match version >= FIND_SEVERAL_VERSION {
+        true => FindCoordinatorRequest { coordinator_keys: vec![id.clone()], ..Default::default() },
+        false => FindCoordinatorRequest { key: id.clone(), ..Default::default() },
+    }
+}
+
+/// The broker that the answer to [`coordinator_request`] names.
+///
+/// # Errors
+/// When the group has none just now.
+pub(crate) fn coordinator_in(answer: FindCoordinatorResponse, id: &Text) -> Result<BrokerAddress, ClientError> {
+    let FindCoordinatorResponse { node_id, host, port, error_code, error_message, coordinators, .. } = answer;
+    let of_list = coordinators.into_iter().find(|found| found.key == *id);
+    let found = of_list.map(|found| (found.node_id, found.host, found.port, found.error_code, found.error_message));
+    let (id_of_broker, host, port, code, words) = found.unwrap_or((node_id, host, port, error_code, error_message));
+    check(format!("cannot find the coordinator of group '{id}'"), code, words.as_deref())?;
+    Ok(BrokerAddress { id: id_of_broker, host, port })
 }
 
 fn no_coordinator(id: &Text) -> ClientError {

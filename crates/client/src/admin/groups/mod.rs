@@ -8,7 +8,7 @@ mod list;
 mod offsets;
 
 pub use coordinator::GroupAdmin;
-pub(crate) use coordinator::coordinator_of;
+pub(crate) use coordinator::{coordinator_in, coordinator_of, coordinator_request};
 pub use describe::{GroupDescription, GroupMember, GroupProtocol};
 pub use list::GroupListing;
 pub use offsets::CommittedOffset;

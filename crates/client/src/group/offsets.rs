@@ -1,0 +1,86 @@
+//! The question for committed offsets, and its answer. Pure.
+//!
+//! Invariant: offsets of a topic are those of the id that was asked for, where the broker knows topics by id.
+
+use super::assign::TopicPartition;
+use super::shared::MemberIdentity;
+use fullbore_wire::apis::offset_fetch::{
+    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics, OffsetFetchResponse,
+};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::collections::{BTreeMap, HashMap};
+
+/// The last versions of OffsetCommit and OffsetFetch that name topics; later ones have their ids.
+const NAMED_VERSION_MAX: i16 = 9;
+/// OffsetFetch from this version on asks for several groups.
+const FETCH_SEVERAL_VERSION: i16 = 8;
+
+/// The newest version in which topics can be told: by their ids, if all of those are known.
+pub(super) fn version_max(mut ids: impl Iterator<Item = Uuid>) -> i16 {
+    if ids.any(|id| id.is_zero()) { NAMED_VERSION_MAX } else { i16::MAX }
+}
+
+/// One question.
+pub(super) struct OffsetsQuestion {
+    pub(super) request: OffsetFetchRequest,
+    /// The newest version in which it can be asked.
+    pub(super) version_max: i16,
+    names: HashMap<Uuid, Text>,
+}
+
+impl OffsetsQuestion {
+    /// Asks for the offsets of these partitions in the layout of this version. `member` is for the protocol of KIP-848, which compares
+    /// its epoch.
+    pub(super) fn new(
+        group: &Text,
+        member: Option<MemberIdentity>,
+        of: &[(TopicPartition, Uuid)],
+        version: i16,
+    ) -> OffsetsQuestion {
+        let mut topics: BTreeMap<(&Text, Uuid), Vec<i32>> = BTreeMap::new();
+        of.iter().for_each(|((topic, partition), id)| topics.entry((topic, *id)).or_default().push(*partition));
+        let older = |((name, _), partitions): (&(&Text, Uuid), &Vec<i32>)| OffsetFetchRequestTopic {
+            name: (*name).clone(),
+            partition_indexes: partitions.clone(),
+            ..Default::default()
+        };
+        let newer = |((name, topic_id), partitions): (&(&Text, Uuid), &Vec<i32>)| OffsetFetchRequestTopics {
+            name: (*name).clone(),
+            topic_id: *topic_id,
+            partition_indexes: partitions.clone(),
+            ..Default::default()
+        };
+        let group_id = group.clone();
+        let request = if version >= FETCH_SEVERAL_VERSION {
+            let member_epoch = member.as_ref().map_or(-1, |member| member.generation);
+            let (member_id, topics) = (member.map(|member| member.member_id), Some(topics.iter().map(newer).collect()));
+            let group = OffsetFetchRequestGroup { group_id, member_id, member_epoch, topics, ..Default::default() };
+            OffsetFetchRequest { groups: vec![group], ..Default::default() }
+        } else {
+            OffsetFetchRequest { group_id, topics: Some(topics.iter().map(older).collect()), ..Default::default() }
+        };
+        let names = topics.keys().map(|(name, id)| (*id, (*name).clone())).collect();
+        OffsetsQuestion { request, version_max: version_max(of.iter().map(|(_, id)| *id)), names }
+    }
+
+    /// The worst error of the answer, and the offsets in it: -1 where there is none.
+    pub(super) fn answered(&self, answer: &OffsetFetchResponse) -> (ErrorCode, HashMap<TopicPartition, i64>) {
+        let mut code = answer.error_code;
+        let mut found = HashMap::new();
+        let mut take = |topic: &Text, partition: i32, offset: i64, of_partition: ErrorCode| {
+            let is_gone = of_partition == ErrorCode::UNKNOWN_TOPIC_ID;
+            code = if of_partition.is_err() && !is_gone { of_partition } else { code };
+            found.insert((topic.clone(), partition), offset);
+        };
+        for topic in &answer.topics {
+            let partitions = topic.partitions.iter();
+            partitions.for_each(|of| take(&topic.name, of.partition_index, of.committed_offset, of.error_code));
+        }
+        for topic in answer.groups.iter().flat_map(|group| &group.topics) {
+            let name = self.names.get(&topic.topic_id).filter(|_| topic.name.is_empty()).unwrap_or(&topic.name);
+            topic.partitions.iter().for_each(|of| take(name, of.partition_index, of.committed_offset, of.error_code));
+        }
+        let of_group = answer.groups.first().map_or(ErrorCode::NONE, |group| group.error_code);
+        (if of_group.is_err() { of_group } else { code }, found)
+    }
+}
