@@ -13,7 +13,7 @@ use crate::partitioner::{self, RunLimits};
 use crate::pool::Lack;
 use crate::record::ProducerRecord;
 use crate::sender;
-use fullbore_client::ConfigError;
+use fullbore_client::{ConfigError, MetadataError};
 use fullbore_wire::batch::{HEADER_LEN, record_size_max};
 use std::future::Future;
 use std::sync::Arc;
@@ -208,6 +208,19 @@ impl Producer {
             () = event => true,
             () = sleep => false,
         }
+    }
+
+    /// Connects to a broker of the bootstrap list, so that the caller knows at once where none answers. What is sent first uses this
+    /// connection.
+    ///
+    /// # Errors
+    /// The last attempt's.
+    pub async fn reach(&self) -> Result<(), MetadataError> {
+        let cluster = self.core.cluster.clone();
+        // On the producer's own runtime, whose task reads the responses.
+        let found = self.runtime.spawn(async move { cluster.any().await.map(drop) });
+        // A runtime that is gone belongs to a producer that has stopped, and nothing is sent any more.
+        found.await.unwrap_or(Ok(()))
     }
 
     /// The partitions of a topic, asking the cluster if it is not known yet.

@@ -13,7 +13,6 @@ use fullbore_bench::report::{
 };
 use fullbore_bench::workload::Payload;
 use fullbore_broker::config::Properties;
-use fullbore_client::blocking::Cluster;
 use fullbore_producer::{Producer, ProducerConfig, SendError, config};
 use fullbore_wire::batch::Compression;
 use std::path::PathBuf;
@@ -104,12 +103,12 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     if args.warmup_records > 0 && !args.json {
         line(&warmup_line(args.warmup_records));
     }
-    // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
-    let cluster = Cluster::new(&config.bootstrap_servers.join(","), &client_id)?;
-    cluster.secured(config.client.security.clone()).any()?;
-    let producer = Producer::new(config)?;
-    producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
+    let servers = config.bootstrap_servers.join(",");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let producer = Producer::new(config)?;
+    // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
+    runtime.block_on(producer.reach()).map_err(|error| error.for_user(&servers))?;
+    producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
     let outcome = runtime.block_on(async {
         let asks = stop.clone();
         let on_window = move |window: &_| {

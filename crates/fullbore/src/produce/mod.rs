@@ -139,14 +139,15 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     let properties = args.properties()?;
     let config = ProducerConfig::from_properties(properties.iter())?;
     let job = ProduceJob::new(&args, layout, config.max_request_size)?;
-    // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
+    // For the advice where a record is refused.
     let servers = config.bootstrap_servers.join(",");
     let cluster = Cluster::new(&servers, &config.client.client_id)?;
     let mut cluster = cluster.secured(config.client.security.clone());
-    cluster.any()?;
-    let producer = Producer::new(config)?;
-    producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let producer = Producer::new(config)?;
+    // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
+    runtime.block_on(producer.reach()).map_err(|error| error.for_user(&servers))?;
+    producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
     let mut sending = Sending::new(&producer, &runtime, &stop, args.answers());
     let refused = job.send_all(&mut sending, &stop).err();
     sending.finish();

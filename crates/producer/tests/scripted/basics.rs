@@ -3,6 +3,7 @@
 use crate::fake::{Fake, Fate};
 use fullbore_producer::{ProduceError, Producer, ProducerConfig, ProducerRecord, SendError};
 use fullbore_wire::ErrorCode;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -356,23 +357,38 @@ async fn many_threads_share_a_producer_and_each_keeps_its_order() {
 #[tokio::test]
 async fn every_connection_takes_the_detour() {
     let fake = Fake::start(1, 1).await;
-    let relay = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (through, broker) = (relay.local_addr().unwrap().to_string(), fake.bootstrap());
-    let relayed = Arc::new(AtomicUsize::new(0));
-    let (count, to) = (relayed.clone(), broker.clone());
-    tokio::spawn(async move {
-        while let Ok((mut near, _)) = relay.accept().await {
-            count.fetch_add(1, Ordering::Relaxed);
-            let mut far = tokio::net::TcpStream::connect(&to).await.unwrap();
-            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
-        }
-    });
     // Nobody has this name, so that the bootstrap works only through the detour; then the cluster names its own.
+    let mut relayed = Vec::new();
+    let mut detours = HashMap::new();
+    for at in ["nowhere.invalid:1".to_owned(), fake.bootstrap()] {
+        let relay = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        detours.insert(at, relay.local_addr().unwrap().to_string());
+        let (count, to) = (Arc::new(AtomicUsize::new(0)), fake.bootstrap());
+        relayed.push(count.clone());
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = relay.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
+                let mut far = tokio::net::TcpStream::connect(&to).await.unwrap();
+                tokio::spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+            }
+        });
+    }
     let mut config = ProducerConfig::new("nowhere.invalid:1");
-    config.client.detours = Arc::new(["nowhere.invalid:1".to_owned(), broker].map(|at| (at, through.clone())).into());
+    config.client.detours = Arc::new(detours);
     let producer = Producer::new(config).unwrap();
     producer.send(ProducerRecord::new("t", b"a")).await.unwrap().await.unwrap();
-    assert!(relayed.load(Ordering::Relaxed) >= 2, "metadata by the first, records by the second");
+    let relayed: Vec<usize> = relayed.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+    assert_eq!(relayed, [1, 1], "metadata by the first, records by the second");
+}
+
+#[tokio::test]
+async fn a_broker_that_is_known_by_two_names_is_connected_to_once() {
+    let fake = Fake::start(1, 1).await;
+    let port = fake.bootstrap().rsplit(':').next().unwrap().to_owned();
+    let producer = Producer::new(ProducerConfig::new(&format!("localhost:{port}"))).unwrap();
+    producer.reach().await.unwrap();
+    producer.send(ProducerRecord::new("t", b"a")).await.unwrap().await.unwrap();
+    assert_eq!(fake.lock().connections, [1]);
 }
 
 #[tokio::test]
