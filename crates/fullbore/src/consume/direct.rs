@@ -11,6 +11,8 @@ use crate::troubles::Troubles;
 use fullbore_client::blocking::{Cluster, PartitionPlace};
 use fullbore_client::consume::{ConsumePlan, Cursor, Growth, StartOffset, consume_growing};
 use fullbore_client::{ClientError, ConsumerConfig};
+use fullbore_wire::Text;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +31,8 @@ pub(super) fn read(
         let printer = Printer::new(of_shared.clone(), (place.topic.clone(), place.partition), place.topic_id);
         Cursor::new(place, printer)
     };
-    let cursors = places(cluster, topics, &args.partitions)?.into_iter().map(&cursor).collect();
+    let places = places(cluster, topics, &args.partitions)?;
+    let cursors = places.values().flatten().cloned().map(&cursor).collect();
     // Partitions that were named, or are to be read up to where they end now, are all there is to read.
     let is_open = args.partitions.is_empty() && !args.exit && shared.until.is_none();
     let timeout = args.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
@@ -37,6 +40,7 @@ pub(super) fn read(
         start,
         to_end: args.exit,
         outlives_topics: is_open && topics.matches.is_some(),
+        places,
         ..ConsumePlan::new(settings.fetch.clone(), timeout)
     };
     let every = settings.group.metadata_max_age;
@@ -55,20 +59,22 @@ pub(super) fn read(
 }
 
 /// The partitions of every topic, or those of them that were named.
-fn places(cluster: &mut Cluster, topics: &TopicSelection, wanted: &[i32]) -> Result<Vec<PartitionPlace>, Failure> {
-    let mut all = Vec::new();
-    for topic in &topics.all {
-        let places = match cluster.partitions(topic) {
-            // It was there a moment ago.
-            Err(ClientError::NoTopic(_)) if !topics.named.contains(topic) => continue,
-            places => places?,
-        };
+fn places(
+    cluster: &mut Cluster,
+    topics: &TopicSelection,
+    wanted: &[i32],
+) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, Failure> {
+    let mut all = cluster.partitions_of(&topics.all)?;
+    // One that was not named was there a moment ago.
+    if let Some(missing) = topics.named.iter().find(|topic| !all.contains_key(*topic)) {
+        return Err(ClientError::NoTopic(missing.to_string()).into());
+    }
+    for (topic, places) in &mut all {
         if let Some(missing) = wanted.iter().find(|wanted| places.iter().all(|place| place.partition != **wanted)) {
             let last = places.last().map_or(0, |place| place.partition);
             return Err(Failure::new(format!("topic '{topic}' has no partition {missing}; it has 0 to {last}")));
         }
-        let is_wanted = |place: &PartitionPlace| wanted.is_empty() || wanted.contains(&place.partition);
-        all.extend(places.into_iter().filter(is_wanted));
+        places.retain(|place| wanted.is_empty() || wanted.contains(&place.partition));
     }
     Ok(all)
 }

@@ -4,6 +4,7 @@
 //! Invariant: an offset is committed only after every record before it was written to standard output, so that a record
 //! is written at least once, whoever of the group dies.
 
+use super::ahead::Ahead;
 use super::args::Consume;
 use super::printer::{Printer, PrinterContext};
 use super::reading::{End, INTERRUPTED_PATIENCE, TopicSelection};
@@ -40,6 +41,7 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Grouped<'a> {
     cluster: &'a mut Cluster,
     member: Member,
+    ahead: Ahead,
     args: &'a Consume,
     settings: &'a ConsumerConfig,
     topics: &'a TopicSelection,
@@ -47,6 +49,8 @@ pub(super) struct Grouped<'a> {
     stop: &'a Stop,
     /// Where each partition that is read here goes on, and with --exit ends.
     places: HashMap<TopicPartition, Placed>,
+    /// The leaders of those that are new, until they are read.
+    leaders: BTreeMap<Text, Vec<PartitionPlace>>,
     /// What was committed of them.
     committed: HashMap<TopicPartition, Position>,
     /// Topics that were deleted while they were read.
@@ -72,15 +76,30 @@ impl<'a> Grouped<'a> {
     /// A member that reads nothing yet.
     pub(super) fn new(
         cluster: &'a mut Cluster,
-        member: Member,
+        (member, ahead): (Member, Ahead),
         args: &'a Consume,
         settings: &'a ConsumerConfig,
         topics: &'a TopicSelection,
         shared: &'a Arc<PrinterContext>,
         stop: &'a Stop,
     ) -> Self {
-        let (places, committed, deleted, unread, troubles) = Default::default();
-        Grouped { cluster, member, args, settings, topics, shared, stop, places, committed, deleted, unread, troubles }
+        let (places, leaders, committed, deleted, unread, troubles) = Default::default();
+        Grouped {
+            cluster,
+            member,
+            ahead,
+            args,
+            settings,
+            topics,
+            shared,
+            stop,
+            places,
+            leaders,
+            committed,
+            deleted,
+            unread,
+            troubles,
+        }
     }
 
     /// Reads until the end that was asked for, or until the user asks to end.
@@ -146,7 +165,7 @@ impl<'a> Grouped<'a> {
                     if self.args.timeout_ms.is_some_and(|ms| idle.elapsed() > Duration::from_millis(ms)) {
                         return Ok(true);
                     }
-                    std::thread::sleep(TICK);
+                    self.member.wait_for_move(TICK);
                 }
             }
         }
@@ -213,11 +232,13 @@ impl<'a> Grouped<'a> {
     /// member's still.
     fn begin(&mut self, added: &[TopicPartition]) -> Result<bool, Failure> {
         let topics = added.iter().map(|(topic, _)| topic.clone()).collect();
-        let ids: HashMap<Text, Uuid> = self
-            .found(&topics)?
-            .into_iter()
-            .filter_map(|(topic, places)| Some((topic, places.first()?.topic_id)))
-            .collect();
+        self.leaders = match self.ahead.places(&topics) {
+            Some(places) => places,
+            None => self.found(&topics)?,
+        };
+        let id_of_topic =
+            |(topic, places): (&Text, &Vec<PartitionPlace>)| Some((topic.clone(), places.first()?.topic_id));
+        let ids: HashMap<Text, Uuid> = self.leaders.iter().filter_map(id_of_topic).collect();
         self.deleted.retain(|topic| !ids.contains_key(topic));
         let id_of = |(topic, _): &TopicPartition| ids.get(topic).copied().unwrap_or_default();
         let of: Vec<(TopicPartition, Uuid)> = added.iter().map(|place| (place.clone(), id_of(place))).collect();
@@ -236,7 +257,7 @@ impl<'a> Grouped<'a> {
                 None => {}
             }
             // Of a topic that is made anew every record is new.
-            let offset = offset.or((!is_there).then_some(0));
+            let offset = offset.or((!is_there).then_some(0)).or_else(|| self.ahead.start(&place));
             self.places.insert(place, Placed { topic_id, offset, end: None });
         }
         Ok(true)
@@ -254,14 +275,15 @@ impl<'a> Grouped<'a> {
             start: self.settings.fetch.reset.unwrap_or(StartOffset::Latest),
             to_end: self.args.exit,
             outlives_topics: !self.args.exit,
+            places: std::mem::take(&mut self.leaders),
             deleted: self.deleted.clone(),
             ..ConsumePlan::new(self.settings.fetch.clone(), timeout)
         };
-        let Grouped { cluster, member, settings, topics, shared, stop, places, committed, deleted, troubles, .. } =
-            self;
+        let cluster = self.ahead.cluster(self.cluster);
+        let Grouped { member, settings, topics, shared, stop, places, committed, deleted, troubles, .. } = self;
         let mut next_commit = settings.commits.then(|| Instant::now() + settings.commit_interval);
         let (mut failed, mut is_cut_off) = (None, false);
-        let outcome = consume(cluster, cursors, &plan, |progress| {
+        let outcome = consume(&cluster, cursors, &plan, |progress| {
             let now = progress.deleted();
             deleted.retain(|topic| now.contains(topic) || places.keys().all(|(known, _)| known != topic));
             deleted.extend(now);

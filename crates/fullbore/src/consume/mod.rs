@@ -4,6 +4,7 @@
 //! [`format`] says, [`outlet`] writes chunks to standard output from a thread of its own. [`direct`] reads partitions
 //! that nobody shares, [`grouped`] those that a consumer group gives; [`start`] is where they start and end.
 
+mod ahead;
 mod args;
 mod direct;
 mod format;
@@ -21,6 +22,7 @@ use crate::client::{self, client_properties, without_effect};
 use crate::failure::{Failure, records_were_written};
 use crate::output;
 use crate::stop::Stop;
+use ahead::Ahead;
 use fullbore_client::ConsumerConfig;
 use fullbore_client::consume::StartOffset;
 use fullbore_client::group::Member;
@@ -63,10 +65,12 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         None => direct::read(&mut cluster, &topics, &args, start, &settings, &shared, &stop),
         Some(config) => {
             let own = || client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID);
+            let member = Member::start(config, own()?, own()?)?;
             // An address where nobody answers is told at once.
             cluster.any()?;
-            let member = Member::start(config, own()?, own()?)?;
-            Grouped::new(&mut cluster, member, &args, &settings, &topics, &shared, &stop).read()
+            let from_start = settings.fetch.reset == Some(StartOffset::Earliest);
+            let ahead = Ahead::look(&mut cluster, own()?, &topics.all, from_start)?;
+            Grouped::new(&mut cluster, (member, ahead), &args, &settings, &topics, &shared, &stop).read()
         }
     };
     let patience = if stop.is_asked() { INTERRUPTED_PATIENCE } else { Duration::MAX };

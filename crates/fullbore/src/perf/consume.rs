@@ -12,13 +12,15 @@ use fullbore_bench::report::{
     consume_timeout_line, metrics_lines,
 };
 use fullbore_broker::config::Properties;
+use fullbore_client::ClientError;
 use fullbore_client::admin::list_topics;
-use fullbore_client::blocking::Cluster;
+use fullbore_client::blocking::{Cluster, PartitionPlace};
 use fullbore_client::consume::{
     ConsumeOutcome, ConsumePlan, ConsumeProgress, Cursor, FetchSettings, Record, Sink, StartOffset, consume,
 };
 use fullbore_wire::Text;
 use fullbore_wire::batch::BatchView;
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -103,7 +105,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let stop = Stop::at_signal(Box::new(|| {}))?;
     let dates = DateFormat::parse(&args.date_format)?;
     let properties = args.properties()?;
-    let plan = args.plan(&properties)?;
+    let mut plan = args.plan(&properties)?;
     if args.messages.is_some() {
         output::note("Warning: --messages is deprecated. Use --num-records instead.");
     }
@@ -116,7 +118,8 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let started = Consumed { at: SystemTime::now(), records: 0, bytes: 0 };
     let client_id = properties.get("client.id").unwrap_or(CLIENT_ID);
     let mut cluster = client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID)?;
-    let cursors = assignment(&args, &mut cluster, plan.records)?;
+    plan.places = places(&args, &mut cluster)?;
+    let cursors = cursors(&plan);
     let mut reporter = Reporter::new(&args, &dates, started);
     let mut troubles = Troubles::default();
     let outcome = consume(&cluster, cursors, &plan, |progress| {
@@ -145,8 +148,7 @@ impl Sink for RecordCountdown {
     }
 }
 
-fn assignment(args: &Consume, cluster: &mut Cluster, records: u64) -> Result<Vec<Cursor<RecordCountdown>>, Failure> {
-    let left = Arc::new(AtomicI64::new(i64::try_from(records).unwrap_or(i64::MAX)));
+fn places(args: &Consume, cluster: &mut Cluster) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, Failure> {
     let topics: Vec<Text> = match (&args.topic, &args.include) {
         (Some(topic), _) => vec![topic.as_str().into()],
         (None, include) => {
@@ -155,13 +157,17 @@ fn assignment(args: &Consume, cluster: &mut Cluster, records: u64) -> Result<Vec
             matching.map(|(name, _)| name).collect()
         }
     };
-    let mut cursors = Vec::new();
-    for topic in &topics {
-        cursors.extend(
-            cluster.partitions(topic)?.into_iter().map(|place| Cursor::new(place, RecordCountdown(left.clone()))),
-        );
+    let places = cluster.partitions_of(&topics)?;
+    match topics.into_iter().find(|topic| !places.contains_key(topic)) {
+        Some(missing) => Err(ClientError::NoTopic(missing.to_string()).into()),
+        None => Ok(places),
     }
-    Ok(cursors)
+}
+
+fn cursors(plan: &ConsumePlan) -> Vec<Cursor<RecordCountdown>> {
+    let left = Arc::new(AtomicI64::new(i64::try_from(plan.records).unwrap_or(i64::MAX)));
+    let cursor = |place: &PartitionPlace| Cursor::new(place.clone(), RecordCountdown(left.clone()));
+    plan.places.values().flatten().map(cursor).collect()
 }
 
 fn report(

@@ -1,0 +1,72 @@
+//! What a member needs beside its membership, found while it joins: leaders, where partitions start, and a connection to fetch on.
+//!
+//! Not what it is given, nor what was committed. Invariant: none of it is needed. What is missing, old or wrong is asked for again.
+
+use fullbore_client::blocking::{Cluster, EARLIEST, PartitionPlace};
+use fullbore_client::group::TopicPartition;
+use fullbore_wire::Text;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How old it may be when it is used: a new group takes group.initial.rebalance.delay.ms, 3 s, to be joined.
+const FRESH: Duration = Duration::from_secs(10);
+/// Partitions whose starts are asked for; of more, each leader is asked for those that the member is given.
+const STARTS_MAX: usize = 1000;
+
+/// See the module.
+pub(super) struct Ahead {
+    until: Instant,
+    places: BTreeMap<Text, Vec<PartitionPlace>>,
+    starts: HashMap<TopicPartition, i64>,
+    /// Connects to any broker.
+    fetching: Option<JoinHandle<Cluster>>,
+}
+
+impl Ahead {
+    /// Asks `cluster` for these topics, and if `with_starts` for the first offsets of what its broker leads, while `fetching` connects.
+    pub(super) fn look(
+        cluster: &mut Cluster,
+        mut fetching: Cluster,
+        topics: &[Text],
+        with_starts: bool,
+    ) -> std::io::Result<Self> {
+        let connect = move || {
+            // A failure shows again when it is used.
+            let _ = fetching.any();
+            fetching
+        };
+        let fetching = Some(std::thread::Builder::new().name("connect".to_owned()).spawn(connect)?);
+        let places = cluster.partitions_of(topics).unwrap_or_default();
+        let mut starts = HashMap::new();
+        let of: Vec<TopicPartition> =
+            places.values().flatten().map(|place| (place.topic.clone(), place.partition)).collect();
+        if with_starts
+            && (1..=STARTS_MAX).contains(&of.len())
+            && let Ok(connection) = cluster.any()
+            && let Ok(found) = connection.offsets_at(&of, EARLIEST, false)
+        {
+            // Those that another broker leads are refused.
+            starts.extend(of.into_iter().zip(found).filter_map(|(of, offset)| Some((of, offset.ok()?))));
+        }
+        Ok(Ahead { until: Instant::now() + FRESH, places, starts, fetching })
+    }
+
+    /// The partitions of these topics, once, if all are known and new.
+    pub(super) fn places(&mut self, topics: &BTreeSet<Text>) -> Option<BTreeMap<Text, Vec<PartitionPlace>>> {
+        let mut places = std::mem::take(&mut self.places);
+        places.retain(|topic, _| topics.contains(topic));
+        (places.len() == topics.len() && Instant::now() < self.until).then_some(places)
+    }
+
+    /// The first offset of a partition, if it is known and new.
+    pub(super) fn start(&self, of: &TopicPartition) -> Option<i64> {
+        self.starts.get(of).copied().filter(|_| Instant::now() < self.until)
+    }
+
+    /// A cluster to fetch from, with the connection once if it is there, and else without one.
+    pub(super) fn cluster(&mut self, otherwise: &Cluster) -> Cluster {
+        let connected = self.fetching.take_if(|thread| thread.is_finished());
+        connected.and_then(|thread| thread.join().ok()).unwrap_or_else(|| otherwise.detached())
+    }
+}
