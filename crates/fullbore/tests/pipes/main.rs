@@ -6,6 +6,7 @@ mod broker;
 mod gone;
 mod groups;
 mod hangs;
+mod rounds;
 
 use broker::{Broker, complaints};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -1,0 +1,206 @@
+//! How many times a command waits for a broker before its first record is written or read. Not how long.
+//!
+//! A relay lets the requests of a round through and holds their answers until the last of them has come. So a round is what a command asks
+//! without waiting, and a command that waits once more than it should asks for something that no round has.
+
+use crate::broker::Broker;
+use crate::hangs::{ended, spawn};
+use fullbore_wire::api::ApiKey::{self, *};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::spawn as begin;
+
+/// See the module.
+struct Relay {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    rounds: Vec<Vec<ApiKey>>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Rounds whose every request has come.
+    done: usize,
+    /// Requests of the next one.
+    came: Vec<ApiKey>,
+    /// Requests of no round.
+    others: Vec<String>,
+    connections: usize,
+}
+
+impl Shared {
+    /// Takes a request; the round whose end its answer waits for.
+    fn take(&self, key: ApiKey) -> usize {
+        let mut state = self.state.lock().expect("not poisoned");
+        let round = state.done;
+        let Some(wanted) = self.rounds.get(round) else { return 0 };
+        let count = |keys: &[ApiKey]| keys.iter().filter(|known| **known == key).count();
+        if count(wanted) == count(&state.came) {
+            if [Heartbeat, ConsumerGroupHeartbeat].contains(&key) {
+                // It comes by the clock.
+                return 0;
+            }
+            state.others.push(format!("{} in round {round}", key.name()));
+            return 0;
+        }
+        state.came.push(key);
+        if state.came.len() == wanted.len() {
+            (state.done, state.came) = (round + 1, Vec::new());
+            self.changed.notify_all();
+        }
+        round + 1
+    }
+
+    /// Waits until so many rounds are done.
+    fn wait(&self, rounds: usize) {
+        let state = self.state.lock().expect("not poisoned");
+        drop(self.changed.wait_while(state, |state| state.done < rounds).expect("not poisoned"));
+    }
+}
+
+/// The next frame with its length; `None` at the end.
+fn frame(from: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut frame = vec![0; 4];
+    from.read_exact(&mut frame).ok()?;
+    frame.resize(4 + u32::from_be_bytes(frame[..4].try_into().expect("four")) as usize, 0);
+    from.read_exact(&mut frame[4..]).ok()?;
+    Some(frame)
+}
+
+impl Relay {
+    /// A broker behind a relay, which is where it says that it is.
+    fn start(rounds: &[&[ApiKey]], sets: &[&str], prepare: &[&[&str]]) -> (Broker, Relay) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let advertised = format!("advertised.listeners=PLAINTEXT://127.0.0.1:{port}");
+        // The relay has to know it, and what the broker says at its start is the address that it advertises.
+        let own = TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a free port");
+        let listeners = format!("listeners=PLAINTEXT://{own}");
+        let broker = Broker::start(&[&[listeners.as_str(), &advertised], sets].concat());
+        let shared = Shared {
+            rounds: rounds.iter().map(|round| round.to_vec()).collect(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        };
+        let relay = Relay { port, shared: Arc::new(shared) };
+        // What prepares is not counted.
+        let open = Arc::new(Shared { rounds: Vec::new(), state: Mutex::default(), changed: Condvar::new() });
+        let (target, counted) = (own, relay.shared.clone());
+        let is_prepared = Arc::new(Mutex::new(false));
+        let prepared = is_prepared.clone();
+        begin(move || {
+            for client in listener.incoming().flatten() {
+                let shared = if *prepared.lock().expect("not poisoned") { counted.clone() } else { open.clone() };
+                shared.state.lock().expect("not poisoned").connections += 1;
+                let server = TcpStream::connect(target).expect("the broker listens");
+                begin(move || serve(&shared, client, server));
+            }
+        });
+        for arguments in prepare {
+            let (status, complaint) = ended(spawn(arguments, &relay.address()), "to prepare");
+            assert_eq!(status, Some(0), "{arguments:?}: {complaint}");
+        }
+        *is_prepared.lock().expect("not poisoned") = true;
+        (broker, relay)
+    }
+
+    /// Another name than the broker's own.
+    fn address(&self) -> String {
+        format!("localhost:{}", self.port)
+    }
+
+    /// Checks that the command ends well after these rounds and connections.
+    fn check(&self, command: &[&str], connections: usize) {
+        let child = spawn(command, &self.address());
+        let shared = self.shared.clone();
+        let told = || {
+            let state = shared.state.lock().expect("not poisoned");
+            let missing = shared.rounds.get(state.done).map(|round| (round.clone(), state.came.clone()));
+            (state.done, missing, state.others.clone(), state.connections)
+        };
+        let (status, complaint) = ended(child, &format!("{command:?}"));
+        assert_eq!(status, Some(0), "{command:?}: {complaint}; rounds, what is missing of the next: {:?}", told());
+        assert_eq!(told(), (self.shared.rounds.len(), None, Vec::new(), connections), "{command:?}");
+    }
+}
+
+fn serve(shared: &Arc<Shared>, mut client: TcpStream, mut server: TcpStream) {
+    // A short answer does not wait for an acknowledgement.
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let copy = |socket: &TcpStream| socket.try_clone().expect("a descriptor");
+    let (mut answers, mut asker) = (copy(&server), copy(&client));
+    let (tells, told) = std::sync::mpsc::channel();
+    let of_answers = shared.clone();
+    begin(move || {
+        while let Some(answer) = frame(&mut answers) {
+            let Ok(rounds) = told.recv() else { break };
+            of_answers.wait(rounds);
+            if asker.write_all(&answer).is_err() {
+                break;
+            }
+        }
+        let _ = asker.shutdown(Shutdown::Both);
+    });
+    while let Some(request) = frame(&mut client) {
+        let key = ApiKey::from_code(i16::from_be_bytes([request[4], request[5]])).expect("an API of Kafka's");
+        // Nobody listens any more once the broker has closed.
+        let _ = tells.send(shared.take(key));
+        if server.write_all(&request).is_err() {
+            break;
+        }
+    }
+    let _ = server.shutdown(Shutdown::Both);
+}
+
+const RECORD: &[&str] =
+    &["perf", "produce", "--topic", "t", "--num-records", "1", "--record-size", "1", "--throughput", "-1"];
+const TOPIC: &[&str] = &["topics", "create", "--topic", "t"];
+
+#[test]
+fn a_first_record_is_acknowledged_after_a_connection_and_three_rounds() {
+    let rounds: [&[ApiKey]; 3] = [&[ApiVersions], &[Metadata, InitProducerId], &[Produce]];
+    let (_broker, relay) = Relay::start(&rounds, &[], &[TOPIC]);
+    relay.check(RECORD, 1);
+}
+
+#[test]
+fn a_first_record_is_read_after_a_connection_and_four_rounds() {
+    let rounds: [&[ApiKey]; 4] = [&[ApiVersions], &[Metadata], &[ListOffsets, ListOffsets], &[Fetch]];
+    let (_broker, relay) = Relay::start(&rounds, &[], &[TOPIC, RECORD]);
+    relay.check(&["consume", "-t", "t", "--from-beginning", "--exit"], 1);
+}
+
+#[test]
+fn a_group_reads_its_first_record_after_two_connections_and_five_rounds() {
+    // The membership, offsets, and leaders with their starts; one more connection is made meanwhile, to fetch on.
+    let rounds: [&[ApiKey]; 5] = [
+        &[ApiVersions, ApiVersions, ApiVersions],
+        &[FindCoordinator, JoinGroup, FindCoordinator, Metadata, ApiVersions],
+        &[JoinGroup, Metadata, ListOffsets],
+        &[SyncGroup, OffsetFetch],
+        &[Fetch],
+    ];
+    let at_once = ["group.initial.rebalance.delay.ms=0"];
+    let (_broker, relay) = Relay::start(&rounds, &at_once, &[TOPIC, RECORD]);
+    relay.check(&["consume", "-t", "t", "--group", "g", "--from-beginning", "--max-messages", "1"], 4);
+}
+
+#[test]
+fn a_group_that_its_broker_assigns_reads_its_first_record_after_as_many() {
+    let rounds: [&[ApiKey]; 5] = [
+        &[ApiVersions, ApiVersions, ApiVersions],
+        &[FindCoordinator, FindCoordinator, Metadata, ApiVersions],
+        &[ConsumerGroupHeartbeat, Metadata, ListOffsets],
+        &[OffsetFetch],
+        &[Fetch],
+    ];
+    let (_broker, relay) = Relay::start(&rounds, &[], &[TOPIC, RECORD]);
+    let member = ["--group", "g", "--group-protocol", "consumer", "--from-beginning", "--max-messages", "1"];
+    relay.check(&[&["consume", "-t", "t"], &member[..]].concat(), 4);
+}
