@@ -92,14 +92,15 @@ fn a_demo_over_a_distance_measures_it() {
     let output = demo("40").expect("it starts");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{stderr}");
-    assert!(stdout.contains("which clients use: 40 ms there and back, as fast as it goes"), "{stdout}");
+    assert!(stdout.contains("which clients use: 40 ms there and back, 200 mbit/s"), "{stdout}");
+    assert!(stdout.contains("A plain TCP stream carries "), "{stdout}");
     let rows: Vec<Vec<&str>> = stdout.lines().map(|row| row.split_whitespace().collect()).collect();
     let acknowledged: Vec<f64> = rows
         .iter()
         .filter(|row| row.first() == Some(&"acknowledged"))
         .map(|row| row[3].parse().expect("the median"))
         .collect();
-    assert!(acknowledged.len() == 2 && acknowledged.iter().all(|p50| *p50 >= RTT_MS), "{stdout}");
+    assert!(acknowledged.len() == 3 && acknowledged.iter().all(|p50| *p50 >= RTT_MS), "{stdout}");
     assert_eq!(std::fs::read_dir(temp.path()).expect("readable").count(), 0);
     let output = demo("40x").expect("it starts");
     assert_eq!(output.status.code(), Some(2));

@@ -197,6 +197,29 @@ fn a_demo_whose_reader_goes_away_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_demo_that_is_interrupted_waits_for_nobody_and_leaves_nothing_behind() {
+    for what in
+        [&["--records", "1000000000"][..], &["--diskless", "--put", "60s"], &["--rtt", "20", "--records", "1000000000"]]
+    {
+        let temp = tempfile::tempdir().expect("a folder");
+        let mut child = fullbore(&[&["demo"], what].concat()).env("TMPDIR", temp.path()).spawn().expect("it starts");
+        let mut stdout = BufReader::with_capacity(1, child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        while !line.starts_with("Streaming ") {
+            line.clear();
+            assert!(stdout.read_line(&mut line).expect("it says what it does") > 0, "{what:?}");
+        }
+        signal(&child, "INT");
+        let mut stderr = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("read");
+        let status = child.wait().expect("it ends").code();
+        assert_eq!((status, complaints(&stderr).lines().count()), (Some(130), 1), "{what:?}: {stderr}");
+        assert!(stderr.contains("interrupted"), "{what:?}: {stderr}");
+        assert_eq!(std::fs::read_dir(temp.path()).expect("readable").count(), 0, "{what:?}");
+    }
+}
+
+#[test]
 fn a_demo_without_a_temporary_folder_says_what_to_do() {
     let output = fullbore(&["demo"]).env("TMPDIR", "/no/such/folder").output().expect("it starts");
     let (status, _, stderr) = said(output);

@@ -13,8 +13,10 @@ use super::stream::Phase;
 use crate::failure::Failure;
 use crate::output::line;
 
-/// Records that are sent one request at a time, which takes some seconds.
-const SERIAL_RECORDS: u64 = 20_000;
+/// How long records are sent one request at a time; those in the buffer then follow.
+const SERIAL_SENDS_FOR: Duration = Duration::from_secs(5);
+/// The buffer of that producer: what follows takes some seconds, too.
+const SERIAL_BUFFER_BYTES: usize = 4 << 20;
 const SERIAL: &str = "one request at a time";
 /// What Amazon's S3 Standard asks for in us-east-1, for a PUT and for a GET.
 const DOLLARS: (f64, f64) = (5e-6, 0.4e-6);
@@ -60,13 +62,14 @@ pub fn run(store: &StoreOptions, play: Play, is_json: bool, ground: &Ground<'_>)
     let mut sets = store.sets();
     sets.push(("diskless.puts.per.second.max", "0".into()));
     sets.push(("fullbore.connection.requests.max", "1".into()));
-    let records = SERIAL_RECORDS.min(play.phases[0].records);
-    let serial = Play { sets, configs, phases: vec![Phase { name: SERIAL, records, throughput: -1.0 }], ..play };
+    let phases = vec![Phase { limit: Some(SERIAL_SENDS_FOR), ..Phase::flat_out(SERIAL, play.phases[0].records) }];
+    let producer = vec![("buffer.memory", SERIAL_BUFFER_BYTES.to_string())];
+    let serial = Play { sets, configs, phases, producer, ..play };
     let one_by_one = serial.on_a_broker("serial", ground)?;
     let phases = || played.phases.iter().chain(&one_by_one.phases);
     if is_json {
         let documents = phases().map(|(name, figures, used)| document(name, figures, used)).collect();
-        line(&serial.document(played.records + one_by_one.records, documents));
+        line(&serial.document(played.records + one_by_one.records, documents, None));
         return Ok(());
     }
     played.tell(&serial);
@@ -137,9 +140,9 @@ mod tests {
     #[test]
     fn it_is_verified_on_a_store_that_takes_its_time() {
         let store = StoreOptions { diskless: true, put: Some(Duration::from_millis(20)), get: None };
-        let phases = vec![Phase { name: "some", records: 500, throughput: -1.0 }];
-        let (record_size, partitions) = (64, 2);
-        let play = Play { sets: Vec::new(), configs: Vec::new(), phases, record_size, partitions, rtt: None };
+        let phases = vec![Phase::flat_out("some", 500)];
+        let (sets, configs, producer) = Default::default();
+        let play = Play { sets, configs, phases, record_size: 64, partitions: 2, distance: None, producer };
         let folder = tempfile::tempdir().expect("a folder");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let ground = Ground { folder: folder.path(), runtime: &runtime, stop: &Stop::new() };

@@ -11,10 +11,28 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+/// How far, and how wide.
+#[derive(Clone, Debug)]
+pub struct DistanceSettings {
+    /// There and back.
+    pub rtt: Duration,
+    /// Bytes a second of each direction; none is as fast as it goes.
+    pub bandwidth: Option<u64>,
+    /// Bytes of a connection under way in a direction.
+    pub in_flight_max: usize,
+}
+
+impl DistanceSettings {
+    /// A round trip, and nothing else.
+    pub fn new(rtt: Duration) -> Self {
+        DistanceSettings { rtt, bandwidth: None, in_flight_max: IN_FLIGHT_BYTES_MAX }
+    }
+}
+
 /// A listener for the relay, bound before the broker starts, since the broker has to know its address.
 pub struct Distance {
     listener: TcpListener,
-    rtt: Duration,
+    settings: DistanceSettings,
     address: String,
 }
 
@@ -26,11 +44,11 @@ pub struct Relayed {
 }
 
 impl Distance {
-    /// A relay that adds this round trip.
-    pub fn new(rtt: Duration, runtime: &Runtime) -> Result<Self, Failure> {
+    /// A relay that behaves like this.
+    pub fn new(settings: &DistanceSettings, runtime: &Runtime) -> Result<Self, Failure> {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
         let address = listener.local_addr()?.to_string();
-        Ok(Distance { listener, rtt, address })
+        Ok(Distance { listener, settings: settings.clone(), address })
     }
 
     /// What the broker tells its clients.
@@ -38,15 +56,23 @@ impl Distance {
         format!("PLAINTEXT://{}", self.address)
     }
 
-    /// Starts to relay to the broker, and says so.
-    pub fn relay_to(self, broker: &str, runtime: &Runtime) -> Relayed {
-        let shape = Shape { rtt: self.rtt, ..Shape::default() };
-        words(&format!("Relay on {}, which clients use: {}.", self.address, shape.described()));
+    fn shape(&self) -> Shape {
+        let DistanceSettings { rtt, bandwidth, .. } = self.settings;
+        Shape { rtt, bandwidth, ..Shape::default() }
+    }
+
+    /// Says where clients connect, and over what.
+    pub fn tell(&self) {
+        words(&format!("Relay on {}, which clients use: {}.", self.address, self.shape().described()));
         words("It delays bytes; what TCP itself loses over a distance needs `fullbore perf link --namespaces`.");
+    }
+
+    /// Starts to relay to the broker.
+    pub fn relay_to(self, broker: &str, runtime: &Runtime) -> Relayed {
         let settings = RelaySettings {
-            shape,
+            shape: self.shape(),
             loss_stall: None,
-            in_flight_max: IN_FLIGHT_BYTES_MAX,
+            in_flight_max: self.settings.in_flight_max,
             connections_max: CONNECTIONS_MAX,
         };
         let (stop, stopped) = watch::channel(false);

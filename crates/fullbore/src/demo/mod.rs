@@ -6,6 +6,8 @@
 mod diskless;
 mod distance;
 pub mod figures;
+mod link;
+mod plain;
 mod play;
 mod progress;
 mod stream;
@@ -14,25 +16,27 @@ use crate::failure::Failure;
 use crate::output::{self, Format, line, words};
 use crate::stop::Stop;
 use clap::Args;
-use fullbore_bench::link::units;
 use fullbore_bench::workload::VALUE_LEN_MIN;
 use play::{Ground, Play};
-use std::time::Duration;
 use stream::Phase;
+use tempfile::TempDir;
 
 /// Records of the first phase.
 const RECORDS: u64 = 1_000_000;
-/// The same over a distance, where the reader waits a round trip for each answer: some seconds at 150 ms.
+/// The same over a distance: some seconds on its link.
 const DISTANT_RECORDS: u64 = 200_000;
 /// The rate of the second phase: low enough that latency is not the time spent in a full buffer.
 const PACED_RECORDS_PER_SEC: u64 = 10_000;
+/// How often the data of a broker that was not waited for are removed again.
+const REMOVALS_MAX: usize = 10;
 /// How long the second phase is.
 const PACED_SECONDS: u64 = 3;
 
 /// Start a broker, stream records through it, read them back while they arrive, verify each, and say how fast it was.
 ///
 /// --json prints {"records", "record_size", "partitions", "phases": [{"name", "records", "bytes", "acknowledged":
-/// {"records_per_sec", "mb_per_sec", "p50_ms", "p99_ms", "p999_ms", "max_ms"}, "read": the same}]} once all is verified.
+/// {"records_per_sec", "mb_per_sec", "p50_ms", "p99_ms", "p999_ms", "max_ms"}, "read": the same}]} once all is verified; with
+/// --rtt also "plain_mb_per_sec", of a TCP stream.
 #[derive(Args, Debug, Default)]
 #[command(after_help = "Example: fullbore demo --records 200000 --record-size 100 --partitions 6\n\
     Example: fullbore demo --rtt 150\n\
@@ -47,10 +51,8 @@ pub struct Demo {
     /// Partitions to spread them over.
     #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=1000))]
     partitions: i32,
-    /// Put a round trip of so many milliseconds (150, or 150ms, 1s) between the broker and its clients, with the relay of
-    /// `fullbore perf link`.
-    #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds)]
-    rtt: Option<Duration>,
+    #[command(flatten)]
+    link: link::LinkOptions,
     #[command(flatten)]
     store: diskless::StoreOptions,
     #[command(flatten)]
@@ -61,15 +63,16 @@ impl Demo {
     fn play(&self) -> Play {
         let paced = (PACED_RECORDS_PER_SEC * PACED_SECONDS).min(self.records());
         let phases = vec![
-            Phase { name: "as fast as it goes", records: self.records(), throughput: -1.0 },
-            Phase { name: "at 10,000 records/s", records: paced, throughput: PACED_RECORDS_PER_SEC as f64 },
+            Phase::flat_out("as fast as it goes", self.records()),
+            Phase { throughput: PACED_RECORDS_PER_SEC as f64, ..Phase::flat_out("at 10,000 records/s", paced) },
         ];
-        let Demo { record_size, partitions, rtt, .. } = *self;
-        Play { sets: Vec::new(), configs: Vec::new(), phases, record_size, partitions, rtt }
+        let Demo { record_size, partitions, .. } = *self;
+        let (sets, configs, producer) = Default::default();
+        Play { sets, configs, phases, record_size, partitions, distance: self.link.settings(), producer }
     }
 
     fn records(&self) -> u64 {
-        self.records.unwrap_or(if self.rtt.is_some() || self.store.diskless { DISTANT_RECORDS } else { RECORDS })
+        self.records.unwrap_or(if self.link.rtt.is_some() || self.store.diskless { DISTANT_RECORDS } else { RECORDS })
     }
 }
 
@@ -87,10 +90,16 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     let ground = Ground { folder: folder.path(), runtime: &runtime, stop: &stop };
     let outcome = match demo.store.diskless {
         true => diskless::run(&demo.store, demo.play(), demo.format.json, &ground),
-        false => classic(&demo, &ground),
+        false => match demo.link.settings() {
+            Some(settings) => link::run(&settings, demo.play(), demo.format.json, &ground),
+            None => classic(&demo, &ground),
+        },
     };
-    drop(runtime);
-    folder.close()?;
+    match stop.is_asked() {
+        true => runtime.shutdown_background(),
+        false => drop(runtime),
+    }
+    remove(folder, &stop)?;
     if output::is_lost() {
         // Nobody waits for the rest.
         return Ok(());
@@ -100,12 +109,24 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Removes the data; a broker that was not waited for may still make a file of it.
+fn remove(folder: TempDir, stop: &Stop) -> std::io::Result<()> {
+    let path = folder.path().to_owned();
+    match folder.close() {
+        Err(_) if stop.is_asked() => (0..REMOVALS_MAX)
+            .map(|_| std::fs::remove_dir_all(&path))
+            .find(Result::is_ok)
+            .unwrap_or_else(|| std::fs::remove_dir_all(&path)),
+        closed => closed,
+    }
+}
+
 fn classic(demo: &Demo, ground: &Ground<'_>) -> Result<(), Failure> {
     let play = demo.play();
     let played = play.on_a_broker("data", ground)?;
     if demo.format.json {
         let documents = played.phases.iter().map(|(name, figures, _)| figures.document(name)).collect();
-        line(&play.document(played.records, documents));
+        line(&play.document(played.records, documents, None));
         return Ok(());
     }
     played.tell(&play);

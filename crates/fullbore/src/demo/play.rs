@@ -1,6 +1,6 @@
 //! A stream of records through a broker of its own, which is started for it and stopped behind it.
 
-use super::distance::Distance;
+use super::distance::{Distance, DistanceSettings};
 use super::figures::{Figures, grouped, heading};
 use super::progress::DemoProgress;
 use super::stream::{DemoStream, Phase};
@@ -13,7 +13,7 @@ use fullbore_broker::config::{BrokerConfig, Properties};
 use fullbore_broker::diskless::StoreUse;
 use fullbore_client::admin::create_topic;
 use fullbore_client::blocking::Cluster;
-use fullbore_producer::{Producer, ProducerConfig};
+use fullbore_producer::Producer;
 use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -33,8 +33,10 @@ pub struct Play {
     pub record_size: u32,
     /// The topic's.
     pub partitions: i32,
-    /// The round trip to the broker, where there is one.
-    pub rtt: Option<Duration>,
+    /// The way to the broker, where it is long.
+    pub distance: Option<DistanceSettings>,
+    /// The producer's own settings.
+    pub producer: Vec<(&'static str, String)>,
 }
 
 /// Where it is played.
@@ -62,17 +64,24 @@ impl Play {
     /// The broker does not start, something is not acknowledged or not what was sent, or the user asked for an end.
     pub fn on_a_broker(&self, name: &str, ground: &Ground<'_>) -> Result<Played, Failure> {
         let Ground { folder, runtime, .. } = *ground;
-        let distance = self.rtt.map(|rtt| Distance::new(rtt, runtime)).transpose()?;
+        let distance = self.distance.as_ref().map(|settings| Distance::new(settings, runtime)).transpose()?;
         let advertised = distance.as_ref().map(Distance::advertised);
         let config = config(&folder.join(name), advertised.as_deref(), &self.sets)?;
         let broker = runtime.block_on(Broker::start(config))?;
         words(&format!("Broker on {}, data in {}", broker.addr(), folder.display()));
         let address = broker.addr().to_string();
-        let relayed = distance.map(|distance| distance.relay_to(&address, runtime));
+        let relayed = distance.map(|distance| {
+            distance.tell();
+            distance.relay_to(&address, runtime)
+        });
         let address = relayed.as_ref().map_or(&address, |relayed| &relayed.address);
         let outcome = self.stream(address, || broker.store_use(), ground);
         drop(relayed);
-        runtime.block_on(broker.shutdown());
+        match ground.stop.is_asked() {
+            // Its data go anyway: nobody waits until they are on the disk, nor for its clients.
+            true => drop(broker),
+            false => runtime.block_on(broker.shutdown()),
+        }
         outcome
     }
 
@@ -80,7 +89,8 @@ impl Play {
         let runtime = ground.runtime;
         let mut cluster = Cluster::new(address, "fullbore-demo")?;
         create_topic(&mut cluster, TOPIC, Some(self.partitions), None, &self.configs)?;
-        let producer = Producer::new(ProducerConfig::new(address))?;
+        let settings = self.producer.iter().map(|(key, value)| (*key, value.as_str()));
+        let producer = Producer::from_properties(settings.chain([("bootstrap.servers", address)]))?;
         let mut stream = DemoStream::new(TOPIC, &mut cluster, self.record_size as usize)?;
         let mut phases = Vec::new();
         for phase in &self.phases {
@@ -94,14 +104,15 @@ impl Play {
         Ok(Played { records: stream.verify_ends(&mut cluster)?, phases })
     }
 
-    /// What scripts are told, with a document of each phase.
-    pub fn document(&self, records: u64, phases: Vec<String>) -> String {
-        object([
+    /// What scripts are told, with a document of each phase, and one more field if there is one.
+    pub fn document(&self, records: u64, phases: Vec<String>, more: Option<(&'static str, String)>) -> String {
+        let fields = [
             ("records", records.to_string()),
             ("record_size", self.record_size.to_string()),
             ("partitions", self.partitions.to_string()),
             ("phases", array(phases)),
-        ])
+        ];
+        object(fields.into_iter().chain(more))
     }
 }
 
@@ -146,9 +157,9 @@ mod tests {
         let address = broker.addr().to_string();
         let mut cluster = Cluster::new(&address, "test").expect("valid");
         create_topic(&mut cluster, TOPIC, Some(2), None, &[]).expect("created");
-        let producer = Producer::new(ProducerConfig::new(&address)).expect("started");
+        let producer = Producer::from_properties([("bootstrap.servers", address.as_str())]).expect("started");
         let mut stream = DemoStream::new(TOPIC, &mut cluster, 64).expect("the topic exists");
-        let phase = Phase { name: "test", records: 100, throughput: -1.0 };
+        let phase = Phase::flat_out("test", 100);
         let (progress, stop) = (DemoProgress::new(phase.name, phase.records), Stop::new());
         stream.run(&phase, &mut cluster, &producer, runtime.handle(), &progress, &stop).expect("verified");
         assert_eq!(stream.verify_ends(&mut cluster).expect("nothing more"), 100);

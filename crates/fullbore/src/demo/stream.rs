@@ -16,6 +16,7 @@ use fullbore_client::consume::{
 use fullbore_producer::{Producer, ProducerRecord as Outgoing};
 use fullbore_wire::Text;
 use std::ops::ControlFlow;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
 /// The reader gives up when nothing comes for this long.
@@ -31,6 +32,15 @@ pub struct Phase {
     pub records: u64,
     /// Records a second; below zero as fast as it goes.
     pub throughput: f64,
+    /// No record is sent after this long, if it is given.
+    pub limit: Option<Duration>,
+}
+
+impl Phase {
+    /// As fast as it goes, until all are sent.
+    pub fn flat_out(name: &'static str, records: u64) -> Self {
+        Phase { name, records, throughput: -1.0, limit: None }
+    }
 }
 
 /// Takes one partition's records and accepts only what was sent.
@@ -98,7 +108,8 @@ impl DemoStream {
         stop: &Stop,
     ) -> Result<Figures, Failure> {
         let (started, started_at) = (Instant::now(), SystemTime::now());
-        let (read, sent) = self.run_both(phase, cluster, producer, runtime, progress, stop);
+        let end = PhaseEnd::default();
+        let (read, sent) = self.run_both((phase, &end), cluster, producer, runtime, progress, stop);
         // A reader's refusal is the more telling of the two.
         let mut read = read?;
         let sent = sent?;
@@ -106,7 +117,7 @@ impl DemoStream {
             let records = sent.failed.records;
             return Err(Failure::new(format!("{records} records were not acknowledged; the first: {first}")));
         }
-        let finished = finished(phase, &read, stop)?;
+        let finished = finished(&read, &end, stop)?;
         let summary = sent.produced.summaries(sent.ended).next().expect("the whole run has a summary");
         let mut read_latencies = Latencies::default();
         for cursor in &mut read.cursors {
@@ -126,7 +137,7 @@ impl DemoStream {
     /// Reads on a thread of its own while this one sends; whichever fails ends the other.
     fn run_both(
         &mut self,
-        phase: &Phase,
+        (phase, end): (&Phase, &PhaseEnd),
         cluster: &mut Cluster,
         producer: &Producer,
         runtime: &tokio::runtime::Handle,
@@ -138,13 +149,21 @@ impl DemoStream {
         let read = || {
             let outcome = consume(cluster, cursors, &plan, |counts| {
                 progress.read(counts.records());
-                !stop.is_asked()
+                !stop.is_asked() && !end.is_reached(counts.records())
             });
             outcome.inspect_err(|_| stop.ask())
         };
         std::thread::scope(|scope| {
             let reader = scope.spawn(read);
-            let sent = runtime.block_on(self.send(phase, producer, progress, stop));
+            let mut asked = stop.receiver();
+            let sent = runtime.block_on(async {
+                tokio::select! {
+                    biased;
+                    // It does not wait for room, nor for what is under way.
+                    Ok(_) = asked.wait_for(|asked| *asked) => Err(interrupted()),
+                    sent = self.send((phase, end), producer, progress, stop) => sent,
+                }
+            });
             let sent = sent.inspect_err(|_| stop.ask());
             (reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), sent)
         })
@@ -152,13 +171,14 @@ impl DemoStream {
 
     async fn send(
         &mut self,
-        phase: &Phase,
+        (phase, end): (&Phase, &PhaseEnd),
         producer: &Producer,
         progress: &DemoProgress,
         stop: &Stop,
     ) -> Result<Sent, Failure> {
         let mut pacer = Pacer::start(phase.throughput);
         let mut tracker = Tracker::new(Produced::new(pacer.started_at(), Duration::MAX), |_| {});
+        let mut count = 0;
         for number in 0..phase.records {
             if number % RECORDS_PER_LOOK == 0 {
                 progress.sent(number);
@@ -167,6 +187,9 @@ impl DemoStream {
                 }
             }
             let intended = pacer.turn(number, &mut tracker, || stop.is_asked()).ok_or_else(interrupted)?;
+            if phase.limit.is_some_and(|limit| intended >= pacer.started_at() + limit) {
+                break;
+            }
             let partition = (number % self.writers.len() as u64) as usize;
             let sent_us = (intended - self.epoch).as_micros() as u64;
             let value = self.writers[partition].value(sent_us);
@@ -177,8 +200,10 @@ impl DemoStream {
                 pacer.has_waited();
             }
             self.sent[partition] += 1;
+            count = number + 1;
         }
-        progress.sent(phase.records);
+        progress.sent(count);
+        end.set(count);
         producer.flush().await;
         let (produced, failed) = tracker.finish().await;
         Ok(Sent { produced, failed, ended: Instant::now(), stopped: false })
@@ -201,15 +226,39 @@ impl DemoStream {
     }
 }
 
-fn finished(phase: &Phase, outcome: &ConsumeOutcome<Verifier>, stop: &Stop) -> Result<SystemTime, Failure> {
-    let read = outcome.progress.records();
-    match outcome.finished {
-        Some(at) if read == phase.records => Ok(at),
-        _ if stop.is_asked() => Err(interrupted()),
-        _ => Err(Failure::new(format!("sent {} records, but read {read}", phase.records))),
+/// How many records a phase has come to have, once that is known, and when the last of them was read if the reader had to be told.
+#[derive(Default)]
+struct PhaseEnd {
+    records: OnceLock<u64>,
+    read_at: OnceLock<SystemTime>,
+}
+
+impl PhaseEnd {
+    fn set(&self, records: u64) {
+        // A phase is sent once.
+        let _ = self.records.set(records);
+    }
+
+    /// Whether so many are all.
+    fn is_reached(&self, read: u64) -> bool {
+        let is_all = self.records.get().is_some_and(|records| read >= *records);
+        if is_all {
+            self.read_at.get_or_init(SystemTime::now);
+        }
+        is_all
     }
 }
 
-fn interrupted() -> Failure {
+fn finished(outcome: &ConsumeOutcome<Verifier>, end: &PhaseEnd, stop: &Stop) -> Result<SystemTime, Failure> {
+    let (read, sent) = (outcome.progress.records(), end.records.get().copied().unwrap_or_default());
+    match outcome.finished.or_else(|| end.read_at.get().copied()) {
+        Some(at) if read == sent => Ok(at),
+        _ if stop.is_asked() => Err(interrupted()),
+        _ => Err(Failure::new(format!("sent {sent} records, but read {read}"))),
+    }
+}
+
+/// The user asked for an end.
+pub(super) fn interrupted() -> Failure {
     Failure::interrupted("interrupted; the broker was stopped and its data removed")
 }

@@ -1,0 +1,102 @@
+//! `fullbore demo --rtt`: the demo over a distance, beside the plain stream of its link and a producer that sends as Kafka's does.
+
+use super::distance::DistanceSettings;
+use super::play::{Ground, Play};
+use super::stream::Phase;
+use super::{figures::grouped, plain};
+use crate::failure::Failure;
+use crate::output::{line, words};
+use clap::Args;
+use fullbore_bench::link::units;
+use fullbore_bench::report::json::fraction;
+use std::time::Duration;
+
+/// Batches of a partition, and requests of a connection, that Kafka's producer has under way.
+const KAFKA_IN_FLIGHT: usize = 5;
+/// Bytes of a batch of its (batch.size): they do not grow.
+const KAFKA_BATCH_BYTES: usize = 16 * 1024;
+/// Bytes that the socket buffers of Kafka's broker let through in a round trip (socket.receive.buffer.bytes).
+const KAFKA_SOCKET_BYTES: usize = 100 * 1024;
+/// How long it sends; what is then in its buffer follows.
+const KAFKA_SENDS_FOR: Duration = Duration::from_secs(5);
+const KAFKA: &str = "as Kafka's producer sends";
+/// Room in a request beside records.
+const REQUEST_ROOM: usize = 1024;
+/// Records of a producer that has no more than this to send are acknowledged soon after it has stopped.
+const KAFKA_BUFFER_BYTES: (usize, usize) = (512 * 1024, 4 << 20);
+
+/// Over what link the clients come.
+#[derive(Args, Debug, Default)]
+pub struct LinkOptions {
+    /// Put a round trip of so many milliseconds (150, or 150ms, 1s) between the broker and its clients, with the relay of
+    /// `fullbore perf link`.
+    #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds)]
+    pub rtt: Option<Duration>,
+    /// What that link carries in each direction: 200mbit, 25MB/s [default: 200mbit].
+    #[arg(long, value_name = "RATE", value_parser = units::rate, requires = "rtt")]
+    pub bandwidth: Option<u64>,
+}
+
+impl LinkOptions {
+    /// The link, if there is one.
+    pub fn settings(&self) -> Option<DistanceSettings> {
+        let bandwidth = Some(self.bandwidth.unwrap_or(25_000_000));
+        self.rtt.map(|rtt| DistanceSettings { bandwidth, ..DistanceSettings::new(rtt) })
+    }
+}
+
+/// Plays both over this link, measures its plain stream, and tells what came of them.
+///
+/// # Errors
+/// As [`Play::on_a_broker`].
+pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Ground<'_>) -> Result<(), Failure> {
+    words("A plain TCP stream over the link, for its measure");
+    let plain = plain::stream(settings, ground.runtime, ground.stop)?;
+    let played = play.on_a_broker("data", ground)?;
+    let kafka = as_kafka(settings, play);
+    let beside = kafka.on_a_broker("kafka", ground)?;
+    let phases = || played.phases.iter().chain(&beside.phases);
+    if is_json {
+        let documents = phases().map(|(name, figures, _)| figures.document(name)).collect();
+        let plain = ("plain_mb_per_sec", fraction(plain / 1e6, 3));
+        line(&kafka.document(played.records + beside.records, documents, Some(plain)));
+        return Ok(());
+    }
+    played.tell(&kafka);
+    beside.tell(&kafka);
+    line(&format!("\nA plain TCP stream carries {:.1} MB/s over this link. Of that, acknowledged:\n", plain / 1e6));
+    let mut rows = vec![["", "MB/s", "of plain", "records"].map(str::to_owned).to_vec()];
+    rows.extend(phases().map(|(name, figures, _)| {
+        let rate = figures.bytes as f64 / figures.produce_time.as_secs_f64();
+        let (shown, share) = (format!("{:.1}", rate / 1e6), format!("{:.0} %", rate / plain * 100.0));
+        vec![(*name).to_owned(), shown, share, grouped(figures.records)]
+    }));
+    line(&fullbore_bench::report::table(&rows));
+    line(
+        "\nLatencies count from the time a record was meant to leave; \"read\" is until the reader has verified it.\n\
+         Kafka's way: 5 batches of 16 KiB of each partition under way on one connection, and 100 KiB of socket buffers.",
+    );
+    Ok(())
+}
+
+/// The same stream from a producer that is set as Kafka's is by itself, for a while.
+fn as_kafka(settings: &DistanceSettings, play: Play) -> Play {
+    let partitions = play.partitions.unsigned_abs() as usize;
+    // A request has a batch of each partition.
+    let batches = partitions * KAFKA_BATCH_BYTES;
+    let request = (batches + REQUEST_ROOM).max(play.record_size as usize + REQUEST_ROOM);
+    let buffer = (2 * KAFKA_IN_FLIGHT * batches).clamp(KAFKA_BUFFER_BYTES.0, KAFKA_BUFFER_BYTES.1).max(2 * request);
+    let set = |key, value: usize| (key, value.to_string());
+    let producer = vec![
+        set("max.in.flight.requests.per.connection", KAFKA_IN_FLIGHT),
+        set("connections.per.broker", 1),
+        set("batch.size", KAFKA_BATCH_BYTES),
+        set("max.request.size", request),
+        set("buffer.memory", buffer),
+    ];
+    let records = play.phases.first().map_or(0, |phase| phase.records);
+    let phases = vec![Phase { limit: Some(KAFKA_SENDS_FOR), ..Phase::flat_out(KAFKA, records) }];
+    // A direction keeps what a sender may have under way for half of the round trip.
+    let distance = Some(DistanceSettings { in_flight_max: KAFKA_SOCKET_BYTES / 2, ..settings.clone() });
+    Play { producer, phases, distance, ..play }
+}
