@@ -10,6 +10,9 @@ use super::setting::Setting;
 use fullbore_producer::ConfigError;
 use std::time::Duration;
 
+/// Requests in flight for which a broker of the sweep's own has room where a point has auto: what diskless topics remember.
+const AUTO_IN_FLIGHT: u64 = 128;
+
 /// Axes of one sweep.
 const AXES_MAX: usize = 8;
 /// Points of one sweep, over all targets.
@@ -200,11 +203,12 @@ impl SweepPlan {
         }
     }
 
-    /// The largest number of requests in flight that a point asks for, where points ask for numbers.
+    /// The largest number of requests in flight that a point asks for, where one does; auto is as many as a path may hold.
     pub fn in_flight_max(&self) -> Option<u64> {
         let axes = self.axes.iter().filter(|axis| axis.setting.is_in_flight()).flat_map(|axis| &axis.values);
         let fixed = self.fixed.iter().filter(|(setting, _)| setting.is_in_flight()).map(|(_, value)| value);
-        axes.chain(fixed).filter_map(|value| value.parse().ok()).max()
+        let number = |value: &String| value.parse().ok().or((value == "auto").then_some(AUTO_IN_FLIGHT));
+        axes.chain(fixed).filter_map(number).max()
     }
 }
 
@@ -296,7 +300,9 @@ pub(crate) mod tests {
 
     #[test]
     fn the_largest_number_in_flight() {
-        assert_eq!(plan(&["max.in.flight=5,100,auto"], &["a"], 1).in_flight_max(), Some(100));
+        assert_eq!(plan(&["max.in.flight=5,100"], &["a"], 1).in_flight_max(), Some(100));
+        assert_eq!(plan(&["max.in.flight=1,5,auto"], &["a"], 1).in_flight_max(), Some(AUTO_IN_FLIGHT));
+        assert_eq!(plan(&["max.in.flight=1000,auto"], &["a"], 1).in_flight_max(), Some(1000));
         assert_eq!(plan(&["acks=1"], &["a"], 1).in_flight_max(), None);
     }
 }

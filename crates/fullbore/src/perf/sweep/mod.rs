@@ -45,7 +45,8 @@ const NAME_LETTERS_MAX: usize = 40;
 ///   the link's: rtt (milliseconds), bandwidth (200mbit): a relay in this process before each broker. It shows what
 ///   waiting for answers costs, not what a distance costs TCP (see `perf link --help`).
 ///
-/// Without --bootstrap-server or --against the sweep starts a broker of its own in a temporary folder. Each measurement
+/// Without --bootstrap-server or --against the sweep starts a broker of its own in a temporary folder, which remembers as
+/// many batches of a producer as a point has requests in flight (128 for auto). Each measurement
 /// makes a topic (1 partition unless told), warms up, measures and deletes the topic. Repeats are rounds over
 /// all points, every second one backwards.
 ///
