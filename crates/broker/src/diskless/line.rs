@@ -85,6 +85,7 @@ pub struct Line {
     active: Vec<Gathered>,
     active_bytes: usize,
     first_at: Duration,
+    last_at: Duration,
     rotation: Rotation,
     objects: VecDeque<InLine>,
     admission: HashMap<DisklessPartitionId, PartitionAdmission>,
@@ -105,6 +106,7 @@ impl Line {
             active: Vec::new(),
             active_bytes: 0,
             first_at: Duration::ZERO,
+            last_at: Duration::ZERO,
             rotation: Rotation::new(settings),
             objects: VecDeque::new(),
             admission: HashMap::new(),
@@ -181,6 +183,7 @@ impl Line {
         if self.active.is_empty() {
             self.first_at = now;
         }
+        self.last_at = now;
         self.active_bytes += batch.bytes.len();
         self.bytes += batch.bytes.len();
         self.active.push(Gathered { ticket, batch });
@@ -190,7 +193,8 @@ impl Line {
     /// When the object that is being filled is to be closed; `None` while there is nothing in it.
     pub fn due(&self, now: Duration) -> Option<Close> {
         let batches = self.active.len();
-        let active = ActiveObject { bytes: self.active_bytes, batches, first_at: self.first_at };
+        let Line { active_bytes: bytes, first_at, last_at, .. } = *self;
+        let active = ActiveObject { bytes, batches, first_at, last_at };
         let uploads = self.objects.iter().filter(|object| object.upload == Upload::UnderWay).count();
         let close = || if self.hurries { Close::Now } else { self.rotation.close(active, uploads, now) };
         (!self.active.is_empty()).then(close)

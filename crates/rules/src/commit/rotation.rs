@@ -2,7 +2,8 @@
 //!
 //! A full one goes at once, and one that has waited for the commit interval since its first batch goes, too. One goes early while an
 //! upload slot is idle, since waiting would win nothing but cheaper requests; and because requests are money, only under a ceiling of
-//! PUTs a second, which counts all of them.
+//! PUTs a second, which counts all of them. It goes early once batches have stopped arriving for a moment: batches of one request, and requests
+//! that a producer sends one behind the other, are answered together, so that splitting them only makes the later part wait for another PUT.
 //!
 //! What it is not: it uploads nothing, and knows no clock. Times are durations since any one moment.
 
@@ -10,6 +11,10 @@ use std::time::Duration;
 
 /// Batches at which an object is full, so that a commit of small ones takes no longer than others.
 pub const OBJECT_BATCHES_MAX: usize = 10_000;
+/// Pause between two batches that ends a burst: an object goes early no sooner after its last batch.
+const BURST_PAUSE: Duration = Duration::from_millis(2);
+/// How long a burst holds back an object that may go early, from its first batch on.
+const BURST_MAX: Duration = Duration::from_millis(20);
 
 /// The settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +38,15 @@ pub struct ActiveObject {
     pub batches: usize,
     /// When the first of them came.
     pub first_at: Duration,
+    /// When the last of them came.
+    pub last_at: Duration,
+}
+
+impl ActiveObject {
+    /// When the burst of batches that it gathers is over, if no further batch comes.
+    fn burst_ends_at(&self) -> Duration {
+        self.last_at.saturating_add(BURST_PAUSE).min(self.first_at.saturating_add(BURST_MAX))
+    }
 }
 
 /// When the active object is to be closed.
@@ -66,7 +80,7 @@ impl Rotation {
             return Close::Now;
         }
         let may_go_early = self.settings.early_puts_per_second > 0 && uploads < self.settings.slots;
-        match self.early_from {
+        match self.early_from.max(active.burst_ends_at()) {
             early if may_go_early && early <= now => Close::Now,
             early if may_go_early => Close::At(early.min(due)),
             _ => Close::At(due),
@@ -92,8 +106,9 @@ mod tests {
         Rotation::new(RotationSettings { bytes_max: 1000, interval: MS(250), slots: 2, early_puts_per_second })
     }
 
-    fn active(bytes: usize, first_at: u64) -> ActiveObject {
-        ActiveObject { bytes, batches: 1, first_at: MS(first_at) }
+    /// One whose only batch came at `at`.
+    fn active(bytes: usize, at: u64) -> ActiveObject {
+        ActiveObject { bytes, batches: 1, first_at: MS(at), last_at: MS(at) }
     }
 
     #[test]
@@ -112,11 +127,23 @@ mod tests {
     #[test]
     fn one_goes_early_into_an_idle_slot_as_often_as_the_ceiling_lets_it() {
         let mut rotation = rotation(10);
-        assert_eq!(rotation.close(active(1, 5000), 1, MS(5000)), Close::Now);
+        assert_eq!(rotation.close(active(1, 4998), 1, MS(5000)), Close::Now);
         rotation.closed(MS(5000));
         assert_eq!(rotation.close(active(1, 5001), 1, MS(5001)), Close::At(MS(5100)));
         assert_eq!(rotation.close(active(1, 5001), 1, MS(5100)), Close::Now);
         assert_eq!(rotation.close(active(1, 5001), 2, MS(5100)), Close::At(MS(5251)), "no slot is idle");
+    }
+
+    #[test]
+    fn a_burst_goes_in_one_object_and_holds_it_back_for_a_bounded_time() {
+        let rotation = rotation(10);
+        let of = |last_at| ActiveObject { last_at: MS(last_at), ..active(1, 5000) };
+        assert_eq!(rotation.close(of(5000), 0, MS(5000)), Close::At(MS(5002)));
+        assert_eq!(rotation.close(of(5001), 0, MS(5002)), Close::At(MS(5003)), "another batch came");
+        assert_eq!(rotation.close(of(5001), 0, MS(5003)), Close::Now);
+        assert_eq!(rotation.close(of(5019), 0, MS(5019)), Close::At(MS(5020)), "batches still come");
+        assert_eq!(rotation.close(of(5020), 0, MS(5020)), Close::Now);
+        assert_eq!(rotation.close(of(5019), 2, MS(5020)), Close::At(MS(5250)), "no slot is idle");
     }
 
     #[test]
@@ -144,7 +171,9 @@ mod tests {
         let mut rotation = rotation(10);
         let (mut puts, mut first_at) = (0, 0);
         for now in 0..10_000 {
-            if rotation.close(active(1, first_at), 0, MS(now)) == Close::Now {
+            // A batch comes each millisecond.
+            let active = ActiveObject { last_at: MS(now), ..active(1, first_at) };
+            if rotation.close(active, 0, MS(now)) == Close::Now {
                 rotation.closed(MS(now));
                 (puts, first_at) = (puts + 1, now);
             }
