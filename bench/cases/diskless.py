@@ -39,6 +39,19 @@ def flood(bench):
         bench.tell("flood", "largest RSS, MiB", [far.memory_mib("VmHWM")], ("<=", 400))
 
 
+def partitions(bench):
+    """Many partitions, each of which has little."""
+    with bench.broker("far") as far:
+        for size in (1000, 100):
+            one = None
+            for count in (1, 2, 3, 8, 64, 1000) if size == RECORD else (1, 64):
+                runs = [bench.rate(far, f"partitions-{count}", bench.records * RECORD // size // 2, partitions=count, size=size) for _ in range(bench.rounds)]
+                rates, used = zip(*runs)
+                one = one or statistics.median(rates)
+                bench.tell("partitions", f"MB/s, {count} partitions, {size} B", list(rates), (">=", max(100 if size == RECORD else 0, 0.9 * one)))
+                bench.tell("partitions", f"broker's CPU s/GB, {count} partitions, {size} B", list(used), ("<=", 2.5) if size == RECORD and count <= 64 else None)
+
+
 def java(bench):
     with bench.broker("far") as far, bench.broker("serial", SERIAL) as serial:
         for batch, share, least in [(16384, 0.015, 0), (1_000_000, 0.15, 20)]:
@@ -270,5 +283,5 @@ def idle(bench):
         bench.tell("idle", "RSS, MiB", [broker.memory_mib("VmRSS")])
 
 
-CASES = {"flood": flood, "java": java, "alone": alone, "paced": paced, "slow-puts": slow_puts, "tail": tail, "tail-elsewhere": tail_elsewhere, "catch-up": catch_up, "index": index,
+CASES = {"flood": flood, "partitions": partitions, "java": java, "alone": alone, "paced": paced, "slow-puts": slow_puts, "tail": tail, "tail-elsewhere": tail_elsewhere, "catch-up": catch_up, "index": index,
          "commits": commits, "idle": idle}
