@@ -1,6 +1,7 @@
-//! Frames into a connection: one vectored write for what is in memory, sendfile for what is in a log. Little of a log is copied into the
-//! write of what is around it, and so reaches the other side as one. With TLS a frame becomes
-//! records as large as they may be, which leave together; what is in a log is read in bounded pieces.
+//! Frames into a connection: one vectored write for what is in memory, sendfile for what is in a log. Short ranges of
+//! logs are copied into the write of what is around them, many in one: an answer from many partitions costs a call
+//! for each 64 KiB, not for each range. With TLS a frame becomes records as large as they may be, which leave together;
+//! what is in a log is read in bounded pieces.
 //!
 //! Invariants: a frame is written whole or the connection is closed; no copy is kept for a client that does not read.
 
@@ -20,8 +21,10 @@ use tokio::time::{Instant, timeout_at};
 
 /// Slices of one vectored write.
 const SLICES_MAX: usize = 64;
-/// Bytes of logs in a frame that are copied: with more, sendfile costs less than the copy.
+/// Bytes of logs in one write that are copied, and in a frame whatever its ranges.
 const COPY_MAX: usize = 64 * 1024;
+/// Bytes of a range that are copied in a larger frame: for more, sendfile costs less than the copy.
+const RANGE_COPIED_MAX: usize = 8 * 1024;
 /// Bytes of one sendfile call: short enough that other connections of the thread get their turn.
 const SENDFILE_MAX: usize = 1024 * 1024;
 /// A piece that was read for a client waits for it no longer; the rest is read again.
@@ -42,29 +45,77 @@ pub async fn write(stream: &ClientStream, frame: &Frame, idleness: &Idleness, co
 }
 
 async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, cold: &Cold) -> io::Result<()> {
-    let sent = send_copied(stream, &frame.parts)?;
-    let unsent;
+    let range_max = range_copied_max(&frame.parts);
     let mut parts = frame.parts.as_slice();
-    if sent > 0 {
-        idleness.moved();
-        unsent = behind(parts, sent);
-        parts = &unsent;
-    }
-    while let [first, rest @ ..] = parts {
-        match first {
-            Part::File(slice) => {
-                send_file(stream, slice, idleness, cold).await?;
-                parts = rest;
-            }
-            Part::Bytes(_) => {
-                let run = parts.iter().take_while(|part| matches!(part, Part::Bytes(_))).count();
-                let (memory, rest) = parts.split_at(run);
-                send_memory(stream, memory, !rest.is_empty(), idleness).await?;
-                parts = rest;
-            }
+    while !parts.is_empty() {
+        let (run, rest) = parts.split_at(run_copied(parts, range_max));
+        if !run.iter().any(|part| matches!(part, Part::File(_))) {
+            parts = send_first(stream, parts, idleness, cold).await?;
+            continue;
         }
+        // First room in the socket, then the copy.
+        stream.writable().await?;
+        let unsent = match send_copied(stream, run, !rest.is_empty()) {
+            Ok(None) => run.to_vec(),
+            Ok(Some(sent)) => {
+                idleness.moved();
+                behind(run, sent)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error),
+        };
+        if !unsent.is_empty() {
+            // Boxed, since the task of a connection has room for one of these.
+            Box::pin(send_uncopied(stream, &unsent, idleness, cold)).await?;
+        }
+        parts = rest;
     }
     Ok(())
+}
+
+/// Sends parts of which no copy is kept, for a client that does not take them at once.
+async fn send_uncopied(stream: &TcpStream, mut parts: &[Part], idleness: &Idleness, cold: &Cold) -> io::Result<()> {
+    while !parts.is_empty() {
+        parts = send_first(stream, parts, idleness, cold).await?;
+    }
+    Ok(())
+}
+
+/// Sends the first range of a log, or what is in memory before it, without a copy. Returns the parts behind it.
+async fn send_first<'p>(
+    stream: &TcpStream,
+    parts: &'p [Part],
+    idleness: &Idleness,
+    cold: &Cold,
+) -> io::Result<&'p [Part]> {
+    if let [Part::File(slice), rest @ ..] = parts {
+        send_file(stream, slice, idleness, cold).await?;
+        return Ok(rest);
+    }
+    let run = parts.iter().take_while(|part| matches!(part, Part::Bytes(_))).count();
+    let (memory, rest) = parts.split_at(run);
+    send_memory(stream, memory, !rest.is_empty(), idleness).await?;
+    Ok(rest)
+}
+
+/// Bytes up to which a range of a log in this frame is copied.
+fn range_copied_max(parts: &[Part]) -> usize {
+    let in_logs: usize = parts.iter().map(len_in_log).sum();
+    if in_logs <= COPY_MAX { COPY_MAX } else { RANGE_COPIED_MAX }
+}
+
+fn len_in_log(part: &Part) -> usize {
+    if let Part::File(slice) = part { slice.len as usize } else { 0 }
+}
+
+/// Counts the leading parts that leave in one write: no range over `range_max`, [`COPY_MAX`] bytes of logs altogether.
+fn run_copied(parts: &[Part], range_max: usize) -> usize {
+    let mut in_logs = 0;
+    let is_copied = |part: &&Part| {
+        in_logs += len_in_log(part);
+        len_in_log(part) <= range_max && in_logs <= COPY_MAX
+    };
+    parts.iter().take(SLICES_MAX).take_while(is_copied).count()
 }
 
 thread_local! {
@@ -72,19 +123,15 @@ thread_local! {
     static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Sends a frame with little of a log in it, as much as the socket takes at once; how much that was, which is none if it takes nothing,
-/// there is no log in it or more than a little, or what there is of it is not in memory.
-fn send_copied(stream: &TcpStream, parts: &[Part]) -> io::Result<usize> {
-    let in_logs: usize =
-        parts.iter().map(|part| if let Part::File(slice) = part { slice.len as usize } else { 0 }).sum();
-    if in_logs == 0 || in_logs > COPY_MAX || parts.len() > SLICES_MAX {
-        return Ok(0);
-    }
+/// Sends parts with [`COPY_MAX`] bytes of logs at most, as much as the socket takes at once. Returns the bytes sent, or
+/// `None` where a range of a log is not in memory. With `more` to come the kernel holds back a last short packet.
+fn send_copied(stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<Option<usize>> {
+    let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     let send = || {
         COPY.with_borrow_mut(|copy| {
             copy.resize(COPY_MAX, 0);
             if !copy_logs(parts, copy) {
-                return Ok(0);
+                return Ok(None);
             }
             let (mut storage, mut copied) = ([IoSlice::new(&[]); SLICES_MAX], copy.as_slice());
             for (slice, part) in storage.iter_mut().zip(parts) {
@@ -94,13 +141,10 @@ fn send_copied(stream: &TcpStream, parts: &[Part]) -> io::Result<usize> {
                 });
             }
             let slices = &storage[..parts.len()];
-            Ok(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)?)
+            Ok(Some(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?))
         })
     };
-    match stream.try_io(Interest::WRITABLE, send) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
-        sent => sent,
-    }
+    stream.try_io(Interest::WRITABLE, send)
 }
 
 /// Copies what is in logs, one part after the other, if all of it is in memory.
@@ -342,7 +386,9 @@ mod tests {
         let many: Vec<(usize, usize)> = (0..SLICES_MAX).map(|at| (at * 3, at)).collect();
         let cases: [&[(usize, usize)]; 6] =
             [&[], &[(7, 0)], &[(7, 1)], &[(1_000, COPY_MAX)], &[(0, COPY_MAX), (5, 1)], &[(9, 100), (0, 3), (500, 77)]];
-        for ranges in cases.into_iter().chain([&many[..20], &many]) {
+        let short: Vec<(usize, usize)> = (0..200).map(|at| (at * 7, RANGE_COPIED_MAX - at)).collect();
+        let mixed = [(3, RANGE_COPIED_MAX), (0, RANGE_COPIED_MAX + 1), (5, 10), (0, COPY_MAX), (9, 0), (8, 1)];
+        for ranges in cases.into_iter().chain([&many[..20], &many, &short, &mixed]) {
             write_plain(&ours, &frame(&file, ranges), &idleness, &cold).await.expect("written");
             let expected = flat(&bytes, ranges);
             let mut read = vec![0; expected.len()];
@@ -357,12 +403,14 @@ mod tests {
         let (file, bytes, ours, mut peer) = log_and_sockets(COPY_MAX).await;
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 16 * 1024).expect("set");
         let (idleness, cold) = (Idleness::default(), Cold::default());
-        let ranges = [(0, COPY_MAX / 2), (1, COPY_MAX / 2)];
-        let expected = flat(&bytes, &ranges).repeat(200);
-        let frames = frame(&file, &ranges);
+        let ranges: Vec<_> =
+            [(0, COPY_MAX / 2), (1, COPY_MAX / 2)].into_iter().chain((0..9).map(|at| (at, 10_000))).collect();
+        let copied = &ranges[..2];
+        let expected = [flat(&bytes, copied), flat(&bytes, &ranges)].concat().repeat(100);
+        let frames = [frame(&file, copied), frame(&file, &ranges)];
         let writes = async {
-            for _ in 0..200 {
-                write_plain(&ours, &frames, &idleness, &cold).await.expect("written");
+            for frame in frames.iter().cycle().take(200) {
+                write_plain(&ours, frame, &idleness, &cold).await.expect("written");
             }
         };
         let reads = async {
@@ -373,6 +421,25 @@ mod tests {
         };
         let ((), read) = tokio::join!(writes, reads);
         assert!(read == expected);
+    }
+
+    #[test]
+    fn short_ranges_leave_many_in_one_write_and_a_long_one_by_itself() {
+        let file = Arc::new(tempfile::tempfile().expect("a file"));
+        let runs = |ranges: &[(usize, usize)]| {
+            let parts = frame(&file, ranges).parts;
+            let (range_max, mut left, mut runs) = (range_copied_max(&parts), parts.as_slice(), Vec::new());
+            while !left.is_empty() {
+                let run = run_copied(left, range_max);
+                runs.push(run);
+                left = &left[run.max(1)..];
+            }
+            runs
+        };
+        assert_eq!(runs(&[(0, COPY_MAX)]), [3], "a frame with little of a log leaves whole");
+        assert_eq!(runs(&[(0, RANGE_COPIED_MAX); 9]), [17, 2]);
+        assert_eq!(runs(&[(0, 1000); 100]), [SLICES_MAX, SLICES_MAX, SLICES_MAX, 9]);
+        assert_eq!(runs(&[(0, 5), (0, COPY_MAX), (0, 5)]), [3, 0, 3]);
     }
 
     #[test]
