@@ -41,6 +41,8 @@ impl Default for ConsumerConfig {
 const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
     "check.crcs", "true", "Whether the checksum of each batch is verified.",
         |c, v| c.check_crcs = boolean(v)?;
+    "fetch.buffer.memory", "67108864", "Bytes of records that are asked for and not read yet, over all leaders, but for one fetch of each. A leader that reads ahead (Fullbore's) has as many fetches under way as the link takes to be full; any other one is asked for larger answers, of half of this at most. Kafka has no such setting.",
+        |c, v| c.buffer_memory = count(v)?;
     "fetch.max.bytes", "52428800", "Bytes of records that a fetch is to bring at most; its first batch comes whole.",
         |c, v| c.max_bytes = count(v)?;
     "fetch.max.wait.ms", "500", "How long the broker may wait for fetch.min.bytes.",
@@ -49,7 +51,7 @@ const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
         |c, v| c.min_bytes = count(v)?;
     "isolation.level", "read_uncommitted", "read_committed leaves out records of transactions that are open or were aborted. `perf consume` takes read_uncommitted only.",
         |c, v| c.read_committed = read_committed(v)?;
-    "max.partition.fetch.bytes", "1048576", "Bytes of records that a fetch is to bring of one partition at most. `perf consume` has `--fetch-size` for it, too.",
+    "max.partition.fetch.bytes", "1048576", "Bytes of records that the first fetches are to bring of one partition at most. They grow where that keeps the link from being full, up to fetch.max.bytes and what fetch.buffer.memory leaves. A leader that reads ahead brings as much of all partitions in an answer. `perf consume` has `--fetch-size` for it, too.",
         |c, v| c.partition_max_bytes = count(v)?;
 };
 

@@ -44,6 +44,7 @@ mod pipelining;
 mod postgres;
 mod produce;
 mod produce_bytes;
+mod read_ahead;
 mod readers;
 mod recompression;
 mod recompression_bounds;

@@ -151,8 +151,9 @@ impl DisklessPartition {
         if offset < offsets.log_start || offset > offsets.log_end {
             return Err(ReadError::OffsetOutOfRange);
         }
-        let read = |records| Read {
+        let read = |records, end_offset| Read {
             records,
+            end_offset: Some(end_offset),
             high_watermark: offsets.high_watermark,
             last_stable_offset: offsets.high_watermark,
             log_start_offset: offsets.log_start,
@@ -164,10 +165,10 @@ impl DisklessPartition {
                 self.services.reader.ask_to_refresh(&self.known);
                 return Ok(None);
             }
-            return Ok(Some(read(Records::default())));
+            return Ok(Some(read(Records::default(), offset)));
         }
         match self.services.reader.find(&self.known, offset..offsets.log_end, max_bytes, at_least_one) {
-            Found::Records(records) => Ok(Some(read(records))),
+            Found::Records(records, end_offset) => Ok(Some(read(records, end_offset))),
             Found::Missing => match failed {
                 Some(why) => Err(why),
                 None => {

@@ -48,8 +48,8 @@ const RUNS_LOOKED_AT: usize = 64;
 
 /// What was found of an offset.
 pub enum Found {
-    /// Its batch and those behind it; none if the first is larger than what may be given.
-    Records(Records),
+    /// Its batch and those behind it, and the offset after them; none if the first is larger than what may be given.
+    Records(Records, i64),
     /// Its batch is not in memory.
     Missing,
 }
@@ -96,6 +96,7 @@ struct Place {
     position: u32,
     size: u32,
     base_offset: i64,
+    end_offset: i64,
 }
 
 impl Place {
@@ -267,11 +268,11 @@ impl Reader {
         max_bytes: u32,
         at_least_one: bool,
     ) -> Found {
-        let max_bytes = self.shared.given.share(max_bytes, at_least_one);
+        let (max_bytes, start) = (self.shared.given.share(max_bytes, at_least_one), offsets.start);
         let places = self.places(partition, offsets, max_bytes);
         let Some(first) = places.first() else { return Found::Missing };
         if first.size > max_bytes && !at_least_one {
-            return Found::Records(Records::default());
+            return Found::Records(Records::default(), start);
         }
         let mut found = Vec::with_capacity(places.len());
         {
@@ -288,7 +289,7 @@ impl Reader {
         }
         let fetched = found.iter().filter(|(_, bytes)| !bytes.is_uploaded);
         let is_copied = are_little_of_blocks(fetched.map(|(place, _)| (place.object, place.range())));
-        let mut assembly = Assembly::default();
+        let (mut assembly, mut end_offset) = (Assembly::default(), start);
         for (place, bytes) in found {
             if !bytes.is_uploaded && !is_intact(&bytes.parts) {
                 self.shared.is_wrong(place);
@@ -296,8 +297,12 @@ impl Reader {
                 break;
             }
             assembly.add(place.base_offset, bytes.parts, is_copied);
+            end_offset = place.end_offset;
         }
-        if assembly.is_empty() { Found::Missing } else { Found::Records(assembly.finish(&self.shared.given)) }
+        match assembly.is_empty() {
+            true => Found::Missing,
+            false => Found::Records(assembly.finish(&self.shared.given), end_offset),
+        }
     }
 
     /// Where the batches are that have these offsets, about as many as are wanted.
@@ -316,14 +321,15 @@ impl Reader {
         let (mut places, mut bytes) = (Vec::new(), 0_u64);
         for run in &runs {
             for (position, base_offset, batch) in run.placed() {
-                if base_offset + i64::from(batch.record_count) <= offset {
+                let end_offset = base_offset + i64::from(batch.record_count);
+                if end_offset <= offset {
                     continue;
                 }
                 if base_offset >= log_end || bytes >= u64::from(max_bytes) && !places.is_empty() {
                     return places;
                 }
                 bytes += u64::from(batch.size);
-                places.push(Place { object: run.object, position, size: batch.size, base_offset });
+                places.push(Place { object: run.object, position, size: batch.size, base_offset, end_offset });
             }
         }
         places
@@ -387,7 +393,7 @@ impl Reader {
                     if batch.max_timestamp < timestamp_ms || end_offset <= offsets.log_start {
                         continue;
                     }
-                    let place = Place { object: run.object, position, size: batch.size, base_offset };
+                    let place = Place { object: run.object, position, size: batch.size, base_offset, end_offset };
                     let bytes = self.shared.batch(place).await?;
                     let opened_max = partition.config().max_message_bytes;
                     let floor = offsets.log_start;

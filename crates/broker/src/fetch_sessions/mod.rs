@@ -6,6 +6,9 @@
 //! longest unused session, and the client starts another. However many fetches of a session are pending, its list is
 //! there once, and registered with its partitions once: a fetch refers to the session as it is, and is refused once the
 //! session has gone on without it, as Kafka does.
+//!
+//! In a session that reads ahead (a field of ours) each answer moves its partitions to where their records ended, so that a client may send the next
+//! fetches without having read the answers. Such an answer has whole batches only, and a partition that has an error leaves the session.
 
 mod partition;
 
@@ -49,6 +52,8 @@ const NAME_BYTES: usize = 64;
 struct Session {
     /// In the order in which they are looked at. Shared only with who looks at them at the moment.
     wanted: Arc<Vec<PartitionFetch>>,
+    /// Whether each answer moves the partitions to where it ended.
+    reads_ahead: bool,
     /// How many of the broker's session partitions these are.
     share: PartitionsPermit,
     told: HashMap<PartitionKey, Told>,
@@ -123,6 +128,7 @@ struct Cache {
 pub struct SessionRequest {
     session_id: i32,
     session_epoch: i32,
+    read_ahead: bool,
     wanted: Vec<PartitionFetch>,
     forgotten: HashSet<PartitionKey>,
     names_bytes: usize,
@@ -137,6 +143,7 @@ impl SessionRequest {
         SessionRequest {
             session_id: request.session_id,
             session_epoch: request.session_epoch,
+            read_ahead: request.read_ahead,
             wanted,
             names_bytes: names.map(|name| name.len() + NAME_BYTES).sum(),
             forgotten: forgotten
@@ -178,6 +185,8 @@ impl Behind {
 pub struct FetchPlan {
     /// The session to name in the response; 0 for none.
     pub session_id: i32,
+    /// Whether whole batches are wanted, and no look at partitions that have no room left in the answer.
+    pub reads_ahead: bool,
     /// Set when only what changed is to be shown.
     incremental: bool,
     reads: Reads,
@@ -277,6 +286,7 @@ impl Sessions {
         // Of a request on another connection, which hears that the session has gone on.
         let before = state.waiting.take();
         let has_room = state.update(asked);
+        let reads_ahead = state.reads_ahead;
         let turn = SessionTurn::new(&session, &mut state, next(epoch));
         drop(state);
         if let Some(before) = before {
@@ -287,7 +297,7 @@ impl Sessions {
             // The client begins again with a full fetch, which is served without a session.
             return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
         }
-        Ok(FetchPlan { session_id: id, incremental: true, reads: Reads::Session(turn), waiting: None })
+        Ok(FetchPlan { session_id: id, reads_ahead, incremental: true, reads: Reads::Session(turn), waiting: None })
     }
 
     /// A full fetch; opens a session for the next ones if there is room.
@@ -302,7 +312,9 @@ impl Sessions {
                 return FetchPlan::once(asked);
             }
         }
+        let reads_ahead = asked.read_ahead;
         let session = Arc::new(Mutex::new(Session {
+            reads_ahead,
             wanted: Arc::new(asked.wanted),
             share,
             told: HashMap::new(),
@@ -314,7 +326,7 @@ impl Sessions {
         let turn = SessionTurn::new(&session, &mut session.lock(), next(INITIAL_EPOCH));
         let session_id = cache.free_id();
         cache.sessions.insert(session_id, session);
-        FetchPlan { session_id, incremental: false, reads: Reads::Session(turn), waiting: None }
+        FetchPlan { session_id, reads_ahead, incremental: false, reads: Reads::Session(turn), waiting: None }
     }
 }
 
@@ -352,9 +364,17 @@ impl Session {
             let wanted = Arc::make_mut(&mut self.wanted);
             let places: HashMap<PartitionKey, usize> =
                 wanted.iter().enumerate().map(|(at, wanted)| (wanted.key.clone(), at)).collect();
-            for change in changed {
+            for mut change in changed {
+                let reads_on = self.reads_ahead && change.fetch.read_on;
                 match places.get(&change.key) {
-                    Some(at) => wanted[*at] = change,
+                    Some(at) => {
+                        if reads_on {
+                            change.fetch.fetch_offset = wanted[*at].fetch.fetch_offset;
+                        }
+                        wanted[*at] = change;
+                    }
+                    // It had an error, which the client reads later.
+                    None if reads_on => {}
                     None => wanted.push(change),
                 }
             }
@@ -371,13 +391,29 @@ impl Session {
         changed || is_elsewhere || data.error_code.is_err() || has_records
     }
 
-    /// Partitions that returned data go to the end, so that none starves behind a busy one.
-    fn rotate(&mut self, served: &HashSet<PartitionKey>) {
+    /// Moves the partitions to where their records in the answer end. Those with an error leave the session, which would return it with each
+    /// answer. The partitions looked at are the first ones, in the same order.
+    fn read_on(&mut self, fetched: &[Fetched]) {
+        let is_moved = |of: &&Fetched| of.end_offset.is_some_and(|end| end != of.data.from_offset);
+        for moved in fetched.iter().filter(is_moved) {
+            let wanted = Arc::make_mut(&mut self.wanted);
+            if let (Some(wanted), Some(end)) = (wanted.iter_mut().find(|of| of.key == moved.key), moved.end_offset) {
+                wanted.fetch.fetch_offset = end;
+            }
+        }
+        let failed: HashSet<_> = fetched.iter().filter(|of| of.data.error_code.is_err()).map(|of| &of.key).collect();
+        if !failed.is_empty() {
+            Arc::make_mut(&mut self.wanted).retain(|wanted| !failed.contains(&wanted.key));
+        }
+    }
+
+    /// Partitions that returned data go to the end, so that none starves behind a busy one. No more than the first `looked_at` are among them.
+    fn rotate(&mut self, served: &HashSet<PartitionKey>, looked_at: usize) {
         if !served.is_empty() && served.len() < self.wanted.len() {
             let wanted = Arc::make_mut(&mut self.wanted);
-            let (served, rest): (Vec<_>, Vec<_>) =
-                std::mem::take(wanted).into_iter().partition(|wanted| served.contains(&wanted.key));
-            *wanted = rest;
+            let first = wanted.drain(..looked_at.min(wanted.len()));
+            let (served, rest): (Vec<_>, Vec<_>) = first.partition(|wanted| served.contains(&wanted.key));
+            wanted.splice(..0, rest);
             wanted.extend(served);
         }
     }
@@ -387,7 +423,7 @@ impl FetchPlan {
     /// Without a session.
     fn once(asked: SessionRequest) -> FetchPlan {
         let reads = Reads::Once(Arc::new(asked.wanted), asked.names_bytes);
-        FetchPlan { session_id: 0, incremental: false, reads, waiting: None }
+        FetchPlan { session_id: 0, reads_ahead: false, incremental: false, reads, waiting: None }
     }
 
     /// The partitions, in order; not to be kept while it waits.
@@ -444,17 +480,25 @@ impl FetchPlan {
     pub fn shown(&self, fetched: Vec<Fetched>) -> Result<Vec<Fetched>, ErrorCode> {
         let Reads::Session(turn) = &self.reads else { return Ok(fetched) };
         let mut session = turn.lock()?;
+        let looked_at = fetched.len();
+        if self.reads_ahead {
+            session.read_on(&fetched);
+        }
         let mut served = HashSet::new();
         let shown = fetched
             .into_iter()
-            .filter(|Fetched { key, data }| {
+            .filter(|Fetched { key, data, .. }| {
                 if data.records.as_ref().is_some_and(|records| !records.is_empty()) {
                     served.insert(key.clone());
                 }
-                session.is_news(key, data) || !self.incremental
+                let is_news = session.is_news(key, data);
+                if self.reads_ahead && data.error_code.is_err() {
+                    session.told.remove(key);
+                }
+                is_news || !self.incremental
             })
             .collect();
-        session.rotate(&served);
+        session.rotate(&served, looked_at);
         Ok(shown)
     }
 }

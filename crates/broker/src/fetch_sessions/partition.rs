@@ -29,6 +29,8 @@ pub struct Fetched {
     pub key: PartitionKey,
     /// As it goes into the response.
     pub data: PartitionData,
+    /// The offset after the records, in a session that reads ahead.
+    pub end_offset: Option<i64>,
 }
 
 /// The keys of a topic's partitions. The name is copied: a session outlives the request, and a slice would keep all of

@@ -22,6 +22,8 @@ pub struct Read {
     pub last_stable_offset: i64,
     /// The first offset of the partition.
     pub log_start_offset: i64,
+    /// The offset after the records, if the last batch is whole as well.
+    pub end_offset: Option<i64>,
 }
 
 /// The partition's limits; `log_start <= high_watermark <= log_end`.

@@ -46,6 +46,8 @@ pub struct OffsetLookup {
     limit_offset: Option<i64>,
     /// Where a batch is known to end, at or before the byte limit, and the offset there.
     soft_end: Option<(u64, i64)>,
+    /// An entry of the index that is about as far behind the first batch as the byte limit, if that is in memory.
+    near_end: Option<OffsetEntry>,
     /// Where the next segment begins.
     pub end_offset: i64,
     generation: Arc<AtomicU64>,
@@ -70,13 +72,21 @@ impl Log {
         let is_active = index + 1 == self.segments.len();
         let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
         let mut plan = OffsetLookup::new(&mut self.segments[index], offset, end_offset, &self.generation)?;
+        if let LookupStart::From(EntryLocation::Entry(Some(first))) = plan.start {
+            let is_before = |entry: &OffsetEntry| entry.position <= first.position.saturating_add(max_bytes);
+            plan.near_end = match self.segments[index].offsets.last_before(is_before) {
+                EntryLocation::Entry(entry) => entry,
+                EntryLocation::OnDisk(_) => None,
+            };
+        }
         if is_active && let Some(place) = self.recent.find(offset, plan.size) {
             plan.start = LookupStart::At(place);
             plan.soft_end = self.recent.end_before(place.position + u64::from(max_bytes));
         }
         if limit < end_offset {
             match self.recent.find(limit, plan.size).filter(|_| is_active) {
-                Some(place) => plan.size = place.position,
+                // A limit is where a batch begins.
+                Some(place) => (plan.size, plan.end_offset) = (place.position, limit),
                 None => plan.limit_offset = Some(limit),
             }
         }
@@ -109,6 +119,7 @@ impl OffsetLookup {
             start: LookupStart::From(found),
             limit_offset: None,
             soft_end: None,
+            near_end: None,
             end_offset,
             generation: Arc::clone(generation),
             planned_in: generation.load(Acquire),
@@ -157,13 +168,35 @@ impl OffsetLookup {
             Some((soft_end, offset)) if soft_end == end => return Ok(offset),
             _ => {}
         }
-        let mut scan = Scan::beside(Some(cold), &self.file, slice.position, self.size);
+        let mut scan = self.scan_before(slice.position, end, cold)?;
         let (mut whole, mut offset) = (slice.position, self.offset);
-        while let Some(batch) = scan.next()?.filter(|batch| batch.end() <= end) {
+        while let Some(batch) = scan.next()? {
+            if batch.end() > end {
+                (whole, offset) = (batch.position, batch.base_offset);
+                break;
+            }
             (whole, offset) = (batch.end(), batch.last_offset() + 1);
         }
         slice.len = u32::try_from(whole - slice.position).unwrap_or(slice.len);
         Ok(offset)
+    }
+
+    /// From the last batch on that the index has between two places, or from the first of them, where a batch begins.
+    fn scan_before<'a>(&'a self, from: u64, end: u64, cold: &'a Cold) -> io::Result<Scan<'a>> {
+        let is_before = |entry: &OffsetEntry| u64::from(entry.position) < end;
+        let entry = match (self.near_end, &self.start) {
+            (Some(entry), _) => Some(entry).filter(is_before),
+            (None, LookupStart::From(found @ EntryLocation::OnDisk(_))) => found.load(&self.index_path, is_before)?,
+            (None, _) => None,
+        };
+        if let Some(entry) = entry.filter(|entry| u64::from(entry.position) > from) {
+            let last_offset = self.base_offset + i64::from(entry.relative_offset);
+            let position = u64::from(entry.position);
+            if let Some(scan) = Scan::at_batch(Some(cold), &self.file, position, self.size, last_offset)? {
+                return Ok(scan);
+            }
+        }
+        Ok(Scan::beside(Some(cold), &self.file, from, self.size))
     }
 
     fn place(&self, cold: &Cold) -> io::Result<Option<BatchPosition>> {
@@ -279,6 +312,38 @@ mod tests {
                     (slice.position, slice.position + u64::from(slice.len)),
                     (offset as u64 * size, high_watermark as u64 * size)
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn a_slice_cut_to_whole_batches_ends_before_the_offset_returned_wherever_the_index_is() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        (0..3).for_each(|at| drop(builder.append(at, None, Some(&[1; 1000]), &[])));
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let batch = ValidBatch::unchecked(&bytes);
+        // More than the entries in memory stand for.
+        let batches = 1500;
+        for _ in 0..batches {
+            log.append(&batch, 0, 0, &config).expect("appended");
+        }
+        let (size, cold) = (bytes.len() as u64, Cold::default());
+        for first in (0..batches).step_by(7) {
+            for max_bytes in [1, 3000, 5000, 70_000, 300_000, 1 << 30] {
+                for high_watermark in [batches * 3, batches * 3 - 30, 3300].into_iter().filter(|end| *end > first * 3) {
+                    let plan = log.plan_read(first * 3 + 1, max_bytes, high_watermark).expect("planned");
+                    let Slice::Of(mut slice) = plan.read(max_bytes, true, &cold).expect("read") else {
+                        panic!("records")
+                    };
+                    let end_offset = plan.whole(&mut slice, &cold).expect("cut");
+                    let fit = (u64::from(max_bytes) / size).max(1).min((high_watermark / 3 - first) as u64);
+                    assert_eq!((slice.position, u64::from(slice.len)), (first as u64 * size, fit * size));
+                    assert_eq!(end_offset, (first + fit as i64) * 3, "{first} {max_bytes} {high_watermark}");
+                }
             }
         }
     }

@@ -303,6 +303,26 @@ impl AnyPartition {
         }
     }
 
+    /// As [`AnyPartition::try_read`], whole batches only: the result has the offset after them.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn try_read_whole(
+        &self,
+        offset: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+        since: Instant,
+    ) -> Result<Option<Read>, ReadError> {
+        match self {
+            AnyPartition::Classic(replica) if replica.is_settled() => {
+                replica.read_whole(offset, max_bytes, at_least_one).map(Some)
+            }
+            // Nothing is cut of diskless ones.
+            _ => self.try_read(offset, max_bytes, at_least_one, since),
+        }
+    }
+
     /// Log start, high watermark and log end.
     ///
     /// # Errors

@@ -15,6 +15,17 @@ use crate::system::{is_momentary, now_ms};
 /// Times a read is planned anew when retention or compaction takes an index file away under it.
 const PLANS_MAX: usize = 8;
 
+/// How a log is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadMode {
+    /// Up to the high watermark; the last batch may be cut.
+    Committed,
+    /// Up to the high watermark, whole batches only.
+    CommittedWhole,
+    /// As the leader of this epoch, up to the log end, whole batches only.
+    LedIn(i32),
+}
+
 /// What a leader reads for a follower.
 #[derive(Debug)]
 pub struct ReadOn {
@@ -34,13 +45,24 @@ impl Replica {
     /// # Errors
     /// [`ReadError`].
     pub fn read(&self, offset: i64, max_bytes: u32, at_least_one: bool) -> Result<Read, ReadError> {
-        self.read_as(None, offset, max_bytes, at_least_one).map(|read| read.read)
+        self.read_as(ReadMode::Committed, offset, max_bytes, at_least_one).map(|read| read.read)
     }
 
-    /// Reads up to the high watermark; or, as the leader of an epoch, up to the log end.
+    /// As [`Replica::read`], whole batches only: the result has the offset after them.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn read_whole(&self, offset: i64, max_bytes: u32, at_least_one: bool) -> Result<Read, ReadError> {
+        let ReadOn { mut read, end_offset, .. } =
+            self.read_as(ReadMode::CommittedWhole, offset, max_bytes, at_least_one)?;
+        read.end_offset = Some(end_offset);
+        Ok(read)
+    }
+
+    /// Reads as `mode` says.
     pub(super) fn read_as(
         &self,
-        led_in: Option<i32>,
+        mode: ReadMode,
         offset: i64,
         max_bytes: u32,
         at_least_one: bool,
@@ -48,7 +70,7 @@ impl Replica {
         let (mut plans, mut from) = (0, offset);
         loop {
             let mut state = self.lock();
-            if let Some(epoch) = led_in {
+            if let ReadMode::LedIn(epoch) = mode {
                 // The role counts that the log has once it is open.
                 self.log_to_read(&mut state)?;
                 state.check_leads_in(epoch).map_err(ReadError::Role)?;
@@ -66,11 +88,12 @@ impl Replica {
                 high_watermark,
                 last_stable_offset: high_watermark,
                 log_start_offset: log.log_start(),
+                end_offset: None,
             };
             let mut read = ReadOn { read, end_offset: offset, log_end: log.log_end() };
             // Past a hole that compaction has left, the log may have gone on.
             from = from.max(log.log_start());
-            let limit = if led_in.is_some() { read.log_end } else { high_watermark };
+            let limit = if matches!(mode, ReadMode::LedIn(_)) { read.log_end } else { high_watermark };
             if from >= limit {
                 return Ok(read);
             }
@@ -85,7 +108,7 @@ impl Replica {
             let failed = |error: &io::Error| self.read_failed(error);
             match slice {
                 Ok(Slice::Of(mut slice)) => {
-                    if led_in.is_some() {
+                    if mode != ReadMode::Committed {
                         let whole = plan.whole(&mut slice, &self.log_dir.cold).map_err(|error| failed(&error))?;
                         read.end_offset = whole;
                     }
@@ -185,5 +208,11 @@ impl Replica {
 
 /// What is read of a partition that was never written.
 fn empty_read() -> Read {
-    Read { records: Records::default(), high_watermark: 0, last_stable_offset: 0, log_start_offset: 0 }
+    Read {
+        records: Records::default(),
+        high_watermark: 0,
+        last_stable_offset: 0,
+        log_start_offset: 0,
+        end_offset: None,
+    }
 }

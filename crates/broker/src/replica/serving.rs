@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::Replica;
 use super::marks::Marks;
-use super::read::ReadOn;
+use super::read::{ReadMode, ReadOn};
 use super::waiters::Registration;
 use crate::log::error::{ReadError, StorageError};
 
@@ -106,7 +106,7 @@ impl Replica {
         max_bytes: u32,
         at_least_one: bool,
     ) -> Result<ReadOn, ErrorCode> {
-        self.read_as(Some(leader_epoch), from, max_bytes, at_least_one).map_err(|error| error.code())
+        self.read_as(ReadMode::LedIn(leader_epoch), from, max_bytes, at_least_one).map_err(|error| error.code())
     }
 
     /// Marks a place each time the log grows, the high watermark moves, or the partition's role changes, until the registration is dropped.

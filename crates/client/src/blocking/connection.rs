@@ -28,6 +28,8 @@ pub struct Connection {
     due: Due<()>,
     /// The last frame's memory, for the next.
     spare: BytesMut,
+    /// When the first bytes of the last answer came.
+    answer_began: Instant,
 }
 
 /// Ends a connection from another thread.
@@ -55,6 +57,7 @@ impl Connection {
             asking: Asking::new(client_id),
             due: Due::default(),
             spare: BytesMut::new(),
+            answer_began: Instant::now(),
         };
         match connection.negotiate() {
             Err(ClientError::Io { address, source }) if source.kind() == ErrorKind::UnexpectedEof => {
@@ -157,6 +160,7 @@ impl Connection {
     fn receive_frame(&mut self) -> Result<Bytes, ClientError> {
         let mut prefix = [0; frame::PREFIX];
         self.read_exact(&mut prefix)?;
+        self.answer_began = Instant::now();
         let len = frame::length(prefix, RESPONSE_BYTES_MAX).map_err(|error| self.misunderstood(error))?;
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.truncate(len);
@@ -217,6 +221,11 @@ impl Connection {
     /// When the system has no more descriptors.
     pub fn stopper(&self) -> Result<Stopper, ClientError> {
         self.socket.tcp().try_clone().map(Stopper).map_err(|source| self.broken(source))
+    }
+
+    /// When the first bytes of the last answer were read.
+    pub fn answer_began(&self) -> Instant {
+        self.answer_began
     }
 
     /// Host and port.
@@ -301,6 +310,7 @@ mod tests {
             asking: Asking::new("test"),
             due: Due::default(),
             spare: BytesMut::new(),
+            answer_began: Instant::now(),
         };
         connection.socket.write_all(&[0]).expect("it reads");
         let before = peak_kilobytes();

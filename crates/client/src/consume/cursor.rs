@@ -157,6 +157,10 @@ impl<S: Sink> Cursor<S> {
             let from = self.offset.unwrap_or(0);
             let broken = |error: BatchError, cursor: &Self| cursor.corrupt(from, &error);
             let batch = batch.map_err(|error| broken(error, self))?;
+            // An answer may begin before what is wanted.
+            if batch.last_offset() < from {
+                continue;
+            }
             if reading.check_crcs {
                 batch.check_crc().map_err(|error| broken(error, self))?;
             }

@@ -1,16 +1,20 @@
-//! One leader's thread: fetch, and while the records of one answer are read the next is already asked for.
+//! One leader's thread: fetch, and while the records of one answer are read the next ones are already asked for.
 //!
 //! A partition that cannot be read goes back to the run, which looks its leader up and gives it to a lane again; the others
-//! are read on. Invariant: exactly one fetch is in flight while the thread waits or reads; none once every partition was asked
-//! for up to its end.
+//! are read on. Which fetches are under way is its [`session`](super::session)'s matter, how many and how large its [`pace`](super::pace)'s. Invariant: at least
+//! one fetch is under way while the thread waits or reads; none once every partition was asked for up to its end.
 
 use super::cursor::{Batches, Count, Cursor, Reading, Sink};
 use super::error::ConsumeError;
+use super::pace::{AheadPace, AnswerTimes, FetchShare, SizePace};
 use super::progress::ConsumeProgress;
+use super::session::{FetchSession, Named, UnderWay};
 use super::start::StartOffset;
 use crate::blocking::Connection;
 use crate::error::ClientError;
-use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData};
+use fullbore_wire::apis::fetch::{
+    FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData,
+};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +22,8 @@ use std::time::Instant;
 
 /// The last version whose topics are named instead of numbered.
 const NAMED_VERSION_MAX: i16 = 12;
+/// The first version that has the field with which a leader is asked to read ahead.
+const AHEAD_VERSION_MIN: i16 = 18;
 
 /// A consumer's fetch settings; names and defaults are Kafka's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +34,10 @@ pub struct FetchSettings {
     pub min_bytes: i32,
     /// fetch.max.bytes.
     pub max_bytes: i32,
-    /// max.partition.fetch.bytes.
+    /// max.partition.fetch.bytes: of the first fetches.
     pub partition_max_bytes: i32,
+    /// fetch.buffer.memory: bytes that are asked for and not read, over all leaders.
+    pub buffer_memory: i32,
     /// check.crcs.
     pub check_crcs: bool,
     /// isolation.level=read_committed: neither records of aborted transactions nor of those still open.
@@ -46,6 +54,7 @@ impl Default for FetchSettings {
             min_bytes: 1,
             max_bytes: 50 << 20,
             partition_max_bytes: 1 << 20,
+            buffer_memory: 64 << 20,
             check_crcs: true,
             read_committed: false,
             reset: Some(StartOffset::Earliest),
@@ -159,26 +168,33 @@ pub(super) struct FetchLane<S> {
     /// Those that have waited and were not answered yet, by name.
     waited: HashMap<PartitionKey, (Text, i32)>,
     settings: FetchSettings,
+    session: FetchSession,
+    /// The size and number of fetches at a leader that reads ahead, and the size at any other one.
+    paces: (AheadPace, SizePace),
+    share: FetchShare,
+    /// Whether the last answer had records.
+    came: bool,
     progress: Arc<ConsumeProgress>,
     awaited: Arc<AwaitedSince>,
     version: i16,
 }
 
 /// How a response names a partition: by id and no name from version 13 on, by name and no id before.
-type PartitionKey = (Uuid, Text, i32);
+pub(super) type PartitionKey = (Uuid, Text, i32);
 
 impl<S: Sink> FetchLane<S> {
     /// What cannot be read goes to `returns`.
     pub(super) fn new(
         connection: Connection,
         cursors: Vec<Cursor<S>>,
-        settings: FetchSettings,
+        (settings, share): (FetchSettings, FetchShare),
         progress: Arc<ConsumeProgress>,
         returns: impl Fn(Returned<S>) + Send + 'static,
     ) -> Self {
         let inbox = Inbox::new();
         // A new inbox is open.
         let _ = inbox.put(cursors);
+        let (first, max) = (settings.partition_max_bytes.max(0) as u32, settings.max_bytes.max(0) as u32);
         FetchLane {
             connection,
             cursors: Vec::new(),
@@ -187,6 +203,10 @@ impl<S: Sink> FetchLane<S> {
             asked: HashMap::new(),
             waited: HashMap::new(),
             settings,
+            session: FetchSession::new(false),
+            paces: (AheadPace::new(first, max), SizePace::new(first, max)),
+            share,
+            came: true,
             progress,
             awaited: Arc::default(),
             version: 0,
@@ -216,28 +236,34 @@ impl<S: Sink> FetchLane<S> {
         let cursors = self.inbox.take();
         let named = cursors.iter().any(|cursor| cursor.topic_id.is_zero());
         self.version = if named { highest.min(NAMED_VERSION_MAX) } else { highest };
+        self.session = FetchSession::new(self.version >= AHEAD_VERSION_MIN);
         self.take_in(cursors);
-        let mut in_flight = self.ask()?;
+        self.ask()?;
         self.progress.fetches();
         loop {
-            while !in_flight {
+            while self.session.under_way() == 0 {
                 if self.inbox.close_if_empty() {
                     return Err(LaneEnd::Done);
                 }
                 let more = self.inbox.take();
                 self.take_in(more);
-                in_flight = self.ask()?;
+                self.ask()?;
             }
+            let waited_since = Instant::now();
             let (frame, response) = self.connection.receive::<FetchRequest>(self.version)?;
             self.awaited.set(Some(Instant::now()));
-            self.advance(&response)?;
+            let fetch = self.session.answered().expect("the connection takes no answer without a fetch");
+            let counts = self.advance(&response, fetch)?;
+            self.adapt(&response, (fetch, waited_since, frame.len()));
             if self.progress.stopping() {
                 return Err(LaneEnd::Stopped);
             }
             let more = self.inbox.take();
             self.take_in(more);
-            in_flight = self.ask()?;
-            self.feed(&response)?;
+            self.ask()?;
+            if counts {
+                self.feed(&response, fetch)?;
+            }
             // What is in flight was asked for before the records said that it is enough.
             if self.open().next().is_none() && self.inbox.close_if_empty() {
                 return Err(LaneEnd::Done);
@@ -254,18 +280,40 @@ impl<S: Sink> FetchLane<S> {
             if self.progress.waiting.has(&place) {
                 self.waited.insert(key.clone(), place);
             }
-            self.asked.insert(key, cursor.offset.unwrap_or(0));
+            self.asked.insert(key.clone(), cursor.offset.unwrap_or(0));
+            self.session.name(key);
             self.cursors.push(cursor);
         }
     }
 
-    /// Sends the next fetch, if there is something to ask for. Whether there was.
-    fn ask(&mut self) -> Result<bool, LaneEnd> {
-        if self.open().next().is_none() {
-            return Ok(false);
+    /// Sends the next fetches, as long as there is something to ask for and room for it.
+    fn ask(&mut self) -> Result<(), LaneEnd> {
+        let ahead = if self.came { self.paces.0.fetches(self.share.bytes()) } else { 1 };
+        while self.session.has_room(ahead) && self.open().next().is_some() {
+            let request = self.request();
+            self.connection.send(&request, self.version)?;
         }
-        self.connection.send(&self.request(), self.version)?;
-        Ok(true)
+        Ok(())
+    }
+
+    /// Takes note of how an answer came, for the size and number of those to come.
+    fn adapt(&mut self, response: &FetchResponse, (fetch, awaited, bytes): (UnderWay, Instant, usize)) {
+        let of = response.responses.iter().flat_map(|topic| &topic.partitions).map(|data| bytes_of(data).len());
+        let largest = of.max().unwrap_or(0);
+        self.came = largest > 0;
+        if !self.came {
+            return;
+        }
+        let (sent, bytes) = (fetch.sent, bytes as u64);
+        let (began, ended) = (self.connection.answer_began(), Instant::now());
+        let times = AnswerTimes { sent, awaited, began, ended, bytes };
+        if self.session.is_ahead() {
+            if self.paces.0.answered(&times) {
+                self.session.resize();
+            }
+        } else {
+            self.paces.1.answered(&times, largest);
+        }
     }
 
     fn key(&self, topic: &Text, topic_id: Uuid, partition: i32) -> PartitionKey {
@@ -284,52 +332,86 @@ impl<S: Sink> FetchLane<S> {
         })
     }
 
-    fn request(&self) -> FetchRequest {
-        let mut topics: Vec<FetchTopic> = Vec::new();
-        for (cursor, asked) in self.open() {
-            if topics.last().is_none_or(|last| last.topic != cursor.topic) {
-                let (topic, topic_id) = (cursor.topic.clone(), cursor.topic_id);
-                topics.push(FetchTopic { topic, topic_id, ..Default::default() });
+    fn request(&mut self) -> FetchRequest {
+        let keys: Vec<PartitionKey> = match self.session.is_ahead() || self.session.is_by_offsets() {
+            true => Vec::new(),
+            false => {
+                self.open().map(|(cursor, _)| self.key(&cursor.topic, cursor.topic_id, cursor.partition)).collect()
             }
-            topics.last_mut().expect("just pushed").partitions.push(FetchPartition {
-                partition: cursor.partition,
-                fetch_offset: asked,
-                partition_max_bytes: self.settings.partition_max_bytes,
-                ..Default::default()
-            });
-        }
+        };
+        let naming = self.session.next(Instant::now(), keys.into_iter());
+        let share = self.share.bytes();
+        let (max_bytes, partition_bytes) = match self.session.is_by_offsets() {
+            true => (self.paces.1.answer_bytes(share), self.paces.1.partition_bytes(share)),
+            false => (self.paces.0.answer_bytes(share), self.paces.0.partition_bytes(self.cursors.len())),
+        };
+        let (topics, forgotten_topics_data) = match naming.what {
+            Named::All => (topics_of(self.open(), partition_bytes, false), Vec::new()),
+            Named::Changes { named, forgotten, sizes } => {
+                let is_new = |(cursor, _): &(&Cursor<S>, i64)| named.iter().any(|key| self.is(cursor, key));
+                let mut topics = match named.is_empty() {
+                    true => Vec::new(),
+                    false => topics_of(self.open().filter(is_new), partition_bytes, false),
+                };
+                if sizes {
+                    topics.extend(topics_of(self.open().filter(|of| !is_new(of)), partition_bytes, true));
+                }
+                (topics, forgotten.into_iter().map(forgotten_topic).collect())
+            }
+        };
         FetchRequest {
             max_wait_ms: self.settings.max_wait_ms,
             min_bytes: self.settings.min_bytes,
-            max_bytes: self.settings.max_bytes,
+            max_bytes: i32::try_from(max_bytes).unwrap_or(i32::MAX),
             isolation_level: i8::from(self.settings.read_committed),
+            session_id: naming.session_id,
+            session_epoch: naming.session_epoch,
+            read_ahead: !self.session.is_by_offsets(),
             topics,
+            forgotten_topics_data,
             ..Default::default()
         }
     }
 
-    /// Looks at the batches' headers only, to know what to ask for next, and lets go of what the leader refuses.
-    fn advance(&mut self, response: &FetchResponse) -> Result<(), LaneEnd> {
+    /// Looks at what an answer says before its records are read, to know what to ask for next, and lets go of what the leader refuses. Returns false if the
+    /// answer says nothing.
+    fn advance(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<bool, LaneEnd> {
+        let is_lost = matches!(
+            response.error_code,
+            ErrorCode::FETCH_SESSION_ID_NOT_FOUND | ErrorCode::INVALID_FETCH_SESSION_EPOCH
+        );
+        if is_lost && self.session.lose() {
+            return Ok(false);
+        }
         if response.error_code.is_err() {
             return Err(ClientError::kafka("cannot fetch", response.error_code, None).into());
+        }
+        if !self.session.note(response) {
+            return Ok(false);
         }
         for topic in &response.responses {
             for data in &topic.partitions {
                 let key = (topic.topic_id, topic.topic.clone(), data.partition_index);
+                let Some(wanted) = self.asked.get(&key).copied() else { continue };
+                if !self.session.accepts(fetch.number, &key, data, wanted) {
+                    continue;
+                }
                 if data.error_code.is_err() {
+                    self.session.dropped(&key);
                     self.refused(data.error_code, &key)?;
                     continue;
                 }
                 if let Some(place) = self.waited.remove(&key) {
                     self.progress.waiting.serve(&place);
                 }
-                let last = Batches(bytes_of(data)).filter_map(Result::ok).last();
-                if let (Some(asked), Some(last)) = (self.asked.get_mut(&key), last) {
-                    *asked = (*asked).max(last.last_offset() + 1);
+                if self.session.is_by_offsets()
+                    && let Some(last) = Batches(bytes_of(data)).filter_map(Result::ok).last()
+                {
+                    self.asked.insert(key, wanted.max(last.last_offset() + 1));
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn refused(&mut self, code: ErrorCode, key: &PartitionKey) -> Result<(), LaneEnd> {
@@ -358,6 +440,7 @@ impl<S: Sink> FetchLane<S> {
     }
 
     fn give_back(&mut self, at: usize, key: &PartitionKey, why: Why) {
+        self.session.forget(key);
         self.asked.remove(key);
         self.waited.remove(key);
         let cursor = self.cursors.remove(at);
@@ -365,36 +448,43 @@ impl<S: Sink> FetchLane<S> {
     }
 
     fn position(&self, key: &PartitionKey) -> Option<usize> {
-        self.cursors.iter().position(|cursor| self.key(&cursor.topic, cursor.topic_id, cursor.partition) == *key)
+        self.cursors.iter().position(|cursor| self.is(cursor, key))
+    }
+
+    /// Whether responses name the cursor's partition by this key.
+    fn is(&self, cursor: &Cursor<S>, (topic_id, topic, partition): &PartitionKey) -> bool {
+        cursor.partition == *partition
+            && match self.version > NAMED_VERSION_MAX {
+                true => cursor.topic_id == *topic_id,
+                false => cursor.topic == *topic,
+            }
     }
 
     /// Gives the sinks what came. They may take their time, which is none in which the leader did not answer.
-    fn feed(&mut self, response: &FetchResponse) -> Result<(), LaneEnd> {
+    fn feed(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), LaneEnd> {
         self.progress.feed();
         self.awaited.set(None);
-        let outcome = self.read(response);
+        let outcome = self.read(response, fetch);
         self.awaited.set(Some(Instant::now()));
         self.progress.fed();
         outcome
     }
 
-    fn read(&mut self, response: &FetchResponse) -> Result<(), LaneEnd> {
+    fn read(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), LaneEnd> {
         let mut count = Count::default();
         for topic in &response.responses {
             for data in topic.partitions.iter().filter(|data| !bytes_of(data).is_empty()) {
                 let key = (topic.topic_id, topic.topic.clone(), data.partition_index);
                 let Some(at) = self.position(&key) else { continue };
-                if self.cursors[at].is_done() {
+                let wanted = self.asked.get(&key).copied().unwrap_or(0);
+                if self.cursors[at].is_done() || !self.session.accepts(fetch.number, &key, data, wanted) {
                     continue;
                 }
                 let aborted = data.aborted_transactions.as_deref().unwrap_or_default();
                 let aborted = self.settings.read_committed.then_some(aborted);
                 let reading = Reading { check_crcs: self.settings.check_crcs, aborted };
                 match self.cursors[at].read(bytes_of(data), reading, &mut count) {
-                    Ok(()) => {
-                        let fed = self.cursors.remove(at);
-                        self.cursors.push(fed);
-                    }
+                    Ok(()) => self.was_read(at, key),
                     Err(broken @ ConsumeError::Corrupt { .. }) => self.give_back(at, &key, Why::Broken(broken)),
                     Err(error) => return Err(LaneEnd::Failed(error)),
                 }
@@ -405,6 +495,46 @@ impl<S: Sink> FetchLane<S> {
         }
         Ok(())
     }
+
+    /// What came of a partition was read.
+    fn was_read(&mut self, at: usize, key: PartitionKey) {
+        if !self.session.is_ahead() {
+            let fed = self.cursors.remove(at);
+            self.cursors.push(fed);
+            return;
+        }
+        if self.cursors[at].is_done() {
+            self.session.forget(&key);
+        }
+        self.asked.insert(key, self.cursors[at].offset.unwrap_or(0));
+    }
+}
+
+/// Cursors and the offsets they are asked from, as a fetch names them; one that reads on has the leader know the offset.
+fn topics_of<'a, S: 'a>(
+    cursors: impl Iterator<Item = (&'a Cursor<S>, i64)>,
+    partition_bytes: u32,
+    read_on: bool,
+) -> Vec<FetchTopic> {
+    let mut topics: Vec<FetchTopic> = Vec::new();
+    for (cursor, asked) in cursors {
+        if topics.last().is_none_or(|last| last.topic != cursor.topic) {
+            let (topic, topic_id) = (cursor.topic.clone(), cursor.topic_id);
+            topics.push(FetchTopic { topic, topic_id, ..Default::default() });
+        }
+        topics.last_mut().expect("just pushed").partitions.push(FetchPartition {
+            partition: cursor.partition,
+            fetch_offset: asked,
+            partition_max_bytes: i32::try_from(partition_bytes).unwrap_or(i32::MAX),
+            read_on,
+            ..Default::default()
+        });
+    }
+    topics
+}
+
+fn forgotten_topic((topic_id, topic, partition): PartitionKey) -> ForgottenTopic {
+    ForgottenTopic { topic, topic_id, partitions: vec![partition], ..Default::default() }
 }
 
 fn bytes_of(data: &PartitionData) -> &[u8] {

@@ -8,10 +8,12 @@ mod cursor;
 mod error;
 mod growth;
 mod lane;
+mod pace;
 mod plan;
 mod progress;
 mod run;
 mod scout;
+mod session;
 mod start;
 mod waiting;
 

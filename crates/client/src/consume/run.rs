@@ -9,6 +9,7 @@ use super::cursor::{Cursor, Sink};
 use super::error::ConsumeError;
 use super::growth::Growth;
 use super::lane::{AwaitedSince, FetchLane, Inbox, LaneEnd, Returned, Why};
+use super::pace::FetchMemory;
 use super::plan::{ConsumeOutcome, ConsumePlan};
 use super::progress::ConsumeProgress;
 use super::scout::{Connected, Scout, ScoutAnswer, ScoutReport};
@@ -41,6 +42,7 @@ pub(super) struct Run<'a, S> {
     plan: &'a ConsumePlan,
     growth: Option<Growth<S>>,
     progress: Arc<ConsumeProgress>,
+    memory: Arc<FetchMemory>,
     idle: Vec<Idle<S>>,
     /// Those whose leader is being connected to, by its address.
     connecting: BTreeMap<String, Connecting<S>>,
@@ -103,6 +105,7 @@ impl<'a, S: Sink> Run<'a, S> {
             plan,
             growth,
             progress: Arc::new(ConsumeProgress::new(plan.records, plan.deleted.clone())),
+            memory: FetchMemory::new(plan.fetch.buffer_memory.max(0) as u64),
             idle: cursors.into_iter().map(|cursor| Idle { cursor, due }).collect(),
             connecting: BTreeMap::new(),
             done: Vec::new(),
@@ -433,7 +436,8 @@ impl<'a, S: Sink> Run<'a, S> {
         let (ended, returns) = (self.events.0.clone(), self.events.0.clone());
         // The run waits for every lane, so somebody listens.
         let returns = move |returned| drop(returns.send(Event::Returned(returned)));
-        let lane = FetchLane::new(connection, cursors, self.plan.fetch.clone(), self.progress.clone(), returns);
+        let settings = (self.plan.fetch.clone(), self.memory.share());
+        let lane = FetchLane::new(connection, cursors, settings, self.progress.clone(), returns);
         let (awaited, inbox) = (lane.awaited(), lane.inbox());
         let body = move || {
             let (cursors, end) = lane.run();

@@ -40,6 +40,9 @@ message! {
         process: Uuid, 18.., tag 1000;
         /// Fullbore's own, between brokers: how many answers of the session the follower has carried out.
         carried_out: i64, 18.., tag 1001;
+        /// Fullbore's own, of consumers: each partition of the session goes on where the last answer of the session ended, so that several fetches of it may be under
+        /// way. Of use in the request that opens the session.
+        read_ahead: bool, 18.., tag 1002;
     }
 
     /// The follower that fetches.
@@ -78,8 +81,8 @@ message! {
         replica_directory_id: Uuid, 17.., tag 0;
         /// The high watermark the follower knows: -1 when it knows none, the maximum when it does not say.
         high_watermark: i64, 18.., default i64::MAX, tag 1;
-        /// Fullbore's own, between brokers: the offset only says what the follower has; the leader is to read on from where its last answer
-        /// in the session ended.
+        /// Fullbore's own: the leader reads on from where its last answer in the session ended. Between brokers the offset only says what the
+        /// follower has; that of a consumer means nothing.
         read_on: bool, 18.., tag 1000;
     }
 
@@ -146,7 +149,7 @@ message! {
         /// Fullbore's own, between brokers: the session epoch of the request that asked for the partition from the end of the follower's
         /// log, or -1.
         asked_in: i32, 18.., default -1, tag 1001;
-        /// Fullbore's own, between brokers: the offset that was read from, or -1.
+        /// Fullbore's own, between brokers and in sessions that `read_ahead`: the offset that was read from, or -1.
         from_offset: i64, 18.., default -1, tag 1002;
         /// Fullbore's own, between brokers: where the leader's log ends, or -1.
         log_end_offset: i64, 18.., default -1, tag 1003;

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
     let mut responses: Vec<FetchableTopicResponse> = Vec::new();
     let mut leaders = BTreeSet::new();
-    for Fetched { key, mut data } in shown {
+    for Fetched { key, mut data, .. } in shown {
         if matches!(data.error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) {
             let image = broker.control.image();
             let topic = topics::find(&image, &key.topic, key.topic_id).ok();

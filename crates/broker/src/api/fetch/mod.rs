@@ -33,6 +33,8 @@ const UNKNOWN: i64 = -1;
 
 /// To look at more partitions than this takes longer than a millisecond or two.
 const SHORT_LOOK_MAX: usize = 2000;
+/// An answer of a session that reads ahead is full once less than this share of it is left.
+const FULL_SHARE: usize = 8;
 /// Bytes of memory that a pending fetch takes beside the lists it has of its own.
 const PENDING_BYTES: usize = 2048;
 
@@ -78,7 +80,9 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
     };
     match plan.wanted() {
         Ok(wanted) if wanted.len() <= SHORT_LOOK_MAX => {
-            let fetched = attempt(broker, &wanted, &limits);
+            let fetched = attempt(broker, &wanted, &limits, plan.reads_ahead);
+            // Else the session copies its list to change it.
+            drop(wanted);
             if fetched.is_enough || (limits.deadline <= Instant::now() && !fetched.is_opening) {
                 return answer_now(broker, plan, Ok(fetched), reply).map(Completion::Ready);
             }
@@ -182,7 +186,7 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
 /// Reads every partition once; very many of them off the threads that serve connections.
 async fn look(broker: &Node, plan: &FetchPlan, limits: &FetchLimits) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
-    let attempt = || attempt(broker, &wanted, limits);
+    let attempt = || attempt(broker, &wanted, limits, plan.reads_ahead);
     Ok(if wanted.len() > SHORT_LOOK_MAX { broker.long_work.run(attempt).await } else { attempt() })
 }
 
@@ -195,8 +199,9 @@ fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result
 }
 
 /// Reads every partition once, in the order asked. A log that could not be opened, or records that could not be fetched, since the fetch
-/// began are an error: to ask again is its client's matter.
-fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits) -> Attempt {
+/// began are an error: to ask again is its client's matter. A session that reads ahead has its turn at the others in its next answers, so that nothing is
+/// looked at once the answer is full.
+fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads_ahead: bool) -> Attempt {
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
     let (mut bytes, mut is_settled, mut is_opening) = (0, wanted.is_empty(), false);
@@ -208,22 +213,33 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits) -> At
         {
             is_settled = true;
             let data = PartitionData { preferred_read_replica, ..nothing(key.index) };
-            partitions.push(Fetched { key: key.clone(), data });
+            partitions.push(Fetched { key: key.clone(), data, end_offset: None });
             continue;
+        }
+        if reads_ahead && bytes > limits.max_bytes - limits.max_bytes / FULL_SHARE {
+            break;
         }
         let left = limits.max_bytes.saturating_sub(bytes);
         let found = topic.and_then(|topic| topics::partition(broker, topic, key.index));
-        let data = match found.and_then(|partition| read(&partition, fetch, (left, bytes == 0), limits.began)) {
-            Ok(Some(read)) => of_read(key.index, read),
+        let room = ReadRoom { left, is_first: bytes == 0, is_whole: reads_ahead };
+        let mut end_offset = None;
+        let mut data = match found.and_then(|partition| read(&partition, fetch, room, limits.began)) {
+            Ok(Some(read)) => {
+                end_offset = read.end_offset;
+                of_read(key.index, read)
+            }
             Ok(None) => {
                 is_opening = true;
                 nothing(key.index)
             }
             Err(error_code) => PartitionData { error_code, ..nothing(key.index) },
         };
+        if reads_ahead {
+            data.from_offset = fetch.fetch_offset;
+        }
         bytes += data.records.as_ref().map_or(0, |records| records.len());
         is_settled |= data.error_code.is_err();
-        partitions.push(Fetched { key: key.clone(), data });
+        partitions.push(Fetched { key: key.clone(), data, end_offset });
     }
     let has_enough = bytes as u64 >= limits.min_bytes && !(is_opening && bytes == 0);
     Attempt { partitions, is_enough: is_settled || has_enough, is_opening }
@@ -233,20 +249,33 @@ fn partition(broker: &Node, image: &Image, key: &PartitionKey) -> Result<AnyPart
     topics::partition(broker, topics::find(image, &key.topic, key.topic_id)?, key.index)
 }
 
-/// Reads one partition: at most `left` bytes, or one batch however large if this is the `first` data of the response. `None` while its records
-/// are on their way.
+/// What an answer has room for of one partition.
+struct ReadRoom {
+    /// Bytes.
+    left: usize,
+    /// Whether one batch is taken however large, since there is no other data yet.
+    is_first: bool,
+    /// Whether the last batch must be whole as well.
+    is_whole: bool,
+}
+
+/// Reads one partition. `None` while its records are on their way.
 fn read(
     partition: &AnyPartition,
     fetch: &FetchPartition,
-    (left, first): (usize, bool),
+    room: ReadRoom,
     began: Instant,
 ) -> Result<Option<Read>, ErrorCode> {
     if partition.is_settled() {
         partition.check_leads(fetch.current_leader_epoch)?;
     }
     let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
-    let max_bytes = u32::try_from(asked.min(left)).unwrap_or(u32::MAX);
-    let read = partition.try_read(fetch.fetch_offset, max_bytes, first, began.into_std());
+    let max_bytes = u32::try_from(asked.min(room.left)).unwrap_or(u32::MAX);
+    let (offset, began) = (fetch.fetch_offset, began.into_std());
+    let read = match room.is_whole {
+        true => partition.try_read_whole(offset, max_bytes, room.is_first, began),
+        false => partition.try_read(offset, max_bytes, room.is_first, began),
+    };
     read.map_err(|error| error.code())
 }
 

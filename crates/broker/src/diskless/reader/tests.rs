@@ -112,7 +112,7 @@ async fn what_the_index_has_and_the_broker_has_not_heard_of_is_not_read() {
     reader.ask(&known, 0);
     let found = loop {
         match reader.find(&known, 0..known.offsets().log_end, 1 << 20, true) {
-            Found::Records(Records::Memory(found)) => break found,
+            Found::Records(Records::Memory(found), _) => break found,
             _ => waiter.notified().await,
         }
     };
@@ -126,7 +126,7 @@ async fn an_answer_has_one_batch_while_clients_hold_as_much_as_they_may() {
     let waiter = Arc::default();
     let _registration = known.register(&waiter);
     let read = |at_least_one| match reader.find(&known, 0..2, 1 << 20, at_least_one) {
-        Found::Records(records) => Some(records.len()),
+        Found::Records(records, _) => Some(records.len()),
         Found::Missing => None,
     };
     reader.ask(&known, 0);
@@ -177,8 +177,8 @@ async fn an_answer_holds_no_block_of_which_it_has_little() {
         reader.ask(&known, 0);
         let pieces = loop {
             match reader.find(&known, 0..1, 1 << 20, true) {
-                Found::Records(Records::Memory(found)) => break vec![found],
-                Found::Records(Records::Pieces(found)) => break found,
+                Found::Records(Records::Memory(found), _) => break vec![found],
+                Found::Records(Records::Pieces(found), _) => break found,
                 _ => waiter.notified().await,
             }
         };

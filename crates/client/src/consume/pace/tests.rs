@@ -1,0 +1,174 @@
+//! Both paces over a modelled link, in virtual time.
+
+use super::*;
+use std::collections::VecDeque;
+
+/// The rate at which a consumer reads what came, in bytes a second.
+const READING: f64 = 2e9;
+const RUN: f64 = 20.0;
+const PARTITIONS: [usize; 3] = [1, 6, 100];
+const ROUND_TRIPS: [f64; 3] = [0.0001, 0.02, 0.15];
+const MEMORY: u64 = 64 << 20;
+
+/// A link: answers leave the leader one after the other, as fast as it carries them once TCP has doubled its window often enough.
+struct Link {
+    round_trip: f64,
+    bytes_s: f64,
+    /// When the last byte that was sent has left.
+    free_at: f64,
+    /// Bytes a round trip that TCP has under way at most, and since when.
+    window: f64,
+    window_since: f64,
+}
+
+impl Link {
+    fn new(round_trip: f64, bytes_s: f64) -> Link {
+        Link { round_trip, bytes_s, free_at: 0.0, window: 14_480.0, window_since: 0.0 }
+    }
+
+    /// When the first and the last byte of an answer arrive, of a fetch sent then.
+    fn answer(&mut self, sent: f64, bytes: u64) -> (f64, f64) {
+        let mut at = self.free_at.max(sent + self.round_trip / 2.0);
+        let began = at;
+        self.window_since = self.window_since.max(at - self.round_trip);
+        let mut left = bytes as f64;
+        while left > 0.0 {
+            let rate = self.bytes_s.min(self.window / self.round_trip);
+            let until_doubled = (self.window_since + self.round_trip - at).max(1e-9);
+            let sent = left.min(rate * until_doubled);
+            at += sent / rate;
+            left -= sent;
+            if at >= self.window_since + self.round_trip - 1e-9 {
+                (self.window, self.window_since) = ((self.window * 2.0).min(1e12), at);
+            }
+        }
+        self.free_at = at;
+        (began + self.round_trip / 2.0, at + self.round_trip / 2.0)
+    }
+}
+
+/// Bytes a second that a lane reads in the second half of a run, and when it has read a quarter of what the link carries in it.
+fn ahead(link: &mut Link, partitions: usize) -> f64 {
+    let start = Instant::now();
+    let time = |seconds: f64| start + Duration::from_secs_f64(seconds);
+    let mut pace = AheadPace::new(1 << 20, 50 << 20);
+    let (mut now, mut read_late, mut under_way) = (0.0_f64, 0.0, VecDeque::new());
+    under_way.push_back(0.0);
+    let mut is_open = false;
+    while now < RUN {
+        // The first answer says that the leader reads ahead.
+        while is_open && (under_way.len() as u64) < pace.fetches(MEMORY) {
+            under_way.push_back(now);
+        }
+        let sent = under_way.pop_front().expect("one is under way");
+        let of_a_partition = u64::from(pace.partition_bytes(partitions));
+        let bytes = (of_a_partition * partitions as u64).min(u64::from(pace.answer_bytes(MEMORY)));
+        let (began, ended) = link.answer(sent, bytes);
+        let (awaited, began, ended) = (now, began.max(now), ended.max(now));
+        pace.answered(&AnswerTimes {
+            sent: time(sent),
+            awaited: time(awaited),
+            began: time(began),
+            ended: time(ended),
+            bytes,
+        });
+        is_open = true;
+        now = ended + bytes as f64 / READING;
+        read_late += if now > RUN / 2.0 { bytes as f64 } else { 0.0 };
+    }
+    read_late / (now - RUN / 2.0)
+}
+
+/// The same of a lane whose leader does not read ahead.
+fn by_size(link: &mut Link, partitions: usize) -> f64 {
+    let start = Instant::now();
+    let time = |seconds: f64| start + Duration::from_secs_f64(seconds);
+    let mut pace = SizePace::new(1 << 20, 50 << 20);
+    let (mut now, mut sent, mut read_late, mut largest) = (0.0_f64, 0.0, 0.0, 0);
+    while now < RUN {
+        let of_a_partition = u64::from(pace.partition_bytes(MEMORY));
+        let bytes = (of_a_partition * partitions as u64).min(u64::from(pace.answer_bytes(MEMORY)));
+        let (began, ended) = link.answer(sent, bytes);
+        let (awaited, began, ended) = (now, began.max(now), ended.max(now));
+        let answer =
+            AnswerTimes { sent: time(sent), awaited: time(awaited), began: time(began), ended: time(ended), bytes };
+        pace.answered(&answer, of_a_partition as usize);
+        // The next fetch leaves before the answer is read.
+        sent = ended;
+        now = ended + bytes as f64 / READING;
+        read_late += if now > RUN / 2.0 { bytes as f64 } else { 0.0 };
+        largest = largest.max(bytes);
+    }
+    assert!(largest <= MEMORY / 2);
+    read_late / (now - RUN / 2.0)
+}
+
+#[test]
+fn a_lane_whose_leader_reads_ahead_fills_the_link_at_every_distance_and_with_any_number_of_partitions() {
+    for round_trip in ROUND_TRIPS {
+        for partitions in PARTITIONS {
+            for bytes_s in [1e6, 17e6, 100e6] {
+                let carried = ahead(&mut Link::new(round_trip, bytes_s), partitions);
+                assert!(carried >= 0.97 * bytes_s, "{round_trip} s, {partitions} partitions, {bytes_s}: {carried}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lane_whose_leader_does_not_read_ahead_nearly_fills_the_link_by_larger_answers() {
+    for round_trip in ROUND_TRIPS {
+        for partitions in PARTITIONS {
+            for bytes_s in [1e6, 17e6] {
+                let carried = by_size(&mut Link::new(round_trip, bytes_s), partitions);
+                assert!(carried >= 0.85 * bytes_s, "{round_trip} s, {partitions} partitions, {bytes_s}: {carried}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_near_leader_is_asked_for_no_more_than_two_answers_and_for_no_larger_ones() {
+    let start = Instant::now();
+    let at = |us: u64| start + Duration::from_micros(us);
+    let (mut ahead, mut size) = (AheadPace::new(1 << 20, 50 << 20), SizePace::new(1 << 20, 50 << 20));
+    for answer in 0..1000 {
+        let began = answer * 500;
+        let answer = AnswerTimes {
+            sent: at(began - began.min(100)),
+            awaited: at(began),
+            began: at(began),
+            ended: at(began + 400),
+            bytes: 1 << 20,
+        };
+        assert!(!ahead.answered(&answer));
+        size.answered(&answer, 1 << 20);
+    }
+    assert_eq!((ahead.fetches(MEMORY), size.partition_bytes(MEMORY)), (2, 1 << 20));
+}
+
+#[test]
+fn what_is_under_way_stays_within_the_share_of_the_memory_and_is_never_nothing() {
+    let mut pace = AheadPace::new(1 << 20, 50 << 20);
+    let start = Instant::now();
+    let answer = AnswerTimes {
+        sent: start,
+        awaited: start,
+        began: start + Duration::from_millis(300),
+        ended: start + Duration::from_millis(600),
+        bytes: 500 << 20,
+    };
+    assert!(pace.answered(&answer), "32 fetches are not enough");
+    for share in [0, 1, 1 << 10, 1 << 20, 10 << 20, MEMORY, 1 << 40] {
+        let (fetches, bytes) = (pace.fetches(share), u64::from(pace.answer_bytes(share)));
+        assert!(fetches >= 1 && bytes >= 1 && fetches <= FETCHES_MAX);
+        assert!(fetches * bytes <= share.max(1), "{fetches} of {bytes} within {share}");
+    }
+    let memory = FetchMemory::new(MEMORY);
+    let first = memory.share();
+    assert_eq!(first.bytes(), MEMORY);
+    let second = memory.share();
+    assert_eq!((first.bytes(), second.bytes()), (MEMORY / 2, MEMORY / 2));
+    drop(first);
+    assert_eq!(second.bytes(), MEMORY);
+}
