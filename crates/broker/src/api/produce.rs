@@ -8,6 +8,7 @@
 use super::call::{Completion, Fault, Reply};
 use super::{nodes, topics};
 use crate::control::{Image, Topic, is_internal};
+use crate::diskless::DisklessPartition;
 use crate::node::Node;
 use crate::partitions::{
     Acks, AnswerTicket, AnyPartition, AppendError, Appended, BatchAnswer, EarlyBatches, Lack, LaterAnswer,
@@ -66,7 +67,8 @@ pub async fn admit(
                 has_waited = true;
                 // Without an answer there is nothing to be late with.
                 let deadline = (acks != 0).then(|| came + timeout);
-                Box::pin(partition.wait_for(lack, &mut appending.waited, deadline)).await;
+                let others = appending.behind(lack);
+                Box::pin(partition.wait_for((lack, &others), &mut appending.waited, deadline)).await;
             }
             ControlFlow::Break(Pause::Others) => {}
         }
@@ -206,7 +208,7 @@ struct Appending<'a> {
     failed: ErrorCode,
     /// How many more records may be told one by one: a request of a megabyte may have ten thousand batches of a thousand.
     told_left: usize,
-    /// What was waited for, for the next batch.
+    /// What was waited for since the request came.
     waited: Waited,
 }
 
@@ -285,6 +287,29 @@ impl<'a> Appending<'a> {
         ControlFlow::Continue(())
     }
 
+    /// Partitions of the batches behind the next one that lack the same: they are looked at together, once a request.
+    fn behind(&self, lack: Lack) -> Vec<Arc<DisklessPartition>> {
+        let Lack::Known(producer_id) = lack else { return Vec::new() };
+        if self.waited.has_looked() {
+            return Vec::new();
+        }
+        let from = self.responses.len().saturating_sub(1);
+        let answered = self.responses.last().map_or(0, |topic| topic.partition_responses.len());
+        let mut behind = Vec::new();
+        for (at, topic) in self.request.topic_data.iter().enumerate().skip(from) {
+            let Ok(found) = topics::find(self.image, &topic.name, topic.topic_id) else { continue };
+            let is_behind = if at == from { answered + 1 } else { 0 };
+            for data in topic.partition_data.iter().skip(is_behind) {
+                if let Ok(AnyPartition::Diskless(partition)) = topics::partition(self.broker, found, data.index)
+                    && partition.lacks(producer_id)
+                {
+                    behind.push(partition);
+                }
+            }
+        }
+        behind
+    }
+
     /// The response so far, what is still to come, and the last error.
     fn done(self) -> (ProduceResponse, Vec<PendingBatch>, ErrorCode) {
         let response = ProduceResponse {
@@ -333,8 +358,7 @@ impl<'a> Appending<'a> {
 
     /// Answers for the partition, as far as the answer is known.
     fn taken(&mut self, topic: usize, index: i32, taken: Taken) {
-        // What was waited for is of that batch.
-        self.waited = Waited::default();
+        self.waited.next_batch();
         let response = &mut self.responses[topic];
         let partition = response.partition_responses.len();
         let (known, awaits) = match taken {
@@ -352,7 +376,7 @@ impl<'a> Appending<'a> {
     }
 
     fn refused(&mut self, topic: usize, index: i32, mut why: RefusedBatch) {
-        self.waited = Waited::default();
+        self.waited.next_batch();
         why.tell_at_most(self.told_left);
         self.told_left -= why.records.len();
         self.broker.metrics.produce_failed(why.code);

@@ -117,7 +117,7 @@ impl KnownPartition {
     }
 
     /// Its number in the index, once it is settled.
-    pub(super) fn number(&self) -> Option<DisklessPartitionId> {
+    pub fn number(&self) -> Option<DisklessPartitionId> {
         self.number.get().copied()
     }
 

@@ -40,7 +40,7 @@ use parking_lot::Mutex;
 pub use assemble::LEADER_EPOCH;
 pub use partition::DisklessPartition;
 pub use upload::StoreUse;
-pub use writer::{Admitted, PendingAnswer, Room};
+pub use writer::{Admitted, LookedAt, PendingAnswer, Room};
 
 use crate::config::{BrokerConfig, DisklessConfig, TopicConfig};
 use crate::metrics::Metrics;

@@ -15,7 +15,7 @@ use super::known::KnownPartition;
 use super::objects::Claim;
 use super::reader::{Found, Reader};
 use super::retention;
-use super::writer::{Admitted, Room, Writer};
+use super::writer::{Admitted, LookedAt, Room, Writer};
 use crate::control::CommitError;
 use crate::log::error::{AppendError, Read, ReadError, TimestampOffset};
 use crate::long_work::LongWork;
@@ -89,13 +89,24 @@ impl DisklessPartition {
         }
     }
 
+    /// Brings what is known of its producers, and of those of other partitions of this broker, up to date.
+    pub async fn look_with(&self, others: &[Arc<DisklessPartition>]) -> LookedAt {
+        let numbers = others.iter().filter_map(|other| other.known.number()).chain(self.known.number());
+        self.services.writer.look(numbers.collect()).await
+    }
+
     /// Brings what is known of its producers up to date.
     ///
     /// # Errors
     /// [`AppendError`].
     pub async fn look(&self) -> Result<(), AppendError> {
-        let number = self.known.number().ok_or(AppendError::Storage)?;
-        self.services.writer.look(number).await
+        let looked = self.look_with(&[]).await;
+        looked.into_values().next().unwrap_or(Err(AppendError::Storage))
+    }
+
+    /// Returns true if the index is asked before this producer's next batch is taken.
+    pub fn lacks(&self, producer_id: i64) -> bool {
+        self.known.number().is_some_and(|number| self.services.writer.lacks(number, producer_id))
     }
 
     /// Waits for room for a batch.

@@ -348,3 +348,33 @@ async fn a_commit_waits_for_few_looks_however_many_want_to_look() {
         look.await.expect("no panic").expect("looked");
     }
 }
+
+#[tokio::test]
+async fn partitions_of_a_request_are_looked_at_together_and_a_deleted_one_fails_alone() {
+    let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));
+    broker.put(ONE, 40);
+    broker.carry_out().await;
+    let partitions: Vec<_> = (0..40).filter_map(|index| broker.diskless.find(&ONE, index)).collect();
+    assert!(partitions.iter().all(|partition| partition.lacks(7)));
+    broker.committed_elsewhere(0..3);
+    let gone = Uuid([2; 16]);
+    broker.diskless.put_topic(("gone", gone), 1, &broker.config);
+    broker.carry_out().await;
+    let deleted = broker.diskless.find(&gone, 0).expect("it is there");
+    broker.diskless.delete_topic(gone, Box::new(|| {}));
+    broker.carry_out().await;
+    let others: Vec<_> = partitions[1..].iter().chain([&deleted]).cloned().collect();
+    let first = Arc::clone(&partitions[0]);
+    let looking = tokio::spawn(async move { first.look_with(&others).await });
+    let mut asked = 0;
+    while !looking.is_finished() {
+        asked += broker.carry_out().await;
+        yield_now().await;
+    }
+    assert_eq!(asked, 3, "41 partitions, 16 at a time");
+    let looked = looking.await.expect("no panic");
+    let failed: Vec<_> = looked.iter().filter(|(_, known)| known.is_err()).map(|(number, _)| *number).collect();
+    assert_eq!((looked.len(), failed), (41, deleted.known.number().into_iter().collect()));
+    assert!(!partitions[0].lacks(7), "its producer is known");
+    assert!(partitions[1].lacks(7), "a first batch asks where others commit, too");
+}

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use crate::diskless::LEADER_EPOCH;
-use crate::diskless::{Admitted, DisklessPartition, PendingAnswer, Room};
+use crate::diskless::{Admitted, DisklessPartition, LookedAt, PendingAnswer, Room};
 use crate::log::error::{AppendError, EpochEnd, LogOffsets, Read, ReadError, TimestampOffset};
 use crate::long_work::LongWork;
 use crate::replica::Replica;
@@ -45,17 +45,31 @@ pub struct PartitionAppend<'a> {
 /// What has to be waited for before a batch can be appended, for as long as which its connection reads nothing else.
 #[derive(Debug, Clone, Copy)]
 pub enum Lack {
-    /// What others have committed of its producer.
-    Known,
+    /// What others have committed of this producer.
+    Known(i64),
     /// Room for so many bytes.
     Room(usize),
 }
 
-/// What was waited for since a batch was first tried.
+/// What was waited for since a request came.
 #[derive(Debug, Default)]
 pub struct Waited {
-    known: Option<Result<(), AppendError>>,
+    /// Partitions of the request that were looked at.
+    looked: LookedAt,
+    /// Room for its next batch.
     room: Option<Room>,
+}
+
+impl Waited {
+    /// Returns true if any partition of the request was looked at.
+    pub fn has_looked(&self) -> bool {
+        !self.looked.is_empty()
+    }
+
+    /// Gives back what was waited for of a batch and is not used.
+    pub fn next_batch(&mut self) {
+        self.room = None;
+    }
 }
 
 /// What is known of a batch that is taken.
@@ -101,12 +115,16 @@ impl AnyPartition {
                 BatchAdmission::Parked(answer) => BatchAnswer::Later(LaterAnswer::Parked(answer)),
             }),
             AnyPartition::Diskless(partition) => {
-                let Waited { known, room } = std::mem::take(waited);
-                if let Some(Err(why)) = known {
-                    partition.turned_away(batch);
-                    return Err(why);
-                }
-                let known = if known.is_some() { Known::Now } else { Known::Perhaps };
+                let room = waited.room.take();
+                let known = match partition.known.number().and_then(|number| waited.looked.get(&number)) {
+                    Some(Err(why)) => {
+                        partition.turned_away(batch);
+                        return Err(*why);
+                    }
+                    // The look began after the batch had come, with the rest of its request.
+                    Some(Ok(())) => Known::Now,
+                    None => Known::Perhaps,
+                };
                 Ok(match partition.admit(batch, (acks, now_ms, early), (known, room))? {
                     Admitted::Known(appended) => BatchAnswer::Appended(appended),
                     Admitted::Pending(answer) => BatchAnswer::Later(LaterAnswer::Pending(answer)),
@@ -114,23 +132,24 @@ impl AnyPartition {
                         let turn = early.wait_in.map_or(tokio::time::Instant::now(), |reordering| reordering.until());
                         BatchAnswer::Later(LaterAnswer::ParkedOnItsWay(answer, turn))
                     }
-                    Admitted::Ask => BatchAnswer::Lacks(Lack::Known),
-                    Admitted::Full(size) => {
-                        // What is known stays known.
-                        waited.known = (known == Known::Now).then_some(Ok(()));
-                        BatchAnswer::Lacks(Lack::Room(size))
-                    }
+                    Admitted::Ask => BatchAnswer::Lacks(Lack::Known(batch.stamp().producer_id)),
+                    Admitted::Full(size) => BatchAnswer::Lacks(Lack::Room(size)),
                 })
             }
         }
     }
 
-    /// Waits for what a batch lacks, not longer than until then.
-    pub async fn wait_for(&self, lack: Lack, waited: &mut Waited, deadline: Option<tokio::time::Instant>) {
+    /// Waits for what a batch lacks, and what those of `others` of its request lack of the same, not longer than until then.
+    pub async fn wait_for(
+        &self,
+        (lack, others): (Lack, &[Arc<DisklessPartition>]),
+        waited: &mut Waited,
+        deadline: Option<tokio::time::Instant>,
+    ) {
         let AnyPartition::Diskless(partition) = self else { return };
         let came = async {
             match lack {
-                Lack::Known => waited.known = Some(partition.look().await),
+                Lack::Known(_) => waited.looked.extend(partition.look_with(others).await),
                 Lack::Room(size) => waited.room = partition.room(size).await,
             }
         };
@@ -142,7 +161,8 @@ impl AnyPartition {
             }
         };
         if !in_time {
-            waited.known = Some(Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
+            let late = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
+            waited.looked.extend(partition.known.number().map(|number| (number, Err(late))));
         }
     }
 }

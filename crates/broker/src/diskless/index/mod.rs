@@ -58,7 +58,7 @@ use crate::control::{CommitError, StoreError};
 /// Between two rounds through all partitions in search of silent producers, in ms.
 const EXPIRY_INTERVAL_MS: i64 = 600_000;
 /// Partitions of which everything is read in one question. It has to be answered within a time limit, and of each a few thousand rows are usual.
-const UNKNOWN_AT_ONCE: usize = 16;
+pub const UNKNOWN_AT_ONCE: usize = 16;
 /// Producers that are removed at a time, so that nobody waits long.
 const EXPIRED_AT_ONCE: usize = 1024;
 
@@ -125,20 +125,37 @@ impl<S: IndexStore> Index<S> {
         Index { store, known: HashMap::new(), window, windows: HashMap::new(), trims: Trims::default(), expiry }
     }
 
-    /// What a commit to this partition would be decided on now, as far as it is not before `from`; `None` if there is no such partition.
+    /// Reads what a commit to these partitions would be decided on now, of each from its offset on; no partition is there twice. `None` for one
+    /// that does not exist.
     ///
     /// # Errors
     /// It is not known.
-    pub fn look(&mut self, partition: DisklessPartitionId, from: i64) -> Result<Option<Looked>, StoreError> {
-        let known_to = self.known.get(&partition).map_or(0, |state| state.next_offset);
-        let found = self.read(vec![(partition, from.min(known_to))])?;
-        let (new, mut told) = (|row: &&ProducerRow| row.base_offset() >= known_to, found.producers);
-        let unknown: Vec<_> = told.iter().filter(new).cloned().collect();
-        self.bring_up_to_date(&BTreeSet::from([partition]), found.partitions, &unknown);
-        told.retain(|row| row.base_offset() >= from);
-        let Some(state) = self.known.get(&partition) else { return Ok(None) };
-        let predecessor = state.producers.predecessor().clone();
-        Ok(Some(Looked { row: PartitionRow::of(partition, state), producers: told, predecessor }))
+    pub fn look(&mut self, partitions: &[(DisklessPartitionId, i64)]) -> Result<Vec<Option<Looked>>, StoreError> {
+        let ids: BTreeSet<_> = partitions.iter().map(|(id, _)| *id).collect();
+        let known: HashMap<_, _> = self.known_to(&ids).into_iter().collect();
+        let known_to = |id: &DisklessPartitionId| known.get(id).copied().unwrap_or(0);
+        let found = self.read(partitions.iter().map(|(id, from)| (*id, known_to(id).min(*from))).collect())?;
+        let new = |row: &&ProducerRow| row.base_offset() >= known_to(&row.batches.partition);
+        let unknown: Vec<_> = found.producers.iter().filter(new).cloned().collect();
+        self.bring_up_to_date(&ids, found.partitions, &unknown);
+        let mut producers: HashMap<_, Vec<ProducerRow>> = HashMap::new();
+        for row in found.producers {
+            producers.entry(row.batches.partition).or_default().push(row);
+        }
+        let looked = |(id, from): &(DisklessPartitionId, i64)| {
+            let state = self.known.get(id)?;
+            let mut producers = producers.remove(id).unwrap_or_default();
+            producers.retain(|row| row.base_offset() >= *from);
+            let predecessor = state.producers.predecessor().clone();
+            Some(Looked { row: PartitionRow::of(*id, state), producers, predecessor })
+        };
+        Ok(partitions.iter().map(looked).collect())
+    }
+
+    /// Looks at one partition.
+    #[cfg(test)]
+    pub fn look_at(&mut self, partition: DisklessPartitionId, from: i64) -> Result<Option<Looked>, StoreError> {
+        Ok(self.look(&[(partition, from)])?.pop().flatten())
     }
 
     /// Reads what there is of these partitions from these offsets on.

@@ -39,7 +39,7 @@ pub type QueuePlace = Option<OwnedSemaphorePermit>;
 
 pub(super) enum Asked {
     Commit(Vec<UploadedObject>, oneshot::Sender<Result<CommitAnswer, CommitError>>),
-    Look(DisklessPartitionId, i64, oneshot::Sender<Result<Option<Looked>, StoreError>>, QueuePlace),
+    Look(Vec<(DisklessPartitionId, i64)>, oneshot::Sender<Result<Vec<Option<Looked>>, StoreError>>, QueuePlace),
     Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
     Create {
         topic: (Arc<str>, Uuid),
@@ -129,12 +129,11 @@ impl IndexOwner {
     /// The same.
     pub async fn look(
         &self,
-        partition: DisklessPartitionId,
-        from: i64,
+        partitions: Vec<(DisklessPartitionId, i64)>,
         place: QueuePlace,
-    ) -> Result<Option<Looked>, StoreError> {
+    ) -> Result<Vec<Option<Looked>>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::Look(partition, from, answer, place));
+        self.ask(Asked::Look(partitions, answer, place));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -283,8 +282,8 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
             drop(answer.send(index.commit(&objects, now_ms)));
         }
         // Or many who gave up would hold up who did not.
-        Asked::Look(_, _, answer, _) if answer.is_closed() => {}
-        Asked::Look(partition, from, answer, _place) => drop(answer.send(index.look(partition, from))),
+        Asked::Look(_, answer, _) if answer.is_closed() => {}
+        Asked::Look(partitions, answer, _place) => drop(answer.send(index.look(&partitions))),
         Asked::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
         Asked::MoveLogStart(partition, offset, answer, _place) => {
             drop(answer.send(index.store.move_log_start(partition, offset)));

@@ -54,7 +54,7 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
             continue;
         }
         for mut index in [opened.another(), opened.another()] {
-            let looked = index.look(partition, 0).expect("known").expect("there");
+            let looked = index.look_at(partition, 0).expect("known").expect("there");
             assert_eq!((looked.row.next_offset, looked.predecessor.len()), (0, 2));
         }
         for (producer_id, base_sequence) in [(7, 20), (7, 40), (8, 20), (9, 30)] {
@@ -68,7 +68,7 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
             [appended(0), appended(10)]
         );
     }
-    assert_eq!(opened.another().look(partition, 0).expect("known").expect("there").predecessor.len(), 0);
+    assert_eq!(opened.another().look_at(partition, 0).expect("known").expect("there").predecessor.len(), 0);
     let object = UploadedObject { id: opened.object(), batches: vec![by(8, batch(partition, 0, 10))] };
     let verdicts = opened.another().commit(&[object], NOW).expect("committed").verdicts;
     assert_eq!(verdicts, [[appended(20)]], "once something is written, any first sequence is taken");
@@ -99,14 +99,14 @@ fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
     let fourth = make_again(&mut opened, 3, true);
     assert_eq!((rows(&mut opened, second), rows(&mut opened, third)), (0, 0));
-    assert_eq!(opened.another().look(fourth, 0).expect("known").expect("there").predecessor.len(), 0);
+    assert_eq!(opened.another().look_at(fourth, 0).expect("known").expect("there").predecessor.len(), 0);
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
     opened.index.expire_producers_after(1_000);
     tidy_at::<B>(&mut opened.index, NOW + 1_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
-    assert_eq!(opened.another().look(fifth, 0).expect("known").expect("there").predecessor.len(), 0);
+    assert_eq!(opened.another().look_at(fifth, 0).expect("known").expect("there").predecessor.len(), 0);
 }
 
 fn producers_are_trimmed_to_what_is_retained<B: BackEnd>() {
@@ -152,7 +152,7 @@ fn the_rows_of_very_many_producers_are_trimmed_too<B: BackEnd>() {
     let rows = opened.back_end.producer_rows(partition);
     assert!((5 * PRODUCERS..16 * PRODUCERS).contains(&(rows as i64)), "{rows}");
     assert_eq!(
-        opened.another().look(partition, 0).expect("known").expect("there").row.next_offset,
+        opened.another().look_at(partition, 0).expect("known").expect("there").row.next_offset,
         40 * 10 * PRODUCERS
     );
 }
@@ -211,7 +211,7 @@ fn silent_producers_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     assert_eq!(commit_at(&mut opened, by(5, batch(partition, 0, 10)), NOW + 800_000), appended(30));
     tidy_at::<B>(&mut opened.index, NOW + 999_999);
     let known = |index: &mut Index<B::Store>, partition: DisklessPartitionId| {
-        index.look(partition, i64::MAX).expect("known").expect("there");
+        index.look_at(partition, i64::MAX).expect("known").expect("there");
         let state = &index.known[&partition];
         let mut ids: Vec<i64> = state.producers.iter().map(|producer| producer.producer_id).collect();
         ids.sort_unstable();

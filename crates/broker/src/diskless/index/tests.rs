@@ -180,7 +180,7 @@ fn what_is_committed_is_known_after_a_restart<B: BackEnd>() {
     assert_eq!(place, (object, 0, 20, 0, 200));
     let row = opened.back_end.finder().partitions(&[first]).expect("read")[0];
     assert_eq!((row.log_start, row.next_offset, row.bytes, row.max_timestamp), (0, 30, 300, NOW));
-    assert_eq!(opened.index.look(first, 0).expect("known").expect("there").row.next_offset, 30);
+    assert_eq!(opened.index.look_at(first, 0).expect("known").expect("there").row.next_offset, 30);
 }
 
 fn an_object_that_is_committed_answers_from_its_rows<B: BackEnd>() {
@@ -217,7 +217,7 @@ fn without_its_partition_or_its_object_a_batch_is_refused<B: BackEnd>() {
     assert_eq!(opened.commit(object + 1, &[batch(partition, 0, 0)]), gone);
     let missing = [CommitVerdict::Refused(Refusal::PartitionGone)];
     assert_eq!(opened.commit(object, &[batch(partition + 1, 0, 0)]), missing);
-    assert!(opened.index.look(partition + 1, 0).expect("known").is_none());
+    assert!(opened.index.look_at(partition + 1, 0).expect("known").is_none());
 }
 
 fn a_commit_that_fails_leaves_nothing_and_is_made_again<B: BackEnd>() {

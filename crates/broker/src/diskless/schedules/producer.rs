@@ -163,7 +163,7 @@ async fn admit(life: &Life, partition: &Arc<DisklessPartition>, request: &Reques
         match any.append(&batch, how, &mut waited) {
             Ok(BatchAnswer::Appended(appended)) => return Answer::Known(Ok(appended)),
             Ok(BatchAnswer::Later(answer)) => return Answer::Later(answer, deadline),
-            Ok(BatchAnswer::Lacks(lack)) => any.wait_for(lack, &mut waited, None).await,
+            Ok(BatchAnswer::Lacks(lack)) => any.wait_for((lack, &[]), &mut waited, None).await,
             Err(error) => return Answer::Known(Err(error)),
         }
     }

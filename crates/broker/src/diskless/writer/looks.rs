@@ -3,11 +3,17 @@
 //! The index does one thing after the other, and commits are among them. Not here: what is asked, and what becomes of the answer. Invariant: however
 //! many wait for looks, a commit waits for few of them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use fullbore_rules::commit::DisklessPartitionId;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::diskless::index::QueuePlace;
+use crate::log::error::AppendError;
+
+/// Outcome of a look at each of some partitions.
+pub type LookedAt = HashMap<DisklessPartitionId, Result<(), AppendError>>;
 
 /// Looks that the index is asked for at a time.
 const LOOKS_MAX: usize = 2;

@@ -4,10 +4,11 @@
 //! the head of the line are committed by a task, one commit at a time, and one task closes what is due.
 //!
 //! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]). What comes before its turn is in
-//! [`turns`], how many look at the index in [`looks`], and the tasks in [`tasks`].
+//! [`turns`], how many look at the index in [`looks`], what they find in [`learn`], and the tasks in [`tasks`].
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
+mod learn;
 mod looks;
 mod tasks;
 mod turns;
@@ -27,7 +28,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::time::Instant;
 
-use super::index::{CommitAnswer, IndexOwner, Looked, PartitionRow, ProducerRow};
+use super::index::{CommitAnswer, IndexOwner, PartitionRow, ProducerRow};
 use super::keys::ObjectKeys;
 use super::known::{KnownPartition, Offered};
 use super::line::{Line, NewBatch, Outcome};
@@ -40,6 +41,7 @@ use crate::replica::reorder::{BATCH_COST, Early, EarlyAnswer, Parked, ParkedAnsw
 use crate::replica::ticket::Appended;
 use crate::seldom::Seldom;
 
+pub use looks::LookedAt;
 use looks::Looks;
 
 /// Copies of a batch that may wait for its answer, as of one that is parked.
@@ -207,37 +209,6 @@ impl Writer {
     pub async fn room(&self, size: usize) -> Option<Room> {
         let permits = self.shared.permits(size);
         Arc::clone(&self.shared.room).acquire_many_owned(permits).await.ok()
-    }
-
-    /// Brings what is known of a partition up to date.
-    ///
-    /// # Errors
-    /// [`AppendError`].
-    pub async fn look(&self, number: DisklessPartitionId) -> Result<(), AppendError> {
-        let turn = self.shared.looks.turn().await;
-        let from = self.shared.state.lock().known.get(&number).map_or(0, |known| known.next_offset);
-        match self.shared.index.look(number, from, turn).await {
-            Ok(Some(Looked { row, producers, predecessor })) => {
-                let mut state = self.shared.state.lock();
-                if self.shared.reader.partition(number).is_none() {
-                    // Nobody would have it forgotten any more.
-                    return Err(AppendError::Deleted);
-                }
-                let known = state.known.entry(number).or_insert_with(|| PartitionState::new(row.window));
-                if known.next_offset == 0 && !predecessor.is_empty() {
-                    known.succeed(predecessor);
-                }
-                let released = self.shared.take_over(&mut state, &[(row, from)], &producers);
-                drop(state);
-                self.shared.settle(released);
-                Ok(())
-            }
-            Ok(None) => Err(AppendError::Deleted),
-            Err(error) => {
-                self.shared.tell_commit_failure(&error);
-                Err(AppendError::Storage)
-            }
-        }
     }
 
     /// A batch is refused since it could not be looked up what is known of its producer: one behind it may be on its way.

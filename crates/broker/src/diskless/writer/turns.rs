@@ -6,6 +6,7 @@
 //! it that was in line here turns out to be committed already.
 
 use crate::task;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -236,7 +237,7 @@ async fn watch_others(writer: Writer, watch: Watch) {
         // Without an answer it is looked at again with the next that is heard.
         let look = async {
             let _turn = writer.shared.looks.watch().await;
-            writer.look(watch.number).await
+            writer.look(BTreeSet::from([watch.number])).await
         };
         let _ = timeout(LOOK_INTERVAL, look).await;
         let Some(due) = writer.shared.expire_parked(&watch) else { return };

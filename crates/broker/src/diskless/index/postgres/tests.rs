@@ -316,7 +316,7 @@ fn a_database_that_went_back_is_not_committed_to() {
     // What only the other has committed since, this one has read.
     until_known(&mut other, &object(2));
     changes.changed().expect("told");
-    assert_eq!(one.look(partition, 0).expect("known").expect("there").row.next_offset, 30);
+    assert_eq!(one.look_at(partition, 0).expect("known").expect("there").row.next_offset, 30);
     server.swap();
     let went_back = |index: &mut PostgresIndexOf, at: usize| {
         let done = index.commit(&[object(at)], NOW).map(|answer| answer.verdicts);
@@ -405,13 +405,13 @@ fn the_largest_window_of_any_broker_is_what_is_retained() {
     let mut other = Index::new(opened.back_end.broker(2).0, 5);
     opened.index = Index::new(opened.back_end.store(), 5);
     other.retain_batches(&[partition], 5).expect("done");
-    other.look(partition, 0).expect("known").expect("there");
+    other.look_at(partition, 0).expect("known").expect("there");
     opened.index.retain_batches(&[partition], 8).expect("done");
     for number in 0..9 {
         let object = opened.object();
         opened.commit(object, &[batch(partition, 0, number * 10)]);
     }
-    assert_eq!(other.look(partition, 0).expect("known").expect("there").row.window, 8);
+    assert_eq!(other.look_at(partition, 0).expect("known").expect("there").row.window, 8);
     assert_eq!(other.known[&partition].producers.retained_from(7), Some(10), "eight of nine");
     assert_eq!(opened.back_end.finder().partitions(&[partition]).expect("read")[0].window, 8);
 }

@@ -1,0 +1,80 @@
+//! Reads from the index what is known of partitions, those of one request together, so that a producer's first request to many partitions takes few
+//! round trips.
+//!
+//! Not here: how many look at a time ([`super::looks`]), and when a batch needs it. Invariant: one question to the index has at most
+//! [`UNKNOWN_AT_ONCE`] partitions, so that a commit waits for few of them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
+
+use super::looks::LookedAt;
+use super::{Settled, Shared, Writer};
+use crate::diskless::index::{Looked, UNKNOWN_AT_ONCE};
+use crate::log::error::AppendError;
+
+impl Writer {
+    /// Brings what is known of partitions up to date.
+    pub async fn look(&self, numbers: BTreeSet<DisklessPartitionId>) -> LookedAt {
+        let numbers: Vec<_> = numbers.into_iter().collect();
+        let mut looked = LookedAt::new();
+        for piece in numbers.chunks(UNKNOWN_AT_ONCE) {
+            self.look_at_few(piece, &mut looked).await;
+        }
+        looked
+    }
+
+    async fn look_at_few(&self, numbers: &[DisklessPartitionId], looked: &mut LookedAt) {
+        let turn = self.shared.looks.turn().await;
+        let from: Vec<_> = {
+            let state = self.shared.state.lock();
+            let known_to = |number: &DisklessPartitionId| state.known.get(number).map_or(0, |known| known.next_offset);
+            numbers.iter().map(|number| (*number, known_to(number))).collect()
+        };
+        match self.shared.index.look(from.clone(), turn).await {
+            Ok(found) => {
+                let mut released = Vec::new();
+                for ((number, from), found) in from.into_iter().zip(found) {
+                    let known = self.shared.learn((number, from), found, &mut released);
+                    looked.insert(number, known);
+                }
+                self.shared.settle(released);
+            }
+            Err(error) => {
+                self.shared.tell_commit_failure(&error);
+                looked.extend(numbers.iter().map(|number| (*number, Err(AppendError::Storage))));
+            }
+        }
+    }
+
+    /// Returns true if the index is asked before this producer's next batch to the partition is taken.
+    pub fn lacks(&self, number: DisklessPartitionId, producer_id: i64) -> bool {
+        let state = self.shared.state.lock();
+        let is_known = |known: &PartitionState| !state.others_commit || known.producers.knows(producer_id);
+        !state.known.get(&number).is_some_and(is_known) && !state.line.has_pending(number, producer_id)
+    }
+}
+
+impl Shared {
+    /// Takes over what a look has found of a partition from this offset on.
+    fn learn(
+        self: &Arc<Self>,
+        (number, from): (DisklessPartitionId, i64),
+        found: Option<Looked>,
+        released: &mut Vec<Settled>,
+    ) -> Result<(), AppendError> {
+        let Looked { row, producers, predecessor } = found.ok_or(AppendError::Deleted)?;
+        let mut state = self.state.lock();
+        if self.reader.partition(number).is_none() {
+            // Nobody would have it forgotten any more.
+            return Err(AppendError::Deleted);
+        }
+        let known = state.known.entry(number).or_insert_with(|| PartitionState::new(row.window));
+        if known.next_offset == 0 && !predecessor.is_empty() {
+            known.succeed(predecessor);
+        }
+        released.extend(self.take_over(&mut state, &[(row, from)], &producers));
+        Ok(())
+    }
+}
