@@ -1,5 +1,5 @@
-//! Fetch sessions that read ahead, a field of ours: fetches sent without waiting go on where the one before ended, and nothing else of KIP-227
-//! changes.
+//! Fetch sessions that read ahead, a field of ours: fetches sent without waiting go on where the one before ended,
+//! and nothing else of KIP-227 changes.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData};

@@ -7,8 +7,9 @@
 //! there once, and registered with its partitions once: a fetch refers to the session as it is, and is refused once the
 //! session has gone on without it, as Kafka does.
 //!
-//! In a session that reads ahead (a field of ours) each answer moves its partitions to where their records ended, so that a client may send the next
-//! fetches without having read the answers. Such an answer has whole batches only, and a partition that has an error leaves the session.
+//! In a session that reads ahead (a field of ours) each answer moves its partitions to where their records ended, so
+//! that a client may send the next fetches without having read the answers. Such an answer has whole batches only,
+//! and a partition that has an error leaves the session.
 
 mod partition;
 
@@ -391,8 +392,8 @@ impl Session {
         changed || is_elsewhere || data.error_code.is_err() || has_records
     }
 
-    /// Moves the partitions to where their records in the answer end. Those with an error leave the session, which would return it with each
-    /// answer. The partitions looked at are the first ones, in the same order.
+    /// Moves the partitions to where their records in the answer end. Those with an error leave the session, which
+    /// would return it with each answer. The partitions looked at are the first ones, in the same order.
     fn read_on(&mut self, fetched: &[Fetched]) {
         let is_moved = |of: &&Fetched| of.end_offset.is_some_and(|end| end != of.data.from_offset);
         for moved in fetched.iter().filter(is_moved) {
@@ -407,7 +408,8 @@ impl Session {
         }
     }
 
-    /// Partitions that returned data go to the end, so that none starves behind a busy one. No more than the first `looked_at` are among them.
+    /// Partitions that returned data go to the end, so that none starves behind a busy one. No more than the first
+    /// `looked_at` are among them.
     fn rotate(&mut self, served: &HashSet<PartitionKey>, looked_at: usize) {
         if !served.is_empty() && served.len() < self.wanted.len() {
             let wanted = Arc::make_mut(&mut self.wanted);

@@ -323,7 +323,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
-        (0..3).for_each(|at| drop(builder.append(at, None, Some(&[1; 1000]), &[])));
+        (0..3).for_each(|at| builder.append(at, None, Some(&[1; 1000]), &[]));
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         let batch = ValidBatch::unchecked(&bytes);
         // More than the entries in memory stand for.

@@ -1,14 +1,15 @@
 //! One leader's thread: fetch, and while the records of one answer are read the next ones are already asked for.
 //!
 //! A partition that cannot be read goes back to the run, which looks its leader up and gives it to a lane again; the others
-//! are read on. Which fetches are under way is its [`session`](super::session)'s matter, how many and how large its [`pace`](super::pace)'s. Invariant: at least
-//! one fetch is under way while the thread waits or reads; none once every partition was asked for up to its end.
+//! are read on. Which fetches are under way is its [`session`](super::session)'s matter, how many and how large its
+//! [`pace`](super::pace)'s. Invariant: at least one fetch is under way while the thread waits or reads; none once
+//! every partition was asked for up to its end.
 
 use super::cursor::{Batches, Count, Cursor, Reading, Sink};
 use super::error::ConsumeError;
 use super::pace::{AheadPace, AnswerTimes, FetchShare, SizePace};
 use super::progress::ConsumeProgress;
-use super::session::{FetchSession, Named, UnderWay};
+use super::session::{FetchSession, Named, PartitionKey, UnderWay};
 use super::start::StartOffset;
 use crate::blocking::Connection;
 use crate::error::ClientError;
@@ -178,9 +179,6 @@ pub(super) struct FetchLane<S> {
     awaited: Arc<AwaitedSince>,
     version: i16,
 }
-
-/// How a response names a partition: by id and no name from version 13 on, by name and no id before.
-pub(super) type PartitionKey = (Uuid, Text, i32);
 
 impl<S: Sink> FetchLane<S> {
     /// What cannot be read goes to `returns`.
@@ -373,8 +371,8 @@ impl<S: Sink> FetchLane<S> {
         }
     }
 
-    /// Looks at what an answer says before its records are read, to know what to ask for next, and lets go of what the leader refuses. Returns false if the
-    /// answer says nothing.
+    /// Looks at what an answer says before its records are read, to know what to ask for next, and lets go of what
+    /// the leader refuses. Returns false if the answer says nothing.
     fn advance(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<bool, LaneEnd> {
         let is_lost = matches!(
             response.error_code,
@@ -510,7 +508,8 @@ impl<S: Sink> FetchLane<S> {
     }
 }
 
-/// Cursors and the offsets they are asked from, as a fetch names them; one that reads on has the leader know the offset.
+/// Cursors and the offsets they are asked from, as a fetch names them; one that reads on has the leader know the
+/// offset.
 fn topics_of<'a, S: 'a>(
     cursors: impl Iterator<Item = (&'a Cursor<S>, i64)>,
     partition_bytes: u32,

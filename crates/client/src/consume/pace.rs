@@ -1,8 +1,9 @@
 //! How much a lane asks for at a time, and in how many fetches: both grow while they keep the link from being full.
 //!
-//! Pure: times come in with each answer. A leader that reads ahead is asked for a window of several answers ([`AheadPace`]), any other one for larger and larger
-//! answers ([`SizePace`]), since the offset of its next fetch is in the answer before. Invariant: a pace only grows; what a lane asks for stays within
-//! its share of `fetch.buffer.memory` ([`FetchMemory`]), but for one answer.
+//! Pure: times come in with each answer. A leader that reads ahead is asked for a window of several answers
+//! ([`AheadPace`]), any other one for larger and larger answers ([`SizePace`]), since the offset of its next fetch is
+//! in the answer before. Invariant: a pace only grows; what a lane asks for stays within its share of
+//! `fetch.buffer.memory` ([`FetchMemory`]), but for one answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,13 +11,16 @@ use std::time::{Duration, Instant};
 
 /// Fetches under way at a leader that reads ahead. With more to ask for answers become larger.
 pub(super) const FETCHES_MAX: u64 = 32;
-/// Fetches under way before anything is known of the link.
-const FETCHES_FIRST: u64 = 2;
-/// The window, in products of bandwidth and delay: TCP doubles what is under way each round trip, and a fetch takes one to have an effect.
+/// Fetches under way at a leader that is further than this, before anything is known of the rate: TCP begins slowly.
+const FETCHES_FIRST: u64 = 4;
+const NEAR: Duration = Duration::from_millis(1);
+/// The window, in products of bandwidth and delay: TCP doubles what is under way each round trip, and a fetch takes
+/// one to have an effect.
 const WINDOW_DELAYS: u64 = 4;
 /// Bytes of a partition in an answer to which others' are added.
 const PARTITION_SHARE: u32 = 256 << 10;
-/// An answer of a leader that does not read ahead is large enough once waiting for it takes less than this part of the time.
+/// An answer of a leader that does not read ahead is large enough once waiting for it takes less than this part of
+/// the time.
 const WAITED_PART_MAX: u32 = 12;
 
 /// `fetch.buffer.memory`: bytes that are asked for and not read, in equal shares for all lanes of a run.
@@ -88,7 +92,7 @@ impl AheadPace {
     /// Answers of this size at first, at most of that one.
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         let answer_bytes = first.min(answer_bytes_max).max(1);
-        let window = FETCHES_FIRST * u64::from(answer_bytes);
+        let window = u64::from(answer_bytes);
         AheadPace { answer_bytes, answer_bytes_max, window, delay: None, counted_since: None, counted: 0 }
     }
 
@@ -103,7 +107,7 @@ impl AheadPace {
             return false;
         }
         let a_delay = u128::from(self.counted) * delay.as_nanos() / took.as_nanos().max(1);
-        self.window = self.window.max(WINDOW_DELAYS * u64::try_from(a_delay).unwrap_or(u64::MAX / WINDOW_DELAYS));
+        self.window = self.window.max(u64::try_from(a_delay).unwrap_or(u64::MAX).saturating_mul(WINDOW_DELAYS));
         (self.counted_since, self.counted) = (Some(answer.ended), 0);
         let before = self.answer_bytes;
         while self.window / u64::from(self.answer_bytes) > FETCHES_MAX && self.answer_bytes < self.answer_bytes_max {
@@ -114,7 +118,9 @@ impl AheadPace {
 
     /// Fetches to be under way within a share of the memory.
     pub(super) fn fetches(&self, share: u64) -> u64 {
-        (self.window.min(share) / u64::from(self.answer_bytes(share))).clamp(1, FETCHES_MAX)
+        let least = if self.delay.is_some_and(|delay| delay > NEAR) { FETCHES_FIRST } else { 1 };
+        let window = self.window.max(least * u64::from(self.answer_bytes));
+        (window.min(share) / u64::from(self.answer_bytes(share))).clamp(1, FETCHES_MAX)
     }
 
     /// Bytes of records that the next answers bring at most.
@@ -156,7 +162,8 @@ impl SizePace {
         }
     }
 
-    /// Bytes of records that the next answer brings at most: half of the share, since one is read while the next one comes.
+    /// Bytes of records that the next answer brings at most: half of the share, since one is read while the next one
+    /// comes.
     pub(super) fn answer_bytes(&self, share: u64) -> u32 {
         self.answer_bytes_max.min(u32::try_from(share / 2).unwrap_or(u32::MAX)).max(1)
     }

@@ -1,12 +1,13 @@
-//! What a lane and its leader know of each other's fetches: those under way, in the order of their answers, and the session in which the leader
-//! reads ahead.
+//! What a lane and its leader know of each other's fetches: those under way, in the order of their answers, and the
+//! session in which the leader reads ahead.
 //!
-//! In such a session (a field of ours in KIP-227's) each fetch goes on where the answer before ends, so that several may be under way. Whether the leader does
-//! that is seen by its first answer; any other one is asked for offsets, without a session. Invariant: an answer counts for a partition only if it belongs to a
-//! fetch that came with or after the one that named the partition, and begins at or before the next offset wanted.
+//! In such a session (a field of ours in KIP-227's) each fetch goes on where the answer before ends, so that several
+//! may be under way. Whether the leader does that is seen by its first answer; any other one is asked for offsets,
+//! without a session. Invariant: an answer counts for a partition only if it belongs to a fetch that came with or
+//! after the one that named the partition, and begins at or before the next offset wanted.
 
-use super::lane::PartitionKey;
 use fullbore_wire::apis::fetch::{FetchResponse, PartitionData};
+use fullbore_wire::{Text, Uuid};
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
@@ -15,6 +16,9 @@ const LOST_MAX: u32 = 8;
 /// The epochs with a meaning of their own (KIP-227).
 const OPENS: i32 = 0;
 const NONE: i32 = -1;
+
+/// How a response names a partition: by id and no name from version 13 on, by name and no id before.
+pub(super) type PartitionKey = (Uuid, Text, i32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -197,7 +201,8 @@ impl FetchSession {
         true
     }
 
-    /// Whether the answer of this fetch counts for a partition of which this offset is wanted next. One that leaves some out has the partition named again.
+    /// Whether the answer of this fetch counts for a partition of which this offset is wanted next. One that leaves
+    /// some out has the partition named again.
     pub(super) fn accepts(&mut self, number: u64, key: &PartitionKey, data: &PartitionData, wanted: i64) -> bool {
         if !self.is_ahead() {
             return true;

@@ -1,4 +1,5 @@
-//! Reading ahead: with many small fetches under way nothing is skipped or read twice, whatever becomes of the connection, the records and the topic.
+//! Reading ahead: with many small fetches under way nothing is skipped or read twice, whatever becomes of the
+//! connection, the records and the topic.
 
 use super::{cursors, plan, with_topic, write_numbers};
 use crate::broker::TestBroker;

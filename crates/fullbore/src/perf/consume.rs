@@ -57,7 +57,7 @@ pub struct Consume {
     /// Brokers to ask, host:port separated by commas [default: localhost:9092].
     #[arg(long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
-    /// Bytes to fetch of one partition at a time.
+    /// Bytes that the first fetches bring of one partition at most; they grow while the link is not full.
     #[arg(long, visible_alias = "max-partition-fetch-bytes", default_value_t = 1 << 20, value_parser = clap::value_parser!(i32).range(1..))]
     fetch_size: i32,
     /// Start with the records that come from now on instead of the oldest.

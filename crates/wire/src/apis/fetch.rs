@@ -40,8 +40,8 @@ message! {
         process: Uuid, 18.., tag 1000;
         /// Fullbore's own, between brokers: how many answers of the session the follower has carried out.
         carried_out: i64, 18.., tag 1001;
-        /// Fullbore's own, of consumers: each partition of the session goes on where the last answer of the session ended, so that several fetches of it may be under
-        /// way. Of use in the request that opens the session.
+        /// Fullbore's own, of consumers: each partition of the session goes on where the last answer of the session
+        /// ended, so that several fetches of it may be under way. Of use in the request that opens the session.
         read_ahead: bool, 18.., tag 1002;
     }
 
@@ -81,8 +81,8 @@ message! {
         replica_directory_id: Uuid, 17.., tag 0;
         /// The high watermark the follower knows: -1 when it knows none, the maximum when it does not say.
         high_watermark: i64, 18.., default i64::MAX, tag 1;
-        /// Fullbore's own: the leader reads on from where its last answer in the session ended. Between brokers the offset only says what the
-        /// follower has; that of a consumer means nothing.
+        /// Fullbore's own: the leader reads on from where its last answer in the session ended. Between brokers the
+        /// offset only says what the follower has; that of a consumer means nothing.
         read_on: bool, 18.., tag 1000;
     }
 

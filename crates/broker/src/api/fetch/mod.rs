@@ -199,8 +199,8 @@ fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result
 }
 
 /// Reads every partition once, in the order asked. A log that could not be opened, or records that could not be fetched, since the fetch
-/// began are an error: to ask again is its client's matter. A session that reads ahead has its turn at the others in its next answers, so that nothing is
-/// looked at once the answer is full.
+/// began are an error: to ask again is its client's matter. A session that reads ahead has its turn at the others in
+/// its next answers, so that nothing is looked at once the answer is full.
 fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads_ahead: bool) -> Attempt {
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());

@@ -2,7 +2,6 @@
 
 use super::*;
 use fullbore_wire::apis::fetch::FetchableTopicResponse;
-use fullbore_wire::{Text, Uuid};
 
 fn key(partition: i32) -> PartitionKey {
     (Uuid::ZERO, Text::default(), partition)
