@@ -29,7 +29,7 @@ use fullbore_client::MetadataError;
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use fullbore_wire::batch::Compression;
 use fullbore_wire::{ErrorCode, Records, Uuid};
-use gather::{Gathered, gather};
+use gather::{Gathered, earlier, gather};
 use lanes::Lanes;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -418,8 +418,4 @@ fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)>
         true => Some((outgoing, records)),
         false => core.split(outgoing, None, Instant::now()).err().map(|outgoing| (*outgoing, records)),
     }
-}
-
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    [one, other].into_iter().flatten().min()
 }

@@ -48,7 +48,7 @@ pub(super) fn gather(
                 at += 1;
             }
             Take::NotYet(when) => {
-                gathered.next = super::earlier(gathered.next, when);
+                gathered.next = earlier(gathered.next, when);
                 at += 1;
             }
             Take::Window => {
@@ -64,6 +64,11 @@ pub(super) fn gather(
         active.rotate_left(at);
     }
     gathered
+}
+
+/// The earlier of two times, if there is one.
+pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    [one, other].into_iter().flatten().min()
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Produce, "maxidempotencebatchestoretain"),
     (ApiKey::Produce, "producerstatebatchestoretain"),
     (ApiKey::Fetch, "process"),
+    (ApiKey::Fetch, "readahead"),
     (ApiKey::Fetch, "carriedout"),
     (ApiKey::Fetch, "readon"),
     (ApiKey::Fetch, "inepoch"),
