@@ -58,14 +58,11 @@ impl Connection {
     /// [`ConnectionError::Connect`], or what went wrong during the handshake.
     pub async fn connect(address: &str, config: &ClientConfig) -> Result<Connection, ConnectionError> {
         let connect_error = |reason: String| ConnectionError::Connect { address: address.to_owned(), reason };
-        let attempt = tokio::time::timeout(config.connect_timeout, socket::open(address, config));
-        let Opened { reading, writing, peer } = match attempt.await {
-            Ok(opened) => opened.map_err(|error| match error {
-                SocketFailure::Connect(source) => connect_error(source.to_string()),
-                SocketFailure::Tls(source) => handshake_error(address, source.to_string()),
-            })?,
-            Err(_) => return Err(connect_error(format!("no answer in {:?}", config.connect_timeout))),
-        };
+        let opened = socket::open(address, config).await;
+        let Opened { reading, writing, peer } = opened.map_err(|error| match error {
+            SocketFailure::Connect(source) => connect_error(source.to_string()),
+            SocketFailure::Tls(source) => handshake_error(address, source.to_string()),
+        })?;
         let shared = Arc::new(ConnectionState::new(address, config));
         let sending = Sending { socket: Some(writing), asking: Asking::new(&config.client_id) };
         let sending = Arc::new(tokio::sync::Mutex::new(sending));
@@ -275,7 +272,7 @@ mod tests {
         let mut config = ClientConfig { connect_timeout: Duration::from_millis(50), ..Default::default() };
         config.set("security.protocol", "SSL").expect("valid");
         let error = Connection::connect(&address, &config).await.err().expect("nobody answered").to_string();
-        assert!(error.contains("no answer in 50ms"), "{error}");
+        assert!(error.contains("no TLS handshake in 50ms"), "{error}");
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 /// Pieces of a frame handed to the kernel in one call (IOV_MAX is 1024).
-const SLICES_MAX: usize = 64;
+const SLICES_MAX: usize = 128;
 
 pub(super) enum Reading {
     Plain(OwnedReadHalf),
@@ -40,10 +40,14 @@ pub(super) enum SocketFailure {
     Tls(io::Error),
 }
 
-/// Connects to `host:port`, through the TLS handshake where there is one. The caller sets the time limit.
+/// Connects to `host:port`, through the TLS handshake where there is one, within connect_timeout together.
 pub(super) async fn open(address: &str, config: &ClientConfig) -> Result<Opened, SocketFailure> {
     let connector = config.security.connector().map_err(|error| SocketFailure::Tls(io::Error::other(error)))?;
-    let socket = open_socket(address, config).await.map_err(SocketFailure::Connect)?;
+    let within = config.connect_timeout;
+    let deadline = tokio::time::Instant::now() + within;
+    let late = |what: &str| io::Error::new(io::ErrorKind::TimedOut, format!("{what} in {within:?}"));
+    let connected = tokio::time::timeout_at(deadline, open_socket(address, config)).await;
+    let socket = connected.unwrap_or_else(|_| Err(late("no answer"))).map_err(SocketFailure::Connect)?;
     let peer = socket.peer_addr().map_err(SocketFailure::Connect)?;
     let (reading, writing) = match connector {
         None => {
@@ -51,9 +55,10 @@ pub(super) async fn open(address: &str, config: &ClientConfig) -> Result<Opened,
             (Reading::Plain(reading), Writing::Plain(writing))
         }
         Some(connector) => {
+            let handshake = fullbore_tls::Stream::connect(socket, &connector, address);
+            let shaken = tokio::time::timeout_at(deadline, handshake).await;
             let stream =
-                fullbore_tls::Stream::connect(socket, &connector, address).await.map_err(SocketFailure::Tls)?;
-            let stream = Arc::new(stream);
+                Arc::new(shaken.unwrap_or_else(|_| Err(late("no TLS handshake"))).map_err(SocketFailure::Tls)?);
             (Reading::Tls(stream.clone()), Writing::Tls(stream))
         }
     };
