@@ -76,6 +76,7 @@ impl OpenBatch {
         ProducerBatch {
             body: Some(body),
             size,
+            uncompressed: size,
             records,
             first: 0,
             attempts: 0,
@@ -92,6 +93,8 @@ pub(crate) struct ProducerBatch {
     body: Option<Body>,
     /// Bytes before compression, or on the wire once sealed.
     size: usize,
+    /// Bytes before compression.
+    uncompressed: usize,
     pub(crate) records: u32,
     /// The index of its first record in the outcome: above 0 for later parts of a split batch.
     first: u32,
@@ -155,6 +158,11 @@ impl ProducerBatch {
         self.size
     }
 
+    /// Bytes before compression.
+    pub(crate) fn uncompressed(&self) -> usize {
+        self.uncompressed
+    }
+
     /// The bytes to send, stamped. The first call compresses and computes the checksum; later ones return the same
     /// bytes unless the stamp is another.
     ///
@@ -204,29 +212,29 @@ impl ProducerBatch {
         }
     }
 
-    /// Two halves by bytes, each with its own share of the records; `None` when it cannot be parted.
-    pub(crate) fn split(&self, codec: (Compression, Level), uncompressed_max: usize) -> Option<Vec<ProducerBatch>> {
+    /// About `count` parts of equal bytes, each with its own share of the records; `None` when it cannot be parted.
+    pub(crate) fn split(&self, codec: (Compression, Level), count: usize) -> Option<Vec<ProducerBatch>> {
         let Some(Body::Sealed { pieces, .. }) = &self.body else { return None };
         let bytes = pieces.concat();
         let view = BatchView::first(&bytes).ok()?;
-        let payload = decompress(view.compression().ok()?, view.payload(), uncompressed_max).ok()?;
-        let mut halves = Vec::with_capacity(2);
-        let mut builder = BatchBuilder::new(BytesMut::with_capacity(bytes.len()), codec.0, codec.1);
-        let mut first = self.first;
+        let payload = decompress(view.compression().ok()?, view.payload(), self.uncompressed).ok()?;
+        let (each, mut parts) = (payload.len() / count.max(2), Vec::with_capacity(count));
+        let next = || BatchBuilder::new(BytesMut::with_capacity(each + each / 8), codec.0, codec.1);
+        let (mut builder, mut first) = (next(), self.first);
         for (i, record) in RecordIter::new(&payload, view.record_count()).enumerate() {
             let record = record.ok()?;
-            let full = builder.size() - HEADER_LEN >= payload.len() / 2 || i + 1 == self.records as usize;
-            if halves.is_empty() && i > 0 && full {
-                let next = BatchBuilder::new(BytesMut::with_capacity(bytes.len()), codec.0, codec.1);
-                let half = self.part(std::mem::replace(&mut builder, next), first)?;
-                first += half.records;
-                halves.push(half);
+            let is_last = i + 1 == self.records as usize;
+            let full = builder.size() - HEADER_LEN >= each || (is_last && parts.is_empty());
+            if builder.record_count() > 0 && full {
+                let part = self.part(std::mem::replace(&mut builder, next()), first)?;
+                first += part.records;
+                parts.push(part);
             }
             let headers: Vec<Header<'_>> = record.headers.map(|(key, value)| Header { key, value }).collect();
             builder.append(record.timestamp(&view), record.key, record.value, &headers);
         }
-        halves.push(self.part(builder, first)?);
-        (halves.len() == 2).then_some(halves)
+        parts.push(self.part(builder, first)?);
+        (parts.len() >= 2).then_some(parts)
     }
 
     /// A part of this batch; it lies outside of the pool, for the short time that splitting takes.
@@ -238,6 +246,7 @@ impl ProducerBatch {
         Some(ProducerBatch {
             body: Some(body),
             size,
+            uncompressed: size,
             records,
             first,
             attempts: 0,

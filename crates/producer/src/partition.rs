@@ -58,6 +58,8 @@ pub(crate) struct Partition {
 
 struct PartitionQueue {
     open: Option<OpenBatch>,
+    /// Whether the open batch found no memory to grow.
+    is_starved: bool,
     /// Partitions that the first record of the open batch could have joined.
     peers: usize,
     /// Closed and never sent, oldest first; bounded by buffer.memory.
@@ -152,6 +154,7 @@ impl Partition {
     pub(crate) fn new(topic: Text, index: i32, limits: Arc<ProducerLimits>, pool: &Arc<Pool>) -> Arc<Self> {
         let state = PartitionQueue {
             open: None,
+            is_starved: false,
             peers: 1,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -192,8 +195,13 @@ impl Partition {
         let limit = state.ratio.uncompressed(state.bytes_max).max(self.limits.batch_size);
         let open = match &mut state.open {
             Some(open) if open.size() + size <= limit && !self.limits.one_record => {
-                if open.room() < size {
-                    open.grow(size).map_err(AppendRefusal::Full)?;
+                if open.room() < size
+                    && let Err(lack) = open.grow(size)
+                {
+                    // It leaves as it is: the memory that it waits for may be that of others that wait.
+                    state.is_starved = true;
+                    self.announce(state, true);
+                    return Err(AppendRefusal::Full(lack));
                 }
                 open
             }
@@ -397,19 +405,22 @@ impl Partition {
         self.state.lock().ratio.note(before, after);
     }
 
-    /// A batch was too large: its halves take its place. Later batches stay smaller than `refused` bytes, if a broker found so.
+    /// A batch was too large: its parts take its place. `refused` are its bytes before and after compression, if a broker found so:
+    /// later batches stay smaller, or no longer grow beyond a request where this one did.
     pub(crate) fn split(
         self: &Arc<Self>,
         ticket: Ticket,
-        refused: Option<usize>,
-        halves: Vec<ProducerBatch>,
+        refused: Option<(usize, usize)>,
+        parts: Vec<ProducerBatch>,
         now: Instant,
     ) {
         let mut state = self.state.lock();
-        if let Some(size) = refused {
-            state.bytes_max = state.bytes_max.min((size / 2).max(self.limits.batch_size));
+        match refused {
+            Some((before, _)) if before > self.limits.batch_bytes_max => state.ratio.stop(),
+            Some((_, size)) => state.bytes_max = state.bytes_max.min((size / 2).max(self.limits.batch_size)),
+            None => {}
         }
-        state.window.split(ticket, halves.into_iter().map(|half| (half.records, half)).collect());
+        state.window.split(ticket, parts.into_iter().map(|part| (part.records, part)).collect());
         self.resolved(&mut state, now);
     }
 
@@ -514,6 +525,7 @@ impl PartitionQueue {
 
     fn close_open(&mut self) {
         if let Some(open) = self.open.take() {
+            self.is_starved = false;
             let batch = open.close();
             self.queued_bytes += batch.size();
             self.queue.push_back(batch);

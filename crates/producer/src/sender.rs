@@ -413,9 +413,14 @@ fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)>
     if outgoing.batch.attempts == 1 {
         outgoing.partition.compressed(before, after);
     }
-    let fits = after <= core.config.max_request_size.max(core.config.batch_size) || outgoing.batch.ambiguous;
+    // What a codec adds to a batch that did not grow beyond a request is the broker's to judge.
+    let most = core.config.max_request_size.max(core.config.batch_size);
+    let fits = outgoing.batch.attempts > 1 || after <= most || before <= most;
     match fits {
         true => Some((outgoing, records)),
-        false => core.split(outgoing, None, Instant::now()).err().map(|outgoing| (*outgoing, records)),
+        false => {
+            let parts = (after + after / 8).div_ceil(most);
+            core.split(outgoing, parts, false, clock::now()).err().map(|outgoing| (*outgoing, records))
+        }
     }
 }

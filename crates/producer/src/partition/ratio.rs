@@ -11,11 +11,15 @@ const FALL: f64 = 0.25;
 
 /// Bytes on the wire of one byte before compression, at most.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CompressionRatio(f64);
+pub(super) struct CompressionRatio {
+    estimate: f64,
+    /// Whether a broker refused a batch that had grown: it stores what it is sent with another codec.
+    is_stopped: bool,
+}
 
 impl Default for CompressionRatio {
     fn default() -> Self {
-        CompressionRatio(1.0)
+        CompressionRatio { estimate: 1.0, is_stopped: false }
     }
 }
 
@@ -23,13 +27,22 @@ impl CompressionRatio {
     /// A batch of `before` bytes has become one of `after`.
     pub(super) fn note(&mut self, before: usize, after: usize) {
         let seen = (after as f64 / before.max(1) as f64 * MARGIN).min(1.0);
-        self.0 = if seen > self.0 { seen } else { self.0 + (seen - self.0) * FALL };
+        let fallen = self.estimate + (seen - self.estimate) * FALL;
+        self.estimate = if seen > self.estimate { seen } else { fallen };
     }
 
     /// Bytes before compression that take `wire` bytes at most after it.
     #[inline]
     pub(super) fn uncompressed(&self, wire: usize) -> usize {
-        if self.0 >= 1.0 { wire } else { (wire as f64 * (1.0 / self.0).min(EXPANSION_MAX)) as usize }
+        if self.is_stopped || self.estimate >= 1.0 {
+            return wire;
+        }
+        (wire as f64 * (1.0 / self.estimate).min(EXPANSION_MAX)) as usize
+    }
+
+    /// No batch grows beyond `wire` from now on.
+    pub(super) fn stop(&mut self) {
+        self.is_stopped = true;
     }
 }
 
@@ -50,5 +63,8 @@ mod tests {
         ratio.note(0, 0);
         ratio.note(10, 20);
         assert_eq!(ratio.uncompressed(1000), 1000, "what grows is as large as it was");
+        (0..100).for_each(|_| ratio.note(1000, 10));
+        ratio.stop();
+        assert_eq!(ratio.uncompressed(1000), 1000);
     }
 }

@@ -175,7 +175,7 @@ impl PartitionQueue {
         }
         let Some(open) = &self.open else { return Next::None };
         let at = open.outcome.opened_at + limits.linger;
-        if !round.hurry && open.size() < limits.batch_size && at > round.now {
+        if !round.hurry && !self.is_starved && open.size() < limits.batch_size && at > round.now {
             return Next::At(at);
         }
         match self.spaced_until(open).filter(|at| *at > round.now && !round.flush) {

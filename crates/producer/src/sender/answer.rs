@@ -117,8 +117,7 @@ impl Core {
                 self.set_back(outgoing, setback, &why, now);
             }
             Verdict::TooLarge => {
-                let refused = Some(outgoing.batch.size());
-                if let Err(outgoing) = self.split(outgoing, refused, now) {
+                if let Err(outgoing) = self.split(outgoing, 2, true, now) {
                     self.fail(*outgoing, false, answer.error_code, message);
                 }
             }
@@ -130,21 +129,21 @@ impl Core {
         }
     }
 
-    /// A batch goes in two, of which no attempt was written; `refused` are its bytes if a broker found them too many.
+    /// A batch goes in parts, of which no attempt was written; `refused` if a broker found it too large.
     ///
     /// # Errors
-    /// The batch, if it cannot be parted.
+    /// The batch as it was, if it cannot be parted.
     pub(super) fn split(
         self: &Arc<Self>,
         mut outgoing: Outgoing,
-        refused: Option<usize>,
+        parts: usize,
+        refused: bool,
         now: Instant,
     ) -> Result<(), Box<Outgoing>> {
+        let Some(halves) = outgoing.batch.split(self.limits.codec, parts) else { return Err(Box::new(outgoing)) };
         outgoing.batch.note_attempt(false);
-        let Some(halves) = outgoing.batch.split(self.limits.codec, self.config.buffer_memory) else {
-            return Err(Box::new(outgoing));
-        };
-        outgoing.partition.split(outgoing.ticket, refused, halves, now);
+        let sizes = refused.then_some((outgoing.batch.uncompressed(), outgoing.batch.size()));
+        outgoing.partition.split(outgoing.ticket, sizes, halves, now);
         Ok(())
     }
 

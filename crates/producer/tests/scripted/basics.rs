@@ -120,6 +120,49 @@ async fn compressed_batches_grow_beyond_a_request_and_are_parted_where_records_s
     assert!(largest(false) < Some(100), "no more than a request has: {:?}", largest(false));
 }
 
+/// Text that snappy makes no smaller.
+fn noise(len: usize) -> Vec<u8> {
+    let mut seed = 1u64;
+    let mut next = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        b'!' + (seed >> 40) as u8 % 90
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+#[tokio::test]
+async fn a_record_that_its_codec_makes_too_large_is_possibly_written_while_it_is_under_way() {
+    let fake = Fake::start(1, 1).await;
+    let settings = [("compression.type", "snappy"), ("batch.size", "0"), ("max.request.size", "2000")];
+    let producer = producer(&fake, &settings);
+    producer.partitions("t").await.unwrap();
+    fake.hold(true);
+    let largest = (0..2000).rev().find_map(|len| producer.try_send(ProducerRecord::new("t", &noise(len))).ok());
+    fake.until("it arrives", |state| state.seen.len() == 1).await;
+    producer.close(Duration::ZERO).await;
+    let error = largest.expect("some size is taken").await.unwrap_err();
+    assert!(matches!(error, ProduceError::Closed { possibly_written: true }), "{error}");
+}
+
+#[tokio::test]
+async fn memory_full_of_batches_that_linger_is_freed_for_a_caller_that_never_waits() {
+    let fake = Fake::start(1, 4).await;
+    let sizes = [("batch.size", "65536"), ("max.request.size", "65536"), ("buffer.memory", "131072")];
+    let times = [("linger.ms", "60000"), ("delivery.timeout.ms", "200000")];
+    let producer = producer(&fake, &[&sizes[..], &times[..]].concat());
+    producer.partitions("t").await.unwrap();
+    let value = [b'v'; 1000];
+    let send = |number: i32| producer.try_send(ProducerRecord::new("t", &value).partition(number % 4));
+    let full = (0..1000).find(|number| send(*number).is_err()).expect("memory is bounded");
+    tokio::time::timeout(Duration::from_secs(20), async {
+        while send(full).is_err() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await
+    .expect("long before they have lingered");
+}
+
 #[tokio::test]
 async fn flush_sends_what_lingers() {
     let fake = Fake::start(1, 2).await;

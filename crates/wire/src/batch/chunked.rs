@@ -164,7 +164,8 @@ impl ChunkedBuilder {
             let records = self.chunks.concat();
             compress(self.compression, self.level, &records[HEADER_LEN..], &mut out)?;
         }
-        Ok(out)
+        // It is held until the broker has acknowledged it.
+        Ok(if out.capacity() > 2 * out.len() { BytesMut::from(&out[..]) } else { out })
     }
 }
 
