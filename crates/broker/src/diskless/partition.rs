@@ -90,9 +90,9 @@ impl DisklessPartition {
     }
 
     /// Brings what is known of its producers, and of those of other partitions of this broker, up to date.
-    pub async fn look_with(&self, others: &[Arc<DisklessPartition>]) -> LookedAt {
+    pub async fn look_with(&self, others: &[Arc<DisklessPartition>], looked: &mut LookedAt) {
         let numbers = others.iter().filter_map(|other| other.known.number()).chain(self.known.number());
-        self.services.writer.look(numbers.collect()).await
+        self.services.writer.look(numbers.collect(), looked).await;
     }
 
     /// Brings what is known of its producers up to date.
@@ -100,7 +100,8 @@ impl DisklessPartition {
     /// # Errors
     /// [`AppendError`].
     pub async fn look(&self) -> Result<(), AppendError> {
-        let looked = self.look_with(&[]).await;
+        let mut looked = LookedAt::new();
+        self.look_with(&[], &mut looked).await;
         looked.into_values().next().unwrap_or(Err(AppendError::Storage))
     }
 

@@ -365,7 +365,11 @@ async fn partitions_of_a_request_are_looked_at_together_and_a_deleted_one_fails_
     broker.carry_out().await;
     let others: Vec<_> = partitions[1..].iter().chain([&deleted]).cloned().collect();
     let first = Arc::clone(&partitions[0]);
-    let looking = tokio::spawn(async move { first.look_with(&others).await });
+    let looking = tokio::spawn(async move {
+        let mut looked = LookedAt::new();
+        first.look_with(&others, &mut looked).await;
+        looked
+    });
     let mut asked = 0;
     while !looking.is_finished() {
         asked += broker.carry_out().await;

@@ -395,11 +395,12 @@ impl Session {
     /// Moves the partitions to where their records in the answer end. Those with an error leave the session, which
     /// would return it with each answer. The partitions looked at are the first ones, in the same order.
     fn read_on(&mut self, fetched: &[Fetched]) {
-        let is_moved = |of: &&Fetched| of.end_offset.is_some_and(|end| end != of.data.from_offset);
-        for moved in fetched.iter().filter(is_moved) {
-            let wanted = Arc::make_mut(&mut self.wanted);
-            if let (Some(wanted), Some(end)) = (wanted.iter_mut().find(|of| of.key == moved.key), moved.end_offset) {
-                wanted.fetch.fetch_offset = end;
+        let is_moved = |of: &Fetched| of.end_offset.is_some_and(|end| end != of.data.from_offset);
+        if fetched.iter().any(is_moved) {
+            for (wanted, read) in Arc::make_mut(&mut self.wanted).iter_mut().zip(fetched) {
+                if let Some(end) = read.end_offset.filter(|_| wanted.key == read.key) {
+                    wanted.fetch.fetch_offset = end;
+                }
             }
         }
         let failed: HashSet<_> = fetched.iter().filter(|of| of.data.error_code.is_err()).map(|of| &of.key).collect();

@@ -149,7 +149,7 @@ impl AnyPartition {
         let AnyPartition::Diskless(partition) = self else { return };
         let came = async {
             match lack {
-                Lack::Known(_) => waited.looked.extend(partition.look_with(others).await),
+                Lack::Known(_) => partition.look_with(others, &mut waited.looked).await,
                 Lack::Room(size) => waited.room = partition.room(size).await,
             }
         };
@@ -160,9 +160,8 @@ impl AnyPartition {
                 true
             }
         };
-        if !in_time {
-            let late = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
-            waited.looked.extend(partition.known.number().map(|number| (number, Err(late))));
+        if !in_time && let Some(number) = partition.known.number() {
+            waited.looked.entry(number).or_insert(Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
         }
     }
 }

@@ -46,9 +46,9 @@ impl Socket {
     pub(super) fn leads_to(&self, address: &str, own: &str) -> bool {
         match self {
             Socket::Tls(_) => own.eq_ignore_ascii_case(address),
-            // A name that does not resolve says so when it is connected to.
+            // A new connection would go to the first address; a name that does not resolve is an error then.
             Socket::Plain(socket) => match (socket.peer_addr(), resolve(address)) {
-                (Ok(peer), Ok(mut targets)) => targets.any(|target| target == peer),
+                (Ok(peer), Ok(mut targets)) => targets.next() == Some(peer),
                 _ => false,
             },
         }

@@ -224,9 +224,19 @@ impl<S: Sink> FetchLane<S> {
     /// Fetches until the run ends or something breaks, and gives the cursors back.
     pub(super) fn run(mut self) -> (Vec<Cursor<S>>, LaneEnd) {
         let Err(end) = self.fetch_on();
+        if matches!(end, LaneEnd::Done | LaneEnd::Stopped) {
+            self.close_session();
+        }
         self.cursors.extend(self.inbox.close());
         let end = if self.progress.stopping() && matches!(end, LaneEnd::Stale(_)) { LaneEnd::Stopped } else { end };
         (self.cursors, end)
+    }
+
+    /// Frees the leader's session, which would last for minutes.
+    fn close_session(&mut self) {
+        let Some(session_id) = self.session.id() else { return };
+        let closing = FetchRequest { session_id, session_epoch: FetchSession::CLOSES, ..Default::default() };
+        drop(self.connection.send(&closing, self.version));
     }
 
     fn fetch_on(&mut self) -> Result<std::convert::Infallible, LaneEnd> {
@@ -402,7 +412,9 @@ impl<S: Sink> FetchLane<S> {
                 if let Some(place) = self.waited.remove(&key) {
                     self.progress.waiting.serve(&place);
                 }
-                if self.session.is_by_offsets()
+                if self.session.is_ahead() && bytes_of(data).is_empty() {
+                    self.asked.insert(key, wanted.max(data.next_offset));
+                } else if self.session.is_by_offsets()
                     && let Some(last) = Batches(bytes_of(data)).filter_map(Result::ok).last()
                 {
                     self.asked.insert(key, wanted.max(last.last_offset() + 1));
@@ -482,7 +494,7 @@ impl<S: Sink> FetchLane<S> {
                 let aborted = self.settings.read_committed.then_some(aborted);
                 let reading = Reading { check_crcs: self.settings.check_crcs, aborted };
                 match self.cursors[at].read(bytes_of(data), reading, &mut count) {
-                    Ok(()) => self.was_read(at, key),
+                    Ok(()) => self.was_read(at, key, data.next_offset),
                     Err(broken @ ConsumeError::Corrupt { .. }) => self.give_back(at, &key, Why::Broken(broken)),
                     Err(error) => return Err(LaneEnd::Failed(error)),
                 }
@@ -494,8 +506,8 @@ impl<S: Sink> FetchLane<S> {
         Ok(())
     }
 
-    /// What came of a partition was read.
-    fn was_read(&mut self, at: usize, key: PartitionKey) {
+    /// What came of a partition was read; `next_offset` is where the leader goes on, or -1.
+    fn was_read(&mut self, at: usize, key: PartitionKey, next_offset: i64) {
         if !self.session.is_ahead() {
             let fed = self.cursors.remove(at);
             self.cursors.push(fed);
@@ -504,7 +516,8 @@ impl<S: Sink> FetchLane<S> {
         if self.cursors[at].is_done() {
             self.session.forget(&key);
         }
-        self.asked.insert(key, self.cursors[at].offset.unwrap_or(0));
+        // Past a hole that compaction has left.
+        self.asked.insert(key, self.cursors[at].offset.unwrap_or(0).max(next_offset));
     }
 }
 

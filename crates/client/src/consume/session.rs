@@ -96,6 +96,17 @@ impl FetchSession {
         matches!(self.state, State::Ahead { .. })
     }
 
+    /// The leader's session, if it reads ahead in one.
+    pub(super) fn id(&self) -> Option<i32> {
+        match self.state {
+            State::Ahead { id, .. } => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The epoch that ends a session (KIP-227).
+    pub(super) const CLOSES: i32 = NONE;
+
     /// Whether fetches say offsets.
     pub(super) fn is_by_offsets(&self) -> bool {
         matches!(self.state, State::Offsets { .. })

@@ -54,7 +54,8 @@ impl Coordinator {
         let (found, answer) = outcome?;
         if let Some(connection) = connection {
             match answer {
-                Some(answer) if verdict::next(code(&answer)) != Next::Find => {
+                // Another broker may refuse what the coordinator would take.
+                Some(answer) if [ErrorCode::NONE, ErrorCode::MEMBER_ID_REQUIRED].contains(&code(&answer)) => {
                     self.connection.keep(connection);
                     return Ok(Some(answer));
                 }

@@ -89,8 +89,11 @@ impl Connection {
     pub(super) async fn leads_to(&self, address: &str, config: &ClientConfig) -> bool {
         match config.security.is_tls() {
             true => self.address().eq_ignore_ascii_case(address),
-            // A name that does not resolve says so when it is connected to.
-            false => socket::resolve(address, config).await.is_ok_and(|targets| targets.contains(&self.inner.peer)),
+            false => {
+                let resolved = tokio::time::timeout(config.connect_timeout, socket::resolve(address, config)).await;
+                // A new connection would go to the first address; a name that does not resolve is an error then.
+                matches!(resolved, Ok(Ok(targets)) if targets.first() == Some(&self.inner.peer))
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 
 use fullbore_client::blocking::{Cluster, EARLIEST, PartitionPlace};
 use fullbore_client::group::TopicPartition;
-use fullbore_wire::Text;
+use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,7 +18,8 @@ const STARTS_MAX: usize = 1000;
 pub(super) struct Ahead {
     until: Instant,
     places: BTreeMap<Text, Vec<PartitionPlace>>,
-    starts: HashMap<TopicPartition, i64>,
+    /// With the ids of their topics.
+    starts: HashMap<TopicPartition, (Uuid, i64)>,
     /// Connects to any broker.
     fetching: Option<JoinHandle<Cluster>>,
 }
@@ -39,6 +40,7 @@ impl Ahead {
         let fetching = Some(std::thread::Builder::new().name("connect".to_owned()).spawn(connect)?);
         let places = cluster.partitions_of(topics).unwrap_or_default();
         let mut starts = HashMap::new();
+        let ids: Vec<Uuid> = places.values().flatten().map(|place| place.topic_id).collect();
         let of: Vec<TopicPartition> =
             places.values().flatten().map(|place| (place.topic.clone(), place.partition)).collect();
         if with_starts
@@ -47,7 +49,8 @@ impl Ahead {
             && let Ok(found) = connection.offsets_at(&of, EARLIEST, false)
         {
             // Those that another broker leads are refused.
-            starts.extend(of.into_iter().zip(found).filter_map(|(of, offset)| Some((of, offset.ok()?))));
+            let found = ids.into_iter().zip(found);
+            starts.extend(of.into_iter().zip(found).filter_map(|(of, (id, offset))| Some((of, (id, offset.ok()?)))));
         }
         Ok(Ahead { until: Instant::now() + FRESH, places, starts, fetching })
     }
@@ -59,9 +62,10 @@ impl Ahead {
         (places.len() == topics.len() && Instant::now() < self.until).then_some(places)
     }
 
-    /// The first offset of a partition, if it is known and new.
-    pub(super) fn start(&self, of: &TopicPartition) -> Option<i64> {
-        self.starts.get(of).copied().filter(|_| Instant::now() < self.until)
+    /// The first offset of a partition of the topic with this id, if it is known and new.
+    pub(super) fn start(&self, of: &TopicPartition, topic_id: Uuid) -> Option<i64> {
+        let (id, offset) = self.starts.get(of)?;
+        (*id == topic_id && Instant::now() < self.until).then_some(*offset)
     }
 
     /// A cluster to fetch from, with the connection once if it is there, and else without one.

@@ -257,7 +257,7 @@ impl<'a> Grouped<'a> {
                 None => {}
             }
             // Of a topic that is made anew every record is new.
-            let offset = offset.or((!is_there).then_some(0)).or_else(|| self.ahead.start(&place));
+            let offset = offset.or((!is_there).then_some(0)).or_else(|| self.ahead.start(&place, topic_id));
             self.places.insert(place, Placed { topic_id, offset, end: None });
         }
         Ok(true)

@@ -153,6 +153,8 @@ message! {
         from_offset: i64, 18.., default -1, tag 1002;
         /// Fullbore's own, between brokers: where the leader's log ends, or -1.
         log_end_offset: i64, 18.., default -1, tag 1003;
+        /// Fullbore's own, in sessions that `read_ahead`: where the next answer begins, or -1. A compacted log has a hole before it.
+        next_offset: i64, 18.., default -1, tag 1004;
     }
 
     /// The last offset of an epoch.

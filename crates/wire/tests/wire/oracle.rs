@@ -33,6 +33,7 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Produce, "producerstatebatchestoretain"),
     (ApiKey::Fetch, "process"),
     (ApiKey::Fetch, "readahead"),
+    (ApiKey::Fetch, "nextoffset"),
     (ApiKey::Fetch, "carriedout"),
     (ApiKey::Fetch, "readon"),
     (ApiKey::Fetch, "inepoch"),

@@ -236,6 +236,7 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
         };
         if reads_ahead {
             data.from_offset = fetch.fetch_offset;
+            data.next_offset = end_offset.unwrap_or(-1);
         }
         bytes += data.records.as_ref().map_or(0, |records| records.len());
         is_settled |= data.error_code.is_err();

@@ -15,14 +15,12 @@ use crate::diskless::index::{Looked, UNKNOWN_AT_ONCE};
 use crate::log::error::AppendError;
 
 impl Writer {
-    /// Brings what is known of partitions up to date.
-    pub async fn look(&self, numbers: BTreeSet<DisklessPartitionId>) -> LookedAt {
+    /// Brings what is known of partitions up to date. A caller that gives up has the outcomes of the questions answered by then.
+    pub async fn look(&self, numbers: BTreeSet<DisklessPartitionId>, looked: &mut LookedAt) {
         let numbers: Vec<_> = numbers.into_iter().collect();
-        let mut looked = LookedAt::new();
         for piece in numbers.chunks(UNKNOWN_AT_ONCE) {
-            self.look_at_few(piece, &mut looked).await;
+            self.look_at_few(piece, looked).await;
         }
-        looked
     }
 
     async fn look_at_few(&self, numbers: &[DisklessPartitionId], looked: &mut LookedAt) {
@@ -41,9 +39,22 @@ impl Writer {
                 }
                 self.shared.settle(released);
             }
+            // One question may be too large for its time limit where its parts are not.
+            Err(_) if numbers.len() > 1 => Box::pin(self.look_one_by_one(numbers, looked)).await,
             Err(error) => {
                 self.shared.tell_commit_failure(&error);
                 looked.extend(numbers.iter().map(|number| (*number, Err(AppendError::Storage))));
+            }
+        }
+    }
+
+    /// Looks at partitions by a question each, until one of them fails, too.
+    async fn look_one_by_one(&self, numbers: &[DisklessPartitionId], looked: &mut LookedAt) {
+        for (at, number) in numbers.iter().enumerate() {
+            self.look_at_few(std::slice::from_ref(number), looked).await;
+            if matches!(looked.get(number), Some(Err(AppendError::Storage))) {
+                looked.extend(numbers[at..].iter().map(|number| (*number, Err(AppendError::Storage))));
+                return;
             }
         }
     }

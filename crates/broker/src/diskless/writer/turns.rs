@@ -17,6 +17,7 @@ use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use super::looks::LookedAt;
 use super::{Admitted, Room, Settled, Shared, Waiting, Writer, WriterState};
 use crate::diskless::known::KnownPartition;
 use crate::log::error::AppendError;
@@ -237,7 +238,7 @@ async fn watch_others(writer: Writer, watch: Watch) {
         // Without an answer it is looked at again with the next that is heard.
         let look = async {
             let _turn = writer.shared.looks.watch().await;
-            writer.look(BTreeSet::from([watch.number])).await
+            writer.look(BTreeSet::from([watch.number]), &mut LookedAt::new()).await;
         };
         let _ = timeout(LOOK_INTERVAL, look).await;
         let Some(due) = writer.shared.expire_parked(&watch) else { return };
