@@ -1,9 +1,9 @@
 //! One partition's records on their way: the batch that records join, those that wait, and the window of those sent.
 //!
-//! A batch is worth sending at batch.size or after linger.ms, but records join it until the sender takes it: while
-//! the pipe or the window is full batches grow, up to max.request.size. On a long path batches leave evenly spaced over the
-//! round trip once half of the window is in use (`take`). Not here: sockets and time, which is an argument.
-//! Invariant: batches leave in the order of `append`, and those of one partition are in flight to one broker only.
+//! A batch is worth sending at batch.size or after linger.ms, but records join it until the sender takes it: while the
+//! pipe or the window is full batches grow, up to max.request.size. On a long path batches leave evenly spaced over the
+//! round trip once half of the window is in use (`take`). Not here: sockets and time, which is an argument. Invariant:
+//! batches leave in the order of `append`, and those of one partition are in flight to one broker only.
 
 mod ratio;
 mod round;
@@ -181,8 +181,8 @@ impl Partition {
         Arc::new(Partition { topic, index, spread, limits, share, prospect, state: Mutex::new(state) })
     }
 
-    /// Adds a record of at most `size` bytes to the open batch, or to a new one; `peers` is how many partitions it could have
-    /// joined.
+    /// Adds a record of at most `size` bytes to the open batch, or to a new one; `peers` is how many partitions it
+    /// could have joined.
     pub(crate) fn append(
         self: &Arc<Self>,
         record: &ProducerRecord<'_>,
@@ -405,8 +405,8 @@ impl Partition {
         self.state.lock().ratio.note(before, after);
     }
 
-    /// A batch was too large: its parts take its place. `refused` are its bytes before and after compression, if a broker found so:
-    /// later batches stay smaller, or no longer grow beyond a request where this one did.
+    /// A batch was too large: its parts take its place. `refused` are its bytes before and after compression, if a
+    /// broker found so: later batches stay smaller, or no longer grow beyond a request where this one did.
     pub(crate) fn split(
         self: &Arc<Self>,
         ticket: Ticket,

@@ -35,10 +35,11 @@ pub fn for_key(key: &[u8], partitions: usize) -> usize {
 
 /// The partition for records without a key: the same for a *run* of records, then another (KIP-480).
 ///
-/// A run is batch.size bytes at least and, on a short path, as many as are sent in [`RUN_TIME`]: a few partitions at a time then
-/// have large batches, where all of them would have small ones. On a long path it ends as soon as its batch has left. The next
-/// partition is the one that is best placed among some taken at random ("the power of two choices", Mitzenmacher, 1996), so that each gets as much as it takes
-/// (KIP-794), and none that waits for acknowledgements is given records while others could send them.
+/// A run is batch.size bytes at least and, on a short path, as many as are sent in [`RUN_TIME`]: a few partitions at a
+/// time then have large batches, where all of them would have small ones. On a long path it ends as soon as its batch
+/// has left. The next partition is the one that is best placed among some taken at random ("the power of two choices",
+/// Mitzenmacher, 1996), so that each gets as much as it takes (KIP-794), and none that waits for acknowledgements is
+/// given records while others could send them.
 #[derive(Debug)]
 pub(crate) struct Sticky {
     current: AtomicU32,
@@ -67,8 +68,8 @@ impl Sticky {
         }
     }
 
-    /// The partition now; `available` are those with a leader, or all when none has: at least one. With `prospect` of the current
-    /// one the run may end.
+    /// The partition now; `available` are those with a leader, or all when none has: at least one. With `prospect` of
+    /// the current one the run may end.
     #[inline]
     pub(crate) fn choose<'a, T>(&self, available: &'a [T], prospect: impl Fn(&T) -> &Prospect) -> &'a T {
         let at = self.current.load(Ordering::Relaxed) as usize % available.len();

@@ -1,13 +1,15 @@
 //! buffer.memory: the chunks that batches are built in, all of one size, used again and again.
 //!
-//! One size means that any free chunk lets any batch grow: with two sizes memory cut into small buffers kept batches small.
+//! One size means that any free chunk lets any batch grow: with two sizes memory cut into small buffers kept batches
+//! small.
 //!
 //! Where there are several partitions, one may have at most four times what is left free (dynamic thresholds: Choudhury
 //! and Hahne, 1998). One that nobody can reach so leaves a fifth of the memory, two leave a ninth, and a partition that has
 //! nothing may take the last. Where all get through, as many as there are share all but a little.
 //!
-//! Invariant: the bytes of all chunks, in use and free, never exceed buffer.memory, rounded up to whole chunks, but by what
-//! compression and renumbering of a few batches take for a moment; in steady state nothing is allocated and no fresh page touched.
+//! Invariant: the bytes of all chunks, in use and free, never exceed buffer.memory, rounded up to whole chunks, but by
+//! what compression and renumbering of a few batches take for a moment; in steady state nothing is allocated and no
+//! fresh page touched.
 
 use bytes::BytesMut;
 use parking_lot::Mutex;

@@ -210,8 +210,8 @@ impl Producer {
         }
     }
 
-    /// Connects to a broker of the bootstrap list, so that the caller knows at once where none answers. What is sent first uses this
-    /// connection.
+    /// Connects to a broker of the bootstrap list, so that the caller knows at once where none answers. What is sent
+    /// first uses this connection.
     ///
     /// # Errors
     /// The last attempt's.

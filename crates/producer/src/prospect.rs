@@ -1,6 +1,7 @@
 //! A hint of how soon a record would leave if it joined a partition: read without a lock by whoever chooses one.
 //!
-//! Invariant: a hint may be old and is never relied on; only which partition a record without a key joins depends on it.
+//! Invariant: a hint may be old and is never relied on; only which partition a record without a key joins depends on
+//! it.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +12,8 @@ use std::time::Instant;
 pub(crate) struct Prospect {
     /// Bytes that have not been sent.
     unsent: AtomicUsize,
-    /// Microseconds since [`START`] before which no further batch leaves; 0 on a short path, where that does not matter.
+    /// Microseconds since [`START`] before which no further batch leaves; 0 on a short path, where that does not
+    /// matter.
     free_at: AtomicU64,
 }
 

@@ -395,8 +395,8 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     (request, version, sent)
 }
 
-/// A batch with its bytes. One that compresses less than the batches before it did goes in parts, later; one whose codec fails has
-/// failed.
+/// A batch with its bytes. One that compresses less than the batches before it did goes in parts, later; one whose
+/// codec fails has failed.
 fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)> {
     let before = outgoing.batch.size();
     let records = match outgoing.batch.seal(outgoing.stamp) {

@@ -139,7 +139,8 @@ impl AnyPartition {
         }
     }
 
-    /// Waits for what a batch lacks, and what those of `others` of its request lack of the same, not longer than until then.
+    /// Waits for what a batch lacks, and what those of `others` of its request lack of the same, not longer than until
+    /// then.
     pub async fn wait_for(
         &self,
         (lack, others): (Lack, &[Arc<DisklessPartition>]),

@@ -132,7 +132,8 @@ impl Cluster {
         Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
     }
 
-    /// As [`Cluster::detached`], with the connection to any broker that this one had; this one makes another when it is asked again.
+    /// As [`Cluster::detached`], with the connection to any broker that this one had; this one makes another when it is
+    /// asked again.
     #[must_use]
     pub fn handed_over(&self) -> Self {
         let connection = Mutex::new(std::mem::take(&mut *self.connection.lock()));
@@ -149,7 +150,8 @@ impl Cluster {
         self.connection.get_mut().keep(connection);
     }
 
-    /// A connection to the broker at `address`, which is the caller's alone: the one to any broker if it leads there, else a new one.
+    /// A connection to the broker at `address`, which is the caller's alone: the one to any broker if it leads there,
+    /// else a new one.
     ///
     /// # Errors
     /// As [`Connection::connect`].
@@ -485,8 +487,9 @@ impl Connection {
         self.told_offsets_at(of, version)
     }
 
-    /// As [`Connection::offsets_at`] for each timestamp and its partitions. Short requests leave together, so that all of them take one
-    /// round trip; long ones one after another, since a broker that still writes an answer may not read the next request.
+    /// As [`Connection::offsets_at`] for each timestamp and its partitions. Short requests leave together, so that all
+    /// of them take one round trip; long ones one after another, since a broker that still writes an answer may not
+    /// read the next request.
     ///
     /// # Errors
     /// A broken connection.

@@ -110,8 +110,9 @@ impl Connection {
         Ok(self.receive::<R>(version)?.1)
     }
 
-    /// Asks both, the second in version `max` or an older one, and waits for both answers. The broker carries the second out after the
-    /// first; it takes no round trip of its own. None in place of its answer where it is not wanted or not offered.
+    /// Asks both, the second in version `max` or an older one, and waits for both answers. The broker carries the
+    /// second out after the first; it takes no round trip of its own. None in place of its answer where it is not
+    /// wanted or not offered.
     ///
     /// # Errors
     /// As [`Connection::call`]; no answer of this connection can be told from another one then.

@@ -37,7 +37,8 @@ const ASSIGNMENT_VERSION: i16 = 0;
 const SETTLED_AFTER: Duration = Duration::from_secs(65);
 /// JoinGroup from this version on gives a member an id before it joins.
 const MEMBER_ID_VERSION: i16 = 4;
-/// Partitions whose offsets are asked for with the assignment: the request is short, so that the broker takes it while it answers.
+/// Partitions whose offsets are asked for with the assignment: the request is short, so that the broker takes it while
+/// it answers.
 const OFFSETS_MAX: usize = 1000;
 /// LeaveGroup up to this version names one member, without a list.
 const LEAVE_ONE_VERSION: i16 = 2;

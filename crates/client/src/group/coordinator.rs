@@ -33,9 +33,9 @@ impl Coordinator {
         self.connection.is_some()
     }
 
-    /// Looks for the coordinator, and sends the broker that is asked this request too: where it coordinates the group itself, as in a
-    /// small cluster, the answer takes no round trip of its own. None where another broker does, which is connected to then, and where
-    /// the broker does not know version `least` of the request.
+    /// Looks for the coordinator, and sends the broker that is asked this request too: where it coordinates the group
+    /// itself, as in a small cluster, the answer takes no round trip of its own. None where another broker does, which
+    /// is connected to then, and where the broker does not know version `least` of the request.
     ///
     /// # Errors
     /// As [`Coordinator::ask`], and where the group has no coordinator just now.

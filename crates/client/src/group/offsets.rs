@@ -29,8 +29,8 @@ pub(super) struct OffsetsQuestion {
 }
 
 impl OffsetsQuestion {
-    /// Asks for the offsets of these partitions in the layout of this version. `member` is for the protocol of KIP-848, which compares
-    /// its epoch.
+    /// Asks for the offsets of these partitions in the layout of this version. `member` is for the protocol of KIP-848,
+    /// which compares its epoch.
     pub(super) fn new(
         group: &Text,
         member: Option<MemberIdentity>,

@@ -112,8 +112,8 @@ impl SharedMembership {
         self.lock().identity.clone()
     }
 
-    /// The committed offset of each of these partitions, if all came with the assignment of this generation; -1, that there is none, is
-    /// None. They are there once, since the member itself may commit later ones.
+    /// The committed offset of each of these partitions, if all came with the assignment of this generation; -1, that
+    /// there is none, is None. They are there once, since the member itself may commit later ones.
     pub(super) fn take_committed(&self, of: &[(TopicPartition, Uuid)]) -> Option<Vec<Option<i64>>> {
         let mut state = self.lock();
         let CommittedWith { generation, offsets } = state.committed.take()?;

@@ -1,9 +1,9 @@
 //! The cluster as its brokers describe it: who they are, and which leads each partition.
 //!
-//! Not here: when to ask again, which is the caller's. What any broker can answer is asked of one after another, so that
-//! one that hangs costs a moment and not the request's timeout. A connection to bootstrap serves the broker that it leads to, also
-//! where that is advertised under another name. Invariant: at most one connection per broker is shared, and a partition's
-//! leader never goes back to an older leader epoch of the same topic id.
+//! Not here: when to ask again, which is the caller's. What any broker can answer is asked of one after another, so
+//! that one that hangs costs a moment and not the request's timeout. A connection to bootstrap serves the broker that
+//! it leads to, also where that is advertised under another name. Invariant: at most one connection per broker is
+//! shared, and a partition's leader never goes back to an older leader epoch of the same topic id.
 
 use super::connection::Connection;
 use crate::config::ClientConfig;
@@ -237,8 +237,8 @@ impl Cluster {
         Ok(connection)
     }
 
-    /// The connection to an address of the bootstrap list, if it has the peer that `address` leads to: the broker is known by both
-    /// names, and is not connected to twice.
+    /// The connection to an address of the bootstrap list, if it has the peer that `address` leads to: the broker is
+    /// known by both names, and is not connected to twice.
     async fn leading_to(&self, address: &str) -> Option<Connection> {
         for other in self.inner.bootstrap.iter().filter(|other| *other != address) {
             let slot = self.inner.connections.lock().get(other).cloned();

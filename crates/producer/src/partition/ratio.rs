@@ -1,6 +1,7 @@
 //! How much smaller the codec makes a partition's batches, so that they can grow to a request's size on the wire.
 //!
-//! Pure. Invariant: the estimate rises at once and falls slowly, so that few batches turn out too large and have to be split.
+//! Pure. Invariant: the estimate rises at once and falls slowly, so that few batches turn out too large and have to be
+//! split.
 
 /// Times a request's size that a batch may have before compression: a broker opens larger ones one at a time.
 const EXPANSION_MAX: f64 = 4.0;

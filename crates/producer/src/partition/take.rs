@@ -184,16 +184,17 @@ impl PartitionQueue {
         }
     }
 
-    /// When the open batch may leave. Where half of the window is in use, batches leave evenly spaced over a round trip: all at
-    /// once, the records behind them would wait for the first acknowledgement, and go on to do so. Records that may join any of
-    /// several partitions have the windows of all of them.
+    /// When the open batch may leave. Where half of the window is in use, batches leave evenly spaced over a round
+    /// trip: all at once, the records behind them would wait for the first acknowledgement, and go on to do so. Records
+    /// that may join any of several partitions have the windows of all of them.
     fn spaced_until(&self, open: &OpenBatch) -> Option<Instant> {
         let (own, step) = self.own_turn()?;
         let peers = u32::try_from(self.peers).unwrap_or(u32::MAX);
         Some(own.min(open.outcome.opened_at + step / peers.max(1)))
     }
 
-    /// When another batch may leave by this window alone, where half of it is in use, and how far its batches are apart.
+    /// When another batch may leave by this window alone, where half of it is in use, and how far its batches are
+    /// apart.
     fn own_turn(&self) -> Option<(Instant, Duration)> {
         let (left_at, rtt) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
         let limit = self.window.limit();

@@ -1,6 +1,7 @@
 //! Notices that the broker's idempotence window keeps a long path from being filled, and reports it once.
 //!
-//! Pure: time is an argument. A window binds where full batches wait for acknowledgements alone although the pipe has room.
+//! Pure: time is an argument. A window binds where full batches wait for acknowledgements alone although the pipe has
+//! room.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,8 @@ pub(super) struct Binding {
 }
 
 impl Binding {
-    /// Takes a look at a lane of this round trip: whether full batches wait for the window alone. Returns true once, when that
-    /// has lasted.
+    /// Takes a look at a lane of this round trip: whether full batches wait for the window alone. Returns true once,
+    /// when that has lasted.
     pub(super) fn look(&mut self, binds: bool, rtt: Option<Duration>, now: Instant) -> bool {
         if !binds || self.is_reported || rtt.is_none_or(|rtt| rtt < LONG_PATH) {
             self.since = None;

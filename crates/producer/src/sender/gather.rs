@@ -1,7 +1,7 @@
 //! What goes into one Produce request: the next batch of each partition that may send one, as many as fit.
 //!
-//! Pure: time is within the [`Round`]. Invariant: a request has at most one batch of a partition, and the partition that found no
-//! room is the first to be asked next time.
+//! Pure: time is within the [`Round`]. Invariant: a request has at most one batch of a partition, and the partition
+//! that found no room is the first to be asked next time.
 
 use crate::partition::{Listing, Outgoing, Round, Take};
 use crate::window::ProducerIdAndEpoch;
@@ -19,8 +19,8 @@ pub(super) struct Gathered {
     pub(super) window_binds: bool,
 }
 
-/// Takes batches of `active` partitions for a request of at most `max` bytes. Partitions without work leave the list. `identity`
-/// returns a producer id other than the one given, if there is one.
+/// Takes batches of `active` partitions for a request of at most `max` bytes. Partitions without work leave the list.
+/// `identity` returns a producer id other than the one given, if there is one.
 pub(super) fn gather(
     active: &mut Vec<Listing>,
     work: &Arc<Worklist<Listing>>,

@@ -1,9 +1,10 @@
 //! When the object that is being filled is closed and uploaded.
 //!
-//! A full one goes at once, and one that has waited for the commit interval since its first batch goes, too. One goes early while an
-//! upload slot is idle, since waiting would win nothing but cheaper requests; and because requests are money, only under a ceiling of
-//! PUTs a second, which counts all of them. It goes early once batches have stopped arriving for a moment: batches of one request, and requests
-//! that a producer sends one behind the other, are answered together, so that splitting them only makes the later part wait for another PUT.
+//! A full one goes at once, and one that has waited for the commit interval since its first batch goes, too. One goes
+//! early while an upload slot is idle, since waiting would win nothing but cheaper requests; and because requests are
+//! money, only under a ceiling of PUTs a second, which counts all of them. It goes early once batches have stopped
+//! arriving for a moment: batches of one request, and requests that a producer sends one behind the other, are answered
+//! together, so that splitting them only makes the later part wait for another PUT.
 //!
 //! What it is not: it uploads nothing, and knows no clock. Times are durations since any one moment.
 

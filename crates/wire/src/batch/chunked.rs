@@ -1,7 +1,8 @@
 //! Builds a record batch in chunks of one size, so that any free memory lets any batch grow.
 //!
-//! The header and the first records are in the first chunk; a record may straddle two chunks or more. Not here: where chunks
-//! come from, which is the caller's pool. Invariant: an open batch never allocates; the caller adds chunks before it appends.
+//! The header and the first records are in the first chunk; a record may straddle two chunks or more. Not here: where
+//! chunks come from, which is the caller's pool. Invariant: an open batch never allocates; the caller adds chunks
+//! before it appends.
 
 use super::builder::{Stamp, Unsealed, put_crc, put_stamp};
 use super::compression::{Level, compress};
@@ -81,7 +82,8 @@ impl ChunkedBuilder {
         self.spare.push(chunk);
     }
 
-    /// Appends a record of at most `size_max` bytes ([`record_size_max`](super::record_size_max)), for which there is room.
+    /// Appends a record of at most `size_max` bytes ([`record_size_max`](super::record_size_max)), for which there is
+    /// room.
     #[inline]
     pub fn append(
         &mut self,
@@ -188,7 +190,8 @@ impl RecordSink for ChunkedBuilder {
     }
 }
 
-/// Gives a sealed batch in pieces another stamp and checksum; `first` is the piece with the header, `rest` all that follow.
+/// Gives a sealed batch in pieces another stamp and checksum; `first` is the piece with the header, `rest` all that
+/// follow.
 pub fn restamp_pieces<'a>(first: &mut [u8], rest: impl Iterator<Item = &'a [u8]>, stamp: Stamp) {
     put_stamp(first, stamp);
     let crc = crc32c_of(&first[CRC_END..], rest);

@@ -1,6 +1,7 @@
 //! A record on its way into a batch: its size, and its bytes as the protocol has them.
 //!
-//! Invariant: [`NewRecord::write`] writes [`NewRecord::size`] bytes at most, and exactly as many as the record's own length says.
+//! Invariant: [`NewRecord::write`] writes [`NewRecord::size`] bytes at most, and exactly as many as the record's own
+//! length says.
 
 use super::varint::{self, LEN_MAX, LEN32_MAX};
 use bytes::BytesMut;

@@ -125,8 +125,8 @@ impl<S: IndexStore> Index<S> {
         Index { store, known: HashMap::new(), window, windows: HashMap::new(), trims: Trims::default(), expiry }
     }
 
-    /// Reads what a commit to these partitions would be decided on now, of each from its offset on; no partition is there twice. `None` for one
-    /// that does not exist.
+    /// Reads what a commit to these partitions would be decided on now, of each from its offset on; no partition is
+    /// there twice. `None` for one that does not exist.
     ///
     /// # Errors
     /// It is not known.

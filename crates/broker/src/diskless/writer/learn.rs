@@ -1,8 +1,8 @@
-//! Reads from the index what is known of partitions, those of one request together, so that a producer's first request to many partitions takes few
-//! round trips.
+//! Reads from the index what is known of partitions, those of one request together, so that a producer's first request
+//! to many partitions takes few round trips.
 //!
-//! Not here: how many look at a time ([`super::looks`]), and when a batch needs it. Invariant: one question to the index has at most
-//! [`UNKNOWN_AT_ONCE`] partitions, so that a commit waits for few of them.
+//! Not here: how many look at a time ([`super::looks`]), and when a batch needs it. Invariant: one question to the
+//! index has at most [`UNKNOWN_AT_ONCE`] partitions, so that a commit waits for few of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::diskless::index::{Looked, UNKNOWN_AT_ONCE};
 use crate::log::error::AppendError;
 
 impl Writer {
-    /// Brings what is known of partitions up to date. A caller that gives up has the outcomes of the questions answered by then.
+    /// Brings what is known of partitions up to date. A caller that gives up has the outcomes of the questions answered
+    /// by then.
     pub async fn look(&self, numbers: BTreeSet<DisklessPartitionId>, looked: &mut LookedAt) {
         let numbers: Vec<_> = numbers.into_iter().collect();
         for piece in numbers.chunks(UNKNOWN_AT_ONCE) {

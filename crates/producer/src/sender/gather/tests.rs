@@ -1,5 +1,5 @@
-//! The law of bytes in flight (ARCHITECTURE.md) in virtual time: partitions, their windows, memory and one pipe over a link that
-//! can be reckoned, in each cell of a grid. A change that loses a cell fails here in seconds.
+//! The law of bytes in flight (ARCHITECTURE.md) in virtual time: partitions, their windows, memory and one pipe over a
+//! link that can be reckoned, in each cell of a grid. A change that loses a cell fails here in seconds.
 
 use super::*;
 use crate::config::InFlight;
@@ -172,7 +172,8 @@ impl World {
         }
     }
 
-    /// Runs for a time with a record each `pause`, or with as many as there is memory for. Returns bytes acknowledged a second.
+    /// Runs for a time with a record each `pause`, or with as many as there is memory for. Returns bytes acknowledged a
+    /// second.
     async fn run(&mut self, time: Duration, pause: Option<Duration>) -> f64 {
         let (begin, before) = (now(), self.acknowledged);
         let mut next_record = begin;
@@ -251,8 +252,8 @@ async fn paced(partitions: usize, keyed: bool) -> (f64, f64) {
     (parts(at(0.5)), parts(at(0.99)))
 }
 
-/// A window of five lets five batches leave in a round trip: the records of one partition wait up to a fifth of it, whatever
-/// the producer does.
+/// A window of five lets five batches leave in a round trip: the records of one partition wait up to a fifth of it,
+/// whatever the producer does.
 #[tokio::test(start_paused = true)]
 async fn nothing_waits_where_capacity_is_not_reached() {
     for (partitions, most) in [(1, (1.13, 1.25)), (3, (1.06, 1.15)), (12, (1.06, 1.15)), (100, (1.06, 1.15))] {
