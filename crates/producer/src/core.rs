@@ -104,15 +104,14 @@ const BEHIND_MAX: Duration = Duration::from_secs(30);
 /// How often what may have changed without a word is looked at, at least.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes of a chunk of buffer.memory, at most: Kafka's batch.size.
-const CHUNK_MAX: usize = 16 << 10;
-/// The same at least: a request of many pieces takes many system calls.
-const CHUNK_MIN: usize = 4 << 10;
+/// Bytes of a chunk of buffer.memory. Where records are spread over a thousand partitions each has little, and what is left of
+/// its last chunk is memory that carries nothing.
+const CHUNK: usize = 4 << 10;
 /// The same where each record is a batch of its own.
 const CHUNK_OF_ONE: usize = 1 << 10;
 
 fn chunk_size(config: &ProducerConfig) -> usize {
-    let chunk = if config.batch_size == 0 { CHUNK_OF_ONE } else { config.batch_size.clamp(CHUNK_MIN, CHUNK_MAX) };
+    let chunk = if config.batch_size == 0 { CHUNK_OF_ONE } else { CHUNK };
     chunk.min(config.max_request_size).max(1)
 }
 

@@ -87,7 +87,7 @@ impl World {
             codec: (Compression::None, None),
             idempotent: true,
         });
-        let pool = Pool::new(cell.memory, 16 << 10);
+        let pool = Pool::new(cell.memory, 4 << 10);
         let work = Worklist::new(1);
         let new = |at: usize| Partition::new(Text::from_static("t"), at as i32, limits.clone(), &pool);
         let partitions: Vec<_> = (0..cell.partitions).map(new).collect();
