@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use ratio::CompressionRatio;
 pub(crate) use round::{Path, Round};
+pub(crate) use take::LONG_PATH;
 
 /// What every partition of a producer shares.
 #[derive(Debug)]
@@ -473,7 +474,7 @@ impl Partition {
         state.queue.retain(|batch| !batch.outcome.is_finished());
         state.queued_bytes = state.queue.iter().map(ProducerBatch::size).sum();
         if state.open.as_ref().is_some_and(|open| open.outcome.is_finished()) {
-            state.open = None;
+            (state.open, state.is_starved) = (None, false);
         }
         state.window.drop_retries(|batch| batch.outcome.is_finished());
         self.prospect.set_unsent(state.queued_bytes + state.open.as_ref().map_or(0, OpenBatch::size));

@@ -203,7 +203,7 @@ impl SweepPlan {
         }
     }
 
-    /// The largest number of requests in flight that a point asks for, where one does; auto is as many as a path may hold.
+    /// The largest number of requests in flight of any point that sets one; auto counts as many as a path may hold.
     pub fn in_flight_max(&self) -> Option<u64> {
         let axes = self.axes.iter().filter(|axis| axis.setting.is_in_flight()).flat_map(|axis| &axis.values);
         let fixed = self.fixed.iter().filter(|(setting, _)| setting.is_in_flight()).map(|(_, value)| value);

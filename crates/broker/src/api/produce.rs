@@ -208,7 +208,7 @@ struct Appending<'a> {
     failed: ErrorCode,
     /// How many more records may be told one by one: a request of a megabyte may have ten thousand batches of a thousand.
     told_left: usize,
-    /// What was waited for since the request came.
+    /// Look-ups and memory that the request has waited for.
     waited: Waited,
 }
 

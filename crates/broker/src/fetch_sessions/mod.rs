@@ -53,7 +53,7 @@ const NAME_BYTES: usize = 64;
 struct Session {
     /// In the order in which they are looked at. Shared only with who looks at them at the moment.
     wanted: Arc<Vec<PartitionFetch>>,
-    /// Whether each answer moves the partitions to where it ended.
+    /// True if each answer moves the partitions to where it ended.
     reads_ahead: bool,
     /// How many of the broker's session partitions these are.
     share: PartitionsPermit,
@@ -186,7 +186,7 @@ impl Behind {
 pub struct FetchPlan {
     /// The session to name in the response; 0 for none.
     pub session_id: i32,
-    /// Whether whole batches are wanted, and no look at partitions that have no room left in the answer.
+    /// True if the session wants whole batches, and no reads of partitions for which the answer has no room.
     pub reads_ahead: bool,
     /// Set when only what changed is to be shown.
     incremental: bool,
@@ -374,7 +374,7 @@ impl Session {
                         }
                         wanted[*at] = change;
                     }
-                    // It had an error, which the client reads later.
+                    // The partition had an error, which the client reads later.
                     None if reads_on => {}
                     None => wanted.push(change),
                 }

@@ -45,13 +45,13 @@ pub struct PartitionAppend<'a> {
 /// What has to be waited for before a batch can be appended, for as long as which its connection reads nothing else.
 #[derive(Debug, Clone, Copy)]
 pub enum Lack {
-    /// What others have committed of this producer.
+    /// Batches that others have committed for this producer.
     Known(i64),
     /// Room for so many bytes.
     Room(usize),
 }
 
-/// What was waited for since a request came.
+/// Look-ups and memory that a request has waited for.
 #[derive(Debug, Default)]
 pub struct Waited {
     /// Partitions of the request that were looked at.

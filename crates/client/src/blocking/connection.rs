@@ -234,7 +234,7 @@ impl Connection {
         &self.address
     }
 
-    /// Whether a new connection to `address` would lead to the same broker. May look a name up.
+    /// Returns true if a new connection to `address` would lead to the same broker. May resolve a name.
     pub(crate) fn leads_to(&self, address: &str) -> bool {
         self.socket.leads_to(address, &self.address)
     }

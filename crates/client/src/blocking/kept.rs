@@ -23,7 +23,7 @@ impl KeptConnection {
         Ok(self.0.as_mut().expect("just connected"))
     }
 
-    /// Whether there is a connection.
+    /// Returns true if there is a connection.
     pub(crate) fn is_some(&self) -> bool {
         self.0.is_some()
     }

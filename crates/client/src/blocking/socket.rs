@@ -41,8 +41,8 @@ impl Socket {
         }
     }
 
-    /// Whether a new connection to `address` would have the same peer as this one to `own`. With TLS the host must be
-    /// the one whose certificate was checked: listeners that share an address by SNI are told apart by the name alone.
+    /// Returns true if a new connection to `address` would have this one's peer, to `own`. With TLS the host must be
+    /// the one whose certificate was checked: listeners that share an address by SNI differ in the name alone.
     pub(super) fn leads_to(&self, address: &str, own: &str) -> bool {
         match self {
             Socket::Tls(_) => own.eq_ignore_ascii_case(address),

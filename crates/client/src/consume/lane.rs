@@ -173,7 +173,7 @@ pub(super) struct FetchLane<S> {
     /// The size and number of fetches at a leader that reads ahead, and the size at any other one.
     paces: (AheadPace, SizePace),
     share: FetchShare,
-    /// Whether the last answer had records.
+    /// True if the last answer had records.
     came: bool,
     progress: Arc<ConsumeProgress>,
     awaited: Arc<AwaitedSince>,

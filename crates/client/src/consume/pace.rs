@@ -128,7 +128,7 @@ impl AheadPace {
         self.answer_bytes.min(u32::try_from(share).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// The same of one of so many partitions.
+    /// The same of one of `partitions`.
     pub(super) fn partition_bytes(&self, partitions: usize) -> u32 {
         let equal = self.answer_bytes / u32::try_from(partitions.max(1)).unwrap_or(u32::MAX);
         equal.max(PARTITION_SHARE).min(self.answer_bytes)
@@ -146,12 +146,12 @@ pub(super) struct SizePace {
 }
 
 impl SizePace {
-    /// So many of a partition at first.
+    /// Begins with `first` bytes of a partition.
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         SizePace { partition_bytes: first.min(answer_bytes_max).max(1), answer_bytes_max, before: None }
     }
 
-    /// Takes note of an answer, which had so many bytes of some partition.
+    /// Takes note of an answer with at most `of_a_partition` bytes of any partition.
     pub(super) fn answered(&mut self, answer: &AnswerTimes, of_a_partition: usize) {
         let before = self.before.replace(answer.ended).unwrap_or(answer.sent);
         let waited = answer.began.saturating_duration_since(answer.awaited.max(answer.sent));

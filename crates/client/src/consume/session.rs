@@ -112,7 +112,7 @@ impl FetchSession {
         matches!(self.state, State::Offsets { .. })
     }
 
-    /// Whether one more fetch may be sent, where so many may be under way at a leader that reads ahead.
+    /// Returns true if one more fetch may be sent, with at most `ahead` under way at a leader that reads ahead.
     pub(super) fn has_room(&self, ahead: u64) -> bool {
         match self.state {
             State::Ahead { .. } => self.under_way() < ahead.max(1) + u64::from(!self.to_name.is_empty()),

@@ -85,7 +85,7 @@ impl Connection {
     }
 
     /// Whether a new connection to `host:port` would have the same peer. With TLS the host must be the one whose
-    /// certificate was checked: listeners that share an address by SNI are told apart by the name alone.
+    /// certificate was checked: listeners that share an address by SNI differ in the name alone.
     pub(super) async fn leads_to(&self, address: &str, config: &ClientConfig) -> bool {
         match config.security.is_tls() {
             true => self.address().eq_ignore_ascii_case(address),

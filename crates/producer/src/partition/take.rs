@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The least round trip on which batches are spaced: below it waiting for an acknowledgement costs less than a timer.
-const LONG_PATH: Duration = Duration::from_millis(2);
+pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 
 /// After so long without an acknowledgement the broker may have forgotten the producer; Kafka does after a day, or what
 /// producer.id.expiration.ms says. The next batch then goes alone, which costs one round trip.

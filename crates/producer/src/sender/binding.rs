@@ -3,12 +3,11 @@
 //! Pure: time is an argument. A window binds where full batches wait for acknowledgements alone although the pipe has
 //! room.
 
+use crate::partition::LONG_PATH;
 use std::time::{Duration, Instant};
 
 /// How long that must last.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The least round trip of a path on which it matters.
-const LONG_PATH: Duration = Duration::from_millis(2);
 
 /// See the module.
 #[derive(Debug, Default)]

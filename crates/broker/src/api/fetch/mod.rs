@@ -250,13 +250,13 @@ fn partition(broker: &Node, image: &Image, key: &PartitionKey) -> Result<AnyPart
     topics::partition(broker, topics::find(image, &key.topic, key.topic_id)?, key.index)
 }
 
-/// What an answer has room for of one partition.
+/// Room in an answer for one partition.
 struct ReadRoom {
     /// Bytes.
     left: usize,
-    /// Whether one batch is taken however large, since there is no other data yet.
+    /// True if the answer has no data yet: one batch is then taken however large.
     is_first: bool,
-    /// Whether the last batch must be whole as well.
+    /// True if the last batch must be whole as well.
     is_whole: bool,
 }
 

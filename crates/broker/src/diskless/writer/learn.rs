@@ -40,7 +40,7 @@ impl Writer {
                 }
                 self.shared.settle(released);
             }
-            // One question may be too large for its time limit where its parts are not.
+            // A question of many partitions may exceed its time limit where a question of one does not.
             Err(_) if numbers.len() > 1 => Box::pin(self.look_one_by_one(numbers, looked)).await,
             Err(error) => {
                 self.shared.tell_commit_failure(&error);
@@ -79,7 +79,7 @@ impl Shared {
         let Looked { row, producers, predecessor } = found.ok_or(AppendError::Deleted)?;
         let mut state = self.state.lock();
         if self.reader.partition(number).is_none() {
-            // Nobody would have it forgotten any more.
+            // The deletion that would remove the entry has passed.
             return Err(AppendError::Deleted);
         }
         let known = state.known.entry(number).or_insert_with(|| PartitionState::new(row.window));
