@@ -5,6 +5,19 @@ from brokers import CLIENTS, FULLBORE, ROOT, java
 CONSUMED = 2_000_000
 
 
+def java_consumes(bench, broker, topic, group, records):
+    """Of ConsumerPerformance fetch.MB.sec: MB over the time from the assignment on, without joining the group."""
+    command = java(["-Xmx512M"], "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", broker.address, "--topic",
+                   topic, "--num-records", records, "--group", group, "--timeout", 30_000)
+    output = bench.run(f"consume-java-{broker.name}", command)
+    names, values = [[word.strip() for word in line.split(",")] for line in output.splitlines() if line.count(",") >= 9][-2:]
+    told = dict(zip(names, values))
+    # It ends well even when records stay away.
+    if int(told["data.consumed.in.nMsg"]) < records:
+        sys.exit(f"ConsumerPerformance got {told['data.consumed.in.nMsg']} of {records} records from {broker.name}")
+    return float(told["fetch.MB.sec"])
+
+
 def java_produce(bench):
     def work(broker, topic):
         before = broker.cpu_seconds()
@@ -27,6 +40,24 @@ def own_produce(bench):
             return bench.own_perf(broker, f"own-produce-{size}-fullbore", topic, ours_n, size)
         ours, theirs = bench.both(bench.with_topic(f"own-produce-{size}", work))
         bench.row("own-produce", f"records/s, {size} B", [r["rate"] for r in ours], [r["rate"] for r in theirs], goal)
+
+
+def grid(bench):
+    """Java's producer and consumer on both, by partitions and record size: the cell with one partition is a point."""
+    for size, records in ((1000, 1_000_000), (100, 4_000_000)):
+        for partitions in (1, 12, 100, 1000):
+            cell, gigabytes = f"{size} B, {partitions}", records * size / 1e9
+
+            def work(broker, topic):
+                started = broker.cpu_seconds()
+                rate = bench.java_perf(broker, f"grid-{size}-{partitions}-{broker.name}", topic, records, size)["rate"]
+                produced = broker.cpu_seconds()
+                read = java_consumes(bench, broker, topic, f"group-of-{topic}", records)
+                return rate, (produced - started) / gigabytes, read, (broker.cpu_seconds() - produced) / gigabytes
+            ours, theirs = bench.both(bench.with_topic(f"grid-{size}-{partitions}", work, partitions))
+            for i, (measure, goal) in enumerate((("produce records/s", ">= 1.5x"), ("produce CPU s/GB", "<= 0.3x"),
+                                                 ("consume MB/s", ">= 1x"), ("consume CPU s/GB", "<= 0.3x"))):
+                bench.row("grid", f"{cell}: {measure}", [r[i] for r in ours], [r[i] for r in theirs], goal)
 
 
 def sync(bench):
@@ -59,16 +90,7 @@ def consume(bench):
         bench.own_perf(broker, f"consume-fill-{broker.name}", "consume", CONSUMED, 1000)
 
     def java_consume(broker, round_number):
-        """Of ConsumerPerformance fetch.MB.sec: MB over the time from the assignment on, without joining the group."""
-        command = java(["-Xmx512M"], "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", broker.address, "--topic",
-                       "consume", "--num-records", CONSUMED, "--group", f"consume-{round_number}", "--timeout", 30_000)
-        output = bench.run(f"consume-java-{broker.name}", command)
-        names, values = [[word.strip() for word in line.split(",")] for line in output.splitlines() if line.count(",") >= 9][-2:]
-        told = dict(zip(names, values))
-        # It ends well even when records stay away.
-        if int(told["data.consumed.in.nMsg"]) < CONSUMED:
-            sys.exit(f"ConsumerPerformance got {told['data.consumed.in.nMsg']} of {CONSUMED} records from {broker.name}")
-        return float(told["fetch.MB.sec"])
+        return java_consumes(bench, broker, "consume", f"consume-{round_number}", CONSUMED)
 
     def own_consume(broker, _):
         if broker is bench.kafka:
