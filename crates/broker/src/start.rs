@@ -213,6 +213,11 @@ impl Broker {
         self.addrs[0]
     }
 
+    /// Addresses at which the listeners accept clients, in the order of `listeners`.
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
     /// Host and port at which clients of the first listener reach the broker.
     pub fn advertised(&self) -> (String, i32) {
         let (host, port) = self.node.endpoint(0);

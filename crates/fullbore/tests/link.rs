@@ -92,7 +92,7 @@ fn a_demo_over_a_distance_measures_it() {
     let output = demo("40").expect("it starts");
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{stderr}");
-    assert!(stdout.contains("which clients use: 40 ms there and back, 200 mbit/s"), "{stdout}");
+    assert!(stdout.contains("each: 40 ms there and back, 200 mbit/s"), "{stdout}");
     assert!(stdout.contains("A plain TCP stream carries "), "{stdout}");
     let rows: Vec<Vec<&str>> = stdout.lines().map(|row| row.split_whitespace().collect()).collect();
     let acknowledged: Vec<f64> = rows

@@ -1,11 +1,13 @@
-//! The demo's distance: a relay before its broker, which the broker advertises as its own address.
+//! The demo's distance: a relay between the broker and each of its clients, which the broker advertises as its own address.
 //!
-//! Invariant: where a distance was asked for, every byte between the broker and its clients crosses the relay; elsewhere none does.
+//! Invariant: where a distance was asked for, every byte between the broker and a client crosses that client's relay; elsewhere
+//! none does. Producer and reader have a relay each: the reader's bytes do not delay the producer's acknowledgements.
 
 use crate::failure::Failure;
 use crate::output::words;
 use fullbore_bench::link::Shape;
 use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, Relay, RelaySettings};
+use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -29,6 +31,24 @@ impl DistanceSettings {
     }
 }
 
+/// Addresses at which the two clients reach the broker.
+pub struct Addresses {
+    pub producer: String,
+    pub reader: String,
+}
+
+/// The producer's way to the broker, and the reader's.
+pub struct Distances {
+    producer: Distance,
+    reader: Distance,
+}
+
+/// Both relays at work; they end when this is dropped.
+pub struct BothRelayed {
+    pub addresses: Addresses,
+    _relays: [Relayed; 2],
+}
+
 /// A listener for the relay, bound before the broker starts, since the broker has to know its address.
 pub struct Distance {
     listener: TcpListener,
@@ -43,6 +63,40 @@ pub struct Relayed {
     _stop: watch::Sender<bool>,
 }
 
+impl Distances {
+    /// Binds both relays.
+    pub fn new(settings: &DistanceSettings, runtime: &Runtime) -> Result<Self, Failure> {
+        Ok(Distances { producer: Distance::new(settings, runtime)?, reader: Distance::new(settings, runtime)? })
+    }
+
+    /// The broker's settings: a listener for each relay, advertised under the relay's address.
+    pub fn listeners(&self) -> [(&'static str, String); 3] {
+        let [producer, reader] = [&self.producer.address, &self.reader.address];
+        [
+            ("listeners", "PLAINTEXT://127.0.0.1:0,READER://127.0.0.1:0".to_owned()),
+            ("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,READER:PLAINTEXT".to_owned()),
+            ("advertised.listeners", format!("PLAINTEXT://{producer},READER://{reader}")),
+        ]
+    }
+
+    /// Starts to relay to these listeners of the broker, and prints where clients connect and over what.
+    pub fn relay_to(self, listeners: &[SocketAddr], runtime: &Runtime) -> BothRelayed {
+        let Distances { producer, reader } = self;
+        let (shape, addresses) =
+            (producer.shape(), Addresses { producer: producer.address.clone(), reader: reader.address.clone() });
+        words(&format!(
+            "Relays on {} for the producer and {} for the reader, each: {}.",
+            addresses.producer,
+            addresses.reader,
+            shape.described()
+        ));
+        words("They delay bytes; what TCP itself loses over a distance needs `fullbore perf link --namespaces`.");
+        let [first, second] =
+            [listeners.first(), listeners.get(1)].map(|at| at.map(ToString::to_string).unwrap_or_default());
+        BothRelayed { addresses, _relays: [producer.relay_to(&first, runtime), reader.relay_to(&second, runtime)] }
+    }
+}
+
 impl Distance {
     /// A relay that behaves like this.
     pub fn new(settings: &DistanceSettings, runtime: &Runtime) -> Result<Self, Failure> {
@@ -51,20 +105,9 @@ impl Distance {
         Ok(Distance { listener, settings: settings.clone(), address })
     }
 
-    /// What the broker tells its clients.
-    pub fn advertised(&self) -> String {
-        format!("PLAINTEXT://{}", self.address)
-    }
-
     fn shape(&self) -> Shape {
         let DistanceSettings { rtt, bandwidth, .. } = self.settings;
         Shape { rtt, bandwidth, ..Shape::default() }
-    }
-
-    /// Says where clients connect, and over what.
-    pub fn tell(&self) {
-        words(&format!("Relay on {}, which clients use: {}.", self.address, self.shape().described()));
-        words("It delays bytes; what TCP itself loses over a distance needs `fullbore perf link --namespaces`.");
     }
 
     /// Starts to relay to the broker.

@@ -23,8 +23,10 @@ use tempfile::TempDir;
 
 /// Records of the first phase.
 const RECORDS: u64 = 1_000_000;
-/// The same over a distance: some seconds on its link.
-const DISTANT_RECORDS: u64 = 200_000;
+/// The same over a distance: 16 s on its link, of which the first round trips are a small part.
+const DISTANT_RECORDS: u64 = 400_000;
+/// The same through an object store.
+const DISKLESS_RECORDS: u64 = 200_000;
 /// The rate of the second phase: low enough that latency is not the time spent in a full buffer.
 const PACED_RECORDS_PER_SEC: u64 = 10_000;
 /// How often the data of a broker that was not waited for are removed again.
@@ -42,7 +44,7 @@ const PACED_SECONDS: u64 = 3;
     Example: fullbore demo --rtt 150\n\
     Example: fullbore demo --diskless --put 150ms --get 50ms")]
 pub struct Demo {
-    /// How many records to stream [default: 1000000, with --rtt or --diskless 200000].
+    /// How many records to stream [default: 1000000, with --rtt 400000, with --diskless 200000].
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     records: Option<u64>,
     /// Bytes of each record's value.
@@ -72,7 +74,12 @@ impl Demo {
     }
 
     fn records(&self) -> u64 {
-        self.records.unwrap_or(if self.link.rtt.is_some() || self.store.diskless { DISTANT_RECORDS } else { RECORDS })
+        let by_default = match (self.store.diskless, self.link.rtt) {
+            (true, _) => DISKLESS_RECORDS,
+            (false, Some(_)) => DISTANT_RECORDS,
+            (false, None) => RECORDS,
+        };
+        self.records.unwrap_or(by_default)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A stream of records through a broker of its own, which is started for it and stopped behind it.
 
-use super::distance::{Distance, DistanceSettings};
+use super::distance::{Addresses, DistanceSettings, Distances};
 use super::figures::{Figures, grouped, heading};
 use super::progress::DemoProgress;
 use super::stream::{DemoStream, Phase};
@@ -64,18 +64,14 @@ impl Play {
     /// The broker does not start, something is not acknowledged or not what was sent, or the user asked for an end.
     pub fn on_a_broker(&self, name: &str, ground: &Ground<'_>) -> Result<Played, Failure> {
         let Ground { folder, runtime, .. } = *ground;
-        let distance = self.distance.as_ref().map(|settings| Distance::new(settings, runtime)).transpose()?;
-        let advertised = distance.as_ref().map(Distance::advertised);
-        let config = config(&folder.join(name), advertised.as_deref(), &self.sets)?;
+        let distances = self.distance.as_ref().map(|settings| Distances::new(settings, runtime)).transpose()?;
+        let config = config(&folder.join(name), distances.as_ref(), &self.sets)?;
         let broker = runtime.block_on(Broker::start(config))?;
         words(&format!("Broker on {}, data in {}", broker.addr(), folder.display()));
-        let address = broker.addr().to_string();
-        let relayed = distance.map(|distance| {
-            distance.tell();
-            distance.relay_to(&address, runtime)
-        });
-        let address = relayed.as_ref().map_or(&address, |relayed| &relayed.address);
-        let outcome = self.stream(address, || broker.store_use(), ground);
+        let direct = Addresses { producer: broker.addr().to_string(), reader: broker.addr().to_string() };
+        let relayed = distances.map(|distances| distances.relay_to(broker.addrs(), runtime));
+        let addresses = relayed.as_ref().map_or(&direct, |relayed| &relayed.addresses);
+        let outcome = self.stream(addresses, || broker.store_use(), ground);
         drop(relayed);
         match ground.stop.is_asked() {
             // Its data go anyway: nobody waits until they are on the disk, nor for its clients.
@@ -85,12 +81,12 @@ impl Play {
         outcome
     }
 
-    fn stream(&self, address: &str, store_use: impl Fn() -> StoreUse, ground: &Ground<'_>) -> Result<Played, Failure> {
+    fn stream(&self, at: &Addresses, store_use: impl Fn() -> StoreUse, ground: &Ground<'_>) -> Result<Played, Failure> {
         let runtime = ground.runtime;
-        let mut cluster = Cluster::new(address, "fullbore-demo")?;
+        let mut cluster = Cluster::new(&at.reader, "fullbore-demo")?;
         create_topic(&mut cluster, TOPIC, Some(self.partitions), None, &self.configs)?;
         let settings = self.producer.iter().map(|(key, value)| (*key, value.as_str()));
-        let producer = Producer::from_properties(settings.chain([("bootstrap.servers", address)]))?;
+        let producer = Producer::from_properties(settings.chain([("bootstrap.servers", at.producer.as_str())]))?;
         let mut stream = DemoStream::new(TOPIC, &mut cluster, self.record_size as usize)?;
         let mut phases = Vec::new();
         for phase in &self.phases {
@@ -131,13 +127,13 @@ impl Played {
     }
 }
 
-fn config(folder: &Path, advertised: Option<&str>, sets: &[(&str, String)]) -> Result<BrokerConfig, Failure> {
+fn config(folder: &Path, distances: Option<&Distances>, sets: &[(&str, String)]) -> Result<BrokerConfig, Failure> {
     let mut properties = Properties::default();
     properties.set("log.dirs", folder.display().to_string());
     properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
     properties.set("fullbore.admin.listener", "");
-    if let Some(advertised) = advertised {
-        properties.set("advertised.listeners", advertised);
+    if let Some(distances) = distances {
+        distances.listeners().into_iter().for_each(|(key, value)| properties.set(key, value));
     }
     sets.iter().for_each(|(key, value)| properties.set(*key, value.clone()));
     Ok(BrokerConfig::from_properties(&properties)?.0)
