@@ -185,6 +185,20 @@ fn a_fetch_of_a_replica_is_refused() {
 }
 
 #[test]
+fn a_minimum_that_no_answer_can_reach_is_not_waited_for() {
+    let (_broker, mut client, _) = broker_with_records();
+    let of = |partition_max_bytes, max_bytes, min_bytes| {
+        let partition = FetchPartition { partition_max_bytes, ..at(0, 0) };
+        FetchRequest { max_bytes, min_bytes, ..request(vec![topic(TOPIC, vec![partition])]) }
+    };
+    let one_and_a_half = batch_len() + batch_len() / 2;
+    for asked in [of(1 << 20, one_and_a_half, 1 << 20), of(one_and_a_half, 1 << 20, one_and_a_half)] {
+        let told = only(client.call(&asked, FETCH));
+        assert!(told.records.is_some_and(|records| records.len() >= batch_len() as usize));
+    }
+}
+
+#[test]
 fn a_fetch_of_nothing_is_answered_at_once() {
     let (_broker, mut client, _) = broker_with_records();
     assert!(client.call(&request(Vec::new()), FETCH).responses.is_empty());

@@ -151,3 +151,19 @@ fn a_session_of_any_other_client_stays_where_it_is() {
         assert_eq!((again.from_offset, first.expect("one is whole").base_offset()), (-1, 0));
     }
 }
+
+#[test]
+fn an_answer_with_no_room_for_what_follows_waits_for_no_minimum() {
+    let (_broker, mut client, id) = broker_with_batches();
+    let poll = |session, min_bytes, named: &[(i32, i64)]| FetchRequest {
+        max_wait_ms: LONG_MS,
+        min_bytes,
+        ..request(id, session, named)
+    };
+    let opened = client.call(&poll((0, 0), 1, &[(0, 0), (1, 95)]), FETCH);
+    // More than a partition may give, and more than an answer has.
+    for (epoch, min_bytes) in [(1, 400), (2, 1 << 20)] {
+        let full = client.call(&poll((opened.session_id, epoch), min_bytes, &[]), FETCH);
+        assert!(partitions(&full).any(|data| offsets(data).is_some()));
+    }
+}

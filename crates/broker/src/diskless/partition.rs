@@ -166,6 +166,7 @@ impl DisklessPartition {
         let read = |records, end_offset| Read {
             records,
             end_offset: Some(end_offset),
+            is_cut: end_offset < offsets.high_watermark,
             high_watermark: offsets.high_watermark,
             last_stable_offset: offsets.high_watermark,
             log_start_offset: offsets.log_start,

@@ -24,6 +24,8 @@ pub struct Read {
     pub log_start_offset: i64,
     /// The offset after the records, if the last batch is whole as well.
     pub end_offset: Option<i64>,
+    /// True if there was no room for further records that are known to follow.
+    pub is_cut: bool,
 }
 
 /// The partition's limits; `log_start <= high_watermark <= log_end`.

@@ -181,6 +181,12 @@ impl OffsetLookup {
         Ok(offset)
     }
 
+    /// Returns true if batches before the offset `limit` are known to follow the slice.
+    pub fn goes_on(&self, slice: &FileSlice, limit: i64) -> bool {
+        let end = slice.position + u64::from(slice.len);
+        self.limit_offset.is_none() && (end < self.size || self.end_offset < limit)
+    }
+
     /// From the last batch on that the index has between two places, or from the first of them, where a batch begins.
     fn scan_before<'a>(&'a self, from: u64, end: u64, cold: &'a Cold) -> io::Result<Scan<'a>> {
         let is_before = |entry: &OffsetEntry| u64::from(entry.position) < end;

@@ -89,6 +89,7 @@ impl Replica {
                 last_stable_offset: high_watermark,
                 log_start_offset: log.log_start(),
                 end_offset: None,
+                is_cut: false,
             };
             let mut read = ReadOn { read, end_offset: offset, log_end: log.log_end() };
             // Past a hole that compaction has left, the log may have gone on.
@@ -108,14 +109,18 @@ impl Replica {
             let failed = |error: &io::Error| self.read_failed(error);
             match slice {
                 Ok(Slice::Of(mut slice)) => {
+                    read.read.is_cut = plan.goes_on(&slice, limit);
                     if mode != ReadMode::Committed {
                         let whole = plan.whole(&mut slice, &self.log_dir.cold).map_err(|error| failed(&error))?;
-                        read.end_offset = whole;
+                        (read.end_offset, read.read.is_cut) = (whole, whole < limit);
                     }
                     read.read.records = Records::File(slice);
                     return Ok(read);
                 }
-                Ok(Slice::TooLarge) => return Ok(read),
+                Ok(Slice::TooLarge) => {
+                    read.read.is_cut = true;
+                    return Ok(read);
+                }
                 Ok(Slice::Hole) => (plans, from) = (0, plan.end_offset),
                 Err(error) if error.kind() == io::ErrorKind::NotFound && plans < PLANS_MAX => {}
                 Err(error) => return Err(failed(&error)),
@@ -214,5 +219,6 @@ fn empty_read() -> Read {
         last_stable_offset: 0,
         log_start_offset: 0,
         end_offset: None,
+        is_cut: false,
     }
 }

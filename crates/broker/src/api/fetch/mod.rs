@@ -48,9 +48,11 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
     }
     let broker = call.broker;
     let began = Instant::now();
+    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes);
     let limits = FetchLimits {
-        min_bytes: u64::try_from(request.min_bytes).unwrap_or(0),
-        max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes),
+        // No answer has more than its maximum.
+        min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes.max(1)),
+        max_bytes,
         began,
         deadline: began + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX),
         stranger: Stranger::of(broker, call.listener, &request.rack_id),
@@ -136,7 +138,7 @@ fn count(shown: &[Fetched], metrics: &Metrics) {
 /// How much one fetch wants, how long it waits for that, and from where.
 #[derive(Clone)]
 struct FetchLimits {
-    min_bytes: u64,
+    min_bytes: usize,
     max_bytes: usize,
     began: Instant,
     deadline: Instant,
@@ -205,6 +207,7 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
     let (mut bytes, mut is_settled, mut is_opening) = (0, wanted.is_empty(), false);
+    let mut minimum = Minimum { left: limits.min_bytes, reads_ahead };
     let homeward = limits.stranger.as_ref().map(|stranger| stranger.homeward(broker, &image));
     for PartitionFetch { key, fetch } in wanted {
         let topic = topics::find(&image, &key.topic, key.topic_id);
@@ -217,15 +220,17 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
             continue;
         }
         if reads_ahead && bytes > limits.max_bytes - limits.max_bytes / FULL_SHARE {
+            minimum.left = 0;
             break;
         }
         let left = limits.max_bytes.saturating_sub(bytes);
         let found = topic.and_then(|topic| topics::partition(broker, topic, key.index));
         let room = ReadRoom { left, is_first: bytes == 0, is_whole: reads_ahead };
         let mut end_offset = None;
-        let mut data = match found.and_then(|partition| read(&partition, fetch, room, limits.began)) {
+        let mut data = match found.and_then(|partition| read(&partition, fetch, &room, limits.began)) {
             Ok(Some(read)) => {
                 end_offset = read.end_offset;
+                minimum.count(&read, room_for(fetch, &room));
                 of_read(key.index, read)
             }
             Ok(None) => {
@@ -242,7 +247,7 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
         is_settled |= data.error_code.is_err();
         partitions.push(Fetched { key: key.clone(), data, end_offset });
     }
-    let has_enough = bytes as u64 >= limits.min_bytes && !(is_opening && bytes == 0);
+    let has_enough = if bytes == 0 { limits.min_bytes == 0 && !is_opening } else { minimum.left == 0 };
     Attempt { partitions, is_enough: is_settled || has_enough, is_opening }
 }
 
@@ -260,18 +265,42 @@ struct ReadRoom {
     is_whole: bool,
 }
 
+/// Bytes that an answer lacks of its minimum.
+struct Minimum {
+    left: usize,
+    reads_ahead: bool,
+}
+
+impl Minimum {
+    /// Counts the records of a partition that had so much room. Where more follow the room counts, as with Kafka:
+    /// waiting brings no more of them. A session that reads ahead has the rest with its next answer.
+    fn count(&mut self, read: &Read, room: u32) {
+        let counted = match (read.is_cut, self.reads_ahead) {
+            (true, true) => usize::MAX,
+            (true, false) => read.records.len().max(room as usize),
+            (false, _) => read.records.len(),
+        };
+        self.left = self.left.saturating_sub(counted);
+    }
+}
+
+/// Returns the bytes that a partition may give.
+fn room_for(fetch: &FetchPartition, room: &ReadRoom) -> u32 {
+    let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
+    u32::try_from(asked.min(room.left)).unwrap_or(u32::MAX)
+}
+
 /// Reads one partition. `None` while its records are on their way.
 fn read(
     partition: &AnyPartition,
     fetch: &FetchPartition,
-    room: ReadRoom,
+    room: &ReadRoom,
     began: Instant,
 ) -> Result<Option<Read>, ErrorCode> {
     if partition.is_settled() {
         partition.check_leads(fetch.current_leader_epoch)?;
     }
-    let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
-    let max_bytes = u32::try_from(asked.min(room.left)).unwrap_or(u32::MAX);
+    let max_bytes = room_for(fetch, room);
     let (offset, began) = (fetch.fetch_offset, began.into_std());
     let read = match room.is_whole {
         true => partition.try_read_whole(offset, max_bytes, room.is_first, began),
