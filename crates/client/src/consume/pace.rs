@@ -79,6 +79,8 @@ pub(super) struct AheadPace {
     /// Bytes of records that one answer brings at most.
     answer_bytes: u32,
     answer_bytes_max: u32,
+    /// Bytes of the last answer: fewer where most partitions have no records. No bound if it had all there was.
+    usual: u32,
     /// Bytes to be under way.
     window: u64,
     /// The shortest time from a fetch to the first bytes of its answer.
@@ -93,11 +95,15 @@ impl AheadPace {
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         let answer_bytes = first.min(answer_bytes_max).max(1);
         let window = u64::from(answer_bytes);
-        AheadPace { answer_bytes, answer_bytes_max, window, delay: None, counted_since: None, counted: 0 }
+        let (delay, counted_since, counted) = (None, None, 0);
+        AheadPace { answer_bytes, answer_bytes_max, usual: answer_bytes, window, delay, counted_since, counted }
     }
 
     /// Takes note of an answer. Returns true if the next ones are to be larger.
     pub(super) fn answered(&mut self, answer: &AnswerTimes) -> bool {
+        // A smaller answer had all there was.
+        let is_full = answer.bytes >= u64::from(PARTITION_SHARE / 2);
+        self.usual = if is_full { u32::try_from(answer.bytes).unwrap_or(u32::MAX) } else { u32::MAX };
         let delay = answer.began.saturating_duration_since(answer.sent);
         let delay = *self.delay.insert(self.delay.map_or(delay, |least| least.min(delay)));
         let since = *self.counted_since.get_or_insert(answer.began);
@@ -119,8 +125,10 @@ impl AheadPace {
     /// Fetches to be under way within a share of the memory.
     pub(super) fn fetches(&self, share: u64) -> u64 {
         let least = if self.delay.is_some_and(|delay| delay > NEAR) { FETCHES_FIRST } else { 1 };
-        let window = self.window.max(least * u64::from(self.answer_bytes));
-        (window.min(share) / u64::from(self.answer_bytes(share))).clamp(1, FETCHES_MAX)
+        let answer_bytes = self.answer_bytes(share);
+        let usual = u64::from(self.usual.min(answer_bytes));
+        let window = self.window.max(least * usual);
+        (window / usual).min(share / u64::from(answer_bytes)).clamp(1, FETCHES_MAX)
     }
 
     /// Bytes of records that the next answers bring at most.

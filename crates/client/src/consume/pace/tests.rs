@@ -48,8 +48,9 @@ impl Link {
     }
 }
 
-/// Bytes a second that a lane reads in the second half of a run, whose leader reads ahead.
-fn ahead(link: &mut Link, partitions: usize) -> f64 {
+/// Bytes a second that a lane reads in the second half of a run, whose leader reads ahead and has records of as many
+/// as `busy` of its partitions.
+fn ahead(link: &mut Link, partitions: usize, busy: u64) -> f64 {
     let start = Instant::now();
     let time = |seconds: f64| start + Duration::from_secs_f64(seconds);
     let mut pace = AheadPace::new(1 << 20, 50 << 20);
@@ -58,7 +59,7 @@ fn ahead(link: &mut Link, partitions: usize) -> f64 {
     while now < RUN {
         let sent = under_way.pop_front().expect("one is under way");
         let of_a_partition = u64::from(pace.partition_bytes(partitions));
-        let bytes = (of_a_partition * partitions as u64).min(u64::from(pace.answer_bytes(MEMORY)));
+        let bytes = (of_a_partition * busy).min(u64::from(pace.answer_bytes(MEMORY)));
         let (began, ended) = link.answer(sent, bytes);
         let (awaited, began, ended) = (now, began.max(now), ended.max(now));
         pace.answered(&AnswerTimes {
@@ -107,9 +108,19 @@ fn a_lane_whose_leader_reads_ahead_fills_the_link_at_every_distance_and_with_any
     for round_trip in ROUND_TRIPS {
         for partitions in PARTITIONS {
             for bytes_s in [1e6, 17e6, 100e6] {
-                let carried = ahead(&mut Link::new(round_trip, bytes_s), partitions);
+                let carried = ahead(&mut Link::new(round_trip, bytes_s), partitions, partitions as u64);
                 assert!(carried >= 0.97 * bytes_s, "{round_trip} s, {partitions} partitions, {bytes_s}: {carried}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_lane_of_many_partitions_of_which_one_has_records_fills_the_link() {
+    for (round_trip, bytes_s) in [(0.02, 100e6), (0.15, 17e6), (0.15, 50e6)] {
+        for partitions in [12, 100] {
+            let carried = ahead(&mut Link::new(round_trip, bytes_s), partitions, 1);
+            assert!(carried >= 0.97 * bytes_s, "{round_trip} s, {partitions} partitions, {bytes_s}: {carried}");
         }
     }
 }
