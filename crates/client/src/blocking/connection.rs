@@ -1,7 +1,7 @@
 //! One blocking connection to one broker.
 //!
-//! Not here: what is said (see `protocol`), and whether it is TLS (see `socket`). Invariant: an answer that is not the one due ends
-//! the connection.
+//! Not here: what is said (see `protocol`), and whether it is TLS (see `socket`). Invariant: an answer that is not the
+//! one due, or that does not come in time, ends the connection.
 
 use super::socket::Socket;
 use crate::error::ClientError;
@@ -183,6 +183,8 @@ impl Connection {
             ErrorKind::UnexpectedEof => self.broken(std::io::Error::new(source.kind(), "the broker closed it")),
             // What the system calls "resource temporarily unavailable".
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                // The answer may still come, and would be taken for that to the next request.
+                let _ = self.socket.tcp().shutdown(Shutdown::Both);
                 let patience = self.socket.tcp().read_timeout().ok().flatten().unwrap_or_default();
                 self.broken(std::io::Error::new(ErrorKind::TimedOut, format!("no answer in {patience:?}")))
             }
@@ -260,23 +262,27 @@ mod tests {
     use super::*;
     use fullbore_wire::apis::metadata::MetadataRequest;
     use std::net::TcpListener;
+    use std::time::Duration;
 
-    /// A broker that answers ApiVersions, and every later request with the id given; whether it is left alone then.
-    fn broker_that_answers(id: i32) -> (String, std::thread::JoinHandle<bool>) {
+    /// A broker that answers ApiVersions, and the next request with the id given or not at all. The thread returns true
+    /// if the connection is closed then.
+    fn broker_that_answers(id: Option<i32>) -> (String, std::thread::JoinHandle<bool>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let address = listener.local_addr().expect("bound").to_string();
         let serving = std::thread::spawn(move || {
             let (mut socket, _) = listener.accept().expect("a client");
-            let mut request = |answer: &[u8]| {
+            socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a connected socket");
+            let mut request = |answer: Option<&[u8]>| {
                 let mut prefix = [0; 4];
                 socket.read_exact(&mut prefix).expect("a request");
                 let mut body = vec![0; u32::from_be_bytes(prefix) as usize];
                 socket.read_exact(&mut body).expect("a request");
-                socket.write_all(&[&(answer.len() as u32).to_be_bytes(), answer].concat()).expect("the client reads");
+                let frame = answer.map(|answer| [&(answer.len() as u32).to_be_bytes(), answer].concat());
+                socket.write_all(&frame.unwrap_or_default()).expect("the client reads");
             };
             // Version 3: the id, no error, one API (Metadata 0 to 13), no throttling, no tags.
-            request(&[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]);
-            request(&[&id.to_be_bytes()[..], &[0; 20]].concat());
+            request(Some(&[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]));
+            request(id.map(|id| [&id.to_be_bytes()[..], &[0; 20]].concat()).as_deref());
             // The end, as the client closes; a client that only lost faith would be silent.
             socket.read(&mut [0]).is_ok_and(|read| read == 0)
         });
@@ -286,12 +292,23 @@ mod tests {
     #[test]
     fn an_answer_that_is_not_the_one_due_closes_the_connection() {
         for id in [0, 2, -1] {
-            let (address, serving) = broker_that_answers(id);
+            let (address, serving) = broker_that_answers(Some(id));
             let mut connection = Connection::connect(&address, "test", &Security::default()).expect("it answers");
             let error = connection.call(&MetadataRequest::default()).expect_err("out of order").to_string();
             assert!(error.contains(&format!("answer {id} is not the one due")), "{error}");
             assert!(serving.join().expect("no panic"), "closed, while the client still has it");
         }
+    }
+
+    #[test]
+    fn an_answer_that_does_not_come_in_time_closes_the_connection() {
+        let (address, serving) = broker_that_answers(None);
+        let mut connection = Connection::connect(&address, "test", &Security::default()).expect("it answers");
+        connection.set_patience(Duration::from_millis(20)).expect("a connected socket");
+        let error = connection.call(&MetadataRequest::default()).expect_err("silence").to_string();
+        assert!(error.contains("no answer in 20ms"), "{error}");
+        assert!(serving.join().expect("no panic"), "closed, while the client still has it");
+        assert!(connection.call(&MetadataRequest::default()).expect_err("it is over").is_closed());
     }
 
     #[test]
