@@ -138,17 +138,15 @@ impl Drop for Leased {
 }
 
 impl Leased {
-    /// The pieces of a sealed batch. What a codec made is not the pool's, whose chunks return at once.
+    /// Returns the pieces of a sealed batch. Chunks without any return at once; memory of the codec's counts as theirs.
     fn pieces(sealed: SealedChunks, mut lease: Lease) -> Vec<Bytes> {
-        let lease = if sealed.is_compressed {
-            lease.give_back(sealed.spare);
-            None
+        if sealed.is_compressed {
+            lease.exchange(sealed.spare, sealed.pieces.iter().map(BytesMut::len).sum());
         } else {
             lease.give_back_some(sealed.spare);
-            Some(lease)
-        };
+        }
         let count = sealed.pieces.len();
-        let leased = Arc::new(Leased { chunks: sealed.pieces, lease });
+        let leased = Arc::new(Leased { chunks: sealed.pieces, lease: Some(lease) });
         (0..count).map(|at| Bytes::from_owner(Piece { leased: leased.clone(), at })).collect()
     }
 }

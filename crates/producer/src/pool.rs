@@ -7,9 +7,9 @@
 //! and Hahne, 1998). One that nobody can reach so leaves a fifth of the memory, two leave a ninth, and a partition that has
 //! nothing may take the last. Where all get through, as many as there are share all but a little.
 //!
-//! Invariant: the bytes of all chunks, in use and free, never exceed buffer.memory, rounded up to whole chunks, but by
-//! what compression and renumbering of a few batches take for a moment; in steady state nothing is allocated and no
-//! fresh page touched.
+//! Invariant: the bytes of all chunks, in use and free, and of compressed batches never exceed buffer.memory, rounded
+//! up to whole chunks, but by what compression, parting and renumbering of a few batches take for a moment; without a
+//! codec nothing is allocated in steady state and no fresh page touched.
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -106,7 +106,9 @@ impl Pool {
         let mut state = self.state.lock();
         share.chunks.fetch_sub(chunks, Ordering::Relaxed);
         state.used -= chunks;
-        returned.retain(|chunk| chunk.capacity() >= self.chunk);
+        // Memory that is no chunk's goes.
+        returned.retain(|chunk| (self.chunk..2 * self.chunk).contains(&chunk.capacity()));
+        returned.truncate(chunks);
         state.free.append(&mut returned);
         drop(state);
         if self.is_wanted() {
@@ -190,6 +192,15 @@ impl Lease {
             self.share.pool.give_back(&self.share, chunks.len(), chunks);
         }
     }
+
+    /// Exchanges all chunks for other memory of so many bytes, which counts as whole chunks.
+    pub(crate) fn exchange(&mut self, mut chunks: Vec<BytesMut>, bytes: usize) {
+        let left = self.chunks_for(bytes).min(self.chunks);
+        let over = self.chunks - left;
+        chunks.truncate(over);
+        self.share.pool.give_back(&self.share, over, chunks);
+        self.chunks = left;
+    }
 }
 
 impl Drop for Lease {
@@ -229,6 +240,23 @@ mod tests {
         assert_eq!(pool.in_use(), 6);
         drop((lease, last));
         assert_eq!(pool.in_use(), 0);
+    }
+
+    #[test]
+    fn memory_in_the_place_of_chunks_counts_until_it_is_given_back_and_is_never_a_chunk() {
+        let pool = Pool::new(100, 10);
+        let share = pool.share();
+        let (mut lease, chunks) = take(&share, 8).unwrap();
+        lease.exchange(chunks, 25);
+        assert_eq!(pool.in_use(), 3);
+        let (mut larger, chunks) = take(&share, 2).unwrap();
+        larger.exchange(chunks, 300);
+        assert_eq!(pool.in_use(), 5, "no more than it had");
+        lease.give_back(vec![BytesMut::with_capacity(25)]);
+        drop(larger);
+        assert_eq!(pool.in_use(), 0);
+        let (_lease, chunks) = take(&share, 10).unwrap();
+        assert!(chunks.iter().all(|chunk| chunk.capacity() < 20));
     }
 
     #[test]

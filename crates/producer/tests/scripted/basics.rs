@@ -75,6 +75,29 @@ async fn memory_in_use_makes_send_wait_and_max_block_ends_the_wait() {
 }
 
 #[tokio::test]
+async fn memory_bounds_batches_that_a_broker_refuses_whatever_their_codec() {
+    for codec in ["none", "zstd"] {
+        let fake = Fake::start(1, 20).await;
+        let sizes = [("batch.size", "50000"), ("max.request.size", "50000"), ("buffer.memory", "500000")];
+        let producer =
+            producer(&fake, &[&sizes[..], &[("compression.type", codec), ("max.block.ms", "1000")]].concat());
+        for partition in 0..20 {
+            let first = ProducerRecord::new("t", b"first").partition(partition);
+            producer.send(first).await.unwrap().await.unwrap();
+        }
+        fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
+        let (text, mut taken) = (noise(4_000_000), 0);
+        for (value, partition) in text.chunks(4000).zip((0..20).cycle()) {
+            match producer.send(ProducerRecord::new("t", value).partition(partition)).await {
+                Ok(_) => taken += value.len(),
+                Err(_) => break,
+            }
+        }
+        assert!(taken < 1_000_000, "{codec}: {taken} bytes");
+    }
+}
+
+#[tokio::test]
 async fn memory_of_a_single_record_takes_one_of_that_size_after_another() {
     let fake = Fake::start(1, 2).await;
     let producer = producer(&fake, &[("max.request.size", "20000"), ("buffer.memory", "20000")]);
