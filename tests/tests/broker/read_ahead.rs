@@ -1,11 +1,12 @@
 //! Fetch sessions that read ahead, a field of ours: fetches sent without waiting go on where the one before ended,
 //! and nothing else of KIP-227 changes.
 
-use fullbore_tests::{Batch, Broker, Client};
+use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData};
 use fullbore_wire::batch::BatchView;
 use fullbore_wire::{ErrorCode, Uuid};
 use std::collections::HashMap;
+use std::time::Duration;
 
 const TOPIC: &str = "ahead";
 const FETCH: i16 = 18;
@@ -14,6 +15,7 @@ const BATCHES: i64 = 20;
 const IN_BATCH: i64 = 5;
 /// The longest poll there is.
 const LONG_MS: i32 = 300_000;
+const SOON: Duration = Duration::from_secs(60);
 
 /// A broker with batches in three partitions.
 fn broker_with_batches() -> (Broker, Client, Uuid) {
@@ -166,4 +168,21 @@ fn an_answer_with_no_room_for_what_follows_waits_for_no_minimum() {
         let full = client.call(&poll((opened.session_id, epoch), min_bytes, &[]), FETCH);
         assert!(partitions(&full).any(|data| offsets(data).is_some()));
     }
+}
+
+#[test]
+fn a_session_that_reads_ahead_ends_with_its_connection() {
+    let (broker, mut client, id) = broker_with_batches();
+    let end = BATCHES * IN_BATCH;
+    let session = client.call(&request(id, (0, 0), &[(0, end)]), FETCH).session_id;
+    for epoch in 1..=3 {
+        let poll = FetchRequest { max_wait_ms: LONG_MS, min_bytes: 1, ..request(id, (session, epoch), &[]) };
+        client.send(&poll, FETCH);
+    }
+    client.reset();
+    let mut other = broker.client();
+    wait_until("the session is gone", SOON, || {
+        let asked = other.call(&request(id, (session, i32::MAX), &[]), FETCH);
+        asked.error_code == ErrorCode::FETCH_SESSION_ID_NOT_FOUND
+    });
 }

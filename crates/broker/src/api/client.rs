@@ -2,6 +2,7 @@
 
 use super::fetch::replica::session::FollowerSession;
 use crate::coordinator::Unwritten;
+use crate::fetch_sessions::ConnectionSession;
 use crate::telemetry::Asking;
 use fullbore_wire::{Text, Uuid};
 use std::net::SocketAddr;
@@ -24,6 +25,8 @@ pub struct Client {
     pub unwritten: Arc<Unwritten>,
     /// The session in which it follows partitions, if it is a broker that does.
     pub(super) followed_by: Option<Arc<FollowerSession>>,
+    /// The session in which it reads ahead, if it is a consumer that does.
+    pub(super) reads_in: Option<ConnectionSession>,
 }
 
 impl Client {
@@ -38,6 +41,7 @@ impl Client {
             round_trip: None,
             unwritten,
             followed_by: None,
+            reads_in: None,
         }
     }
 

@@ -9,7 +9,7 @@
 //!
 //! In a session that reads ahead (a field of ours) each answer moves its partitions to where their records ended, so
 //! that a client may send the next fetches without having read the answers. Such an answer has whole batches only,
-//! and a partition that has an error leaves the session.
+//! and a partition that has an error leaves the session, which ends with the connection that opened it.
 
 mod partition;
 
@@ -23,8 +23,8 @@ use partition::keys;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
 /// Partitions of all sessions: about 150 MB, and 30 MB while all of them are waited for.
@@ -111,7 +111,7 @@ impl Drop for PartitionsPermit {
 
 /// All sessions of the broker.
 pub struct Sessions {
-    cache: Mutex<Cache>,
+    cache: Arc<Mutex<Cache>>,
     slots: usize,
     /// Partitions of all sessions.
     partitions: Arc<AtomicUsize>,
@@ -123,6 +123,23 @@ struct Cache {
     /// How many there were, and what makes ids of that which nobody can guess: who knows an id can disturb the session.
     opened: u64,
     ids: RandomState,
+}
+
+/// A connection's session that reads ahead, which ends when this is dropped.
+pub struct ConnectionSession {
+    cache: Arc<Mutex<Cache>>,
+    id: i32,
+    session: Weak<Mutex<Session>>,
+}
+
+impl Drop for ConnectionSession {
+    fn drop(&mut self) {
+        if let Entry::Occupied(place) = self.cache.lock().sessions.entry(self.id)
+            && std::ptr::eq(Arc::as_ptr(place.get()), self.session.as_ptr())
+        {
+            place.remove();
+        }
+    }
 }
 
 /// What a fetch says of its session and its partitions. Nothing of the request's frame is in it.
@@ -235,7 +252,7 @@ impl Drop for SessionTurn {
 impl Sessions {
     /// A cache of so many slots.
     pub fn new(slots: usize) -> Self {
-        Sessions { cache: Mutex::new(Cache::default()), slots, partitions: Arc::default() }
+        Sessions { cache: Arc::default(), slots, partitions: Arc::default() }
     }
 
     /// Sessions in the cache.
@@ -245,6 +262,18 @@ impl Sessions {
 
     fn find(&self, id: i32) -> Option<Arc<Mutex<Session>>> {
         self.cache.lock().sessions.get(&id).cloned()
+    }
+
+    /// Returns the session that this plan has opened, if it reads ahead. Its connection is to keep it.
+    pub fn opened_by(&self, plan: &FetchPlan) -> Option<ConnectionSession> {
+        match &plan.reads {
+            Reads::Session(turn) if plan.reads_ahead && !plan.incremental => Some(ConnectionSession {
+                cache: Arc::clone(&self.cache),
+                id: plan.session_id,
+                session: Arc::downgrade(&turn.session),
+            }),
+            _ => None,
+        }
     }
 
     /// Settles which session a request belongs to and what it reads, unless it must wait for its turn.

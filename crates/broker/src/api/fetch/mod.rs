@@ -80,6 +80,9 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
         }
         Err(code) => return refused(broker, code, reply).map(Completion::Ready),
     };
+    if let Some(session) = broker.sessions.opened_by(&plan) {
+        call.client.reads_in = Some(session);
+    }
     match plan.wanted() {
         Ok(wanted) if wanted.len() <= SHORT_LOOK_MAX => {
             let fetched = attempt(broker, &wanted, &limits, plan.reads_ahead);
