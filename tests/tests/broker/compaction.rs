@@ -2,15 +2,18 @@
 
 use bytes::{Bytes, BytesMut};
 use fullbore_tests::{Broker, Client, produce_request, wait_until};
+use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
 use fullbore_wire::apis::produce::PartitionProduceResponse;
 use fullbore_wire::batch::{BatchBuilder, Compression, RecordIter, Stamp, batches, decompress};
-use fullbore_wire::{ErrorCode, Records};
+use fullbore_wire::{ErrorCode, Records, Uuid};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const PRODUCE: i16 = 8;
+/// The first version of Fetch in which a session may read ahead.
+const READ_AHEAD: i16 = 18;
 const KEYS: u32 = 50;
 const SETTINGS: &[&str] = &["log.cleaner.backoff.ms=20", "log.segment.delete.delay.ms=100"];
 const COMPACTED: &[(&str, &str)] =
@@ -134,6 +137,56 @@ fn a_log_is_compacted_while_it_is_written_and_read_and_offsets_stay() {
     assert!(found.len() < written.len() / 4, "{} of {} are left", found.len(), written.len());
     assert_eq!(client.latest("t", 0), written.len() as i64);
     assert_eq!(client.earliest("t", 0), 0);
+}
+
+/// The answers of a session that reads ahead, each of one batch, from the start of the log up to its end.
+fn read_ahead(client: &mut Client, topic_id: Uuid) -> Vec<PartitionData> {
+    let (mut session, mut answers) = ((0, 0), Vec::new());
+    loop {
+        let partition = FetchPartition { partition_max_bytes: 1, ..Default::default() };
+        let topic = FetchTopic { topic_id, partitions: vec![partition], ..Default::default() };
+        let (session_id, session_epoch) = session;
+        let topics = if session_epoch == 0 { vec![topic] } else { Vec::new() };
+        let sized = FetchRequest { max_bytes: 1, min_bytes: 1, topics, ..Default::default() };
+        let request = FetchRequest { session_id, session_epoch, read_ahead: true, ..sized };
+        let mut answer = client.call(&request, READ_AHEAD);
+        assert_eq!(answer.error_code, ErrorCode::NONE);
+        session = (answer.session_id, session_epoch + 1);
+        let found = answer.responses.pop().and_then(|mut topic| topic.partitions.pop());
+        match found.filter(|data| data.records.as_ref().is_some_and(|records| records.len() > 0)) {
+            Some(data) => answers.push(data),
+            None => {
+                client.call(&FetchRequest { session_id, session_epoch: -1, ..Default::default() }, READ_AHEAD);
+                return answers;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fetch_whose_range_ends_in_a_hole_of_a_compacted_log_tells_that_the_next_goes_on_behind_it() {
+    let broker = Broker::start(SETTINGS);
+    let mut client = broker.client();
+    let id = client.create_topic("t", 1, COMPACTED);
+    let alone: &[Row<'_>] = &[(Some(b"alone"), Some(b"stays"))];
+    assert_eq!(produce(&mut client, "t", batch(Compression::None, Stamp::NONE, alone)).error_code, ErrorCode::NONE);
+    let mut written = Rows::new();
+    (0..60).for_each(|number| append_round(&mut client, "t", number, Stamp::NONE, &mut written));
+    wait_until("an answer ends before a hole", DEADLINE, || {
+        let answers = read_ahead(&mut client, id);
+        let mut next = 0;
+        let ends = answers.iter().map(|data| {
+            assert_eq!((data.error_code, data.from_offset), (ErrorCode::NONE, next));
+            next = data.next_offset;
+            let bytes = data.records.as_ref().and_then(|records| records.memory()).expect("records");
+            let last = batches(bytes).map(|batch| batch.expect("whole").last_offset()).last().expect("a batch");
+            assert!(next > last, "{next} is behind {last}");
+            next > last + 1
+        });
+        let ends_before_a_hole = ends.fold(false, |any, ends| any | ends);
+        assert_eq!(next, 1 + written.len() as i64, "nothing is left out");
+        ends_before_a_hole
+    });
 }
 
 #[test]

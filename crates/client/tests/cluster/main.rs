@@ -5,6 +5,7 @@ mod ahead;
 mod broker;
 mod groups;
 mod grown;
+mod leaders;
 mod several;
 
 use broker::TestBroker;

@@ -97,7 +97,7 @@ pub fn listeners<const N: usize>() -> ([TcpListener; N], Vec<u16>) {
 }
 
 /// Brokers 1, 2, ... at these ports, and a topic whose only partition has this leader.
-fn metadata(ports: &[u16], leader_id: i32) -> MetadataResponse {
+pub fn metadata(ports: &[u16], leader_id: i32) -> MetadataResponse {
     let broker = |(node_id, port): (i32, &u16)| MetadataResponseBroker {
         node_id,
         host: "127.0.0.1".into(),
