@@ -190,6 +190,20 @@ pub enum FetchAdmission {
 pub struct Behind {
     asked: SessionRequest,
     _turn: SessionTurn,
+    _closing: Option<Closing>,
+}
+
+/// The end of a session that a fetch has asked for. It comes as well where the connection ends before the fetch has its
+/// turn: who reads no further does not wait for the answers.
+struct Closing {
+    cache: Arc<Mutex<Cache>>,
+    id: i32,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.cache.lock().sessions.remove(&self.id);
+    }
 }
 
 impl Behind {
@@ -285,7 +299,9 @@ impl Sessions {
             let mut state = session.lock();
             if state.unanswered > 0 {
                 let turn = SessionTurn::new(&session, &mut state, 0);
-                return Ok(FetchAdmission::Behind(Behind { asked, _turn: turn }));
+                let closing = (asked.session_epoch == FINAL_EPOCH)
+                    .then(|| Closing { cache: Arc::clone(&self.cache), id: asked.session_id });
+                return Ok(FetchAdmission::Behind(Behind { asked, _turn: turn, _closing: closing }));
             }
         }
         self.plan(asked, now_ms).map(FetchAdmission::Planned)
@@ -296,7 +312,7 @@ impl Sessions {
     /// # Errors
     /// As of [`Sessions::admit`].
     pub fn plan_behind(&self, behind: Behind, now_ms: i64) -> Result<FetchPlan, ErrorCode> {
-        let Behind { asked, _turn } = behind;
+        let Behind { asked, _turn, _closing } = behind;
         self.plan(asked, now_ms)
     }
 

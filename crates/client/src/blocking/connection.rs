@@ -41,6 +41,11 @@ impl Stopper {
         // The peer may have closed it already, which is as good.
         let _ = self.0.shutdown(Shutdown::Both);
     }
+
+    /// Makes the connection's thread find the end once it has read what has come; it may still send.
+    pub fn stop_reading(&self) {
+        let _ = self.0.shutdown(Shutdown::Read);
+    }
 }
 
 impl Connection {

@@ -224,11 +224,12 @@ impl<S: Sink> FetchLane<S> {
     /// Fetches until the run ends or something breaks, and gives the cursors back.
     pub(super) fn run(mut self) -> (Vec<Cursor<S>>, LaneEnd) {
         let Err(end) = self.fetch_on();
+        // A run that ends has its lanes read no further.
+        let end = if self.progress.stopping() && matches!(end, LaneEnd::Stale(_)) { LaneEnd::Stopped } else { end };
         if matches!(end, LaneEnd::Done | LaneEnd::Stopped) {
             self.close_session();
         }
         self.cursors.extend(self.inbox.close());
-        let end = if self.progress.stopping() && matches!(end, LaneEnd::Stale(_)) { LaneEnd::Stopped } else { end };
         (self.cursors, end)
     }
 

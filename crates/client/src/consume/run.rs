@@ -34,6 +34,8 @@ const ANSWER_GRACE: Duration = Duration::from_secs(1);
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 /// The same for what has been refused for longer than this, or is not there.
 const LONG_BACKOFF: Duration = Duration::from_secs(1);
+/// How long a lane may take to close its session when the run ends.
+const CLOSING_MAX: Duration = Duration::from_secs(1);
 /// How long a run that has an end tries a partition that its leader refuses.
 const REFUSED_MAX: Duration = Duration::from_secs(10);
 
@@ -550,12 +552,16 @@ impl<'a, S: Sink> Run<'a, S> {
         self.given_up.push((cursor, error));
     }
 
-    /// Ends every lane and takes its cursors back.
+    /// Ends every lane and takes its cursors back. Lanes may still close their sessions, unless a leader takes nothing.
     pub(super) fn stop(&mut self) -> Result<(), ConsumeError> {
         self.progress.stop();
-        self.lanes.values().for_each(|lane| lane.stopper.stop());
+        self.lanes.values().for_each(|lane| lane.stopper.stop_reading());
+        let until = Instant::now() + CLOSING_MAX;
         let mut outcome = Ok(());
         while !self.lanes.is_empty() {
+            if Instant::now() >= until {
+                self.lanes.values().for_each(|lane| lane.stopper.stop());
+            }
             outcome = outcome.and(self.wait());
         }
         outcome

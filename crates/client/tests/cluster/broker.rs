@@ -14,6 +14,11 @@ pub struct TestBroker {
 
 impl TestBroker {
     pub fn start(proxy: Option<&Proxy>) -> Self {
+        Self::start_with(proxy, &[])
+    }
+
+    /// As [`TestBroker::start`], with these settings.
+    pub fn start_with(proxy: Option<&Proxy>, settings: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut properties = Properties::default();
         properties.set("log.dirs", folder.path().join("data").display().to_string());
@@ -23,6 +28,7 @@ impl TestBroker {
         if let Some(proxy) = proxy {
             properties.set("advertised.listeners", format!("PLAINTEXT://{}", proxy.address));
         }
+        settings.iter().for_each(|(key, value)| properties.set(*key, *value));
         let (config, _) = BrokerConfig::from_properties(&properties).expect("valid");
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
         let broker = runtime.block_on(Broker::start(config)).expect("started");

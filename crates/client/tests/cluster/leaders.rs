@@ -1,20 +1,27 @@
-//! Readers whose leader reads ahead.
+//! Readers whose leader reads ahead: what they ask for behind a hole, and what they leave at the leader.
 
+use super::broker::TestBroker;
 use super::several::{Asked, cluster, listeners, metadata, serve};
-use super::{cursors, plan};
-use fullbore_client::consume::consume;
-use fullbore_tests::Batch;
+use super::{cursors, plan, write_numbers};
+use fullbore_client::admin::create_topic;
+use fullbore_client::blocking::Cluster;
+use fullbore_client::consume::{ConsumePlan, FetchSettings, consume};
+use fullbore_tests::{Batch, wait_until};
 use fullbore_wire::api::ApiKey;
-use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData};
+use fullbore_wire::apis::fetch::{
+    FetchPartition, FetchRequest, FetchResponse, FetchTopic, FetchableTopicResponse, PartitionData,
+};
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopicResponse,
 };
 use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::{ErrorCode, Frame, Records, Uuid};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const TOPIC_ID: Uuid = Uuid([1; 16]);
 const IN_BATCH: i64 = 10;
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// An answer's first offset, the offset of its batch if it has one, and the offset at which the leader goes on.
 type Range = (i64, Option<i64>, i64);
@@ -71,4 +78,57 @@ fn a_reader_whose_answer_ends_in_a_hole_goes_on_behind_it_without_asking_for_the
         assert_eq!((outcome.progress.records(), outcome.cursors[0].offset), (20, Some(110)));
         assert_eq!(*named.lock().expect("no panic"), [0], "the partition is named once: {ranges:?}");
     }
+}
+
+/// A broker with room for one fetch session.
+fn broker_with_one_session() -> TestBroker {
+    let broker = TestBroker::start_with(None, &[("max.incremental.fetch.session.cache.slots", "1")]);
+    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
+    create_topic(&mut cluster, "t", Some(1), None, &[]).expect("created");
+    write_numbers(&broker.address, 1, 1_000, 100);
+    assert!(has_room_for_a_session(&broker.address));
+    broker
+}
+
+/// Returns true if there is room for a session, which is opened and closed again.
+fn has_room_for_a_session(address: &str) -> bool {
+    const VERSION: i16 = 18;
+    let mut cluster = Cluster::new(address, "test").expect("valid");
+    let place = cluster.partitions(&"t".into()).expect("the topic exists").remove(0);
+    let partition = FetchPartition { partition: 0, partition_max_bytes: 1_000, ..Default::default() };
+    let topic = FetchTopic { topic_id: place.topic_id, partitions: vec![partition], ..Default::default() };
+    let opening = FetchRequest { session_epoch: 0, read_ahead: true, topics: vec![topic], ..Default::default() };
+    let request = FetchRequest { max_bytes: 1_000, ..opening };
+    let mut connection = cluster.connect(address).expect("it answers");
+    let opened = connection.call_up_to(&request, VERSION).expect("an answer").session_id;
+    let closing = FetchRequest { session_id: opened, session_epoch: -1, ..Default::default() };
+    connection.call_up_to(&closing, VERSION).expect("an answer");
+    opened != 0
+}
+
+#[test]
+fn a_reader_that_has_read_everything_closes_its_session() {
+    let broker = broker_with_one_session();
+    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
+    let begun = cursors(&mut cluster, || ());
+    let fetch = FetchSettings { partition_max_bytes: 1_000, max_bytes: 1_000, ..Default::default() };
+    let plan = ConsumePlan { fetch, to_end: true, ..plan(u64::MAX) };
+    let outcome = consume(&cluster, begun, &plan, |_| true).expect("read");
+    assert_eq!(outcome.progress.records(), 1_000);
+    wait_until("the session is closed", DEADLINE, || has_room_for_a_session(&broker.address));
+}
+
+#[test]
+fn a_reader_that_is_stopped_while_it_waits_closes_its_session() {
+    let broker = broker_with_one_session();
+    let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
+    let begun = cursors(&mut cluster, || ());
+    let mut is_full = false;
+    let outcome = consume(&cluster, begun, &plan(u64::MAX), |counts| {
+        is_full |= counts.records() == 1_000 && !has_room_for_a_session(&broker.address);
+        !is_full
+    });
+    assert_eq!(outcome.expect("read").progress.records(), 1_000);
+    assert!(is_full, "the reader had the one session");
+    wait_until("the session is closed", DEADLINE, || has_room_for_a_session(&broker.address));
 }
