@@ -1,6 +1,6 @@
 //! Groups whose coordinator gives members up and loses answers: a script.
 
-use super::several::{Asked, cluster, listeners, serve};
+use super::several::{Asked, cluster, listeners, metadata, serve};
 use fullbore_client::ClientError;
 use fullbore_client::admin::GroupAdmin;
 use fullbore_client::group::{GroupConfig, Member, Protocol};
@@ -10,9 +10,13 @@ use fullbore_wire::apis::consumer_group_heartbeat::{
 };
 use fullbore_wire::apis::delete_groups::{DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse};
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
+use fullbore_wire::apis::heartbeat::{HeartbeatRequest, HeartbeatResponse};
+use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember};
+use fullbore_wire::apis::leave_group::{LeaveGroupRequest, LeaveGroupResponse};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataResponse};
 use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup};
-use fullbore_wire::{ErrorCode, Frame, Uuid};
+use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupResponse};
+use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -120,4 +124,102 @@ fn a_group_that_is_gone_after_a_lost_answer_was_deleted() {
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// Codes that JoinGroup was answered with, in order.
+type Joins = Arc<Mutex<Vec<ErrorCode>>>;
+
+/// A classic coordinator's answers to a group's only member, who is given partition 0 of "t".
+fn only_member(key: ApiKey, asked: &Asked) -> Option<Frame> {
+    Some(match key {
+        ApiKey::JoinGroup => asked.answer::<JoinGroupRequest>(|request| {
+            let member_id = if request.member_id.is_empty() { "m".into() } else { request.member_id };
+            let metadata = request.protocols[0].metadata.clone();
+            let member = JoinGroupResponseMember { member_id: member_id.clone(), metadata, ..Default::default() };
+            JoinGroupResponse {
+                generation_id: 1,
+                protocol_type: Some(request.protocol_type),
+                protocol_name: Some(request.protocols[0].name.clone()),
+                leader: member_id.clone(),
+                member_id,
+                members: vec![member],
+                ..Default::default()
+            }
+        }),
+        ApiKey::SyncGroup => asked.answer::<SyncGroupRequest>(|request| {
+            let assignment = request.assignments.into_iter().next().map(|of| of.assignment).unwrap_or_default();
+            SyncGroupResponse { assignment, ..Default::default() }
+        }),
+        ApiKey::Heartbeat => asked.answer::<HeartbeatRequest>(|_| HeartbeatResponse::default()),
+        ApiKey::LeaveGroup => asked.answer::<LeaveGroupRequest>(|_| LeaveGroupResponse::default()),
+        ApiKey::OffsetFetch => asked.answer::<OffsetFetchRequest>(|_| OffsetFetchResponse::default()),
+        _ => return None,
+    })
+}
+
+/// Two brokers of which the second coordinates the group. The first refuses whoever joins, and is named as the
+/// coordinator until it has done so a number of times. Returns the first one's port, and what was joined.
+fn brokers_of_which_one_coordinates(refusals: usize, refusal: ErrorCode) -> (u16, Joins) {
+    let ([first, second], ports) = listeners();
+    let joins = Joins::default();
+    for (listener, is_coordinator) in [(first, false), (second, true)] {
+        let (ports, joins) = (ports.clone(), joins.clone());
+        serve(listener, move |key, asked| match key {
+            ApiKey::FindCoordinator => Some(asked.answer::<FindCoordinatorRequest>(|request| {
+                let at = usize::from(joins.lock().expect("no panic").len() >= refusals);
+                let (host, port) = ("127.0.0.1".into(), i32::from(ports[at]));
+                let keys = request.coordinator_keys.into_iter();
+                let of = |key| Coordinator { key, host: Text::clone(&host), port, ..Default::default() };
+                FindCoordinatorResponse { coordinators: keys.map(of).collect(), ..Default::default() }
+            })),
+            ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| metadata(&ports, 1))),
+            ApiKey::JoinGroup if !is_coordinator => {
+                joins.lock().expect("no panic").push(refusal);
+                let refused = JoinGroupResponse { error_code: refusal, ..Default::default() };
+                Some(asked.answer::<JoinGroupRequest>(|_| refused))
+            }
+            ApiKey::JoinGroup => {
+                joins.lock().expect("no panic").push(ErrorCode::NONE);
+                only_member(key, asked)
+            }
+            key => only_member(key, asked),
+        });
+    }
+    (ports[0], joins)
+}
+
+/// The partitions that a member of the classic protocol is given within a minute.
+fn given(port: u16) -> Vec<(Text, i32)> {
+    let config = GroupConfig::new("g".into(), vec!["t".into()]);
+    let mut member = Member::start(config, cluster(port), cluster(port)).expect("a thread");
+    let until = Instant::now() + Duration::from_secs(60);
+    let mut partitions = Vec::new();
+    while partitions.is_empty() && Instant::now() < until {
+        if let Some(target) = member.target(Duration::from_secs(1)).expect("a member") {
+            member.confirm(&target);
+            partitions = target.partitions;
+        }
+    }
+    member.leave(Duration::ZERO);
+    partitions
+}
+
+#[test]
+fn a_member_whose_join_is_refused_beside_the_look_up_joins_at_the_coordinator_that_was_found() {
+    for code in [ErrorCode::NOT_COORDINATOR, ErrorCode::GROUP_AUTHORIZATION_FAILED] {
+        let (port, joins) = brokers_of_which_one_coordinates(0, code);
+        assert_eq!(given(port), [("t".into(), 0)], "{code}");
+        let codes = joins.lock().expect("no panic");
+        assert!(codes.starts_with(&[code, ErrorCode::NONE]), "{codes:?}");
+    }
+}
+
+#[test]
+fn a_member_whose_coordinator_has_moved_when_it_joins_looks_for_it_again_and_joins() {
+    let (port, joins) = brokers_of_which_one_coordinates(2, ErrorCode::NOT_COORDINATOR);
+    assert_eq!(given(port), [("t".into(), 0)]);
+    let refused = ErrorCode::NOT_COORDINATOR;
+    let codes = joins.lock().expect("no panic");
+    // Beside the first look-up, at who was found, and beside the second look-up.
+    assert!(codes.starts_with(&[refused, refused, refused, ErrorCode::NONE]), "{codes:?}");
 }
