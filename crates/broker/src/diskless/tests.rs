@@ -382,3 +382,48 @@ async fn partitions_of_a_request_are_looked_at_together_and_a_deleted_one_fails_
     assert!(!partitions[0].lacks(7), "its producer is known");
     assert!(partitions[1].lacks(7), "a first batch asks where others commit, too");
 }
+
+/// Looks at 16 partitions in one question. The index refuses the questions for which `is_refused` returns true, given
+/// their number. Returns the size of each question, and the outcome by partition, in order.
+async fn looked_at_while_refused(is_refused: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<Result<(), AppendError>>) {
+    let mut broker = ByHand::new();
+    broker.put(ONE, 16);
+    broker.carry_out().await;
+    let others: Vec<_> = (1..16).filter_map(|index| broker.diskless.find(&ONE, index)).collect();
+    let first = broker.diskless.find(&ONE, 0).expect("it is there");
+    let looking = tokio::spawn(async move {
+        let mut looked = LookedAt::new();
+        first.look_with(&others, &mut looked).await;
+        looked
+    });
+    let mut questions = Vec::new();
+    while !looking.is_finished() {
+        match broker.index.turn().await {
+            Turn::Other(asked) => {
+                questions.push(asked.partitions());
+                match is_refused(questions.len() - 1) {
+                    true => asked.refuse_look(),
+                    false => broker.index.carry_out(asked, 0),
+                }
+            }
+            _ => yield_now().await,
+        }
+    }
+    let mut looked: Vec<_> = looking.await.expect("no panic").into_iter().collect();
+    looked.sort_by_key(|(number, _)| *number);
+    (questions, looked.into_iter().map(|(_, outcome)| outcome).collect())
+}
+
+#[tokio::test]
+async fn partitions_whose_common_look_fails_are_looked_at_one_by_one() {
+    let (questions, looked) = looked_at_while_refused(|question| question == 0).await;
+    assert_eq!(questions, [[16].as_slice(), &[1; 16]].concat());
+    assert_eq!(looked, vec![Ok(()); 16]);
+}
+
+#[tokio::test]
+async fn partitions_looked_at_one_by_one_until_a_look_fails_keep_what_was_found_before() {
+    let (questions, looked) = looked_at_while_refused(|question| [0, 6].contains(&question)).await;
+    assert_eq!(questions, [[16].as_slice(), &[1; 6]].concat(), "none is asked for after the one that failed");
+    assert_eq!(looked, [vec![Ok(()); 5], vec![Err(AppendError::Storage); 11]].concat());
+}

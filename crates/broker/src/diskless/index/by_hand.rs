@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::owner::{Asked, IndexOwner, Progress, RETRY, RUNS_CLEARED, carry_out};
 use super::{CommitAnswer, Index, IndexStore, UploadedObject};
-use crate::control::CommitError;
+use crate::control::{CommitError, StoreError};
 
 thread_local! {
     static IS_HERE: Cell<bool> = const { Cell::new(false) };
@@ -40,6 +40,23 @@ pub enum Turn {
 
 /// Anything but a commit.
 pub struct OtherTurn(Asked);
+
+impl OtherTurn {
+    /// Partitions that a look is about.
+    pub fn partitions(&self) -> usize {
+        match &self.0 {
+            Asked::Look(partitions, ..) => partitions.len(),
+            _ => 0,
+        }
+    }
+
+    /// Refuses a look, as a back end does that is away.
+    pub fn refuse_look(self) {
+        if let Asked::Look(_, answer, _) = self.0 {
+            drop(answer.send(Err(StoreError::Away("by hand".into()))));
+        }
+    }
+}
 
 /// The index, and what is asked of it.
 pub struct IndexByHand<S> {
