@@ -22,7 +22,7 @@ use crate::clock;
 use crate::config::{Acks, InFlight};
 use crate::core::Core;
 use crate::partition::{Listing, Outgoing, Path, Round};
-use binding::Binding;
+use binding::{Binding, BindingLook};
 use demand::{Demand, Look};
 use fullbore_client::ConnectionError;
 use fullbore_client::MetadataError;
@@ -252,7 +252,8 @@ impl Sender {
 
     /// Reports, once, that the broker's window keeps full batches waiting.
     fn look_at_window(&mut self, binds: bool) {
-        if self.binding.look(binds, self.lanes.least(), clock::now()) {
+        let (rtt, delivered, now) = (self.lanes.least(), self.lanes.delivered(), clock::now());
+        if self.binding.look(&BindingLook { binds, rtt, delivered, now }) {
             let (broker, batches) = (self.broker.id, self.broker.grants.lock().of_node());
             tracing::warn!(
                 broker,

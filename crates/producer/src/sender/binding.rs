@@ -1,28 +1,50 @@
 //! Notices that the broker's idempotence window keeps a long path from being filled, and reports it once.
 //!
 //! Pure: time is an argument. A window binds where full batches wait for acknowledgements alone although the pipe has
-//! room.
+//! room, and acknowledgements keep coming: a broker that answers nothing for a while is no matter of the window.
 
 use crate::partition::LONG_PATH;
 use std::time::{Duration, Instant};
 
 /// How long that must last.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest pause between two acknowledgements that still keep coming: two round trips, and this at least.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Binding {
     since: Option<Instant>,
+    /// Bytes acknowledged by the last look at which they had grown, and its time.
+    delivered: Option<(u64, Instant)>,
     is_reported: bool,
 }
 
+/// What a look at the lanes of a broker finds.
+pub(super) struct BindingLook {
+    /// True if full batches wait for the window alone.
+    pub(super) binds: bool,
+    /// The round trip.
+    pub(super) rtt: Option<Duration>,
+    /// Bytes acknowledged so far.
+    pub(super) delivered: u64,
+    pub(super) now: Instant,
+}
+
 impl Binding {
-    /// Takes a look at a lane of this round trip: whether full batches wait for the window alone. Returns true once,
-    /// when that has lasted.
-    pub(super) fn look(&mut self, binds: bool, rtt: Option<Duration>, now: Instant) -> bool {
-        if !binds || self.is_reported || rtt.is_none_or(|rtt| rtt < LONG_PATH) {
-            self.since = None;
+    /// Takes a look. Returns true once, when the window has bound for long.
+    pub(super) fn look(&mut self, look: &BindingLook) -> bool {
+        let now = look.now;
+        let Some(rtt) = look.rtt.filter(|rtt| *rtt >= LONG_PATH && look.binds && !self.is_reported) else {
+            (self.since, self.delivered) = (None, None);
             return false;
+        };
+        let (delivered, at) = *self.delivered.get_or_insert((look.delivered, now));
+        if now > at + (2 * rtt).max(PAUSE_MAX) {
+            self.since = None;
+        }
+        if delivered != look.delivered {
+            self.delivered = Some((look.delivered, now));
         }
         self.is_reported = now >= *self.since.get_or_insert(now) + PATIENCE;
         self.is_reported
@@ -33,18 +55,42 @@ impl Binding {
 mod tests {
     use super::*;
 
+    const FAR: Option<Duration> = Some(Duration::from_millis(150));
+
+    /// Looks each 100 ms from `from` to `to`, in tenths of a second; `delivered` tells the bytes acknowledged by then.
+    /// Returns the time of the first report.
+    fn reported(
+        binding: &mut Binding,
+        (start, from, to): (Instant, u64, u64),
+        rtt: Option<Duration>,
+        delivered: impl Fn(u64) -> u64,
+    ) -> Option<u64> {
+        (from..to).find(|tenths| {
+            let now = start + Duration::from_millis(100 * tenths);
+            binding.look(&BindingLook { binds: true, rtt, delivered: delivered(*tenths), now })
+        })
+    }
+
     #[test]
     fn a_window_that_binds_for_long_is_reported_once() {
         let (mut binding, start) = (Binding::default(), Instant::now());
-        let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let far = Some(Duration::from_millis(150));
-        assert!(!binding.look(true, far, at(0)));
-        assert!(!binding.look(false, far, at(1)), "it did not last");
-        assert!(!binding.look(true, far, at(2)));
-        assert!(!binding.look(true, far, at(3)));
-        assert!(binding.look(true, far, at(4)));
-        assert!(!binding.look(true, far, at(9)), "once");
-        let mut near = Binding::default();
-        assert!((0..9).all(|seconds| !near.look(true, Some(Duration::from_micros(100)), at(seconds))));
+        assert_eq!(reported(&mut binding, (start, 0, 10), FAR, |at| at), None);
+        let now = start + Duration::from_secs(1);
+        assert!(!binding.look(&BindingLook { binds: false, rtt: FAR, delivered: 10, now }), "it did not last");
+        assert_eq!(reported(&mut binding, (start, 20, 90), FAR, |at| at), Some(40));
+        assert_eq!(reported(&mut binding, (start, 50, 190), FAR, |at| at), None, "once");
+        let near = Some(Duration::from_micros(100));
+        assert_eq!(reported(&mut Binding::default(), (start, 0, 90), near, |at| at), None);
+    }
+
+    #[test]
+    fn a_broker_that_stalls_is_not_reported_as_a_window_that_binds() {
+        let (mut binding, start) = (Binding::default(), Instant::now());
+        // Acknowledged until 1 s, and again from 4 s on.
+        let delivered = |tenths: u64| if tenths < 40 { tenths.min(10) } else { tenths };
+        assert_eq!(reported(&mut binding, (start, 0, 59), FAR, delivered), None);
+        assert_eq!(reported(&mut binding, (start, 59, 90), FAR, delivered), Some(60), "2 s after the stall");
+        let mut unanswered = Binding::default();
+        assert_eq!(reported(&mut unanswered, (start, 0, 90), FAR, |_| 7), None);
     }
 }
