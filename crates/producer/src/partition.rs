@@ -407,7 +407,8 @@ impl Partition {
     }
 
     /// A batch was too large: its parts take its place. `refused` are its bytes before and after compression, if a
-    /// broker found so: later batches stay smaller, or no longer grow beyond a request where this one did.
+    /// broker found so. Later batches stay smaller; or, where compression alone brought this one within the limit known
+    /// so far, they no longer grow beyond that limit.
     pub(crate) fn split(
         self: &Arc<Self>,
         ticket: Ticket,
@@ -417,7 +418,7 @@ impl Partition {
     ) {
         let mut state = self.state.lock();
         match refused {
-            Some((before, _)) if before > self.limits.batch_bytes_max => state.ratio.stop(),
+            Some((before, size)) if before > state.bytes_max && size <= state.bytes_max => state.ratio.stop(),
             Some((_, size)) => state.bytes_max = state.bytes_max.min((size / 2).max(self.limits.batch_size)),
             None => {}
         }
