@@ -342,6 +342,7 @@ impl<S: Sink> FetchLane<S> {
     }
 
     fn request(&mut self) -> FetchRequest {
+        self.session.look_again(Instant::now());
         let keys: Vec<PartitionKey> = match self.session.is_ahead() || self.session.is_by_offsets() {
             true => Vec::new(),
             false => {
@@ -395,7 +396,7 @@ impl<S: Sink> FetchLane<S> {
         if response.error_code.is_err() {
             return Err(ClientError::kafka("cannot fetch", response.error_code, None).into());
         }
-        if !self.session.note(response) {
+        if !self.session.note(response, Instant::now()) {
             return Ok(false);
         }
         for topic in &response.responses {

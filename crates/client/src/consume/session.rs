@@ -3,15 +3,18 @@
 //!
 //! In such a session (a field of ours in KIP-227's) each fetch goes on where the answer before ends, so that several
 //! may be under way. Whether the leader does that is seen by its first answer; any other one is asked for offsets,
-//! without a session. Invariant: an answer counts for a partition only if it belongs to a fetch that came with or
-//! after the one that named the partition, and begins at or before the next offset wanted.
+//! without a session: for good where it does not know the field, and for a while where it has no room for a session.
+//! Invariant: an answer counts for a partition only if it belongs to a fetch that came with or after the one that named
+//! the partition, and begins at or before the next offset wanted.
 
 use fullbore_wire::apis::fetch::{FetchResponse, PartitionData};
 use fullbore_wire::{Text, Uuid};
 use std::collections::{HashMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// After this many sessions that the leader has lost it is asked for offsets.
+/// The time after which a leader that had no room for a session, or lost too many, is asked for one again.
+const AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// After this many sessions that the leader has lost it is asked for offsets for a while.
 const LOST_MAX: u32 = 8;
 /// The epochs with a meaning of their own (KIP-227).
 const OPENS: i32 = 0;
@@ -30,8 +33,9 @@ enum State {
     Ahead { id: i32, epoch: i32 },
     /// The leader has lost it: answers under way say nothing.
     Lost,
-    /// Fetches say offsets, one at a time. The leader has a session of no use, which the next one closes.
-    Offsets { unused: i32 },
+    /// Fetches say offsets, one at a time. The next one closes a session of no use; a leader that may read ahead later
+    /// is asked for a session again.
+    Offsets { unused: i32, again: Option<Instant> },
 }
 
 /// A fetch under way.
@@ -75,7 +79,7 @@ impl FetchSession {
     /// With a leader that may read ahead, or has no field for it.
     pub(super) fn new(may_read_ahead: bool) -> Self {
         FetchSession {
-            state: if may_read_ahead { State::Unopened } else { State::Offsets { unused: 0 } },
+            state: if may_read_ahead { State::Unopened } else { State::Offsets { unused: 0, again: None } },
             under_way: VecDeque::new(),
             next: 0,
             lost: 0,
@@ -147,13 +151,23 @@ impl FetchSession {
         self.sizes_changed = true;
     }
 
+    /// Has the next fetch open a session, where it is time to ask for one again.
+    pub(super) fn look_again(&mut self, now: Instant) {
+        if let State::Offsets { again: Some(again), .. } = self.state
+            && now >= again
+            && self.under_way.is_empty()
+        {
+            (self.state, self.lost) = (State::Unopened, 0);
+        }
+    }
+
     /// What the next fetch says, which is sent now. `keys` are the partitions that are read.
     pub(super) fn next(&mut self, now: Instant, keys: impl Iterator<Item = PartitionKey>) -> Naming {
         let number = self.next;
         self.next += 1;
         self.under_way.push_back(UnderWay { number, sent: now });
         if self.state == State::Lost && self.lost > LOST_MAX {
-            self.state = State::Offsets { unused: 0 };
+            self.state = State::Offsets { unused: 0, again: Some(now + AGAIN_AFTER) };
         }
         match self.state {
             State::Unopened | State::Lost | State::Opening => {
@@ -164,8 +178,8 @@ impl FetchSession {
                 self.sizes_changed = false;
                 Naming { session_id: 0, session_epoch: OPENS, what: Named::All }
             }
-            State::Offsets { unused } => {
-                self.state = State::Offsets { unused: 0 };
+            State::Offsets { unused, again } => {
+                self.state = State::Offsets { unused: 0, again };
                 Naming { session_id: unused, session_epoch: NONE, what: Named::All }
             }
             State::Ahead { id, epoch } => {
@@ -186,14 +200,15 @@ impl FetchSession {
     }
 
     /// Takes note of what an answer without an error says of the session. Returns false if nothing of it counts.
-    pub(super) fn note(&mut self, response: &FetchResponse) -> bool {
+    pub(super) fn note(&mut self, response: &FetchResponse, now: Instant) -> bool {
         match self.state {
             State::Opening => {
                 let mut partitions = response.responses.iter().flat_map(|topic| &topic.partitions);
                 let reads_ahead = response.session_id != 0 && partitions.any(|data| data.from_offset >= 0);
-                self.state = match reads_ahead {
-                    true => State::Ahead { id: response.session_id, epoch: 1 },
-                    false => State::Offsets { unused: response.session_id },
+                self.state = match response.session_id {
+                    id if reads_ahead => State::Ahead { id, epoch: 1 },
+                    0 => State::Offsets { unused: 0, again: Some(now + AGAIN_AFTER) },
+                    unused => State::Offsets { unused, again: None },
                 };
                 true
             }

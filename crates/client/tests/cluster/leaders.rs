@@ -16,6 +16,7 @@ use fullbore_wire::apis::list_offsets::{
 };
 use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::{ErrorCode, Frame, Records, Uuid};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -78,6 +79,26 @@ fn a_reader_whose_answer_ends_in_a_hole_goes_on_behind_it_without_asking_for_the
         assert_eq!((outcome.progress.records(), outcome.cursors[0].offset), (20, Some(110)));
         assert_eq!(*named.lock().expect("no panic"), [0], "the partition is named once: {ranges:?}");
     }
+}
+
+#[test]
+fn a_reader_whose_leader_refuses_to_tell_the_start_asks_again_and_reads() {
+    let ([listener], ports) = listeners();
+    let (port, asks) = (ports[0], Arc::new(AtomicUsize::new(0)));
+    let counted = asks.clone();
+    serve(listener, move |key, asked| match key {
+        ApiKey::Metadata => Some(with_id(asked, &ports)),
+        ApiKey::ListOffsets => Some(match counted.fetch_add(1, SeqCst) {
+            0 => start(asked, ErrorCode::NOT_LEADER_OR_FOLLOWER),
+            1 => start(asked, ErrorCode::UNKNOWN_SERVER_ERROR),
+            _ => start(asked, ErrorCode::NONE),
+        }),
+        _ => Some(asked.answer::<FetchRequest>(|_| fetched(&(0, Some(0), 10)))),
+    });
+    let mut cluster = cluster(port);
+    let begun = cursors(&mut cluster, || ());
+    let outcome = consume(&cluster, begun, &plan(IN_BATCH as u64), |_| true).expect("read");
+    assert_eq!((outcome.progress.records(), asks.load(SeqCst)), (10, 3));
 }
 
 /// A broker with room for one fetch session.

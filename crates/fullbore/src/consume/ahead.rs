@@ -2,10 +2,12 @@
 //!
 //! Not what it is given, nor what was committed. Invariant: none of it is needed. What is missing, old or wrong is asked for again.
 
+use crate::stop::Stop;
 use fullbore_client::blocking::{Cluster, EARLIEST, PartitionPlace};
 use fullbore_client::group::TopicPartition;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,8 @@ use std::time::{Duration, Instant};
 const FRESH: Duration = Duration::from_secs(10);
 /// Partitions whose starts are asked for; of more, each leader is asked for those that the member is given.
 const STARTS_MAX: usize = 1000;
+/// How often it is looked whether the command is to stop.
+const TICK: Duration = Duration::from_millis(20);
 
 /// See the module.
 pub(super) struct Ahead {
@@ -26,11 +30,13 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Asks `cluster` for these topics, and if `with_starts` for the first offsets of what its broker leads, while `fetching` connects.
+    /// Once `stop` is asked nothing is waited for.
     pub(super) fn look(
         cluster: &mut Cluster,
         mut fetching: Cluster,
         topics: &[Text],
         with_starts: bool,
+        stop: &Stop,
     ) -> std::io::Result<Self> {
         let connect = move || {
             // A failure shows again when it is used.
@@ -38,20 +44,25 @@ impl Ahead {
             fetching
         };
         let fetching = Some(std::thread::Builder::new().name("connect".to_owned()).spawn(connect)?);
-        let places = cluster.partitions_of(topics).unwrap_or_default();
-        let mut starts = HashMap::new();
-        let ids: Vec<Uuid> = places.values().flatten().map(|place| place.topic_id).collect();
-        let of: Vec<TopicPartition> =
-            places.values().flatten().map(|place| (place.topic.clone(), place.partition)).collect();
-        if with_starts
-            && (1..=STARTS_MAX).contains(&of.len())
-            && let Ok(connection) = cluster.any()
-            && let Ok(found) = connection.offsets_at(&of, EARLIEST, false)
-        {
-            // Those that another broker leads are refused.
-            let found = ids.into_iter().zip(found);
-            starts.extend(of.into_iter().zip(found).filter_map(|(of, (id, offset))| Some((of, (id, offset.ok()?)))));
+        let (tells, told) = channel();
+        let (mut asked, topics) = (cluster.handed_over(), topics.to_vec());
+        let ask = move || {
+            let found = found(&mut asked, &topics, with_starts);
+            // Nobody listens once the command is to stop.
+            let _ = tells.send((found, asked));
+        };
+        std::thread::Builder::new().name("ahead".to_owned()).spawn(ask)?;
+        let mut answer = told.recv_timeout(TICK);
+        while matches!(answer, Err(RecvTimeoutError::Timeout)) && !stop.is_asked() {
+            answer = told.recv_timeout(TICK);
         }
+        let (places, starts) = match answer {
+            Ok((found, asked)) => {
+                *cluster = asked;
+                found
+            }
+            Err(_) => Default::default(),
+        };
         Ok(Ahead { until: Instant::now() + FRESH, places, starts, fetching })
     }
 
@@ -72,5 +83,49 @@ impl Ahead {
     pub(super) fn cluster(&mut self, otherwise: &Cluster) -> Cluster {
         let connected = self.fetching.take_if(|thread| thread.is_finished());
         connected.and_then(|thread| thread.join().ok()).unwrap_or_else(|| otherwise.detached())
+    }
+}
+
+/// Partitions of topics by name, and first offsets with the ids of their topics.
+type PlacesAndStarts = (BTreeMap<Text, Vec<PartitionPlace>>, HashMap<TopicPartition, (Uuid, i64)>);
+
+fn found(cluster: &mut Cluster, topics: &[Text], with_starts: bool) -> PlacesAndStarts {
+    let places = cluster.partitions_of(topics).unwrap_or_default();
+    let mut starts = HashMap::new();
+    let ids: Vec<Uuid> = places.values().flatten().map(|place| place.topic_id).collect();
+    let of: Vec<TopicPartition> =
+        places.values().flatten().map(|place| (place.topic.clone(), place.partition)).collect();
+    if with_starts
+        && (1..=STARTS_MAX).contains(&of.len())
+        && let Ok(connection) = cluster.any()
+        && let Ok(found) = connection.offsets_at(&of, EARLIEST, false)
+    {
+        // Those that another broker leads are refused.
+        let found = ids.into_iter().zip(found);
+        starts.extend(of.into_iter().zip(found).filter_map(|(of, (id, offset))| Some((of, (id, offset.ok()?)))));
+    }
+    (places, starts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_comes_while_nobody_answers_ends_the_look() {
+        // Connections are taken by the system, and nobody answers on them.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = silent.local_addr().expect("bound").to_string();
+        let (tells, told) = channel();
+        std::thread::spawn(move || {
+            let of = || Cluster::new(&address, "test").expect("valid");
+            let stop = Stop::new();
+            stop.ask();
+            let ahead = Ahead::look(&mut of(), of(), &["t".into()], true, &stop).expect("threads");
+            let _ = tells.send(ahead.places.len());
+        });
+        let found =
+            told.recv_timeout(Duration::from_secs(20)).expect("before the broker is given up, which takes 30 s");
+        assert_eq!(found, 0);
     }
 }

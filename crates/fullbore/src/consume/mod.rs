@@ -69,7 +69,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
             // An address where nobody answers is told at once.
             cluster.any()?;
             let from_start = settings.fetch.reset == Some(StartOffset::Earliest);
-            let ahead = Ahead::look(&mut cluster, own()?, &topics.all, from_start)?;
+            let ahead = Ahead::look(&mut cluster, own()?, &topics.all, from_start, &stop)?;
             Grouped::new(&mut cluster, (member, ahead), &args, &settings, &topics, &shared, &stop).read()
         }
     };

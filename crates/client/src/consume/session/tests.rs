@@ -22,7 +22,7 @@ fn opened() -> FetchSession {
     assert_eq!(first, Naming { session_id: 0, session_epoch: 0, what: Named::All });
     assert!(!session.has_room(8), "nothing is known of the leader yet");
     session.answered().expect("one is under way");
-    assert!(session.note(&answer(7, data(0, 0))) && session.is_ahead());
+    assert!(session.note(&answer(7, data(0, 0)), Instant::now()) && session.is_ahead());
     session
 }
 
@@ -55,7 +55,7 @@ fn a_leader_that_does_not_say_from_where_it_read_is_asked_for_offsets_and_its_se
     let mut session = FetchSession::new(true);
     session.next(Instant::now(), std::iter::empty());
     session.answered();
-    assert!(session.note(&answer(9, data(0, -1))) && session.is_by_offsets());
+    assert!(session.note(&answer(9, data(0, -1)), Instant::now()) && session.is_by_offsets());
     let next = session.next(Instant::now(), std::iter::empty());
     assert_eq!(next, Naming { session_id: 9, session_epoch: -1, what: Named::All });
     assert!(!session.has_room(8) && session.accepts(0, &key(5), &data(5, -1), 3));
@@ -90,16 +90,45 @@ fn a_lost_session_is_opened_again_once_no_answer_of_it_can_come_and_not_for_ever
         session.answered();
         assert!(session.lose() && !session.has_room(8));
         session.answered();
-        assert!(!session.note(&answer(7, data(0, 0))), "it is of the lost one");
+        assert!(!session.note(&answer(7, data(0, 0)), Instant::now()), "it is of the lost one");
         assert!(session.has_room(8));
         let next = session.next(Instant::now(), [key(0)].into_iter());
         assert_eq!(next, Naming { session_id: 0, session_epoch: 0, what: Named::All }, "{lost}");
         session.answered();
-        assert!(session.note(&answer(7, data(0, 0))));
+        assert!(session.note(&answer(7, data(0, 0)), Instant::now()));
     }
     session.next(Instant::now(), std::iter::empty());
     session.answered();
     assert!(session.lose());
     session.next(Instant::now(), [key(0)].into_iter());
     assert!(session.is_by_offsets() && !session.lose());
+}
+
+#[test]
+fn a_leader_without_room_for_a_session_is_asked_for_one_again_after_a_while() {
+    let (mut session, start) = (FetchSession::new(true), Instant::now());
+    session.next(start, [key(0)].into_iter());
+    session.answered();
+    assert!(session.note(&answer(0, data(0, -1)), start) && session.is_by_offsets());
+    session.look_again(start + AGAIN_AFTER / 2);
+    session.next(start + AGAIN_AFTER / 2, std::iter::empty());
+    session.look_again(start + AGAIN_AFTER);
+    assert!(session.is_by_offsets(), "one is under way");
+    session.answered();
+    session.look_again(start + AGAIN_AFTER);
+    assert!(!session.is_by_offsets() && session.has_room(1));
+    let next = session.next(start + AGAIN_AFTER, [key(0)].into_iter());
+    assert_eq!(next, Naming { session_id: 0, session_epoch: 0, what: Named::All });
+    session.answered();
+    assert!(session.note(&answer(7, data(0, 0)), start + AGAIN_AFTER) && session.is_ahead());
+}
+
+#[test]
+fn a_leader_that_does_not_know_the_field_is_asked_for_offsets_for_good() {
+    let (mut session, start) = (FetchSession::new(true), Instant::now());
+    session.next(start, [key(0)].into_iter());
+    session.answered();
+    assert!(session.note(&answer(9, data(0, -1)), start));
+    session.look_again(start + AGAIN_AFTER * 100);
+    assert!(session.is_by_offsets());
 }
