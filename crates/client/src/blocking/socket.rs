@@ -46,9 +46,9 @@ impl Socket {
     pub(super) fn leads_to(&self, address: &str, own: &str) -> bool {
         match self {
             Socket::Tls(_) => own.eq_ignore_ascii_case(address),
-            // A new connection would go to the first address; a name that does not resolve is an error then.
+            // A name that does not resolve is an error of the new connection.
             Socket::Plain(socket) => match (socket.peer_addr(), resolve(address)) {
-                (Ok(peer), Ok(mut targets)) => targets.next() == Some(peer),
+                (Ok(peer), Ok(targets)) => is_first(peer, targets),
                 _ => false,
             },
         }
@@ -60,9 +60,19 @@ fn resolve(address: &str) -> io::Result<impl Iterator<Item = SocketAddr>> {
     split_host_port(address).ok_or(io::ErrorKind::InvalidInput)?.to_socket_addrs()
 }
 
+/// Returns true if a new connection to these addresses would have this peer, since it goes to the first of them.
+fn is_first(peer: SocketAddr, mut targets: impl Iterator<Item = SocketAddr>) -> bool {
+    targets.next() == Some(peer)
+}
+
 fn connect(address: &str) -> io::Result<TcpStream> {
+    connect_to(resolve(address)?)
+}
+
+/// Connects to the first of these addresses where somebody listens.
+fn connect_to(targets: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name has no address");
-    for candidate in resolve(address)? {
+    for candidate in targets {
         match TcpStream::connect_timeout(&candidate, CONNECT_TIMEOUT) {
             Ok(socket) => {
                 socket.set_nodelay(true)?;
@@ -116,6 +126,19 @@ mod tests {
         for other in [format!("127.0.0.1:{}", port ^ 1), format!("127.0.0.2:{port}"), "no port".to_owned()] {
             assert!(!socket.leads_to(&other, &own), "{other}");
         }
+    }
+
+    #[test]
+    fn a_name_of_two_addresses_is_connected_to_where_somebody_listens_and_leads_to_its_first_alone() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let alive = listener.local_addr().expect("bound");
+        let gone = SocketAddr::from(([127, 0, 0, 2], alive.port()));
+        let socket = connect_to([gone, alive].into_iter()).expect("the second is there");
+        let peer = socket.peer_addr().expect("connected");
+        assert_eq!(peer, alive);
+        assert!(is_first(peer, [alive, gone].into_iter()));
+        assert!(!is_first(peer, [gone, alive].into_iter()), "the first may be back, and another broker");
+        assert!(!is_first(peer, [].into_iter()));
     }
 
     #[test]

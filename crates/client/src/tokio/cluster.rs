@@ -240,17 +240,14 @@ impl Cluster {
     /// The connection to an address of the bootstrap list, if it has the peer that `address` leads to: the broker is
     /// known by both names, and is not connected to twice.
     async fn leading_to(&self, address: &str) -> Option<Connection> {
-        for other in self.inner.bootstrap.iter().filter(|other| *other != address) {
-            let slot = self.inner.connections.lock().get(other).cloned();
-            // One that is being made is not waited for: its maker may wait for this one.
-            let known = slot.and_then(|slot| slot.try_lock().ok()?.clone()).filter(|known| !known.is_closed());
-            if let Some(known) = known
-                && known.leads_to(address, &self.inner.config).await
-            {
-                return Some(known);
-            }
-        }
-        None
+        // One that is being made is not waited for: its maker may wait for this one.
+        let open = |other: &String| {
+            let slot = self.inner.connections.lock().get(other).cloned()?;
+            let known = slot.try_lock().ok()?.clone();
+            known.filter(|known| !known.is_closed())
+        };
+        let others = self.inner.bootstrap.iter().filter(|other| *other != address);
+        Connection::leading_to(others.filter_map(open).collect(), address, &self.inner.config).await
     }
 }
 

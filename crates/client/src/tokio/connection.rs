@@ -84,17 +84,14 @@ impl Connection {
         Ok(Connection { inner: Arc::new(inner) })
     }
 
-    /// Whether a new connection to `host:port` would have the same peer. With TLS the host must be the one whose
-    /// certificate was checked: listeners that share an address by SNI differ in the name alone.
-    pub(super) async fn leads_to(&self, address: &str, config: &ClientConfig) -> bool {
-        match config.security.is_tls() {
-            true => self.address().eq_ignore_ascii_case(address),
-            false => {
-                let resolved = tokio::time::timeout(config.connect_timeout, socket::resolve(address, config)).await;
-                // A new connection would go to the first address; a name that does not resolve is an error then.
-                matches!(resolved, Ok(Ok(targets)) if targets.first() == Some(&self.inner.peer))
-            }
+    /// Returns the connection with the peer that a new connection to `host:port` would have. With TLS the host must be
+    /// the one whose certificate was checked: listeners that share an address by SNI differ in the name alone.
+    pub(super) async fn leading_to(known: Vec<Connection>, address: &str, config: &ClientConfig) -> Option<Connection> {
+        if known.is_empty() || config.security.is_tls() {
+            return known.into_iter().find(|known| known.address().eq_ignore_ascii_case(address));
         }
+        let known = known.into_iter().map(|known| (known.inner.peer, known)).collect();
+        led_to(known, socket::resolve(address, config), config.connect_timeout).await
     }
 
     /// Where it leads, as host:port.
@@ -240,6 +237,17 @@ impl Inner {
     }
 }
 
+/// Returns what has the peer that a new connection to a name would have, unless the look-up of the name takes too long.
+async fn led_to<T>(
+    known: Vec<(SocketAddr, T)>,
+    resolved: impl Future<Output = io::Result<Vec<SocketAddr>>>,
+    within: Duration,
+) -> Option<T> {
+    // A new connection would go to the first address; a name that does not resolve is an error then.
+    let target = *tokio::time::timeout(within, resolved).await.ok()?.ok()?.first()?;
+    known.into_iter().find_map(|(peer, known)| (peer == target).then_some(known))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,5 +360,30 @@ mod tests {
             assert!(matches!(error, ConnectionError::Disconnected { .. }) && error.may_have_been_received(), "{error}");
             assert!(error.to_string().ends_with(why), "{error}");
         }
+    }
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, last], 9092))
+    }
+
+    #[tokio::test]
+    async fn a_name_of_two_addresses_leads_to_the_connection_to_its_first_alone() {
+        let within = Duration::from_secs(10);
+        let leads = async |known: &[u8], resolved: &[u8]| {
+            let known = known.iter().map(|last| (address(*last), *last)).collect();
+            let resolved = resolved.iter().map(|last| address(*last)).collect();
+            led_to(known, std::future::ready(Ok(resolved)), within).await
+        };
+        assert_eq!(leads(&[2, 1], &[1, 2]).await, Some(1));
+        assert_eq!(leads(&[2], &[1, 2]).await, None, "a new connection would go to the first");
+        assert_eq!(leads(&[2], &[]).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_does_not_resolve_is_waited_for_once_however_many_connections_there_are() {
+        let began = tokio::time::Instant::now();
+        let known = (1..=5).map(|last| (address(last), last)).collect();
+        assert_eq!(led_to(known, std::future::pending(), Duration::from_secs(10)).await, None);
+        assert_eq!(began.elapsed(), Duration::from_secs(10));
     }
 }
