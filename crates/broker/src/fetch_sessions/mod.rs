@@ -190,20 +190,6 @@ pub enum FetchAdmission {
 pub struct Behind {
     asked: SessionRequest,
     _turn: SessionTurn,
-    _closing: Option<Closing>,
-}
-
-/// The end of a session that a fetch has asked for. It comes as well where the connection ends before the fetch has its
-/// turn: who reads no further does not wait for the answers.
-struct Closing {
-    cache: Arc<Mutex<Cache>>,
-    id: i32,
-}
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        self.cache.lock().sessions.remove(&self.id);
-    }
 }
 
 impl Behind {
@@ -299,9 +285,7 @@ impl Sessions {
             let mut state = session.lock();
             if state.unanswered > 0 {
                 let turn = SessionTurn::new(&session, &mut state, 0);
-                let closing = (asked.session_epoch == FINAL_EPOCH)
-                    .then(|| Closing { cache: Arc::clone(&self.cache), id: asked.session_id });
-                return Ok(FetchAdmission::Behind(Behind { asked, _turn: turn, _closing: closing }));
+                return Ok(FetchAdmission::Behind(Behind { asked, _turn: turn }));
             }
         }
         self.plan(asked, now_ms).map(FetchAdmission::Planned)
@@ -312,7 +296,7 @@ impl Sessions {
     /// # Errors
     /// As of [`Sessions::admit`].
     pub fn plan_behind(&self, behind: Behind, now_ms: i64) -> Result<FetchPlan, ErrorCode> {
-        let Behind { asked, _turn, _closing } = behind;
+        let Behind { asked, _turn } = behind;
         self.plan(asked, now_ms)
     }
 
