@@ -186,3 +186,19 @@ fn a_session_that_reads_ahead_ends_with_its_connection() {
         asked.error_code == ErrorCode::FETCH_SESSION_ID_NOT_FOUND
     });
 }
+
+#[test]
+fn an_answer_with_room_takes_a_batch_over_its_partitions_limit_and_ends_at_one_without() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let id = client.create_topic(TOPIC, PARTITIONS, &[]);
+    let value = "x".repeat(400);
+    (0..PARTITIONS).for_each(|partition| _ = client.produced(TOPIC, partition, &Batch::of(&[&value])));
+    let asked = FetchRequest { max_bytes: 1200, ..request(id, (0, 0), &[(0, 0), (1, 0), (2, 0)]) };
+    let opened = client.call(&asked, FETCH);
+    let on = client.call(&FetchRequest { max_bytes: 1200, ..request(id, (opened.session_id, 1), &[]) }, FETCH);
+    let with_records = |answer: &FetchResponse| -> Vec<i32> {
+        partitions(answer).filter(|data| offsets(data).is_some()).map(|data| data.partition_index).collect()
+    };
+    assert_eq!((with_records(&opened), with_records(&on)), (vec![0, 1], vec![2]));
+}

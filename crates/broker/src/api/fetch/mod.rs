@@ -205,7 +205,7 @@ fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result
 
 /// Reads every partition once, in the order asked. A log that could not be opened, or records that could not be fetched, since the fetch
 /// began are an error: to ask again is its client's matter. A session that reads ahead has its turn at the others in
-/// its next answers, so that nothing is looked at once the answer is full.
+/// its next answers, so that nothing is looked at once the answer is full, or has no room for a partition's next batch.
 fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads_ahead: bool) -> Attempt {
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
@@ -231,6 +231,11 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
         let room = ReadRoom { left, is_first: bytes == 0, is_whole: reads_ahead };
         let mut end_offset = None;
         let mut data = match found.and_then(|partition| read(&partition, fetch, &room, limits.began)) {
+            Ok(Some(read)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
+                // The next answer begins with this partition: looks at further ones would mostly find as little room.
+                minimum.left = 0;
+                break;
+            }
             Ok(Some(read)) => {
                 end_offset = read.end_offset;
                 minimum.count(&read, room_for(fetch, &room));
@@ -305,11 +310,18 @@ fn read(
     }
     let max_bytes = room_for(fetch, room);
     let (offset, began) = (fetch.fetch_offset, began.into_std());
-    let read = match room.is_whole {
-        true => partition.try_read_whole(offset, max_bytes, room.is_first, began),
-        false => partition.try_read(offset, max_bytes, room.is_first, began),
-    };
-    read.map_err(|error| error.code())
+    if !room.is_whole {
+        return partition.try_read(offset, max_bytes, room.is_first, began).map_err(|error| error.code());
+    }
+    let read_whole = |max_bytes| partition.try_read_whole(offset, max_bytes, room.is_first, began);
+    match read_whole(max_bytes) {
+        // A batch over the partition's limit that the answer has room for.
+        Ok(Some(read)) if read.is_cut && read.records.is_empty() && (max_bytes as usize) < room.left => {
+            read_whole(u32::try_from(room.left).unwrap_or(u32::MAX))
+        }
+        read => read,
+    }
+    .map_err(|error| error.code())
 }
 
 fn of_read(partition_index: i32, read: Read) -> PartitionData {
