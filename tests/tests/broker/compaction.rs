@@ -153,7 +153,7 @@ fn read_ahead(client: &mut Client, topic_id: Uuid) -> Vec<PartitionData> {
         assert_eq!(answer.error_code, ErrorCode::NONE);
         session = (answer.session_id, session_epoch + 1);
         let found = answer.responses.pop().and_then(|mut topic| topic.partitions.pop());
-        match found.filter(|data| data.records.as_ref().is_some_and(|records| records.len() > 0)) {
+        match found.filter(|data| data.records.as_ref().is_some_and(|records| !records.is_empty())) {
             Some(data) => answers.push(data),
             None => {
                 client.call(&FetchRequest { session_id, session_epoch: -1, ..Default::default() }, READ_AHEAD);
