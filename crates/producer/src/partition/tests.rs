@@ -53,7 +53,7 @@ fn a_leader_that_leads_again_before_it_looked_has_the_partition_once() {
 
 /// Sends a batch that a broker refuses with these bytes before and after compression, and which goes on in no parts.
 fn refused(partition: &Arc<Partition>, leader: &Arc<Worklist<Listing>>, before: usize, after: usize) {
-    drop(partition.append(&ProducerRecord::new("t", b"a"), 0, 100, 1, Turn::LAST).expect("there is room"));
+    drop(partition.append(&ProducerRecord::new("t", b"a"), 0, 100, 1).expect("there is room"));
     let grants = Grants::default();
     let path = Path { connection: 0, lane: 0, lanes: 1 };
     let (now, hurry, flush, rtt) = (Instant::now(), true, false, None);
