@@ -197,7 +197,7 @@ gone() { local listed; listed=$(topics list) || return; lacks "^$topic" "$listed
 delete() {
   topics delete --topic "$topic"
   refused 'does not exist' topics delete --topic "$topic"
-  topics delete --topic "$topic-.*"
+  topics delete --topic "$topic-.*" --yes
   eventually gone
 }
 

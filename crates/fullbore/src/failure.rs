@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The exit status of a command line that cannot be carried out as it was typed; clap's, too.
+const USAGE: u8 = 2;
+
 /// The exit status of a command that a signal ended, as shells have it for SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
@@ -17,6 +20,11 @@ impl Failure {
     /// A failure in these words.
     pub fn new(sentence: impl Into<String>) -> Self {
         Failure { sentence: sentence.into(), status: 1 }
+    }
+
+    /// The command line lacks something.
+    pub fn usage(sentence: impl Into<String>) -> Self {
+        Failure { sentence: sentence.into(), status: USAGE }
     }
 
     /// The user ended the command.

@@ -6,13 +6,16 @@
 use clap::Args;
 use fullbore_bench::report::json::{object, string};
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static FAILED: OnceLock<io::Error> = OnceLock::new();
 /// What the user asked for, for those who cannot be told: the one who prints why a command failed.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Bytes that are read of an answer to a question.
+const ANSWER_BYTES_MAX: u64 = 64;
 
 /// The form of what is printed.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -73,6 +76,17 @@ pub fn tell(text: impl Display) {
     let _ = io::stderr().lock().write_all(format!("{text}\n").as_bytes());
 }
 
+/// Asks `question` on standard error. Returns true if the first line of `answers` is y or yes.
+pub fn agrees(question: &str, answers: &mut impl BufRead) -> bool {
+    // Nobody reads the question, so that no answer is meant for it.
+    if io::stderr().lock().write_all(question.as_bytes()).is_err() {
+        return false;
+    }
+    let mut answer = String::new();
+    let is_read = answers.take(ANSWER_BYTES_MAX).read_line(&mut answer).is_ok();
+    is_read && ["y", "yes"].iter().any(|yes| answer.trim().eq_ignore_ascii_case(yes))
+}
+
 /// Prints a line at once; does nothing after one that could not be printed.
 pub fn line(text: &str) {
     if FAILED.get().is_some() {
@@ -103,4 +117,17 @@ pub fn is_lost() -> bool {
 /// Why lines were lost, unless the reader just went away, as it may.
 pub fn error() -> Option<&'static io::Error> {
     FAILED.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn question_is_answered_only_yes_agrees() {
+        for (answer, expected) in [("y\n", true), (" YES \n", true), ("yes", true), ("\n", false), ("", false)] {
+            assert_eq!(agrees("", &mut answer.as_bytes()), expected, "{answer:?}");
+        }
+        assert!(!agrees("", &mut "no\ny\n".as_bytes()) && !agrees("", &mut "yesterday\n".as_bytes()));
+    }
 }

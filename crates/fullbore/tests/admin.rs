@@ -4,6 +4,7 @@
 mod broker;
 
 use broker::{Broker, NOBODY, complaints};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -63,6 +64,68 @@ fn partitions_are_added_and_never_taken_away() {
     assert!(told.contains("is for 5 partitions and --partitions says 6"), "{told}");
     let (status, stdout, _) = place.run("topics alter --topic a --partitions 6 --json");
     assert_eq!((status, stdout.as_str()), (Some(0), "{\"altered\":[{\"name\":\"a\",\"partition_count\":6}]}\n"));
+}
+
+#[test]
+fn pattern_without_a_terminal_topics_are_deleted_only_with_yes() {
+    let place = Place::new();
+    for topic in ["test-1", "test-2", "other"] {
+        place.ok(&format!("topics create --topic {topic}"));
+    }
+    place.ok("groups reset-offsets --group g --topic other --to-latest --execute");
+    let (status, stdout, stderr) = place.run("topics delete --topic .*");
+    let told = "fullbore: '.*' is a pattern that matches 3 topics: other, test-1, test-2; add --yes to delete them\n";
+    assert_eq!((status, stdout.as_str(), stderr.as_str()), (Some(2), "", told));
+    let (status, _, stderr) = place.run("topics alter --topic test-[1] --partitions 2 --json");
+    let told = "{\"error\":\"'test-[1]' is a pattern that matches 1 topic: test-1; add --yes to alter it\"}\n";
+    assert_eq!((status, stderr.as_str()), (Some(2), told));
+    assert_eq!(place.ok("topics list"), "__consumer_offsets\nother\ntest-1\ntest-2\n");
+    let told = place.ok("topics alter --topic test-.* --partitions 2 --yes");
+    assert!(
+        told.ends_with(
+            "\nTopic test-1 has 2 partitions now, 1 before.\nTopic test-2 has 2 partitions now, 1 before.\n"
+        )
+    );
+    assert_eq!(place.ok("topics delete --topic test-.* --yes"), "Deleted topic test-1.\nDeleted topic test-2.\n");
+    assert_eq!(place.ok("topics delete --topic .* --yes"), "Deleted topic other.\n");
+    let told = place.refused("topics delete --topic .*offsets --yes");
+    assert!(told.contains("'.*offsets' matches only internal topics: __consumer_offsets; type the exact"), "{told}");
+    assert_eq!(place.ok("topics list"), "__consumer_offsets\n");
+    assert_eq!(place.ok("topics delete --topic __consumer_offsets"), "Deleted topic __consumer_offsets.\n");
+}
+
+#[test]
+fn pattern_on_a_terminal_topics_are_deleted_after_a_yes() {
+    let place = Place::new();
+    ["test-1", "test-2"].iter().for_each(|topic| drop(place.ok(&format!("topics create --topic {topic}"))));
+    let program = env!("CARGO_BIN_EXE_fullbore");
+    let line = format!("{program} topics delete --topic 'test-.*' --bootstrap-server {}", place.broker.address);
+    // `script` gives the command a terminal. Returns all that the command printed there.
+    let answered = |answer: &str| {
+        let mut script = Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = script.spawn().ok()?;
+        let (mut stdin, mut stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let (mut printed, mut byte) = (Vec::new(), [0]);
+        while !printed.ends_with(b"? [y/N] ") && stdout.read(&mut byte).expect("readable") > 0 {
+            printed.push(byte[0]);
+        }
+        stdin.write_all(answer.as_bytes()).expect("it waits for an answer");
+        stdout.read_to_end(&mut printed).expect("readable");
+        let status = child.wait().expect("it ends").code();
+        Some((status, String::from_utf8_lossy(&printed).replace('\r', "")))
+    };
+    let Some((status, printed)) = answered("n\n") else {
+        println!("skipped: there is no `script`");
+        return;
+    };
+    let asked = "'test-.*' is a pattern that matches 2 topics:\n  test-1\n  test-2\ndelete them? [y/N] ";
+    assert!(status == Some(1) && printed.starts_with(asked), "{printed}");
+    assert!(printed.contains("not confirmed: no topic was changed"), "{printed}");
+    assert_eq!(place.ok("topics list"), "test-1\ntest-2\n");
+    let (status, printed) = answered("y\n").expect("as before");
+    assert!(status == Some(0) && printed.ends_with("Deleted topic test-1.\nDeleted topic test-2.\n"), "{printed}");
+    assert_eq!(place.ok("topics list"), "");
 }
 
 #[test]

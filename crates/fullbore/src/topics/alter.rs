@@ -1,7 +1,7 @@
 //! `topics alter`: more partitions.
 
 use super::assignment::{Assignment, replica_assignment};
-use super::select::{must_exist, selected};
+use super::target::TopicTarget;
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
@@ -10,22 +10,19 @@ use clap::Args;
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_client::ClientError;
 use fullbore_client::admin::{PARTITIONS_PER_ANSWER, create_partitions, describe_topics};
-use fullbore_wire::ErrorCode;
+use fullbore_client::blocking::Cluster;
+use fullbore_wire::{ErrorCode, Text};
 
 #[derive(Args, Debug)]
 pub struct Alter {
-    /// Topics whose whole name matches this regular expression, several separated by commas.
-    #[arg(long)]
-    topic: String,
+    #[command(flatten)]
+    target: TopicTarget,
     /// How many partitions the topic is to have in all.
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: i32,
     /// The brokers of every partition, those that exist too, the preferred leader first: 1:2,2:3 is two partitions.
     #[arg(long, value_name = "BROKER:...,...", value_parser = replica_assignment)]
     replica_assignment: Option<Assignment>,
-    /// Succeed when no topic matches.
-    #[arg(long)]
-    if_exists: bool,
     #[command(flatten)]
     at: Where,
     #[command(flatten)]
@@ -36,27 +33,40 @@ pub struct Alter {
 pub fn run(alter: Alter) -> Result<(), Failure> {
     alter.format.choose();
     let mut cluster = alter.at.cluster(client_id::TOPICS)?;
-    let names = selected(&mut cluster, Some(&alter.topic), false)?;
-    must_exist(&names, Some(&alter.topic), alter.if_exists)?;
     if alter.replica_assignment.is_some() {
         check_assigned(&alter)?;
     }
+    let names = alter.target.confirmed(&mut cluster, "alter")?;
     if !names.is_empty() {
         output::note(
             "WARNING: If partitions are increased for a topic that has a key, the partition logic or ordering of the \
              messages will be affected",
         );
     }
-    for topic in describe_topics(&mut cluster, &names, PARTITIONS_PER_ANSWER)? {
-        // Kafka's flag lists all partitions, its request only the new ones.
-        let new = alter.replica_assignment.as_ref().map(|all| &all.0[topic.partitions.len().min(all.0.len())..]);
-        create_partitions(&mut cluster, &topic.name, alter.partitions, new).map_err(refusal)?;
+    let mut altered = Vec::new();
+    let outcome = add_partitions(&mut cluster, &alter, &names, &mut altered);
+    if alter.format.json && (outcome.is_ok() || !altered.is_empty()) {
+        let document =
+            |name: &Text| object([("name", string(name)), ("partition_count", alter.partitions.to_string())]);
+        line(&object([("altered", array(altered.iter().map(document)))]));
     }
-    if alter.format.json {
-        let altered = |name: &fullbore_wire::Text| {
-            object([("name", string(name)), ("partition_count", alter.partitions.to_string())])
-        };
-        line(&object([("altered", array(names.iter().map(altered)))]));
+    outcome
+}
+
+/// Adds the partitions of each topic, and prints it; `altered` gets the topics that have theirs.
+fn add_partitions(
+    cluster: &mut Cluster,
+    alter: &Alter,
+    names: &[Text],
+    altered: &mut Vec<Text>,
+) -> Result<(), Failure> {
+    for topic in describe_topics(cluster, names, PARTITIONS_PER_ANSWER)? {
+        let before = topic.partitions.len();
+        // Kafka's flag lists all partitions, its request only the new ones.
+        let new = alter.replica_assignment.as_ref().map(|all| &all.0[before.min(all.0.len())..]);
+        create_partitions(cluster, &topic.name, alter.partitions, new).map_err(refusal)?;
+        output::words(&format!("Topic {} has {} partitions now, {before} before.", topic.name, alter.partitions));
+        altered.push(topic.name);
     }
     Ok(())
 }

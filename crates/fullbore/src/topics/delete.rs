@@ -1,6 +1,6 @@
 //! `topics delete`.
 
-use super::select::{must_exist, selected};
+use super::target::TopicTarget;
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
@@ -13,12 +13,8 @@ use fullbore_wire::Text;
 
 #[derive(Args, Debug)]
 pub struct Delete {
-    /// Topics whose whole name matches this regular expression, several separated by commas.
-    #[arg(long)]
-    topic: String,
-    /// Succeed when no topic matches.
-    #[arg(long)]
-    if_exists: bool,
+    #[command(flatten)]
+    target: TopicTarget,
     #[command(flatten)]
     at: Where,
     #[command(flatten)]
@@ -29,8 +25,7 @@ pub struct Delete {
 pub fn run(delete: Delete) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::TOPICS)?;
-    let names = selected(&mut cluster, Some(&delete.topic), false)?;
-    must_exist(&names, Some(&delete.topic), delete.if_exists)?;
+    let names = delete.target.confirmed(&mut cluster, "delete")?;
     let failed = if names.is_empty() { Vec::new() } else { delete_topics(&mut cluster, &names)? };
     let deleted: Vec<Text> =
         names.into_iter().filter(|name| failed.iter().all(|(refused, _)| refused != name)).collect();
@@ -40,9 +35,8 @@ pub fn run(delete: Delete) -> Result<(), Failure> {
         };
         let deleted = list(deleted.iter().map(|name| string(name)));
         line(&object([("deleted", deleted), ("failed", array(failed.iter().map(refusal)))]));
-    } else if !failed.is_empty() && !deleted.is_empty() {
-        let names = deleted.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
-        line(&format!("These topics were deleted: {names}"));
+    } else {
+        deleted.iter().for_each(|name| line(&format!("Deleted topic {name}.")));
     }
     match &failed[..] {
         [] => Ok(()),

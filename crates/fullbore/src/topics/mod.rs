@@ -8,6 +8,7 @@ mod delete;
 mod describe;
 mod list;
 mod select;
+mod target;
 
 pub use select::topic_filter;
 
@@ -54,18 +55,20 @@ enum TopicsCommand {
     Describe(describe::DescribeTopicsArgs),
     /// Add partitions.
     ///
-    /// Records with a key may go to another partition afterwards. Configurations are changed by `fullbore configs`. --json
-    /// prints {"altered": [{"name", "partition_count"}]}.
+    /// Records with a key may go to another partition afterwards. Configurations are changed by `fullbore configs`. A
+    /// pattern lists the topics that it matches and asks first. --json prints {"altered": [{"name",
+    /// "partition_count"}]}.
     #[command(after_help = "Examples:
   fullbore topics alter --topic orders --partitions 12
   fullbore topics alter --topic orders --partitions 24 --if-exists --json")]
     Alter(alter::Alter),
     /// Delete topics.
     ///
-    /// --json prints {"deleted": [NAME], "failed": [{"topic", "error"}]}.
+    /// A pattern lists the topics that it matches and asks first. --json prints {"deleted": [NAME], "failed": [{"topic",
+    /// "error"}]}.
     #[command(after_help = "Examples:
   fullbore topics delete --topic orders --if-exists
-  fullbore topics delete --topic 'test-.*' --if-exists --json")]
+  fullbore topics delete --topic 'test-.*' --yes --if-exists --json")]
     Delete(delete::Delete),
 }
 

@@ -1,0 +1,135 @@
+//! Topics that a command is about to change: by their names, or by a pattern whose matches the user has seen.
+//!
+//! Invariant: a pattern never reaches an internal topic, and nothing that it matches is changed before the user agrees.
+
+use super::select::{must_exist, topic_filter};
+use crate::failure::Failure;
+use crate::output;
+use clap::Args;
+use fullbore_client::admin::list_topics;
+use fullbore_client::blocking::Cluster;
+use fullbore_wire::Text;
+use std::io::{self, IsTerminal};
+
+#[derive(Args, Debug)]
+pub struct TopicTarget {
+    /// Topics by name, or those whose whole name matches this regular expression, but for internal ones; several
+    /// separated by commas.
+    #[arg(long)]
+    pub topic: String,
+    /// Do not ask about topics that a pattern matches; needed where standard input is no terminal.
+    #[arg(long)]
+    yes: bool,
+    /// Succeed when no topic matches.
+    #[arg(long)]
+    pub if_exists: bool,
+}
+
+/// The topics that a command line hits, by how it hits them.
+#[derive(Debug, PartialEq, Eq)]
+struct Hits {
+    /// Topics whose exact names were typed.
+    named: Vec<Text>,
+    /// Topics that a pattern matches.
+    matched: Vec<Text>,
+    /// Internal topics that a pattern would match.
+    spared: Vec<Text>,
+}
+
+impl TopicTarget {
+    /// Returns the topics to change, which exist; asks the user about those that a pattern matches. `verb` is the
+    /// change: delete.
+    ///
+    /// # Errors
+    /// The cluster's, no topic of this name, or a user who does not agree.
+    pub fn confirmed(&self, cluster: &mut Cluster, verb: &str) -> Result<Vec<Text>, Failure> {
+        let hits = Hits::of(&self.topic, list_topics(cluster)?)?;
+        if !self.yes && !hits.matched.is_empty() {
+            self.ask(&hits.matched, verb)?;
+        }
+        let names = [hits.named, hits.matched].concat();
+        if names.is_empty() && !hits.spared.is_empty() && !self.if_exists {
+            return Err(self.internal(&hits.spared));
+        }
+        must_exist(&names, Some(&self.topic), self.if_exists)?;
+        Ok(names)
+    }
+
+    /// Lists the topics, and waits for the user's answer where there is a terminal.
+    fn ask(&self, matched: &[Text], verb: &str) -> Result<(), Failure> {
+        let (matches, them) = (self.matches(matched.len()), if matched.len() == 1 { "it" } else { "them" });
+        if !io::stdin().is_terminal() {
+            let names = matched.join(", ");
+            return Err(Failure::usage(format!("{matches}: {names}; add --yes to {verb} {them}")));
+        }
+        output::tell(format!("{matches}:"));
+        matched.iter().for_each(|name| output::tell(format!("  {name}")));
+        match output::agrees(&format!("{verb} {them}? [y/N] "), &mut io::stdin().lock()) {
+            true => Ok(()),
+            false => Err(Failure::new("not confirmed: no topic was changed")),
+        }
+    }
+
+    /// The refusal of a pattern that matches only internal topics.
+    fn internal(&self, spared: &[Text]) -> Failure {
+        let names = spared.join(", ");
+        Failure::new(format!("'{}' matches only internal topics: {names}; type the exact name of each", self.topic))
+    }
+
+    fn matches(&self, count: usize) -> String {
+        let topics = if count == 1 { "topic" } else { "topics" };
+        format!("'{}' is a pattern that matches {count} {topics}", self.topic)
+    }
+}
+
+impl Hits {
+    /// Sorts `topics`, each with whether it is internal, by how `typed` hits them. A name that a topic has stands for
+    /// this topic alone, although its dots would match other letters.
+    fn of(typed: &str, topics: Vec<(Text, bool)>) -> Result<Hits, Failure> {
+        let typed = typed.trim_matches(['"', '\'']).replace(' ', "");
+        let is_name = |word: &&str| topics.iter().any(|(name, _)| **name == **word);
+        let (names, patterns): (Vec<&str>, Vec<&str>) = typed.split(',').partition(is_name);
+        let matches = match patterns.is_empty() {
+            true => None,
+            false => Some(topic_filter("--topic", Some(&patterns.join(",")), false)?),
+        };
+        let mut hits = Hits { named: Vec::new(), matched: Vec::new(), spared: Vec::new() };
+        for (name, is_internal) in &topics {
+            if names.contains(&&**name) {
+                hits.named.push(name.clone());
+            } else if matches.as_ref().is_some_and(|matches| matches(name, *is_internal)) {
+                let found = if *is_internal { &mut hits.spared } else { &mut hits.matched };
+                found.push(name.clone());
+            }
+        }
+        Ok(hits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hits(typed: &str) -> [String; 3] {
+        let topics = [("__consumer_offsets", true), ("a.b", false), ("axb", false), ("test-1", false)];
+        let topics = topics.map(|(name, is_internal)| (Text::from(name), is_internal)).to_vec();
+        let hits = Hits::of(typed, topics).expect(typed);
+        [hits.named, hits.matched, hits.spared].map(|names| names.join(","))
+    }
+
+    #[test]
+    fn exact_name_is_typed_only_this_topic_is_hit() {
+        assert_eq!(hits("a.b"), ["a.b", "", ""]);
+        assert_eq!(hits("'test-1'"), ["test-1", "", ""]);
+        assert_eq!(hits("__consumer_offsets, axb"), ["__consumer_offsets,axb", "", ""]);
+        assert_eq!(hits("absent"), ["", "", ""]);
+    }
+
+    #[test]
+    fn pattern_matches_internal_topic_internal_topic_is_spared() {
+        assert_eq!(hits(".*"), ["", "a.b,axb,test-1", "__consumer_offsets"]);
+        assert_eq!(hits("__consumer_offsets,a.*"), ["__consumer_offsets", "a.b,axb", ""]);
+        assert_eq!(hits("(a,t).*"), ["", "a.b,axb,test-1", ""]);
+        assert_eq!(hits("a.x,a..,test-."), ["", "a.b,axb,test-1", ""]);
+    }
+}
