@@ -2,15 +2,40 @@
 //! sentence with the next step.
 
 use crate::protocol::ProtocolError;
-use fullbore_wire::{DecodeError, EncodeError, ErrorCode};
+use fullbore_wire::{DecodeError, EncodeError, ErrorCode, has_port_too_large};
+
+/// The start of a connection error where the name of the host has no address.
+const UNKNOWN_HOST: &str = "no address is known for the host";
+
+/// The failure of a look-up of a host's name, in our words.
+pub(crate) fn unknown_host(error: &std::io::Error) -> std::io::Error {
+    // The standard library says first what it did, and then the reason.
+    let text = error.to_string();
+    let reason = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
+    std::io::Error::new(std::io::ErrorKind::NotFound, format!("{UNKNOWN_HOST} ({reason})"))
+}
+
+/// The advice of [`ClientError::Connect`].
+fn next_step(source: &std::io::Error) -> &'static str {
+    match source.to_string().starts_with(UNKNOWN_HOST) {
+        true => "correct the name in --bootstrap-server, or in advertised.listeners of the broker that gave it",
+        false => "start a broker with `fullbore serve`, or name one with --bootstrap-server",
+    }
+}
+
+/// The reason of [`ClientError::Address`].
+fn address_mistake(text: &str) -> &'static str {
+    match has_port_too_large(text) {
+        true => "has a port above 65535",
+        false => "is not host:port ([::1]:port of IPv6)",
+    }
+}
 
 /// Why a broker could not be asked or did not give what was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No broker of the list answers.
-    #[error(
-        "cannot connect to {address}: {source}; start a broker with `fullbore serve`, or name one with --bootstrap-server"
-    )]
+    #[error("cannot connect to {address}: {source}; {}", next_step(source))]
     Connect {
         /// Host and port.
         address: String,
@@ -27,7 +52,9 @@ pub enum ClientError {
     },
     /// Not `host:port`.
     #[error(
-        "{0:?} is not host:port ([::1]:port of IPv6); write --bootstrap-server localhost:9092, several separated by commas"
+        "{address:?} {}; write --bootstrap-server localhost:9092, several separated by commas",
+        address_mistake(.0),
+        address = .0
     )]
     Address(String),
     /// The connection broke.

@@ -338,6 +338,33 @@ fn nobody_listening_is_told_at_once_in_either_form() {
 }
 
 #[test]
+fn address_that_cannot_be_used_is_told_with_its_mistake() {
+    let (status, _, stderr) = fullbore("topics list --bootstrap-server 127.0.0.1:99999");
+    let told = "fullbore: \"127.0.0.1:99999\" has a port above 65535; write --bootstrap-server localhost:9092";
+    assert!(status == Some(1) && stderr.starts_with(told), "{stderr}");
+    // No name server has this name (RFC 2606), whether there is one or not.
+    for command in ["topics list", "consume --topic t", "produce --topic t", "perf consume --topic t --num-records 1"] {
+        let (status, _, stderr) = fullbore(&format!("{command} --bootstrap-server nowhere.invalid:9092"));
+        assert_eq!(status, Some(1), "{command}: {stderr}");
+        let told = "cannot connect to nowhere.invalid:9092: no address is known for the host (";
+        let next = "); correct the name in --bootstrap-server, or in advertised.listeners of the broker";
+        assert!(stderr.contains(told) && stderr.contains(next), "{command}: {stderr}");
+    }
+}
+
+#[test]
+fn time_with_its_unit_is_told_as_the_number_to_write() {
+    let place = Place::new();
+    for command in [
+        "topics create --topic a --config retention.ms=1h",
+        "configs alter --broker-defaults --add-config log.retention.ms=1h",
+    ] {
+        let told = place.refused(command);
+        assert!(told.trim_end().ends_with("; 1h is 3600000"), "{command}: {told}");
+    }
+}
+
+#[test]
 fn perf_tools_print_json() {
     let place = Place::new();
     place.ok("topics create --topic a");

@@ -27,9 +27,25 @@ pub fn split_host_port(text: &str) -> Option<(&str, u16)> {
     }
 }
 
+/// Returns true if `text` ends with a port above 65535, which is then why [`split_host_port`] refuses it.
+pub fn has_port_too_large(text: &str) -> bool {
+    let port = text.rsplit_once(':').map(|(_, port)| port.trim_start_matches('0')).unwrap_or_default();
+    !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_err()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn port_above_65535_is_found() {
+        for large in ["h:65536", "[::1]:99999", ":070000", "h:99999999999999999999999"] {
+            assert!(has_port_too_large(large) && split_host_port(large).is_none(), "{large}");
+        }
+        for other in ["h:65535", "h:0", "h:", "h", "99999", "h:-99999", "h:99999x"] {
+            assert!(!has_port_too_large(other), "{other}");
+        }
+    }
 
     #[test]
     fn what_is_shown_is_read() {

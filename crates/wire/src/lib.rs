@@ -30,7 +30,7 @@ pub mod consumer_protocol;
 pub mod coordinator;
 mod error_code;
 
-pub use address::{host_port, split_host_port};
+pub use address::{has_port_too_large, host_port, split_host_port};
 pub use codec::{Codec, NullCodec, REQUEST_ELEMENTS_MAX, RESPONSE_ELEMENTS_MAX, Reader, TaggedFields, Version};
 pub use error::{DecodeError, EncodeError};
 pub use error_code::ErrorCode;

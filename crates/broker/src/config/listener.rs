@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use super::error::{ConfigError, Warning};
 use fullbore_tls::{ClientAuth, Settings};
-use fullbore_wire::split_host_port;
+use fullbore_wire::{has_port_too_large, split_host_port};
 
 /// What a listener's handshakes need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -160,7 +160,11 @@ fn endpoints(key: &str, typed: &str) -> Result<Vec<Endpoint>, ConfigError> {
     let mut found: Vec<Endpoint> = Vec::new();
     for item in items(typed) {
         let endpoint = endpoint(item).ok_or_else(|| {
-            ConfigError::of_value(key, typed, "must be NAME://host:port (NAME://[::1]:port), several with commas")
+            let message = match has_port_too_large(item) {
+                true => "must be NAME://host:port with ports of at most 65535",
+                false => "must be NAME://host:port (NAME://[::1]:port), several with commas",
+            };
+            ConfigError::of_value(key, typed, message)
         })?;
         if found.iter().any(|other| other.name == endpoint.name) {
             return Err(ConfigError::of_value(key, typed, format!("{} is there twice", endpoint.name)));
@@ -184,6 +188,9 @@ pub(super) fn parse_admin(key: &str, typed: &str) -> Result<Option<(String, u16)
     }
     match split_host_port(typed) {
         Some((host, port)) if !host.is_empty() => Ok(Some((host.to_owned(), port))),
+        _ if has_port_too_large(typed) => {
+            Err(ConfigError::of_value(key, typed, "must be host:port with a port of at most 65535"))
+        }
         _ => Err(ConfigError::of_value(key, typed, "must be host:port ([::1]:port), or empty for none")),
     }
 }
@@ -234,6 +241,14 @@ mod tests {
         assert_eq!((listener.host.as_str(), listener.port), ("0.0.0.0", 9092));
         assert_eq!(listener.advertised, Some(("kafka.example".to_owned(), 19092)));
         assert_eq!(parse("PLAINTEXT://[::1]:9092", None).expect("valid")[0].host, "::1");
+    }
+
+    #[test]
+    fn port_above_65535_is_named() {
+        let refused = parse("PLAINTEXT://h:99999", None).expect_err("no port");
+        assert_eq!(refused, "listeners=PLAINTEXT://h:99999: must be NAME://host:port with ports of at most 65535");
+        let refused = parse_admin("fullbore.admin.listener", "h:65536").expect_err("no port").to_string();
+        assert_eq!(refused, "fullbore.admin.listener=h:65536: must be host:port with a port of at most 65535");
     }
 
     #[test]

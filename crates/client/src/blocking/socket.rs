@@ -2,7 +2,7 @@
 //!
 //! Invariant: what is written in one call leaves at once.
 
-use crate::error::ClientError;
+use crate::error::{ClientError, unknown_host};
 use crate::security::Security;
 use fullbore_tls::BlockingStream;
 use fullbore_wire::split_host_port;
@@ -57,7 +57,8 @@ impl Socket {
 
 /// The addresses that `host:port` stands for now.
 fn resolve(address: &str) -> io::Result<impl Iterator<Item = SocketAddr>> {
-    split_host_port(address).ok_or(io::ErrorKind::InvalidInput)?.to_socket_addrs()
+    let place = split_host_port(address).ok_or(io::ErrorKind::InvalidInput)?;
+    place.to_socket_addrs().map_err(|error| unknown_host(&error))
 }
 
 /// Returns true if a new connection to these addresses would have this peer, since it goes to the first of them.

@@ -2,7 +2,7 @@
 
 use fullbore_client::{ClientConfig, ConfigError};
 use fullbore_wire::batch::Compression;
-use fullbore_wire::split_host_port;
+use fullbore_wire::{has_port_too_large, split_host_port};
 use std::time::Duration;
 
 /// How many Produce requests one connection may have without a response.
@@ -112,7 +112,10 @@ impl ProducerConfig {
         }
         let is_address = |server: &str| split_host_port(server).is_some_and(|(host, _)| !host.is_empty());
         if let Some(wrong) = self.bootstrap_servers.iter().find(|server| !is_address(server)) {
-            let allowed = "must be host:port, or [::1]:port, several with commas".to_owned();
+            let allowed = match has_port_too_large(wrong) {
+                true => "must have a port of at most 65535".to_owned(),
+                false => "must be host:port, or [::1]:port, several with commas".to_owned(),
+            };
             return Err(ConfigError::Value { key: "bootstrap.servers", value: wrong.clone(), allowed });
         }
         let idempotence = || "enable.idempotence=true".to_owned();

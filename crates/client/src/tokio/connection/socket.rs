@@ -4,6 +4,7 @@
 //! as they may be.
 
 use crate::config::ClientConfig;
+use crate::error::unknown_host;
 use bytes::BytesMut;
 use fullbore_wire::{Frame, Part, split_host_port};
 use std::io::{self, IoSlice};
@@ -69,7 +70,7 @@ pub(super) async fn open(address: &str, config: &ClientConfig) -> Result<Opened,
 pub(super) async fn resolve(address: &str, config: &ClientConfig) -> io::Result<Vec<SocketAddr>> {
     let address = config.detours.get(address).map_or(address, String::as_str);
     let place = split_host_port(address).ok_or(io::ErrorKind::InvalidInput)?;
-    Ok(tokio::net::lookup_host(place).await?.collect())
+    Ok(tokio::net::lookup_host(place).await.map_err(|error| unknown_host(&error))?.collect())
 }
 
 async fn open_socket(address: &str, config: &ClientConfig) -> io::Result<TcpStream> {
