@@ -45,7 +45,7 @@ impl Serve {
         let (properties, mut mistakes) = self.properties()?;
         match BrokerConfig::from_properties(&properties) {
             Ok(valid) if mistakes.is_empty() => return Ok(valid),
-            Ok(_) => {}
+            Ok(_) => mistakes.append(BrokerConfig::misspelt(&properties)),
             Err(others) => mistakes.append(others),
         }
         Err(match mistakes.len() {
@@ -282,6 +282,10 @@ mod tests {
         assert!(missing.contains("/no/such.properties"), "{missing}");
         let listen = properties(&["--listen", "SASL_SSL://h:1"]).expect_err("not spoken").to_string();
         assert_eq!(listen, "--listen SASL_SSL://h:1: SASL_SSL is not offered yet; write HOST:PORT");
+        let both =
+            serve(&["--set", "x", "--set", "num.partitons=3"]).configuration().expect_err("no value").to_string();
+        assert!(both.starts_with("2 mistakes in the configuration\n--set x: must be key=value\n"), "{both}");
+        assert!(both.ends_with("; did you mean num.partitions?"), "{both}");
         let pair = serve(&["--set", "x"]).configuration().expect_err("no value").to_string();
         assert_eq!(pair, "--set x: must be key=value");
     }

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use super::broker_keys::broker_key;
+use super::broker_keys::{broker_key, meant_broker_key};
 use super::cleaner::CleanerSettings;
 use super::cleaner_keys;
 use super::diskless::DisklessConfig;
@@ -125,12 +125,30 @@ impl BrokerConfig {
         let read = read.map_err(|others| mistakes.append_unrelated(others)).ok();
         let Some((config, listener_warnings)) = read.filter(|_| mistakes.is_empty()) else {
             mistakes.place(|key| typed.place_of(key));
+            mistakes.append(Self::misspelt(typed));
             return Err(mistakes);
         };
         warnings.extend(listener_warnings);
         let mut warnings = gather_stock(warnings, typed);
         warnings.iter_mut().for_each(|warning| warning.key.insert_str(0, &typed.place_of(&warning.key)));
         Ok((config, warnings))
+    }
+
+    /// Keys that have no effect, and whose names are near those of others. Beside a mistake they are mistakes as well,
+    /// since one may be the cause of the other.
+    pub fn misspelt(typed: &Properties) -> Mistakes {
+        let mut mistakes = Mistakes::default();
+        let is_unknown = |name: &str| broker_key(name).is_none() && ssl::of_one_listener(name).is_none();
+        for (name, value) in typed.iter().filter(|(name, _)| is_unknown(name)) {
+            let meant = meant_broker_key(name);
+            match judge_unknown(name, value) {
+                Ok(warning) if !meant.is_empty() && warning.message.ends_with(&meant) => {
+                    mistakes.add(typed.place_of(name), ConfigError::of_key(name, warning.message));
+                }
+                _ => {}
+            }
+        }
+        mistakes
     }
 
     /// The checked values, without unknown keys.
@@ -441,6 +459,24 @@ mod tests {
         let refusal = refusal("fullbore.conection.bytes.max=1");
         assert!(refusal.starts_with("fullbore.conection.bytes.max=1: is not a key"), "{refusal}");
         assert!(refusal.contains("did you mean fullbore.connection.bytes.max?"), "{refusal}");
+    }
+
+    #[test]
+    fn time_is_typed_with_its_unit_refusal_has_the_number() {
+        assert!(refusal("log.retention.ms=1h").ends_with("; 1h is 3600000"));
+        assert!(refusal("log.retention.hours=7d").ends_with("; 7d is 168"));
+        for other in ["log.retention.hours=90m", "log.retention.ms=soon", "log.retention.ms=h", "num.partitions=1h"] {
+            assert!(!refusal(other).contains(" is "), "{other}");
+        }
+    }
+
+    #[test]
+    fn misspelt_key_is_beside_a_mistake_refusal_names_the_key_that_was_meant() {
+        let refused = refusal("num.partitions=0\nlog.retention.mss=1\nunheard.of=1");
+        let lines: Vec<&str> = refused.lines().collect();
+        assert_eq!(lines.len(), 2, "{refused}");
+        assert!(lines[1].starts_with("log.retention.mss: is not a key of this broker and has no effect"), "{refused}");
+        assert!(lines[1].ends_with("; did you mean log.retention.ms?"), "{refused}");
     }
 
     #[test]

@@ -253,10 +253,31 @@ impl Key {
             }
             _ => format!("must be {allowed}"),
         };
+        if let Some(in_unit) = self.in_unit(value.trim()) {
+            message.push_str(&format!("; {} is {in_unit}", value.trim()));
+        }
         if let Some(differs) = self.differs.filter(|_| self.is_fixed()) {
             message.push_str(&format!(" (differs from Kafka: {differs})"));
         }
         ConfigError::of_value(name, value, message)
+    }
+
+    /// Returns a time with its unit, as in 1h or 30s, in the unit of this key; `None` if the key is no time, or the
+    /// time is no whole number of its units.
+    fn in_unit(&self, value: &str) -> Option<i64> {
+        let unit_ms = (self.unit_ms > 1 || self.name.ends_with(".ms")).then_some(self.unit_ms)?;
+        let (number, unit) = value.split_at(value.find(|letter: char| !letter.is_ascii_digit())?);
+        let ms = match unit.trim_start() {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" | "min" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            "w" => 604_800_000,
+            _ => return None,
+        };
+        let ms = number.parse::<i64>().ok()?.checked_mul(ms)?;
+        (ms % unit_ms == 0).then_some(ms / unit_ms)
     }
 
     /// The greatest whole number that is accepted.
