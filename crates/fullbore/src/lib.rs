@@ -26,6 +26,7 @@ mod serve;
 mod stop;
 mod table;
 mod topics;
+mod tip;
 mod troubles;
 mod usage;
 
@@ -67,7 +68,7 @@ pub fn main() -> ExitCode {
     output::Format { json: usage::wants_json(&typed) }.choose();
     let cli = match Cli::try_parse_from(action::with_words(typed.iter().cloned())) {
         Ok(cli) => cli,
-        Err(error) => return usage::tell(&error, &typed),
+        Err(error) => return usage::tell(error, &typed, &Cli::command()),
     };
     let outcome = run(cli.command, &cli.debug).and_then(|()| match output::error() {
         Some(error) => Err(Failure::new(format!("cannot write to standard output: {error}"))),

@@ -2,14 +2,15 @@
 //!
 //! Invariant: help and version are no mistakes, and are printed as ever.
 
-use crate::output;
+use crate::{action, output, tip};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Tells what is wrong with the words typed, or prints the help that they ask for.
-pub fn tell(error: &clap::Error, typed: &[OsString]) -> ExitCode {
+pub fn tell(mut error: clap::Error, typed: &[OsString], program: &clap::Command) -> ExitCode {
+    tip::add(&mut error, &action::with_words(typed.iter().cloned()), program);
     if error.use_stderr() && wants_json(typed) {
-        output::tell(output::failure(&sentence(error)));
+        output::tell(output::failure(&sentence(&error)));
     } else {
         // There is nobody left to tell.
         let _ = error.print();
@@ -38,9 +39,13 @@ fn sentence(error: &clap::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     fn told(line: &str) -> String {
-        sentence(&crate::tests::parse(line).expect_err(line))
+        let typed: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let mut error = crate::tests::parse(line).expect_err(line);
+        tip::add(&mut error, &action::with_words(typed.into_iter()), &crate::Cli::command());
+        sentence(&error)
     }
 
     #[test]
@@ -55,6 +60,63 @@ mod tests {
         assert_eq!(near, tip);
         let value = told("fullbore topics create --topic t --partitions many --json");
         assert!(value.starts_with("invalid value 'many' for '--partitions") && !value.contains('\n'), "{value}");
+    }
+
+    #[test]
+    fn word_of_another_tool_is_typed_tip_names_ours() {
+        for (line, tip) in [
+            (
+                "fullbore consumer-groups --list",
+                "unrecognized subcommand 'consumer-groups'; tip: write `fullbore groups`",
+            ),
+            (
+                "fullbore kafka-topics.sh --list",
+                "unrecognized subcommand 'kafka-topics.sh'; tip: write `fullbore topics`",
+            ),
+            ("fullbore acl list", "unrecognized subcommand 'acl'; tip: ACLs are not offered yet"),
+            (
+                "fullbore brokers",
+                "unrecognized subcommand 'brokers'; tip: `fullbore configs describe --entity-type brokers` lists the \
+                 brokers, `fullbore serve` starts one",
+            ),
+            (
+                "fullbore topics --zookeeper z:2181 --list",
+                "unexpected argument '--zookeeper' found; tip: there is no ZooKeeper; name a broker with \
+                 --bootstrap-server HOST:PORT",
+            ),
+        ] {
+            assert_eq!(told(line), tip);
+        }
+    }
+
+    #[test]
+    fn name_without_its_flag_is_typed_tip_has_the_flag() {
+        for (line, tip) in [
+            ("fullbore topics create foo --partitions 3", Some("write --topic foo")),
+            ("fullbore topics --describe foo", Some("write --topic foo")),
+            ("fullbore groups describe foo", Some("write --group foo")),
+            ("fullbore consume foo", Some("write --topic foo")),
+            (
+                "fullbore topics delete --topic foo.1 foo",
+                Some("a pattern needs quotes, as in --topic 'test-.*', or the shell makes it names of files"),
+            ),
+            ("fullbore cluster up foo", None),
+        ] {
+            let found = told(line);
+            assert!(found.starts_with("unexpected argument 'foo' found"), "{line}: {found}");
+            assert_eq!(found.split("tip: ").nth(1), tip, "{line}");
+        }
+    }
+
+    #[test]
+    fn value_is_no_number_tip_asks_for_one() {
+        for (line, tip) in [
+            ("fullbore topics create --topic t --partitions abc", "write a whole number, in digits"),
+            ("fullbore topics create --topic t --partitions 99999999999999999999", "write a smaller number"),
+        ] {
+            assert!(told(line).ends_with(&format!("; tip: {tip}")), "{line}: {}", told(line));
+        }
+        assert!(told("fullbore cluster up --port 99999").ends_with("99999 is not in 1..=65535"));
     }
 
     #[test]

@@ -1,0 +1,110 @@
+//! Advice on words of Kafka's tools, on names without their flags, and on numbers that are none.
+//!
+//! Invariant: a tip names something that this program has, or says that it does not have it.
+
+use clap::Command;
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+use std::ffi::OsString;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
+
+/// Commands of other programs, without `kafka-` before them and `.sh` behind them, and how to do the same here.
+const COMMANDS: [(&str, &str); 21] = [
+    ("acl", ACLS),
+    ("acls", ACLS),
+    ("broker", BROKERS),
+    ("brokers", BROKERS),
+    ("client-metrics", "write `fullbore configs describe --entity-type client-metrics`"),
+    ("config", CONFIGS),
+    ("configs", CONFIGS),
+    ("console-consumer", "write `fullbore consume --topic TOPIC`"),
+    ("console-producer", "write `fullbore produce --topic TOPIC`"),
+    ("consumer-group", GROUPS),
+    ("consumer-groups", GROUPS),
+    ("consumer-perf-test", "write `fullbore perf consume`"),
+    ("get-offsets", "`fullbore groups describe` prints the ends of the partitions that a group reads"),
+    ("group", GROUPS),
+    ("producer-perf-test", "write `fullbore perf produce`"),
+    ("server-start", "write `fullbore serve --config server.properties`"),
+    ("server-stop", "SIGTERM stops `fullbore serve`; `fullbore cluster down` stops a cluster"),
+    ("start", "`fullbore serve` starts one broker, `fullbore cluster up` several"),
+    ("topic", TOPICS),
+    ("topics", TOPICS),
+    ("users", "SASL is not offered yet"),
+];
+const ACLS: &str = "ACLs are not offered yet";
+const BROKERS: &str =
+    "`fullbore configs describe --entity-type brokers` lists the brokers, `fullbore serve` starts one";
+const CONFIGS: &str = "write `fullbore configs`";
+const GROUPS: &str = "write `fullbore groups`";
+const TOPICS: &str = "write `fullbore topics`";
+
+/// Flags of other programs, and what they are called here.
+const FLAGS: [(&str, &str); 4] = [
+    ("--zookeeper", "there is no ZooKeeper; name a broker with --bootstrap-server HOST:PORT"),
+    ("--broker-list", BOOTSTRAP),
+    ("--brokers", BOOTSTRAP),
+    ("--broker", BOOTSTRAP),
+];
+const BOOTSTRAP: &str = "name a broker with --bootstrap-server HOST:PORT";
+
+/// Puts the tip on an error in the place of those that clap guesses. `typed` names the action with a word.
+pub fn add(error: &mut Error, typed: &[OsString], program: &Command) {
+    let tip = match error.kind() {
+        ErrorKind::InvalidSubcommand => of_command(&text(error, ContextKind::InvalidSubcommand)),
+        ErrorKind::UnknownArgument => of_argument(&text(error, ContextKind::InvalidArg), typed, program),
+        ErrorKind::ValueValidation => of_number(error),
+        _ => None,
+    };
+    if let Some(tip) = tip {
+        for guess in [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg] {
+            error.remove(guess);
+        }
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![StyledStr::from(tip)]));
+    }
+}
+
+fn text(error: &Error, kind: ContextKind) -> String {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        _ => String::new(),
+    }
+}
+
+fn of_command(word: &str) -> Option<String> {
+    let name = word.strip_suffix(".sh").unwrap_or(word);
+    let name = name.strip_prefix("kafka-").unwrap_or(name);
+    COMMANDS.iter().find(|(other, _)| *other == name).map(|(_, here)| (*here).to_owned())
+}
+
+/// Returns the tip on a flag of other programs, or on a name without the flag that it belongs to.
+fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<String> {
+    if let Some((_, here)) = FLAGS.iter().find(|(flag, _)| *flag == argument) {
+        return Some((*here).to_owned());
+    }
+    let (mut command, mut is_of_groups) = (program, false);
+    for word in typed.iter().skip(1).take_while(|word| word.to_str() != Some(argument)) {
+        command = word.to_str().and_then(|word| command.find_subcommand(word)).unwrap_or(command);
+        is_of_groups |= command.get_name() == "groups";
+    }
+    let flag = if is_of_groups { "group" } else { "topic" };
+    let is_known = command.get_arguments().any(|known| known.get_long() == Some(flag));
+    let is_given = typed.iter().any(|word| word.to_str().is_some_and(|word| word.strip_prefix("--") == Some(flag)));
+    (is_known && !argument.starts_with('-')).then(|| match is_given {
+        true => format!("a pattern needs quotes, as in --{flag} 'test-.*', or the shell makes it names of files"),
+        false => format!("write --{flag} {argument}"),
+    })
+}
+
+/// Returns the tip on a value that is no number, or one that is too large, as Rust's parsers refuse it.
+fn of_number(error: &Error) -> Option<String> {
+    let source = std::error::Error::source(error)?;
+    let whole = source.downcast_ref::<ParseIntError>().map(ParseIntError::kind);
+    let tip = match whole {
+        Some(IntErrorKind::PosOverflow) => "write a smaller number",
+        Some(_) => "write a whole number, in digits",
+        None if source.is::<ParseFloatError>() => "write a number, as in 0.5",
+        None => return None,
+    };
+    Some(tip.to_owned())
+}
