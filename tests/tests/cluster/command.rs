@@ -163,6 +163,12 @@ fn what_does_not_come_up_is_one_line_and_leaves_nothing_running() {
     let told = cluster.refused("up", &["--port", &port]);
     assert!(told.contains("broker 2 cannot listen on 127.0.0.1:") && told.lines().count() == 1, "{told}");
     drop(taken);
+    let metrics = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let admin = metrics.local_addr().expect("bound");
+    let told = cluster.refused("up", &["--port", &port, "--set", &format!("fullbore.admin.listener={admin}")]);
+    assert!(told.starts_with(&format!("fullbore: broker 1 cannot listen on {admin} for its metrics: ")), "{told}");
+    assert!(told.contains("; --set fullbore.admin.listener=127.0.0.1:PORT takes another first port"), "{told}");
+    drop(metrics);
     let told = cluster.refused("up", &["--port", &port, "--set", "num.partitions=x"]);
     assert!(told.starts_with("fullbore: --set num.partitions=x: must be"), "{told}");
     assert!(std::fs::read_dir(cluster.path()).expect("there").next().is_none(), "nothing was made");

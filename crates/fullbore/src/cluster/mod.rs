@@ -37,7 +37,8 @@ enum ClusterCommand {
     /// own, which is in DIR/postgres and takes connections on a Unix socket only; its programs must be installed. The machine's
     /// cores are shared out among the brokers of a new folder (fullbore.worker.threads), topics get as many replicas as there are brokers, up to three
     /// (default.replication.factor; with three, min.insync.replicas=2), and diskless topics are in DIR/diskless (diskless.storage)
-    /// unless that is set. With the same folder again it starts what does not run; more --brokers are added. --json prints {"folder",
+    /// unless that is set. Metrics of broker N are N-1 ports after those of the first (fullbore.admin.listener).
+    /// With the same folder again it starts what does not run; more --brokers are added. --json prints {"folder",
     /// "bootstrap_servers", "brokers": [{"id", "address", "metrics", "pid", "log"}], "postgres": {"pid", "log"}}; where PostgreSQL was
     /// given, the last is null.
     #[command(after_help = "Examples:

@@ -5,7 +5,7 @@
 use super::broker::{ADMIN_LISTENER, BrokerFile};
 use crate::failure::Failure;
 use fullbore_broker::config::Properties;
-use fullbore_wire::split_host_port;
+use fullbore_wire::{host_port, split_host_port};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -96,12 +96,17 @@ impl Plan {
         let (control_plane, has_own_postgres) = control_plane(present, wanted.control_plane.as_deref())?;
         let port = first_port(present, wanted.port)?;
         let settings = settings(&wanted.settings)?;
+        let sets_admin = settings.iter().any(|(key, _)| key == ADMIN_LISTENER);
+        let first_admin = first_admin(present, &settings, port);
         let broker = |id: u32| {
             let there = present.brokers.iter().find(|broker| broker.id == id);
             let runs = present.running.contains(&id);
             let mut properties = there.or(present.brokers.first()).map(|broker| broker.properties.clone());
             let properties = properties.get_or_insert_default();
             settings.iter().for_each(|(key, value)| properties.set_at(key, value, SET));
+            if there.is_none() || sets_admin {
+                properties.set_at(ADMIN_LISTENER, admin_address(&first_admin, id), if sets_admin { SET } else { "" });
+            }
             if present.brokers.is_empty() {
                 set_for_size(properties, count);
             }
@@ -223,14 +228,35 @@ fn listen(properties: &mut Properties, id: u32, first: u16) -> Result<(), Failur
     let port = behind(first).ok_or_else(|| {
         Failure::new(format!("--port {first}: there is no port for broker {id} after it; give a smaller one"))
     })?;
-    // Of another broker, if it has one.
-    let is_default = properties.get(ADMIN_LISTENER).is_none_or(|text| text.starts_with("127.0.0.1:"));
-    if is_default {
-        let port = port.checked_add(TO_ADMIN_PORT).unwrap_or(0);
-        properties.set(ADMIN_LISTENER, format!("127.0.0.1:{port}"));
-    }
     properties.set("listeners", format!("PLAINTEXT://127.0.0.1:{port}"));
     Ok(())
+}
+
+/// Returns the address of the first broker's admin page: what is set, or what the folder has, or the default for this
+/// port of clients.
+fn first_admin(present: &Present<'_>, settings: &[(String, String)], port: u16) -> String {
+    let set = settings.iter().find(|(key, _)| key == ADMIN_LISTENER).map(|(_, value)| value.clone());
+    let there = present.brokers.first().and_then(|broker| {
+        let address = broker.properties.get(ADMIN_LISTENER)?;
+        let first =
+            |(host, port): (&str, u16)| Some(host_port(host, port.checked_sub(u16::try_from(broker.id - 1).ok()?)?));
+        Some(split_host_port(address).and_then(first).unwrap_or_else(|| address.to_owned()))
+    });
+    let default = || host_port("127.0.0.1", port.checked_add(TO_ADMIN_PORT).unwrap_or(0));
+    set.or(there).unwrap_or_else(default)
+}
+
+/// Returns the address of a broker's admin page: the first broker's host, and a port of its own. Port 0 takes a free
+/// one, an empty address none.
+fn admin_address(first: &str, id: u32) -> String {
+    match split_host_port(first) {
+        Some((host, 0)) => host_port(host, 0),
+        Some((host, port)) => {
+            let own = u16::try_from(id - 1).ok().and_then(|behind| port.checked_add(behind));
+            host_port(host, own.unwrap_or(0))
+        }
+        None => first.to_owned(),
+    }
 }
 
 fn settings(pairs: &[String]) -> Result<Vec<(String, String)>, Failure> {
@@ -357,6 +383,28 @@ mod tests {
             files(&filled).iter().map(|file| file.properties.to_text()).collect::<Vec<_>>(),
             there.iter().map(|file| file.properties.to_text()).collect::<Vec<_>>()
         );
+    }
+
+    #[test]
+    fn metrics_are_set_every_broker_has_a_port_of_its_own_and_later_ones_too() {
+        let pages = |plan: &Plan| (0..plan.brokers.len()).map(|at| value(plan, at, ADMIN_LISTENER)).collect::<Vec<_>>();
+        let set = |pair: &'static str| move |wanted: &mut WantedCluster| wanted.settings = vec![pair.to_owned()];
+        let new = plan(&present(&[]), set("fullbore.admin.listener=127.0.0.1:7000")).expect("possible");
+        assert_eq!(pages(&new), ["127.0.0.1:7000", "127.0.0.1:7001", "127.0.0.1:7002"]);
+        let there = files(&new);
+        let more = plan(&present(&there), |wanted| wanted.brokers = Some(4)).expect("possible");
+        assert_eq!(pages(&more)[3], "127.0.0.1:7003");
+        assert!(more.brokers[..3].iter().all(|broker| !broker.is_changed), "what was given is kept");
+        let moved = plan(&present(&there), set("fullbore.admin.listener=[::1]:8000")).expect("possible");
+        assert_eq!(pages(&moved), ["[::1]:8000", "[::1]:8001", "[::1]:8002"]);
+        let last = plan(&present(&there[1..]), |_| {}).expect("possible");
+        assert_eq!(pages(&last)[0], "127.0.0.1:7000");
+        let none = plan(&present(&there), set("fullbore.admin.listener=")).expect("possible");
+        let none = files(&none);
+        let none = plan(&present(&none), |wanted| wanted.brokers = Some(4)).expect("possible");
+        assert_eq!(pages(&none), [""; 4]);
+        let free = plan(&present(&[]), set("fullbore.admin.listener=localhost:0")).expect("possible");
+        assert_eq!(pages(&free), ["localhost:0"; 3]);
     }
 
     #[test]

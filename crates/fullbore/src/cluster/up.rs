@@ -1,6 +1,6 @@
 //! `cluster up`: what the user types and sees.
 
-use super::broker::{self, BrokerFile};
+use super::broker::{self, ADMIN_LISTENER, BrokerFile};
 use super::folder::{ClusterFolder, FolderArg};
 use super::plan::{Plan, PlannedBroker, Present, WantedCluster};
 use super::postgres::OwnPostgres;
@@ -108,6 +108,14 @@ fn check(brokers: &[&PlannedBroker], has_choice: bool) -> Result<(), Failure> {
         TcpListener::bind(&address).map_err(|error| {
             let next = if has_choice { "; --port takes another first port" } else { "" };
             Failure::new(format!("broker {} cannot listen on {address}: {error}{next}", broker.file.id))
+        })?;
+        let Some(metrics) = broker.file.admin_address() else { continue };
+        TcpListener::bind(metrics).map_err(|error| {
+            Failure::new(format!(
+                "broker {} cannot listen on {metrics} for its metrics: {error}; \
+                 --set {ADMIN_LISTENER}=127.0.0.1:PORT takes another first port, and --set {ADMIN_LISTENER}= none",
+                broker.file.id
+            ))
         })?;
     }
     Ok(())
