@@ -9,6 +9,7 @@ mod action;
 mod admin;
 mod client;
 mod client_id;
+mod closed;
 mod cluster;
 mod completions;
 mod configs;
@@ -25,8 +26,8 @@ mod produce;
 mod serve;
 mod stop;
 mod table;
-mod topics;
 mod tip;
+mod topics;
 mod troubles;
 mod usage;
 

@@ -19,6 +19,7 @@ mod style;
 pub use args::Consume;
 
 use crate::client::{self, client_properties, without_effect};
+use crate::closed;
 use crate::failure::{Failure, records_were_written};
 use crate::output;
 use crate::stop::Stop;
@@ -50,6 +51,7 @@ fn notice(key: &str) -> Option<String> {
 /// Runs the command.
 pub fn run(args: Consume) -> Result<(), Failure> {
     output::Format { json: args.json }.choose();
+    closed::check_stdout()?;
     let stop = Stop::at_signal(Box::new(|| {}))?;
     let properties = client_properties(args.command_config.as_deref(), &args.consumer_property, &notice)?;
     let settings = args.settings(&properties)?;

@@ -3,7 +3,7 @@
 use super::{Broker, complaints, create, freeze, produce, run, signal, start, until};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -33,6 +33,27 @@ fn quick_broker_with(setting: &str) -> Broker {
         "group.consumer.min.heartbeat.interval.ms=100",
         "group.consumer.heartbeat.interval.ms=200",
     ])
+}
+
+#[test]
+fn standard_output_is_closed_no_record_is_read_or_committed() {
+    let broker = quick_broker();
+    create(&broker, "t", "1");
+    produce(&broker, &["-t", "t"], b"one\ntwo\n").good();
+    let consumed = |redirection: &str| {
+        let script =
+            format!("exec \"$0\" consume -t t -G g --from-beginning -e --bootstrap-server \"$1\" {redirection}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, env!("CARGO_BIN_EXE_fullbore"), &broker.address]).stdin(Stdio::null());
+        let output = shell.output().expect("there is a shell");
+        (output.status.code(), complaints(&String::from_utf8_lossy(&output.stderr)))
+    };
+    let (status, stderr) = consumed(">&-");
+    assert!(status == Some(1) && stderr.starts_with("fullbore: standard output is closed, and records"), "{stderr}");
+    let groups = run(&broker, &["groups", "list"], b"").text();
+    assert_eq!(groups, "", "the group was not even joined");
+    assert_eq!(consumed(">/dev/null"), (Some(0), String::new()), "that is open, and the user's choice");
+    assert_eq!(run(&broker, &["groups", "list"], b"").text(), "g\n");
 }
 
 const QUICK: [&str; 4] = ["-X", "heartbeat.interval.ms=200", "-X", "auto.commit.interval.ms=200"];

@@ -1,0 +1,32 @@
+//! Standard output, if the program was started without it (`>&-`).
+//!
+//! Rust's runtime opens /dev/null in the place of a closed standard descriptor before `main`, so that records written
+//! there would seem to have been read. Invariant: the look at the descriptor comes before that, and changes nothing.
+
+use crate::failure::Failure;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// The C library calls the functions of this section before `main`, and so before Rust's runtime.
+#[used]
+#[cfg_attr(target_os = "linux", unsafe(link_section = ".init_array"))]
+static BEFORE_MAIN: extern "C" fn() = look;
+
+extern "C" fn look() {
+    // SAFETY: the number is used for one system call, which says whether a descriptor has it; it allocates nothing.
+    let stdout = unsafe { BorrowedFd::borrow_raw(1) };
+    WAS_CLOSED.store(rustix::io::fcntl_getfd(stdout).is_err(), Ordering::Relaxed);
+}
+
+/// Checks that standard output is open, for a command that is there for what it prints.
+///
+/// # Errors
+/// The sentence for the user, if it is closed.
+pub fn check_stdout() -> Result<(), Failure> {
+    match WAS_CLOSED.load(Ordering::Relaxed) {
+        true => Err(Failure::new("standard output is closed, and records would be lost; open it, as with >/dev/null")),
+        false => Ok(()),
+    }
+}
