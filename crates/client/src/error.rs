@@ -119,6 +119,14 @@ pub enum ClientError {
     /// Nobody is or was in it.
     #[error("consumer group '{0}' does not exist; `fullbore groups list` shows those that do")]
     NoGroup(String),
+    /// A group whose members are no consumers, as those of Kafka Connect.
+    #[error("group '{id}' is not a consumer group ({protocol_type}); `fullbore groups list` shows those that are")]
+    NotConsumers {
+        /// The group.
+        id: String,
+        /// The protocol type that its members joined with.
+        protocol_type: String,
+    },
     /// No broker that is alive has this id.
     #[error(
         "broker '{0}' does not exist or is not running; see the ids with `fullbore configs describe --entity-type brokers`"

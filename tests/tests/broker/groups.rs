@@ -22,6 +22,24 @@ pub(super) const SOON: Duration = Duration::from_secs(30);
 /// Sessions as short as Kafka allows, and nothing to wait for in an empty group.
 pub(super) const QUICK: &[&str] = &["group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=100"];
 
+#[test]
+fn group_of_another_protocol_type_is_described_command_says_that_it_is_none_of_consumers() {
+    let broker = Broker::start(QUICK);
+    let mut worker = broker.client();
+    let mut join = Member::new(&broker, "connect-1").request();
+    join.protocol_type = "connect".into();
+    join.member_id = worker.call(&join, JOIN).member_id;
+    assert_eq!(worker.call(&join, JOIN).error_code, OK);
+    for command in ["describe --group connect-1", "reset-offsets --group connect-1 --all-topics --to-latest"] {
+        let mut fullbore = std::process::Command::new(fullbore_tests::binary());
+        fullbore.arg("groups").args(command.split(' ')).args(["--bootstrap-server", &broker.addr().to_string()]);
+        let output = fullbore.output().expect("it starts");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command}: {told}");
+        assert!(told.starts_with("fullbore: group 'connect-1' is not a consumer group (connect); "), "{told}");
+    }
+}
+
 /// One member with a connection of its own.
 pub(super) struct Member {
     pub client: Client,

@@ -130,10 +130,20 @@ fn describe_at(
             }
             (code, _) => outcome(&group.group_id, code, group.error_message.as_deref())?,
         };
+        let outcome = outcome.and_then(|()| check_consumers(&group));
         let id = group.group_id.clone();
         described.push((id, outcome.map(|()| of_classic(group, coordinator))));
     }
     Ok(described)
+}
+
+/// Refuses a group of another protocol type than that of consumers, as Kafka's client does. A group that was only
+/// committed to has none.
+fn check_consumers(group: &classic::DescribedGroup) -> Result<(), ClientError> {
+    match &*group.protocol_type {
+        "" | "consumer" => Ok(()),
+        other => Err(ClientError::NotConsumers { id: group.group_id.to_string(), protocol_type: other.to_owned() }),
+    }
 }
 
 /// The error of one group; the outer one is of the coordinator, which may be asked again.
