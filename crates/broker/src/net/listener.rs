@@ -24,8 +24,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener bound to its port, not yet accepting.
 pub struct Bound {
-    socket: TcpListener,
-    /// The address taken.
+    /// One for each address of the listener's host that this machine has, all of the same port.
+    sockets: Vec<TcpListener>,
+    /// The first address taken.
     pub addr: SocketAddr,
     /// Host and port told to clients.
     pub advertised: (String, u16),
@@ -43,7 +44,10 @@ struct Door {
     certificates: Option<Arc<Certificates>>,
 }
 
-/// Binds one listener.
+/// How often a free port is looked for that every address of a host has.
+const FREE_PORT_TRIES: u32 = 20;
+
+/// Binds one listener, on every address that its host's name stands for.
 ///
 /// # Errors
 /// The host does not resolve, the port is taken or not allowed.
@@ -52,8 +56,62 @@ pub async fn bind(
     certificates: Option<Arc<Certificates>>,
     config: &BrokerConfig,
 ) -> io::Result<Bound> {
-    let addrs: Vec<_> = tokio::net::lookup_host((listener.host.as_str(), listener.port)).await?.collect();
-    let addr = *addrs.first().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address"))?;
+    let found = tokio::net::lookup_host((listener.host.as_str(), listener.port)).await?;
+    let mut addrs: Vec<SocketAddr> = Vec::new();
+    for addr in found {
+        if !addrs.contains(&addr) {
+            addrs.push(addr);
+        }
+    }
+    let mut tries = 1;
+    let sockets = loop {
+        match open_each(&addrs, config) {
+            // The port that was free at the first address is not at another one.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && listener.port == 0 && tries < FREE_PORT_TRIES => {
+                tries += 1;
+            }
+            outcome => break outcome?,
+        }
+    };
+    let first = sockets.first().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the host has no address"))?;
+    let addr = first.local_addr()?;
+    let advertised = match &listener.advertised {
+        Some((host, port)) => (host.clone(), if *port == 0 { addr.port() } else { *port }),
+        None => (listener.host.clone(), addr.port()),
+    };
+    Ok(Bound { sockets, addr, advertised, certificates })
+}
+
+/// Opens a socket at each of these addresses, all of the same port: port 0 takes a free one at the first. Leaves out
+/// addresses that this machine does not have, as `::1` without IPv6, unless it has none of them.
+fn open_each(addrs: &[SocketAddr], config: &BrokerConfig) -> io::Result<Vec<TcpListener>> {
+    let (mut sockets, mut absent): (Vec<TcpListener>, Vec<(SocketAddr, io::Error)>) = (Vec::new(), Vec::new());
+    for &(mut addr) in addrs {
+        if let Some(first) = sockets.first() {
+            addr.set_port(first.local_addr()?.port());
+        }
+        match open(addr, config) {
+            Ok(socket) => sockets.push(socket),
+            Err(error) if is_absent(&error) => absent.push((addr, error)),
+            Err(error) => return Err(error),
+        }
+    }
+    if sockets.is_empty() && !absent.is_empty() {
+        return Err(absent.remove(0).1);
+    }
+    for (addr, error) in absent {
+        tracing::info!(%addr, %error, "cannot listen on an address of the host's name: the others are listened on");
+    }
+    Ok(sockets)
+}
+
+/// Returns true if the machine does not have the address, or nothing of its family.
+fn is_absent(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+        || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
+}
+
+fn open(addr: SocketAddr, config: &BrokerConfig) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     // What is set here, connections inherit. No Nagle: an answer leaves at once.
@@ -66,13 +124,7 @@ pub async fn bind(
         socket.set_recv_buffer_size(u32::try_from(size).unwrap_or(u32::MAX))?;
     }
     socket.bind(addr)?;
-    let socket = socket.listen(config.socket_listen_backlog)?;
-    let addr = socket.local_addr()?;
-    let advertised = match &listener.advertised {
-        Some((host, port)) => (host.clone(), if *port == 0 { addr.port() } else { *port }),
-        None => (listener.host.clone(), addr.port()),
-    };
-    Ok(Bound { socket, addr, advertised, certificates })
+    socket.listen(config.socket_listen_backlog)
 }
 
 /// The connections that are open. One that is open stays so when a limit is lowered.
@@ -144,30 +196,28 @@ pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, stop: watch::Receiver
     // Closed when the last clone is dropped, that is, when the last connection has ended.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
     let has_others = listeners.len() > 1;
-    let accepting: Vec<_> = listeners
-        .into_iter()
-        .enumerate()
-        .map(|(index, bound)| {
-            if let Some(certificates) = &bound.certificates {
-                task::spawn(Arc::clone(certificates).watch_expiry(stop.clone()));
-            }
-            if let (Some(certificates), Some(ms)) = (&bound.certificates, broker.config.ssl_reload_interval_ms) {
-                task::spawn(Arc::clone(certificates).watch(Duration::from_millis(ms), stop.clone()));
-            }
-            task::spawn(accept(
+    let mut accepting = Vec::new();
+    for (index, bound) in listeners.into_iter().enumerate() {
+        if let Some(certificates) = &bound.certificates {
+            task::spawn(Arc::clone(certificates).watch_expiry(stop.clone()));
+        }
+        if let (Some(certificates), Some(ms)) = (&bound.certificates, broker.config.ssl_reload_interval_ms) {
+            task::spawn(Arc::clone(certificates).watch(Duration::from_millis(ms), stop.clone()));
+        }
+        let of_brokers = has_others && index == broker.config.replication.listener;
+        let door = Door { index, of_brokers, certificates: bound.certificates };
+        for socket in bound.sockets {
+            let (door, admission) = (door.clone(), Arc::clone(&admission));
+            accepting.push(task::spawn(accept(
                 Arc::clone(&broker),
-                bound.socket,
-                Door {
-                    index,
-                    of_brokers: has_others && index == broker.config.replication.listener,
-                    certificates: bound.certificates,
-                },
-                Arc::clone(&admission),
+                socket,
+                door,
+                admission,
                 stop.clone(),
                 open.clone(),
-            ))
-        })
-        .collect();
+            )));
+        }
+    }
     drop(open);
     for task in accepting {
         if let Err(error) = task.await {
@@ -253,7 +303,7 @@ mod tests {
         settings.iter().for_each(|&(key, value)| properties.set(key, value));
         let config = BrokerConfig::from_properties(&properties).expect("valid").0;
         let bound = bind(&config.listeners[0], None, &config).await.expect("a free port");
-        sockopts(&bound.socket).await
+        sockopts(&bound.sockets[0]).await
     }
 
     async fn sockopts(listener: &TcpListener) -> (bool, usize, usize) {
@@ -262,6 +312,27 @@ mod tests {
         let sent = socket_send_buffer_size(&socket).expect("a socket");
         let received = socket_recv_buffer_size(&socket).expect("a socket");
         (socket.nodelay().expect("a socket"), sent, received)
+    }
+
+    fn config() -> BrokerConfig {
+        BrokerConfig::from_properties(&Properties::default()).expect("valid").0
+    }
+
+    #[tokio::test]
+    async fn host_has_several_addresses_each_is_listened_on_at_one_port() {
+        // 192.0.2.1 is of no machine (RFC 5737), as ::1 is not where there is no IPv6.
+        let addrs = ["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"].map(|addr| addr.parse().expect("an address"));
+        let sockets = open_each(&addrs, &config()).expect("a free port");
+        let bound: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().expect("bound")).collect();
+        let port = bound[0].port();
+        assert_eq!(bound, [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 2], port))]);
+        for addr in &bound {
+            TcpStream::connect(addr).await.expect("it listens");
+        }
+        let taken = open_each(&bound[..1], &config()).map(drop).expect_err("somebody listens there");
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+        let none = open_each(&addrs[1..2], &config()).map(drop).expect_err("no such address");
+        assert_eq!(none.kind(), io::ErrorKind::AddrNotAvailable);
     }
 
     #[tokio::test]
