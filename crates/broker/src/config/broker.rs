@@ -455,6 +455,16 @@ mod tests {
     }
 
     #[test]
+    fn file_of_kafka_has_empty_mechanisms_and_https_in_capitals_it_is_valid() {
+        let names = "ssl.endpoint.identification.algorithm";
+        for (typed, compares_names) in [("HTTPS", true), ("Https", true), ("", false)] {
+            let (config, warnings) = parse(&format!("sasl.enabled.mechanisms=\n{names}={typed}")).expect(typed);
+            assert_eq!((config.replication.compares_names, warnings.len()), (compares_names, 0), "{typed}");
+        }
+        assert!(refusal(&format!("{names}=ldap")).starts_with(&format!("{names}=ldap: must be https")));
+    }
+
+    #[test]
     fn an_unknown_key_of_our_own_is_refused() {
         let refusal = refusal("fullbore.conection.bytes.max=1");
         assert!(refusal.starts_with("fullbore.conection.bytes.max=1: is not a key"), "{refusal}");

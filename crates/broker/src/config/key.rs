@@ -85,6 +85,8 @@ pub struct Key {
     pub unit_ms: i64,
     pub doc: &'static str,
     pub effect: Effect,
+    /// Whether letters of the value may be large or small, as in Kafka; small ones count.
+    pub any_case: bool,
     /// Whether a broker's key may change while the broker runs, for one broker or for all.
     pub dynamic: bool,
     /// Whether a topic's key takes the broker's value when the topic is created and never again, so that `default` is that of a topic without it.
@@ -106,6 +108,7 @@ impl Key {
             unit_ms: 1,
             doc,
             effect: Effect::Honoured,
+            any_case: false,
             dynamic: false,
             at_creation: false,
             differs: None,
@@ -138,6 +141,11 @@ impl Key {
 
     pub(super) const fn in_units_of_ms(mut self, unit_ms: i64) -> Self {
         self.unit_ms = unit_ms;
+        self
+    }
+
+    pub(super) const fn any_case(mut self) -> Self {
+        self.any_case = true;
         self
     }
 
@@ -197,9 +205,9 @@ impl Key {
     /// As [`Key::check`], for a value typed under another name.
     pub(super) fn check_as(&self, name: &str, value: &str) -> Result<String, ConfigError> {
         let trimmed = value.trim();
-        let canonical = match self.of {
-            Type::Boolean => trimmed.to_ascii_lowercase(),
-            _ => trimmed.to_owned(),
+        let canonical = match self.any_case || self.of == Type::Boolean {
+            true => trimmed.to_ascii_lowercase(),
+            false => trimmed.to_owned(),
         };
         if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(name, value)) }
     }
@@ -210,6 +218,8 @@ impl Key {
         match self.effect {
             // It may be changed all the same: its row says so.
             Effect::Nothing(_) if self.dynamic => Ok(checked),
+            // An empty list asks for nothing that is not there.
+            Effect::Refused(_) if self.of == Type::List && checked.is_empty() => Ok(checked),
             Effect::Nothing(why) | Effect::Refused(why) if self.default != Some(&*checked) => {
                 Err(ConfigError::of_value(self.name, value, why))
             }

@@ -18,6 +18,7 @@ pub(super) const REPLICATION_KEYS: &[Key] = &[
         .differs("unset by default; SASL is not offered yet"),
     Key::new("ssl.endpoint.identification.algorithm", Type::String, Some("https"), "https compares the certificate of a broker that this one connects to with its host name; empty does not.")
         .allow(Allowed::OneOf(&["https", ""]))
+        .any_case()
         .differs("between brokers only; https, or empty"),
     Key::int("num.replica.fetchers", Some("1"), 1, "Connections to each other broker over which partitions that it leads are fetched, beside those of partitions that are not in sync.")
         .allow(Allowed::Between(1, 64))
