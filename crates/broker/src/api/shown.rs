@@ -43,8 +43,9 @@ impl<'i> Viewer<'i> {
     /// The client that asks.
     pub fn of(call: &'i Call<'_>, image: &'i Image) -> Self {
         let (broker, listener) = (&**call.broker, call.listener);
-        let zone = call.header.client_id.as_deref().and_then(zone_of);
-        Self { broker, image, listener, zones: zones(broker, image, listener), zone }
+        let zones = zones(broker, image, listener);
+        let zone = call.header.client_id.as_deref().and_then(zone_of).and_then(|name| zones.meant(name));
+        Self { broker, image, listener, zones, zone }
     }
 
     /// The partition of this number, if there is one.

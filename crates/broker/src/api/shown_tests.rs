@@ -105,6 +105,7 @@ async fn a_client_is_led_to_brokers_of_its_zone_and_each_zone_has_a_replica() {
     for (client_id, expected) in [
         (Some(IN_A), &[1, 2][..]),
         (Some(IN_B), &[3, 4]),
+        (Some("connect,diskless_az=a-configs"), &[1, 2]),
         (None, &[1, 2, 3, 4, 5]),
         (Some("app"), &[1, 2, 3, 4, 5]),
         (Some("diskless_az=elsewhere"), &[1, 2, 3, 4, 5]),

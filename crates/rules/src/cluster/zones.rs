@@ -25,6 +25,17 @@ impl<'z> Zones<'z> {
         Self { by_name }
     }
 
+    /// Returns the zone that a client means by `name`: the zone of this name, or else the only one that `name` begins
+    /// with before a dash. Kafka Connect and Streams append to the client.id that they are given.
+    pub fn meant(&self, name: &str) -> Option<&'z str> {
+        let zones = || self.by_name.keys().copied().flatten();
+        let is_prefix = |zone: &&str| name.strip_prefix(zone).is_some_and(|appended| appended.starts_with('-'));
+        zones().find(|zone| *zone == name).or_else(|| {
+            let mut prefixes = zones().filter(is_prefix);
+            prefixes.next().filter(|_| prefixes.next().is_none())
+        })
+    }
+
     /// The broker of a partition (topic id and number) in this zone; `None` where no broker is in it.
     pub fn broker_in(&self, zone: &str, partition: (u128, i32)) -> Option<i32> {
         Some(heaviest(self.by_name.get(&Some(zone))?, partition)?.1)
@@ -78,6 +89,24 @@ mod tests {
     /// Brokers by id, each with its zone.
     fn brokers() -> impl Strategy<Value = Vec<(i32, usize)>> {
         proptest::collection::btree_map(0..1000_i32, 0..NAMES.len(), 1..12).prop_map(Vec::from_iter)
+    }
+
+    #[test]
+    fn name_has_something_appended_the_only_zone_before_it_is_meant() {
+        let zones = Zones::new([(1, None), (2, Some("eu-1a")), (3, Some("eu-1b")), (4, Some("us")), (5, Some("us-1"))]);
+        for (name, zone) in [
+            ("eu-1a", Some("eu-1a")),
+            ("eu-1a-configs", Some("eu-1a")),
+            ("eu-1b-6d7b5a3e-StreamThread-1-consumer", Some("eu-1b")),
+            ("us-1", Some("us-1")),
+            ("us-2", Some("us")),
+            ("us-1-configs", None),
+            ("eu-1ab", None),
+            ("eu", None),
+            ("", None),
+        ] {
+            assert_eq!(zones.meant(name), zone, "{name}");
+        }
     }
 
     proptest! {
