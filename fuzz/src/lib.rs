@@ -6,7 +6,7 @@
 
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::api::{self, ApiKey, Request, RequestHeader, Visit};
-use fullbore_wire::batch::{self, BatchView, Compression, RecordIter, check_records, compress, decompress};
+use fullbore_wire::batch::{self, BatchView, Compression, Opener, RecordIter, check_records, compress, decompress};
 use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, Embedded};
 use fullbore_wire::coordinator::CoordinatorRecord;
 use fullbore_wire::{Codec, Frame, Part, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
@@ -76,6 +76,11 @@ fn read(batch: &BatchView<'_>) {
             assert!(checked.is_err() || read <= batch.size(), "records take bytes");
         }
         Ok(codec) => {
+            let opened = Opener::default().check(batch, BATCH_DECOMPRESSED_MAX);
+            if let Ok(opened) = opened {
+                let payload = decompress(codec, batch.payload(), BATCH_DECOMPRESSED_MAX).expect("a check opened it");
+                assert_eq!(check_records(batch, &payload), Ok(opened));
+            }
             if let Ok(payload) = decompress(codec, batch.payload(), BATCH_DECOMPRESSED_MAX) {
                 assert!(payload.len() <= BATCH_DECOMPRESSED_MAX);
                 let _ = check_records(batch, &payload);

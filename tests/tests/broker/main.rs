@@ -65,6 +65,7 @@ mod tls_tools;
 mod told;
 mod told_seldom;
 mod topics;
+mod unreadable;
 mod unsecured;
 mod versions;
 mod window;

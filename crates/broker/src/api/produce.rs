@@ -15,7 +15,8 @@ use crate::partitions::{
     PartitionAppend, Waited,
 };
 use crate::validation::{
-    Destination, Invalid, LargeBatchPermit, RefusedBatch, SHORT_MAX, Sender, TOLD_MAX, validate, work_of,
+    Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, RefusedBatch, SHORT_MAX, Sender, TOLD_MAX,
+    validate, work_of,
 };
 use fullbore_wire::apis::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
@@ -51,14 +52,13 @@ pub async fn admit(
 ) -> Result<Option<Completion>, Fault> {
     let (acks, timeout_ms) = (request.acks, request.timeout_ms);
     let image = broker.control.image();
-    let is_long = prepare(broker, &image, &request).await;
-    let place_max = is_long.then_some(PLACE_MAX);
+    let mut is_long = prepare(broker, &image, &request).await;
     let mut appending = Appending::new(broker, &image, &request, reply.version.number, client_id);
     let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
     let came = tokio::time::Instant::now();
     let (mut turn, mut has_waited) = (None, false);
     loop {
-        let mut go_on = || appending.go_on(turn.take(), place_max);
+        let mut go_on = || appending.go_on(turn.take(), is_long);
         let paused = if is_long { broker.long_work.run(go_on).await } else { go_on() };
         match paused {
             ControlFlow::Continue(()) => break,
@@ -70,6 +70,7 @@ pub async fn admit(
                 let others = appending.behind(lack);
                 Box::pin(partition.wait_for((lack, &others), &mut appending.waited, deadline)).await;
             }
+            ControlFlow::Break(Pause::Long) => is_long = true,
             ControlFlow::Break(Pause::Others) => {}
         }
     }
@@ -210,6 +211,8 @@ struct Appending<'a> {
     told_left: usize,
     /// Look-ups and memory that the request has waited for.
     waited: Waited,
+    /// Records that the request may still open.
+    budget: OpeningBudget,
 }
 
 /// A batch that is taken.
@@ -234,6 +237,8 @@ impl<E: Into<Invalid>> From<E> for Stopped {
 enum Pause {
     /// The next batch opens to much, and must have its turn.
     Turn,
+    /// The rest of the request takes longer than other connections should wait.
+    Long,
     /// Its partition has to be waited for.
     Partition(AnyPartition, Lack),
     /// It has had the place for long.
@@ -252,14 +257,30 @@ impl<'a> Appending<'a> {
         let responses = Vec::with_capacity(request.topic_data.len());
         let (pending, failed) = (Vec::new(), ErrorCode::NONE);
         let (told_left, waited) = (TOLD_MAX, Waited::default());
-        Appending { broker, image, request, version, may_write_internal, responses, pending, failed, told_left, waited }
+        let budget = OpeningBudget::short();
+        Appending {
+            broker,
+            image,
+            request,
+            version,
+            may_write_internal,
+            responses,
+            pending,
+            failed,
+            told_left,
+            waited,
+            budget,
+        }
     }
 
-    /// Checks and appends one batch after the other, the first one in its turn if it has that; at least one, and then for
-    /// so long.
-    fn go_on(&mut self, mut turn: Option<LargeBatchPermit<'_>>, place_max: Option<Duration>) -> ControlFlow<Pause> {
+    /// Checks and appends one batch after the other, at least one, the first one in its turn if it has that. With a
+    /// place for long work it stops after [`PLACE_MAX`].
+    fn go_on(&mut self, mut turn: Option<LargeBatchPermit<'_>>, is_long: bool) -> ControlFlow<Pause> {
         let (image, request) = (self.image, self.request);
-        let until = place_max.map(|max| Instant::now() + max);
+        let until = is_long.then(|| Instant::now() + PLACE_MAX);
+        if is_long {
+            self.budget = OpeningBudget::long();
+        }
         for (at, topic) in request.topic_data.iter().enumerate().skip(self.responses.len().saturating_sub(1)) {
             let found = topics::find(image, &topic.name, topic.topic_id);
             if at == self.responses.len() {
@@ -277,6 +298,7 @@ impl<'a> Appending<'a> {
                         return ControlFlow::Break(Pause::Partition(partition, lack));
                     }
                     Err(Stopped::Invalid(Invalid::Large)) => return ControlFlow::Break(Pause::Turn),
+                    Err(Stopped::Invalid(Invalid::Long)) => return ControlFlow::Break(Pause::Long),
                     Err(Stopped::Invalid(Invalid::Refused(why))) => self.refused(at, data.index, why),
                 }
                 if until.is_some_and(|until| Instant::now() > until) {
@@ -341,7 +363,8 @@ impl<'a> Appending<'a> {
         let from =
             Sender { may_zstd: self.version >= ZSTD_FROM, is_transactional: self.request.transactional_id.is_some() };
         let to = Destination { topic: &topic.name, partition: data.index, config: &topic.config, now_ms };
-        let batch = validate(data.records.as_ref(), from, to, turn)?;
+        let opening = Opening { decompression: &self.broker.decompression, turn, budget: &mut self.budget };
+        let batch = validate(data.records.as_ref(), from, to, opening)?;
         let (size, records) = (batch.view().size(), batch.view().record_count());
         // Nobody would hear what became of a batch that waits without an answer.
         let wait_in = Some(&self.broker.reordering).filter(|_| self.request.acks != 0);

@@ -9,7 +9,9 @@ use super::group_keys::GROUP_KEYS;
 use super::kafka_keys::KAFKA_KEYS;
 use super::key::{Allowed, Effect, Key, Type};
 use super::replication::REPLICATION_KEYS;
-use super::topic_keys::{CODECS, GZIP_LEVELS, LZ4_LEVELS, OPENS_TO, ZSTD_LEVELS};
+use super::topic_keys::{
+    CODECS, GZIP_LEVELS, LZ4_LEVELS, OPENS_TO, PRODUCE_VALIDATION, PRODUCE_VALIDATION_DOC, VALIDATIONS, ZSTD_LEVELS,
+};
 use fullbore_wire::did_you_mean;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -205,6 +207,10 @@ const KEYS: &[Key] = &[
         .allow(Allowed::Between(5, 10_000))
         .differs("KIP-1269, which is in no release of Kafka yet")
         .dynamic(),
+    Key::new(PRODUCE_VALIDATION, Type::String, Some("records"), PRODUCE_VALIDATION_DOC)
+        .allow(VALIDATIONS)
+        .dynamic()
+        .differs("not a Kafka key"),
     Key::int("fullbore.produce.version.max", Some("14"), 13, "The largest version of Produce that clients are offered; 14 tells them how many batches are retained.")
         .allow(Allowed::Between(13, 14))
         .differs("not a Kafka key"),

@@ -63,5 +63,5 @@ pub use resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 pub use resources::{
     ClientMetricsConfig, ClientTrait, GroupTimeouts, Resource, check_dynamic_limits, check_resource, check_values,
 };
-pub use topic::{CleanupPolicy, Ratio, StoredAs, TimestampType, TopicConfig, asked_diskless};
+pub use topic::{CleanupPolicy, ProduceValidation, Ratio, StoredAs, TimestampType, TopicConfig, asked_diskless};
 pub use topic_keys::{DISKLESS_ENABLE, INKLESS_ENABLE, TOPIC_KEYS};

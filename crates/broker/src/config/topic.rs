@@ -12,7 +12,7 @@ use super::key::{Key, Source};
 use super::lookup::{ConfigValue, chain_beside, resource_chain};
 use super::properties::Properties;
 use super::reader::ConfigReader;
-use super::topic_keys::{BATCHES_TO_RETAIN, DISKLESS_ENABLE, TOPIC_KEYS, topic_key};
+use super::topic_keys::{BATCHES_TO_RETAIN, DISKLESS_ENABLE, PRODUCE_VALIDATION, TOPIC_KEYS, topic_key};
 
 /// Whose clock stamps a record, with the bit's meaning in a batch's attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +46,15 @@ pub struct StoredAs {
     pub level: Level,
 }
 
+/// How far the broker looks into a compressed batch that it stores as sent (fullbore.produce.validation).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProduceValidation {
+    /// Decompresses the batch and counts its records.
+    Records,
+    /// Believes the batch's header.
+    Header,
+}
+
 /// A share between 0 and 1, both included.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio(pub f64);
@@ -66,6 +75,7 @@ pub struct TopicConfig {
     pub max_message_bytes: usize,
     /// `None`: as they came.
     pub compression: Option<StoredAs>,
+    pub produce_validation: ProduceValidation,
     /// Per partition; `None` is no limit.
     pub retention_bytes: Option<u64>,
     /// `None` is no limit.
@@ -123,6 +133,7 @@ impl TopicConfig {
     }
 
     pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Self {
+        let believes_header = values.text(PRODUCE_VALIDATION).is_some_and(|value| value == "header");
         let append_time = values.text("message.timestamp.type").is_some_and(|value| value == "LogAppendTime");
         Self {
             diskless: values.boolean(DISKLESS_ENABLE),
@@ -132,6 +143,7 @@ impl TopicConfig {
             index_interval_bytes: values.number("index.interval.bytes"),
             max_message_bytes: values.number("max.message.bytes"),
             compression: compression(values),
+            produce_validation: if believes_header { ProduceValidation::Header } else { ProduceValidation::Records },
             retention_bytes: values.unless_minus_one("retention.bytes"),
             retention_ms: values.unless_minus_one("retention.ms"),
             file_delete_delay_ms: values.number("file.delete.delay.ms"),
@@ -254,6 +266,7 @@ mod tests {
             index_interval_bytes: 4096,
             max_message_bytes: 1_048_588,
             compression: None,
+            produce_validation: ProduceValidation::Records,
             retention_bytes: None,
             retention_ms: Some(7 * 24 * 3_600_000),
             file_delete_delay_ms: 60_000,
@@ -411,6 +424,20 @@ mod tests {
         assert_eq!(of("zstd"), Some((Compression::Zstd, Some(-7))));
         let both = [("compression.type", "zstd"), ("compression.zstd.level", "22"), ("compression.lz4.level", "1")];
         assert_eq!(stored(&both), Some((Compression::Zstd, Some(22))));
+    }
+
+    #[test]
+    fn a_topic_believes_headers_by_its_own_word_or_the_brokers() {
+        let believing = [("fullbore.produce.validation", "header")];
+        let validation = |file: &[(&str, &str)], set: &[(&str, &str)]| {
+            let topic = TopicConfig::resolve(&broker(file), &NOTHING, &overrides(set)).expect("valid");
+            topic.produce_validation
+        };
+        assert_eq!(validation(&[], &[]), ProduceValidation::Records);
+        assert_eq!(validation(&believing, &[]), ProduceValidation::Header);
+        assert_eq!(validation(&[], &believing), ProduceValidation::Header);
+        let careful = [("fullbore.produce.validation", "records")];
+        assert_eq!(validation(&believing, &careful), ProduceValidation::Records);
     }
 
     #[test]

@@ -15,6 +15,14 @@ pub(super) const OPENS_TO: &str =
 const NO_REPLICATION: &str = "there is no replication to throttle yet";
 const TIERED: &str = "tiered storage is not offered";
 
+/// The values of fullbore.produce.validation, the broker's and a topic's.
+pub(super) const VALIDATIONS: Allowed = Allowed::OneOf(&["records", "header"]);
+/// How far the broker looks into compressed batches.
+pub(super) const PRODUCE_VALIDATION: &str = "fullbore.produce.validation";
+pub(super) const PRODUCE_VALIDATION_DOC: &str = "How the broker checks a compressed batch that it stores as sent. records: it decompresses the batch once, counts the records and refuses what a consumer could not read. header: it believes the batch's header, which saves the processor time; a broken producer can then stop every consumer of a partition. Batches of compacted topics are always decompressed.";
+const BELIEVED: &str =
+    "with fullbore.produce.validation=header only the header's timestamps of a compressed batch are checked";
+
 /// Whether a topic is diskless.
 pub const DISKLESS_ENABLE: &str = "diskless.enable";
 /// The same under Inkless's older name; nothing is stored under it.
@@ -58,6 +66,10 @@ pub static TOPIC_KEYS: &[Key] = &[
     .or_else(&["log.flush.interval.messages"]),
     Key::long("flush.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.")
         .or_else(&["log.flush.interval.ms", "log.flush.scheduler.interval.ms"]),
+    Key::new(PRODUCE_VALIDATION, Type::String, None, PRODUCE_VALIDATION_DOC)
+        .allow(VALIDATIONS)
+        .or_else(&[PRODUCE_VALIDATION])
+        .differs("not a Kafka key"),
     Key::int("index.interval.bytes", None, 0, "Bytes of log between two entries of its index.")
         .or_else(&["log.index.interval.bytes"]),
     Key::long("max.compaction.lag.ms", None, 1, "How long a record stays as it is at most, in milliseconds, whatever share is dirty.")
@@ -72,10 +84,10 @@ pub static TOPIC_KEYS: &[Key] = &[
         "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with one further ahead is refused.",
     )
     .or_else(&["log.message.timestamp.after.max.ms"])
-    .differs("of a compressed batch that is stored as it came, only the header's timestamps are looked at"),
+    .differs(BELIEVED),
     Key::long("message.timestamp.before.max.ms", None, 0, "How far a producer's timestamp may lie behind the broker's clock, in milliseconds; a batch with one further behind is refused.")
         .or_else(&["log.message.timestamp.before.max.ms"])
-        .differs("of a compressed batch that is stored as it came, only the header's timestamps are looked at"),
+        .differs(BELIEVED),
     Key::new(
         "message.timestamp.type",
         Type::String,

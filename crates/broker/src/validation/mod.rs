@@ -11,9 +11,9 @@ mod valid;
 mod validate;
 mod wrong_records;
 
-pub use decompression::{Decompression, LargeBatchPermit, OPENED_MAX};
+pub use decompression::{Decompression, Invalid, LargeBatchPermit, OPENED_MAX, Opening, OpeningBudget};
 pub use destination::Destination;
 pub use refused::RefusedBatch;
 pub use valid::{InvalidBatch, ValidBatch};
-pub use validate::{Invalid, SHORT_MAX, Sender, validate, work_of};
+pub use validate::{SHORT_MAX, Sender, validate, work_of};
 pub use wrong_records::TOLD_MAX;

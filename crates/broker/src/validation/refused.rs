@@ -51,3 +51,13 @@ pub fn of_batch(error: BatchError) -> RefusedBatch {
     };
     RefusedBatch::new(code, error.to_string())
 }
+
+/// Refuses a batch whose records cannot be read. The batch's checksum holds, so that the code is not CORRUPT_MESSAGE,
+/// at which clients send the same bytes again.
+pub fn of_decompression(error: BatchError) -> RefusedBatch {
+    let code = match error {
+        BatchError::TooLarge(_) => ErrorCode::MESSAGE_TOO_LARGE,
+        _ => ErrorCode::INVALID_RECORD,
+    };
+    RefusedBatch::new(code, error.to_string())
+}

@@ -1,19 +1,19 @@
 //! What a client sent for a partition: checked, and stored with the codec of the topic.
 //!
-//! Not its sequence, which the log knows. Batches that come
-//! with the codec they are stored with pass unopened, unless the topic is compacted: their header is believed.
-//! Invariant: what is opened or written here is whole, in order, in the range of times its topic takes, and no larger than
-//! `max.message.bytes`.
+//! Not its sequence, which the log knows. Batches that come with the codec they are stored with are decompressed piece
+//! by piece, and nothing of them is kept; with `fullbore.produce.validation=header` they pass unopened, unless the
+//! topic is compacted. Invariant: what is opened or written here can be read, is whole, in order, in the range of times
+//! its topic takes, and no larger than `max.message.bytes`.
 
-use super::decompression::{LargeBatchPermit, Unopened, decompressed_max, open};
+use super::decompression::{Invalid, Opening, decompressed_max};
 use super::destination::Destination;
 use super::refused::{RefusedBatch, of_batch};
 use super::valid::{ValidBatch, check_size};
 use super::wrong_records;
-use crate::config::{StoredAs, TimestampType, TopicConfig};
+use crate::config::{ProduceValidation, StoredAs, TimestampType, TopicConfig};
 use bytes::BytesMut;
 use fullbore_wire::batch::{
-    BatchError, BatchView, Compression, Timestamps, check_records, recompress, set_max_timestamp,
+    BatchView, CheckedRecords, Compression, Timestamps, check_records, recompress, set_max_timestamp,
 };
 use fullbore_wire::{ErrorCode, Records};
 
@@ -23,9 +23,12 @@ pub const SHORT_MAX: usize = 128 << 10;
 /// How many times as long a byte takes with gzip, and at any codec's slow levels.
 const GZIP: usize = 8;
 const SLOW: usize = 64;
+/// The same for a byte of gzip's that is opened.
+const GUNZIP: usize = 3;
 
-/// How much work it is to validate a batch of these bytes, as bytes compressed by a fast codec. What has to be opened is
-/// without end: it may be a thousand times larger than it looks. Nothing is checked here.
+/// Estimates the work of validating a batch of these bytes, as bytes compressed by a fast codec. A batch that is opened
+/// to be compressed anew is without end. One that is only checked is taken for what a batch mostly opens to: `Opening`
+/// sees to the rest.
 pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     let Ok(batch) = BatchView::first(bytes) else { return 0 };
     let Ok(codec) = batch.compression() else { return 0 };
@@ -37,24 +40,12 @@ pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
             (Compression::Gzip, level) if level.is_none_or(|level| level <= 6) => GZIP,
             _ => SLOW,
         },
-        (_, None) if !config.cleanup.compact => 0,
+        (_, None) if believes_header(config) => 0,
+        (Compression::Gzip, None) => GUNZIP,
+        (_, None) => 1,
         _ => return usize::MAX,
     };
     bytes.len().saturating_mul(a_byte)
-}
-
-/// Why there is nothing to be appended.
-pub enum Invalid {
-    /// What the producer is told.
-    Refused(RefusedBatch),
-    /// The batch must have its turn, since it opens to much.
-    Large,
-}
-
-impl<E: Into<RefusedBatch>> From<E> for Invalid {
-    fn from(why: E) -> Self {
-        Invalid::Refused(why.into())
-    }
 }
 
 /// What the request says of its batches.
@@ -66,7 +57,7 @@ pub struct Sender {
     pub is_transactional: bool,
 }
 
-/// Looks at what a client sent for a partition, and gives what is to be appended.
+/// Checks a client's records for a partition, and returns the batch to be appended.
 ///
 /// # Errors
 /// [`Invalid`]; nothing has happened then.
@@ -74,7 +65,7 @@ pub fn validate<'r>(
     records: Option<&'r Records>,
     from: Sender,
     to: Destination<'_>,
-    turn: Option<&LargeBatchPermit<'_>>,
+    mut opening: Opening<'_>,
 ) -> Result<ValidBatch<'r>, Invalid> {
     let batch = one_batch(records, from, to.config)?;
     let codec = batch.compression().map_err(of_batch)?;
@@ -82,19 +73,28 @@ pub fn validate<'r>(
     if codec == Compression::None {
         return Ok(of_records(batch, batch.payload(), target, to)?);
     }
-    if target.is_none() && !to.config.cleanup.compact {
-        return Ok(ValidBatch::of(batch, to.config, to.now_ms)?);
+    if target.is_none() {
+        if believes_header(to.config) {
+            return Ok(ValidBatch::of(batch, to.config, to.now_ms)?);
+        }
+        let checked = opening.check(&batch, codec, decompressed_max(to.config))?;
+        // Wrong records are named one by one, for which they must be opened.
+        if let Some(checked) = checked.filter(|checked| !has_wrong_record(checked, to)) {
+            return Ok(as_sent(batch, latest(&batch, &checked, to.config), to)?);
+        }
     }
     let most = match target {
         // It would be too large as it is then stored.
         Some(StoredAs { codec: Compression::None, .. }) => decompressed_max(to.config).min(to.config.max_message_bytes),
         _ => decompressed_max(to.config),
     };
-    let records = open(&batch, codec, most, turn).map_err(|why| match why {
-        Unopened::Large => Invalid::Large,
-        Unopened::Refused(error) => Invalid::Refused(of_decompression(error)),
-    })?;
+    let records = opening.open(&batch, codec, most)?;
     Ok(of_records(batch, &records, target, to)?)
+}
+
+/// Returns whether batches with their topic's codec pass unopened.
+fn believes_header(config: &TopicConfig) -> bool {
+    config.produce_validation == ProduceValidation::Header && !config.cleanup.compact
 }
 
 /// The one batch of a partition's records, if a client may send it. Its records are still to be looked at.
@@ -154,51 +154,54 @@ fn of_records<'r>(
     to: Destination<'_>,
 ) -> Result<ValidBatch<'r>, RefusedBatch> {
     let config = to.config;
-    let Timestamps { earliest, latest } = check_records(&batch, records).map_err(of_batch)?;
-    if config.cleanup.compact {
+    let checked = check_records(&batch, records).map_err(of_batch)?;
+    if config.cleanup.compact && checked.has_null_key {
         wrong_records::check_keys(&batch, records, to)?;
     }
-    let max_timestamp = match config.message_timestamp_type {
-        // The log writes the time of the append into the header.
-        TimestampType::LogAppendTime => batch.max_timestamp(),
-        TimestampType::CreateTime => {
-            if !config.allows_timestamp(earliest, to.now_ms) || !config.allows_timestamp(latest, to.now_ms) {
-                wrong_records::check_timestamps(&batch, records, to)?;
-            }
-            latest
-        }
-    };
-    let bytes = match target {
-        Some(StoredAs { codec, level }) => {
-            recompress(&batch, records, max_timestamp, codec, level).map_err(of_batch)?
-        }
-        // Retention and lookups by time go by the header.
-        None if max_timestamp != batch.max_timestamp() => {
-            let mut bytes = BytesMut::from(batch.bytes());
-            set_max_timestamp(&mut bytes, max_timestamp);
-            bytes
-        }
-        None => return Ok(ValidBatch::of(batch, config, to.now_ms)?),
-    };
+    if has_wrong_record(&checked, to) {
+        wrong_records::check_timestamps(&batch, records, to)?;
+    }
+    let max_timestamp = latest(&batch, &checked, config);
+    let Some(StoredAs { codec, level }) = target else { return as_sent(batch, max_timestamp, to) };
+    let bytes = recompress(&batch, records, max_timestamp, codec, level).map_err(of_batch)?;
     Ok(ValidBatch::rewritten(bytes.freeze(), config, to.now_ms)?)
 }
 
-/// The batch's checksum holds, so that it is not CORRUPT_MESSAGE, at which clients send the same bytes again.
-fn of_decompression(error: BatchError) -> RefusedBatch {
-    let code = match error {
-        BatchError::TooLarge(_) => ErrorCode::MESSAGE_TOO_LARGE,
-        _ => ErrorCode::INVALID_RECORD,
-    };
-    RefusedBatch::new(code, error.to_string())
+/// Returns whether a record has no key where the topic wants one, or a timestamp out of the topic's range.
+fn has_wrong_record(checked: &CheckedRecords, to: Destination<'_>) -> bool {
+    let Timestamps { earliest, latest } = checked.timestamps;
+    let is_wrong = |timestamp| !to.config.allows_timestamp(timestamp, to.now_ms);
+    let is_producers = to.config.message_timestamp_type == TimestampType::CreateTime;
+    to.config.cleanup.compact && checked.has_null_key || is_producers && (is_wrong(earliest) || is_wrong(latest))
+}
+
+/// Returns the largest timestamp that the header should have.
+fn latest(batch: &BatchView<'_>, checked: &CheckedRecords, config: &TopicConfig) -> i64 {
+    match config.message_timestamp_type {
+        // The log writes the time of the append into the header.
+        TimestampType::LogAppendTime => batch.max_timestamp(),
+        TimestampType::CreateTime => checked.timestamps.latest,
+    }
+}
+
+/// Returns the batch as it was sent, but for a largest timestamp that is wrong: retention and lookups by time go by the
+/// header.
+fn as_sent<'r>(batch: BatchView<'r>, max_timestamp: i64, to: Destination<'_>) -> Result<ValidBatch<'r>, RefusedBatch> {
+    if max_timestamp == batch.max_timestamp() {
+        return Ok(ValidBatch::of(batch, to.config, to.now_ms)?);
+    }
+    let mut bytes = BytesMut::from(batch.bytes());
+    set_max_timestamp(&mut bytes, max_timestamp);
+    Ok(ValidBatch::rewritten(bytes.freeze(), to.config, to.now_ms)?)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::decompression::Decompression;
+    use super::super::decompression::{Decompression, LargeBatchPermit, OpeningBudget};
     use super::*;
     use crate::config::{BrokerConfig, CleanupPolicy, Properties};
     use bytes::Bytes;
-    use fullbore_wire::batch::{BatchBuilder, Stamp, decompress};
+    use fullbore_wire::batch::{BatchBuilder, Stamp, crc32c, decompress};
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
@@ -237,11 +240,25 @@ mod tests {
         let records = sent(bytes);
         let decompression = Decompression::default();
         let turn = poll_once(decompression.turn()).expect("nobody else wants it");
-        match validate(Some(&records), ANY, to(topic), Some(&turn)) {
+        let mut outcome = in_budget(&records, topic, &decompression, None, OpeningBudget::long());
+        if matches!(outcome, Err(Invalid::Large)) {
+            outcome = in_budget(&records, topic, &decompression, Some(&turn), OpeningBudget::long());
+        }
+        match outcome {
             Ok(valid) => Ok((BytesMut::from(valid.view().bytes()), valid.is_as_sent())),
             Err(Invalid::Refused(why)) => Err(why),
-            Err(Invalid::Large) => panic!("it is its turn"),
+            Err(Invalid::Large | Invalid::Long) => panic!("it is its turn, and nobody waits"),
         }
+    }
+
+    fn in_budget<'r>(
+        records: &'r Records,
+        topic: &TopicConfig,
+        decompression: &Decompression,
+        turn: Option<&LargeBatchPermit<'_>>,
+        mut budget: OpeningBudget,
+    ) -> Result<ValidBatch<'r>, Invalid> {
+        validate(Some(records), ANY, to(topic), Opening { decompression, turn, budget: &mut budget })
     }
 
     fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
@@ -318,12 +335,13 @@ mod tests {
         let sealed = |mib| sealed(Compression::Zstd, &vec![Some(&b"k"[..]); mib], &vec![0; 1 << 20]);
         let (small, large) = (sealed(3), sealed(20));
         let (small, large) = (sent(&small), sent(&large));
-        assert!(validate(Some(&small), ANY, to(&to_gzip), None).is_ok());
-        assert!(matches!(validate(Some(&large), ANY, to(&to_gzip), None), Err(Invalid::Large)));
         let decompression = Decompression::default();
+        let validate = |records, turn| in_budget(records, &to_gzip, &decompression, turn, OpeningBudget::long());
+        assert!(validate(&small, None).is_ok());
+        assert!(matches!(validate(&large, None), Err(Invalid::Large)));
         let turn = poll_once(decompression.turn()).expect("nobody has it");
         assert!(poll_once(decompression.turn()).is_none());
-        assert!(validate(Some(&large), ANY, to(&to_gzip), Some(&turn)).is_ok());
+        assert!(validate(&large, Some(&turn)).is_ok());
         drop(turn);
         assert!(poll_once(decompression.turn()).is_some());
     }
@@ -337,19 +355,73 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_as_it_came_is_no_work_and_what_must_be_opened_is_without_end() {
-        let kept = [topic(PRODUCER, false), topic(stored_as(Compression::Zstd), false)];
-        let zstd = sealed(Compression::Zstd, &[Some(b"a")], b"v");
+    fn work_is_what_is_compressed_anew_and_what_is_checked() {
+        let believing = TopicConfig { produce_validation: ProduceValidation::Header, ..topic(PRODUCER, false) };
+        let kept = [topic(PRODUCER, false), topic(stored_as(Compression::Zstd), false), topic(PRODUCER, true)];
+        let [zstd, gzip] = [Compression::Zstd, Compression::Gzip].map(|codec| sealed(codec, &[Some(b"a")], b"v"));
         let plain = sealed(Compression::None, &[Some(b"a")], &[0; 1000]);
         for topic in &kept {
-            assert_eq!(work_of(&zstd, topic), 0);
+            assert_eq!(work_of(&zstd, topic), zstd.len());
         }
-        assert_eq!(work_of(&zstd, &topic(PRODUCER, true)), usize::MAX);
+        assert_eq!(work_of(&gzip, &kept[0]), gzip.len() * GUNZIP);
+        assert_eq!(work_of(&zstd, &believing), 0);
         assert_eq!(work_of(&zstd, &topic(stored_as(Compression::None), false)), usize::MAX);
         assert_eq!(work_of(&plain, &topic(PRODUCER, true)), 0);
         assert_eq!(work_of(&plain, &kept[1]), plain.len());
         let slow = Some(StoredAs { codec: Compression::Zstd, level: Some(19) });
         assert_eq!(work_of(&plain, &topic(slow, false)), plain.len() * SLOW);
         assert_eq!(work_of(b"no batch", &kept[1]), 0);
+    }
+
+    /// The batch with so many records in its header.
+    fn counting(mut bytes: BytesMut, count: i32) -> BytesMut {
+        bytes[23..27].copy_from_slice(&(count - 1).to_be_bytes());
+        bytes[57..61].copy_from_slice(&count.to_be_bytes());
+        let crc = crc32c(&bytes[21..]);
+        bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_count_that_the_records_do_not_bear_out_is_refused_unless_headers_are_believed() {
+        let believing = TopicConfig { produce_validation: ProduceValidation::Header, ..topic(PRODUCER, false) };
+        for codec in CODECS {
+            let bytes = counting(sealed(codec, &[Some(b"a")], b"value"), i32::MAX);
+            let why = validated(&bytes, &topic(PRODUCER, false)).expect_err("refused");
+            assert_eq!(why.code, ErrorCode::INVALID_RECORD, "{codec:?}");
+            assert_eq!(validated(&bytes, &believing).is_ok(), codec != Compression::None, "{codec:?}");
+            let both = TopicConfig { produce_validation: ProduceValidation::Header, ..topic(PRODUCER, true) };
+            assert!(validated(&bytes, &both).is_err(), "{codec:?} of a compacted topic");
+        }
+    }
+
+    #[test]
+    fn a_compressed_batch_with_a_wrong_largest_timestamp_gets_that_of_its_records() {
+        for codec in CODECS {
+            let mut bytes = sealed(codec, &[Some(b"a")], b"value");
+            set_max_timestamp(&mut bytes, 900);
+            let (kept, as_sent) =
+                validated(&bytes, &topic(PRODUCER, false)).unwrap_or_else(|why| panic!("{}", why.message));
+            let view = BatchView::first(&kept).expect("a batch");
+            assert_eq!((view.max_timestamp(), as_sent, view.check_crc()), (7, false, Ok(())), "{codec:?}");
+        }
+    }
+
+    #[test]
+    fn a_batch_past_what_a_serving_thread_opens_is_long_and_so_is_each_one_behind_it() {
+        let topic = topic(PRODUCER, false);
+        let sealed = |kib| sealed(Compression::Lz4, &vec![Some(&b"k"[..]); kib], &vec![0; 1 << 10]);
+        let (small, large) = (sealed(200), sealed(600));
+        let (small, large) = (sent(&small), sent(&large));
+        let decompression = Decompression::default();
+        let mut budget = OpeningBudget::short();
+        let mut validate = |records| {
+            let opening = Opening { decompression: &decompression, turn: None, budget: &mut budget };
+            validate(Some(records), ANY, to(&topic), opening).map(|_| ())
+        };
+        assert!(validate(&small).is_ok() && validate(&small).is_ok());
+        assert!(matches!(validate(&small), Err(Invalid::Long)), "the third in one request");
+        assert!(matches!(validate(&large), Err(Invalid::Long)));
+        assert!(in_budget(&large, &topic, &decompression, None, OpeningBudget::long()).is_ok());
     }
 }

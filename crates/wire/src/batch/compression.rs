@@ -1,6 +1,7 @@
 //! The codecs of a batch's records. What a compressed block claims about its size is not believed: output is bounded
 //! while it is made.
 
+use super::opening::{GzipDecoder, PIECE, XERIAL_HEADER, blocks, decompress_block, decompressed_len, lz4_pieces};
 use super::view::{BatchError, Compression};
 use bytes::{BufMut, Bytes, BytesMut};
 use std::io::{Read, Write};
@@ -8,8 +9,6 @@ use std::io::{Read, Write};
 /// A codec's level; `None` is its default.
 pub type Level = Option<i32>;
 
-/// What Java's snappy stream starts with: magic, version 1, compatible version 1.
-const XERIAL_HEADER: [u8; 16] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0, 0, 0, 0, 1, 0, 0, 0, 1];
 /// Bytes of one block of Java's snappy stream before compression.
 const XERIAL_BLOCK: usize = 32 * 1024;
 
@@ -82,19 +81,47 @@ fn slow_lz4(level: i32, input: &[u8], out: &mut BytesMut) -> Result<(), BatchErr
     Ok(())
 }
 
-/// The decompressed form of `input`, of at most `max` bytes.
+/// Returns the decompressed form of `input`, of at most `max` bytes.
 ///
 /// # Errors
-/// [`BatchError::Decompress`], or [`BatchError::TooLarge`] past `max`.
+/// [`BatchError::Decompress`], [`BatchError::Malformed`], or [`BatchError::TooLarge`] past `max`.
 pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     match codec {
         Compression::None if input.len() > max => Err(BatchError::TooLarge(max)),
         Compression::None => Ok(Bytes::copy_from_slice(input)),
-        Compression::Gzip => read_bounded(flate2::read::MultiGzDecoder::new(input), max),
+        Compression::Gzip => ungzip(input, max),
         Compression::Snappy => unsnappy(input, max),
         Compression::Lz4 => read_bounded(lz4_flex::frame::FrameDecoder::new(input), max),
         Compression::Zstd => unzstd(input, max),
     }
+}
+
+/// As [`decompress`], for a batch that a client sends to a broker: refuses the LZ4 frames that some consumers cannot read.
+///
+/// # Errors
+/// As [`decompress`].
+pub fn decompress_sent(codec: Compression, input: &[u8], max: usize) -> Result<Bytes, BatchError> {
+    if codec != Compression::Lz4 {
+        return decompress(codec, input, max);
+    }
+    let mut out = Vec::new();
+    lz4_pieces(input, &mut Vec::new(), &mut |piece| append(piece, max, &mut out))?;
+    Ok(out.into())
+}
+
+fn append(piece: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), BatchError> {
+    if piece.len() > max - out.len() {
+        return Err(BatchError::TooLarge(max));
+    }
+    out.extend_from_slice(piece);
+    Ok(())
+}
+
+fn ungzip(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
+    let mut out = Vec::new();
+    let buffer = &mut vec![0; input.len().saturating_mul(8).clamp(4096, PIECE)];
+    GzipDecoder::default().pieces(input, buffer, &mut |piece| append(piece, max, &mut out))?;
+    Ok(out.into())
 }
 
 fn read_bounded(reader: impl Read, max: usize) -> Result<Bytes, BatchError> {
@@ -140,32 +167,14 @@ fn xerial(input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
 /// Reads Java's framing, and the bare block that other clients send.
 fn unsnappy(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     let mut out = Vec::new();
-    let Some(mut blocks) = input.strip_prefix(&XERIAL_HEADER[..8]).and_then(|rest| rest.get(8..)) else {
-        unsnappy_block(input, max, &mut out)?;
-        return Ok(out.into());
-    };
-    while !blocks.is_empty() {
-        let (len, rest) = blocks.split_first_chunk::<4>().ok_or(BatchError::Decompress)?;
-        let len = u32::from_be_bytes(*len) as usize;
-        let (block, rest) = rest.split_at_checked(len).ok_or(BatchError::Decompress)?;
-        unsnappy_block(block, max, &mut out)?;
-        blocks = rest;
+    for block in blocks(input) {
+        let block = block?;
+        let (at, len) = (out.len(), decompressed_len(block)?);
+        if len > max - at {
+            return Err(BatchError::TooLarge(max));
+        }
+        out.resize(at + len, 0);
+        decompress_block(block, &mut out[at..])?;
     }
     Ok(out.into())
-}
-
-/// Appends one block. Snappy expands at most 64 / 3 times, so that a claim far above the input is false.
-fn unsnappy_block(block: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), BatchError> {
-    let len = snap::raw::decompress_len(block).map_err(|_| BatchError::Decompress)?;
-    if len > max.saturating_sub(out.len()) {
-        return Err(BatchError::TooLarge(max));
-    }
-    if len > block.len().saturating_mul(22) {
-        return Err(BatchError::Decompress);
-    }
-    let at = out.len();
-    out.resize(at + len, 0);
-    let written = snap::raw::Decoder::new().decompress(block, &mut out[at..]).map_err(|_| BatchError::Decompress)?;
-    out.truncate(at + written);
-    Ok(())
 }

@@ -100,9 +100,6 @@ impl<'a> Iterator for RecordIter<'a> {
     }
 }
 
-/// What a record without a timestamp has.
-const NO_TIMESTAMP: i64 = -1;
-
 /// The earliest and the latest timestamp of some records, in milliseconds; -1 where none has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamps {
@@ -110,51 +107,6 @@ pub struct Timestamps {
     pub earliest: i64,
     /// The latest.
     pub latest: i64,
-}
-
-/// Walks the records of a batch, whose payload is `payload` without compression (Kafka's `LogValidator`): every field
-/// lies within its record, offset deltas count up from 0, count and lengths add up to the payload. Gives their
-/// timestamps. What is in keys, values and headers is not looked at.
-///
-/// # Errors
-/// [`BatchError::Record`].
-pub fn check_records(batch: &BatchView<'_>, payload: &[u8]) -> Result<Timestamps, BatchError> {
-    let mut bytes = payload;
-    let (mut earliest, mut latest) = (i64::MAX, NO_TIMESTAMP);
-    for offset_delta in 0..batch.record_count() {
-        let timestamp = batch.base_timestamp().wrapping_add(check_record(&mut bytes, offset_delta)?);
-        if timestamp != NO_TIMESTAMP {
-            earliest = earliest.min(timestamp);
-            latest = latest.max(timestamp);
-        }
-    }
-    if !bytes.is_empty() {
-        return Err(BatchError::Record("bytes after the last record"));
-    }
-    Ok(Timestamps { earliest: if earliest == i64::MAX { NO_TIMESTAMP } else { earliest }, latest })
-}
-
-/// Walks one record and gives its timestamp delta.
-#[inline]
-fn check_record(bytes: &mut &[u8], offset_delta: i32) -> Result<i64, BatchError> {
-    const CUT: BatchError = BatchError::Record("a field ends after the record");
-    let body = &mut take_body(bytes)?;
-    *body = body.get(1..).ok_or(CUT)?;
-    let timestamp_delta = take(body).ok_or(CUT)?;
-    if take_i32(body).ok_or(CUT)? != offset_delta {
-        return Err(BatchError::Record("its offset does not follow the one before"));
-    }
-    take_nullable(body)?;
-    take_nullable(body)?;
-    let headers = take_i32(body).ok_or(CUT)?;
-    if headers < 0 {
-        return Err(BatchError::Record("its header count is negative"));
-    }
-    for _ in 0..headers {
-        take_nullable(body)?.ok_or(BatchError::Record("a header key is null"))?;
-        take_nullable(body)?;
-    }
-    if body.is_empty() { Ok(timestamp_delta) } else { Err(BatchError::Record("bytes after its last header")) }
 }
 
 #[inline]

@@ -55,7 +55,8 @@ pub fn take_i32(bytes: &mut &[u8]) -> Option<i32> {
     i32::try_from(take(bytes)?).ok()
 }
 
-const fn unzigzag(value: u64) -> i64 {
+/// Returns the value whose zigzag form is `value`.
+pub const fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 

@@ -44,6 +44,12 @@ pub enum BatchError {
     /// The codec does not accept the bytes.
     #[error("records do not decompress")]
     Decompress,
+    /// The compressed bytes are not what the codec writes.
+    #[error("records do not decompress: {0}")]
+    Malformed(&'static str),
+    /// A block or window is larger than so many bytes, which a piece-by-piece decoder does not take.
+    #[error("records need more than {0} bytes of memory at once when decompressed")]
+    Memory(usize),
 }
 
 /// How the records of a batch are compressed (attributes bits 0-2).

@@ -5,6 +5,7 @@ mod coordinator;
 mod fuzz;
 mod hostile;
 mod mutate;
+mod opening;
 mod oracle;
 mod produce;
 mod recode;

@@ -1,0 +1,90 @@
+//! Batches opened to see whether consumers can read them: the payload is decompressed piece by piece and its records
+//! are walked.
+//!
+//! Callers that want the records use `compression`. Invariant: an opening takes [`Opener::MEMORY_MAX`] and a few
+//! buffers of memory, whatever the batch opens to, and what it accepts, `decompress` opens.
+
+mod gzip;
+mod lz4;
+mod snappy;
+mod walk;
+mod zstd;
+
+pub use self::lz4::pieces as lz4_pieces;
+use super::view::{BatchError, BatchView, Compression};
+pub use gzip::GzipDecoder;
+pub use snappy::{XERIAL_HEADER, blocks, decompress_block, decompressed_len};
+pub use walk::{CheckedRecords, check_records};
+
+use self::walk::RecordWalk;
+use self::zstd::ZstdDecoder;
+
+/// Bytes of a piece of gzip's and zstd's; no block of zstd's is larger.
+pub const PIECE: usize = 128 << 10;
+/// Bytes that a buffer and a context keep for the next batch.
+const BLOCK_KEPT: usize = 256 << 10;
+const CONTEXT_KEPT: usize = 3 << 20;
+
+/// Decoders and buffers, used for one batch after the other.
+#[derive(Default)]
+pub struct Opener {
+    gzip: Option<GzipDecoder>,
+    zstd: Option<ZstdDecoder>,
+    /// [`PIECE`] bytes, once a codec has needed them.
+    piece: Vec<u8>,
+    /// One block of LZ4's or snappy's.
+    block: Vec<u8>,
+}
+
+impl Opener {
+    /// Bytes of the largest block or window.
+    pub const MEMORY_MAX: usize = self::zstd::WINDOW_MAX;
+
+    /// Decompresses the records of a batch, at most `bytes_max` bytes, and walks them.
+    ///
+    /// # Errors
+    /// [`BatchError::Malformed`], [`BatchError::Record`], [`BatchError::TooLarge`] past `bytes_max`;
+    /// [`BatchError::Memory`] for a batch that only [`decompress`](super::decompress) can open.
+    pub fn check(&mut self, batch: &BatchView<'_>, bytes_max: usize) -> Result<CheckedRecords, BatchError> {
+        let (mut walk, input) = (RecordWalk::new(batch, bytes_max), batch.payload());
+        let mut take = |piece: &[u8]| walk.push(piece);
+        match batch.compression()? {
+            Compression::None => take(input)?,
+            Compression::Gzip => {
+                self.piece.resize(PIECE, 0);
+                self.gzip.get_or_insert_default().pieces(input, &mut self.piece, &mut take)?;
+            }
+            Compression::Snappy => {
+                for block in blocks(input) {
+                    let block = block?;
+                    let len = decompressed_len(block)?;
+                    if len > bytes_max {
+                        return Err(BatchError::TooLarge(bytes_max));
+                    }
+                    if len > Self::MEMORY_MAX {
+                        return Err(BatchError::Memory(Self::MEMORY_MAX));
+                    }
+                    if self.block.len() < len {
+                        self.block = vec![0; len];
+                    }
+                    decompress_block(block, &mut self.block[..len])?;
+                    take(&self.block[..len])?;
+                }
+            }
+            Compression::Lz4 => lz4::pieces(input, &mut self.block, &mut take)?,
+            Compression::Zstd => {
+                self.piece.resize(PIECE, 0);
+                self.zstd.get_or_insert_default().pieces(input, &mut self.piece, &mut take)?;
+            }
+        }
+        walk.finish()
+    }
+
+    /// Frees what only unusual batches need.
+    pub fn trim(&mut self) {
+        if self.block.len() > BLOCK_KEPT {
+            self.block = Vec::new();
+        }
+        self.zstd.take_if(|zstd| zstd.memory() > CONTEXT_KEPT);
+    }
+}

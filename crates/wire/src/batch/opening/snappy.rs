@@ -1,0 +1,75 @@
+//! Snappy: Java's framing of blocks (xerial), or one bare block, as other clients send.
+//!
+//! Not Google's framing, which no client of Kafka reads. Streams with Java's framing may stand one after the other, as
+//! `SnappyInputStream` takes them.
+
+use super::super::view::BatchError;
+
+/// The header of Java's framing: magic, version 1, compatible version 1.
+pub const XERIAL_HEADER: [u8; 16] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0, 0, 0, 0, 1, 0, 0, 0, 1];
+const MAGIC_LEN: usize = 8;
+const CUT: BatchError = BatchError::Malformed("the snappy data is cut short");
+const DAMAGED: BatchError = BatchError::Malformed("a snappy block is damaged");
+/// Snappy expands at most 64 / 3 times, so that a claim far above the input is false.
+const EXPANSION_MAX: usize = 22;
+
+/// Returns the compressed blocks of a payload.
+pub fn blocks(input: &[u8]) -> Blocks<'_> {
+    let is_framed = input.len() >= XERIAL_HEADER.len() && input.starts_with(&XERIAL_HEADER[..MAGIC_LEN]);
+    if is_framed { Blocks::Framed(input) } else { Blocks::Bare(Some(input)) }
+}
+
+/// The compressed blocks that are left.
+pub enum Blocks<'a> {
+    Framed(&'a [u8]),
+    Bare(Option<&'a [u8]>),
+}
+
+impl<'a> Iterator for Blocks<'a> {
+    type Item = Result<&'a [u8], BatchError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Blocks::Bare(block) => block.take().map(Ok),
+            Blocks::Framed(input) => next_framed(input).transpose(),
+        }
+    }
+}
+
+/// Takes the next block, and headers before it. The header's magic is no length of a block.
+fn next_framed<'a>(input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, BatchError> {
+    while input.starts_with(&XERIAL_HEADER[..MAGIC_LEN]) {
+        let (header, rest) = input.split_first_chunk::<{ XERIAL_HEADER.len() }>().ok_or(CUT)?;
+        if header[MAGIC_LEN..MAGIC_LEN + 4] == [0; 4] {
+            return Err(BatchError::Malformed("a version of the snappy framing that does not exist"));
+        }
+        *input = rest;
+    }
+    if input.is_empty() {
+        return Ok(None);
+    }
+    let (len, rest) = input.split_first_chunk::<4>().ok_or(CUT)?;
+    let (block, rest) = rest.split_at_checked(u32::from_be_bytes(*len) as usize).ok_or(CUT)?;
+    *input = rest;
+    Ok(Some(block))
+}
+
+/// Returns the bytes that a block takes without compression.
+///
+/// # Errors
+/// [`BatchError::Malformed`] for a claim that cannot be true.
+pub fn decompressed_len(block: &[u8]) -> Result<usize, BatchError> {
+    let len = snap::raw::decompress_len(block).map_err(|_| DAMAGED)?;
+    if len > block.len().saturating_mul(EXPANSION_MAX) { Err(DAMAGED) } else { Ok(len) }
+}
+
+/// Decompresses a block into `out`, which is as long as [`decompressed_len`] says.
+///
+/// # Errors
+/// [`BatchError::Malformed`].
+pub fn decompress_block(block: &[u8], out: &mut [u8]) -> Result<(), BatchError> {
+    match snap::raw::Decoder::new().decompress(block, out) {
+        Ok(len) if len == out.len() => Ok(()),
+        _ => Err(DAMAGED),
+    }
+}

@@ -1,0 +1,66 @@
+//! zstd, frame by frame through a small buffer.
+//!
+//! Invariant: the decoder's window is at most [`WINDOW_MAX`]; frames that need a larger one are another reader's.
+
+use super::super::view::BatchError;
+use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
+
+/// Bytes of the largest window, which is that of level 16.
+pub const WINDOW_MAX: usize = 1 << WINDOW_LOG_MAX;
+const WINDOW_LOG_MAX: u32 = 22;
+/// The decoder's result for `frameParameter_windowTooLarge`, a number that zstd_errors.h promises to keep.
+const WINDOW_TOO_LARGE: usize = 0usize.wrapping_sub(16);
+
+/// A zstd decoder that is used again.
+pub struct ZstdDecoder {
+    context: DCtx<'static>,
+}
+
+impl Default for ZstdDecoder {
+    fn default() -> Self {
+        let mut context = DCtx::create();
+        context.set_parameter(DParameter::WindowLogMax(WINDOW_LOG_MAX)).expect("between 10 and 27");
+        ZstdDecoder { context }
+    }
+}
+
+impl ZstdDecoder {
+    /// Decompresses `input` by way of `buffer`, piece by piece.
+    ///
+    /// # Errors
+    /// [`BatchError::Malformed`], those of `take`, and [`BatchError::Memory`] for a window above [`WINDOW_MAX`].
+    pub fn pieces(
+        &mut self,
+        input: &[u8],
+        buffer: &mut [u8],
+        take: &mut impl FnMut(&[u8]) -> Result<(), BatchError>,
+    ) -> Result<(), BatchError> {
+        if input.is_empty() {
+            return Err(BatchError::Malformed("the zstd data is empty"));
+        }
+        self.context.reset(ResetDirective::SessionOnly).map_err(|_| BatchError::Decompress)?;
+        let mut from = InBuffer::around(input);
+        loop {
+            let mut to = OutBuffer::around(buffer);
+            let is_end_of_frame = match self.context.decompress_stream(&mut to, &mut from) {
+                Ok(hint) => hint == 0,
+                Err(WINDOW_TOO_LARGE) => return Err(BatchError::Memory(WINDOW_MAX)),
+                Err(_) => return Err(BatchError::Malformed("the zstd data is damaged")),
+            };
+            let made = to.pos();
+            take(&buffer[..made])?;
+            if from.pos() == input.len() {
+                match is_end_of_frame {
+                    true => return Ok(()),
+                    false if made < buffer.len() => return Err(BatchError::Malformed("the zstd data is cut short")),
+                    false => {}
+                }
+            }
+        }
+    }
+
+    /// Bytes of the decoder's memory.
+    pub fn memory(&self) -> usize {
+        self.context.sizeof()
+    }
+}
