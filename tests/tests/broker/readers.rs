@@ -1,9 +1,11 @@
 //! `fullbore consume` beside a broker that is in trouble: what can be read is read, and what waits is told with its reason.
 
 use crate::disk_full::SmallDisk;
-use fullbore_tests::{Batch, Broker, binary, wait_until};
+use bytes::{Bytes, BytesMut};
+use fullbore_tests::{Batch, Broker, binary, produce_request, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp, crc32c};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
@@ -11,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const TOPIC: &str = "read";
+const TOPIC_RESOURCE: i8 = 2;
 const SOON: Duration = Duration::from_secs(60);
 /// Of a batch's first record: past its header.
 const IN_THE_FIRST_RECORD: u64 = 64;
@@ -174,6 +177,46 @@ fn a_batch_whose_checksum_does_not_match_costs_its_partition_and_no_other() {
         let (status, told) = reader.ended();
         assert_eq!(status, Some(1), "{flags:?}: {told}");
         assert!(told.contains("partition 0 of topic 'read' has a broken batch at offset 0"), "{told}");
+    }
+}
+
+/// The batch with its last byte taken off, and a checksum that holds.
+fn cut_short(codec: Compression, value: &[u8]) -> Bytes {
+    let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
+    builder.append(1_700_000_000_000, None, Some(value), &[]);
+    let (mut bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+    bytes.truncate(bytes.len() - 1);
+    let length = i32::try_from(bytes.len() - 12).expect("small");
+    bytes[8..12].copy_from_slice(&length.to_be_bytes());
+    let crc = crc32c(&bytes[21..]);
+    bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+    bytes.freeze()
+}
+
+#[test]
+fn a_bad_batch_of_a_producer_read_is_named_and_skipped_where_that_is_asked_for() {
+    let broker = written(2);
+    let mut client = broker.client();
+    client.set_config(TOPIC_RESOURCE, TOPIC, "fullbore.produce.validation", "header");
+    for codec in [Compression::Zstd, Compression::Gzip] {
+        let request = produce_request(TOPIC, 0, cut_short(codec, b"lost"));
+        let response = client.call(&request, 9);
+        assert_eq!(response.responses[0].partition_responses[0].error_code, ErrorCode::NONE);
+    }
+    client.produced(TOPIC, 0, &Batch::of(&["behind"]));
+    for flags in [&["--exit"][..], &["--exit", "--group", "g"]] {
+        let reader = Reader::start(&broker, flags);
+        reader.waits_for("what is before it and the other partition", |reader| reader.read() == ["0", "1"]);
+        let (status, told) = reader.ended();
+        assert_eq!(status, Some(1), "{flags:?}: {told}");
+        let words = "the producer's batch at offset 1 of partition 0 of topic 'read' cannot be read: ";
+        assert!(told.contains(words) && !told.contains("disk"), "{told}");
+    }
+    for flags in [&["--exit"][..], &["--exit", "--group", "h"]] {
+        let reader = Reader::start(&broker, &[flags, &["--skip-bad-batches"]].concat());
+        reader.waits_for("what is behind it", |reader| reader.read() == ["0", "1", "behind"]);
+        reader.wait_to_be_told(&["skipped the producer's batch at offsets 1 to 1 of partition 0"]);
+        assert_eq!(reader.ended().0, Some(0), "{flags:?}");
     }
 }
 

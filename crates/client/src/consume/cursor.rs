@@ -68,6 +68,36 @@ pub(super) struct Count {
     pub(super) bytes: u64,
 }
 
+/// Bad batches of a partition that were passed over.
+#[derive(Debug, Default)]
+pub(super) struct SkippedBatches {
+    count: u64,
+    /// The first batch's error.
+    first: Option<ConsumeError>,
+}
+
+impl SkippedBatches {
+    fn add(&mut self, error: ConsumeError) {
+        self.count += 1;
+        self.first.get_or_insert(error);
+    }
+
+    /// Returns one line for all of the batches; None if there are none.
+    pub(super) fn notice(&self) -> Option<String> {
+        let Some(ConsumeError::BadBatch { topic, partition, offset, last_offset, reason }) = &self.first else {
+            return None;
+        };
+        let others = match self.count {
+            1 => String::new(),
+            count => format!(", and {} more behind it", count - 1),
+        };
+        Some(format!(
+            "skipped the producer's batch at offsets {offset} to {last_offset} of partition {partition} of topic \
+             '{topic}'{others}: {reason}"
+        ))
+    }
+}
+
 impl<S> Cursor<S> {
     /// A partition to be read from where the plan says.
     pub fn new(place: PartitionPlace, sink: S) -> Self {
@@ -118,6 +148,8 @@ impl<S> Cursor<S> {
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'a> {
     pub(super) check_crcs: bool,
+    /// Whether a bad batch of a producer is passed over.
+    pub(super) skips_bad_batches: bool,
     /// The transactions to leave out, as the answer names them; `None` reads everything.
     pub(super) aborted: Option<&'a [AbortedTransaction]>,
 }
@@ -142,15 +174,27 @@ impl<S: Sink> Cursor<S> {
         Ok(())
     }
 
-    /// Reads the whole batches among `bytes` from `offset` on, and counts their records in `count`.
-    pub(super) fn read(&mut self, bytes: &[u8], reading: Reading<'_>, count: &mut Count) -> Result<(), ConsumeError> {
+    /// Reads the whole batches among `bytes` from `offset` on, and counts their records in `count`. Returns the bad
+    /// batches that were passed over.
+    pub(super) fn read(
+        &mut self,
+        bytes: &[u8],
+        reading: Reading<'_>,
+        count: &mut Count,
+    ) -> Result<SkippedBatches, ConsumeError> {
         let outcome = self.read_batches(bytes, reading, count);
         // What came before a batch that cannot be read is good.
         self.sink.read_to(self.offset.unwrap_or(0));
         outcome
     }
 
-    fn read_batches(&mut self, bytes: &[u8], reading: Reading<'_>, count: &mut Count) -> Result<(), ConsumeError> {
+    fn read_batches(
+        &mut self,
+        bytes: &[u8],
+        reading: Reading<'_>,
+        count: &mut Count,
+    ) -> Result<SkippedBatches, ConsumeError> {
+        let mut skipped = SkippedBatches::default();
         self.start = None;
         let mut aborted = reading.aborted.map(Aborted::new);
         for batch in Batches(bytes) {
@@ -165,15 +209,20 @@ impl<S: Sink> Cursor<S> {
                 batch.check_crc().map_err(|error| broken(error, self))?;
             }
             let is_aborted = aborted.as_mut().is_some_and(|aborted| aborted.holds(&batch));
-            if !batch.is_control() && !is_aborted && self.read_batch(&batch, from, count)?.is_break() {
-                break;
+            if !batch.is_control() && !is_aborted {
+                match self.read_batch(&batch, from, count) {
+                    Ok(ControlFlow::Break(())) => break,
+                    Ok(ControlFlow::Continue(())) => {}
+                    Err(bad @ ConsumeError::BadBatch { .. }) if reading.skips_bad_batches => skipped.add(bad),
+                    Err(error) => return Err(error),
+                }
             }
             self.offset = Some(batch.last_offset() + 1);
             if self.is_done() {
                 break;
             }
         }
-        Ok(())
+        Ok(skipped)
     }
 
     fn read_batch(
@@ -182,10 +231,10 @@ impl<S: Sink> Cursor<S> {
         from: i64,
         count: &mut Count,
     ) -> Result<ControlFlow<()>, ConsumeError> {
-        let decompressed = decompressed(batch).map_err(|error| self.corrupt(from, &error))?;
+        let decompressed = decompressed(batch).map_err(|error| self.unreadable(batch, &error))?;
         let payload = decompressed.as_deref().unwrap_or(batch.payload());
         for record in RecordIter::new(payload, batch.record_count()) {
-            let record = record.map_err(|error| self.corrupt(from, &error))?;
+            let record = record.map_err(|error| self.unreadable(batch, &error))?;
             let offset = record.offset(batch);
             if offset < from {
                 continue;
@@ -202,6 +251,16 @@ impl<S: Sink> Cursor<S> {
             count.bytes += (record.key.map_or(0, <[u8]>::len) + record.value.map_or(0, <[u8]>::len)) as u64;
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// Returns the error of a batch whose records cannot be read: a checksum that holds clears the disk.
+    fn unreadable(&self, batch: &BatchView<'_>, error: &BatchError) -> ConsumeError {
+        if let Err(error) = batch.check_crc() {
+            return self.corrupt(batch.base_offset(), &error);
+        }
+        let (topic, partition) = (self.topic.clone(), self.partition);
+        let (offset, last_offset) = (batch.base_offset(), batch.last_offset());
+        ConsumeError::BadBatch { topic, partition, offset, last_offset, reason: error.to_string() }
     }
 
     fn corrupt(&self, offset: i64, error: &BatchError) -> ConsumeError {
@@ -286,8 +345,8 @@ mod tests {
         let read = |check_crcs| {
             let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
             let mut count = Count::default();
-            let reading = Reading { check_crcs, aborted: None };
-            Cursor::new(place, ()).read(&bytes, reading, &mut count).map(|()| count)
+            let reading = Reading { check_crcs, skips_bad_batches: false, aborted: None };
+            Cursor::new(place, ()).read(&bytes, reading, &mut count).map(|_| count)
         };
         assert!(matches!(read(true), Err(ConsumeError::Corrupt { partition: 3, offset: 0, .. })));
         assert_eq!(read(false).expect("nobody looks"), Count { records: 1, bytes: 5 });
@@ -300,8 +359,51 @@ mod tests {
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
         let mut count = Count::default();
-        let reading = Reading { check_crcs: true, aborted: None };
+        let reading = Reading { check_crcs: true, skips_bad_batches: false, aborted: None };
         Cursor::new(place, ()).read(&bytes, reading, &mut count).expect("good");
         assert_eq!(count, Count { records: 1, bytes: 5 });
+    }
+
+    /// Batches of one record each, of which those in `bad` count more records than they have.
+    fn batches(count: usize, bad: &[usize]) -> Vec<u8> {
+        let batch = |at: usize| {
+            let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+            builder.append(0, None, Some(b"value"), &[]);
+            let (mut bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+            if bad.contains(&at) {
+                bytes[57..61].copy_from_slice(&2_i32.to_be_bytes());
+                let crc = fullbore_wire::batch::crc32c(&bytes[21..]);
+                bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+            }
+            bytes[..8].copy_from_slice(&(at as i64).to_be_bytes());
+            bytes.to_vec()
+        };
+        (0..count).flat_map(batch).collect()
+    }
+
+    #[test]
+    fn a_bad_batch_of_a_producer_read_is_named_or_skipped() {
+        let read = |skips_bad_batches| {
+            let place = PartitionPlace { topic: Text::from("t"), topic_id: Uuid::ZERO, partition: 3, leader: None };
+            let mut count = Count::default();
+            let reading = Reading { check_crcs: true, skips_bad_batches, aborted: None };
+            let mut cursor = Cursor::new(place, ());
+            let outcome = cursor.read(&batches(6, &[2, 4]), reading, &mut count);
+            (outcome, cursor.offset)
+        };
+        let (outcome, offset) = read(false);
+        let told = outcome.expect_err("a bad batch").to_string();
+        assert!(
+            told.starts_with("the producer's batch at offset 2 of partition 3 of topic 't' cannot be read: "),
+            "{told}"
+        );
+        assert_eq!(offset, Some(2));
+        let (outcome, offset) = read(true);
+        let told = outcome.expect("skipped").notice().expect("a line");
+        assert!(
+            told.starts_with("skipped the producer's batch at offsets 2 to 2 of partition 3 of topic 't', and 1 more"),
+            "{told}"
+        );
+        assert_eq!(offset, Some(6));
     }
 }

@@ -25,6 +25,23 @@ pub enum ConsumeError {
         /// What is wrong.
         reason: String,
     },
+    /// A batch whose checksum holds and whose records cannot be read: its producer has sent it so.
+    #[error(
+        "the producer's batch at offset {offset} of partition {partition} of topic '{topic}' cannot be read: {reason}; \
+         --skip-bad-batches goes on behind it"
+    )]
+    BadBatch {
+        /// The topic.
+        topic: Text,
+        /// The partition.
+        partition: i32,
+        /// The batch's first offset.
+        offset: i64,
+        /// The batch's last offset.
+        last_offset: i64,
+        /// What is wrong.
+        reason: String,
+    },
     /// The partition has no such offset, and may not be started again.
     #[error(
         "partition {partition} of topic '{topic}' has no offset {offset}; start with the oldest it has by --offset beginning, \

@@ -41,6 +41,8 @@ pub struct FetchSettings {
     pub buffer_memory: i32,
     /// check.crcs.
     pub check_crcs: bool,
+    /// Whether reading goes on behind a batch that its producer has sent broken.
+    pub skip_bad_batches: bool,
     /// isolation.level=read_committed: neither records of aborted transactions nor of those still open.
     pub read_committed: bool,
     /// auto.offset.reset: where a partition is begun again whose records were deleted before they were read; none ends the
@@ -57,6 +59,7 @@ impl Default for FetchSettings {
             partition_max_bytes: 1 << 20,
             buffer_memory: 64 << 20,
             check_crcs: true,
+            skip_bad_batches: false,
             read_committed: false,
             reset: Some(StartOffset::Earliest),
         }
@@ -494,10 +497,16 @@ impl<S: Sink> FetchLane<S> {
                 }
                 let aborted = data.aborted_transactions.as_deref().unwrap_or_default();
                 let aborted = self.settings.read_committed.then_some(aborted);
-                let reading = Reading { check_crcs: self.settings.check_crcs, aborted };
+                let FetchSettings { check_crcs, skip_bad_batches: skips_bad_batches, .. } = self.settings;
+                let reading = Reading { check_crcs, skips_bad_batches, aborted };
                 match self.cursors[at].read(bytes_of(data), reading, &mut count) {
-                    Ok(()) => self.was_read(at, key, data.next_offset),
-                    Err(broken @ ConsumeError::Corrupt { .. }) => self.give_back(at, &key, Why::Broken(broken)),
+                    Ok(skipped) => {
+                        skipped.notice().into_iter().for_each(|notice| self.progress.notice(notice));
+                        self.was_read(at, key, data.next_offset);
+                    }
+                    Err(broken @ (ConsumeError::Corrupt { .. } | ConsumeError::BadBatch { .. })) => {
+                        self.give_back(at, &key, Why::Broken(broken));
+                    }
                     Err(error) => return Err(LaneEnd::Failed(error)),
                 }
             }

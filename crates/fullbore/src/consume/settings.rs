@@ -26,6 +26,7 @@ impl Consume {
     pub(super) fn settings(&self, properties: &Properties) -> Result<ConsumerConfig, Failure> {
         let mut settings = ConsumerConfig::default();
         let group_starts = if self.from_beginning { StartOffset::Earliest } else { StartOffset::Latest };
+        settings.fetch.skip_bad_batches = self.skip_bad_batches;
         settings.fetch.reset = self.group.is_some().then_some(group_starts);
         let flags = [
             ("isolation.level", &self.isolation_level),
