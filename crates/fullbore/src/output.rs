@@ -78,7 +78,7 @@ pub fn tell(text: impl Display) {
 
 /// Asks `question` on standard error. Returns true if the first line of `answers` is y or yes.
 pub fn agrees(question: &str, answers: &mut impl BufRead) -> bool {
-    // Nobody reads the question, so that no answer is meant for it.
+    // Without a reader of the question no answer is meant for it.
     if io::stderr().lock().write_all(question.as_bytes()).is_err() {
         return false;
     }

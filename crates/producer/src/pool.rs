@@ -193,7 +193,7 @@ impl Lease {
         }
     }
 
-    /// Exchanges all chunks for other memory of so many bytes, which counts as whole chunks.
+    /// Exchanges all chunks for other memory of `bytes` bytes, counted in whole chunks.
     pub(crate) fn exchange(&mut self, mut chunks: Vec<BytesMut>, bytes: usize) {
         let left = self.chunks_for(bytes).min(self.chunks);
         let over = self.chunks - left;

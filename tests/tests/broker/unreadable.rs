@@ -48,7 +48,7 @@ fn good(codec: Compression, count: usize, value_len: usize) -> Bytes {
     with_payload(&batch, codec, &payload, i32::try_from(count).expect("few"))
 }
 
-/// One bare snappy block of literals, as clients without Java's framing send.
+/// Returns a bare snappy block of literals, as clients without Java's framing send.
 fn bare_snappy(input: &[u8]) -> Vec<u8> {
     let mut block = Vec::new();
     let mut left = input.len();

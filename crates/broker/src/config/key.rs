@@ -85,7 +85,7 @@ pub struct Key {
     pub unit_ms: i64,
     pub doc: &'static str,
     pub effect: Effect,
-    /// Whether letters of the value may be large or small, as in Kafka; small ones count.
+    /// True if the value's letters may be of either case, as in Kafka; lower case is kept.
     pub any_case: bool,
     /// Whether a broker's key may change while the broker runs, for one broker or for all.
     pub dynamic: bool,
@@ -218,7 +218,7 @@ impl Key {
         match self.effect {
             // It may be changed all the same: its row says so.
             Effect::Nothing(_) if self.dynamic => Ok(checked),
-            // An empty list asks for nothing that is not there.
+            // An empty list needs nothing that this broker lacks.
             Effect::Refused(_) if self.of == Type::List && checked.is_empty() => Ok(checked),
             Effect::Nothing(why) | Effect::Refused(why) if self.default != Some(&*checked) => {
                 Err(ConfigError::of_value(self.name, value, why))

@@ -24,7 +24,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener bound to its port, not yet accepting.
 pub struct Bound {
-    /// One for each address of the listener's host that this machine has, all of the same port.
+    /// Sockets at the addresses of the listener's host that this machine has, all of the same port.
     sockets: Vec<TcpListener>,
     /// The first address taken.
     pub addr: SocketAddr,

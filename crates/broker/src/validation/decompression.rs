@@ -79,7 +79,7 @@ impl Decompression {
     }
 }
 
-/// What a request may still open.
+/// The bytes that a request may still open.
 pub struct OpeningBudget {
     /// In bytes of a fast codec; `None` where no other connection waits.
     short_left: Option<usize>,

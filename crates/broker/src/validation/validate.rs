@@ -373,7 +373,7 @@ mod tests {
         assert_eq!(work_of(b"no batch", &kept[1]), 0);
     }
 
-    /// The batch with so many records in its header.
+    /// Returns the batch with `count` records in its header.
     fn counting(mut bytes: BytesMut, count: i32) -> BytesMut {
         bytes[23..27].copy_from_slice(&(count - 1).to_be_bytes());
         bytes[57..61].copy_from_slice(&count.to_be_bytes());

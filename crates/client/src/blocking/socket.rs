@@ -70,7 +70,7 @@ fn connect(address: &str) -> io::Result<TcpStream> {
     connect_to(resolve(address)?)
 }
 
-/// Connects to the first of these addresses where somebody listens.
+/// Connects to the first of these addresses that takes a connection.
 fn connect_to(targets: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name has no address");
     for candidate in targets {

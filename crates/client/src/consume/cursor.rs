@@ -148,7 +148,7 @@ impl<S> Cursor<S> {
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'a> {
     pub(super) check_crcs: bool,
-    /// Whether a bad batch of a producer is passed over.
+    /// True if a producer's bad batch is passed over.
     pub(super) skips_bad_batches: bool,
     /// The transactions to leave out, as the answer names them; `None` reads everything.
     pub(super) aborted: Option<&'a [AbortedTransaction]>,

@@ -41,7 +41,7 @@ pub struct FetchSettings {
     pub buffer_memory: i32,
     /// check.crcs.
     pub check_crcs: bool,
-    /// Whether reading goes on behind a batch that its producer has sent broken.
+    /// True if reading goes on behind a batch that its producer has sent broken.
     pub skip_bad_batches: bool,
     /// isolation.level=read_committed: neither records of aborted transactions nor of those still open.
     pub read_committed: bool,

@@ -240,7 +240,7 @@ impl Cluster {
     /// The connection to an address of the bootstrap list, if it has the peer that `address` leads to: the broker is
     /// known by both names, and is not connected to twice.
     async fn leading_to(&self, address: &str) -> Option<Connection> {
-        // One that is being made is not waited for: its maker may wait for this one.
+        // A connection that is being made is not awaited: its maker may await this one.
         let open = |other: &String| {
             let slot = self.inner.connections.lock().get(other).cloned()?;
             let known = slot.try_lock().ok()?.clone();

@@ -157,8 +157,8 @@ fn only_member(key: ApiKey, asked: &Asked) -> Option<Frame> {
     })
 }
 
-/// Two brokers of which the second coordinates the group. The first refuses whoever joins, and is named as the
-/// coordinator until it has done so a number of times. Returns the first one's port, and what was joined.
+/// Starts two brokers of which the second coordinates the group. The first refuses joins, and is named as the
+/// coordinator until it has refused `refusals` of them. Returns the first one's port, and what was joined.
 fn brokers_of_which_one_coordinates(refusals: usize, refusal: ErrorCode) -> (u16, Joins) {
     let ([first, second], ports) = listeners();
     let joins = Joins::default();

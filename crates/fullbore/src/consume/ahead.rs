@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const FRESH: Duration = Duration::from_secs(10);
 /// Partitions whose starts are asked for; of more, each leader is asked for those that the member is given.
 const STARTS_MAX: usize = 1000;
-/// How often it is looked whether the command is to stop.
+/// The time between two looks at the stop signal.
 const TICK: Duration = Duration::from_millis(20);
 
 /// See the module.
@@ -30,7 +30,7 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Asks `cluster` for these topics, and if `with_starts` for the first offsets of what its broker leads, while `fetching` connects.
-    /// Once `stop` is asked nothing is waited for.
+    /// Waits for nothing once `stop` is asked.
     pub(super) fn look(
         cluster: &mut Cluster,
         mut fetching: Cluster,
@@ -48,7 +48,7 @@ impl Ahead {
         let (mut asked, topics) = (cluster.handed_over(), topics.to_vec());
         let ask = move || {
             let found = found(&mut asked, &topics, with_starts);
-            // Nobody listens once the command is to stop.
+            // The receiver is gone once the command stops.
             let _ = tells.send((found, asked));
         };
         std::thread::Builder::new().name("ahead".to_owned()).spawn(ask)?;
@@ -100,7 +100,7 @@ fn found(cluster: &mut Cluster, topics: &[Text], with_starts: bool) -> PlacesAnd
         && let Ok(connection) = cluster.any()
         && let Ok(found) = connection.offsets_at(&of, EARLIEST, false)
     {
-        // Those that another broker leads are refused.
+        // Partitions of other leaders are refused.
         let found = ids.into_iter().zip(found);
         starts.extend(of.into_iter().zip(found).filter_map(|(of, (id, offset))| Some((of, (id, offset.ok()?)))));
     }
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_signal_that_comes_while_nobody_answers_ends_the_look() {
-        // Connections are taken by the system, and nobody answers on them.
+        // The system takes connections, and no broker answers on them.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = silent.local_addr().expect("bound").to_string();
         let (tells, told) = channel();

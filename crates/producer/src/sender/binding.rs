@@ -20,7 +20,7 @@ pub(super) struct Binding {
     is_reported: bool,
 }
 
-/// What a look at the lanes of a broker finds.
+/// The findings of a look at a broker's lanes.
 pub(super) struct BindingLook {
     /// True if full batches wait for the window alone.
     pub(super) binds: bool,
@@ -57,7 +57,7 @@ mod tests {
 
     const FAR: Option<Duration> = Some(Duration::from_millis(150));
 
-    /// Looks each 100 ms from `from` to `to`, in tenths of a second; `delivered` tells the bytes acknowledged by then.
+    /// Looks each 100 ms from `from` to `to`, in tenths of a second; `delivered` returns the bytes acknowledged by then.
     /// Returns the time of the first report.
     fn reported(
         binding: &mut Binding,

@@ -47,7 +47,7 @@ pub enum BatchError {
     /// The compressed bytes are not what the codec writes.
     #[error("records do not decompress: {0}")]
     Malformed(&'static str),
-    /// A block or window is larger than so many bytes, which a piece-by-piece decoder does not take.
+    /// A block or window is larger than these bytes, the most that a piece-by-piece decoder takes.
     #[error("records need more than {0} bytes of memory at once when decompressed")]
     Memory(usize),
 }

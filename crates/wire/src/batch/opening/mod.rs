@@ -32,7 +32,7 @@ pub struct Opener {
     zstd: Option<ZstdDecoder>,
     /// [`PIECE`] bytes, once a codec has needed them.
     piece: Vec<u8>,
-    /// One block of LZ4's or snappy's.
+    /// A block of LZ4's or snappy's.
     block: Vec<u8>,
 }
 

@@ -25,7 +25,7 @@ const TOO_FEW: BatchError = BatchError::Record("the batch has fewer records than
 pub struct CheckedRecords {
     /// The earliest and the latest timestamp.
     pub timestamps: Timestamps,
-    /// Whether a record has no key.
+    /// True if a record has no key.
     pub has_null_key: bool,
     /// Bytes of the records without compression.
     pub bytes: usize,
