@@ -1,7 +1,7 @@
 //! The codecs of a batch's records. What a compressed block claims about its size is not believed: output is bounded
 //! while it is made.
 
-use super::opening::{GzipDecoder, PIECE, XERIAL_HEADER, blocks, decompress_block, decompressed_len, lz4_pieces};
+use super::opening::{XERIAL_HEADER, blocks, decompress_block, decompressed_len, lz4_pieces};
 use super::view::{BatchError, Compression};
 use bytes::{BufMut, Bytes, BytesMut};
 use std::io::{Read, Write};
@@ -89,7 +89,7 @@ pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes,
     match codec {
         Compression::None if input.len() > max => Err(BatchError::TooLarge(max)),
         Compression::None => Ok(Bytes::copy_from_slice(input)),
-        Compression::Gzip => ungzip(input, max),
+        Compression::Gzip => read_bounded(flate2::read::MultiGzDecoder::new(input), max),
         Compression::Snappy => unsnappy(input, max),
         Compression::Lz4 => read_bounded(lz4_flex::frame::FrameDecoder::new(input), max),
         Compression::Zstd => unzstd(input, max),
@@ -115,13 +115,6 @@ fn append(piece: &[u8], max: usize, out: &mut Vec<u8>) -> Result<(), BatchError>
     }
     out.extend_from_slice(piece);
     Ok(())
-}
-
-fn ungzip(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
-    let mut out = Vec::new();
-    let buffer = &mut vec![0; input.len().saturating_mul(8).clamp(4096, PIECE)];
-    GzipDecoder::default().pieces(input, buffer, &mut |piece| append(piece, max, &mut out))?;
-    Ok(out.into())
 }
 
 fn read_bounded(reader: impl Read, max: usize) -> Result<Bytes, BatchError> {

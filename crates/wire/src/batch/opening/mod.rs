@@ -11,24 +11,22 @@ mod walk;
 mod zstd;
 
 pub use self::lz4::pieces as lz4_pieces;
-use super::view::{BatchError, BatchView, Compression};
-pub use gzip::GzipDecoder;
-pub use snappy::{XERIAL_HEADER, blocks, decompress_block, decompressed_len};
-pub use walk::{CheckedRecords, check_records};
+pub use self::snappy::{XERIAL_HEADER, blocks, decompress_block, decompressed_len};
+pub use self::walk::{CheckedRecords, check_records};
 
 use self::walk::RecordWalk;
 use self::zstd::ZstdDecoder;
+use super::view::{BatchError, BatchView, Compression};
 
 /// Bytes of a piece of gzip's and zstd's; no block of zstd's is larger.
-pub const PIECE: usize = 128 << 10;
+const PIECE: usize = 128 << 10;
 /// Bytes that a buffer and a context keep for the next batch.
 const BLOCK_KEPT: usize = 256 << 10;
 const CONTEXT_KEPT: usize = 3 << 20;
 
-/// Decoders and buffers, used for one batch after the other.
+/// A decoder and buffers, used for one batch after the other.
 #[derive(Default)]
 pub struct Opener {
-    gzip: Option<GzipDecoder>,
     zstd: Option<ZstdDecoder>,
     /// [`PIECE`] bytes, once a codec has needed them.
     piece: Vec<u8>,
@@ -52,7 +50,7 @@ impl Opener {
             Compression::None => take(input)?,
             Compression::Gzip => {
                 self.piece.resize(PIECE, 0);
-                self.gzip.get_or_insert_default().pieces(input, &mut self.piece, &mut take)?;
+                gzip::pieces(input, &mut self.piece, &mut take)?;
             }
             Compression::Snappy => {
                 for block in blocks(input) {
