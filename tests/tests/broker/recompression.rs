@@ -48,12 +48,14 @@ fn large(codec: Compression, len: usize) -> Bytes {
     builder.seal(Stamp::NONE).expect("sealed").0.freeze()
 }
 
-fn produce(client: &mut Client, topic: &str, bytes: Bytes) -> PartitionProduceResponse {
+/// Produces a batch to partition 0, and returns the partition's answer.
+pub fn produce(client: &mut Client, topic: &str, bytes: Bytes) -> PartitionProduceResponse {
     let mut response = client.call(&produce_request(topic, 0, bytes), PRODUCE);
     response.responses.remove(0).partition_responses.remove(0)
 }
 
-fn produced(client: &mut Client, topic: &str, bytes: Bytes) -> i64 {
+/// Produces a batch that is taken, and returns its offset.
+pub fn produced(client: &mut Client, topic: &str, bytes: Bytes) -> i64 {
     let response = produce(client, topic, bytes);
     assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
     response.base_offset

@@ -4,10 +4,11 @@
 //! Not each way in which a codec can be wrong, which `wire` holds. Not what `fullbore consume` makes of a bad batch:
 //! `readers`.
 
+use crate::recompression::{produce, produced};
 use bytes::{BufMut, Bytes, BytesMut};
-use fullbore_tests::{Broker, Client, produce_request, topic_data};
+use fullbore_tests::{Broker, produce_request, topic_data};
 use fullbore_wire::ErrorCode;
-use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest};
+use fullbore_wire::apis::produce::ProduceRequest;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Stamp, compress, crc32c, decompress};
 
 const PRODUCE: i16 = 9;
@@ -99,17 +100,6 @@ fn unreadable() -> Vec<(String, Bytes)> {
     }
     cases.push(("no codec, counts too many".to_owned(), with_payload(&batch, Compression::None, records, i32::MAX)));
     cases
-}
-
-fn produce(client: &mut Client, topic: &str, bytes: Bytes) -> PartitionProduceResponse {
-    let mut response = client.call(&produce_request(topic, 0, bytes), PRODUCE);
-    response.responses.remove(0).partition_responses.remove(0)
-}
-
-fn produced(client: &mut Client, topic: &str, bytes: Bytes) -> i64 {
-    let response = produce(client, topic, bytes);
-    assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
-    response.base_offset
 }
 
 #[test]
