@@ -60,6 +60,33 @@ def grid(bench):
                 bench.row("grid", f"{cell}: {measure}", [r[i] for r in ours], [r[i] for r in theirs], goal)
 
 
+def codecs(bench):
+    """Compressed batches, which the broker opens once; and what it costs to open them, beside a topic that believes headers."""
+    for codec in ("lz4", "snappy", "zstd", "gzip"):
+        for size, records in ((1000, 300_000), (100, 2_000_000)):
+            gigabytes = records * size / 1e9
+
+            def work(broker, topic, label="records"):
+                before = broker.cpu_seconds()
+                name = f"codecs-{codec}-{size}-{label}-{broker.name}"
+                rate = bench.java_perf(broker, name, topic, records, size, properties=[f"compression.type={codec}"])["rate"]
+                return rate, (broker.cpu_seconds() - before) / gigabytes
+
+            def believing(broker, round_number):
+                if broker is bench.kafka:
+                    return None
+                topic = broker.topic(f"codecs-header-{round_number}", 12, {"fullbore.produce.validation": "header"})
+                try:
+                    return work(broker, topic, "header")
+                finally:
+                    broker.drop(topic)
+            ours, theirs = bench.both(bench.with_topic(f"codecs-{codec}-{size}", work, 12))
+            header, _ = bench.both(believing)
+            for i, (measure, goal) in enumerate((("records/s", ">= 1.1x"), ("broker CPU s/GB", "<= 0.4x"))):
+                bench.row("codecs", f"{codec}, {size} B: {measure}", [r[i] for r in ours], [r[i] for r in theirs], goal)
+                bench.row("codecs", f"{codec}, {size} B, header: {measure}", [r[i] for r in header], [r[i] for r in theirs], "-")
+
+
 def sync(bench):
     def work(broker, topic):
         output = bench.run(f"sync-{broker.name}", [CLIENTS / "venv/bin/python", ROOT / "bench/sync.py", broker.address, topic, 20000])
