@@ -35,9 +35,9 @@ pub fn for_key(key: &[u8], partitions: usize) -> usize {
 
 /// The partition for records without a key: the same for a *run* of records, then another (KIP-480).
 ///
-/// A run is batch.size bytes at least and, on a short path, as many as are sent in [`RUN_TIME`]: a few partitions at a
-/// time then have large batches, where all of them would have small ones. On a long path it ends as soon as its batch
-/// has left. The next partition is the one that is best placed among some taken at random ("the power of two choices",
+/// A run is batch.size bytes at least and as many as are sent in [`RUN_TIME`]: a few partitions at a time then have large
+/// batches, where all of them would have small ones. Where the broker is behind, the queue at it makes any path look long, so
+/// distance has no say in that. On a long path a run also ends as soon as its batch has left. The next partition is the one that is best placed among some taken at random ("the power of two choices",
 /// Mitzenmacher, 1996), so that each gets as much as it takes (KIP-794), and none that waits for acknowledgements is
 /// given records while others could send them.
 #[derive(Debug)]
@@ -102,13 +102,10 @@ impl Sticky {
         if run < limits.batch_size || run < self.run_bytes.load(Ordering::Relaxed) {
             return;
         }
-        let at = self.begin_run(available, &prospect);
+        self.begin_run(available, &prospect);
         let now = clock::now();
         let took = now.saturating_duration_since(std::mem::replace(&mut *self.run_began.lock(), now));
-        let most = match prospect(&available[at]).is_on_a_long_path() {
-            true => limits.batch_size,
-            false => (run as f64 * RUN_TIME.as_secs_f64() / took.as_secs_f64().max(1e-6)) as usize,
-        };
+        let most = (run as f64 * RUN_TIME.as_secs_f64() / took.as_secs_f64().max(1e-6)) as usize;
         let most = most.min(limits.batch_bytes_max).min(RUN_BATCHES.saturating_mul(limits.batch_size));
         self.run_bytes.store(most, Ordering::Relaxed);
     }
@@ -169,6 +166,27 @@ mod tests {
     fn a_negative_hash_keeps_its_low_bits() {
         let hash = -973_932_308i32;
         assert_eq!(for_key(b"21", 7), (hash & i32::MAX) as usize % 7);
+    }
+
+    /// A broker with a full queue looks far away: batches of batch.size then cost it the most when it can least bear it.
+    #[test]
+    fn a_fast_producer_on_a_long_path_keeps_its_runs() {
+        let (sticky, limits) = (Sticky::new(7), RunLimits { batch_size: 1000, batch_bytes_max: 1 << 20 });
+        let available: Vec<(usize, Prospect)> = (0..100).map(|at| (at, Prospect::default())).collect();
+        available.iter().for_each(|(_, prospect)| prospect.set_free_at(Some(clock::now())));
+        let mut runs = vec![(0, 0)];
+        for _ in 0..100_000 {
+            let (at, prospect) = sticky.choose(&available, |(_, prospect)| prospect);
+            // The batch waits for its lane.
+            prospect.set_unsent(1000);
+            match runs.last_mut() {
+                Some((last, bytes)) if last == at => *bytes += 100,
+                _ => runs.push((*at, 100)),
+            }
+            sticky.produced(100, &limits, &available, |(_, prospect)| prospect);
+        }
+        let longest = runs.iter().map(|(_, bytes)| *bytes).max();
+        assert!(longest >= Some(RUN_BATCHES * 1000), "{longest:?}");
     }
 
     #[test]
