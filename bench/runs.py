@@ -34,6 +34,11 @@ class Bench:
         command += ["--warmup-records", warmup] if warmup else []
         return self.produced(self.run(label, command + (["--command-property", *properties] if properties else [])))
 
+    def own_consume(self, broker, label, topic, records):
+        """MB/s of `perf consume` over a topic's first records."""
+        output = self.run(label, [FULLBORE, "perf", "consume", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", records])
+        return float(output.strip().splitlines()[-1].split(",")[3])
+
     @staticmethod
     def produced(output):
         """records/s, the longest latency and the percentiles of the tool's last summary line."""
@@ -80,9 +85,9 @@ class SideBySide(Bench):
                 results[one].append(measure(one, round_number))
         return results[fullbore], results[kafka]
 
-    def with_topic(self, name, work, partitions=1, factor=1):
+    def with_topic(self, name, work, partitions=1, factor=1, configs=None):
         def measure(broker, round_number):
-            topic = broker.topic(f"{name}-{round_number}", partitions, factor=factor)
+            topic = broker.topic(f"{name}-{round_number}", partitions, configs, factor)
             try:
                 return work(broker, topic)
             finally:

@@ -1,6 +1,6 @@
 """Cases of bench/compare: Kafka's own clients and ours, as fast as they go, one at a time, and paced."""
 import sys
-from brokers import CLIENTS, FULLBORE, ROOT, java
+from brokers import CLIENTS, ROOT, java
 
 CONSUMED = 2_000_000
 
@@ -72,16 +72,10 @@ def codecs(bench):
                 rate = bench.java_perf(broker, name, topic, records, size, properties=[f"compression.type={codec}"])["rate"]
                 return rate, (broker.cpu_seconds() - before) / gigabytes
 
-            def believing(broker, round_number):
-                if broker is bench.kafka:
-                    return None
-                topic = broker.topic(f"codecs-header-{round_number}", 12, {"fullbore.produce.validation": "header"})
-                try:
-                    return work(broker, topic, "header")
-                finally:
-                    broker.drop(topic)
+            believes = bench.with_topic(f"codecs-header-{codec}-{size}", lambda broker, topic: work(broker, topic, "header"), 12,
+                                        configs={"fullbore.produce.validation": "header"})
             ours, theirs = bench.both(bench.with_topic(f"codecs-{codec}-{size}", work, 12))
-            header, _ = bench.both(believing)
+            header, _ = bench.both(lambda broker, n: None if broker is bench.kafka else believes(broker, n))
             for i, (measure, goal) in enumerate((("records/s", ">= 1.1x"), ("broker CPU s/GB", "<= 0.4x"))):
                 bench.row("codecs", f"{codec}, {size} B: {measure}", [r[i] for r in ours], [r[i] for r in theirs], goal)
                 bench.row("codecs", f"{codec}, {size} B, header: {measure}", [r[i] for r in header], [r[i] for r in theirs], "-")
@@ -120,10 +114,7 @@ def consume(bench):
         return java_consumes(bench, broker, "consume", f"consume-{round_number}", CONSUMED)
 
     def own_consume(broker, _):
-        if broker is bench.kafka:
-            return None
-        command = [FULLBORE, "perf", "consume", "--bootstrap-server", broker.address, "--topic", "consume", "--num-records", CONSUMED]
-        return float(bench.run("consume-own", command).strip().splitlines()[-1].split(",")[3])
+        return None if broker is bench.kafka else bench.own_consume(broker, "consume-own", "consume", CONSUMED)
     ours, theirs = bench.both(java_consume)
     own, _ = bench.both(own_consume)
     bench.row("consume", "MB/s, Java in a group on both", ours, theirs, ">= 1x")

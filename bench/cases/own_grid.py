@@ -1,6 +1,6 @@
 """Case of bench/compare and bench/cluster: our producer and consumer over partitions and sizes, beside the cell with one partition."""
 import shutil
-from brokers import FULLBORE, Fullbore
+from brokers import Fullbore
 
 PARTITIONS = (1, 12, 100, 1000)
 SIZES = ((100, 10_000_000), (1000, 2_000_000), (10_000, 200_000))
@@ -9,14 +9,10 @@ MEASURES = (("produce MB/s", ">= {share}x"), ("produce CPU s/GB", "<= 2x"), ("co
 SHARES = {12: 0.9, 100: 0.6, 1000: 0.5}
 
 
-# The page cache left to the system: each cell pays for new pages then, that with one partition too.
-SYSTEM_PAGES = {"fullbore.page.cache.kept.bytes": -1}
-
-
-def own_grid(bench, settings=None):
-    """Each cell has a broker of its own, since a broker remembers for minutes what pages cost. A round takes every cell in turn."""
+def own_grid(bench):
+    """Each cell has a broker of its own, since a broker remembers for minutes what pages cost."""
     def measure(cell, round_number):
-        broker = Fullbore(f"own-grid-{bench.count}", bench.temp, settings)
+        broker = Fullbore(f"own-grid-{bench.count}", bench.temp)
         broker.start()
         try:
             return produce_consume(bench, broker, cell, round_number)
@@ -32,33 +28,27 @@ def own_grid_cluster(bench):
 
 
 def rows(bench, measure):
+    """A round takes every cell in turn, so that a slow minute of the machine is in all cells of its round."""
     cells = [(size, records, partitions) for size, records in SIZES for partitions in PARTITIONS]
-    results = {cell: [] for cell in cells}
-    for round_number in range(bench.rounds):
-        for cell in cells:
-            results[cell].append(measure(cell, round_number))
+    rounds = [{cell: measure(cell, round_number) for cell in cells} for round_number in range(bench.rounds)]
     for size, records, partitions in cells:
-        cell, point = results[size, records, partitions], results[size, records, 1]
-        for at, (measure, goal) in enumerate(MEASURES):
-            ours, beside = [of_round[at] for of_round in cell], [of_round[at] for of_round in point]
+        for at, (what, goal) in enumerate(MEASURES):
+            ours, beside = ([of_round[size, records, count][at] for of_round in rounds] for count in (partitions, 1))
             if partitions == 1:
-                bench.alone("own-grid", f"{size} B, 1: {measure}", ours, "-")
+                bench.alone("own-grid", f"{size} B, 1: {what}", ours, "-")
             else:
-                bench.row("own-grid", f"{size} B, {partitions}: {measure}", ours, beside, goal.format(share=SHARES[partitions]), "1 partition")
+                bench.row("own-grid", f"{size} B, {partitions}: {what}", ours, beside, goal.format(share=SHARES[partitions]), "1 partition")
 
 
 def produce_consume(bench, broker, cell, round_number, factor=1):
-    """Rate in MB/s and the brokers' CPU in s/GB, of a producer and then of a consumer that reads what it sent."""
+    """MB/s and the brokers' CPU in s/GB, of a producer and then of a consumer that reads its records."""
     size, records, partitions = cell
     label, gigabytes = f"own-grid-{size}-{partitions}", records * size / 1e9
-    topic = broker.topic(f"{label}-{round_number}", partitions, factor=factor)
-    try:
+
+    def work(broker, topic):
         started = broker.cpu_seconds()
         rate = bench.own_perf(broker, f"{label}-produce", topic, records, size)["rate"] * size / 1e6
         produced = broker.cpu_seconds()
-        output = bench.run(f"{label}-consume", [FULLBORE, "perf", "consume", "--bootstrap-server", broker.address, "--topic", topic,
-                                                "--num-records", records])
-        read = float(output.strip().splitlines()[-1].split(",")[3])
+        read = bench.own_consume(broker, f"{label}-consume", topic, records)
         return rate, (produced - started) / gigabytes, read, (broker.cpu_seconds() - produced) / gigabytes
-    finally:
-        broker.drop(topic)
+    return bench.with_topic(label, work, partitions, factor)(broker, round_number)
