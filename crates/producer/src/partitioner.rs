@@ -35,11 +35,11 @@ pub fn for_key(key: &[u8], partitions: usize) -> usize {
 
 /// The partition for records without a key: the same for a *run* of records, then another (KIP-480).
 ///
-/// A run is batch.size bytes at least and as many as are sent in [`RUN_TIME`]: a few partitions at a time then have large
-/// batches, where all of them would have small ones. Where the broker is behind, the queue at it makes any path look long, so
-/// distance has no say in that. On a long path a run also ends as soon as its batch has left. The next partition is the one that is best placed among some taken at random ("the power of two choices",
-/// Mitzenmacher, 1996), so that each gets as much as it takes (KIP-794), and none that waits for acknowledgements is
-/// given records while others could send them.
+/// A run has batch.size bytes at least and as many as are sent in [`RUN_TIME`]: a few partitions at a time then have
+/// large batches, where all of them would have small ones. A run has that length on any path, since the queue of a busy
+/// broker makes a short path look long. On a long path it also ends as soon as its batch has left. The next partition
+/// is the best placed of a few taken at random ("the power of two choices", Mitzenmacher, 1996). Each so gets as much
+/// as it takes (KIP-794), and records do not wait for acknowledgements where another partition could send them.
 #[derive(Debug)]
 pub(crate) struct Sticky {
     current: AtomicU32,
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(for_key(b"21", 7), (hash & i32::MAX) as usize % 7);
     }
 
-    /// A broker with a full queue looks far away: batches of batch.size then cost it the most when it can least bear it.
+    /// Models a busy broker, whose queue makes the path look long: small batches would keep it busy.
     #[test]
     fn a_fast_producer_on_a_long_path_keeps_its_runs() {
         let (sticky, limits) = (Sticky::new(7), RunLimits { batch_size: 1000, batch_bytes_max: 1 << 20 });
