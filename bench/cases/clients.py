@@ -6,16 +6,21 @@ CONSUMED = 2_000_000
 
 
 def java_consumes(bench, broker, topic, group, records):
-    """Of ConsumerPerformance fetch.MB.sec: MB over the time from the assignment on, without joining the group."""
-    command = java(["-Xmx512M"], "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", broker.address, "--topic",
-                   topic, "--num-records", records, "--group", group, "--timeout", 30_000)
-    output = bench.run(f"consume-java-{broker.name}", command)
-    names, values = [[word.strip() for word in line.split(",")] for line in output.splitlines() if line.count(",") >= 9][-2:]
-    told = dict(zip(names, values))
-    # It ends well even when records stay away.
-    if int(told["data.consumed.in.nMsg"]) < records:
-        sys.exit(f"ConsumerPerformance got {told['data.consumed.in.nMsg']} of {records} records from {broker.name}")
-    return float(told["fetch.MB.sec"])
+    """Of ConsumerPerformance fetch.MB.sec: MB over the time from the assignment on, without joining the group.
+
+    With a hundred partitions ConsumerPerformance has ended 48 records early, on Kafka's broker: then another group reads once more.
+    """
+    for again in ("", "-again"):
+        command = java(["-Xmx512M"], "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", broker.address, "--topic",
+                       topic, "--num-records", records, "--group", group + again, "--timeout", 30_000)
+        output = bench.run(f"consume-java-{broker.name}", command)
+        names, values = [[word.strip() for word in line.split(",")] for line in output.splitlines() if line.count(",") >= 9][-2:]
+        told = dict(zip(names, values))
+        # It ends well even when records stay away.
+        if int(told["data.consumed.in.nMsg"]) >= records:
+            return float(told["fetch.MB.sec"])
+        print(f"ConsumerPerformance got {told['data.consumed.in.nMsg']} of {records} records from {broker.name}", file=sys.stderr)
+    sys.exit("ConsumerPerformance ended early twice")
 
 
 def java_produce(bench):
