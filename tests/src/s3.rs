@@ -13,10 +13,16 @@ use hyper::body::{Body, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s_fs::FileSystem;
 use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+
+use crate::pki::Issued;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -37,6 +43,10 @@ pub enum S3Fault {
     Flip,
     /// It takes so much longer.
     Delay(Duration),
+    /// It is answered with 501 where it has a condition.
+    NoConditions,
+    /// It is answered as if the whole object were asked for.
+    NoRanges,
 }
 
 #[derive(Default)]
@@ -50,6 +60,7 @@ struct Faults {
 /// A store with one bucket, until it is dropped.
 pub struct S3 {
     address: SocketAddr,
+    is_tls: bool,
     folder: TempDir,
     faults: Arc<Mutex<Faults>>,
     runtime: Option<tokio::runtime::Runtime>,
@@ -70,6 +81,15 @@ impl S3 {
 
     /// The same at this port.
     pub fn start_at(port: u16) -> S3 {
+        S3::start_with(port, None)
+    }
+
+    /// One that is reached by https at localhost, and shows this certificate.
+    pub fn start_tls(identity: &Issued) -> S3 {
+        S3::start_with(0, Some(identity))
+    }
+
+    fn start_with(port: u16, identity: Option<&Issued>) -> S3 {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::create_dir(folder.path().join(S3::BUCKET)).expect("the bucket");
         let faults = Arc::<Mutex<Faults>>::default();
@@ -81,13 +101,18 @@ impl S3 {
         listener.set_nonblocking(true).expect("a socket");
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a thread");
-        runtime.spawn(accept(listener, service, Arc::clone(&faults)));
-        S3 { address, folder, faults, runtime: Some(runtime) }
+        let tls = identity.map(acceptor);
+        let is_tls = tls.is_some();
+        runtime.spawn(accept(listener, tls, service, Arc::clone(&faults)));
+        S3 { address, is_tls, folder, faults, runtime: Some(runtime) }
     }
 
     /// Its URL.
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        match self.is_tls {
+            true => format!("https://localhost:{}", self.address.port()),
+            false => format!("http://{}", self.address),
+        }
     }
 
     /// Settings of a broker that has its objects there.
@@ -140,16 +165,37 @@ impl Drop for S3 {
     }
 }
 
-async fn accept(listener: TcpListener, service: S3Service, faults: Arc<Mutex<Faults>>) {
+fn acceptor(identity: &Issued) -> TlsAcceptor {
+    let chain = CertificateDer::pem_slice_iter(identity.chain.as_bytes()).map(|one| one.expect("PEM")).collect();
+    let key = PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).expect("PEM");
+    let builder = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has them");
+    TlsAcceptor::from(Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).expect("a pair")))
+}
+
+async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, service: S3Service, faults: Arc<Mutex<Faults>>) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a runtime");
     while let Ok((socket, _)) = listener.accept().await {
-        let (service, faults) = (service.clone(), Arc::clone(&faults));
+        let (tls, service, faults) = (tls.clone(), service.clone(), Arc::clone(&faults));
         tokio::spawn(async move {
-            let answer = service_fn(|request| answer(&service, &faults, request));
-            // A client may go away, and a fault ends it.
-            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await;
+            match tls {
+                None => serve(socket, &service, &faults).await,
+                // A client that does not trust the certificate goes away.
+                Some(tls) => {
+                    if let Ok(socket) = tls.accept(socket).await {
+                        serve(socket, &service, &faults).await;
+                    }
+                }
+            }
         });
     }
+}
+
+async fn serve(socket: impl AsyncRead + AsyncWrite + Unpin, service: &S3Service, faults: &Mutex<Faults>) {
+    let answer = service_fn(|request| answer(service, faults, request));
+    // A client may go away, and a fault ends it.
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await;
 }
 
 async fn answer(
@@ -200,6 +246,20 @@ async fn answer(
                 *byte ^= 1;
             }
             Ok(Response::from_parts(head, s3s::Body::from(Bytes::from(whole))))
+        }
+        Some(S3Fault::NoConditions) if request.headers().contains_key("if-none-match") => {
+            drain(request).await?;
+            let text = "<Error><Code>NotImplemented</Code><Message>A header is not known.</Message></Error>";
+            Ok(Response::builder().status(501).body(s3s::Body::from(Bytes::from(text)))?)
+        }
+        Some(S3Fault::NoConditions) => call(service, request).await,
+        Some(S3Fault::NoRanges) => {
+            let mut answer = call(service, request).await?;
+            answer.headers_mut().remove("content-range");
+            if answer.status() == 206 {
+                *answer.status_mut() = 200.try_into()?;
+            }
+            Ok(answer)
         }
         Some(S3Fault::Delay(by)) => {
             tokio::time::sleep(by).await;

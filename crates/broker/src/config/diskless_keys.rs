@@ -41,7 +41,11 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
         .differs(NOT_KAFKAS),
     Key::new("diskless.storage.s3.path.style.access.enabled", Type::Boolean, None, "Whether the bucket is named in the path of URLs and not in their host. Unset, it is where diskless.storage.s3.endpoint.url is set.")
         .differs(NOT_KAFKAS),
-    Key::new("diskless.storage.aws.access.key.id", Type::String, None, "The access key of S3. Unset, the usual chain is asked: AWS_ACCESS_KEY_ID and the other variables of the environment, the profile in ~/.aws/credentials, a web identity, the container, the instance.")
+    Key::new("diskless.storage.s3.ssl.truststore.location", Type::String, None, "A file of certificates in PEM: authorities that are trusted beside the system's, where the store's https has a private one.")
+        .differs(NOT_KAFKAS),
+    Key::new("diskless.storage.s3.conditional.put.enabled", Type::Boolean, None, "Whether the bucket is claimed by a PUT with If-None-Match: *, by which one of two clusters that begin with it at once is refused. Unset, it is tried, and a store that answers 501 is claimed without.")
+        .differs(NOT_KAFKAS),
+    Key::new("diskless.storage.aws.access.key.id", Type::String, None, "The access key of S3. Unset, the usual chain is asked: AWS_ACCESS_KEY_ID and the other variables of the environment, the profile in ~/.aws/credentials (read again when it changes), a web identity, the container, the instance.")
         .differs(NOT_KAFKAS),
     Key::new("diskless.storage.aws.secret.access.key", Type::Password, None, "The secret of diskless.storage.aws.access.key.id.")
         .differs(NOT_KAFKAS),

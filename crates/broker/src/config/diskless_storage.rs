@@ -17,6 +17,9 @@ const REGION: &str = "diskless.storage.s3.region";
 const PATH_STYLE: &str = "diskless.storage.s3.path.style.access.enabled";
 const KEY_ID: &str = "diskless.storage.aws.access.key.id";
 const SECRET: &str = "diskless.storage.aws.secret.access.key";
+/// The setting of [`S3Storage::truststore`].
+pub const TRUSTSTORE: &str = "diskless.storage.s3.ssl.truststore.location";
+const CONDITIONAL_PUT: &str = "diskless.storage.s3.conditional.put.enabled";
 /// The folder in log.dirs where nothing else is set.
 const DEFAULT_FOLDER: &str = "diskless";
 const FORMS: &str = "must be a folder, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix";
@@ -46,6 +49,10 @@ pub struct S3Storage {
     pub is_path_style: bool,
     /// Key id and key; `None`: those of the usual chain.
     pub credentials: Option<(String, Secret)>,
+    /// A file of certificates in PEM: authorities that are trusted beside the system's.
+    pub truststore: Option<PathBuf>,
+    /// Whether the store is to refuse a PUT with `If-None-Match: *` of a key that is there.
+    pub has_conditional_put: bool,
 }
 
 impl fmt::Display for DisklessStorage {
@@ -81,7 +88,7 @@ impl DisklessStorage {
             mistakes.keep(Err::<(), _>(ConfigError::of_value(STORAGE, &typed, message)));
         }
         if let Ok(DisklessStorage::Folder(_)) = storage {
-            for name in [ENDPOINT, REGION, PATH_STYLE, KEY_ID, SECRET] {
+            for name in [ENDPOINT, REGION, PATH_STYLE, KEY_ID, SECRET, TRUSTSTORE, CONDITIONAL_PUT] {
                 if text(values, name).is_some() {
                     mistakes.keep(Err::<(), _>(ConfigError::of_key(name, "needs diskless.storage=s3://...")));
                 }
@@ -115,7 +122,16 @@ fn s3_settings<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, mistakes
         }
     };
     let (bucket, prefix) = (String::new(), String::new());
-    S3Storage { bucket, prefix, endpoint, region: text(values, REGION), is_path_style, credentials }
+    S3Storage {
+        bucket,
+        prefix,
+        endpoint,
+        region: text(values, REGION),
+        is_path_style,
+        credentials,
+        truststore: text(values, TRUSTSTORE).map(PathBuf::from),
+        has_conditional_put: text(values, CONDITIONAL_PUT).is_none_or(|value| value == "true"),
+    }
 }
 
 /// A URL without a path. One that is refused may have a password, and is not shown.
@@ -285,8 +301,8 @@ mod tests {
 
     #[test]
     fn settings_of_s3_belong_to_it_and_together() {
-        for name in [ENDPOINT, REGION, PATH_STYLE, KEY_ID, SECRET] {
-            let value = if name == PATH_STYLE { "true" } else { "http://x" };
+        for name in [ENDPOINT, REGION, PATH_STYLE, KEY_ID, SECRET, TRUSTSTORE, CONDITIONAL_PUT] {
+            let value = if [PATH_STYLE, CONDITIONAL_PUT].contains(&name) { "true" } else { "http://x" };
             let refused = refusal(&format!("{name}={value}"));
             assert!(
                 refused.lines().any(|line| line == format!("{name}: needs diskless.storage=s3://...")),

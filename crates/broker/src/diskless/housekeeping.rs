@@ -172,6 +172,8 @@ mod tests {
             region: None,
             is_path_style: true,
             credentials: Some((S3::KEY_ID.into(), Secret::from(S3::SECRET.to_owned()))),
+            truststore: None,
+            has_conditional_put: true,
         };
         let objects = Objects::open(&DisklessStorage::S3(storage), "one", index.owner()).await.expect("opened");
         objects.put(1, vec!["some".into()]).await.expect("put");

@@ -4,23 +4,31 @@
 //! keeps the number: objects in another store are not those that it knows, and an index that knows none is not that of objects that are there. New
 //! objects would take their places.
 //!
-//! Invariants: of two clusters that claim a store one is refused; nothing is put, read or deleted before the index and the store are known to belong
+//! Invariants: of two clusters that claim a store one is refused, where the store has no conditional PUT unless their requests
+//! take longer than [`CLAIM_SETTLES`]; nothing is put, read or deleted before the index and the store are known to belong
 //! together.
+
+use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use tokio::sync::OnceCell;
 
 use super::super::index::{IndexOwner, KnownStore};
-use super::error::{ObjectError, is_full, words};
+use super::error::{ObjectError, is_full, is_not_implemented, words};
 use crate::control::{StoreError, random_id};
 
 /// The object that says whose the others are.
 const OWNER: &str = "cluster";
 /// The object with which it is tried what the store allows.
 const PROBE: &str = "probe";
+/// The part of it that is read: neither its beginning nor its end, as most parts of objects are.
+const PROBE_RANGE: Range<u64> = 1..4;
+/// Time between an unconditional claim and the look at which claim stayed.
+const CLAIM_SETTLES: Duration = Duration::from_secs(2);
 
 /// A cluster's claim of the store whose objects this index knows.
 pub struct Claim {
@@ -138,9 +146,10 @@ async fn claim(store: &dyn ObjectStore, key: &Path, cluster_id: &str) -> Result<
         Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
             store_of(&owner(store, key).await?.unwrap_or_default(), cluster_id)
         }
-        // Not every store has conditions.
-        Err(object_store::Error::NotImplemented { .. }) => {
+        // Not every store has conditions; of those that claim at once the last has it.
+        Err(error) if is_not_implemented(&error) => {
             store.put(key, payload()).await.map_err(ObjectError::of_put)?;
+            tokio::time::sleep(CLAIM_SETTLES).await;
             store_of(&owner(store, key).await?.unwrap_or_default(), cluster_id)
         }
         Err(error) if is_full(&error) => Err(ObjectError::Unclaimed("there is no room".into())),
@@ -176,13 +185,34 @@ async fn probe(store: &dyn ObjectStore, key: &Path) -> Result<(), ObjectError> {
         Err(error) if is_full(&error) => return Ok(()),
         Err(error) => return Err(ObjectError::of_put(error)),
     }
-    match store.get(key).await {
-        // A broker that starts at the same time may have deleted it.
-        Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
-        Err(error) => return Err(ObjectError::of_put(error)),
-    }
+    probe_range(store, key).await?;
     match store.delete(key).await {
         Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
         Err(error) => Err(ObjectError::of_put(error)),
     }
+}
+
+/// Whether a part of an object can be read, and is that part.
+async fn probe_range(store: &dyn ObjectStore, key: &Path) -> Result<(), ObjectError> {
+    let range = Some(GetRange::Bounded(PROBE_RANGE));
+    let found = match store.get_opts(key, GetOptions { range, ..GetOptions::default() }).await {
+        Ok(found) => found.bytes().await.map_err(ObjectError::of_put)?,
+        // A broker that starts at the same time may have deleted it.
+        Err(object_store::Error::NotFound { .. }) => return Ok(()),
+        Err(error) => {
+            return Err(match words(&error) {
+                words if words.contains(WHOLE_ANSWER) => no_ranges(&words),
+                _ => ObjectError::of_put(error),
+            });
+        }
+    };
+    let part = &PROBE.as_bytes()[PROBE_RANGE.start as usize..PROBE_RANGE.end as usize];
+    if found == part { Ok(()) } else { Err(no_ranges("other bytes than those requested")) }
+}
+
+/// The library's words for a whole object in answer to a request of a part.
+const WHOLE_ANSWER: &str = "non-partial response";
+
+fn no_ranges(why: &str) -> ObjectError {
+    ObjectError::Denied(format!("it does not answer requests of a part of an object (Range), which reads need: {why}"))
 }

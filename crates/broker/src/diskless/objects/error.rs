@@ -76,9 +76,23 @@ impl ObjectError {
 /// Whether an answer says that the request itself is wrong, such as one with a redirect to another region. What an attempt later may get
 /// an answer to is none.
 fn is_refusal(text: &str) -> bool {
-    let status = text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)?.parse::<u16>().ok());
     let is_bare = text.contains("redirect without LOCATION");
-    is_bare || status.is_some_and(|status| (300..500).contains(&status) && !matches!(status, 408 | 425 | 429))
+    let is_final =
+        |status| status == NOT_IMPLEMENTED || (300..500).contains(&status) && !matches!(status, 408 | 425 | 429);
+    is_bare || status(text).is_some_and(is_final)
+}
+
+/// The answer to a request that the store does not know.
+const NOT_IMPLEMENTED: u16 = 501;
+
+/// The status of an answer, by the words of the library, which has no error of its own for most of them.
+fn status(text: &str) -> Option<u16> {
+    text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)?.parse().ok())
+}
+
+/// Whether the store, or a setting for it, does not have the operation that was requested.
+pub(super) fn is_not_implemented(error: &object_store::Error) -> bool {
+    matches!(error, object_store::Error::NotImplemented { .. }) || status(&error.to_string()) == Some(NOT_IMPLEMENTED)
 }
 
 /// Whether a folder's disk has no room.

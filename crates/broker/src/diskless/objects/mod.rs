@@ -47,6 +47,8 @@ pub struct Objects {
     claim: Arc<Claim>,
     /// Where it is a folder, in whose place there may be an empty one at any time, as where a file system is not mounted any more.
     folder: Option<PathBuf>,
+    /// See [`s3::Bucket::asks_metadata`].
+    asks_metadata: bool,
     /// By how much longer a PUT and a GET take than they would.
     delays: (Duration, Duration),
 }
@@ -73,17 +75,20 @@ impl Objects {
         index: IndexOwner,
     ) -> Result<Objects, StartObjectsError> {
         let failed = |why: &dyn fmt::Display| StartObjectsError { storage: storage.to_string(), why: why.to_string() };
-        let (store, prefix) = match storage {
-            DisklessStorage::Folder(folder) => (folder::open(folder), Path::default()),
-            DisklessStorage::S3(s3) => (s3::open(s3), Path::from(s3.prefix.as_str())),
+        let opened = match storage {
+            DisklessStorage::Folder(folder) => folder::open(folder).map(|store| (store, Path::default(), false)),
+            DisklessStorage::S3(s3) => {
+                s3::open(s3).map(|bucket| (bucket.store, Path::from(s3.prefix.as_str()), bucket.asks_metadata))
+            }
         };
-        let store = store.map_err(|why| failed(&why))?;
+        let (store, prefix, asks_metadata) = opened.map_err(|why| failed(&why))?;
         let folder = match storage {
             DisklessStorage::Folder(folder) => Some(folder.clone()),
             DisklessStorage::S3(_) => None,
         };
         let is_folder = folder.is_some();
-        let objects = Objects { folder, ..Objects::below(store, prefix, Claim::new(cluster_id, index), cluster_id) };
+        let below = Objects::below(store, prefix, Claim::new(cluster_id, index), cluster_id);
+        let objects = Objects { folder, asks_metadata, ..below };
         match objects.claimed_in_time().await {
             Ok(()) => Ok(objects),
             Err(error) if error.is_retriable() && !(is_folder && matches!(error, ObjectError::Unavailable(_))) => {
@@ -108,7 +113,8 @@ impl Objects {
     fn below(store: Arc<dyn ObjectStore>, prefix: Path, claim: Claim, cluster_id: &str) -> Objects {
         let root = prefix.clone().join(cluster_id);
         let claim = Arc::new(claim);
-        Objects { store, prefix, root, claim, folder: None, delays: (Duration::ZERO, Duration::ZERO) }
+        let delays = (Duration::ZERO, Duration::ZERO);
+        Objects { store, prefix, root, claim, folder: None, asks_metadata: false, delays }
     }
 
     /// Whether the store is known to be the right one.
@@ -121,7 +127,13 @@ impl Objects {
     /// # Errors
     /// [`ObjectError`]; it may be tried again.
     pub async fn claimed_in_time(&self) -> Result<(), ObjectError> {
-        let late = |_| ObjectError::Unavailable(format!("no answer within {} s", CLAIM_MAX.as_secs()));
+        let late = |_| {
+            let why = match self.asks_metadata {
+                true => "; no credentials are set, and this machine's metadata service may be what does not answer",
+                false => "",
+            };
+            ObjectError::Unavailable(format!("no answer within {} s{why}", CLAIM_MAX.as_secs()))
+        };
         timeout(CLAIM_MAX, self.claimed()).await.map_err(late).flatten()
     }
 

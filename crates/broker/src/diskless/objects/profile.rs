@@ -1,16 +1,118 @@
 //! The file of credentials that Amazon's tools share: sections with a name each, and lines `name = value` in them.
+//!
+//! The file is read again when it has changed, as rotation tools replace it. Invariant: a file that cannot be read, or has
+//! no whole pair of keys, takes no credentials away.
 
-/// Those of a profile. Not to be shown.
-#[derive(PartialEq, Eq)]
-pub struct Credentials {
-    pub key_id: String,
-    pub secret: String,
-    /// There where they end after a while.
-    pub token: Option<String>,
+use std::fmt;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use object_store::CredentialProvider;
+use object_store::aws::AwsCredential;
+use parking_lot::Mutex;
+
+/// Time between two looks at the file.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The credentials of one profile, as the file has them now.
+pub struct ProfileCredentials {
+    file: PathBuf,
+    profile: String,
+    read: Mutex<ReadCredentials>,
 }
 
-/// What the section of this name has, if it is there and has both keys.
-pub fn find(text: &str, profile: &str) -> Option<Credentials> {
+struct ReadCredentials {
+    credentials: Arc<AwsCredential>,
+    version: FileVersion,
+    looked_at: Instant,
+}
+
+/// Tells a file from what it is after a change: inode, size in bytes, seconds and nanoseconds of the last write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileVersion(u64, u64, i64, i64);
+
+impl FileVersion {
+    fn of(metadata: &Metadata) -> FileVersion {
+        FileVersion(metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec())
+    }
+}
+
+impl fmt::Debug for ProfileCredentials {
+    /// No secrets.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ProfileCredentials").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl ProfileCredentials {
+    /// Reads the profile's credentials; `None` where the file has no such profile with both keys.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn open(file: PathBuf, profile: &str) -> io::Result<Option<ProfileCredentials>> {
+        // Before the contents: a change meanwhile is found by the next look.
+        let version = FileVersion::of(&std::fs::metadata(&file)?);
+        let found = find(&std::fs::read_to_string(&file)?, profile);
+        Ok(found.map(|credentials| {
+            let read = ReadCredentials { credentials: Arc::new(credentials), version, looked_at: Instant::now() };
+            ProfileCredentials { file, profile: profile.to_owned(), read: Mutex::new(read) }
+        }))
+    }
+
+    /// The credentials of the file, which is looked at once a second.
+    fn current(&self) -> Arc<AwsCredential> {
+        let mut read = self.read.lock();
+        if read.looked_at.elapsed() >= LOOK_EVERY {
+            read.looked_at = Instant::now();
+            self.read_again(&mut read);
+        }
+        Arc::clone(&read.credentials)
+    }
+
+    fn read_again(&self, read: &mut ReadCredentials) {
+        // A file that is being replaced is there again soon.
+        let Ok(metadata) = std::fs::metadata(&self.file) else { return };
+        let version = FileVersion::of(&metadata);
+        if version == read.version {
+            return;
+        }
+        read.version = version;
+        let (file, profile) = (self.file.display(), &self.profile);
+        match std::fs::read_to_string(&self.file).map(|text| find(&text, profile)) {
+            Ok(Some(credentials)) => {
+                read.credentials = Arc::new(credentials);
+                tracing::info!(%file, profile, "credentials of the object store were read again");
+            }
+            Ok(None) => tracing::warn!(
+                %file,
+                profile,
+                "cannot find the profile's keys: the credentials read before stay in use; write both keys into its section"
+            ),
+            Err(error) => tracing::warn!(
+                %file,
+                %error,
+                "cannot read the credentials: those read before stay in use; let the broker's user read the file"
+            ),
+        }
+    }
+}
+
+#[async_trait]
+impl CredentialProvider for ProfileCredentials {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        Ok(self.current())
+    }
+}
+
+/// Credentials of the section of this name, if it is there and has both keys.
+fn find(text: &str, profile: &str) -> Option<AwsCredential> {
     let mut is_inside = false;
     let (mut key_id, mut secret, mut token) = (None, None, None);
     for line in text.lines().map(str::trim) {
@@ -26,7 +128,7 @@ pub fn find(text: &str, profile: &str) -> Option<Credentials> {
             }
         }
     }
-    Some(Credentials { key_id: key_id?, secret: secret?, token })
+    Some(AwsCredential { key_id: key_id?, secret_key: secret?, token })
 }
 
 #[cfg(test)]
@@ -37,7 +139,7 @@ mod tests {
     fn a_profile_has_its_own_lines() {
         let text = "# of two\n[default]\naws_access_key_id = A\naws_secret_access_key=b=c\n\n[ other ]\naws_access_key_id=X\n\
                     aws_secret_access_key = y\naws_session_token = z\nregion = eu-1\n[half]\naws_access_key_id = X\n";
-        let of = |name: &str| find(text, name).map(|found| (found.key_id, found.secret, found.token));
+        let of = |name: &str| find(text, name).map(|found| (found.key_id, found.secret_key, found.token));
         assert_eq!(of("default"), Some(("A".into(), "b=c".into(), None)));
         assert_eq!(of("other"), Some(("X".into(), "y".into(), Some("z".into()))));
         assert_eq!((of("half"), of("none")), (None, None));

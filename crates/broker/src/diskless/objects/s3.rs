@@ -6,28 +6,36 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::{ClientOptions, ObjectStore, RetryConfig};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
+use object_store::{Certificate, ClientOptions, ObjectStore, RetryConfig};
 
-use super::profile;
-use crate::config::S3Storage;
+use super::profile::ProfileCredentials;
+use crate::config::{S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
 
 /// A connection that is not made after so long is given up.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Connections that stay for the next requests.
 const IDLE_CONNECTIONS_MAX: usize = 64;
 
-/// The bucket; nothing is asked of it yet.
+/// A bucket to which no request was sent yet.
+pub struct Bucket {
+    pub store: Arc<dyn ObjectStore>,
+    /// No credentials are set: Amazon's metadata service is asked for them at the first request.
+    pub asks_metadata: bool,
+}
+
+/// Opens the bucket.
 ///
 /// # Errors
-/// In words: what is set does not go together, or a file of credentials cannot be read.
-pub fn open(storage: &S3Storage) -> Result<Arc<dyn ObjectStore>, String> {
+/// In words: settings that do not go together, or a file of credentials or certificates that cannot be read.
+pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     let options = ClientOptions::new()
         .with_allow_http(true)
         .with_connect_timeout(CONNECT_MAX)
         // Who asks gives up, and then the connection is closed.
         .with_timeout_disabled()
         .with_pool_max_idle_per_host(IDLE_CONNECTIONS_MAX);
+    let options = authorities(storage)?.into_iter().fold(options, ClientOptions::with_root_certificate);
     let mut builder = AmazonS3Builder::from_env()
         .with_bucket_name(&storage.bucket)
         .with_client_options(options)
@@ -43,18 +51,32 @@ pub fn open(storage: &S3Storage) -> Result<Arc<dyn ObjectStore>, String> {
     if let Some(region) = &storage.region {
         builder = builder.with_region(region);
     }
+    if !storage.has_conditional_put {
+        builder = builder.with_conditional_put(S3ConditionalPut::Disabled);
+    }
+    let mut asks_metadata = false;
     if let Some((id, secret)) = &storage.credentials {
         builder = builder.with_access_key_id(id).with_secret_access_key(secret.expose());
-    } else if !has_credentials(&builder)
-        && let Some(credentials) = of_profile()?
-    {
-        builder = builder.with_access_key_id(credentials.key_id).with_secret_access_key(credentials.secret);
-        if let Some(token) = credentials.token {
-            builder = builder.with_token(token);
+    } else if !has_credentials(&builder) {
+        match of_profile()? {
+            Some(credentials) => builder = builder.with_credentials(Arc::new(credentials)),
+            None => asks_metadata = true,
         }
     }
     let built = builder.build().map_err(|error| error.to_string())?;
-    Ok(Arc::new(built))
+    Ok(Bucket { store: Arc::new(built), asks_metadata })
+}
+
+/// Certificates of authorities that are trusted beside the system's.
+fn authorities(storage: &S3Storage) -> Result<Vec<Certificate>, String> {
+    let Some(file) = &storage.truststore else { return Ok(Vec::new()) };
+    let failed = |why: &dyn std::fmt::Display| format!("{TRUSTSTORE}={}: {why}", file.display());
+    let pem = std::fs::read(file).map_err(|error| failed(&error))?;
+    let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| failed(&error))?;
+    match certificates.is_empty() {
+        true => Err(failed(&"it has no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----")),
+        false => Ok(certificates),
+    }
 }
 
 /// The bucket's own host.
@@ -76,23 +98,20 @@ fn has_credentials(builder: &AmazonS3Builder) -> bool {
 }
 
 /// Those of the profile that AWS_PROFILE names, or of the default one, in AWS_SHARED_CREDENTIALS_FILE or else in ~/.aws/credentials.
-fn of_profile() -> Result<Option<profile::Credentials>, String> {
+fn of_profile() -> Result<Option<ProfileCredentials>, String> {
     let named = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
     let at_home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".aws/credentials"));
     let Some(file) = std::env::var_os("AWS_SHARED_CREDENTIALS_FILE").map(PathBuf::from).or_else(at_home) else {
         return Ok(None);
     };
-    let text = match std::fs::read_to_string(&file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => return Ok(None),
-        Err(error) => return Err(format!("{}: {error}", file.display())),
-    };
     let name = named.as_deref().unwrap_or("default");
-    match profile::find(&text, name) {
-        Some(credentials) => Ok(Some(credentials)),
-        None if named.is_none() => Ok(None),
-        None => {
+    match ProfileCredentials::open(file.clone(), name) {
+        Ok(Some(credentials)) => Ok(Some(credentials)),
+        Ok(None) if named.is_none() => Ok(None),
+        Ok(None) => {
             Err(format!("{}: the profile {name} has no aws_access_key_id and aws_secret_access_key", file.display()))
         }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => Ok(None),
+        Err(error) => Err(format!("{}: {error}", file.display())),
     }
 }

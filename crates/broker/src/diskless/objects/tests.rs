@@ -21,6 +21,8 @@ fn storage(s3: &S3) -> S3Storage {
         region: None,
         is_path_style: true,
         credentials: Some((S3::KEY_ID.into(), Secret::from(S3::SECRET.to_owned()))),
+        truststore: None,
+        has_conditional_put: true,
     }
 }
 
@@ -260,6 +262,105 @@ async fn a_store_that_refuses_says_why_in_its_own_words() {
         let refused = open(right.clone(), "one", &index).await.err().expect(code);
         assert!(refused.ends_with(&format!("{code}: It is a test.")), "{refused}");
     }
+}
+
+#[tokio::test]
+async fn a_store_without_conditions_is_claimed_and_used() {
+    for has_conditional_put in [true, false] {
+        let (s3, [one, two]) = (S3::start(), [(); 2].map(|()| OwnIndex::empty()));
+        s3.every("PUT", S3Fault::NoConditions);
+        let storage = || S3Storage { has_conditional_put, ..storage(&s3) };
+        let objects = open(storage(), "one", &one).await.expect("opened");
+        assert_eq!(objects.put(1, parts()).await, Ok(()));
+        let refused = open(storage(), "other", &two).await.err().expect("another's");
+        assert!(refused.contains("objects of the cluster one"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_ignores_ranges_is_refused_at_the_start() {
+    let (s3, index) = (S3::start(), OwnIndex::empty());
+    s3.every("GET", S3Fault::NoRanges);
+    let refused = open(storage(&s3), "one", &index).await.err().expect("refused");
+    assert!(refused.contains("a part of an object (Range)"), "{refused}");
+    s3.heal();
+    open(storage(&s3), "one", &index).await.expect("opened");
+}
+
+#[tokio::test]
+async fn a_private_authority_is_trusted_where_it_is_set() {
+    let authority = fullbore_tests::pki::Authority::new("private");
+    let (s3, index) = (S3::start_tls(&authority.broker(&["localhost"])), OwnIndex::empty());
+    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let set = |text: &str| {
+        let file = temporary.path().join("ca.pem");
+        fs::write(&file, text).expect("written");
+        S3Storage { truststore: Some(file), ..storage(&s3) }
+    };
+    let untrusted = open(storage(&s3), "one", &index).await.expect("waited for");
+    let refused = untrusted.put(1, parts()).await.expect_err("not trusted").to_string();
+    assert!(refused.contains("certificate"), "{refused}");
+    let objects = open(set(&authority.pem()), "one", &index).await.expect("opened");
+    assert_eq!(objects.put(1, parts()).await, Ok(()));
+    let refused = open(set("no certificate"), "one", &index).await.err().expect("refused");
+    assert!(refused.contains("diskless.storage.s3.ssl.truststore.location=") && refused.contains("PEM"), "{refused}");
+}
+
+#[tokio::test]
+async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
+    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let file = temporary.path().join("credentials");
+    let write = |text: String| {
+        let beside = temporary.path().join("beside");
+        fs::write(&beside, text).expect("written");
+        fs::rename(&beside, &file).expect("in its place");
+    };
+    let keys = |secret: &str| format!("[default]\naws_access_key_id={}\naws_secret_access_key={secret}\n", S3::KEY_ID);
+    write(keys(S3::SECRET));
+    let credentials = profile::ProfileCredentials::open(file.clone(), "default").expect("read").expect("both keys");
+    let bucket = object_store::aws::AmazonS3Builder::new()
+        .with_bucket_name(S3::BUCKET)
+        .with_endpoint(s3.endpoint())
+        .with_allow_http(true)
+        .with_credentials(Arc::new(credentials));
+    let claim = Claim::new("one", index.owner());
+    let objects = Objects::below(Arc::new(bucket.build().expect("a bucket")), Path::default(), claim, "one");
+    let puts = async |wanted: &str| {
+        let outcome = async || objects.put(1, parts()).await.err().map_or("put".to_owned(), |error| error.to_string());
+        let has_come = async {
+            while !outcome().await.contains(wanted) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), has_come).await.expect(wanted);
+    };
+    puts("put").await;
+    write(keys("revoked"));
+    puts("SignatureDoesNotMatch").await;
+    write(keys(S3::SECRET));
+    puts("put").await;
+    // Half of a file, and none, take nothing away.
+    write("[default]\naws_access_key_id=half\n".to_owned());
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    puts("put").await;
+    fs::remove_file(&file).expect("removed");
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    puts("put").await;
+}
+
+/// Listens and never answers, as a metadata service behind a firewall that lets connections through.
+#[tokio::test(start_paused = true)]
+async fn a_silent_store_without_credentials_says_that_none_are_set() {
+    let store = double::StoreDouble::taking(2 * CLAIM_MAX);
+    let index = OwnIndex::empty();
+    let below = |asks_metadata| {
+        let claim = Claim::new("one", index.owner());
+        Objects { asks_metadata, ..Objects::below(store.clone(), Path::default(), claim, "one") }
+    };
+    let late = async |asks_metadata| below(asks_metadata).claimed_in_time().await.expect_err("late").to_string();
+    assert!(late(true).await.contains("no credentials are set"));
+    assert!(!late(false).await.contains("credentials"));
 }
 
 /// Amazon's machines have a service that gives them; others answer nothing, or what a proxy says.
