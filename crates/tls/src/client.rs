@@ -178,10 +178,7 @@ impl ServerCertVerifier for Verifier {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if !self.check_host_name => Ok(ServerCertVerified::assertion()),
-            // Its dates were good, or they would be what is complained of.
-            Err(Error::InvalidCertificate(CertificateError::Other(other)))
-                if explain::is_authority_as_leaf(&other) && self.trusted.iter().any(|known| known == end_entity) =>
-            {
+            Err(refusal) if explain::is_trusted_itself(&refusal, end_entity, &self.trusted) => {
                 if self.check_host_name {
                     rustls::client::verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: one sentence, and nothing secret in it.
 
+use rustls::pki_types::CertificateDer;
 use rustls::{
     AlertDescription, CertificateError, Error, InconsistentKeys, InvalidMessage, OtherError, PeerIncompatible, Side,
 };
@@ -77,13 +78,35 @@ fn certificate(reason: &CertificateError) -> String {
         CertificateError::Other(other) if is_authority_as_leaf(other) => {
             "is that of an authority, and not itself in the truststore".to_owned()
         }
+        CertificateError::Other(other) if is_version_1(other) => format!("is {VERSION_1}"),
         other => format!("is not valid: {other}"),
     }
 }
 
+/// Words for a certificate as plain `openssl x509 -req` makes it. rustls and TLS 1.3 want version 3, which has extensions.
+const VERSION_1: &str = "of X.509 version 1, which is not taken: make it anew as version 3, as \
+    `openssl x509 -req -extfile FILE` does, with subjectAltName in FILE";
+
+/// `UnsupportedCertVersion` of webpki, which rustls hands on without a name of its own.
+fn is_version_1(error: &OtherError) -> bool {
+    error.0.to_string() == "UnsupportedCertVersion"
+}
+
 /// `CaUsedAsEndEntity` of webpki, which rustls hands on without a name of its own.
-pub(crate) fn is_authority_as_leaf(error: &OtherError) -> bool {
+fn is_authority_as_leaf(error: &OtherError) -> bool {
     error.0.to_string() == "CaUsedAsEndEntity"
+}
+
+/// Returns true if `shown` was refused only because it calls itself an authority, and is itself in the truststore.
+///
+/// `openssl req -x509` makes such certificates, and Java trusts them. webpki looks at dates first: an expired one is refused as expired.
+pub(crate) fn is_trusted_itself(
+    refusal: &Error,
+    shown: &CertificateDer<'_>,
+    trusted: &[CertificateDer<'static>],
+) -> bool {
+    let Error::InvalidCertificate(CertificateError::Other(other)) = refusal else { return false };
+    is_authority_as_leaf(other) && trusted.iter().any(|known| known == shown)
 }
 
 fn alert_from(alert: AlertDescription, side: Side) -> String {
@@ -131,6 +154,9 @@ pub(crate) fn of_own_certificate(error: &Error) -> String {
     match error {
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
             "the private key is not that of the first certificate".to_owned()
+        }
+        Error::InvalidCertificate(CertificateError::Other(other)) if is_version_1(other) => {
+            format!("has a certificate {VERSION_1}")
         }
         other => format!("has a key or certificate that cannot be used: {other}"),
     }

@@ -1,12 +1,18 @@
 //! The broker's side: the configuration of a listener's handshakes.
 
 use crate::expiry::Expiry;
+use crate::explain;
 use crate::pem::{self, MaterialError};
 use crate::provider::provider;
 use crate::session::Session;
 use crate::settings::Settings;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls::{
+    DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
+};
 use std::io;
 use std::sync::Arc;
 
@@ -45,17 +51,19 @@ impl Acceptor {
         let builder = match client_auth {
             ClientAuth::None => builder.with_no_client_auth(),
             asked => {
-                let (roots, setting) = client_roots(settings)?;
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let missing = || MaterialError::new("ssl.truststore.location", "must be set: ssl.client.auth needs it");
+                let (trusted, setting) = pem::trusted(settings)?.ok_or_else(missing)?;
+                let roots = Arc::new(roots(trusted.clone(), &setting)?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
                 let verifier = if asked == ClientAuth::Requested { verifier.allow_unauthenticated() } else { verifier };
-                let built = verifier.build().map_err(|error| MaterialError::new(setting, error.to_string()))?;
-                builder.with_client_cert_verifier(built)
+                let chains = verifier.build().map_err(|error| MaterialError::new(setting, error.to_string()))?;
+                builder.with_client_cert_verifier(Arc::new(ClientVerifier { chains, trusted }))
             }
         };
         let expiry = Expiry::of(&identity.chain, &identity.chain_setting);
         let mut config = builder
             .with_single_cert(identity.chain, identity.key)
-            .map_err(|error| MaterialError::new(identity.setting, crate::explain::of_own_certificate(&error)))?;
+            .map_err(|error| MaterialError::new(identity.setting, explain::of_own_certificate(&error)))?;
         if client_auth != ClientAuth::None {
             // A session taken up again would not show its certificate again, however long it has expired.
             config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -75,17 +83,66 @@ impl Acceptor {
     }
 }
 
-fn client_roots(settings: &Settings) -> Result<(RootCertStore, String), MaterialError> {
-    let missing = || MaterialError::new("ssl.truststore.location", "must be set: ssl.client.auth needs it");
-    let (certificates, setting) = pem::trusted(settings)?.ok_or_else(missing)?;
-    Ok((roots(certificates, &setting)?, setting))
+/// rustls' rules for clients' certificates, with one of Java's: a certificate that is itself in the truststore is trusted although it calls
+/// itself an authority.
+#[derive(Debug)]
+struct ClientVerifier {
+    chains: Arc<dyn ClientCertVerifier>,
+    trusted: Vec<CertificateDer<'static>>,
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn offer_client_auth(&self) -> bool {
+        self.chains.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.chains.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chains.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        match self.chains.verify_client_cert(end_entity, intermediates, now) {
+            Err(refusal) if explain::is_trusted_itself(&refusal, end_entity, &self.trusted) => {
+                Ok(ClientCertVerified::assertion())
+            }
+            verdict => verdict,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
 }
 
 /// A store of authorities; every one of them must be readable.
-pub(crate) fn roots(
-    certificates: Vec<rustls::pki_types::CertificateDer<'static>>,
-    setting: &str,
-) -> Result<RootCertStore, MaterialError> {
+pub(crate) fn roots(certificates: Vec<CertificateDer<'static>>, setting: &str) -> Result<RootCertStore, MaterialError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates {
         roots

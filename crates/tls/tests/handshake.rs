@@ -238,6 +238,27 @@ async fn client_certificates() {
 }
 
 #[tokio::test]
+async fn a_self_signed_certificate_of_a_client_is_trusted_where_it_is_in_the_truststore() {
+    let authority = Authority::new("ca");
+    let (own, stranger, old) = (self_signed(&[], false), self_signed(&[], false), self_signed(&[], true));
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let shake_with = |trusted: &Issued, shown: &Issued| {
+            let more = [("ssl.truststore.certificates", trusted.chain.as_str()), ("ssl.enabled.protocols", version)];
+            let broker = of_broker(&authority.broker(&NAMES), &more);
+            shake(broker, ClientAuth::Required, of_client(&authority.pem(), &identity(shown)), true)
+        };
+        let (served, asked) = shake_with(&own, &own).await;
+        assert_eq!((served, asked), (Ok(()), Ok(())), "{version}");
+        let (served, asked) = shake_with(&own, &stranger).await;
+        let served = served.expect_err("another is not, by the same name");
+        assert!(served.contains("the client's certificate"), "{version}: {served}");
+        asked.expect_err("so it is told");
+        let (served, _) = shake_with(&old, &old).await;
+        assert_eq!(served, Err("TLS: the client's certificate has expired".to_owned()), "{version}");
+    }
+}
+
+#[tokio::test]
 async fn a_plain_client_is_told_from_tls() {
     let authority = Authority::new("ca");
     let acceptor = Acceptor::load(&of_broker(&authority.broker(&NAMES), &[]), ClientAuth::None).expect("material");

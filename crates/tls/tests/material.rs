@@ -109,3 +109,35 @@ fn the_certificate_that_ends_first_is_told() {
     let ended = acceptor.expiry().expect("it has an end").told(ends + days(999_999), days(30)).expect("long ago");
     assert!(ended.contains("expired at 4096-01-01T00:00:00Z"), "{ended}");
 }
+
+/// Key and certificate as plain `openssl x509 -req` makes them.
+fn version_1() -> (String, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |arguments: &str| {
+        let mut openssl = std::process::Command::new("openssl");
+        let output = openssl.args(arguments.split(' ')).current_dir(folder.path()).output().expect("openssl");
+        assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    run("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out ca.key");
+    run("req -x509 -new -key ca.key -subj /CN=ca -days 9 -out ca.pem");
+    run("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem");
+    run("req -new -key key.pem -subj /CN=localhost -out csr.pem");
+    run("x509 -req -in csr.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 9 -out one.pem");
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("made");
+    (read("key.pem"), read("one.pem"))
+}
+
+#[test]
+fn a_certificate_of_version_1_is_refused_with_the_remedy() {
+    let (key, chain) = version_1();
+    let own = [("ssl.keystore.key", key.as_str()), ("ssl.keystore.certificate.chain", &chain)];
+    let broker = load(&own).expect_err("version 1");
+    let mut settings = Settings::default();
+    let trusted = [("ssl.truststore.certificates", chain.as_str())];
+    own.iter().chain(&trusted).for_each(|(key, value)| settings.set(key, value).expect(key));
+    let client = Connector::load(&settings, true).expect_err("version 1").to_string();
+    for refusal in [broker, client] {
+        assert!(refusal.starts_with("ssl.keystore.key: has a certificate of X.509 version 1"), "{refusal}");
+        assert!(refusal.contains("openssl x509 -req -extfile FILE"), "{refusal}");
+    }
+}
