@@ -7,6 +7,7 @@ mod batch;
 mod client;
 mod cluster;
 mod disk;
+pub mod pgbouncer;
 pub mod pki;
 pub mod postgres;
 mod process;

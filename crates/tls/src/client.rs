@@ -7,13 +7,14 @@ use crate::server::roots;
 use crate::session::Session;
 use crate::settings::Settings;
 use fullbore_wire::split_host_port;
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WantsClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, ClientConnection, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme,
 };
 use std::io;
 use std::sync::Arc;
@@ -54,13 +55,7 @@ impl Connector {
             .map_err(|error| MaterialError::new("ssl.cipher.suites", error.to_string()))?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Verifier { chains, trusted, check_host_name }));
-        let config = match pem::identity(settings)? {
-            None => builder.with_no_client_auth(),
-            Some(identity) => builder
-                .with_client_auth_cert(identity.chain, identity.key)
-                .map_err(|error| MaterialError::new(identity.setting, explain::of_own_certificate(&error)))?,
-        };
-        Ok(Connector { config: Arc::new(config) })
+        Self::showing(builder, settings)
     }
 
     /// As [`Connector::load`], but whoever answers is believed to be who is meant: this keeps out who only listens.
@@ -69,12 +64,25 @@ impl Connector {
     /// The setting at fault.
     pub fn unverified(settings: &Settings) -> Result<Self, MaterialError> {
         let provider = provider(settings);
-        let config = ClientConfig::builder_with_provider(provider.clone())
+        let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&settings.versions())
             .map_err(|error| MaterialError::new("ssl.cipher.suites", error.to_string()))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
-            .with_no_client_auth();
+            .with_custom_certificate_verifier(Arc::new(Anyone(provider)));
+        Self::showing(builder, settings)
+    }
+
+    /// Shows the certificate of the settings, if they have one.
+    fn showing(
+        builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+        settings: &Settings,
+    ) -> Result<Self, MaterialError> {
+        let config = match pem::identity(settings)? {
+            None => builder.with_no_client_auth(),
+            Some(identity) => builder
+                .with_client_auth_cert(identity.chain, identity.key)
+                .map_err(|error| MaterialError::new(identity.setting, explain::of_own_certificate(&error)))?,
+        };
         Ok(Connector { config: Arc::new(config) })
     }
 

@@ -5,6 +5,7 @@
 
 mod blocking;
 mod client;
+mod end_point;
 mod expiry;
 mod explain;
 mod pem;
@@ -17,6 +18,7 @@ mod suites;
 
 pub use blocking::BlockingStream;
 pub use client::{Connector, Tunnel};
+pub use end_point::server_end_point;
 pub use expiry::Expiry;
 pub use pem::MaterialError;
 pub use server::{Acceptor, ClientAuth};

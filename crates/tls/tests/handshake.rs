@@ -259,6 +259,22 @@ async fn a_self_signed_certificate_of_a_client_is_trusted_where_it_is_in_the_tru
 }
 
 #[tokio::test]
+async fn a_client_that_verifies_nothing_shows_its_own_certificate() {
+    let authority = Authority::new("ca");
+    let more = [("ssl.truststore.certificates", &*authority.pem())];
+    let broker = of_broker(&authority.broker(&NAMES), &more);
+    let acceptor = Acceptor::load(&broker, ClientAuth::Required).expect("the broker's material");
+    let own = authority.client("own");
+    let connector = Connector::unverified(&settings(&identity(&own))).expect("the client's material");
+    let (listener, addr) = listen().await;
+    let serving = tokio::spawn(echo(listener, acceptor));
+    let socket = TcpStream::connect(addr).await.expect("it listens");
+    drop(Stream::connect(socket, &connector, &addr.to_string()).await.expect("begun"));
+    let served = serving.await.expect("no panic");
+    assert!(!matches!(&served, Err(error) if error.to_string().contains("certificate")), "{served:?}");
+}
+
+#[tokio::test]
 async fn a_plain_client_is_told_from_tls() {
     let authority = Authority::new("ca");
     let acceptor = Acceptor::load(&of_broker(&authority.broker(&NAMES), &[]), ClientAuth::None).expect("material");

@@ -2,6 +2,7 @@
 //!
 //! Nothing is changed. Invariant: what is found here as wrong is what would stop a broker, or make it lose what was committed.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -52,6 +53,10 @@ pub enum Finding {
         privilege: String,
         on: String,
     },
+    /// A pooler between the broker and the server; `is_shared` where it shares connections transaction by transaction.
+    Pooler {
+        is_shared: bool,
+    },
     /// The database's clock is ahead of this machine's by so many ms.
     Clock(i64),
     /// What the database has cannot be.
@@ -81,7 +86,7 @@ impl Finding {
     pub fn is_wrong(&self) -> bool {
         match self {
             Self::Empty { may_create } => !may_create,
-            Self::Cluster { .. } | Self::Broker(_) | Self::Clock(_) => false,
+            Self::Cluster { .. } | Self::Broker(_) | Self::Clock(_) | Self::Pooler { .. } => false,
             _ => true,
         }
     }
@@ -108,6 +113,13 @@ impl fmt::Display for Finding {
             }
             Self::NewerSchema(found) => write!(f, "it has schema {found}, and this Fullbore knows {SCHEMA_VERSION}"),
             Self::Missing { privilege, on } => write!(f, "the role has no privilege {privilege} on {on}"),
+            Self::Pooler { is_shared: true } => f.write_str(
+                "a pooler in transaction mode is in between: settings are set in each transaction, and changes of other brokers \
+                 are heard of with the next beat instead of at once",
+            ),
+            Self::Pooler { is_shared: false } => {
+                f.write_str("a pooler in between does not pass on the settings of a session: they are set in each transaction")
+            }
             Self::Clock(ms) => write!(f, "its clock is {ms} ms ahead of this machine's"),
             Self::Damaged(reason) => write!(f, "it is damaged: {reason}"),
             Self::Cluster { id, version, topics } => write!(f, "cluster {id}, version {version}, {topics} topics"),
@@ -173,6 +185,10 @@ pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
 async fn look(server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
     let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
     of_server(&session, server, findings).await?;
+    let is_shared = is_shared(&session, server).await?;
+    if is_shared || session.is_pooled() {
+        findings.push(Finding::Pooler { is_shared });
+    }
     match schema::look(&session, server.call_max).await {
         Ok(Found::Empty) => {
             let may = "SELECT has_database_privilege(current_database(), 'CREATE')";
@@ -225,6 +241,21 @@ async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Ve
         findings.push(Finding::Clock(ahead_ms));
     }
     Ok(())
+}
+
+/// Returns true if two connections reach the same process of the server, or one reaches several: a pooler shares them.
+async fn is_shared(session: &PostgresSession, server: &Server) -> Result<bool, Finding> {
+    // A role that may have one connection only has that one for itself.
+    let Ok(other) = PostgresSession::open(server, "", watch::channel(0).0).await else { return Ok(false) };
+    let (mut ours, mut others) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..2 {
+        for (session, processes) in [(session, &mut ours), (&other, &mut others)] {
+            let row = first(session.ask("SELECT pg_backend_pid()", server.call_max).await?)?;
+            processes.insert(number::<i32>(&row, 0)?);
+        }
+    }
+    other.close().await;
+    Ok(ours.len() > 1 || others.len() > 1 || !ours.is_disjoint(&others))
 }
 
 const PRIVILEGES: &str = "SELECT privilege, relname FROM pg_catalog.pg_class,

@@ -5,8 +5,8 @@
 //! nothing comes from it for a while. A transaction is two round trips: the lock and what others committed, and everything that is
 //! written with the commit.
 //!
-//! - `server`: from a URL to what a connection needs; `tls`.
-//! - `session`: a connection, and one question at a time; `connection`: the same for a thread that blocks, had again where it has ended.
+//! - `server`: from a URL to what a connection needs; `url`, `tls`.
+//! - `settings`: what every session is set to, also behind a pooler; `session`: a connection, and one question at a time; `connection`: the same for a thread that blocks, had again where it has ended.
 //! - `schema`: made, looked at, upgraded. The tables of the index of diskless topics (`diskless.sql`) are in it, and what is done with them is not here.
 //! - `rows`: what is in them; `read`: rows as changes; `write`: changes as statements; `record`: changes as JSON.
 //! - `refused`: why a start does not get its database.
@@ -25,9 +25,11 @@ pub mod rows;
 mod schema;
 mod server;
 mod session;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod url;
 mod write;
 
 use std::sync::Arc;
@@ -49,7 +51,8 @@ pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
 pub use connection::DatabaseConnection;
 pub use of_folder::{FolderInDatabase, identity_of, look_up_folder};
-pub use server::{BadServer, Server};
+pub use server::Server;
+pub use url::BadServer;
 pub use write::literal;
 
 /// How long an upgrade of the schema may take.

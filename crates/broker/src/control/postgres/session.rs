@@ -4,6 +4,7 @@
 //! each answer is the rows of those that have rows, in their order.
 
 use crate::task;
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
 use super::error::AskError;
 use super::rows::Rows;
 use super::server::Server;
+use super::settings::SessionSettings;
 use crate::metrics::CountedCalls;
 
 /// Beyond the time that the server has itself, so that it can say what it was.
@@ -25,6 +27,8 @@ pub struct PostgresSession {
     client: Client,
     driven: JoinHandle<()>,
     counted: Option<CountedCalls>,
+    /// `SET LOCAL` statements for each transaction; empty where the settings of the session are in force.
+    in_transactions: String,
 }
 
 impl PostgresSession {
@@ -37,12 +41,46 @@ impl PostgresSession {
         opened
     }
 
-    async fn connected(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
-        let (config, encrypted) = server.session(settings).map_err(|bad| AskError::not_asked(bad.0))?;
-        let connecting = config.connect(encrypted);
-        let connected = timeout(server.call_max, connecting).await;
+    async fn connected(server: &Server, own: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
+        let settings = SessionSettings::new(server.call_max, own);
+        let opening = async {
+            let session = Self::begun(server, &settings, notified).await?;
+            let found = session.answers(&settings.question(), server.call_max).await?;
+            let found = found.into_iter().next().unwrap_or_default();
+            let are_in_force = settings.are_in_force(&found).map_err(AskError::not_asked)?;
+            let in_transactions = if are_in_force { String::new() } else { settings.of_transaction() };
+            Ok::<_, AskError>(Self { in_transactions, ..session })
+        };
         let too_long = |_| AskError::slow(format!("no connection within {} ms", server.call_max.as_millis()));
-        let (client, mut connection) = connected.map_err(too_long)??;
+        let session = timeout(server.call_max, opening).await.map_err(too_long)??;
+        if session.is_pooled()
+            && let Some(left_out) = server.pooled.due()
+        {
+            tracing::info!(
+                database = server.name(),
+                left_out,
+                "a pooler is between this broker and its database: settings are set in each transaction"
+            );
+        }
+        Ok(session)
+    }
+
+    /// Connects with the settings, or without them where a pooler refuses them.
+    async fn begun(
+        server: &Server,
+        settings: &SessionSettings,
+        notified: watch::Sender<u64>,
+    ) -> Result<Self, AskError> {
+        let with = |settings| server.session(settings).map_err(|bad| AskError::not_asked(bad.0));
+        let (config, encrypted) = with(Some(settings))?;
+        let connected = match config.connect(encrypted).await {
+            Err(error) if refuses_settings(&error) => {
+                let (config, encrypted) = with(None)?;
+                config.connect(encrypted).await
+            }
+            connected => connected,
+        };
+        let (client, mut connection) = connected?;
         let driven = task::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
                 if let AsyncMessage::Notification(told) = message
@@ -56,7 +94,12 @@ impl PostgresSession {
                 }
             }
         });
-        Ok(Self { client, driven, counted: server.counted.clone() })
+        Ok(Self { client, driven, counted: server.counted.clone(), in_transactions: String::new() })
+    }
+
+    /// Returns true if a pooler in between keeps the settings of a session from the server.
+    pub fn is_pooled(&self) -> bool {
+        !self.in_transactions.is_empty()
     }
 
     /// Asks, and waits for all answers, at most a second longer than a statement may take.
@@ -76,7 +119,12 @@ impl PostgresSession {
             return Err(AskError::not_asked("the connection was closed"));
         }
         let limit = statement_max + ANSWER_MARGIN;
-        let asked = timeout(limit, self.client.simple_query(statements)).await;
+        // Settings before BEGIN belong to the transaction that it begins. A failed transaction takes ROLLBACK only.
+        let statements = match self.is_pooled() && !statements.starts_with("ROLLBACK") {
+            true => Cow::Owned(format!("{}{statements}", self.in_transactions)),
+            false => Cow::Borrowed(statements),
+        };
+        let asked = timeout(limit, self.client.simple_query(&statements)).await;
         let messages = asked.map_err(|_| AskError::slow(format!("no answer within {} ms", limit.as_millis())))??;
         let mut answers: Vec<Rows> = Vec::new();
         for message in messages {
@@ -95,4 +143,9 @@ impl PostgresSession {
         self.driven.abort();
         let _ = self.driven.await;
     }
+}
+
+/// Returns true if a pooler refuses the settings that open a connection, in the words of PgBouncer.
+fn refuses_settings(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|said| said.message().contains("unsupported startup parameter"))
 }

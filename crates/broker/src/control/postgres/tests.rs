@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fullbore_tests::{pki::Authority, wait_until};
+use fullbore_tests::{pgbouncer::PgBouncer, pki::Authority, wait_until};
 
 use super::super::owner::random_id;
 use super::super::tests::postgres::Database;
@@ -271,4 +271,78 @@ fn brokers_hear_each_others_beats_and_what_is_new() {
     let connected =
         "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fullbore test' AND query LIKE '%beats%'";
     wait_until("they end", HANGS, || database.run(&format!("{connected} AND datname = current_database()")) == "0");
+}
+
+#[test]
+fn behind_a_pooler_in_transaction_mode_settings_hold_in_each_transaction() {
+    for ignores_settings in [true, false] {
+        let database = Database::new();
+        let pooler = PgBouncer::start(database.server().address(), ignores_settings);
+        let pooled = settings(&format!("postgres://anybody@{}/{}", pooler.address(), database.name()));
+        let mut store = open(&pooled).expect("opens");
+        let server = Server::new(&pooled, "x").expect("a URL");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let session = PostgresSession::open(&server, "", watch::channel(0).0).await.expect("opens");
+            assert!(session.is_pooled());
+            for statements in
+                ["BEGIN; SELECT current_setting('lock_timeout'); COMMIT", "SELECT current_setting('lock_timeout')"]
+            {
+                let answers = session.ask(statements, HANGS).await.expect("answered");
+                assert_eq!(rows::text(&answers[0][0], 0).expect("a text"), "2s", "{statements}");
+            }
+            let snapshot = format!("{READ_ONLY}; SELECT current_setting('transaction_isolation'); COMMIT");
+            let answers = session.ask(&snapshot, HANGS).await.expect("answered");
+            assert_eq!(rows::text(&answers[0][0], 0).expect("a text"), "repeatable read");
+            session.ask("BEGIN; SELECT 1 / 0", HANGS).await.expect_err("refused");
+            session.ask("ROLLBACK", HANGS).await.expect("rolled back");
+        });
+        assert!(check(&pooled).contains(&Finding::Pooler { is_shared: true }), "{:?}", check(&pooled));
+        assert!(!check(&settings(&database.url())).iter().any(|found| matches!(found, Finding::Pooler { .. })));
+        let mut holder = database.server().session(database.name());
+        holder.ask("BEGIN");
+        holder.ask("SELECT * FROM fullbore.cluster FOR UPDATE");
+        let refused = store.begin(None).map(|_| ()).expect_err("the lock is held");
+        assert!(refused.to_string().contains("timeout"), "{refused}");
+    }
+}
+
+#[test]
+fn parameters_of_managed_databases_work_or_are_refused_by_their_names() {
+    let database = with_roles();
+    let (address, name) = (database.server().address(), database.name());
+    let folder = tempfile::tempdir().expect("tempdir");
+    let authority = folder.path().join("authority.pem");
+    std::fs::write(&authority, database.server().authority()).expect("written");
+    let own = Authority::new("clients").client("fullbore");
+    let (certificate, key) = (folder.path().join("own.pem"), folder.path().join("own.key"));
+    std::fs::write(&certificate, &own.chain).expect("written");
+    std::fs::write(&key, &own.key).expect("written");
+    let (certificate, key) = (certificate.display(), key.display());
+    let root = format!("sslrootcert={}", authority.display());
+    let url = |query: &str| settings(&format!("postgres://encrypted:{PASSWORD}@{address}/{name}?{query}"));
+    for good in [
+        "sslmode=require&channel_binding=require".to_owned(),
+        format!("sslmode=verify-full&{root}&channel_binding=require"),
+        format!("sslmode=require&sslcert={certificate}&sslkey={key}"),
+        "sslmode=require&gssencmode=disable&sslsni=1&target_session_attrs=read-write".to_owned(),
+        "application_name=ours&options=-c%20work_mem%3D8MB&connect_timeout=3".to_owned(),
+    ] {
+        open(&url(&good)).unwrap_or_else(|error| panic!("{good}: {error}"));
+    }
+    for (bad, says) in [
+        ("sslrootcert=system&sslmode=require", "sslrootcert=system: needs sslmode=verify-full"),
+        ("sslrootcert=system", "certificate"),
+        ("sslcert=/x.pem", "sslcert: needs sslkey"),
+        ("sslmode=require&sslcert=/no.pem&sslkey=/no.key", "sslcert=/no.pem: No such file"),
+        ("gssencmode=require", "gssencmode: must be disable or prefer"),
+        ("target_session_attrs=standby", "target_session_attrs: must be"),
+        ("sslcrl=/x.pem", "sslcrl: is not supported"),
+        ("pgbouncer=true", "pgbouncer: is not known"),
+    ] {
+        let told = open(&url(bad)).err().expect(bad);
+        assert!(told.contains(says), "{bad}: {told}");
+    }
+    let several = format!("postgres://encrypted:{PASSWORD}@127.0.0.1:1,{address}/{name}?sslmode=require");
+    open(&settings(&several)).expect("the second one answers");
 }

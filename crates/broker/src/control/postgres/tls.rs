@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -14,21 +15,53 @@ use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream}
 pub enum Encryption {
     /// They are not.
     Off,
-    /// With the authorities that these files have.
-    On { settings: Settings, verifies: bool, check_host_name: bool },
+    /// With the authorities and the certificate that these files have.
+    On { settings: Box<Settings>, own: Option<OwnCertificate>, verifies: bool, check_host_name: bool },
+}
+
+/// The files of the certificate that the server is shown.
+#[derive(Clone)]
+pub struct OwnCertificate {
+    /// The certificate and its chain, PEM.
+    pub certificate: PathBuf,
+    /// The private key, PEM.
+    pub key: PathBuf,
 }
 
 impl Encryption {
-    /// Reads the authorities, for a new connection.
+    /// Reads the authorities and the certificate, for a new connection.
     pub fn load(&self) -> Result<MakeSession, MaterialError> {
-        Ok(MakeSession(match self {
-            Self::Off => None,
-            Self::On { settings, verifies: true, check_host_name } => {
-                Some(Connector::load(settings, *check_host_name)?)
+        let Self::On { settings, own, verifies, check_host_name } = self else { return Ok(MakeSession(None)) };
+        let mut settings = settings.clone();
+        if let Some(own) = own {
+            for (name, key, file) in [
+                ("sslcert", "ssl.keystore.certificate.chain", &own.certificate),
+                ("sslkey", "ssl.keystore.key", &own.key),
+            ] {
+                let unusable = |reason: String| MaterialError { setting: format!("{name}={}", file.display()), reason };
+                let pem = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
+                settings.set(key, &pem).map_err(unusable)?;
             }
-            Self::On { settings, .. } => Some(Connector::unverified(settings)?),
-        }))
+        }
+        let connector =
+            if *verifies { Connector::load(&settings, *check_host_name) } else { Connector::unverified(&settings) };
+        let in_words = |error: MaterialError| MaterialError {
+            setting: in_words_of_url(error.setting),
+            reason: in_words_of_url(error.reason),
+        };
+        connector.map(|connector| MakeSession(Some(connector))).map_err(in_words)
     }
+}
+
+/// Replaces the names of brokers' settings by those of the URL's parameters that they were made of.
+fn in_words_of_url(text: String) -> String {
+    let names = [
+        ("ssl.truststore.location", "sslrootcert"),
+        ("ssl.keystore.certificate.chain", "sslcert"),
+        ("ssl.keystore.key", "sslkey"),
+        ("ssl.key.password", "sslpassword"),
+    ];
+    names.iter().fold(text, |text, (setting, name)| text.replace(setting, name))
 }
 
 /// Begins sessions with a server of this name; none where TLS is off.
@@ -70,7 +103,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Begin
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Encrypted<S> {
     fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
+        fullbore_tls::server_end_point(&self.0).map_or_else(ChannelBinding::none, ChannelBinding::tls_server_end_point)
     }
 }
 

@@ -1,0 +1,110 @@
+//! What every session is set to: how literals are read, that a commit is on the disk, and how long anything may take.
+//!
+//! A pooler in transaction mode gives the settings of a session to nobody, or refuses them: they are then set in each transaction. Invariant: a
+//! session is used only where its settings hold.
+
+use std::time::Duration;
+
+use super::super::store::StoreError;
+use super::rows::{Rows, text};
+
+/// Part of a call's time limit after which an idle transaction is ended, so that its lock goes to the next broker.
+const FROZEN_PART: u32 = 2;
+/// Settings that the server reads before the first statement of a transaction: `SET LOCAL` would be too late.
+const OF_SESSION: [&str; 3] =
+    ["standard_conforming_strings", "default_transaction_isolation", "default_transaction_read_only"];
+/// Settings that are not verified: a server shows them in other words, and nothing depends on them.
+const UNIMPORTANT: [&str; 2] = ["client_min_messages", "search_path"];
+
+/// The settings of a session, by name.
+pub struct SessionSettings(Vec<(String, String)>);
+
+impl SessionSettings {
+    /// Returns the settings of a session whose calls take at most `call_max`. `own`, as `-c name=value`, overrides them.
+    pub fn new(call_max: Duration, own: &str) -> Self {
+        let (ms, frozen_ms) = (call_max.as_millis().to_string(), (call_max / FROZEN_PART).as_millis().to_string());
+        let every = [
+            ("standard_conforming_strings", "on"),
+            ("synchronous_commit", "on"),
+            ("statement_timeout", ms.as_str()),
+            ("lock_timeout", ms.as_str()),
+            ("idle_in_transaction_session_timeout", frozen_ms.as_str()),
+            ("client_min_messages", "error"),
+            ("search_path", ""),
+            ("default_transaction_isolation", "read committed"),
+            ("default_transaction_read_only", "off"),
+        ];
+        let own: Vec<(&str, &str)> = own.split_whitespace().filter_map(|word| word.split_once('=')).collect();
+        let setting = |(name, usual): (&str, &str)| {
+            let value = own.iter().find(|(of, _)| *of == name).map_or(usual, |(_, own)| *own);
+            (name.to_owned(), value.to_owned())
+        };
+        Self(every.into_iter().map(setting).collect())
+    }
+
+    /// Returns the settings as the `options` that open a connection.
+    pub fn options(&self) -> String {
+        let options = self.0.iter().map(|(name, value)| format!("-c {name}={}", value.replace(' ', "\\ ")));
+        options.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Returns the statement that asks for the values in force.
+    pub fn question(&self) -> String {
+        let names: Vec<_> = self.important().map(|(name, _)| format!("'{name}'")).collect();
+        format!("SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({})", names.join(", "))
+    }
+
+    fn important(&self) -> impl Iterator<Item = &(String, String)> {
+        self.0.iter().filter(|(name, _)| !UNIMPORTANT.contains(&name.as_str()))
+    }
+
+    /// Returns true if the answer to [`SessionSettings::question`] says that all of them are in force.
+    ///
+    /// # Errors
+    /// The one that is not, where no transaction can set it for itself.
+    pub fn are_in_force(&self, rows: &Rows) -> Result<bool, String> {
+        let found = rows.iter().map(|row| Ok((text(row, 0)?, text(row, 1)?)));
+        let found: Vec<_> = found.collect::<Result<_, StoreError>>().map_err(|error| error.to_string())?;
+        let mut are_all = true;
+        for (name, value) in self.important() {
+            if found.contains(&(name.as_str(), value.as_str())) {
+                continue;
+            }
+            if OF_SESSION.contains(&name.as_str()) {
+                return Err(format!(
+                    "{name} is not {value}, and a pooler in between does not let it be set: ALTER ROLE ... SET {name} = '{value}'"
+                ));
+            }
+            are_all = false;
+        }
+        Ok(are_all)
+    }
+
+    /// Returns the statements that set them in a transaction.
+    pub fn of_transaction(&self) -> String {
+        let of_it = self.0.iter().filter(|(name, _)| !OF_SESSION.contains(&name.as_str()));
+        of_it.map(|(name, value)| format!("SET LOCAL {name} = '{value}'; ")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_settings_go_before_those_of_every_session() {
+        let settings = SessionSettings::new(Duration::from_secs(5), "-c synchronous_commit=off");
+        let (options, local) = (settings.options(), settings.of_transaction());
+        assert!(
+            options.contains("-c synchronous_commit=off -c statement_timeout=5000 -c lock_timeout=5000"),
+            "{options}"
+        );
+        assert!(options.contains("-c idle_in_transaction_session_timeout=2500 "), "{options}");
+        assert!(options.contains("-c default_transaction_isolation=read\\ committed "), "{options}");
+        assert!(
+            local.starts_with("SET LOCAL synchronous_commit = 'off'; SET LOCAL statement_timeout = '5000'; "),
+            "{local}"
+        );
+        assert!(!local.contains("standard_conforming_strings"), "{local}");
+    }
+}
