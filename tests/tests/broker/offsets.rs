@@ -16,13 +16,15 @@ const TOPIC: &str = "listed";
 
 /// Offsets 0 to 5 at times 1000, 3000, 2000 (one batch), 5000, 4000, 5000.
 fn broker_with_records() -> (Broker, Client) {
+    broker_with_records_of("false")
+}
+
+/// The same in a topic with this `diskless.enable`.
+fn broker_with_records_of(is_diskless: &str) -> (Broker, Client) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
-    client.create_topic(
-        TOPIC,
-        1,
-        &[("message.timestamp.before.max.ms", "9223372036854775807"), ("retention.ms", "-1")],
-    );
+    let old = ("message.timestamp.before.max.ms", "9223372036854775807");
+    client.create_topic(TOPIC, 1, &[old, ("retention.ms", "-1"), ("diskless.enable", is_diskless)]);
     let mut first = Batch::at(1000, &["a", "b", "c"]);
     first.records[1].timestamp = 3000;
     first.records[2].timestamp = 2000;
@@ -71,17 +73,38 @@ fn the_largest_timestamp_is_found_where_it_is_first() {
     assert_eq!(found(&mut client, MAX_TIMESTAMP), (3, 5000));
 }
 
-/// Kafka looks at segments, not at the log start: what is deleted is told until its segment goes.
 #[test]
-fn the_largest_timestamp_is_told_as_by_kafka_after_its_record_was_deleted() {
-    let (_broker, mut client) = broker_with_records();
-    for (log_start, at_5000) in [(3, (3, 5000)), (4, (5, 5000)), (6, (-1, -1))] {
-        client.delete_records(TOPIC, 0, log_start);
-        assert_eq!(found(&mut client, MAX_TIMESTAMP), (3, 5000), "log start {log_start}");
-        assert_eq!(found(&mut client, 5000), at_5000, "a time is found among what is left");
+fn the_largest_timestamp_is_that_of_the_records_left_after_others_were_deleted() {
+    for kind in ["false", "true"] {
+        let (_broker, mut client) = broker_with_records_of(kind);
+        for (log_start, largest) in [(1, (3, 5000)), (3, (3, 5000)), (4, (5, 5000))] {
+            client.delete_records(TOPIC, 0, log_start);
+            assert_eq!(found(&mut client, MAX_TIMESTAMP), largest, "log start {log_start}, diskless {kind}");
+            assert_eq!(found(&mut client, 5000), largest, "a time is found among what is left");
+        }
+        client.produced(TOPIC, 0, &Batch::at(2000, &["g"]));
+        client.delete_records(TOPIC, 0, 6);
+        assert_eq!((found(&mut client, MAX_TIMESTAMP), found(&mut client, 1001)), ((6, 2000), (6, 2000)));
+        client.delete_records(TOPIC, 0, 7);
+        assert_eq!(found(&mut client, MAX_TIMESTAMP), (-1, -1), "no records, diskless {kind}");
+        client.produced(TOPIC, 0, &Batch::at(1000, &["h"]));
+        assert_eq!(found(&mut client, MAX_TIMESTAMP), (7, 1000), "diskless {kind}");
     }
-    client.produced(TOPIC, 0, &Batch::at(2000, &["g"]));
-    assert_eq!((found(&mut client, MAX_TIMESTAMP), found(&mut client, 1001)), ((3, 5000), (6, 2000)));
+}
+
+#[test]
+fn the_largest_timestamp_is_found_in_what_is_left_of_a_batch() {
+    for kind in ["false", "true"] {
+        let (_broker, mut client) = broker_with_records_of(kind);
+        let mut last = Batch::at(9000, &["g", "h", "i"]);
+        (last.records[1].timestamp, last.records[2].timestamp) = (8000, 7000);
+        client.produced(TOPIC, 0, &last);
+        client.produced(TOPIC, 0, &Batch::at(7500, &["j"]));
+        for (log_start, largest) in [(6, (6, 9000)), (7, (7, 8000)), (8, (9, 7500))] {
+            client.delete_records(TOPIC, 0, log_start);
+            assert_eq!(found(&mut client, MAX_TIMESTAMP), largest, "log start {log_start}, diskless {kind}");
+        }
+    }
 }
 
 #[test]

@@ -223,12 +223,12 @@ impl DisklessPartition {
         self.services.reader.offset_for_timestamp(&self.known, timestamp_ms, long).await
     }
 
-    /// The first record with the largest timestamp; `None` if there is none, or it was deleted.
+    /// Returns the first record with the largest timestamp from the log start on; `None` where there are no records.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn max_timestamp(self: &Arc<Self>, long: &LongWork) -> Result<Option<TimestampOffset>, ReadError> {
-        self.offset_for_timestamp(self.known.largest_timestamp(), long).await
+    pub async fn max_timestamp(&self, long: &LongWork) -> Result<Option<TimestampOffset>, ReadError> {
+        self.services.reader.max_timestamp(&self.known, long).await
     }
 
     /// Moves the log start to `offset`, or to the high watermark for -1; the log start then. Records before it are gone for readers at once.

@@ -8,6 +8,8 @@
 //!
 //! Invariant: what is given out is whole batches in the order of their offsets without a gap, and what came from the store was checked.
 
+mod by_time;
+
 use crate::task;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -28,9 +30,7 @@ use super::given::GivenOut;
 use super::index::{PartitionRow, RunFinder};
 use super::known::KnownPartition;
 use super::windows::{Window, Windows};
-use crate::log::error::{ReadError, TimestampOffset};
-use crate::log::times;
-use crate::long_work::LongWork;
+use crate::log::error::ReadError;
 use crate::seldom::Seldom;
 
 /// Blocks that are fetched ahead of a reader at most, in each of two windows.
@@ -43,8 +43,6 @@ const JOBS: usize = 16;
 const ASKED_MAX: usize = 16;
 /// How often bytes whose checksum is wrong are fetched anew.
 const WRONG_MAX: u32 = 3;
-/// Runs that are looked through at a time for a timestamp.
-const RUNS_LOOKED_AT: usize = 64;
 
 /// What was found of an offset.
 pub enum Found {
@@ -362,52 +360,6 @@ impl Reader {
     /// What finds runs.
     pub(super) fn finder(&self) -> &RunFinder {
         &self.shared.finder
-    }
-
-    /// The first record from the log start on whose timestamp is at least this; `None` if all are older. Batches are opened in a place for
-    /// `long` work, one at a time.
-    ///
-    /// # Errors
-    /// [`ReadError`].
-    pub async fn offset_for_timestamp(
-        &self,
-        partition: &Arc<KnownPartition>,
-        timestamp_ms: i64,
-        long: &LongWork,
-    ) -> Result<Option<TimestampOffset>, ReadError> {
-        let Some(number) = partition.number() else { return Err(ReadError::Storage) };
-        let offsets = partition.offsets();
-        let range = (offsets.log_start, offsets.log_end);
-        let first = self.shared.finder.first_run_at(number, range, timestamp_ms).await;
-        let first = first.map_err(|error| self.shared.find_failed(&error))?;
-        let Some(first) = first else { return Ok(None) };
-        let mut from = first.base_offset;
-        loop {
-            let runs = self.shared.finder.runs_from(number, from, RUNS_LOOKED_AT).await;
-            let runs = runs.map_err(|error| self.shared.find_failed(&error))?;
-            let Some(last) = runs.last() else { return Ok(None) };
-            from = last.end_offset();
-            for run in &runs {
-                for (position, base_offset, batch) in run.placed() {
-                    let end_offset = base_offset + i64::from(batch.record_count);
-                    if batch.max_timestamp < timestamp_ms || end_offset <= offsets.log_start {
-                        continue;
-                    }
-                    let place = Place { object: run.object, position, size: batch.size, base_offset, end_offset };
-                    let bytes = self.shared.batch(place).await?;
-                    let opened_max = partition.config().max_message_bytes;
-                    let floor = offsets.log_start;
-                    let look = || times::first_record_at(&bytes, timestamp_ms, floor, opened_max);
-                    let found = long.run(look).await;
-                    if let Some(found) = found.filter(|found| found.offset < offsets.log_end) {
-                        return Ok(Some(found));
-                    }
-                }
-            }
-            if from >= offsets.log_end {
-                return Ok(None);
-            }
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! leisure, and until then the bytes of a partition have them in, whoever has moved it. Invariant: a run is counted once, however often, and by how
 //! many brokers, it is looked at before it goes.
 
-use fullbore_rules::commit::DisklessPartitionId;
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 
 use super::index::RunFinder;
 use super::known::KnownPartition;
@@ -23,13 +23,41 @@ pub async fn kept_from(
     let offsets = partition.offsets();
     let mut from = offsets.log_start;
     if let Some(since_ms) = since_ms {
-        let found = finder.first_run_at(number, (from, offsets.log_end), since_ms).await.ok()?;
-        from = found.map_or(offsets.log_end, |run| run.base_offset.max(from));
+        from = young_from(finder, number, (from, offsets.log_end), since_ms).await?;
     }
     if let Some(max) = bytes_max {
         from = from.max(within(finder, (number, partition), max).await?);
     }
     Some(from)
+}
+
+/// Returns the offset from which on records are kept, where those older than `since_ms` are not. The oldest run with a younger record keeps itself
+/// and all behind it, as a segment does in Kafka.
+async fn young_from(
+    finder: &RunFinder,
+    number: DisklessPartitionId,
+    (log_start, log_end): (i64, i64),
+    since_ms: i64,
+) -> Option<i64> {
+    let found = finder.first_run_at(number, (log_start, log_end), since_ms).await.ok()?;
+    let mut from = found.map_or(log_end, |run| run.base_offset.max(log_start));
+    // Runs behind a deleted record that was younger are all found by it: each is judged by its own records.
+    while from < log_end {
+        let runs = finder.runs_from(number, from, RUNS_LOOKED_AT).await.ok()?;
+        let Some(last) = runs.last() else { break };
+        if let Some(young) = runs.iter().find(|run| has_since(run, log_start, since_ms)) {
+            return Some(young.base_offset.clamp(log_start, log_end));
+        }
+        from = last.end_offset();
+    }
+    Some(from.min(log_end))
+}
+
+/// Returns true if a batch that ends behind the log start has this timestamp or a later one.
+fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
+    run.placed().any(|(_, base_offset, batch)| {
+        batch.max_timestamp >= since_ms && base_offset + i64::from(batch.record_count) > log_start
+    })
 }
 
 /// The end of the last run of those past so many bytes; `None` also where runs went from the index meanwhile.
@@ -104,5 +132,31 @@ mod tests {
             store.clear(1, 0).expect("cleared");
         }
         assert_eq!((here.size(), kept_from(&finder, &here, (Some(100), None)).await), (200, Some(3)));
+    }
+
+    #[tokio::test]
+    async fn a_timestamp_in_the_future_keeps_nothing_once_its_record_is_deleted() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut store = SqliteIndex::open(folder.path()).expect("opened");
+        let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
+        let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
+        // More runs than are looked at in one page.
+        let times: Vec<i64> = [10, 1_000_000].into_iter().chain(20..120).collect();
+        let objects = store.register(times.len(), 0).expect("registered");
+        let uploaded = |(id, max_timestamp): (&i64, &i64)| {
+            let batch = ObjectBatch { partition: row.id, position: 0, size: 100, stamp, max_timestamp: *max_timestamp };
+            UploadedObject { id: *id, batches: vec![batch] }
+        };
+        let uploaded: Vec<_> = objects.iter().zip(&times).map(uploaded).collect();
+        Index::new(SqliteIndex::open(folder.path()).expect("opened"), 5).commit(&uploaded, 0).expect("committed");
+        let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let known = KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topic_defaults));
+        known.settle(&row_of(&store));
+        let finder = RunFinder::open(folder.path()).expect("opened");
+        assert_eq!(kept_from(&finder, &known, (None, Some(100))).await, Some(1), "it is the oldest that is left");
+        known.moved(&store.move_log_start(row.id, 2).expect("moved").expect("it is there"), Vec::new());
+        for (since_ms, from) in [(5, 2), (21, 3), (100, 82), (119, 101), (120, 102)] {
+            assert_eq!(kept_from(&finder, &known, (None, Some(since_ms))).await, Some(from), "since {since_ms}");
+        }
     }
 }

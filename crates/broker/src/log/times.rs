@@ -4,8 +4,7 @@
 //!
 //! Invariant: an answer is a record between log start and high watermark, with its own timestamp; or the first record
 //! of the batch and the header's timestamp, where compressed records do not open: they were never looked at before, and
-//! may be corrupt or a few bytes that claim gigabytes. Only the newest record of all may be before the log start: as with
-//! Kafka, it is told for as long as its segment is there.
+//! may be corrupt or a few bytes that claim gigabytes.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -36,6 +35,16 @@ pub struct TimePlan {
     decompressed_max: usize,
 }
 
+/// Plan of the search for the largest timestamp from the log start on.
+pub struct LargestPlan {
+    /// The log start.
+    pub floor: i64,
+    /// The largest timestamp of the segments that begin at the log start or later, in ms.
+    pub indexed: Option<i64>,
+    /// The segment that the log start divides: its time index has deleted records, too.
+    pub divided: Option<TimePlan>,
+}
+
 impl Log {
     /// The first segment at or after `from` that may hold such a record; `batch_max` is max.message.bytes.
     pub fn plan_timestamp(
@@ -56,24 +65,41 @@ impl Log {
             }
             let start = segment.base_offset + segment.offset_before(timestamp)?;
             let plan = OffsetLookup::new(segment, start.max(from), end_offset, &self.generation)?;
-            return Ok(Some(TimePlan {
-                plan,
-                end_offset,
-                floor,
-                high_watermark,
-                decompressed_max: decompressed_max(batch_max),
-            }));
+            let decompressed_max = decompressed_max(batch_max);
+            return Ok(Some(TimePlan { plan, end_offset, floor, high_watermark, decompressed_max }));
         }
         Ok(None)
     }
 
-    /// The largest timestamp of all records there are files of.
-    pub fn largest_timestamp(&mut self) -> io::Result<Option<i64>> {
-        let mut best = None;
-        for segment in &mut self.segments {
-            best = best.max(segment.largest_record()?.map(|largest| largest.timestamp));
+    /// Returns the largest timestamp that the time indexes know, in ms, from the segment of the log start on; it may be of a deleted record.
+    pub fn largest_indexed(&mut self) -> io::Result<Option<i64>> {
+        self.largest_since(self.segment_of(self.log_start))
+    }
+
+    /// Plans the search for the largest timestamp from the log start on; `batch_max` is max.message.bytes.
+    pub fn plan_largest(&mut self, high_watermark: i64, batch_max: usize) -> io::Result<LargestPlan> {
+        let floor = self.log_start;
+        let index = self.segment_of(floor);
+        let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
+        let segment = &mut self.segments[index];
+        let divided = if segment.base_offset < floor && floor < end_offset {
+            let plan = OffsetLookup::new(segment, floor, end_offset, &self.generation)?;
+            let decompressed_max = decompressed_max(batch_max);
+            Some(TimePlan { plan, end_offset, floor, high_watermark, decompressed_max })
+        } else {
+            None
+        };
+        let is_deleted = self.segments[index].base_offset < floor;
+        let indexed = self.largest_since(index + usize::from(is_deleted))?;
+        Ok(LargestPlan { floor, indexed, divided })
+    }
+
+    fn largest_since(&mut self, index: usize) -> io::Result<Option<i64>> {
+        let mut largest = None;
+        for segment in self.segments.range_mut(index..) {
+            largest = largest.max(segment.largest_record()?.map(|largest| largest.timestamp));
         }
-        Ok(best)
+        Ok(largest)
     }
 }
 
@@ -107,9 +133,27 @@ impl TimePlan {
 
     /// Offset and timestamp of the batch's first record from the floor on with such a timestamp.
     fn first_record(&self, header: &Header, timestamp: i64) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
+        Ok(first_record(&self.bytes(header)?, timestamp, self.floor, self.decompressed_max))
+    }
+
+    /// Returns the largest timestamp from the floor on. Only the batch that the floor divides is opened.
+    pub fn largest(&self, cold: &Cold) -> io::Result<Option<i64>> {
+        let mut largest = None;
+        self.plan.find_timestamp(i64::MIN, cold, |batch| {
+            let of_batch = match batch.base_offset < self.floor {
+                true => largest_from(&self.bytes(batch)?, self.floor, self.decompressed_max),
+                false => Some(batch.max_timestamp),
+            };
+            largest = largest.max(of_batch);
+            Ok(None::<()>)
+        })?;
+        Ok(largest)
+    }
+
+    fn bytes(&self, header: &Header) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; header.size as usize];
         self.plan.file().read_exact_at(&mut bytes, header.position)?;
-        Ok(first_record(&bytes, timestamp, self.floor, self.decompressed_max))
+        Ok(bytes)
     }
 }
 
@@ -128,6 +172,34 @@ pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usiz
     found.map(|(offset, timestamp)| TimestampOffset { offset, timestamp, leader_epoch })
 }
 
+/// Returns the largest timestamp of a batch's records from the floor on; `batch_max` is max.message.bytes. The header
+/// answers where the records do not open.
+pub fn largest_at(bytes: &[u8], floor: i64, batch_max: usize) -> Option<i64> {
+    largest_from(bytes, floor, decompressed_max(batch_max))
+}
+
+fn largest_from(bytes: &[u8], floor: i64, decompressed_max: usize) -> Option<i64> {
+    let batch = BatchView::first(bytes).ok()?;
+    if batch.timestamp_type() == TimestampType::LogAppendTime {
+        return Some(batch.max_timestamp());
+    }
+    let opened = opened(&batch, decompressed_max).and_then(|records| {
+        let times = RecordIter::new(&records, batch.record_count()).map(|record| {
+            let record = record?;
+            Ok((record.offset(&batch) >= floor).then(|| record.timestamp(&batch)))
+        });
+        times.collect::<Result<Vec<_>, BatchError>>()
+    });
+    opened.map_or(Some(batch.max_timestamp()), |times| times.into_iter().flatten().max())
+}
+
+fn opened(batch: &BatchView<'_>, decompressed_max: usize) -> Result<Bytes, BatchError> {
+    match batch.compression()? {
+        Compression::None => Ok(Bytes::copy_from_slice(batch.payload())),
+        codec => decompress(codec, batch.payload(), decompressed_max),
+    }
+}
+
 fn decompressed_max(batch_max: usize) -> usize {
     batch_max.saturating_mul(DECOMPRESSED_TIMES_MAX).min(DECOMPRESSED_MAX)
 }
@@ -142,10 +214,7 @@ fn first_record(
     if batch.timestamp_type() == TimestampType::LogAppendTime {
         return Ok(Some((batch.base_offset().max(floor), batch.max_timestamp())));
     }
-    let records = match batch.compression()? {
-        Compression::None => Bytes::copy_from_slice(batch.payload()),
-        codec => decompress(codec, batch.payload(), decompressed_max)?,
-    };
+    let records = opened(&batch, decompressed_max)?;
     for record in RecordIter::new(&records, batch.record_count()) {
         let record = record?;
         let (offset, own) = (record.offset(&batch), record.timestamp(&batch));

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::Replica;
-use crate::log::Log;
 use crate::log::error::{ReadError, TimestampOffset};
+use crate::log::times::{LargestPlan, TimePlan};
 
 /// Times a look is planned anew when compaction takes the segment away under it.
 const PLANS_MAX: usize = 8;
@@ -15,11 +15,6 @@ impl Replica {
     /// # Errors
     /// [`ReadError`].
     pub fn offset_for_timestamp(&self, timestamp_ms: i64) -> Result<Option<TimestampOffset>, ReadError> {
-        self.first_at(timestamp_ms, Log::log_start)
-    }
-
-    /// The same of the records from `floor` on.
-    fn first_at(&self, timestamp_ms: i64, floor: impl Fn(&Log) -> i64) -> Result<Option<TimestampOffset>, ReadError> {
         let (mut plans, mut from) = (0, i64::MIN);
         loop {
             let mut state = self.lock();
@@ -27,41 +22,80 @@ impl Replica {
             let Some((log, high_watermark)) = self.log_to_read(&mut state)? else {
                 return Ok(None);
             };
-            let floor = floor(log);
+            let floor = log.log_start();
             let planned = log.plan_timestamp(timestamp_ms, from, floor, high_watermark, batch_max);
             drop(state);
             let Some(plan) = planned.map_err(|error| self.read_failed(&error))? else {
                 return Ok(None);
             };
-            let found = plan.find(timestamp_ms, &self.log_dir.cold);
             plans += 1;
-            let is_gone = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
-            if (plan.is_stale() || is_gone) && plans < PLANS_MAX {
-                continue;
-            }
-            let found = found.map_err(|error| self.read_failed(&error))?;
-            plans = 0;
+            let Some(found) = self.looked(&plan, plan.find(timestamp_ms, &self.log_dir.cold), plans)? else { continue };
             if found.is_some() {
                 return Ok(found);
             }
-            from = plan.end_offset();
+            (plans, from) = (0, plan.end_offset());
         }
     }
 
-    /// The first record with the largest timestamp, even if it is deleted; `None` where no segment has records.
+    /// Returns the first record with the largest timestamp from the log start on; `None` where there are no records.
     ///
     /// # Errors
     /// [`ReadError`].
     pub fn max_timestamp(&self) -> Result<Option<TimestampOffset>, ReadError> {
+        // The first look is by the indexes alone. It finds nothing where the record is deleted.
+        if let Some(largest) = self.largest_indexed()?
+            && let Some(found) = self.offset_for_timestamp(largest)?
+        {
+            return Ok(Some(found));
+        }
+        let mut looks = 0;
+        loop {
+            let Some((floor, largest)) = self.largest_timestamp()? else { return Ok(None) };
+            let found = self.offset_for_timestamp(largest)?;
+            looks += 1;
+            // Between the two looks retention may have deleted the record.
+            if found.is_some() || looks == PLANS_MAX || self.offsets()?.log_start == floor {
+                return Ok(found);
+            }
+        }
+    }
+
+    fn largest_indexed(&self) -> Result<Option<i64>, ReadError> {
         let mut state = self.lock();
         let Some((log, _)) = self.log_to_read(&mut state)? else {
             return Ok(None);
         };
-        let largest = log.largest_timestamp();
+        let largest = log.largest_indexed();
         drop(state);
-        match largest.map_err(|error| self.read_failed(&error))? {
-            Some(timestamp) => self.first_at(timestamp, Log::first_base_offset),
-            None => Ok(None),
+        largest.map_err(|error| self.read_failed(&error))
+    }
+
+    /// Returns the log start, and the largest timestamp from there on, in ms. A segment that the log start divides is scanned.
+    fn largest_timestamp(&self) -> Result<Option<(i64, i64)>, ReadError> {
+        let mut plans = 0;
+        loop {
+            let mut state = self.lock();
+            let batch_max = self.config().max_message_bytes;
+            let Some((log, high_watermark)) = self.log_to_read(&mut state)? else {
+                return Ok(None);
+            };
+            let planned = log.plan_largest(high_watermark, batch_max);
+            drop(state);
+            let LargestPlan { floor, indexed, divided } = planned.map_err(|error| self.read_failed(&error))?;
+            let Some(plan) = divided else { return Ok(indexed.map(|largest| (floor, largest))) };
+            plans += 1;
+            if let Some(largest) = self.looked(&plan, plan.largest(&self.log_dir.cold), plans)? {
+                return Ok(largest.max(indexed).map(|largest| (floor, largest)));
+            }
         }
+    }
+
+    /// Returns what the look number `plans` found, or `None` where it must be planned anew: the segment was replaced meanwhile.
+    fn looked<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
+        let is_gone = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
+        if (plan.is_stale() || is_gone) && plans < PLANS_MAX {
+            return Ok(None);
+        }
+        found.map(Some).map_err(|error| self.read_failed(&error))
     }
 }

@@ -1,0 +1,141 @@
+//! ListOffsets by time of a diskless partition: the first record not older than a time, and the newest record.
+//!
+//! Runs know the largest timestamp of the partition up to their end, so that a binary search finds the first candidate. From there on each batch
+//! is judged by its own largest timestamp: a record with one in the future would leave it with all later runs, also after it is deleted.
+//!
+//! Invariant: an answer is a record from the log start on.
+
+use std::sync::Arc;
+
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId, PackedBatch};
+
+use super::{Place, Reader, ReaderShared};
+use crate::diskless::known::KnownPartition;
+use crate::log::error::{ReadError, TimestampOffset};
+use crate::log::times;
+use crate::long_work::LongWork;
+
+/// Runs that are looked through at a time.
+const RUNS_LOOKED_AT: usize = 64;
+
+/// Pages through the runs of a partition.
+struct Runs<'a> {
+    shared: &'a ReaderShared,
+    number: DisklessPartitionId,
+    /// Where the next page begins.
+    from: i64,
+    log_start: i64,
+    /// No page begins here or later.
+    log_end: i64,
+}
+
+impl<'a> Runs<'a> {
+    /// Returns the runs from the first on that may have this timestamp or a later one; `None` if none has.
+    async fn since(
+        shared: &'a ReaderShared,
+        partition: &KnownPartition,
+        timestamp_ms: i64,
+    ) -> Result<Option<Runs<'a>>, ReadError> {
+        let Some(number) = partition.number() else { return Err(ReadError::Storage) };
+        let offsets = partition.offsets();
+        let (log_start, log_end) = (offsets.log_start, offsets.log_end);
+        let first = shared.finder.first_run_at(number, (log_start, log_end), timestamp_ms).await;
+        let first = first.map_err(|error| shared.find_failed(&error))?;
+        Ok(first.map(|first| Runs { shared, number, from: first.base_offset, log_start, log_end }))
+    }
+
+    /// Returns the next page; an empty one at the end.
+    async fn next(&mut self) -> Result<Vec<BatchRun>, ReadError> {
+        if self.from >= self.log_end {
+            return Ok(Vec::new());
+        }
+        let runs = self.shared.finder.runs_from(self.number, self.from, RUNS_LOOKED_AT).await;
+        let runs = runs.map_err(|error| self.shared.find_failed(&error))?;
+        self.from = runs.last().map_or(self.log_end, BatchRun::end_offset);
+        Ok(runs)
+    }
+}
+
+/// Returns the batches of a run that end behind the log start, each with its place.
+fn kept(run: &BatchRun, log_start: i64) -> impl Iterator<Item = (Place, PackedBatch)> {
+    let placed = run.placed().map(move |(position, base_offset, batch)| {
+        let end_offset = base_offset + i64::from(batch.record_count);
+        (Place { object: run.object, position, size: batch.size, base_offset, end_offset }, *batch)
+    });
+    placed.filter(move |(place, _)| place.end_offset > log_start)
+}
+
+impl Reader {
+    /// Returns the first record from the log start on whose timestamp is at least `timestamp_ms`; `None` if all are older. Batches are opened in a
+    /// place for `long` work, one at a time.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn offset_for_timestamp(
+        &self,
+        partition: &Arc<KnownPartition>,
+        timestamp_ms: i64,
+        long: &LongWork,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
+        let Some(mut pages) = Runs::since(&self.shared, partition, timestamp_ms).await? else { return Ok(None) };
+        let floor = pages.log_start;
+        loop {
+            let runs = pages.next().await?;
+            if runs.is_empty() {
+                return Ok(None);
+            }
+            let batches = runs.iter().flat_map(|run| kept(run, floor));
+            for (place, _) in batches.filter(|(_, batch)| batch.max_timestamp >= timestamp_ms) {
+                let bytes = self.shared.batch(place).await?;
+                let opened_max = partition.config().max_message_bytes;
+                let look = || times::first_record_at(&bytes, timestamp_ms, floor, opened_max);
+                let found = long.run(look).await;
+                if let Some(found) = found.filter(|found| found.offset < pages.log_end) {
+                    return Ok(Some(found));
+                }
+            }
+        }
+    }
+
+    /// Returns the first record with the largest timestamp from the log start on; `None` where there are no records. Where the largest timestamp
+    /// ever appended is of a deleted record, all runs are looked through.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn max_timestamp(
+        &self,
+        partition: &Arc<KnownPartition>,
+        long: &LongWork,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
+        // The record may be deleted. This is read before the offsets, so that it covers all runs before the log end.
+        let ever = partition.largest_timestamp();
+        let Some(mut pages) = Runs::since(&self.shared, partition, ever).await? else { return Ok(None) };
+        let (floor, mut largest) = (pages.log_start, None);
+        'pages: loop {
+            let runs = pages.next().await?;
+            if runs.is_empty() {
+                break;
+            }
+            for (place, batch) in runs.iter().flat_map(|run| kept(run, floor)) {
+                if Some(batch.max_timestamp) <= largest {
+                    continue;
+                }
+                let of_batch = if place.base_offset < floor {
+                    let bytes = self.shared.batch(place).await?;
+                    let opened_max = partition.config().max_message_bytes;
+                    long.run(|| times::largest_at(&bytes, floor, opened_max)).await
+                } else {
+                    Some(batch.max_timestamp)
+                };
+                largest = largest.max(of_batch);
+                if largest >= Some(ever) {
+                    break 'pages;
+                }
+            }
+        }
+        match largest {
+            Some(largest) => self.offset_for_timestamp(partition, largest, long).await,
+            None => Ok(None),
+        }
+    }
+}
