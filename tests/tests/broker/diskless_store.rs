@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fullbore_tests::s3::{S3, S3Fault};
-use fullbore_tests::{Batch, Broker, Client, serve_refused, wait_until};
+use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, serve_refused, wait_until};
 use fullbore_wire::ErrorCode;
 
 use super::disk_full::{SmallDisk, ballast};
@@ -124,6 +124,27 @@ fn an_outage_is_an_error_to_try_again_after_and_other_topics_do_not_notice() {
         produce(&mut client, id, sequence);
     }
     assert_reads(&broker, 5);
+}
+
+#[test]
+fn a_fetch_whose_records_are_on_their_way_says_where_the_partition_begins_and_ends() {
+    let s3 = S3::start();
+    let mut broker = start(&on(&s3, &[]));
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    let id = client.init_producer_id();
+    (0..5).for_each(|sequence| produce(&mut client, id, sequence));
+    client.delete_records(TOPIC, 0, 2);
+    broker.stop();
+    broker.restart();
+    let mut client = broker.client();
+    assert_eq!(client.latest(TOPIC, 0), 5);
+    s3.every("GET", S3Fault::Hang);
+    let request = fetch_request(&[FetchFrom { topic: TOPIC, partition: 0, offset: 3 }], 1, 0);
+    let data = client.call(&request, 12).responses.remove(0).partitions.remove(0);
+    assert_eq!((data.error_code, data.records.map_or(0, |records| records.len())), (ErrorCode::NONE, 0));
+    assert_eq!((data.log_start_offset, data.high_watermark, data.last_stable_offset), (2, 5, 5));
+    s3.heal();
 }
 
 #[test]

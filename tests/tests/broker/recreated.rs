@@ -180,6 +180,34 @@ fn goes_on(configs: &[(&str, &str)]) {
 }
 
 #[test]
+fn an_idle_producer_goes_on_when_its_topic_is_made_again_twice() {
+    idle_goes_on(&[]);
+}
+
+#[test]
+fn an_idle_producer_goes_on_when_its_diskless_topic_is_made_again_twice() {
+    idle_goes_on(&[("diskless.enable", "true")]);
+}
+
+fn idle_goes_on(configs: &[(&str, &str)]) {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let (idle, other) = (client.init_producer_id(), client.init_producer_id());
+    let one = |id, sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    client.create_topic(VICTIM, 1, configs);
+    assert_eq!(client.produced(VICTIM, 0, &one(idle, 0)), 0);
+    for sequence in 0..3 {
+        client.delete_topic(VICTIM);
+        client.create_topic(VICTIM, 1, configs);
+        assert_eq!(client.produced(VICTIM, 0, &one(other, sequence)), 0);
+    }
+    client.delete_topic(VICTIM);
+    client.create_topic(VICTIM, 1, configs);
+    assert_eq!(client.produce(VICTIM, 0, &one(other, 4)).error_code, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+    assert_eq!(client.produced(VICTIM, 0, &one(idle, 1)), 0);
+}
+
+#[test]
 fn a_new_setting_counts_for_who_asked_before_it_too() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();

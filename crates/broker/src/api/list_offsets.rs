@@ -80,13 +80,15 @@ async fn look_up(
     partition.check_leads(asked.current_leader_epoch)?;
     let code = |error: ReadError| error.code();
     partition.is_refreshed(refreshed).map_err(code)?;
-    let position = |offset| Ok(Some(TimestampOffset { offset, timestamp: -1, leader_epoch: partition.leader_epoch() }));
     let long = &broker.long_work;
     match asked.timestamp {
-        LATEST => position(partition.latest_offset()?),
-        EARLIEST => position(partition.offsets().map_err(code)?.log_start),
+        LATEST => {
+            let (offset, leader_epoch) = (partition.latest_offset()?, partition.leader_epoch());
+            Ok(Some(TimestampOffset { offset, timestamp: -1, leader_epoch }))
+        }
+        EARLIEST => partition.earliest().map(Some).map_err(code),
         MAX_TIMESTAMP if version >= 7 => partition.max_timestamp(long).await.map_err(code),
-        EARLIEST_LOCAL if version >= 8 => position(partition.offsets().map_err(code)?.log_start),
+        EARLIEST_LOCAL if version >= 8 => partition.earliest().map(Some).map_err(code),
         // Nothing is tiered.
         LATEST_TIERED if version >= 9 => Ok(None),
         EARLIEST_PENDING_UPLOAD if version >= 11 => Ok(None),

@@ -51,6 +51,12 @@ impl Epochs {
         self.starts.first().map(|&(_, start)| start)
     }
 
+    /// Returns the epoch whose leader wrote at `offset`; `None` where that is not known.
+    pub fn at(&self, offset: i64) -> Option<i32> {
+        let after = self.starts.partition_point(|&(_, start)| start <= offset);
+        after.checked_sub(1).map(|index| self.starts[index].0)
+    }
+
     /// Takes note, in memory, that `epoch` writes at `offset`; whether that is news.
     pub fn note(&mut self, epoch: i32, offset: i64) -> bool {
         if epoch < 0 || self.latest().is_some_and(|latest| latest >= epoch) {

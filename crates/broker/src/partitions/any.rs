@@ -354,6 +354,25 @@ impl AnyPartition {
         }
     }
 
+    /// Returns the offsets without a wait; `None` while the partition is opened.
+    pub fn known_offsets(&self) -> Option<LogOffsets> {
+        if self.is_settled() { self.offsets().ok() } else { None }
+    }
+
+    /// Returns the log start with the epoch whose leader wrote there: -1 where that is not known. The timestamp is -1.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn earliest(&self) -> Result<TimestampOffset, ReadError> {
+        match self {
+            AnyPartition::Classic(replica) => replica.earliest(),
+            AnyPartition::Diskless(partition) => {
+                let offset = partition.known.offsets().log_start;
+                Ok(TimestampOffset { offset, timestamp: -1, leader_epoch: LEADER_EPOCH })
+            }
+        }
+    }
+
     /// The end of what ListOffsets may tell (KIP-207).
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use fullbore_wire::Records;
 
 use super::Replica;
 use super::state::LogState;
-use crate::log::error::{EpochEnd, LogOffsets, Read, ReadError};
+use crate::log::error::{EpochEnd, LogOffsets, Read, ReadError, TimestampOffset};
 use crate::log::files;
 use crate::log::lookup::Slice;
 use crate::system::{is_momentary, now_ms};
@@ -149,6 +149,24 @@ impl Replica {
             }
             None => LogOffsets { log_start: 0, high_watermark: 0, log_end: 0 },
         })
+    }
+
+    /// Returns the log start with the epoch whose leader wrote there: -1 where that is not known, the epoch in force where there are no records. The
+    /// timestamp is -1.
+    ///
+    /// # Errors
+    /// [`ReadError`], when the log has to be opened and cannot.
+    pub fn earliest(&self) -> Result<TimestampOffset, ReadError> {
+        let mut state = self.lock();
+        let current = state.replica.leader_epoch();
+        let (offset, leader_epoch) = match self.log_to_read(&mut state)? {
+            Some((log, _)) if log.log_start() < log.log_end() => {
+                (log.log_start(), log.epochs().at(log.log_start()).unwrap_or(-1))
+            }
+            Some((log, _)) => (log.log_start(), current),
+            None => (0, current),
+        };
+        Ok(TimestampOffset { offset, timestamp: -1, leader_epoch })
     }
 
     /// Where the log of a leader epoch ends (KIP-101), or of the largest known one before it.

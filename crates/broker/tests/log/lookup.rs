@@ -1,6 +1,6 @@
 //! Finding batches by offset and time, against a search from end to end.
 
-use fullbore_broker::partitions::{EpochEnd, ReadError, TimestampOffset};
+use fullbore_broker::partitions::{EpochEnd, ReadError, Replica, TimestampOffset};
 use fullbore_wire::batch::{BatchView, Compression, Stamp, batches};
 use proptest::prelude::*;
 
@@ -157,4 +157,32 @@ fn epochs_end_where_the_next_begins_also_after_their_file_is_lost() {
             assert_eq!(end, EpochEnd { leader_epoch, end_offset }, "epoch {asked}");
         }
     }
+}
+
+#[test]
+fn the_log_start_is_told_with_the_epoch_of_the_leader_that_wrote_there() {
+    let mut folder = Folder::new();
+    let partition = folder.partition();
+    let earliest = |partition: &Replica| {
+        let TimestampOffset { offset, timestamp, leader_epoch } = partition.earliest().expect("open");
+        assert_eq!(timestamp, -1);
+        (offset, leader_epoch)
+    };
+    lead(&partition, 3);
+    assert_eq!(earliest(&partition), (0, 3), "nothing is written, and the next record is of this epoch");
+    for epoch in [3, 5, 9] {
+        lead(&partition, epoch);
+        offset(&partition, &plain(2, b"v"));
+    }
+    assert_eq!(earliest(&partition), (0, 3));
+    for (log_start, epoch) in [(1, 3), (2, 5), (4, 9)] {
+        partition.delete_records_before(log_start).expect("deleted");
+        assert_eq!(earliest(&partition), (log_start, epoch));
+    }
+    drop(partition);
+    let partition = folder.crash();
+    lead(&partition, 12);
+    assert_eq!(earliest(&partition), (4, 9));
+    partition.delete_records_before(6).expect("deleted");
+    assert_eq!(earliest(&partition), (6, 12), "no record is left");
 }

@@ -103,12 +103,15 @@ pub struct Producers {
     evicted: u64,
     /// Where producers stopped on the deleted partition of the same name, until something is written here.
     pub(super) predecessor: Stops,
+    /// True once the state of a producer that wrote here, or to the deleted partition, may be lost.
+    has_forgotten: bool,
 }
 
 /// Where producers stopped on a partition that is deleted, as far as this broker knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stops {
     by_producer: HashMap<i64, Stop>,
+    /// True if others may have written as well.
     is_partial: bool,
 }
 
@@ -143,9 +146,12 @@ impl Stops {
     }
 
     /// Whether the batch may be its producer's next one. One behind it may not, since it may have overtaken those that were refused
-    /// while there was no topic; where that is not known, any may.
+    /// while there was no topic; where it is not known where its producer stopped, any may.
     fn are_continued_by(&self, stamp: &Stamp) -> bool {
-        self.is_partial || self.ahead(stamp).is_some()
+        match self.by_producer.contains_key(&stamp.producer_id) {
+            true => self.ahead(stamp).is_some(),
+            false => self.is_partial,
+        }
     }
 
     /// How many sequences that may not have been acknowledged come before a batch that may be its producer's next one.
@@ -173,6 +179,7 @@ impl Producers {
             limit: limit.max(1),
             evicted: 0,
             predecessor: Stops::default(),
+            has_forgotten: false,
         }
     }
 
@@ -188,10 +195,17 @@ impl Producers {
         &self.predecessor
     }
 
-    /// Where producers stopped here, and on the partition before this one if nothing was written since. Of what is past the
-    /// high watermark it is not known whether it was acknowledged.
+    /// Notes that an unknown producer may have written to the partition, or to the deleted one before it.
+    pub fn note_forgotten(&mut self) {
+        self.has_forgotten = true;
+    }
+
+    /// Returns where producers stopped here, and on the partition before this one if nothing was written since. Once something was, the stops are
+    /// partial: an idle producer of the partition before would be refused for ever. Batches past the high watermark may not have been
+    /// acknowledged.
     pub fn stops(&self, high_watermark: i64) -> Stops {
         let mut stops = self.predecessor.clone();
+        stops.is_partial |= self.has_forgotten;
         let here = self.by_id.iter().map(|(&id, producer)| (id, producer.stop(high_watermark)));
         stops.by_producer.extend(here);
         stops
@@ -226,6 +240,7 @@ impl Producers {
     /// retain, and `now_ms` the time of activity [`Producers::expire`] counts from.
     pub fn append(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64, window: usize) {
         // The partition is written from now on, and any first sequence is taken.
+        self.has_forgotten |= !self.predecessor.is_empty();
         self.predecessor = Stops::default();
         if !stamp.is_valid() {
             return;
@@ -369,5 +384,6 @@ impl Producers {
     fn forget_longest_idle(&mut self) {
         let (_, producer_id) = self.idle.pop_first().expect("called only while there are producers");
         self.by_id.remove(&producer_id);
+        self.has_forgotten = true;
     }
 }

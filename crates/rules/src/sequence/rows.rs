@@ -164,6 +164,32 @@ fn row_1_a_topic_made_again_twice_remembers_what_was_written_last() {
 }
 
 #[test]
+fn row_1_a_topic_made_again_twice_takes_any_first_sequence_of_producers_that_wrote_before_that() {
+    let mut partition = made_again();
+    assert_eq!(partition.produce(stamp(8, 0, 0, 3)), Append);
+    let mut next = Partition::new(5);
+    next.producers.succeed(partition.producers.stops(END));
+    assert_eq!(next.produce(stamp(8, 0, 6, 3)), Refuse(OutOfOrderSequence), "where 8 stopped is known");
+    assert_eq!(next.produce(third(10)), Append, "7 was idle while there was another topic");
+    assert_eq!(next.produce(third(12)), Refuse(OutOfOrderSequence));
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_an_expired_or_evicted_producer_goes_on_with_any_sequence() {
+    for is_evicted in [false, true] {
+        let mut before = Partition { producers: Producers::bounded(1), ..Partition::new(5) };
+        before.fill(10);
+        match is_evicted {
+            true => assert_eq!(before.produce(stamp(8, 0, 0, 3)), Append),
+            false => assert_eq!(before.producers.expire(DAY_MS, DAY_MS), 1),
+        }
+        let mut after = Partition::new(5);
+        after.producers.succeed(before.producers.stops(END));
+        assert_eq!(after.produce(third(10)), Append);
+    }
+}
+
+#[test]
 fn row_2_every_batch_of_the_window_is_answered_with_its_original_offset() {
     for window in [5, 20, 64, 1024] {
         let mut partition = Partition::new(window);

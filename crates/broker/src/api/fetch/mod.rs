@@ -14,7 +14,7 @@ use crate::control::Image;
 use crate::fetch_sessions::{FetchAdmission, FetchPlan, Fetched, PartitionFetch, PartitionKey, SessionRequest};
 use crate::metrics::Metrics;
 use crate::node::Node;
-use crate::partitions::{AnyPartition, Read};
+use crate::partitions::{AnyPartition, LogOffsets, Read};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
 use home::Stranger;
@@ -230,20 +230,21 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
         let found = topic.and_then(|topic| topics::partition(broker, topic, key.index));
         let room = ReadRoom { left, is_first: bytes == 0, is_whole: reads_ahead };
         let mut end_offset = None;
-        let mut data = match found.and_then(|partition| read(&partition, fetch, &room, limits.began)) {
-            Ok(Some(read)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
+        let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits.began)?, partition)));
+        let mut data = match found {
+            Ok((Some(read), _)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
                 // The next answer begins with this partition: looks at further ones would mostly find as little room.
                 minimum.left = 0;
                 break;
             }
-            Ok(Some(read)) => {
+            Ok((Some(read), _)) => {
                 end_offset = read.end_offset;
                 minimum.count(&read, room_for(fetch, &room));
                 of_read(key.index, read)
             }
-            Ok(None) => {
+            Ok((None, partition)) => {
                 is_opening = true;
-                nothing(key.index)
+                awaited(key.index, &partition, fetch.fetch_offset)
             }
             Err(error_code) => PartitionData { error_code, ..nothing(key.index) },
         };
@@ -334,6 +335,15 @@ fn of_read(partition_index: i32, read: Read) -> PartitionData {
         records: Some(read.records),
         ..Default::default()
     }
+}
+
+/// Returns the answer for a partition whose records are on their way: its offsets, where this broker knows them. A high watermark before the
+/// client's position is left out: another broker may have written more than this one has heard of.
+fn awaited(partition_index: i32, partition: &AnyPartition, fetch_offset: i64) -> PartitionData {
+    let known = partition.known_offsets().filter(|offsets| offsets.high_watermark >= fetch_offset);
+    let Some(LogOffsets { log_start, high_watermark, .. }) = known else { return nothing(partition_index) };
+    let last_stable_offset = high_watermark;
+    PartitionData { high_watermark, last_stable_offset, log_start_offset: log_start, ..nothing(partition_index) }
 }
 
 /// The answer for a partition of which nothing can be said.

@@ -40,7 +40,7 @@ use fullbore_rules::commit::{
     PartitionState, commit,
 };
 
-use fullbore_rules::sequence::{Producers, Stops};
+use fullbore_rules::sequence::{NO_PRODUCER_ID, Producers, Stops};
 use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
@@ -353,6 +353,9 @@ impl<S: IndexStore> Index<S> {
         let mut before: HashMap<_, Producers> = HashMap::new();
         for ProducerRow { batches: of, written_ms } in self.store.predecessors(&new)? {
             let producers = before.entry(of.partition).or_default();
+            if of.producer_id == NO_PRODUCER_ID {
+                producers.note_forgotten();
+            }
             for (stamp, base_offset, timestamp) in &of.batches {
                 producers.append(stamp, *base_offset, *timestamp, written_ms, 1);
             }

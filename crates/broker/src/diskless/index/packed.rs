@@ -1,10 +1,13 @@
 //! Batches as they lie packed in one column: fixed widths, big endian.
 
 use fullbore_rules::commit::PackedBatch;
-use fullbore_rules::sequence::Stamp;
+use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 
 use super::damaged;
 use crate::control::StoreError;
+
+/// Offset, before all others, of the row of [`forgotten_row`]. Its producer is [`NO_PRODUCER_ID`].
+pub const FORGOTTEN_AT: i64 = -1;
 
 /// Bytes of a batch of a run: size, offsets, largest timestamp.
 const RUN_BATCH: usize = 4 + 4 + 8;
@@ -20,6 +23,13 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
         packed.extend(batch.max_timestamp.to_be_bytes());
     }
     packed
+}
+
+/// The batches of the row that a deleted partition leaves where it has forgotten producers: they may have written to it, or before it to its name.
+/// The only batch has no records, so that earlier versions ignore it.
+pub fn forgotten_row() -> Vec<u8> {
+    let nobody = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 0 };
+    pack_producer(&[(nobody, FORGOTTEN_AT, -1)])
 }
 
 /// The batches of a run, of which there is at least one.

@@ -11,6 +11,7 @@ use super::{Index, IndexStore, UploadedObject, trimming};
 
 on_each_back_end! {
     producers_go_on_where_their_topic_is_made_again
+    a_producer_that_was_idle_goes_on_where_its_topic_is_made_again_twice
     what_deleted_partitions_leave_is_removed_in_time
     producers_are_trimmed_to_what_is_retained
     the_rows_of_very_many_producers_are_trimmed_too
@@ -74,6 +75,27 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
     assert_eq!(verdicts, [[appended(20)]], "once something is written, any first sequence is taken");
 }
 
+fn a_producer_that_was_idle_goes_on_where_its_topic_is_made_again_twice<B: BackEnd>() {
+    let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
+    let mut opened = Opened::<B>::new(2);
+    let object = opened.object();
+    opened.commit(object, &[batch(opened.partitions[0], 0, 0)]);
+    for life in 1..4 {
+        let partition = make_again(&mut opened, life, life != 2);
+        opened.tidy();
+        opened.again();
+        // Another producer writes to each of the topics in between.
+        let object = opened.object();
+        let sequence = if life == 1 { 0 } else { 10 * i32::from(life) - 10 };
+        assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, sequence + 20))]), gap, "life {life}");
+        let object = opened.object();
+        assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, sequence))]), [appended(0)], "life {life}");
+    }
+    let partition = make_again(&mut opened, 4, true);
+    let object = opened.object();
+    assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
+}
+
 fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let rows = |opened: &mut Opened<B>, id: DisklessPartitionId| {
@@ -92,19 +114,20 @@ fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     let object = opened.object();
     opened.commit(object, &[batch(second, 0, 3_000)]);
     let third = make_again(&mut opened, 2, false);
-    assert_eq!((rows(&mut opened, first), rows(&mut opened, second)), (0, 1), "what the next one left counts");
-    // Without producers it leaves nothing, nor does what came before it count any more.
+    let left = (rows(&mut opened, first), rows(&mut opened, second));
+    assert_eq!(left, (0, 2), "what the next one left counts, and that there was one before it");
+    // Without producers it leaves only that, nor does what came before it count any more.
     let object = opened.object();
     let anonymous = by(-1, batch(third, 0, -1));
     assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
     let fourth = make_again(&mut opened, 3, true);
-    assert_eq!((rows(&mut opened, second), rows(&mut opened, third)), (0, 0));
+    assert_eq!((rows(&mut opened, second), rows(&mut opened, third)), (0, 1));
     assert_eq!(opened.another().look_at(fourth, 0).expect("known").expect("there").predecessor.len(), 0);
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
     opened.index.expire_producers_after(1_000);
-    tidy_at::<B>(&mut opened.index, NOW + 1_000);
+    tidy_at::<B>(&mut opened.index, crate::system::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
     assert_eq!(opened.another().look_at(fifth, 0).expect("known").expect("there").predecessor.len(), 0);
 }

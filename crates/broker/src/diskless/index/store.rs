@@ -51,7 +51,8 @@ pub trait IndexStore: Send {
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError>;
 
     /// What each producer has written last to the deleted partition of the same name, as rows of these partitions, which were never written; in the
-    /// transaction, if there is one. A partition leaves that behind until the next one of its name is deleted, or its producers have expired.
+    /// transaction, if there is one. A partition leaves that behind until the next one of its name is deleted, or its producers have expired. Where
+    /// others may have written, one row is of [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
     ///
     /// # Errors
     /// It is not known.

@@ -8,13 +8,16 @@
 //! others have carried out the deletion: nobody would delete what it makes.
 
 use fullbore_rules::commit::DisklessPartitionId;
+use fullbore_rules::sequence::NO_PRODUCER_ID;
 use fullbore_wire::Uuid;
 
+use super::super::packed::{FORGOTTEN_AT, forgotten_row};
 use super::super::store::{KnownStore, PartitionRow, ProducerRow};
 use super::guarded::Guarded;
-use super::rows::{IndexAnswers, LIVE, PARTITION, UNUSED, array, each, partition, producer};
+use super::rows::{IndexAnswers, LIVE, PARTITION, UNUSED, array, each, hex, partition, producer};
 use crate::control::database_rows::{flag, next, text};
 use crate::control::{CommitError, StoreError, sql_literal};
+use crate::system::now_ms;
 
 /// None where the topic is not in the metadata.
 pub fn create(
@@ -66,7 +69,8 @@ fn lock_partitions(which: &str) -> String {
     format!("SELECT p.id FROM fullbore.diskless_partitions AS p WHERE {which} ORDER BY p.id FOR UPDATE")
 }
 
-/// Removes these partitions. One that was written is its name's last from now on, and what the one before it has left is cleared.
+/// Removes these partitions. One that was written is its name's last from now on, and what the one before it has left is cleared. One that has
+/// forgotten producers says so in a row.
 fn remove_partitions(which: &str) -> String {
     let clear = |partitions: &str| {
         format!(
@@ -84,6 +88,10 @@ fn remove_partitions(which: &str) -> String {
              WHERE {which} AND p.next_offset > 0 AND before.topic = p.topic AND before.partition_index = p.partition_index
              RETURNING before.partition)
          {};
+         INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)
+           SELECT p.id, {FORGOTTEN_AT}, {NO_PRODUCER_ID}, {}, decode('{}', 'hex') FROM fullbore.diskless_partitions AS p
+           WHERE {which} AND next_offset > 0 AND topic IS NOT NULL AND (has_forgotten OR expired_to >= 0) ORDER BY p.id
+           ON CONFLICT DO NOTHING;
          INSERT INTO fullbore.diskless_predecessors (topic, partition_index, partition)
            SELECT topic, partition_index, id FROM fullbore.diskless_partitions AS p
            WHERE {which} AND next_offset > 0 AND topic IS NOT NULL
@@ -91,7 +99,9 @@ fn remove_partitions(which: &str) -> String {
            ORDER BY topic, partition_index;
          DELETE FROM fullbore.diskless_partitions AS p WHERE {which}",
         clear(&they),
-        clear(&replaced)
+        clear(&replaced),
+        now_ms(),
+        hex(&forgotten_row())
     )
 }
 

@@ -2,9 +2,12 @@
 //! transaction.
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
+use fullbore_rules::sequence::NO_PRODUCER_ID;
 use rusqlite::{Connection, Params, params};
 
+use super::super::packed::{FORGOTTEN_AT, forgotten_row};
 use super::rows::UNUSED;
+use crate::system::now_ms;
 
 /// Removes runs of a partition, and their bytes from what is counted.
 pub fn clear_runs(
@@ -42,10 +45,14 @@ pub fn clear_runs(
 }
 
 /// Removes the partitions that a query finds. One that was written is its name's last from now on, and what the one before it has left is cleared.
+/// One that has forgotten producers says so in a row.
 pub fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
     let found =
         connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
     let ids: Vec<DisklessPartitionId> = found;
+    let forgotten = "INSERT OR REPLACE INTO producers (partition, base_offset, producer_id, written_ms, batches)
+         SELECT id, ?2, ?3, ?4, ?5 FROM partitions
+           WHERE id = ?1 AND next_offset > 0 AND topic IS NOT NULL AND (has_forgotten OR expired_to >= 0)";
     let statements = [
         "INSERT OR REPLACE INTO cleared VALUES (?1, 0x7fffffffffffffff)",
         "INSERT OR REPLACE INTO cleared SELECT before.partition, 0x7fffffffffffffff FROM predecessors AS before
@@ -57,6 +64,8 @@ pub fn remove_partitions(connection: &Connection, query: &str, params: impl Para
         "DELETE FROM partitions WHERE id = ?1",
     ];
     for id in ids {
+        let row = params![id, FORGOTTEN_AT, NO_PRODUCER_ID, now_ms(), forgotten_row()];
+        connection.prepare_cached(forgotten)?.execute(row)?;
         for statement in statements {
             connection.prepare_cached(statement)?.execute([id])?;
         }
