@@ -17,7 +17,7 @@ use fullbore_rules::replica::pipe::FetchPipe;
 use fullbore_wire::apis::fetch::{
     FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData, ReplicaState,
 };
-use fullbore_wire::{Uuid, host_port};
+use fullbore_wire::{ErrorCode, Uuid, host_port};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -29,6 +29,8 @@ use tokio::time::Instant;
 const FETCH: i16 = 18;
 /// The first pause before a connection is made again.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// Failures in a row, about a second, in which a leader should have heard of this broker's start. More of them are worth a warning.
+const UNHEARD_MAX: u32 = 6;
 /// What is more is appended where no other connection waits for it, bytes.
 const LONG_BYTES: usize = 256 * 1024;
 
@@ -95,6 +97,8 @@ pub struct Lane {
     /// How many times a connection was made or given up.
     number: u64,
     failures: u32,
+    /// True if one of these failures was logged as a warning.
+    has_warned: bool,
 }
 
 enum Link {
@@ -130,6 +134,7 @@ impl Lane {
             link: Link::Down(Instant::now()),
             number: 0,
             failures: 0,
+            has_warned: false,
         };
         task::spawn(lane.run(events));
         LaneHandle(sender)
@@ -304,13 +309,18 @@ impl Lane {
 
     /// Ends the connection; all partitions are asked for anew over the next one, in a while.
     fn give_up(&mut self, why: &str) {
+        self.end_link(why, true);
+    }
+
+    /// The same. Of failures in a row, one is logged as a warning.
+    fn end_link(&mut self, why: &str, is_worth_warning: bool) {
         let replication = &self.context.config.replication;
         let most = Duration::from_millis(replication.backoff_max_ms);
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(most);
-        let level_up = self.failures == 0;
         self.failures += 1;
         let leader = self.id.leader;
-        if level_up {
+        if is_worth_warning && !self.has_warned {
+            self.has_warned = true;
             tracing::warn!(leader, %why, "cannot fetch from the leader, tried again");
         } else {
             tracing::debug!(leader, %why, "cannot fetch from the leader, tried again");
@@ -427,13 +437,18 @@ impl Lane {
         let Link::Up(session) = &mut self.link else { return };
         session.pipe.answered();
         session.carried_out += 1;
-        if response.error_code.is_err() {
-            return self.give_up(response.error_code.message());
+        match response.error_code {
+            ErrorCode::NONE => {}
+            ErrorCode::BROKER_ID_NOT_REGISTERED => {
+                let is_worth_warning = self.failures >= UNHEARD_MAX;
+                return self.end_link("it has not heard of this broker's start yet", is_worth_warning);
+            }
+            error => return self.give_up(error.message()),
         }
         if session.epoch == 0 {
             (session.id, session.epoch) = (response.session_id, 1);
         }
-        self.failures = 0;
+        (self.failures, self.has_warned) = (0, false);
         let answered = response.responses.into_iter().flat_map(|topic| {
             let topic_id = topic.topic_id;
             topic.partitions.into_iter().map(move |data| ((topic_id, data.partition_index), data))

@@ -134,6 +134,7 @@ async fn a_stranger_moves_no_high_watermark() {
     for (client, process, epoch, code) in [
         (&between, Uuid::ZERO, replica_epoch, ErrorCode::CLUSTER_AUTHORIZATION_FAILED),
         (&between, Uuid([7; 16]), replica_epoch, ErrorCode::CLUSTER_AUTHORIZATION_FAILED),
+        (&between, Uuid([7; 16]), replica_epoch + 1, ErrorCode::BROKER_ID_NOT_REGISTERED),
         (&between, process, replica_epoch - 1, ErrorCode::STALE_BROKER_EPOCH),
         (&client, process, replica_epoch, ErrorCode::CLUSTER_AUTHORIZATION_FAILED),
     ] {

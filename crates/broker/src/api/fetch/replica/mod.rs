@@ -58,13 +58,23 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
     Ok(Completion::Holding(answer, PENDING_BYTES))
 }
 
-/// Who fetches, if it is who it says.
+/// Returns the broker that fetches.
+///
+/// # Errors
+/// BROKER_ID_NOT_REGISTERED for a registration that this broker has not heard of yet: the follower tries again. Other codes for another broker than
+/// the one that is registered.
 fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<BrokerState, ErrorCode> {
+    if listener != broker.config.replication.listener {
+        return Err(ErrorCode::CLUSTER_AUTHORIZATION_FAILED);
+    }
     let image = broker.control.image();
     let id = request.replica_state.replica_id;
-    let node = image.node(id).filter(|node| !node.process.is_zero() && node.process == request.process);
-    let (Some(node), true) = (node, listener == broker.config.replication.listener) else {
-        return Err(ErrorCode::CLUSTER_AUTHORIZATION_FAILED);
+    let known = image.node(id);
+    let Some(node) = known.filter(|node| !node.process.is_zero() && node.process == request.process) else {
+        let is_newer = known.is_none_or(|node| node.registration.epoch < request.replica_state.replica_epoch);
+        let is_news = is_newer && !request.process.is_zero();
+        let code = if is_news { ErrorCode::BROKER_ID_NOT_REGISTERED } else { ErrorCode::CLUSTER_AUTHORIZATION_FAILED };
+        return Err(code);
     };
     if node.registration.epoch != request.replica_state.replica_epoch {
         return Err(ErrorCode::STALE_BROKER_EPOCH);
