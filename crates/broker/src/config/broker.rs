@@ -69,6 +69,8 @@ pub struct BrokerConfig {
     pub reorder_bytes_max: usize,
     /// How long each may wait.
     pub reorder_wait_ms: u64,
+    /// Idempotent producers that all logs remember together (`fullbore.producers.max`).
+    pub producers_max: usize,
 
     pub log_retention_check_interval_ms: u64,
     /// Bytes of the file that is given up on a full disk.
@@ -189,6 +191,7 @@ impl BrokerConfig {
             reorder_batches_max: values.number("fullbore.reorder.batches.max"),
             reorder_bytes_max: values.number("fullbore.reorder.bytes.max"),
             reorder_wait_ms: values.number("fullbore.reorder.wait.ms"),
+            producers_max: values.number("fullbore.producers.max"),
             log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
             disk_reserve_bytes: values.number("fullbore.disk.reserve.bytes"),
             page_cache_kept: values.unless_minus_one("fullbore.page.cache.kept.bytes"),

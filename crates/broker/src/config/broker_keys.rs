@@ -203,6 +203,8 @@ const KEYS: &[Key] = &[
         .allow(Allowed::Between(1, 64))
         .differs("at most 64; read at the start, when there is something to recover"),
     Key::int("producer.id.expiration.check.interval.ms", Some("600000"), 1, "Time between two looks for idempotent producers to forget."),
+    Key::int("fullbore.producers.max", Some("1000000"), 1, "Idempotent producers that the broker remembers, of all partitions together, each counted once in each partition; past it those silent longest are forgotten. Not those of diskless topics.")
+        .differs("not a Kafka key"),
     Key::int("max.idempotence.batches.to.retain", Some("5"), 5, "The last batches of an idempotent producer that a partition remembers, to know a retry. Clients that know KIP-1269 are told, and may run as many batches past the oldest unacknowledged one.")
         .allow(Allowed::Between(5, 10_000))
         .differs("KIP-1269, which is in no release of Kafka yet")

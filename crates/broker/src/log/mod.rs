@@ -308,6 +308,11 @@ impl Log {
         self.producers.expire(now_ms, expiration_ms);
     }
 
+    /// Forgets producers silent since `since_ms` or longer, at most `count`, the longest idle first; returns how many.
+    pub fn forget_producers(&mut self, since_ms: i64, count: usize) -> usize {
+        self.producers.forget_idle(since_ms, count)
+    }
+
     /// Takes over where producers stopped on an earlier partition of this name.
     pub fn succeed(&mut self, stops: Stops) {
         self.producers.succeed(stops);

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::producer_limit::ProducerLimit;
 use super::registry::Registry;
 use crate::log::{retention, segment};
 use crate::replica::Replica;
@@ -56,6 +57,7 @@ pub struct Housekeeping {
     intervals: Intervals,
     /// producer.id.expiration.ms, which may change.
     producer_id_expiration_ms: AtomicI64,
+    producer_limit: ProducerLimit,
     is_stopping: Mutex<bool>,
     stop: Condvar,
 }
@@ -73,11 +75,12 @@ pub struct Intervals {
 
 impl Housekeeping {
     /// Starts nothing.
-    pub fn new(registry: Arc<Registry>, intervals: Intervals) -> Housekeeping {
+    pub fn new(registry: Arc<Registry>, intervals: Intervals, producers_max: usize) -> Housekeeping {
         Housekeeping {
             registry,
             intervals,
             producer_id_expiration_ms: AtomicI64::new(i64::MAX),
+            producer_limit: ProducerLimit::new(producers_max),
             is_stopping: Mutex::new(false),
             stop: Condvar::new(),
         }
@@ -156,6 +159,7 @@ impl Housekeeping {
             let expiration_ms = self.producer_id_expiration_ms.load(Relaxed);
             partitions.iter().for_each(|partition| expire(partition, expiration_ms));
         }
+        self.producer_limit.apply(&partitions);
         if is_due(&mut agenda.checkpoint, CHECKPOINT_INTERVAL)
             && let Err(error) = self.log_dir().checkpoints.write(&partitions)
             && !space.note(&error)

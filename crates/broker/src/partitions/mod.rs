@@ -11,6 +11,7 @@ mod any;
 mod cleaner;
 mod deletion;
 mod housekeeping;
+mod producer_limit;
 pub(crate) mod registry;
 
 use std::collections::{BTreeMap, HashSet};
@@ -76,6 +77,8 @@ pub struct LogSettings {
     pub retention_check_interval_ms: u64,
     /// producer.id.expiration.check.interval.ms
     pub producer_id_expiration_check_interval_ms: u64,
+    /// fullbore.producers.max
+    pub producers_max: usize,
     /// fullbore.page.cache.kept.bytes; `None` leaves the page cache to the system.
     pub page_cache_kept: Option<u64>,
     /// num.recovery.threads.per.data.dir
@@ -105,6 +108,7 @@ impl From<&BrokerConfig> for LogSettings {
         LogSettings {
             retention_check_interval_ms: config.log_retention_check_interval_ms,
             producer_id_expiration_check_interval_ms: config.producer_id_expiration_check_interval_ms,
+            producers_max: config.producers_max,
             page_cache_kept: config.page_cache_kept,
             recovery_threads: config.recovery_threads,
             node_id: config.node_id,
@@ -171,7 +175,7 @@ impl Partitions {
         let partitions = Arc::new(Partitions {
             cleaner: Arc::new(Cleaner::new(registry.clone(), settings.cleaner)),
             deletion: Arc::default(),
-            housekeeping: Arc::new(Housekeeping::new(registry.clone(), settings.intervals())),
+            housekeeping: Arc::new(Housekeeping::new(registry.clone(), settings.intervals(), settings.producers_max)),
             diskless: OnceLock::new(),
             registry,
             log_dir,

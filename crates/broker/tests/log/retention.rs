@@ -4,7 +4,8 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullbore_broker::partitions::{ReadError, Replica};
+use fullbore_broker::partitions::{Acks, AppendError, ReadError, Replica};
+use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::{Compression, Stamp};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
@@ -162,4 +163,26 @@ fn of_two_who_delete_records_at_once_the_later_log_start_stays_on_the_disk_whoev
     drop(partition);
     folder.kill();
     assert_eq!(folder.partition().offsets().expect("recovered").log_start, 10);
+}
+
+#[test]
+fn producers_of_all_partitions_past_the_limit_are_forgotten_the_longest_idle_first() {
+    let mut folder = Folder::new();
+    folder.logs.close();
+    folder.settings.producers_max = 10;
+    let partitions = [folder.crash(), folder.partition_of("another", Uuid([31; 16]), 0)];
+    for (now_ms, partition) in (NOW..).zip(&partitions) {
+        for producer_id in 0..8 {
+            let batch = idempotent(producer_id, 0, 0, 1);
+            partition.append(&valid(partition, &batch).expect("valid"), Acks::Leader, now_ms).expect("appended");
+        }
+    }
+    let known = |partition: &Replica| partition.producers().expect("open").len();
+    wait_until("there are too many for a round", || known(&partitions[0]) + known(&partitions[1]) <= 10);
+    assert_eq!(known(&partitions[1]), 8);
+    let left = partitions[0].producers().expect("open");
+    assert!(left.len() <= 2 && left.last().is_none_or(|newest| newest.producer_id == 7), "{left:?}");
+    assert_eq!(offset(&partitions[0], &idempotent(0, 0, 5, 1)), 8, "a forgotten one goes on with any sequence");
+    let gap = append(&partitions[1], &idempotent(0, 0, 5, 1)).expect_err("a gap is still known");
+    assert_eq!(gap, AppendError::Sequence(SequenceRefusal::OutOfOrderSequence));
 }

@@ -277,6 +277,25 @@ impl Producers {
         }
     }
 
+    /// Returns when each producer was last active, in ms.
+    pub fn last_active(&self) -> impl Iterator<Item = i64> {
+        self.by_id.values().map(|producer| producer.last_active_ms)
+    }
+
+    /// Forgets the producers silent since `since_ms` or longer, at most `count`, the longest idle first; returns how many. There were too many.
+    pub fn forget_idle(&mut self, since_ms: i64, count: usize) -> usize {
+        let mut forgotten = 0;
+        while forgotten < count
+            && let Some((_, producer_id)) = self.idle.first_key_value()
+            && self.by_id[producer_id].last_active_ms <= since_ms
+        {
+            self.forget_longest_idle();
+            forgotten += 1;
+        }
+        self.evicted += forgotten as u64;
+        forgotten
+    }
+
     /// Drops the batches at or past `offset`, which the log has truncated; how many producers that forgot.
     ///
     /// A forgotten producer may have older batches in the log, which left the window or belong to an older

@@ -466,6 +466,20 @@ fn row_14_a_hundred_thousand_producers_stay_fast_and_bounded() {
 }
 
 #[test]
+fn row_14_producers_idle_since_a_time_are_forgotten_up_to_a_count() {
+    let mut producers = Producers::default();
+    (0..6).for_each(|id| producers.append(&stamp(id, 0, 0, 1), id, 0, 10 * id, 5));
+    producers.append(&stamp(0, 0, 1, 1), 6, 0, 60, 5);
+    assert_eq!(producers.forget_idle(30, 2), 2, "1 and 2");
+    assert_eq!(producers.forget_idle(30, 9), 1, "3");
+    let left: Vec<i64> = producers.iter().map(|producer| producer.producer_id).collect();
+    assert_eq!((left, producers.evicted()), (vec![4, 5, 0], 3));
+    let mut times: Vec<i64> = producers.last_active().collect();
+    times.sort_unstable();
+    assert_eq!(times, [40, 50, 60]);
+}
+
+#[test]
 fn row_14_the_longest_idle_is_evicted_and_never_a_live_one() {
     let mut partition = Partition { producers: Producers::bounded(3), ..Partition::new(5) };
     partition.fill(1);

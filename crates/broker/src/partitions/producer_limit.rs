@@ -1,0 +1,62 @@
+//! The limit of idempotent producers that all logs of this broker remember together (`fullbore.producers.max`).
+//!
+//! A log has a limit of its own, which many partitions multiply. Producers are counted once a second. Past the limit those silent longest are
+//! forgotten, as if they had expired, until a tenth of the room is free. States of diskless partitions are the index's, and are not counted.
+//!
+//! Invariant: a producer that is forgotten was silent at least as long as each that is kept.
+
+use std::sync::Arc;
+
+use crate::log::Log;
+use crate::replica::Replica;
+use crate::replica::state::LogState;
+use crate::seldom::Seldom;
+
+/// The limit, as housekeeping applies it.
+#[derive(Debug)]
+pub struct ProducerLimit {
+    max: usize,
+    passed: Seldom,
+}
+
+impl ProducerLimit {
+    /// A limit of `max` producers.
+    pub fn new(max: usize) -> ProducerLimit {
+        ProducerLimit { max, passed: Seldom::default() }
+    }
+
+    /// Forgets the producers silent longest where these logs have more than the limit.
+    pub fn apply(&self, partitions: &[Arc<Replica>]) {
+        let count: usize = of_each(partitions, |log| log.producers().len()).sum();
+        if count <= self.max {
+            return;
+        }
+        let mut times: Vec<i64> =
+            of_each(partitions, |log| log.producers().last_active().collect::<Vec<_>>()).flatten().collect();
+        let mut excess = times.len().saturating_sub(self.max - self.max / 10);
+        let Some(last) = excess.checked_sub(1) else { return };
+        let (_, &mut since_ms, _) = times.select_nth_unstable(last);
+        for partition in partitions {
+            excess -= of_log(partition, |log| log.forget_producers(since_ms, excess)).unwrap_or(0);
+        }
+        if let Some(left_out) = self.passed.due() {
+            tracing::warn!(
+                producers = count,
+                left_out,
+                "cannot remember all idempotent producers: a late retry of those silent longest may be appended twice; raise \
+                 fullbore.producers.max, or lower producer.id.expiration.ms"
+            );
+        }
+    }
+}
+
+fn of_each<T>(partitions: &[Arc<Replica>], look: impl Fn(&mut Log) -> T) -> impl Iterator<Item = T> {
+    partitions.iter().filter_map(move |partition| of_log(partition, &look))
+}
+
+fn of_log<T>(partition: &Replica, look: impl FnOnce(&mut Log) -> T) -> Option<T> {
+    match &mut partition.lock_as_it_is().log {
+        LogState::Open(log) => Some(look(log)),
+        _ => None,
+    }
+}
