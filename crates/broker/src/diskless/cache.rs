@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use fullbore_rules::commit::ObjectId;
@@ -25,7 +26,7 @@ const PART_COST: usize = 128;
 /// The cache.
 #[derive(Debug)]
 pub struct ObjectCache {
-    uploaded: HashMap<ObjectId, UploadedParts>,
+    uploaded: HashMap<ObjectId, Arc<UploadedParts>>,
     /// The oldest first.
     order: VecDeque<ObjectId>,
     uploaded_bytes: usize,
@@ -40,9 +41,9 @@ pub struct ObjectCache {
     range_max: usize,
 }
 
-/// Bytes of an object that was uploaded here.
+/// Bytes of an object that was uploaded here, which are sliced without the cache's lock.
 #[derive(Debug)]
-struct UploadedParts {
+pub struct UploadedParts {
     /// Each with where it begins.
     parts: Vec<(u32, Bytes)>,
     bytes: usize,
@@ -90,28 +91,26 @@ impl ObjectCache {
         (self.uploaded_bytes, self.fetched_bytes)
     }
 
-    /// Holds an object that was uploaded, by its parts one after the other; which ones it holds no longer.
-    pub fn insert_uploaded(&mut self, id: ObjectId, parts: &[Bytes]) -> Vec<ObjectId> {
-        let mut at = 0_u32;
-        let place = |part: &Bytes| {
-            let placed = (at, part.clone());
-            at = at.saturating_add(u32::try_from(part.len()).unwrap_or(u32::MAX));
-            placed
-        };
-        let parts: Vec<_> = parts.iter().map(place).collect();
-        let bytes = OBJECT_COST + parts.iter().map(|(_, part)| PART_COST + part.len()).sum::<usize>();
-        self.uploaded_bytes += bytes;
-        match self.uploaded.insert(id, UploadedParts { parts, bytes }) {
+    /// Holds an object that was uploaded. Returns the objects that it holds no longer, whose bytes are dropped without the cache's lock.
+    pub fn insert_uploaded(&mut self, id: ObjectId, object: UploadedParts) -> Vec<(ObjectId, Arc<UploadedParts>)> {
+        self.uploaded_bytes += object.bytes;
+        match self.uploaded.insert(id, Arc::new(object)) {
             Some(before) => self.uploaded_bytes -= before.bytes,
             None => self.order.push_back(id),
         }
         let mut gone = Vec::new();
         while self.uploaded_bytes > self.uploaded_bytes_max {
             let Some(oldest) = self.order.pop_front() else { break };
-            self.uploaded_bytes -= self.uploaded.remove(&oldest).map_or(0, |object| object.bytes);
-            gone.push(oldest);
+            let Some(object) = self.uploaded.remove(&oldest) else { continue };
+            self.uploaded_bytes -= object.bytes;
+            gone.push((oldest, object));
         }
         gone
+    }
+
+    /// An object that was uploaded, as long as it is held.
+    pub fn uploaded(&self, id: ObjectId) -> Option<Arc<UploadedParts>> {
+        self.uploaded.get(&id).cloned()
     }
 
     /// Holds a block of an object that was fetched.
@@ -137,14 +136,14 @@ impl ObjectCache {
 
     /// This range of an object, if all of it is held.
     pub fn find(&mut self, id: ObjectId, position: u32, size: u32) -> Option<FoundRange> {
-        let end = position.checked_add(size)?;
         match self.uploaded.get(&id) {
-            Some(object) => object.find(position, end).map(|parts| FoundRange { parts, is_uploaded: true }),
-            None => self.find_fetched(id, position, end).map(|parts| FoundRange { parts, is_uploaded: false }),
+            Some(object) => object.find(position, size),
+            None => self.find_fetched(id, position, size).map(|parts| FoundRange { parts, is_uploaded: false }),
         }
     }
 
-    fn find_fetched(&mut self, id: ObjectId, position: u32, end: u32) -> Option<Vec<Bytes>> {
+    fn find_fetched(&mut self, id: ObjectId, position: u32, size: u32) -> Option<Vec<Bytes>> {
+        let end = position.checked_add(size)?;
         let mut parts = Vec::new();
         for block in blocks(&(position..end)) {
             let held = self.fetched.get_mut(&(id, block))?;
@@ -199,14 +198,30 @@ pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>
 }
 
 impl UploadedParts {
-    fn find(&self, position: u32, end: u32) -> Option<Vec<Bytes>> {
+    /// An object by its parts, one after the other.
+    pub fn new(parts: &[Bytes]) -> UploadedParts {
+        let mut at = 0_u32;
+        let place = |part: &Bytes| {
+            let placed = (at, part.clone());
+            at = at.saturating_add(u32::try_from(part.len()).unwrap_or(u32::MAX));
+            placed
+        };
+        let parts: Vec<_> = parts.iter().map(place).collect();
+        let bytes = OBJECT_COST + parts.iter().map(|(_, part)| PART_COST + part.len()).sum::<usize>();
+        UploadedParts { parts, bytes }
+    }
+
+    /// This range of it, if it has all of it.
+    pub fn find(&self, position: u32, size: u32) -> Option<FoundRange> {
+        let end = position.checked_add(size)?;
         let first = self.parts.partition_point(|(at, part)| at.saturating_add(part.len() as u32) <= position);
         let mut found = Vec::new();
         for (at, part) in self.parts[first..].iter().take_while(|(at, _)| *at < end) {
             let from = position.saturating_sub(*at) as usize;
             found.push(part.slice(from..part.len().min((end - at) as usize)));
         }
-        (found.iter().map(Bytes::len).sum::<usize>() == (end - position) as usize).then_some(found)
+        let is_whole = found.iter().map(Bytes::len).sum::<usize>() == size as usize;
+        is_whole.then_some(FoundRange { parts: found, is_uploaded: true })
     }
 }
 
@@ -218,10 +233,15 @@ mod tests {
         (first..first + len).map(|at| (at % 251) as u8).collect::<Vec<_>>().into()
     }
 
+    /// Holds one of these parts; the objects that go.
+    fn insert(cache: &mut ObjectCache, id: ObjectId, parts: &[Bytes]) -> Vec<ObjectId> {
+        cache.insert_uploaded(id, UploadedParts::new(parts)).into_iter().map(|(gone, _)| gone).collect()
+    }
+
     #[test]
     fn ranges_are_found_across_parts_and_blocks() {
         let (mut cache, object) = (ObjectCache::new(1 << 23, 1 << 23), bytes(3 << 20, 0));
-        cache.insert_uploaded(1, &[object.slice(..10), object.slice(10..1 << 20), object.slice(1 << 20..)]);
+        insert(&mut cache, 1, &[object.slice(..10), object.slice(10..1 << 20), object.slice(1 << 20..)]);
         (0..3).for_each(|block| {
             cache.insert_fetched(2, block, object.slice(block as usize * (1 << 20)..).slice(..1 << 20))
         });
@@ -241,11 +261,11 @@ mod tests {
     fn the_oldest_upload_and_the_block_that_was_not_used_for_longest_go() {
         let cost = OBJECT_COST + PART_COST;
         let mut cache = ObjectCache::new(25 + 2 * cost, 25);
-        assert_eq!(cache.insert_uploaded(1, &[bytes(10, 0)]), [0; 0]);
-        assert_eq!(cache.insert_uploaded(2, &[bytes(10, 0)]), [0; 0]);
+        assert_eq!(insert(&mut cache, 1, &[bytes(10, 0)]), [0; 0]);
+        assert_eq!(insert(&mut cache, 2, &[bytes(10, 0)]), [0; 0]);
         cache.find(1, 0, 1).expect("held");
-        assert_eq!(cache.insert_uploaded(3, &[bytes(10, 0)]), [1]);
-        assert_eq!(cache.insert_uploaded(4, &[bytes(30 + 2 * cost, 0)]), [2, 3, 4], "larger than all the room");
+        assert_eq!(insert(&mut cache, 3, &[bytes(10, 0)]), [1]);
+        assert_eq!(insert(&mut cache, 4, &[bytes(30 + 2 * cost, 0)]), [2, 3, 4], "larger than all the room");
         (0..2).for_each(|block| cache.insert_fetched(9, block, bytes(10, 0)));
         cache.find(9, 0, 1).expect("held");
         cache.insert_fetched(9, 2, bytes(10, 0));
@@ -268,7 +288,7 @@ mod tests {
         cache.insert_fetched(1, 2, bytes(1 << 20, 0));
         assert_eq!(missing(&mut cache, 1, 0..5 * BLOCK), [(0, 2), (3, 5)]);
         assert_eq!(missing(&mut cache, 2, 0..10 * BLOCK), [(0, 8), (8, 10)]);
-        cache.insert_uploaded(1, &[bytes(10, 0)]);
+        insert(&mut cache, 1, &[bytes(10, 0)]);
         assert_eq!(missing(&mut cache, 1, 0..5 * BLOCK), []);
     }
 

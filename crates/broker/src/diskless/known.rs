@@ -6,6 +6,7 @@
 //! Invariant: what is before the next offset is committed.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -64,11 +65,22 @@ struct KnownRecords {
     bytes: i64,
     max_timestamp: i64,
     /// By their first offsets, those whose bytes were in memory when they were committed, and may still be.
-    runs: BTreeMap<i64, Arc<BatchRun>>,
+    runs: BTreeMap<i64, KnownRun>,
+    /// Offsets of the newest runs that have no gap between them.
+    unbroken: Range<i64>,
+    /// Bytes of all runs that were ever known.
+    run_bytes: u64,
     /// When it was last not possible to read, and why.
     failed: Option<(Instant, ReadError)>,
     /// When the newest answer of the index was asked for, where others commit, too.
     refreshed: Option<Instant>,
+}
+
+/// A run, and how many bytes of runs were known with it.
+#[derive(Debug)]
+struct KnownRun {
+    run: Arc<BatchRun>,
+    bytes_with_it: u64,
 }
 
 impl KnownPartition {
@@ -215,7 +227,7 @@ impl KnownPartition {
             (known.next_offset, known.bytes) = (row.next_offset, row.bytes);
         }
         if !self.is_gone() {
-            known.runs.extend(runs.into_iter().map(|run| (run.base_offset, run)));
+            runs.into_iter().for_each(|run| known.insert(run));
         }
     }
 
@@ -244,13 +256,21 @@ impl KnownPartition {
     /// known later that it was made, and not what it has appended.
     pub(super) fn runs_from(&self, offset: i64) -> Vec<Arc<BatchRun>> {
         let known = self.records.lock();
-        let Some((first, run)) = known.runs.range(..=offset).next_back() else { return Vec::new() };
-        if run.end_offset() <= offset {
-            return Vec::new();
-        }
+        let Some(KnownRun { run, .. }) = known.run_with(offset) else { return Vec::new() };
         let mut next = run.base_offset;
         let is_next = |run: &Arc<BatchRun>| std::mem::replace(&mut next, run.end_offset()) == run.base_offset;
-        known.runs.range(*first..).map(|(_, run)| Arc::clone(run)).take_while(is_next).collect()
+        let runs = known.runs.range(run.base_offset..).map(|(_, known)| Arc::clone(&known.run));
+        runs.take_while(is_next).collect()
+    }
+
+    /// Returns the bytes of all batches from the one with this offset on, if every run up to the log end is known here.
+    pub(super) fn bytes_from(&self, offset: i64) -> Option<u64> {
+        let known = self.records.lock();
+        if offset < known.unbroken.start || known.unbroken.end != known.next_offset {
+            return None;
+        }
+        let KnownRun { run, bytes_with_it } = known.run_with(offset)?;
+        Some(known.run_bytes - bytes_with_it + run.bytes_from(offset))
     }
 
     /// It cannot be read, for this reason.
@@ -289,6 +309,22 @@ impl KnownPartition {
     }
 }
 
+impl KnownRecords {
+    fn insert(&mut self, run: Arc<BatchRun>) {
+        if run.base_offset != self.unbroken.end {
+            self.unbroken.start = run.base_offset;
+        }
+        self.unbroken.end = run.end_offset();
+        self.run_bytes += u64::from(run.bytes());
+        self.runs.insert(run.base_offset, KnownRun { run, bytes_with_it: self.run_bytes });
+    }
+
+    fn run_with(&self, offset: i64) -> Option<&KnownRun> {
+        let (_, known) = self.runs.range(..=offset).next_back()?;
+        (known.run.end_offset() > offset).then_some(known)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use fullbore_rules::commit::PackedBatch;
@@ -318,5 +354,45 @@ mod tests {
         known.moved(&row, vec![run(0, 3), run(3, 2), run(7, 2)]);
         let from = |offset| known.runs_from(offset).iter().map(|run| run.base_offset).collect::<Vec<_>>();
         assert_eq!((from(1), from(4), from(5), from(8)), (vec![0, 3], vec![3], vec![], vec![7]));
+        let bytes = [1, 4, 5, 7, 8, 9].map(|offset| known.bytes_from(offset));
+        assert_eq!(bytes, [None, None, None, Some(100), Some(100), None], "where nothing is missing up to the end");
+        // The answer to an older commit is repeated.
+        known.moved(&row, vec![run(0, 3)]);
+        assert_eq!(known.bytes_from(0), None);
+    }
+
+    #[test]
+    fn bytes_are_counted_from_a_batch_to_the_log_end() {
+        let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let known = KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topic_defaults));
+        let batch = |size| PackedBatch { size, record_count: 2, max_timestamp: 0 };
+        let sizes: Vec<u32> = (0..40).map(|at| 100 + at).collect();
+        for (at, sizes) in (0..).zip(sizes.chunks(4)) {
+            let run = BatchRun {
+                partition: 1,
+                object: at,
+                base_offset: 8 * at,
+                position: 7,
+                max_timestamp_so_far: 0,
+                batches: sizes.iter().map(|size| batch(*size)).collect(),
+            };
+            let row = PartitionRow {
+                id: 1,
+                log_start: 0,
+                next_offset: run.end_offset(),
+                bytes: 0,
+                max_timestamp: 0,
+                has_forgotten: false,
+                window: 5,
+                expired_to: -1,
+            };
+            known.moved(&row, vec![Arc::new(run)]);
+        }
+        for offset in 0..80 {
+            let expected = sizes[offset / 2..].iter().sum::<u32>();
+            assert_eq!(known.bytes_from(offset as i64), Some(u64::from(expected)), "from {offset} on");
+        }
+        known.forget_run(0);
+        assert_eq!((known.bytes_from(7), known.bytes_from(8)), (None, Some(u64::from(sizes[4..].iter().sum::<u32>()))));
     }
 }

@@ -192,6 +192,16 @@ impl DisklessPartition {
         }
     }
 
+    /// Returns the bytes of all batches from the one with `offset` on, or any number over `enough` if they have more, without reading them. `None`
+    /// if only [`DisklessPartition::try_read`] can say.
+    pub fn count(&self, offset: i64, enough: u64) -> Option<u64> {
+        let is_there = self.known.is_settled() && !self.known.is_gone() && self.services.claim.is_made();
+        let offsets = self.known.offsets();
+        let is_inside = (offsets.log_start..offsets.log_end).contains(&offset);
+        let count = || self.services.reader.count(&self.known, offset..offsets.log_end, enough);
+        (is_there && is_inside).then(count).flatten()
+    }
+
     /// Has what is known of the offsets of these partitions of one broker be no older than this call.
     ///
     /// # Errors

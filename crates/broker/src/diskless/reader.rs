@@ -24,7 +24,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::assemble::{Assembly, is_intact};
-use super::cache::{BLOCK, ObjectCache, are_little_of_blocks, blocks};
+use super::cache::{BLOCK, FoundRange, ObjectCache, UploadedParts, are_little_of_blocks, blocks};
 use super::fetch::RangeFetcher;
 use super::given::GivenOut;
 use super::index::{PartitionRow, RunFinder};
@@ -95,6 +95,30 @@ struct Place {
     size: u32,
     base_offset: i64,
     end_offset: i64,
+}
+
+/// The cache, of which the object that was uploaded and used last is held: its many ranges take the lock once.
+struct HeldObject<'c> {
+    cache: &'c Mutex<ObjectCache>,
+    uploaded: Option<(ObjectId, Arc<UploadedParts>)>,
+}
+
+impl HeldObject<'_> {
+    fn in_cache(cache: &Mutex<ObjectCache>) -> HeldObject<'_> {
+        HeldObject { cache, uploaded: None }
+    }
+
+    fn find(&mut self, place: &Place) -> Option<FoundRange> {
+        let Place { object, position, size, .. } = *place;
+        if self.uploaded.as_ref().is_none_or(|(id, _)| *id != object) {
+            let mut cache = self.cache.lock();
+            match cache.uploaded(object) {
+                Some(parts) => self.uploaded = Some((object, parts)),
+                None => return cache.find(object, position, size),
+            }
+        }
+        self.uploaded.as_ref().and_then(|(_, parts)| parts.find(position, size))
+    }
 }
 
 impl Place {
@@ -187,11 +211,9 @@ impl Reader {
             of_partition.entry(run.partition).or_default().push(Arc::new(run));
         }
         let mut gone = Vec::new();
-        {
-            let mut cache = shared.cache.lock();
-            for (id, parts) in &objects {
-                gone.extend(cache.insert_uploaded(*id, parts));
-            }
+        for (id, parts) in &objects {
+            let object = UploadedParts::new(parts);
+            gone.extend(shared.cache.lock().insert_uploaded(*id, object));
         }
         let partitions: Vec<_> = rows.iter().filter_map(|row| Some((row, shared.partition(row.id)?))).collect();
         let mut uploaded = shared.uploaded.lock();
@@ -202,7 +224,7 @@ impl Reader {
             }
             partition.moved(row, runs);
         }
-        let forgotten: Vec<_> = gone.iter().filter_map(|id| uploaded.remove(id)).flatten().collect();
+        let forgotten: Vec<_> = gone.iter().filter_map(|(id, _)| uploaded.remove(id)).flatten().collect();
         drop(uploaded);
         for (partition, base_offset) in forgotten {
             if let Some(partition) = partition.upgrade() {
@@ -273,17 +295,14 @@ impl Reader {
             return Found::Records(Records::default(), start);
         }
         let mut found = Vec::with_capacity(places.len());
-        {
-            let mut cache = self.shared.cache.lock();
-            let mut left = max_bytes;
-            for place in places {
-                if place.size > left && !(at_least_one && found.is_empty()) {
-                    break;
-                }
-                let Some(bytes) = cache.find(place.object, place.position, place.size) else { break };
-                left = left.saturating_sub(place.size);
-                found.push((place, bytes));
+        let (mut left, mut held) = (max_bytes, HeldObject::in_cache(&self.shared.cache));
+        for place in places {
+            if place.size > left && !(at_least_one && found.is_empty()) {
+                break;
             }
+            let Some(bytes) = held.find(&place) else { break };
+            left = left.saturating_sub(place.size);
+            found.push((place, bytes));
         }
         let fetched = found.iter().filter(|(_, bytes)| !bytes.is_uploaded);
         let is_copied = are_little_of_blocks(fetched.map(|(place, _)| (place.object, place.range())));
@@ -301,6 +320,25 @@ impl Reader {
             true => Found::Missing,
             false => Found::Records(assembly.finish(&self.shared.given), end_offset),
         }
+    }
+
+    /// Returns the bytes of the batches from the one with the first of these offsets up to their end, which is the high watermark, or any number
+    /// over `enough` if they have more. `None` if that is not known without a look at the index.
+    pub fn count(&self, partition: &Arc<KnownPartition>, offsets: Range<i64>, enough: u64) -> Option<u64> {
+        let (mut at, mut bytes) = (offsets.start, 0);
+        while at < offsets.end && bytes <= enough {
+            if let Some(rest) = partition.bytes_from(at) {
+                return Some(bytes + rest);
+            }
+            let mut runs = partition.runs_from(at);
+            if runs.is_empty() {
+                (runs, _) = self.shared.windows.lock().runs_from(partition.number()?, at);
+            }
+            bytes += runs.iter().map(|run| run.bytes_from(at)).sum::<u64>();
+            at = runs.last()?.end_offset();
+        }
+        // The index may have more than may be given.
+        (at <= offsets.end).then_some(bytes)
     }
 
     /// Where the batches are that have these offsets, about as many as are wanted.

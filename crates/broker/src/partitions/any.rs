@@ -323,6 +323,16 @@ impl AnyPartition {
         }
     }
 
+    /// Returns the bytes that may be read from the batch with `offset` on, or any number over `enough` if there are more. `None` if reading them
+    /// costs no more than counting them, or is what tells.
+    pub fn count(&self, offset: i64, enough: u64) -> Option<u64> {
+        match self {
+            // A read is ranges of files.
+            AnyPartition::Classic(_) => None,
+            AnyPartition::Diskless(partition) => partition.count(offset, enough),
+        }
+    }
+
     /// As [`AnyPartition::try_read`], whole batches only: the result has the offset after them.
     ///
     /// # Errors

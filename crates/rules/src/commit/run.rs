@@ -66,6 +66,14 @@ impl BatchRun {
         self.batches.iter().map(|batch| batch.size).sum()
     }
 
+    /// Bytes of its batches from the one with this offset on.
+    pub fn bytes_from(&self, offset: i64) -> u64 {
+        let placed = self.placed();
+        let is_there =
+            |(_, base_offset, batch): &(u32, i64, &PackedBatch)| base_offset + i64::from(batch.record_count) > offset;
+        placed.filter(is_there).map(|(.., batch)| u64::from(batch.size)).sum()
+    }
+
     /// Where it ends in the object, in bytes.
     pub fn end_position(&self) -> u32 {
         self.position + self.bytes()

@@ -1,7 +1,7 @@
 //! Fetch 4-18: long polls, sessions (KIP-227), topic ids (KIP-516). What other brokers fetch is in `replica/`.
 //!
-//! A fetch is answered when it has its minimum of bytes, an error, or no time left. It holds no records: what it
-//! returns are ranges of log files, or what the cache of diskless topics has. A consumer that has a rack is sent to the broker of its rack for what
+//! A fetch is answered when it has its minimum of bytes, an error, or no time left. Where reading costs, sizes are compared with the
+//! minimum first ([`Depth`]). It holds no records: what it returns are ranges of log files, or what the cache of diskless topics has. A consumer that has a rack is sent to the broker of its rack for what
 //! is diskless (KIP-392), without records. Invariant: the first partition with data returns at least one whole batch, so that
 //! a consumer always moves (KIP-74).
 
@@ -88,7 +88,8 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
             let fetched = attempt(broker, &wanted, &limits, plan.reads_ahead);
             // Else the session copies its list to change it.
             drop(wanted);
-            if fetched.is_enough || (limits.deadline <= Instant::now() && !fetched.is_opening) {
+            let is_late = limits.deadline <= Instant::now() && !fetched.is_opening && !fetched.is_counted;
+            if fetched.is_enough || is_late {
                 return answer_now(broker, plan, Ok(fetched), reply).map(Completion::Ready);
             }
         }
@@ -155,6 +156,17 @@ struct Attempt {
     is_enough: bool,
     /// Whether some of them could not be looked at, since their logs are being opened or their records fetched.
     is_opening: bool,
+    /// True if records were counted that have to be read before an answer.
+    is_counted: bool,
+}
+
+/// Depth of a look at partitions whose records have to be assembled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Depth {
+    /// Sizes, where they are known without reading.
+    Sizes,
+    /// Records, assembled for the answer.
+    Records,
 }
 
 /// Looks again each time a partition grew, until there is enough or the time is up.
@@ -169,9 +181,9 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
             register(broker, plan, &waiter)?;
         }
         // Registered first, looked second: an append between the two has already woken the waiter.
-        let fetched = look(broker, plan, limits).await?;
+        let fetched = look(broker, plan, limits, Depth::Sizes).await?;
         let deadline = if fetched.is_opening { opening_deadline } else { limits.deadline };
-        if fetched.is_enough || deadline <= Instant::now() {
+        if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_counted) {
             return Ok(fetched);
         }
         // It is as long as the list of partitions.
@@ -183,15 +195,18 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
             }
         };
         if !timeout_at(deadline, grown).await.unwrap_or(false) {
-            return look(broker, plan, limits).await;
+            return look(broker, plan, limits, Depth::Records).await;
         }
     }
 }
 
-/// Reads every partition once; very many of them off the threads that serve connections.
-async fn look(broker: &Node, plan: &FetchPlan, limits: &FetchLimits) -> Result<Attempt, ErrorCode> {
+/// Reads every partition once, or as far as `depth`; very many of them off the threads that serve connections.
+async fn look(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
-    let attempt = || attempt(broker, &wanted, limits, plan.reads_ahead);
+    let attempt = || match depth {
+        Depth::Sizes => attempt(broker, &wanted, limits, plan.reads_ahead),
+        Depth::Records => read_each(broker, (&wanted, depth), limits, plan.reads_ahead),
+    };
     Ok(if wanted.len() > SHORT_LOOK_MAX { broker.long_work.run(attempt).await } else { attempt() })
 }
 
@@ -203,13 +218,30 @@ fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result
     plan.keep_registered(Arc::clone(waiter), registered)
 }
 
-/// Reads every partition once, in the order asked. A log that could not be opened, or records that could not be fetched, since the fetch
-/// began are an error: to ask again is its client's matter. A session that reads ahead has its turn at the others in
-/// its next answers, so that nothing is looked at once the answer is full, or has no room for a partition's next batch.
+/// Reads every partition once. While the client waits for more than one byte, sizes are compared first, so that what is not answered is not read.
 fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads_ahead: bool) -> Attempt {
+    if limits.min_bytes > 1 && Instant::now() < limits.deadline {
+        let attempt = read_each(broker, (wanted, Depth::Sizes), limits, reads_ahead);
+        if !(attempt.is_counted && attempt.is_enough) {
+            return attempt;
+        }
+    }
+    read_each(broker, (wanted, Depth::Records), limits, reads_ahead)
+}
+
+/// Reads every partition once, in the order asked; at [`Depth::Sizes`] it counts those whose sizes are known instead. A log that could not be
+/// opened, or records that could not be fetched, since the fetch began are an error: to ask again is its client's matter. A session that reads
+/// ahead has its turn at the others in its next answers, so that nothing is looked at once the answer is full, or has no room for a
+/// partition's next batch.
+fn read_each(
+    broker: &Node,
+    (wanted, depth): (&[PartitionFetch], Depth),
+    limits: &FetchLimits,
+    reads_ahead: bool,
+) -> Attempt {
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
-    let (mut bytes, mut is_settled, mut is_opening) = (0, wanted.is_empty(), false);
+    let (mut bytes, mut is_settled, mut is_opening, mut is_counted) = (0, wanted.is_empty(), false, false);
     let mut minimum = Minimum { left: limits.min_bytes, reads_ahead };
     let homeward = limits.stranger.as_ref().map(|stranger| stranger.homeward(broker, &image));
     for PartitionFetch { key, fetch } in wanted {
@@ -229,6 +261,14 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
         let left = limits.max_bytes.saturating_sub(bytes);
         let found = topic.and_then(|topic| topics::partition(broker, topic, key.index));
         let room = ReadRoom { left, is_first: bytes == 0, is_whole: reads_ahead };
+        if depth == Depth::Sizes
+            && let Ok(partition) = &found
+            && let Some(count) = partition.count(fetch.fetch_offset, u64::from(room_for(fetch, &room)))
+        {
+            is_counted = true;
+            bytes += minimum.count_size(count, room_for(fetch, &room));
+            continue;
+        }
         let mut end_offset = None;
         let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits.began)?, partition)));
         let mut data = match found {
@@ -239,7 +279,7 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
             }
             Ok((Some(read), _)) => {
                 end_offset = read.end_offset;
-                minimum.count(&read, room_for(fetch, &room));
+                minimum.count((read.records.len(), read.is_cut), room_for(fetch, &room));
                 of_read(key.index, read)
             }
             Ok((None, partition)) => {
@@ -257,7 +297,7 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
         partitions.push(Fetched { key: key.clone(), data, end_offset });
     }
     let has_enough = if bytes == 0 { limits.min_bytes == 0 && !is_opening } else { minimum.left == 0 };
-    Attempt { partitions, is_enough: is_settled || has_enough, is_opening }
+    Attempt { partitions, is_enough: is_settled || has_enough, is_opening, is_counted }
 }
 
 fn partition(broker: &Node, image: &Image, key: &PartitionKey) -> Result<AnyPartition, ErrorCode> {
@@ -281,15 +321,22 @@ struct Minimum {
 }
 
 impl Minimum {
-    /// Counts the records of a partition that had so much room. Where more follow the room counts, as with Kafka:
+    /// Counts `bytes` of a partition that had so much room, and was cut there or not. Where more follow the room counts, as with Kafka:
     /// waiting brings no more of them. A session that reads ahead has the rest with its next answer.
-    fn count(&mut self, read: &Read, room: u32) {
-        let counted = match (read.is_cut, self.reads_ahead) {
+    fn count(&mut self, (bytes, is_cut): (usize, bool), room: u32) {
+        let counted = match (is_cut, self.reads_ahead) {
             (true, true) => usize::MAX,
-            (true, false) => read.records.len().max(room as usize),
-            (false, _) => read.records.len(),
+            (true, false) => bytes.max(room as usize),
+            (false, _) => bytes,
         };
         self.left = self.left.saturating_sub(counted);
+    }
+
+    /// Counts what a read of `size` bytes would have of that room, and returns it.
+    fn count_size(&mut self, size: u64, room: u32) -> usize {
+        let bytes = size.min(u64::from(room)) as usize;
+        self.count((bytes, size > u64::from(room)), room);
+        bytes
     }
 }
 
