@@ -40,8 +40,15 @@ class S3Store:
 
     def slow_puts(self, one_in, seconds):
         """The port of a relay before it, in which one PUT in so many takes so much longer."""
+        return self.relay("slow_puts.py", one_in, seconds)
+
+    def narrow(self, bytes_s):
+        """The port of a relay before it whose link takes so many bytes a second."""
+        return self.relay("narrow_store.py", bytes_s)
+
+    def relay(self, program, *numbers):
         port = free_port()
-        relay = subprocess.Popen([sys.executable, HERE / "slow_puts.py", *map(str, (port, self.port, one_in, seconds))])
+        relay = subprocess.Popen([sys.executable, HERE / program, *map(str, (port, self.port, *numbers))])
         self.relays.append(relay)
         wait_for_port(port, relay)
         return port

@@ -110,6 +110,86 @@ def slow_puts(bench):
         bench.tell("slow-puts", "PUTs sent again beside themselves", [broker.metric("hedged_puts_total")])
 
 
+def neighbours(bench):
+    """A paced producer beside others that send as fast as they can, on a store whose link takes 20 MB/s."""
+    if not hasattr(bench.store, "narrow"):
+        return print("neighbours: left out, since it needs --store s3", flush=True)
+    for flooders in (0, 1, 4, 16):
+        runs = []
+        for _ in range(bench.rounds):
+            with bench.broker(f"beside-{flooders}", port=bench.store.narrow(20 * MIB)) as broker:
+                topic = bench.topic(broker, "paced")
+                with flooding(broker, bench.topic(broker, "flood"), flooders):
+                    time.sleep(bench.seconds)
+                    before, began = broker.metric("put_bytes_total"), time.monotonic()
+                    runs.append(timed_out_or(lambda: bench.honest(broker, "neighbours", topic, 100, 2 * bench.seconds)))
+                    rate = (broker.metric("put_bytes_total") - before) / MB / (time.monotonic() - began)
+        for key in ("p50_ms", "p99_ms"):
+            bench.tell("neighbours", f"{key[:3]} ms of 100 records a second beside {flooders} flooders", [run[key] for run in runs])
+        bench.tell("neighbours", f"MB/s into the store beside {flooders} flooders, of 21", [rate])
+
+
+def timed_out_or(honest):
+    """The percentiles, or no number at all where a record of the producer was given up."""
+    try:
+        return honest()
+    except SystemExit:
+        return {"p50_ms": float("inf"), "p99_ms": float("inf")}
+
+
+@contextlib.contextmanager
+def flooding(broker, topic, count):
+    """So many producers of their own processes, which send more than they can in this time."""
+    command = [FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", 10**9,
+               "--record-size", RECORD, "--throughput", -1, "--command-property", "buffer.memory=33554432"]
+    producers = [subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for producer in producers:
+            producer.kill()
+            producer.wait()
+
+
+def long_polls(bench):
+    """100 polls for more bytes than there are, 20 MB in small batches, while ten records a second are written."""
+    for polls in (0, 100):
+        runs, used = [], []
+        for _ in range(bench.rounds):
+            with bench.broker(f"polls-{polls}") as broker:
+                topic = bench.topic(broker, "polled")
+                command = [CLIENTS / "venv/bin/python", ROOT / "bench/long_polls.py", broker.address, topic, polls, 40 << 20, 20_000]
+                polling = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                try:
+                    if polling.stdout.readline().strip() != "ready":
+                        sys.exit("long-polls: the polls have failed")
+                    before = broker.cpu_seconds()
+                    runs.append(bench.honest(broker, "long-polls", topic, 10, 2 * bench.seconds))
+                    used.append((broker.cpu_seconds() - before) / (2 * bench.seconds))
+                finally:
+                    polling.kill()
+                    polling.wait()
+        for key in ("p50_ms", "p99_ms", "max_ms"):
+            bench.tell("long-polls", f"{key[:-3]} ms of ten records a second beside {polls} polls", [run[key] for run in runs])
+        bench.tell("long-polls", f"cores of the broker beside {polls} polls", used)
+
+
+def behind(bench):
+    """One consumer of librdkafka that is 200 MB behind, with and without a minimum of bytes."""
+    records = 200_000
+    with bench.broker("behind") as broker:
+        topic = bench.topic(broker, "behind")
+        bench.own_perf(broker, "behind-write", topic, records, RECORD)
+        for what in (["fetch.min.bytes=1"], ["fetch.min.bytes=1000000"], ["fetch.min.bytes=5000000", "fetch.message.max.bytes=50000000"]):
+            took = []
+            for _ in range(bench.rounds):
+                broker.stop()
+                broker.start()
+                command = [CLIENTS / "venv/bin/python", ROOT / "bench/behind.py", broker.address, topic, records, *what]
+                took.append(float(bench.run("behind", command).split()[-1]))
+            bench.tell("behind", f"s for 200 MB, {', '.join(what)}", took)
+
+
 @contextlib.contextmanager
 def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
     """A producer and a consumer at the tail, while something else is done. The list that comes is filled at the end: of each record that was looked at
@@ -283,5 +363,5 @@ def idle(bench):
         bench.tell("idle", "RSS, MiB", [broker.memory_mib("VmRSS")])
 
 
-CASES = {"flood": flood, "partitions": partitions, "java": java, "alone": alone, "paced": paced, "slow-puts": slow_puts, "tail": tail, "tail-elsewhere": tail_elsewhere, "catch-up": catch_up, "index": index,
+CASES = {"flood": flood, "partitions": partitions, "java": java, "alone": alone, "paced": paced, "slow-puts": slow_puts, "neighbours": neighbours, "long-polls": long_polls, "behind": behind, "tail": tail, "tail-elsewhere": tail_elsewhere, "catch-up": catch_up, "index": index,
          "commits": commits, "idle": idle}

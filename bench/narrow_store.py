@@ -1,0 +1,45 @@
+"""A relay before an object store over a link of so many bytes a second in each direction, which connections share. Not a library:
+
+    narrow_store.py PORT TO_PORT BYTES_S
+
+listens on 127.0.0.1:PORT until it is killed.
+"""
+import asyncio, sys, time
+
+CHUNK = 1 << 14
+
+
+class Direction:
+    """Bytes leave one after the other, at the link's rate."""
+
+    def __init__(self, bytes_s):
+        self.bytes_s, self.free_at = bytes_s, 0.0
+
+    async def copy(self, source, sink):
+        try:
+            while part := await source.read(CHUNK):
+                self.free_at = max(self.free_at, time.monotonic()) + len(part) / self.bytes_s
+                await asyncio.sleep(self.free_at - time.monotonic())
+                sink.write(part)
+                await sink.drain()
+            sink.write_eof()
+        except OSError:
+            sink.close()
+
+
+async def main(port, to_port, bytes_s):
+    to_store, to_client = Direction(bytes_s), Direction(bytes_s)
+
+    async def serve(near, near_out):
+        # What a connection holds besides the link is small, so that bytes that were taken have nearly been sent.
+        far, far_out = await asyncio.open_connection("127.0.0.1", to_port)
+        await asyncio.gather(to_store.copy(near, far_out), to_client.copy(far, near_out))
+        far_out.close()
+        near_out.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", port, limit=CHUNK)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*map(int, sys.argv[1:4])))
