@@ -129,6 +129,24 @@ def neighbours(bench):
         bench.tell("neighbours", f"MB/s into the store beside {flooders} flooders, of 21", [rate])
 
 
+def narrow(bench):
+    """One producer that sends as fast as it can to a store behind a narrow link: the link's share that became objects."""
+    if not hasattr(bench.store, "narrow"):
+        return print("narrow: left out, since it needs --store s3", flush=True)
+    for rate in (500_000, 2_000_000, 10_000_000, 50_000_000):
+        with bench.broker(f"narrow-{rate}", port=bench.store.narrow(rate)) as broker:
+            with flooding(broker, bench.topic(broker, "narrow"), 1):
+                # Until the first objects are there, and then ten more of 8 MiB at this rate, at most two minutes.
+                time.sleep(min(120, 16 * MIB / rate) + 5)
+                before, began = broker.metric("put_bytes_total"), time.monotonic()
+                time.sleep(max(bench.seconds, min(120, 80 * MIB / rate)))
+                put = broker.metric("put_bytes_total") - before
+                share = 100 * put / rate / (time.monotonic() - began)
+            bench.tell("narrow", f"% of a link of {rate / MB} MB/s that became objects", [share])
+            bench.tell("narrow", f"PUTs sent again at {rate / MB} MB/s", [broker.metric("hedged_puts_total")])
+            bench.tell("narrow", f"PUTs that failed at {rate / MB} MB/s", [broker.metric("put_failures_total")])
+
+
 def timed_out_or(honest):
     """The percentiles, or no number at all where a record of the producer was given up."""
     try:
@@ -363,5 +381,5 @@ def idle(bench):
         bench.tell("idle", "RSS, MiB", [broker.memory_mib("VmRSS")])
 
 
-CASES = {"flood": flood, "partitions": partitions, "java": java, "alone": alone, "paced": paced, "slow-puts": slow_puts, "neighbours": neighbours, "long-polls": long_polls, "behind": behind, "tail": tail, "tail-elsewhere": tail_elsewhere, "catch-up": catch_up, "index": index,
+CASES = {"flood": flood, "partitions": partitions, "java": java, "alone": alone, "paced": paced, "slow-puts": slow_puts, "neighbours": neighbours, "narrow": narrow, "long-polls": long_polls, "behind": behind, "tail": tail, "tail-elsewhere": tail_elsewhere, "catch-up": catch_up, "index": index,
          "commits": commits, "idle": idle}

@@ -80,7 +80,7 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::int("inkless.produce.upload.backoff.ms", None, 0, "Inkless's name of diskless.produce.upload.backoff.ms.")
         .allow(UPLOAD_BACKOFF_MS)
         .differs(INKLESS),
-    Key::int("diskless.produce.upload.thread.pool.size", Some("8"), 1, "Uploads of objects in flight.")
+    Key::int("diskless.produce.upload.thread.pool.size", Some("8"), 1, "Uploads of objects in flight, at most: fewer at the start, and while they take seconds and fewer carry as many bytes.")
         .allow(UPLOAD_SLOTS)
         .or_else(&["inkless.produce.upload.thread.pool.size"])
         .differs(NOT_KAFKAS),

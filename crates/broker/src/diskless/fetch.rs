@@ -10,14 +10,13 @@ use bytes::Bytes;
 use fullbore_rules::commit::ObjectId;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::cache::{BLOCK, ObjectCache, blocks};
 use super::objects::{ObjectError, Objects};
+use super::tries::Tries;
 use super::upload::StoreCounts;
 
-/// A GET that takes so long is given up.
-const GET_MAX: Duration = Duration::from_secs(10);
 /// How often one is tried.
 const ATTEMPTS: u32 = 3;
 /// The first pause between two attempts.
@@ -35,6 +34,7 @@ struct FetcherShared {
     objects: Objects,
     cache: Arc<Mutex<ObjectCache>>,
     slots: Semaphore,
+    tries: Tries,
     /// Who fetches a block has its lock.
     locks: Mutex<HashMap<(ObjectId, u32), Weak<BlockLock>>>,
     counts: Arc<StoreCounts>,
@@ -48,8 +48,8 @@ impl RangeFetcher {
         slots: usize,
         counts: Arc<StoreCounts>,
     ) -> RangeFetcher {
-        let (slots, locks) = (Semaphore::new(slots), Mutex::default());
-        RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, locks, counts }) }
+        let (slots, tries, locks) = (Semaphore::new(slots), Tries::new("GET"), Mutex::default());
+        RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, counts }) }
     }
 
     /// Has this range of an object in the cache. Who asks for blocks that are under way waits for those.
@@ -116,10 +116,14 @@ impl RangeFetcher {
         let _slot = shared.slots.acquire().await;
         let mut backoff = BACKOFF;
         for attempt in 1.. {
-            let late = |_| ObjectError::Unavailable(format!("no answer to a GET within {} s", GET_MAX.as_secs()));
-            let got = timeout(GET_MAX, shared.objects.get(id, range.clone())).await.map_err(late);
-            match got.and_then(|got| got) {
+            let began = Instant::now();
+            let get = |progress| {
+                let (objects, range) = (shared.objects.clone(), range.clone());
+                async move { objects.get(id, range, progress).await }
+            };
+            match shared.tries.run(get, || ()).await {
                 Ok(bytes) => {
+                    shared.tries.note(began.elapsed());
                     shared.counts.gets.fetch_add(1, Ordering::Relaxed);
                     shared.counts.get_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     return Ok(bytes);
@@ -142,14 +146,16 @@ impl RangeFetcher {
 
 #[cfg(test)]
 mod tests {
+    use super::super::objects::BodyProgress;
     use super::super::objects::double::StoreDouble;
     use super::*;
+    use tokio::time::timeout;
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
     async fn fetcher(store: &Arc<StoreDouble>, len: usize) -> (RangeFetcher, Arc<Mutex<ObjectCache>>) {
         let objects = Objects::over(store.clone(), "one");
-        objects.put(1, vec![Bytes::from(vec![7; len])]).await.expect("put");
+        objects.put(1, vec![Bytes::from(vec![7; len])], BodyProgress::default()).await.expect("put");
         let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 30)));
         (RangeFetcher::new(objects, cache.clone(), 2, Arc::default()), cache)
     }

@@ -1,39 +1,42 @@
-//! When a PUT that hangs is sent again beside itself.
+//! When a request that hangs is sent again beside itself.
 //!
-//! All commits behind an object wait for its PUT, and stores have a long tail: what takes several times the usual is likely to be overtaken by another
-//! try. A store that is slow altogether must not be loaded twice, so that only few may be sent again.
+//! All commits behind an object wait for its PUT, and a reader for its GET. Stores have a long tail: a request that takes several
+//! times the usual is likely to be overtaken by another try. A store that is slow altogether must not be loaded twice, so that
+//! only few are sent again: one in ten, and one a second where none is answered.
 //!
 //! Not here: clocks and bytes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// PUTs whose median is the usual time.
+/// Requests whose median is the usual time.
 const SEEN_MAX: usize = 64;
 /// Before so many are seen, none is usual.
 const SEEN_MIN: usize = 8;
 /// The least that is waited.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 /// How many may be sent again beside each other, and out of how many in the long run.
-const BURST: u32 = 4;
-const ONE_IN: u32 = 10;
+pub(super) const BURST: u32 = 4;
+pub(super) const ONE_IN: u32 = 10;
 
-/// What PUTs take, and how many more may be sent again.
+/// The time that requests take, and how many more may be sent again.
 #[derive(Debug)]
 pub struct Hedging {
     seen: VecDeque<Duration>,
     /// In parts of [`ONE_IN`].
     credit: u32,
+    /// The last second for which there was credit.
+    credited_at: Duration,
 }
 
 impl Default for Hedging {
     fn default() -> Self {
-        Hedging { seen: VecDeque::new(), credit: BURST * ONE_IN }
+        Hedging { seen: VecDeque::new(), credit: BURST * ONE_IN, credited_at: Duration::ZERO }
     }
 }
 
 impl Hedging {
-    /// A PUT has taken so long.
+    /// Notes the time that a request took.
     pub fn note(&mut self, took: Duration) {
         if self.seen.len() == SEEN_MAX {
             self.seen.pop_front();
@@ -42,7 +45,7 @@ impl Hedging {
         self.credit = (self.credit + 1).min(BURST * ONE_IN);
     }
 
-    /// After what time a PUT takes too long; `None` while that is not known.
+    /// The time after which a request takes too long; `None` while that is not known.
     pub fn wait(&self) -> Option<Duration> {
         if self.seen.len() < SEEN_MIN {
             return None;
@@ -52,8 +55,12 @@ impl Hedging {
         Some((*usual * 5 / 2).max(WAIT_MIN))
     }
 
-    /// Whether one may be sent again now, which then counts.
-    pub fn take(&mut self) -> bool {
+    /// Whether one may be sent again at `now`, which then counts. `now` is of any clock that begins at zero.
+    pub fn take(&mut self, now: Duration) -> bool {
+        let seconds = now.saturating_sub(self.credited_at).as_secs();
+        self.credited_at += Duration::from_secs(seconds);
+        let earned = u32::try_from(seconds).unwrap_or(BURST).min(BURST) * ONE_IN;
+        self.credit = (self.credit + earned).min(BURST * ONE_IN);
         let may = self.credit >= ONE_IN;
         self.credit -= if may { ONE_IN } else { 0 };
         may
@@ -80,11 +87,13 @@ mod tests {
     #[test]
     fn few_are_sent_again() {
         let mut hedging = Hedging::default();
-        assert_eq!((0..10).filter(|_| hedging.take()).count(), 4);
+        assert_eq!((0..10).filter(|_| hedging.take(MS(500))).count(), 4);
         let sent_again = (0..1000).filter(|_| {
             hedging.note(MS(100));
-            hedging.take()
+            hedging.take(MS(500))
         });
         assert_eq!(sent_again.count(), 100);
+        assert_eq!((0..100).filter(|at| hedging.take(MS(1000 + at * 100))).count(), 10, "one a second");
+        assert_eq!((0..10).filter(|_| hedging.take(MS(1_000_000))).count(), 4);
     }
 }

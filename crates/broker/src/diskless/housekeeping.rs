@@ -143,6 +143,7 @@ mod tests {
     use fullbore_tls::Secret;
 
     use super::super::index::own::OwnIndex;
+    use super::super::objects::BodyProgress;
     use super::super::objects::double::StoreDouble;
     use super::*;
     use crate::config::{DisklessStorage, S3Storage};
@@ -151,7 +152,7 @@ mod tests {
     async fn many_objects_are_deleted_in_less_time_than_one_after_the_other() {
         let objects = Objects::over(StoreDouble::taking(Duration::from_millis(50)), "one");
         for id in 0..3 {
-            objects.put(id, vec!["some".into()]).await.expect("put");
+            objects.put(id, vec!["some".into()], BodyProgress::default()).await.expect("put");
         }
         let unused: Vec<_> = (0..64).map(|id| UnusedObject { id, is_again: id % 2 == 1 }).collect();
         let began = tokio::time::Instant::now();
@@ -159,7 +160,7 @@ mod tests {
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
         done.sort_unstable();
         assert_eq!(done, (0..32).map(|half| 2 * half + 1).collect::<Vec<_>>());
-        assert_eq!(objects.get(2, 0..1).await, Err(ObjectError::NotFound(2)));
+        assert_eq!(objects.get(2, 0..1, BodyProgress::default()).await, Err(ObjectError::NotFound(2)));
     }
 
     #[tokio::test]
@@ -176,7 +177,7 @@ mod tests {
             has_conditional_put: true,
         };
         let objects = Objects::open(&DisklessStorage::S3(storage), "one", index.owner()).await.expect("opened");
-        objects.put(1, vec!["some".into()]).await.expect("put");
+        objects.put(1, vec!["some".into()], BodyProgress::default()).await.expect("put");
         s3.next("DELETE", S3Fault::Hang);
         let before = s3.requests("DELETE");
         let deleting = tokio::spawn({
@@ -192,6 +193,6 @@ mod tests {
         assert_eq!(late.to_string(), "the object store fails: no answer to a DELETE within 10 s");
         tokio::time::resume();
         assert_eq!(delete(&objects, 1).await, Ok(()));
-        assert_eq!(objects.get(1, 0..1).await, Err(ObjectError::NotFound(1)));
+        assert_eq!(objects.get(1, 0..1, BodyProgress::default()).await, Err(ObjectError::NotFound(1)));
     }
 }

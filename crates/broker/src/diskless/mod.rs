@@ -24,6 +24,7 @@ mod retention;
 mod schedules;
 #[cfg(test)]
 mod tests;
+mod tries;
 pub mod upload;
 mod windows;
 pub mod writer;

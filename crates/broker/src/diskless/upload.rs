@@ -1,28 +1,20 @@
-//! Puts objects into the store: so many at a time, each until it is there or was tried often enough.
+//! Puts objects into the store: as many at a time as the window has, each until it is there or was tried often enough.
 //!
-//! Invariant: an object whose upload succeeded is in the store.
+//! Invariants: an object whose upload succeeded is in the store; an upload whose bytes move is never given up.
 
-use crate::task;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_rules::commit::ObjectId;
+use fullbore_rules::commit::{ObjectId, UploadWindow};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep};
 
-use super::hedge::Hedging;
 use super::objects::{ObjectError, Objects};
-use crate::seldom::Seldom;
+use super::tries::Tries;
 
-/// A PUT that is silent for so long is sent again beside itself, and then every so often in the place of the one before: who has not answered
-/// in an outage may never do, and what is sent after it is answered soon. The first goes on, since a link may be slow.
-const SILENT_MAX: Duration = Duration::from_secs(5);
-/// After so long an attempt is given up.
-const ATTEMPT_MAX: Duration = Duration::from_secs(40);
 /// The longest pause between two attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
@@ -108,17 +100,62 @@ pub struct UploadSettings {
 pub struct Uploader {
     objects: Objects,
     settings: UploadSettings,
-    slots: Arc<Semaphore>,
-    hedging: Arc<Mutex<Hedging>>,
+    slots: Arc<Slots>,
+    tries: Arc<Tries>,
     counts: Arc<StoreCounts>,
-    silences: Arc<Seldom>,
+}
+
+/// Uploads that may be under way, by a window.
+#[derive(Debug)]
+struct Slots {
+    permits: Semaphore,
+    window: Mutex<SlotWindow>,
+    began: Instant,
+}
+
+#[derive(Debug)]
+struct SlotWindow {
+    window: UploadWindow,
+    /// Permits that there are, taken or not.
+    permits: usize,
+}
+
+impl Slots {
+    fn new(slots_max: usize) -> Slots {
+        let window = UploadWindow::new(slots_max);
+        let permits = window.size();
+        Slots {
+            permits: Semaphore::new(permits),
+            window: Mutex::new(SlotWindow { window, permits }),
+            began: Instant::now(),
+        }
+    }
+
+    /// Notes an upload that has ended, and opens or closes the window by its permit.
+    fn done(&self, permit: SemaphorePermit<'_>, took: Duration, bytes: u64) {
+        let mut state = self.window.lock();
+        state.window.note(self.began.elapsed(), took, bytes);
+        let size = state.window.size();
+        if state.permits > size {
+            state.permits -= 1;
+            permit.forget();
+        } else {
+            self.permits.add_permits(size - state.permits);
+            state.permits = size;
+        }
+    }
 }
 
 impl Uploader {
     /// Nothing is under way.
     pub fn new(objects: Objects, settings: UploadSettings, counts: Arc<StoreCounts>) -> Uploader {
-        let slots = Arc::new(Semaphore::new(settings.slots));
-        Uploader { objects, settings, slots, hedging: Arc::default(), counts, silences: Arc::default() }
+        let (slots, tries) = (Arc::new(Slots::new(settings.slots)), Arc::new(Tries::new("PUT")));
+        Uploader { objects, settings, slots, tries, counts }
+    }
+
+    /// Uploads that may be under way now.
+    pub fn window(&self) -> usize {
+        self.slots.window.lock().window.size()
     }
 
     /// Puts an object, once there is a slot. Dropping the future gives it up.
@@ -126,16 +163,17 @@ impl Uploader {
     /// # Errors
     /// The last attempt's.
     pub async fn upload(&self, id: ObjectId, parts: Vec<Bytes>) -> Result<(), ObjectError> {
-        let _slot = self.slots.acquire().await;
+        let Ok(slot) = self.slots.permits.acquire().await else { unreachable!("the semaphore is never closed") };
         let mut backoff = self.settings.backoff;
         for attempt in 1.. {
             let began = Instant::now();
             match self.attempt(id, &parts).await {
                 Ok(()) => {
-                    self.hedging.lock().note(began.elapsed());
+                    let bytes = parts.iter().map(|part| part.len() as u64).sum();
+                    self.tries.note(began.elapsed());
+                    self.slots.done(slot, began.elapsed(), bytes);
                     self.counts.puts.fetch_add(1, Ordering::Relaxed);
-                    let bytes: usize = parts.iter().map(Bytes::len).sum();
-                    self.counts.put_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                    self.counts.put_bytes.fetch_add(bytes, Ordering::Relaxed);
                     return Ok(());
                 }
                 Err(error) => {
@@ -153,52 +191,23 @@ impl Uploader {
 
     /// One PUT, and another one beside it when it takes too long; the first that succeeds counts.
     async fn attempt(&self, id: ObjectId, parts: &[Bytes]) -> Result<(), ObjectError> {
-        let (began, mut puts) = (Instant::now(), JoinSet::new());
-        let mut newest = self.put(&mut puts, id, parts);
-        let mut again = began + self.hedging.lock().wait().unwrap_or(SILENT_MAX).min(SILENT_MAX);
-        loop {
-            tokio::select! {
-                biased;
-                Some(done) = puts.join_next() => match done {
-                    Ok(Ok(())) => return Ok(()),
-                    Ok(Err(error)) if puts.is_empty() => return Err(error),
-                    // The other one may succeed; one that was given up says nothing.
-                    _ => {}
-                },
-                () = sleep_until(again.min(began + ATTEMPT_MAX)) => {
-                    if began.elapsed() >= ATTEMPT_MAX {
-                        let silent = format!("no answer to a PUT within {} s", ATTEMPT_MAX.as_secs());
-                        return Err(ObjectError::Unavailable(silent));
-                    }
-                    if began.elapsed() < SILENT_MAX && !self.hedging.lock().take() {
-                        again = began + SILENT_MAX;
-                        continue;
-                    }
-                    if began.elapsed() >= SILENT_MAX
-                        && let Some(left_out) = self.silences.due()
-                    {
-                        tracing::warn!(left_out, "the object store is silent: a PUT is sent again");
-                    }
-                    if puts.len() > 1 {
-                        newest.abort();
-                    }
-                    newest = self.put(&mut puts, id, parts);
-                    self.counts.hedged_puts.fetch_add(1, Ordering::Relaxed);
-                    again = Instant::now() + SILENT_MAX;
-                }
-            }
-        }
-    }
-
-    fn put(&self, puts: &mut JoinSet<Result<(), ObjectError>>, id: ObjectId, parts: &[Bytes]) -> AbortHandle {
-        let (objects, parts) = (self.objects.clone(), parts.to_vec());
-        puts.spawn(task::boxed(async move { objects.put(id, parts).await }))
+        let put = |progress| {
+            let (objects, parts) = (self.objects.clone(), parts.to_vec());
+            async move { objects.put(id, parts, progress).await }
+        };
+        self.tries
+            .run(put, || {
+                self.counts.hedged_puts.fetch_add(1, Ordering::Relaxed);
+            })
+            .await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::objects::BodyProgress;
     use super::super::objects::double::StoreDouble;
+    use super::super::tries::{GIVEN_UP_AFTER, SILENT_MAX};
     use super::*;
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -223,7 +232,10 @@ mod tests {
         assert!(uploader.upload(2, object()).await.is_err_and(|error| error.is_retriable()));
         assert_eq!(store.puts(), 6);
         assert_eq!(uploader.counts.put_failures.load(Ordering::Relaxed), 5);
-        assert_eq!(uploader.objects.get(1, 0..100).await, Ok(Bytes::from_static(b"an object")));
+        assert_eq!(
+            uploader.objects.get(1, 0..100, BodyProgress::default()).await,
+            Ok(Bytes::from_static(b"an object"))
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -259,7 +271,7 @@ mod tests {
         store.hang_next(1000);
         let began = Instant::now();
         assert!(uploader(&store, 3, 8).upload(1, object()).await.is_err_and(|error| error.is_retriable()));
-        assert!(began.elapsed() < 3 * ATTEMPT_MAX + MS(1000), "{:?}", began.elapsed());
+        assert!(began.elapsed() < 3 * GIVEN_UP_AFTER + MS(1000), "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -25,9 +25,11 @@ mod run;
 mod state;
 #[cfg(test)]
 mod tests;
+mod uploads;
 
 pub use batch::{DisklessPartitionId, ObjectBatch, ObjectId};
 pub use decide::{AppendedBatches, CommitDecision, CommittedObject, Coordinator, commit};
 pub use object::{CommitVerdict, FinishedObject, ObjectState, Refusal};
 pub use run::{BatchRun, PackedBatch};
 pub use state::PartitionState;
+pub use uploads::UploadWindow;

@@ -9,7 +9,9 @@ mod claim;
 pub mod double;
 mod error;
 mod folder;
+mod http;
 mod profile;
+mod progress;
 mod s3;
 #[cfg(test)]
 mod tests;
@@ -20,13 +22,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use fullbore_rules::commit::ObjectId;
+use futures_util::TryStreamExt;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutPayload};
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutOptions, PutPayload};
 use tokio::time::timeout;
 
 pub use error::ObjectError;
+pub use progress::BodyProgress;
 
 use super::index::IndexOwner;
 use crate::config::DisklessStorage;
@@ -154,28 +158,37 @@ impl Objects {
         }
     }
 
-    /// Puts an object, which has these parts one after the other. The same may be put twice at a time.
+    /// Puts an object, which has these parts one after the other, and notes the progress of its bytes. The same may be put
+    /// twice at a time.
     ///
     /// # Errors
     /// [`ObjectError`]; it may be there all the same.
-    pub async fn put(&self, id: ObjectId, parts: Vec<Bytes>) -> Result<(), ObjectError> {
+    pub async fn put(&self, id: ObjectId, parts: Vec<Bytes>, progress: BodyProgress) -> Result<(), ObjectError> {
         self.still_claimed().await?;
         delay(self.delays.0).await;
-        let put = self.store.put(&self.key(id), PutPayload::from_iter(parts)).await;
+        let mut options = PutOptions::default();
+        options.extensions.insert(progress);
+        let put = self.store.put_opts(&self.key(id), PutPayload::from_iter(parts), options).await;
         put.map(drop).map_err(ObjectError::of_put)
     }
 
-    /// What an object has of this range, which is less at its end.
+    /// What an object has of this range, which is less at its end. Notes the progress of its bytes.
     ///
     /// # Errors
     /// [`ObjectError`].
-    pub async fn get(&self, id: ObjectId, range: Range<u32>) -> Result<Bytes, ObjectError> {
+    pub async fn get(&self, id: ObjectId, range: Range<u32>, progress: BodyProgress) -> Result<Bytes, ObjectError> {
         self.claimed().await?;
         delay(self.delays.1).await;
+        let len = range.len();
         let range = Some(GetRange::Bounded(u64::from(range.start)..u64::from(range.end)));
         let found = self.store.get_opts(&self.key(id), GetOptions { range, ..GetOptions::default() }).await;
         let found = found.map_err(|error| ObjectError::of_object(id, error))?;
-        found.bytes().await.map_err(|error| ObjectError::of_object(id, error))
+        let (mut bytes, mut chunks) = (BytesMut::with_capacity(len), found.into_stream());
+        while let Some(chunk) = chunks.try_next().await.map_err(|error| ObjectError::of_object(id, error))? {
+            progress.moved();
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(bytes.freeze())
     }
 
     /// Deletes an object, and what was left of its puts by a process that was killed. One that is not there is no error.

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
-use object_store::{Certificate, ClientOptions, ObjectStore, RetryConfig};
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
+use super::http::Connector;
 use super::profile::ProfileCredentials;
 use crate::config::{S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
 
 /// A connection that is not made after so long is given up.
-const CONNECT_MAX: Duration = Duration::from_secs(3);
+pub(super) const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Connections that stay for the next requests.
-const IDLE_CONNECTIONS_MAX: usize = 64;
+pub(super) const IDLE_CONNECTIONS_MAX: usize = 64;
 
 /// A bucket to which no request was sent yet.
 pub struct Bucket {
@@ -31,14 +32,12 @@ pub struct Bucket {
 pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     let options = ClientOptions::new()
         .with_allow_http(true)
-        .with_connect_timeout(CONNECT_MAX)
-        // Who asks gives up, and then the connection is closed.
-        .with_timeout_disabled()
-        .with_pool_max_idle_per_host(IDLE_CONNECTIONS_MAX);
-    let options = authorities(storage)?.into_iter().fold(options, ClientOptions::with_root_certificate);
+        // Whoever waits for the request gives it up, and then the connection is closed.
+        .with_timeout_disabled();
     let mut builder = AmazonS3Builder::from_env()
         .with_bucket_name(&storage.bucket)
         .with_client_options(options)
+        .with_http_connector(Connector { authorities: authorities(storage)? })
         .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
         .with_disable_bulk_delete(true)
         .with_virtual_hosted_style_request(!storage.is_path_style);
@@ -68,11 +67,11 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
 }
 
 /// Certificates of authorities that are trusted beside the system's.
-fn authorities(storage: &S3Storage) -> Result<Vec<Certificate>, String> {
+fn authorities(storage: &S3Storage) -> Result<Vec<reqwest::Certificate>, String> {
     let Some(file) = &storage.truststore else { return Ok(Vec::new()) };
     let failed = |why: &dyn std::fmt::Display| format!("{TRUSTSTORE}={}: {why}", file.display());
     let pem = std::fs::read(file).map_err(|error| failed(&error))?;
-    let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| failed(&error))?;
+    let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| failed(&error))?;
     match certificates.is_empty() {
         true => Err(failed(&"it has no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----")),
         false => Ok(certificates),

@@ -37,14 +37,21 @@ fn parts() -> Vec<Bytes> {
 
 async fn is_there_until_it_is_deleted(opened: impl AsyncFn() -> Objects) {
     let objects = opened().await;
-    let twice = tokio::join!(objects.put(7, parts()), objects.put(7, parts()));
+    let twice = tokio::join!(
+        objects.put(7, parts(), BodyProgress::default()),
+        objects.put(7, parts(), BodyProgress::default())
+    );
     assert_eq!(twice, (Ok(()), Ok(())));
     let objects = opened().await;
-    assert_eq!(objects.get(7, 2..6).await, Ok(Bytes::from_static(b"meth")));
-    assert_eq!(objects.get(7, 4..100).await, Ok(Bytes::from_static(b"thing")), "up to its end");
-    assert_eq!(objects.get(8, 0..1).await, Err(ObjectError::NotFound(8)));
+    assert_eq!(objects.get(7, 2..6, BodyProgress::default()).await, Ok(Bytes::from_static(b"meth")));
+    assert_eq!(
+        objects.get(7, 4..100, BodyProgress::default()).await,
+        Ok(Bytes::from_static(b"thing")),
+        "up to its end"
+    );
+    assert_eq!(objects.get(8, 0..1, BodyProgress::default()).await, Err(ObjectError::NotFound(8)));
     assert_eq!((objects.delete(7).await, objects.delete(7).await), (Ok(()), Ok(())));
-    assert_eq!(objects.get(7, 0..1).await, Err(ObjectError::NotFound(7)));
+    assert_eq!(objects.get(7, 0..1, BodyProgress::default()).await, Err(ObjectError::NotFound(7)));
 }
 
 #[tokio::test]
@@ -58,10 +65,10 @@ async fn an_object_is_in_its_folder_until_it_is_deleted() {
 async fn what_a_kill_has_left_of_an_object_that_was_being_put_goes_with_it() {
     let (temporary, index) = (tempfile::tempdir().expect("a temporary folder"), OwnIndex::empty());
     let objects = folder(temporary.path(), "one", &index).await.expect("opened");
-    objects.put(8, parts()).await.expect("put");
+    objects.put(8, parts(), BodyProgress::default()).await.expect("put");
     let files = || fs::read_dir(temporary.path().join("one/07")).expect("there").count();
     let beside = |name: &str| temporary.path().join("one/07").join(name);
-    objects.put(7, parts()).await.expect("put");
+    objects.put(7, parts(), BodyProgress::default()).await.expect("put");
     for name in ["0000000000000007#1", "0000000000000007#2", "0000000000000107#1"] {
         fs::write(beside(name), "so").expect("written");
     }
@@ -70,7 +77,7 @@ async fn what_a_kill_has_left_of_an_object_that_was_being_put_goes_with_it() {
     // One of which there is nothing else, as where it was never put.
     objects.delete(0x107).await.expect("deleted");
     assert_eq!(files(), 0);
-    assert_eq!(objects.get(8, 0..4).await, Ok(Bytes::from_static(b"some")));
+    assert_eq!(objects.get(8, 0..4, BodyProgress::default()).await, Ok(Bytes::from_static(b"some")));
 }
 
 #[tokio::test]
@@ -99,7 +106,7 @@ async fn another_clusters_store_is_refused() {
 /// Writes an object, as the broker does: registered before, committed afterwards.
 async fn write(at: &FilePath, index: &OwnIndex) {
     let objects = folder(at, "one", index).await.expect("opened");
-    objects.put(index.has_object_of_older(), parts()).await.expect("put");
+    objects.put(index.has_object_of_older(), parts(), BodyProgress::default()).await.expect("put");
 }
 
 #[tokio::test]
@@ -145,7 +152,12 @@ async fn objects_without_their_index_are_left_alone() {
     }
     let s3 = S3::start();
     let index = OwnIndex::empty();
-    open(storage(&s3), "one", &index).await.expect("opened").put(1, parts()).await.expect("put");
+    open(storage(&s3), "one", &index)
+        .await
+        .expect("opened")
+        .put(1, parts(), BodyProgress::default())
+        .await
+        .expect("put");
     open(storage(&s3), "one", &OwnIndex::empty()).await.err().expect("refused");
     open(storage(&s3), "one", &index).await.expect("the index has its number");
 }
@@ -171,21 +183,29 @@ async fn an_index_of_an_older_version_takes_the_number_of_its_store() {
 #[tokio::test]
 async fn nothing_is_put_or_deleted_before_the_store_is_known_to_be_the_right_one() {
     let (s3, index) = (S3::start(), OwnIndex::empty());
-    open(storage(&s3), "one", &index).await.expect("opened").put(1, parts()).await.expect("put");
+    open(storage(&s3), "one", &index)
+        .await
+        .expect("opened")
+        .put(1, parts(), BodyProgress::default())
+        .await
+        .expect("put");
     s3.every("GET", S3Fault::Status(503, "SlowDown"));
     let lost = OwnIndex::empty();
     let late = open(storage(&s3), "one", &lost).await.expect("it starts");
     s3.heal();
     let before = s3.requests("PUT");
     for _ in 0..2 {
-        assert_eq!(late.put(1, vec![Bytes::from_static(b"other")]).await, Err(ObjectError::UnknownObjects));
+        assert_eq!(
+            late.put(1, vec![Bytes::from_static(b"other")], BodyProgress::default()).await,
+            Err(ObjectError::UnknownObjects)
+        );
         assert_eq!(late.delete(1).await, Err(ObjectError::UnknownObjects));
-        assert_eq!(late.get(1, 0..9).await, Err(ObjectError::UnknownObjects));
+        assert_eq!(late.get(1, 0..9, BodyProgress::default()).await, Err(ObjectError::UnknownObjects));
     }
     assert!(!late.claim().is_made());
     assert_eq!(s3.requests("PUT") - before, 6, "probes");
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
-    assert_eq!(objects.get(1, 0..9).await, Ok(Bytes::from_static(b"something")));
+    assert_eq!(objects.get(1, 0..9, BodyProgress::default()).await, Ok(Bytes::from_static(b"something")));
 }
 
 #[tokio::test]
@@ -193,20 +213,20 @@ async fn a_folder_that_is_replaced_by_an_empty_one_takes_nothing_until_it_is_bac
     let temporary = tempfile::tempdir().expect("a temporary folder");
     let (at, aside, index) = (temporary.path().join("at"), temporary.path().join("aside"), OwnIndex::empty());
     let objects = folder(&at, "one", &index).await.expect("opened");
-    objects.put(1, parts()).await.expect("put");
+    objects.put(1, parts(), BodyProgress::default()).await.expect("put");
     fs::rename(&at, &aside).expect("moved");
     for is_made in [false, true] {
         if is_made {
             fs::create_dir(&at).expect("made");
         }
-        let refused = objects.put(2, parts()).await.expect_err("it is not there");
+        let refused = objects.put(2, parts(), BodyProgress::default()).await.expect_err("it is not there");
         assert!(refused.is_retriable() && refused.to_string().contains("its claim is gone"), "{refused}");
         assert_eq!(objects.delete(1).await, Err(refused));
     }
     fs::remove_dir(&at).expect("nothing is in it");
     fs::rename(&aside, &at).expect("moved");
-    assert_eq!(objects.put(2, parts()).await, Ok(()));
-    assert_eq!(objects.get(1, 0..9).await, Ok(Bytes::from_static(b"something")));
+    assert_eq!(objects.put(2, parts(), BodyProgress::default()).await, Ok(()));
+    assert_eq!(objects.get(1, 0..9, BodyProgress::default()).await, Ok(Bytes::from_static(b"something")));
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,7 +291,7 @@ async fn a_store_without_conditions_is_claimed_and_used() {
         s3.every("PUT", S3Fault::NoConditions);
         let storage = || S3Storage { has_conditional_put, ..storage(&s3) };
         let objects = open(storage(), "one", &one).await.expect("opened");
-        assert_eq!(objects.put(1, parts()).await, Ok(()));
+        assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()));
         let refused = open(storage(), "other", &two).await.err().expect("another's");
         assert!(refused.contains("objects of the cluster one"), "{refused}");
     }
@@ -298,10 +318,10 @@ async fn a_private_authority_is_trusted_where_it_is_set() {
         S3Storage { truststore: Some(file), ..storage(&s3) }
     };
     let untrusted = open(storage(&s3), "one", &index).await.expect("waited for");
-    let refused = untrusted.put(1, parts()).await.expect_err("not trusted").to_string();
+    let refused = untrusted.put(1, parts(), BodyProgress::default()).await.expect_err("not trusted").to_string();
     assert!(refused.contains("certificate"), "{refused}");
     let objects = open(set(&authority.pem()), "one", &index).await.expect("opened");
-    assert_eq!(objects.put(1, parts()).await, Ok(()));
+    assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()));
     let refused = open(set("no certificate"), "one", &index).await.err().expect("refused");
     assert!(refused.contains("diskless.storage.s3.ssl.truststore.location=") && refused.contains("PEM"), "{refused}");
 }
@@ -327,7 +347,13 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
     let claim = Claim::new("one", index.owner());
     let objects = Objects::below(Arc::new(bucket.build().expect("a bucket")), Path::default(), claim, "one");
     let puts = async |wanted: &str| {
-        let outcome = async || objects.put(1, parts()).await.err().map_or("put".to_owned(), |error| error.to_string());
+        let outcome = async || {
+            objects
+                .put(1, parts(), BodyProgress::default())
+                .await
+                .err()
+                .map_or("put".to_owned(), |error| error.to_string())
+        };
         let has_come = async {
             while !outcome().await.contains(wanted) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -376,19 +402,19 @@ async fn a_store_that_is_not_there_is_waited_for() {
     let (s3, [one, two, three]) = (S3::start(), [(); 3].map(|()| OwnIndex::empty()));
     s3.every("GET", S3Fault::Status(503, "SlowDown"));
     let objects = open(storage(&s3), "one", &one).await.expect("it starts");
-    let refused = objects.put(1, parts()).await.expect_err("not yet");
+    let refused = objects.put(1, parts(), BodyProgress::default()).await.expect_err("not yet");
     assert!(refused.is_retriable() && refused.to_string().contains("SlowDown"), "{refused}");
     s3.heal();
-    assert_eq!(objects.put(1, parts()).await, Ok(()));
+    assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()));
     // It comes to be another cluster's, or nobody is at its address.
     s3.every("GET", S3Fault::Reset);
     let late = open(storage(&s3), "other", &two).await.expect("it starts");
     s3.heal();
-    let refused = late.put(1, parts()).await.expect_err("another's");
+    let refused = late.put(1, parts(), BodyProgress::default()).await.expect_err("another's");
     assert!(matches!(refused, ObjectError::OtherCluster { .. }), "{refused}");
     let endpoint = Some("http://127.0.0.1:9".to_owned());
     let nowhere = open(S3Storage { endpoint, ..storage(&s3) }, "one", &three).await.expect("it starts");
-    let refused = nowhere.put(1, parts()).await.expect_err("nobody there");
+    let refused = nowhere.put(1, parts(), BodyProgress::default()).await.expect_err("nobody there");
     assert!(refused.is_retriable() && refused.to_string().contains("refused"), "{refused}");
 }
 
@@ -401,20 +427,24 @@ async fn a_fault_of_one_request_is_an_error_that_may_be_tried_again() {
         [S3Fault::Status(500, "InternalError"), S3Fault::Status(503, "SlowDown"), S3Fault::Reset, S3Fault::AnswerLost]
     {
         s3.next("PUT", fault);
-        let failed = objects.put(1, large()).await.expect_err("a fault");
+        let failed = objects.put(1, large(), BodyProgress::default()).await.expect_err("a fault");
         assert!(failed.is_retriable(), "{fault:?}: {failed}");
-        assert_eq!(objects.put(1, large()).await, Ok(()), "{fault:?}");
+        assert_eq!(objects.put(1, large(), BodyProgress::default()).await, Ok(()), "{fault:?}");
         s3.next("GET", fault);
-        let get = timeout(Duration::from_secs(30), objects.get(1, 0..1 << 20)).await;
+        let get = timeout(Duration::from_secs(30), objects.get(1, 0..1 << 20, BodyProgress::default())).await;
         let failed = get.expect("an answer").expect_err("a fault");
         assert!(failed.is_retriable(), "{fault:?}: {failed}");
-        assert_eq!(objects.get(1, 0..1 << 20).await.map(|got| got.len()), Ok(1 << 20), "{fault:?}");
+        assert_eq!(
+            objects.get(1, 0..1 << 20, BodyProgress::default()).await.map(|got| got.len()),
+            Ok(1 << 20),
+            "{fault:?}"
+        );
     }
     s3.next("PUT", S3Fault::Hang);
     let before = s3.requests("PUT");
     let hangs = tokio::spawn({
         let (objects, parts) = (objects.clone(), large());
-        async move { objects.put(1, parts).await }
+        async move { objects.put(1, parts, BodyProgress::default()).await }
     });
     let has_come = async {
         while s3.requests("PUT") == before {
@@ -426,5 +456,5 @@ async fn a_fault_of_one_request_is_an_error_that_may_be_tried_again() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!hangs.is_finished());
     hangs.abort();
-    assert_eq!(objects.put(1, large()).await, Ok(()));
+    assert_eq!(objects.put(1, large(), BodyProgress::default()).await, Ok(()));
 }

@@ -9,8 +9,8 @@ use fullbore_wire::Uuid;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp as Stamped};
 
 use super::super::index::{Index, IndexStore, SqliteIndex, UploadedObject};
-use super::super::objects::Objects;
 use super::super::objects::double::StoreDouble;
+use super::super::objects::{BodyProgress, Objects};
 use super::*;
 use crate::config::{BrokerConfig, Properties};
 use crate::long_work::LongWork;
@@ -40,7 +40,7 @@ async fn two_batches_of(value: &[u8]) -> TwoBatches {
     let uploaded = UploadedObject { id: object, batches: vec![batch(0), batch(size)] };
     Index::new(store, 5).commit(&[uploaded], 0).expect("committed");
     let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
-    objects.put(object, vec![bytes.clone(), bytes]).await.expect("put");
+    objects.put(object, vec![bytes.clone(), bytes], BodyProgress::default()).await.expect("put");
 
     let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 24)));
     let fetcher = RangeFetcher::new(objects, Arc::clone(&cache), 1, Arc::default());

@@ -1,0 +1,143 @@
+//! The HTTP client below a bucket: as the library's own, and it notes the progress of bodies that are sent.
+//!
+//! A request that carries a [`BodyProgress`] in its extensions has it moved for each 64 KiB that the socket takes.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use object_store::client::{
+    ClientConfigKey, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
+    HttpResponseBody, HttpService,
+};
+use object_store::{ClientOptions, Result};
+
+use super::progress::BodyProgress;
+use super::s3::{CONNECT_MAX, IDLE_CONNECTIONS_MAX};
+
+/// Bytes that are handed to the socket at a time.
+const CHUNK: usize = 64 << 10;
+
+/// Makes the clients of a bucket, and of services that give its credentials.
+#[derive(Debug)]
+pub struct Connector {
+    /// Authorities that are trusted beside the system's.
+    pub authorities: Vec<reqwest::Certificate>,
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
+        let failed = |error: reqwest::Error| object_store::Error::Generic { store: "HTTP", source: Box::new(error) };
+        let mut builder = reqwest::ClientBuilder::new()
+            .user_agent(concat!("fullbore/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_MAX)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
+            .tls_certs_merge(self.authorities.iter().cloned());
+        // The library takes it from the environment.
+        if let Some(proxy) = options.get_config_value(&ClientConfigKey::ProxyUrl) {
+            let excluded = options.get_config_value(&ClientConfigKey::ProxyExcludes);
+            let excluded = excluded.and_then(|hosts| reqwest::NoProxy::from_string(&hosts));
+            builder = builder.proxy(reqwest::Proxy::all(proxy).map_err(failed)?.no_proxy(excluded));
+        }
+        Ok(HttpClient::new(Client(builder.build().map_err(failed)?)))
+    }
+}
+
+#[derive(Debug)]
+struct Client(reqwest::Client);
+
+#[async_trait]
+impl HttpService for Client {
+    async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
+        let (parts, body) = request.into_parts();
+        let url = parts.uri.to_string().parse().map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+        let mut request = reqwest::Request::new(parts.method, url);
+        *request.headers_mut() = parts.headers;
+        *request.body_mut() = Some(match (parts.extensions.get::<BodyProgress>(), body.as_bytes()) {
+            (None, Some(bytes)) => bytes.clone().into(),
+            (progress, _) => reqwest::Body::wrap(Sent { body, chunk: Bytes::new(), progress: progress.cloned() }),
+        });
+        let answer: hyper::Response<reqwest::Body> = self.0.execute(request).await.map_err(http_error)?.into();
+        let (parts, body) = answer.into_parts();
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(Received(body))))
+    }
+}
+
+/// The body of a request, in chunks.
+struct Sent {
+    body: HttpRequestBody,
+    /// The rest of the part that is being sent.
+    chunk: Bytes,
+    progress: Option<BodyProgress>,
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, HttpError>>> {
+        while self.chunk.is_empty() {
+            match std::task::ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => self.chunk = frame.into_data().unwrap_or_default(),
+                ended => return Poll::Ready(ended),
+            }
+        }
+        if let Some(progress) = &self.progress {
+            progress.moved();
+        }
+        let len = self.chunk.len().min(CHUNK);
+        Poll::Ready(Some(Ok(Frame::data(self.chunk.split_to(len)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.chunk.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.body.size_hint().exact() {
+            Some(left) => SizeHint::with_exact(left + self.chunk.len() as u64),
+            None => SizeHint::default(),
+        }
+    }
+}
+
+/// The body of an answer.
+struct Received(reqwest::Body);
+
+impl Body for Received {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, HttpError>>> {
+        Pin::new(&mut self.0).poll_frame(context).map_err(http_error)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
+fn http_error(error: reqwest::Error) -> HttpError {
+    let kind = match &error {
+        error if error.is_timeout() => HttpErrorKind::Timeout,
+        error if error.is_connect() => HttpErrorKind::Connect,
+        error if error.is_decode() => HttpErrorKind::Decode,
+        error if error.is_body() => HttpErrorKind::Interrupted,
+        error if error.is_request() => HttpErrorKind::Request,
+        _ => HttpErrorKind::Unknown,
+    };
+    // Its URL is in the library's own words.
+    HttpError::new(kind, error.without_url())
+}

@@ -1,0 +1,191 @@
+//! One request of the object store, and the same beside it where it takes too long: the first that succeeds counts.
+//!
+//! A try takes too long while none of its bytes move, not because a link is slow. Who has not answered in an outage may
+//! never do, and what is sent after it is answered soon: a second try is given up for a third one every 5 s, and the first
+//! goes on. Few requests have a second try: [`Hedging`] counts them.
+//!
+//! Invariant: at most two tries of a request are under way.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use super::hedge::Hedging;
+use super::objects::{BodyProgress, ObjectError};
+use crate::seldom::Seldom;
+use crate::task;
+
+/// A request that makes no progress for so long is silent: a second try is due, whatever is usual.
+pub const SILENT_MAX: Duration = Duration::from_secs(5);
+/// A request without any progress for so long is given up.
+pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
+/// Pause after a second try was due and none was left.
+const CREDIT_PAUSE: Duration = Duration::from_secs(1);
+
+/// The requests of one kind.
+#[derive(Debug)]
+pub struct Tries {
+    /// As log lines name one of them.
+    name: &'static str,
+    hedging: Mutex<Hedging>,
+    silences: Seldom,
+    began: Instant,
+}
+
+/// One try that is under way.
+struct Try {
+    progress: BodyProgress,
+    handle: AbortHandle,
+}
+
+impl Tries {
+    /// No request was made yet.
+    pub fn new(name: &'static str) -> Tries {
+        Tries { name, hedging: Mutex::default(), silences: Seldom::default(), began: Instant::now() }
+    }
+
+    /// Runs a request until one of its tries succeeds, or the last one fails. `second` is called for each try but the first.
+    /// Dropping the future gives all of them up.
+    ///
+    /// # Errors
+    /// The last try's, or no progress for [`GIVEN_UP_AFTER`].
+    pub async fn run<T, F>(&self, start: impl Fn(BodyProgress) -> F, second: impl Fn()) -> Result<T, ObjectError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ObjectError>> + Send + 'static,
+    {
+        let mut under_way = JoinSet::new();
+        let begin = |under_way: &mut JoinSet<_>| {
+            let progress = BodyProgress::default();
+            let handle = under_way.spawn(task::boxed(start(progress.clone())));
+            Try { progress, handle }
+        };
+        let first = begin(&mut under_way);
+        let mut newest = None;
+        let mut not_before = first.progress.began();
+        loop {
+            let watched = newest.as_ref().unwrap_or(&first);
+            let due = self.second_due(&watched.progress, newest.is_some()).max(not_before);
+            let end = moved_last(&first, watched) + GIVEN_UP_AFTER;
+            tokio::select! {
+                biased;
+                Some(done) = under_way.join_next() => match done {
+                    Ok(Ok(done)) => return Ok(done),
+                    Ok(Err(error)) if under_way.is_empty() => return Err(error),
+                    // The other try may succeed; one that was given up says nothing.
+                    _ => {}
+                },
+                () = sleep_until(due.min(end)) => {
+                    if moved_last(&first, watched) + GIVEN_UP_AFTER <= Instant::now() {
+                        let (name, seconds) = (self.name, GIVEN_UP_AFTER.as_secs());
+                        return Err(ObjectError::Unavailable(format!("no progress of a {name} for {seconds} s")));
+                    }
+                    if self.second_due(&watched.progress, newest.is_some()) > Instant::now() {
+                        continue;
+                    }
+                    if !self.hedging.lock().take(self.began.elapsed()) {
+                        not_before = Instant::now() + CREDIT_PAUSE;
+                        continue;
+                    }
+                    self.report_silence(&watched.progress);
+                    if let Some(given_up) = newest.take().filter(|_| under_way.len() > 1) {
+                        given_up.handle.abort();
+                    }
+                    newest = Some(begin(&mut under_way));
+                    second();
+                }
+            }
+        }
+    }
+
+    /// Notes the time that a request took from its first try on.
+    pub fn note(&self, took: Duration) {
+        self.hedging.lock().note(took);
+    }
+
+    /// The time at which a second try is due, if no byte moves until then. A body that the system has in its buffer takes as
+    /// long again as it took to hand it over.
+    fn second_due(&self, progress: &BodyProgress, has_second: bool) -> Instant {
+        let usual = if has_second { None } else { self.hedging.lock().wait() };
+        let (began, last) = (progress.began(), progress.last());
+        last + (last - began) + usual.unwrap_or(SILENT_MAX).min(SILENT_MAX)
+    }
+
+    fn report_silence(&self, progress: &BodyProgress) {
+        if progress.last().elapsed() >= SILENT_MAX
+            && let Some(left_out) = self.silences.due()
+        {
+            tracing::warn!(left_out, "the object store is silent: a {} is sent again", self.name);
+        }
+    }
+}
+
+/// The last time that bytes moved. Those that a second try hands to the system at its start say nothing.
+fn moved_last(first: &Try, second: &Try) -> Instant {
+    let (began, last) = (second.progress.began(), second.progress.last());
+    if last - began >= SILENT_MAX { last.max(first.progress.last()) } else { first.progress.last() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hedge::{BURST, ONE_IN};
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const S: fn(u64) -> Duration = Duration::from_secs;
+
+    /// Runs a request whose bytes move each `step` for `takes`, and then answers; the number of its tries.
+    async fn tries_of(step: Duration, takes: Duration) -> (Result<(), ObjectError>, usize) {
+        let (tries, count) = (Tries::new("PUT"), AtomicUsize::new(1));
+        let request = |progress: BodyProgress| async move {
+            let until = Instant::now() + takes;
+            while Instant::now() < until {
+                tokio::time::sleep(step).await;
+                progress.moved();
+            }
+            Ok(())
+        };
+        let done = tries
+            .run(request, || {
+                count.fetch_add(1, Ordering::Relaxed);
+            })
+            .await;
+        (done, count.into_inner())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_progresses_is_tried_once_however_long_it_takes() {
+        assert_eq!(tries_of(S(1), S(3600)).await, (Ok(()), 1));
+        assert_eq!(tries_of(S(4), S(3600)).await, (Ok(()), 1), "a window of the system's buffer at a time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_without_progress_is_tried_again_and_given_up() {
+        let began = Instant::now();
+        let (done, tries) = tries_of(S(100_000), S(100_000)).await;
+        let error = done.expect_err("it never moves");
+        assert_eq!(error.to_string(), "the object store fails: no progress of a PUT for 40 s");
+        assert!(error.is_retriable());
+        assert_eq!(began.elapsed(), GIVEN_UP_AFTER);
+        assert_eq!(tries, 8, "one each {SILENT_MAX:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_silent_requests_have_few_second_tries() {
+        let (tries, count) = (Tries::new("PUT"), AtomicUsize::new(0));
+        let request = |_: BodyProgress| async {
+            tokio::time::sleep(S(30)).await;
+            Ok(())
+        };
+        let requests = (0..100).map(|_| {
+            tries.run(request, || {
+                count.fetch_add(1, Ordering::Relaxed);
+            })
+        });
+        futures_util::future::join_all(requests).await;
+        let most = BURST as usize + 30 + 100 / ONE_IN as usize;
+        assert!(count.load(Ordering::Relaxed) <= most, "{count:?} of at most {most}");
+    }
+}
