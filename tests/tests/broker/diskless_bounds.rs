@@ -75,6 +75,35 @@ fn a_batch_that_had_to_wait_for_its_turn_is_answered_in_time() {
     }
 }
 
+/// The store takes an object at a time, and memory has room for 32.
+#[test]
+fn a_flooded_broker_commits_a_small_batch_with_one_of_the_next_objects() {
+    let broker = Broker::start(&[
+        "diskless.produce.memory.bytes=33554432",
+        "diskless.produce.buffer.max.bytes=1048576",
+        "diskless.produce.upload.thread.pool.size=1",
+        "fullbore.diskless.put.delay.ms=200",
+    ]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 2, CONFIGS);
+    let mut flooder = broker.client();
+    let flood = std::thread::spawn(move || {
+        let mut request = produce_request(TOPIC, 0, Batch::of(&[vec![b'x'; 100_000]]).bytes());
+        request.acks = 0;
+        // The broker may be gone before all is sent.
+        while flooder.try_send(&request, 9).is_ok() {}
+    });
+    wait_until("three objects are committed", SOON, || client.latest(TOPIC, 0) > 30);
+    for _ in 0..5 {
+        let before = client.latest(TOPIC, 0);
+        client.produced(TOPIC, 1, &Batch::of(&["small"]));
+        let passed = client.latest(TOPIC, 0) - before;
+        assert!(passed < 100, "{passed} records of 100 kB were committed before it");
+    }
+    drop(broker);
+    flood.join().expect("it ends with the broker");
+}
+
 #[test]
 fn a_batch_waits_for_room_as_long_as_its_request_may() {
     let broker = Broker::start(&["diskless.produce.memory.bytes=8388608", "fullbore.diskless.put.delay.ms=60000"]);

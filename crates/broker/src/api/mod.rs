@@ -121,7 +121,10 @@ macro_rules! serve {
 }
 
 serve! { |call, reply|
-    Produce => produce::admit(call.broker, call.body(reply.version)?, call.header.client_id.as_deref(), reply).await?,
+    Produce => {
+        let request = call.body(reply.version)?;
+        produce::admit(call.broker, request, (call.client.peer, call.header.client_id.as_deref()), reply).await?
+    },
     Fetch => {
         let request = call.body(reply.version)?;
         Some(fetch::admit(call, request, reply)?)

@@ -24,6 +24,7 @@ use fullbore_wire::apis::produce::{
 };
 use fullbore_wire::{ErrorCode, Records, Text};
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,20 +41,20 @@ const ADMIN_CLIENT: &str = "__admin_client";
 /// What Produce 14 says of a topic whose settings are not known.
 const NOT_SAID: i32 = -1;
 
-/// Checks and appends every batch. `None` with acks=0.
+/// Checks and appends every batch of a client, which has an address and an id. `None` with acks=0.
 ///
 /// # Errors
 /// With acks=0, when anything failed: closing the connection is the only way to tell.
 pub async fn admit(
     broker: &Arc<Node>,
     request: ProduceRequest,
-    client_id: Option<&str>,
+    client: (SocketAddr, Option<&str>),
     reply: Reply,
 ) -> Result<Option<Completion>, Fault> {
     let (acks, timeout_ms) = (request.acks, request.timeout_ms);
     let image = broker.control.image();
     let mut is_long = prepare(broker, &image, &request).await;
-    let mut appending = Appending::new(broker, &image, &request, reply.version.number, client_id);
+    let mut appending = Appending::new(broker, &image, &request, reply.version.number, client);
     let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
     let came = tokio::time::Instant::now();
     let (mut turn, mut has_waited) = (None, false);
@@ -202,6 +203,7 @@ struct Appending<'a> {
     image: &'a Image,
     request: &'a ProduceRequest,
     version: i16,
+    peer: SocketAddr,
     may_write_internal: bool,
     responses: Vec<TopicProduceResponse>,
     pending: Vec<PendingBatch>,
@@ -251,7 +253,7 @@ impl<'a> Appending<'a> {
         image: &'a Image,
         request: &'a ProduceRequest,
         version: i16,
-        client_id: Option<&str>,
+        (peer, client_id): (SocketAddr, Option<&str>),
     ) -> Self {
         let may_write_internal = client_id == Some(ADMIN_CLIENT);
         let responses = Vec::with_capacity(request.topic_data.len());
@@ -263,6 +265,7 @@ impl<'a> Appending<'a> {
             image,
             request,
             version,
+            peer,
             may_write_internal,
             responses,
             pending,
@@ -368,7 +371,8 @@ impl<'a> Appending<'a> {
         let (size, records) = (batch.view().size(), batch.view().record_count());
         // Nobody would hear what became of a batch that waits without an answer.
         let wait_in = Some(&self.broker.reordering).filter(|_| self.request.acks != 0);
-        let how = PartitionAppend { acks, now_ms, early: EarlyBatches { are_sent: self.request.reorder, wait_in } };
+        let early = EarlyBatches { are_sent: self.request.reorder, wait_in };
+        let how = PartitionAppend { acks, now_ms, early, peer: self.peer };
         match partition.append(&batch, how, &mut self.waited).map_err(not_appended)? {
             BatchAnswer::Appended(appended) => {
                 self.broker.metrics.appended(size, records);

@@ -87,7 +87,7 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::int("inkless.produce.upload.thread.pool.size", None, 1, "Inkless's name of diskless.produce.upload.thread.pool.size.")
         .allow(UPLOAD_SLOTS)
         .differs(INKLESS),
-    Key::long("diskless.produce.memory.bytes", Some("134217728"), MIB, "Bytes of batches of diskless topics that are not committed yet, of the whole broker; past it, reading from producers pauses. At least diskless.produce.buffer.max.bytes.")
+    Key::long("diskless.produce.memory.bytes", Some("134217728"), MIB, "Bytes of batches of diskless topics that are not committed yet, of the whole broker; past it, reading from producers pauses. So it does for a producer that has half of what the others leave. At least diskless.produce.buffer.max.bytes.")
         .differs(NOT_KAFKAS),
     Key::long("diskless.consume.cache.max.bytes", Some("134217728"), 0, "Bytes of objects kept in memory for consumers of diskless topics.")
         .or_else(&["inkless.consume.cache.max.bytes"])

@@ -23,6 +23,7 @@ use super::index::PartitionRow;
 use crate::config::{TimestampType, TopicConfig};
 use crate::log::error::{AppendError, EpochEnd, LogOffsets, ReadError};
 use crate::log::stamping::Stamping;
+use crate::replica::budget::ProducerKey;
 use crate::replica::ticket::Appended;
 use crate::replica::waiters::{Registration, Waiters};
 use crate::validation::ValidBatch;
@@ -47,6 +48,8 @@ pub struct Offered {
     pub partition: Arc<KnownPartition>,
     /// The partition's number in the index.
     pub number: DisklessPartitionId,
+    /// The producer among whose batches it keeps its place.
+    pub producer: ProducerKey,
     /// Who wrote it.
     pub stamp: Stamp,
     /// As it is to be stored.
@@ -189,7 +192,12 @@ impl KnownPartition {
 /// Its records.
 impl KnownPartition {
     /// A batch as it is to be stored.
-    pub(super) fn offer(self: &Arc<Self>, number: DisklessPartitionId, batch: &ValidBatch<'_>, now_ms: i64) -> Offered {
+    pub(super) fn offer(
+        self: &Arc<Self>,
+        (number, producer): (DisklessPartitionId, ProducerKey),
+        batch: &ValidBatch<'_>,
+        now_ms: i64,
+    ) -> Offered {
         let clock = self.config().message_timestamp_type;
         let (bytes, max_timestamp) = Stamping::stored(&batch.view(), clock, now_ms, LEADER_EPOCH);
         let log_append_time_ms = match clock {
@@ -197,7 +205,7 @@ impl KnownPartition {
             TimestampType::LogAppendTime => now_ms,
         };
         let (partition, stamp) = (Arc::clone(self), batch.stamp());
-        Offered { partition, number, stamp, bytes, max_timestamp, log_append_time_ms }
+        Offered { partition, number, producer, stamp, bytes, max_timestamp, log_append_time_ms }
     }
 
     /// The answer for a batch that was appended before, with this timestamp.

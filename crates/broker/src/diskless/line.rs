@@ -1,10 +1,11 @@
 //! What is admitted and not yet answered, from the object that is being filled to the one that is being committed.
 //!
-//! An object is closed, uploaded and, once all before it are, committed; several are uploaded at once, and those at the head of the line that are
-//! finished are committed together, one commit at a time. What has been tried to be committed is asked for again as it was, until the
-//! outcome is known.
+//! An object is closed once an upload slot is idle. It is uploaded and, once all before it are, committed; several are uploaded at once, and those
+//! at the head of the line that are finished are committed together, one commit at a time. What has been tried to be committed is asked for again
+//! as it was, until the outcome is known.
 //!
-//! Not here: time passes, bytes travel and commits are made elsewhere (`writer`); what a verdict is, is the coordinator's.
+//! Not here: which of the gathered batches go first ([`Gathering`]). Time passes, bytes travel and commits are made elsewhere (`writer`); what a
+//! verdict is, is the coordinator's.
 //!
 //! Invariants: commits are in the order of closing; no batch is answered before its commit is known; of what was admitted behind a batch that
 //! failed nothing is committed that was not tried before.
@@ -14,25 +15,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_rules::commit::admission::{Admission, Known, PartitionAdmission, TicketId};
-use fullbore_rules::commit::rotation::{ActiveObject, Close, OBJECT_BATCHES_MAX, Rotation, RotationSettings};
+use fullbore_rules::commit::rotation::{Close, OBJECT_BATCHES_MAX, Rotation, RotationSettings};
 use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, PartitionState, Refusal};
 use fullbore_rules::sequence::Stamp;
 
+use super::gather::{Gathering, NewBatch};
 use super::index::UploadedObject;
+use crate::replica::budget::Room;
 
 /// Batches of a commit, of which an object has half at most: what has gathered while the index was away could take longer than the index may, again and
 /// again.
 const COMMIT_BATCHES_MAX: usize = 2 * OBJECT_BATCHES_MAX;
-
-/// A batch as it came, whole and checked.
-#[derive(Clone, Debug)]
-pub struct NewBatch {
-    pub partition: DisklessPartitionId,
-    pub bytes: Bytes,
-    pub stamp: Stamp,
-    /// In ms.
-    pub max_timestamp: i64,
-}
 
 /// What became of an admitted batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,18 +49,14 @@ pub struct ClosedObject {
 }
 
 #[derive(Debug)]
-struct Gathered {
-    ticket: TicketId,
-    batch: NewBatch,
-}
-
-#[derive(Debug)]
 struct InLine {
     number: u64,
     /// As they lie in the object.
     batches: Vec<(TicketId, ObjectBatch)>,
     bytes: usize,
     upload: Upload,
+    /// The memory budget's part of its batches.
+    _room: Option<Room>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,10 +71,7 @@ enum Upload {
 /// The batches that are admitted and not answered, and the objects they are in.
 #[derive(Debug)]
 pub struct Line {
-    active: Vec<Gathered>,
-    active_bytes: usize,
-    first_at: Duration,
-    last_at: Duration,
+    gathering: Gathering,
     rotation: Rotation,
     objects: VecDeque<InLine>,
     admission: HashMap<DisklessPartitionId, PartitionAdmission>,
@@ -103,10 +89,7 @@ impl Line {
     /// Nothing was admitted.
     pub fn new(settings: RotationSettings) -> Line {
         Line {
-            active: Vec::new(),
-            active_bytes: 0,
-            first_at: Duration::ZERO,
-            last_at: Duration::ZERO,
+            gathering: Gathering::default(),
             rotation: Rotation::new(settings),
             objects: VecDeque::new(),
             admission: HashMap::new(),
@@ -180,44 +163,52 @@ impl Line {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.admission.entry(batch.partition).or_default().admitted(&batch.stamp, ticket);
-        if self.active.is_empty() {
-            self.first_at = now;
-        }
-        self.last_at = now;
-        self.active_bytes += batch.bytes.len();
         self.bytes += batch.bytes.len();
-        self.active.push(Gathered { ticket, batch });
+        self.gathering.push(ticket, batch, now);
         ticket
     }
 
-    /// When the object that is being filled is to be closed; `None` while there is nothing in it.
+    /// Returns true if no batch waits to be closed.
+    pub fn is_closed_up(&self) -> bool {
+        self.gathering.is_empty()
+    }
+
+    /// When the object that is being filled is to be closed; `None` while there is nothing in it, or no upload slot is idle.
     pub fn due(&self, now: Duration) -> Option<Close> {
-        let batches = self.active.len();
-        let Line { active_bytes: bytes, first_at, last_at, .. } = *self;
-        let active = ActiveObject { bytes, batches, first_at, last_at };
+        if self.gathering.is_empty() {
+            return None;
+        }
         let uploads = self.objects.iter().filter(|object| object.upload == Upload::UnderWay).count();
-        let close = || if self.hurries { Close::Now } else { self.rotation.close(active, uploads, now) };
-        (!self.active.is_empty()).then(close)
+        if self.hurries { Some(Close::Now) } else { self.rotation.close(self.gathering.active(), uploads, now) }
     }
 
     /// Closes it.
     pub fn close(&mut self, now: Duration) -> ClosedObject {
         self.rotation.closed(now);
-        let mut gathered = std::mem::take(&mut self.active);
-        // Those of a partition stay in the order of their admission.
+        let mut gathered = self.gathering.take(self.rotation.bytes_max());
+        // Those of a producer stay in the order of their admission.
         gathered.sort_by_key(|gathered| gathered.batch.partition);
         let number = self.next_number;
         self.next_number += 1;
-        let (mut position, mut batches, mut parts) = (0, Vec::new(), Vec::new());
-        for Gathered { ticket, batch: NewBatch { partition, bytes, stamp, max_timestamp } } in gathered {
+        let (mut position, mut batches, mut parts, mut rooms) = (0, Vec::new(), Vec::new(), Vec::new());
+        for gathered in gathered {
+            let (ticket, batch) = (gathered.ticket, gathered.batch);
+            let NewBatch { partition, bytes, stamp, max_timestamp, room, .. } = batch;
             // No object is larger than a request, which has a length of 31 bits.
             let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
             batches.push((ticket, ObjectBatch { partition, position, size, stamp, max_timestamp }));
             position += size;
             parts.push(bytes);
+            rooms.extend(room);
         }
-        let bytes = std::mem::take(&mut self.active_bytes);
-        self.objects.push_back(InLine { number, batches, bytes, upload: Upload::UnderWay });
+        let bytes = parts.iter().map(Bytes::len).sum();
+        self.objects.push_back(InLine {
+            number,
+            batches,
+            bytes,
+            upload: Upload::UnderWay,
+            _room: Room::of_object(rooms),
+        });
         ClosedObject { number, parts }
     }
 
@@ -328,15 +319,7 @@ impl Line {
             return;
         }
         outcomes.extend(dead.iter().map(|ticket| (*ticket, Outcome::Dead)));
-        let dead: HashSet<_> = dead.iter().collect();
-        let mut freed = 0;
-        self.active.retain(|gathered| {
-            let stays = !dead.contains(&gathered.ticket);
-            freed += if stays { 0 } else { gathered.batch.bytes.len() };
-            stays
-        });
-        self.active_bytes -= freed;
-        self.bytes -= freed;
+        self.bytes -= self.gathering.drop_dead(&dead.iter().copied().collect());
     }
 
     /// Takes batches out of an object, no commit of which was tried, that died since it was closed.
@@ -364,14 +347,15 @@ mod tests {
     use fullbore_rules::sequence::NO_PRODUCER_ID;
 
     use super::*;
+    use crate::replica::budget::ProducerKey;
 
     const AT: Duration = Duration::from_secs(1);
 
     fn line() -> Line {
         let settings = RotationSettings {
-            bytes_max: 1000,
+            bytes_max: 1_000_000,
             interval: Duration::from_millis(250),
-            slots: 8,
+            slots: 1,
             early_puts_per_second: 0,
         };
         Line::new(settings)
@@ -379,7 +363,8 @@ mod tests {
 
     fn batch(partition: DisklessPartitionId, producer_id: i64, base_sequence: i32) -> NewBatch {
         let stamp = Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 1 };
-        NewBatch { partition, bytes: Bytes::from(vec![producer_id as u8; 10]), stamp, max_timestamp: 0 }
+        let (producer, bytes) = (ProducerKey::Id(producer_id), Bytes::from(vec![producer_id as u8; 10]));
+        NewBatch { partition, producer, bytes, stamp, max_timestamp: 0, room: None }
     }
 
     /// Admits them, and closes their object.
@@ -442,11 +427,22 @@ mod tests {
         assert_eq!(line.next_commit().0.len(), 2, "and no more the next time");
         line.committed(&vec![vec![appended(0); 8_000]; 2]);
         assert_eq!(line.next_commit().0.iter().map(|object| object.id).collect::<Vec<_>>(), [2, 3]);
-        // One alone goes whatever it has.
-        let (large, _) = closed(&mut line, (0..20_001).map(|_| batch(1, NO_PRODUCER_ID, 0)).collect());
-        line.uploaded(large.number, Ok(4));
-        line.committed(&vec![vec![appended(0); 8_000]; 2]);
-        assert_eq!(line.next_commit().0.len(), 1);
+    }
+
+    #[test]
+    fn batches_are_gathered_while_the_slot_is_busy() {
+        let mut line = line();
+        let (first, _) = closed(&mut line, vec![batch(1, 7, 0)]);
+        for sequence in 1..20 {
+            line.admit(batch(1, 7, sequence), AT);
+        }
+        assert_eq!(line.due(AT * 2), None);
+        line.uploaded(first.number, Ok(101));
+        assert_eq!(line.due(AT * 2), Some(Close::Now));
+        assert_eq!((line.close(AT * 2).parts.len(), line.is_closed_up()), (19, true));
+        line.admit(batch(1, 7, 20), AT);
+        line.hurry();
+        assert_eq!(line.due(AT), Some(Close::Now), "the broker stops");
     }
 
     #[test]

@@ -8,6 +8,9 @@
 mod assemble;
 pub mod cache;
 pub mod fetch;
+#[cfg(test)]
+mod flooded;
+mod gather;
 mod given;
 mod hear;
 mod hedge;
@@ -41,7 +44,7 @@ use parking_lot::Mutex;
 pub use assemble::LEADER_EPOCH;
 pub use partition::DisklessPartition;
 pub use upload::StoreUse;
-pub use writer::{Admitted, LookedAt, PendingAnswer, Room};
+pub use writer::{Admitted, LookedAt, PendingAnswer};
 
 use crate::config::{BrokerConfig, DisklessConfig, TopicConfig};
 use crate::metrics::Metrics;

@@ -15,10 +15,11 @@ use super::known::KnownPartition;
 use super::objects::Claim;
 use super::reader::{Found, Reader};
 use super::retention;
-use super::writer::{Admitted, LookedAt, Room, Writer};
+use super::writer::{Admitted, LookedAt, Writer};
 use crate::control::CommitError;
 use crate::log::error::{AppendError, Read, ReadError, TimestampOffset};
 use crate::long_work::LongWork;
+use crate::replica::budget::{ProducerKey, Room};
 use crate::replica::reorder::EarlyBatches;
 use crate::replica::ticket::Acks;
 use crate::validation::ValidBatch;
@@ -51,7 +52,7 @@ impl DisklessPartition {
         DisklessPartition { known: Arc::new(known), services }
     }
 
-    /// Admits one batch: its answer comes once it is committed. `known` and `room` are what was waited
+    /// Admits one batch of a producer: its answer comes once it is committed. `known` and `room` are what was waited
     /// for since it was first tried.
     ///
     /// # Errors
@@ -60,7 +61,7 @@ impl DisklessPartition {
         &self,
         batch: &ValidBatch<'_>,
         (acks, now_ms, early): (Acks, i64, EarlyBatches<'_>),
-        (known, room): (Known, Option<Room>),
+        (producer, known, room): (ProducerKey, Known, Option<Room>),
     ) -> Result<Admitted, AppendError> {
         if !self.services.claim.is_made() {
             self.turned_away(batch);
@@ -70,7 +71,7 @@ impl DisklessPartition {
         let size = batch.view().size();
         let room = match room {
             Some(room) => Some(room),
-            None => self.services.writer.try_room(size)?,
+            None => self.services.writer.try_room(producer, size)?,
         };
         let Some(mut room) = room else { return Ok(Admitted::Full(size)) };
         if early.are_sent || self.services.others_commit {
@@ -79,7 +80,7 @@ impl DisklessPartition {
                 ControlFlow::Continue(unused) => room = unused,
             }
         }
-        self.services.writer.admit(self.known.offer(number, batch, now_ms), known, room)
+        self.services.writer.admit(self.known.offer((number, producer), batch, now_ms), known, room)
     }
 
     /// A batch is refused, since [`DisklessPartition::look`] failed.
@@ -110,9 +111,9 @@ impl DisklessPartition {
         self.known.number().is_some_and(|number| self.services.writer.lacks(number, producer_id))
     }
 
-    /// Waits for room for a batch.
-    pub async fn room(&self, size: usize) -> Option<Room> {
-        self.services.writer.room(size).await
+    /// Waits for room for a batch of a producer.
+    pub async fn room(&self, producer: ProducerKey, size: usize) -> Option<Room> {
+        self.services.writer.room(producer, size).await
     }
 
     /// What is known of each idempotent producer, the longest idle first.

@@ -16,6 +16,7 @@ use super::*;
 use crate::config::{BrokerConfig, Properties};
 use crate::control::StoreError;
 use crate::log::error::AppendError;
+use crate::replica::budget::ProducerKey;
 use crate::replica::reorder::{EarlyBatches, Reordering};
 use crate::replica::ticket::{Acks, Appended};
 use crate::validation::ValidBatch;
@@ -97,9 +98,9 @@ impl ByHand {
         builder.append(7, None, Some(b"value"), &[]);
         let bytes = builder.seal(stamp).expect("sealed").0;
         let how = (Acks::All, now_ms, EarlyBatches { are_sent: false, wait_in: None });
-        let mut known = Known::Perhaps;
+        let (mut known, producer) = (Known::Perhaps, ProducerKey::Id(stamp.producer_id));
         let pending = loop {
-            match partition.admit(&ValidBatch::unchecked(&bytes), how, (known, None))? {
+            match partition.admit(&ValidBatch::unchecked(&bytes), how, (producer, known, None))? {
                 Admitted::Known(appended) => return Ok(appended.base_offset),
                 Admitted::Pending(pending) => break pending,
                 Admitted::Ask => {
@@ -248,7 +249,9 @@ async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_i
         builder.append(7, None, Some(b"value"), &[]);
         let bytes = builder.seal(stamp(base_sequence)).expect("sealed").0;
         let early = EarlyBatches { are_sent: false, wait_in: Some(&reordering) };
-        partition.admit(&ValidBatch::unchecked(&bytes), (Acks::All, 0, early), (known, None)).expect("taken")
+        partition
+            .admit(&ValidBatch::unchecked(&bytes), (Acks::All, 0, early), (ProducerKey::Id(7), known, None))
+            .expect("taken")
     };
     let Admitted::Pending(second) = admit(1, Known::Perhaps) else { panic!("it seems to be the next") };
     assert!(matches!(admit(3, Known::Perhaps), Admitted::Ask), "one is missing");

@@ -3,6 +3,7 @@
 //! Classic: a log on this broker's disk, which may have followers. Diskless: objects in a store. What only one of the kinds has, its own module
 //! says; what an API needs is here.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,10 +14,11 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use crate::diskless::LEADER_EPOCH;
-use crate::diskless::{Admitted, DisklessPartition, LookedAt, PendingAnswer, Room};
+use crate::diskless::{Admitted, DisklessPartition, LookedAt, PendingAnswer};
 use crate::log::error::{AppendError, EpochEnd, LogOffsets, Read, ReadError, TimestampOffset};
 use crate::long_work::LongWork;
 use crate::replica::Replica;
+use crate::replica::budget::{ProducerKey, Room};
 use crate::replica::reorder::{BatchAdmission, EarlyBatches, ParkedAnswer};
 use crate::replica::ticket::{Acks, Appended};
 use crate::replica::waiters::Registration;
@@ -40,6 +42,8 @@ pub struct PartitionAppend<'a> {
     pub now_ms: i64,
     /// What becomes of it where it comes before its turn.
     pub early: EarlyBatches<'a>,
+    /// The client whose connection it came over.
+    pub peer: SocketAddr,
 }
 
 /// What has to be waited for before a batch can be appended, for as long as which its connection reads nothing else.
@@ -47,8 +51,8 @@ pub struct PartitionAppend<'a> {
 pub enum Lack {
     /// Batches that others have committed for this producer.
     Known(i64),
-    /// Room for so many bytes.
-    Room(usize),
+    /// Room for a batch of this producer, of so many bytes.
+    Room(ProducerKey, usize),
 }
 
 /// Look-ups and memory that a request has waited for.
@@ -105,7 +109,7 @@ impl AnyPartition {
         how: PartitionAppend<'_>,
         waited: &mut Waited,
     ) -> Result<BatchAnswer, AppendError> {
-        let PartitionAppend { acks, now_ms, early } = how;
+        let PartitionAppend { acks, now_ms, early, peer } = how;
         match self {
             AnyPartition::Classic(replica) if !early.are_sent => {
                 replica.append(batch, acks, now_ms).map(BatchAnswer::Appended)
@@ -125,7 +129,8 @@ impl AnyPartition {
                     Some(Ok(())) => Known::Now,
                     None => Known::Perhaps,
                 };
-                Ok(match partition.admit(batch, (acks, now_ms, early), (known, room))? {
+                let producer = ProducerKey::of(&batch.stamp(), peer);
+                Ok(match partition.admit(batch, (acks, now_ms, early), (producer, known, room))? {
                     Admitted::Known(appended) => BatchAnswer::Appended(appended),
                     Admitted::Pending(answer) => BatchAnswer::Later(LaterAnswer::Pending(answer)),
                     Admitted::Parked(answer) => {
@@ -133,7 +138,7 @@ impl AnyPartition {
                         BatchAnswer::Later(LaterAnswer::ParkedOnItsWay(answer, turn))
                     }
                     Admitted::Ask => BatchAnswer::Lacks(Lack::Known(batch.stamp().producer_id)),
-                    Admitted::Full(size) => BatchAnswer::Lacks(Lack::Room(size)),
+                    Admitted::Full(size) => BatchAnswer::Lacks(Lack::Room(producer, size)),
                 })
             }
         }
@@ -151,7 +156,7 @@ impl AnyPartition {
         let came = async {
             match lack {
                 Lack::Known(_) => partition.look_with(others, &mut waited.looked).await,
-                Lack::Room(size) => waited.room = partition.room(size).await,
+                Lack::Room(producer, size) => waited.room = partition.room(producer, size).await,
             }
         };
         let in_time = match deadline {

@@ -16,6 +16,7 @@
 //! and on other replicas.
 
 mod append;
+pub(crate) mod budget;
 pub(crate) mod checkpoints;
 pub(crate) mod cleanings;
 pub(crate) mod cluster;

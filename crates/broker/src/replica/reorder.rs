@@ -18,9 +18,10 @@ use std::time::Duration;
 
 use fullbore_rules::sequence::parking::{Freed, Parking, fits};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::budget::Room;
 use super::ticket::{Acks, Appended};
 use crate::config::BrokerConfig;
 use crate::log::error::AppendError;
@@ -170,13 +171,13 @@ pub(crate) struct Early {
     acks: Acks,
     answers: Vec<EarlyAnswer>,
     held: HeldBytes,
-    later: Option<OwnedSemaphorePermit>,
+    later: Option<Room>,
 }
 
 /// What a batch needs in its turn, and holds from the start.
 #[derive(Debug)]
 pub(crate) struct LaterRoom {
-    pub(crate) room: OwnedSemaphorePermit,
+    pub(crate) room: Room,
     /// Bytes that batches may hold so before their turn: less than there are, or those they wait for would find no room.
     pub(crate) early_bytes_max: usize,
 }
@@ -207,7 +208,7 @@ impl Early {
     }
 
     /// Who goes on with it answers it, and has what it needs from now on.
-    pub(crate) fn into_parts(self) -> (ValidBatch<'static>, Vec<EarlyAnswer>, Option<OwnedSemaphorePermit>) {
+    pub(crate) fn into_parts(self) -> (ValidBatch<'static>, Vec<EarlyAnswer>, Option<Room>) {
         (self.batch, self.answers, self.later)
     }
 

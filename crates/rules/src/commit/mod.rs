@@ -8,6 +8,7 @@
 //! - [`BatchRun`]: a row, one for the adjacent batches of a partition in an object.
 //! - [`admission`]: what a broker may take of a producer before anything of it is committed.
 //! - [`rotation`]: when an object is closed and uploaded.
+//! - [`fair`]: whose batches go first where there are more than an object takes.
 //!
 //! What it is not: it knows no tables, no object store, no wire format and no clock.
 //!
@@ -17,6 +18,7 @@
 pub mod admission;
 mod batch;
 mod decide;
+pub mod fair;
 #[cfg(test)]
 mod model;
 mod object;

@@ -1,10 +1,11 @@
 //! When the object that is being filled is closed and uploaded.
 //!
-//! A full one goes at once, and one that has waited for the commit interval since its first batch goes, too. One goes
-//! early while an upload slot is idle, since waiting would win nothing but cheaper requests; and because requests are
-//! money, only under a ceiling of PUTs a second, which counts all of them. It goes early once batches have stopped
-//! arriving for a moment: batches of one request, and requests that a producer sends one behind the other, are answered
-//! together, so that splitting them only makes the later part wait for another PUT.
+//! No object goes while all upload slots are busy: it would only wait for a slot in front of batches that are still to come. Once
+//! a slot is idle, a full object goes at once, and so does one whose first batch has waited for the commit interval. Any other goes
+//! early, since waiting would win nothing but cheaper requests; and because requests are money, only under a ceiling of PUTs a
+//! second, which counts all of them. It goes early once batches have stopped arriving for a moment: batches of one request, and
+//! requests that a producer sends one behind the other, are answered together, so that splitting them only makes the later part
+//! wait for another PUT.
 //!
 //! What it is not: it uploads nothing, and knows no clock. Times are durations since any one moment.
 
@@ -73,19 +74,28 @@ impl Rotation {
         Rotation { settings, early_from: Duration::ZERO }
     }
 
-    /// When the active object is to be closed, with so many uploads under way. To be asked again when it grows, and when an upload ends.
-    pub fn close(&self, active: ActiveObject, uploads: usize, now: Duration) -> Close {
+    /// Bytes at which an object is full.
+    pub fn bytes_max(&self) -> usize {
+        self.settings.bytes_max
+    }
+
+    /// When the active object is to be closed, with so many uploads under way; `None` while these take all slots. To be asked
+    /// again when it grows, and when an upload ends.
+    pub fn close(&self, active: ActiveObject, uploads: usize, now: Duration) -> Option<Close> {
+        if uploads >= self.settings.slots {
+            return None;
+        }
         let due = active.first_at.saturating_add(self.settings.interval);
         let is_full = active.bytes >= self.settings.bytes_max || active.batches >= OBJECT_BATCHES_MAX;
         if is_full || due <= now {
-            return Close::Now;
+            return Some(Close::Now);
         }
-        let may_go_early = self.settings.early_puts_per_second > 0 && uploads < self.settings.slots;
-        match self.early_from.max(active.burst_ends_at()) {
+        let may_go_early = self.settings.early_puts_per_second > 0;
+        Some(match self.early_from.max(active.burst_ends_at()) {
             early if may_go_early && early <= now => Close::Now,
             early if may_go_early => Close::At(early.min(due)),
             _ => Close::At(due),
-        }
+        })
     }
 
     /// An object was closed, and goes. Those that have to go do not wait for the ceiling; the next early one waits for them.
@@ -117,54 +127,59 @@ mod tests {
         for ceiling in [0, 10] {
             let mut rotation = rotation(ceiling);
             rotation.closed(MS(1000));
-            for uploads in [0, 2, 100] {
-                assert_eq!(rotation.close(active(1000, 1000), uploads, MS(1000)), Close::Now);
-                assert_eq!(rotation.close(active(1, 1000), uploads, MS(1250)), Close::Now);
+            for uploads in [0, 1] {
+                assert_eq!(rotation.close(active(1000, 1000), uploads, MS(1000)), Some(Close::Now));
+                assert_eq!(rotation.close(active(1, 1000), uploads, MS(1250)), Some(Close::Now));
             }
-            assert_eq!(rotation.close(active(999, 1001), 2, MS(1002)), Close::At(MS(1251)));
+        }
+    }
+
+    #[test]
+    fn none_goes_while_all_slots_are_busy() {
+        for uploads in [2, 100] {
+            assert_eq!(rotation(10).close(active(1000, 1000), uploads, MS(2000)), None);
         }
     }
 
     #[test]
     fn one_goes_early_into_an_idle_slot_as_often_as_the_ceiling_lets_it() {
         let mut rotation = rotation(10);
-        assert_eq!(rotation.close(active(1, 4998), 1, MS(5000)), Close::Now);
+        assert_eq!(rotation.close(active(1, 4998), 1, MS(5000)), Some(Close::Now));
         rotation.closed(MS(5000));
-        assert_eq!(rotation.close(active(1, 5001), 1, MS(5001)), Close::At(MS(5100)));
-        assert_eq!(rotation.close(active(1, 5001), 1, MS(5100)), Close::Now);
-        assert_eq!(rotation.close(active(1, 5001), 2, MS(5100)), Close::At(MS(5251)), "no slot is idle");
+        assert_eq!(rotation.close(active(1, 5001), 1, MS(5001)), Some(Close::At(MS(5100))));
+        assert_eq!(rotation.close(active(1, 5001), 1, MS(5100)), Some(Close::Now));
+        assert_eq!(rotation.close(active(1, 5001), 2, MS(5100)), None, "no slot is idle");
     }
 
     #[test]
     fn a_burst_goes_in_one_object_and_holds_it_back_for_a_bounded_time() {
         let rotation = rotation(10);
         let of = |last_at| ActiveObject { last_at: MS(last_at), ..active(1, 5000) };
-        assert_eq!(rotation.close(of(5000), 0, MS(5000)), Close::At(MS(5002)));
-        assert_eq!(rotation.close(of(5001), 0, MS(5002)), Close::At(MS(5003)), "another batch came");
-        assert_eq!(rotation.close(of(5001), 0, MS(5003)), Close::Now);
-        assert_eq!(rotation.close(of(5019), 0, MS(5019)), Close::At(MS(5020)), "batches still come");
-        assert_eq!(rotation.close(of(5020), 0, MS(5020)), Close::Now);
-        assert_eq!(rotation.close(of(5019), 2, MS(5020)), Close::At(MS(5250)), "no slot is idle");
+        assert_eq!(rotation.close(of(5000), 0, MS(5000)), Some(Close::At(MS(5002))));
+        assert_eq!(rotation.close(of(5001), 0, MS(5002)), Some(Close::At(MS(5003))), "another batch came");
+        assert_eq!(rotation.close(of(5001), 0, MS(5003)), Some(Close::Now));
+        assert_eq!(rotation.close(of(5019), 0, MS(5019)), Some(Close::At(MS(5020))), "batches still come");
+        assert_eq!(rotation.close(of(5020), 0, MS(5020)), Some(Close::Now));
     }
 
     #[test]
     fn one_of_very_many_batches_is_full() {
         let of = |batches| ActiveObject { batches, ..active(1, 0) };
-        assert_eq!(rotation(0).close(of(OBJECT_BATCHES_MAX - 1), 0, MS(1)), Close::At(MS(250)));
-        assert_eq!(rotation(0).close(of(OBJECT_BATCHES_MAX), 0, MS(1)), Close::Now);
+        assert_eq!(rotation(0).close(of(OBJECT_BATCHES_MAX - 1), 0, MS(1)), Some(Close::At(MS(250))));
+        assert_eq!(rotation(0).close(of(OBJECT_BATCHES_MAX), 0, MS(1)), Some(Close::Now));
     }
 
     #[test]
     fn without_a_ceiling_none_goes_early() {
-        assert_eq!(rotation(0).close(active(1, 0), 0, MS(1)), Close::At(MS(250)));
+        assert_eq!(rotation(0).close(active(1, 0), 0, MS(1)), Some(Close::At(MS(250))));
     }
 
     #[test]
     fn full_ones_count_and_no_more_is_owed_than_an_interval() {
         let mut rotation = rotation(10);
         (0..50).for_each(|n| rotation.closed(MS(10 * n)));
-        assert_eq!(rotation.close(active(1, 495), 0, MS(495)), Close::At(MS(740)));
-        assert_eq!(rotation.close(active(1, 600), 0, MS(740)), Close::Now);
+        assert_eq!(rotation.close(active(1, 495), 0, MS(495)), Some(Close::At(MS(740))));
+        assert_eq!(rotation.close(active(1, 600), 0, MS(740)), Some(Close::Now));
     }
 
     #[test]
@@ -174,7 +189,7 @@ mod tests {
         for now in 0..10_000 {
             // A batch comes each millisecond.
             let active = ActiveObject { last_at: MS(now), ..active(1, first_at) };
-            if rotation.close(active, 0, MS(now)) == Close::Now {
+            if rotation.close(active, 0, MS(now)) == Some(Close::Now) {
                 rotation.closed(MS(now));
                 (puts, first_at) = (puts + 1, now);
             }

@@ -1,5 +1,6 @@
 //! Clients that produce, with their connections: what is sent over one arrives in order, or is lost with everything behind it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -157,9 +158,9 @@ async fn admit(life: &Life, partition: &Arc<DisklessPartition>, request: &Reques
     let any = AnyPartition::Diskless(Arc::clone(partition));
     let batch = ValidBatch::unchecked(&request.sent.bytes);
     let early = EarlyBatches { are_sent: request.sent.may_reorder, wait_in: Some(&life.reordering) };
-    let mut waited = Waited::default();
+    let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
     loop {
-        let how = PartitionAppend { acks: Acks::All, now_ms: life.world.wall_ms(), early };
+        let how = PartitionAppend { acks: Acks::All, now_ms: life.world.wall_ms(), early, peer };
         match any.append(&batch, how, &mut waited) {
             Ok(BatchAnswer::Appended(appended)) => return Answer::Known(Ok(appended)),
             Ok(BatchAnswer::Later(answer)) => return Answer::Later(answer, deadline),

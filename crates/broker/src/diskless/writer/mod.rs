@@ -25,18 +25,20 @@ use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectId, Parti
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use super::gather::NewBatch;
 use super::index::{CommitAnswer, IndexOwner, PartitionRow, ProducerRow};
 use super::keys::ObjectKeys;
 use super::known::{KnownPartition, Offered};
-use super::line::{Line, NewBatch, Outcome};
+use super::line::{Line, Outcome};
 use super::reader::Reader;
 use super::upload::Uploader;
 use crate::control::StoreError;
 use crate::log::error::AppendError;
 use crate::metrics::Metrics;
+use crate::replica::budget::{Budget, ProducerKey, Room};
 use crate::replica::reorder::{BATCH_COST, Early, EarlyAnswer, Parked, ParkedAnswer};
 use crate::replica::ticket::Appended;
 use crate::seldom::Seldom;
@@ -74,9 +76,6 @@ pub enum Admitted {
 /// The answer of an admitted batch, to come. Dropping it changes nothing for the batch.
 pub type PendingAnswer = oneshot::Receiver<Result<Appended, AppendError>>;
 
-/// Room for the bytes of a batch, until it is answered.
-pub type Room = OwnedSemaphorePermit;
-
 /// Takes batches.
 #[derive(Clone)]
 pub struct Writer {
@@ -87,8 +86,7 @@ struct Shared {
     state: Mutex<WriterState>,
     /// Something changed that the driver is to look at.
     changed: Notify,
-    room: Arc<Semaphore>,
-    room_max: usize,
+    budget: Arc<Budget>,
     looks: Looks,
     index: IndexOwner,
     keys: ObjectKeys,
@@ -124,8 +122,6 @@ struct Waiting {
     size: usize,
     record_count: i32,
     answers: Vec<EarlyAnswer>,
-    /// What its bytes are counted in.
-    _room: Option<Room>,
 }
 
 impl Writer {
@@ -145,12 +141,11 @@ impl Writer {
             others_commit,
             is_closed: false,
         };
-        let room_max = memory_bytes.min(u32::MAX as usize);
+        let budget = Budget::new(memory_bytes);
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             changed: Notify::new(),
-            room: Arc::new(Semaphore::new(room_max)),
-            room_max,
+            budget,
             looks: Looks::default(),
             keys: ObjectKeys::new(index.clone()),
             index,
@@ -193,22 +188,17 @@ impl Writer {
         }
     }
 
-    /// Room for so many bytes, if it is there.
+    /// Takes room for a batch of `size` bytes, and what is kept beside them. `None` if there is none for its producer.
     ///
     /// # Errors
-    /// [`AppendError::Gone`] where none will be, since the broker stops.
-    pub fn try_room(&self, size: usize) -> Result<Option<Room>, AppendError> {
-        match Arc::clone(&self.shared.room).try_acquire_many_owned(self.shared.permits(size)) {
-            Ok(room) => Ok(Some(room)),
-            Err(TryAcquireError::NoPermits) => Ok(None),
-            Err(TryAcquireError::Closed) => Err(AppendError::Gone),
-        }
+    /// [`AppendError::Gone`] while the broker stops.
+    pub fn try_room(&self, producer: ProducerKey, size: usize) -> Result<Option<Room>, AppendError> {
+        self.shared.budget.try_take(producer, size + BATCH_COST).map_err(|_| AppendError::Gone)
     }
 
-    /// Waits for room for so many bytes; as long as it is not there, the connection reads nothing.
-    pub async fn room(&self, size: usize) -> Option<Room> {
-        let permits = self.shared.permits(size);
-        Arc::clone(&self.shared.room).acquire_many_owned(permits).await.ok()
+    /// Waits for the same; meanwhile the connection reads nothing. `None` while the broker stops.
+    pub async fn room(&self, producer: ProducerKey, size: usize) -> Option<Room> {
+        self.shared.budget.take(producer, size + BATCH_COST).await
     }
 
     /// A batch is refused since it could not be looked up what is known of its producer: one behind it may be on its way.
@@ -276,7 +266,7 @@ impl Writer {
         let waiting = std::mem::take(&mut state.waiting);
         let parked = std::mem::take(&mut state.parked);
         drop(state);
-        self.shared.room.close();
+        self.shared.budget.close();
         self.shared.changed.notify_one();
         parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
         waiting.into_values().for_each(|waiting| waiting.answer(&Err(AppendError::Gone), &self.shared.metrics));
@@ -288,14 +278,9 @@ impl Shared {
         self.started.elapsed()
     }
 
-    /// With what is kept of a batch beside its bytes; one larger than all the room takes all of it.
-    fn permits(&self, size: usize) -> u32 {
-        u32::try_from((size + BATCH_COST).min(self.room_max)).unwrap_or(u32::MAX)
-    }
-
     /// Takes a batch whose turn it is, and those parked behind it.
     fn take(self: &Arc<Self>, state: &mut WriterState, offered: Offered, room: Room) -> PendingAnswer {
-        let was_idle = state.line.due(self.now()).is_none();
+        let was_idle = state.line.is_closed_up();
         let (answer, answered) = oneshot::channel();
         let (number, stamp) = (offered.number, offered.stamp);
         let partition = Arc::clone(&offered.partition);
@@ -314,13 +299,13 @@ impl Shared {
         answers: Vec<EarlyAnswer>,
         room: Option<Room>,
     ) {
-        let Offered { partition, number, stamp, bytes, max_timestamp, log_append_time_ms } = offered;
+        let Offered { partition, number, producer, stamp, bytes, max_timestamp, log_append_time_ms } = offered;
         let (size, record_count) = (bytes.len(), stamp.record_count);
         let now = self.now();
-        let ticket = state.line.admit(NewBatch { partition: number, bytes, stamp, max_timestamp }, now);
+        let batch = NewBatch { partition: number, producer, bytes, stamp, max_timestamp, room };
+        let ticket = state.line.admit(batch, now);
         let producer_id = stamp.producer_id;
-        let waiting =
-            Waiting { partition, number, log_append_time_ms, producer_id, size, record_count, answers, _room: room };
+        let waiting = Waiting { partition, number, log_append_time_ms, producer_id, size, record_count, answers };
         state.waiting.insert(ticket, waiting);
         self.close_due(state);
     }

@@ -18,9 +18,10 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::looks::LookedAt;
-use super::{Admitted, Room, Settled, Shared, Waiting, Writer, WriterState};
+use super::{Admitted, Settled, Shared, Waiting, Writer, WriterState};
 use crate::diskless::known::KnownPartition;
 use crate::log::error::AppendError;
+use crate::replica::budget::{ProducerKey, Room};
 use crate::replica::reorder::{Early, EarlyBatches, LaterRoom, OUT_OF_ORDER, Reordering};
 use crate::replica::ticket::{Acks, Appended};
 use crate::system::now_ms;
@@ -72,7 +73,7 @@ impl Writer {
             return Err(AppendError::Gone);
         }
         let parked = state.parked.entry(number).or_default();
-        let later = LaterRoom { room, early_bytes_max: self.shared.room_max / 2 };
+        let later = LaterRoom { room, early_bytes_max: self.shared.budget.max() / 2 };
         let answer = parked.park(batch, acks, reordering, Some(later));
         if parked.wants_watch() {
             let watch = Watch { number, partition: Arc::clone(partition), reordering: Arc::clone(reordering) };
@@ -124,7 +125,8 @@ impl Shared {
         early: Early,
     ) {
         let (batch, answers, room) = early.into_parts();
-        let offered = partition.offer(number, &batch, now_ms());
+        let producer = ProducerKey::Id(batch.stamp().producer_id);
+        let offered = partition.offer((number, producer), &batch, now_ms());
         self.put_in_line(state, offered, answers, room);
     }
 

@@ -1,0 +1,124 @@
+//! A paced producer beside others that send as fast as they can, over a store with one upload at a time, in virtual time.
+
+use std::net::SocketAddr;
+
+use bytes::{Bytes, BytesMut};
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, sleep};
+
+use super::index::by_hand::{IndexByHand, Turn};
+use super::objects::double::StoreDouble;
+use super::*;
+use crate::config::Properties;
+use crate::partitions::{AnyPartition, BatchAnswer, EarlyBatches, LaterAnswer, PartitionAppend, Waited};
+use crate::replica::ticket::Acks;
+use crate::validation::ValidBatch;
+
+const TOPIC: Uuid = Uuid([1; 16]);
+/// Time of a PUT.
+const PUT: Duration = Duration::from_secs(1);
+const OBJECT: usize = 1 << 20;
+/// Batches of the paced producer.
+const PACED: usize = 100;
+
+/// A broker with one upload slot, memory for 32 objects, and a topic of two partitions.
+struct Flooded {
+    diskless: Diskless,
+    _folder: tempfile::TempDir,
+}
+
+impl Flooded {
+    async fn start() -> Flooded {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = SqliteIndex::open(folder.path()).expect("made");
+        let (owner, index) = IndexByHand::new(Index::new(store, 5));
+        tokio::spawn(carry_out(index));
+        let finder = RunFinder::open(folder.path()).expect("opened");
+        let objects = Objects::over(StoreDouble::taking(PUT), "one");
+        let (mut config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        config.diskless.object_bytes_max = OBJECT;
+        config.diskless.memory_bytes = 32 * OBJECT;
+        config.diskless.upload_slots = 1;
+        let retention = Duration::from_secs(3600);
+        let of_index = (owner, finder, None);
+        let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
+        diskless.put_topic(("topic", TOPIC), 2, &Arc::new(config.topic_defaults));
+        let flooded = Flooded { diskless, _folder: folder };
+        for index in [0, 1] {
+            flooded.partition(index).opened().await;
+        }
+        flooded
+    }
+
+    fn partition(&self, index: i32) -> AnyPartition {
+        AnyPartition::Diskless(self.diskless.find(&TOPIC, index).expect("it is there"))
+    }
+}
+
+/// Does what the index is asked for.
+async fn carry_out(mut index: IndexByHand<SqliteIndex>) {
+    loop {
+        match index.turn().await {
+            Turn::Commit(objects, answer) => drop(answer.send(index.commit(&objects, 0))),
+            Turn::Other(asked) => index.carry_out(asked, 0),
+            Turn::Idle => index.tidy(0),
+        }
+    }
+}
+
+fn batch(size: usize) -> Bytes {
+    let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+    builder.append(7, None, Some(&vec![b'x'; size]), &[]);
+    builder.seal(Stamp::NONE).expect("sealed").0.freeze()
+}
+
+/// Appends a batch over the connection of this port, as soon as it is taken.
+async fn append(partition: &AnyPartition, batch: &Bytes, port: u16) -> LaterAnswer {
+    let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], port)));
+    loop {
+        let early = EarlyBatches { are_sent: false, wait_in: None };
+        let how = PartitionAppend { acks: Acks::All, now_ms: 0, early, peer };
+        match partition.append(&ValidBatch::unchecked(batch), how, &mut waited).expect("taken") {
+            BatchAnswer::Later(answer) => return answer,
+            BatchAnswer::Lacks(lack) => partition.wait_for((lack, &[]), &mut waited, None).await,
+            BatchAnswer::Appended(appended) => panic!("{appended:?} at once"),
+        }
+    }
+}
+
+async fn flood(partition: AnyPartition, port: u16) {
+    let batch = batch(100_000);
+    loop {
+        drop(append(&partition, &batch, port).await);
+        yield_now().await;
+    }
+}
+
+/// The longest time until a batch of the paced producer is answered.
+async fn longest_beside(flooders: u16) -> Duration {
+    let flooded = Flooded::start().await;
+    let _flooding: JoinSet<()> = (0..flooders).map(|port| flood(flooded.partition(0), 2 + port)).collect();
+    sleep(PUT * 5).await;
+    let (batch, mut answers) = (batch(100), JoinSet::new());
+    for _ in 0..PACED {
+        let (partition, batch) = (flooded.partition(1), batch.clone());
+        answers.spawn(async move {
+            let sent = Instant::now();
+            let answer = append(&partition, &batch, 1).await;
+            answer.wait(sent + PUT * 1000).await.expect("committed");
+            sent.elapsed()
+        });
+        sleep(PUT / 10).await;
+    }
+    answers.join_all().await.into_iter().max().expect("some")
+}
+
+#[tokio::test(start_paused = true)]
+async fn flooders_make_a_paced_producer_wait_two_objects_longer_at_most() {
+    let alone = longest_beside(0).await;
+    for flooders in [1, 4, 16] {
+        let beside = longest_beside(flooders).await;
+        assert!(beside <= alone + 2 * PUT, "{beside:?} beside {flooders} flooders, {alone:?} alone");
+    }
+}

@@ -1,0 +1,186 @@
+//! Batches that are gathered for the next object, and which of them it takes where they are more.
+//!
+//! It takes the same bytes of each producer, so that a producer with few batches waits for one object, however much others send.
+//!
+//! Not here: when an object is closed ([`fullbore_rules::commit::rotation`]). Invariant: batches of a producer are taken in the order in
+//! which they came.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use fullbore_rules::commit::DisklessPartitionId;
+use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::fair::FairClock;
+use fullbore_rules::commit::rotation::{ActiveObject, OBJECT_BATCHES_MAX};
+use fullbore_rules::sequence::Stamp;
+
+use crate::replica::budget::{ProducerKey, Room};
+use crate::replica::reorder::BATCH_COST;
+
+/// A batch as it came, whole and checked.
+#[derive(Debug)]
+pub struct NewBatch {
+    pub partition: DisklessPartitionId,
+    /// The producer with which it is shared fairly.
+    pub producer: ProducerKey,
+    pub bytes: Bytes,
+    pub stamp: Stamp,
+    /// In ms.
+    pub max_timestamp: i64,
+    /// Its part of the memory budget, which is given back with its object.
+    pub room: Option<Room>,
+}
+
+/// A batch with its place.
+#[derive(Debug)]
+pub struct GatheredBatch {
+    pub ticket: TicketId,
+    pub batch: NewBatch,
+    /// Start by the clock of producers, and the bytes that count there.
+    order: (u64, usize),
+    at: Duration,
+}
+
+impl GatheredBatch {
+    fn len(&self) -> usize {
+        self.batch.bytes.len()
+    }
+}
+
+/// The batches of the next object, or of several.
+#[derive(Debug, Default)]
+pub struct Gathering {
+    batches: Vec<GatheredBatch>,
+    bytes: usize,
+    first_at: Duration,
+    last_at: Duration,
+    clock: FairClock<ProducerKey>,
+}
+
+impl Gathering {
+    /// Returns true if there is no batch.
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// Takes a batch in.
+    pub fn push(&mut self, ticket: TicketId, batch: NewBatch, now: Duration) {
+        if self.batches.is_empty() {
+            self.first_at = now;
+        }
+        self.last_at = now;
+        self.bytes += batch.bytes.len();
+        let cost = batch.bytes.len() + BATCH_COST;
+        let order = (self.clock.begin(batch.producer, cost), cost);
+        self.batches.push(GatheredBatch { ticket, batch, order, at: now });
+    }
+
+    /// The object that they would be in one.
+    pub fn active(&self) -> ActiveObject {
+        let Gathering { bytes, first_at, last_at, .. } = *self;
+        ActiveObject { bytes, batches: self.batches.len(), first_at, last_at }
+    }
+
+    /// Takes the batches of an object of `bytes_max` out, or all if there are no more; the last may be more than fits.
+    pub fn take(&mut self, bytes_max: usize) -> Vec<GatheredBatch> {
+        let before_last = self.bytes - self.batches.last().map_or(0, GatheredBatch::len);
+        if before_last < bytes_max && self.batches.len() <= OBJECT_BATCHES_MAX {
+            self.bytes = 0;
+            self.clock.reset();
+            return std::mem::take(&mut self.batches);
+        }
+        self.batches.sort_by_key(|gathered| (gathered.order, gathered.ticket));
+        let mut bytes = 0;
+        let fills = |gathered: &GatheredBatch| {
+            bytes += gathered.len();
+            bytes >= bytes_max
+        };
+        let count = self.batches.iter().position(fills).map_or(self.batches.len(), |last| last + 1);
+        let left = self.batches.split_off(count.min(OBJECT_BATCHES_MAX));
+        let taken = std::mem::replace(&mut self.batches, left);
+        self.bytes -= taken.iter().map(GatheredBatch::len).sum::<usize>();
+        if let Some(last) = taken.last() {
+            self.clock.serve(last.order.0);
+        }
+        self.first_at = self.batches.iter().map(|gathered| gathered.at).min().unwrap_or_default();
+        taken
+    }
+
+    /// Drops batches that are dead, and returns their bytes.
+    pub fn drop_dead(&mut self, dead: &HashSet<TicketId>) -> usize {
+        let before = self.bytes;
+        self.batches.retain(|gathered| !dead.contains(&gathered.ticket));
+        self.bytes = self.batches.iter().map(GatheredBatch::len).sum();
+        before - self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: fn(u64) -> Duration = Duration::from_millis;
+
+    /// With batches of these producers and sizes, a millisecond each.
+    fn gathering(batches: impl IntoIterator<Item = (i64, usize)>) -> Gathering {
+        let mut gathering = Gathering::default();
+        batches.into_iter().for_each(|(producer, bytes)| push(&mut gathering, producer, bytes));
+        gathering
+    }
+
+    fn push(gathering: &mut Gathering, producer_id: i64, bytes: usize) {
+        let ticket = gathering.last_at.as_millis() as TicketId + 1;
+        let batch = NewBatch {
+            partition: 1,
+            producer: ProducerKey::Id(producer_id),
+            bytes: Bytes::from(vec![0; bytes]),
+            stamp: Stamp { producer_id, producer_epoch: 0, base_sequence: ticket as i32, record_count: 1 },
+            max_timestamp: 0,
+            room: None,
+        };
+        gathering.push(ticket, batch, AT(ticket));
+    }
+
+    /// Batches of the next object, of each of these producers.
+    fn taken<const N: usize>(gathering: &mut Gathering, producers: [i64; N]) -> [usize; N] {
+        let taken = gathering.take(1_000_000);
+        for producer in producers {
+            let of_it = taken.iter().filter(|gathered| gathered.batch.stamp.producer_id == producer);
+            assert!(of_it.map(|gathered| gathered.ticket).is_sorted(), "producer {producer}");
+        }
+        producers.map(|producer| taken.iter().filter(|of| of.batch.stamp.producer_id == producer).count())
+    }
+
+    #[test]
+    fn a_newcomer_is_in_the_next_object_beside_backlogs() {
+        let mut gathering = gathering([(1, 100_000); 30].into_iter().chain([(2, 100_000); 30]).chain([(3, 10)]));
+        assert_eq!(taken(&mut gathering, [1, 2, 3]), [5, 5, 1]);
+        assert_eq!(gathering.active().first_at, AT(6), "the first that is left");
+        push(&mut gathering, 3, 10);
+        assert_eq!(taken(&mut gathering, [1, 2, 3]), [5, 5, 1]);
+        let bytes = gathering.batches.iter().map(GatheredBatch::len).sum::<usize>();
+        assert_eq!((gathering.active().bytes, bytes), (4_000_000, 4_000_000));
+    }
+
+    #[test]
+    fn many_small_batches_leave_a_newcomer_its_place() {
+        let mut gathering = gathering((0..OBJECT_BATCHES_MAX + 5).map(|_| (1, 10)).chain([(2, 10)]));
+        assert_eq!(taken(&mut gathering, [1, 2]), [OBJECT_BATCHES_MAX - 1, 1]);
+        assert_eq!(taken(&mut gathering, [1, 2]), [6, 0]);
+        assert!(gathering.is_empty());
+    }
+
+    #[test]
+    fn a_backlog_alone_goes_by_objects_of_one_size() {
+        let mut gathering = gathering([(1, 300_000); 9]);
+        assert_eq!([(); 3].map(|()| taken(&mut gathering, [1])), [[4], [4], [1]]);
+    }
+
+    #[test]
+    fn the_dead_are_counted_no_longer() {
+        let mut gathering = gathering([(1, 10), (2, 20), (1, 30)]);
+        assert_eq!(gathering.drop_dead(&HashSet::from([1, 3, 9])), 40);
+        assert_eq!((gathering.active().bytes, gathering.active().batches), (20, 1));
+    }
+}

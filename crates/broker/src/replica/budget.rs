@@ -1,0 +1,386 @@
+//! Memory budget of batches that are held until they are durable, shared by producers.
+//!
+//! A batch takes [`Room`] before it is admitted. Of what is not being uploaded yet, a producer takes at most half of what the others leave.
+//! So a newcomer finds room, however many producers flood. Requests without room queue; the producer that has least goes first, so that
+//! one with little to send does not wait behind the backlogs of others.
+//!
+//! Not here: the order of batches once they have room. Invariant: room is counted from when it is given until it is dropped.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use fullbore_rules::sequence::Stamp;
+use fullbore_rules::sequence::parking::fits;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+/// A producer among which memory and uploads are shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProducerKey {
+    /// An idempotent one, over whichever connections it sends.
+    Id(i64),
+    /// The producers of one connection that are not idempotent.
+    Connection(SocketAddr),
+}
+
+impl ProducerKey {
+    /// The producer of a batch with this stamp that came over the connection of `peer`.
+    pub fn of(stamp: &Stamp, peer: SocketAddr) -> ProducerKey {
+        match stamp.is_idempotent() {
+            true => ProducerKey::Id(stamp.producer_id),
+            false => ProducerKey::Connection(peer),
+        }
+    }
+}
+
+/// The budget; all sizes are bytes.
+#[derive(Debug)]
+pub struct Budget {
+    max: usize,
+    state: Mutex<BudgetState>,
+}
+
+#[derive(Debug, Default)]
+struct BudgetState {
+    /// Room that is given.
+    held: usize,
+    /// Room of it whose batches wait to be uploaded.
+    waiting: usize,
+    waiting_of: HashMap<ProducerKey, usize>,
+    /// Requests by their arrival.
+    queue: BTreeMap<u64, QueuedRequest>,
+    arrivals: u64,
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+struct QueuedRequest {
+    producer: ProducerKey,
+    bytes: usize,
+    answer: oneshot::Sender<Room>,
+}
+
+/// Room that is given to a request out of the queue, to be sent without the lock.
+type Grants = Vec<(oneshot::Sender<Room>, Room)>;
+
+/// The budget takes no further batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
+impl Budget {
+    /// An unused budget of `max` bytes.
+    pub fn new(max: usize) -> Arc<Budget> {
+        Arc::new(Budget { max, state: Mutex::default() })
+    }
+
+    /// All bytes of the budget.
+    pub fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Takes room for `bytes` of a producer. `None` if there is none, or a producer that has no more waits for room.
+    ///
+    /// # Errors
+    /// [`Closed`].
+    pub fn try_take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Result<Option<Room>, Closed> {
+        let bytes = bytes.min(self.max);
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return Err(Closed);
+        }
+        let own = state.own(producer);
+        let is_next = state.first_queued().is_none_or(|(first, _)| own < first);
+        let is_free = is_next && self.has_room(&state, producer, bytes);
+        Ok(is_free.then(|| self.give(&mut state, producer, bytes)))
+    }
+
+    /// Waits for room for `bytes` of a producer. `None` once the budget is closed. Dropping the future leaves the queue.
+    pub async fn take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Option<Room> {
+        let bytes = bytes.min(self.max);
+        let (answer, given) = oneshot::channel();
+        let (position, grants) = {
+            let mut state = self.state.lock();
+            if state.is_closed {
+                return None;
+            }
+            let position = state.arrivals;
+            state.arrivals += 1;
+            state.queue.insert(position, QueuedRequest { producer, bytes, answer });
+            (position, self.grant(&mut state))
+        };
+        send(grants);
+        let _queued = Queued { budget: self, position };
+        given.await.ok()
+    }
+
+    /// Gives no more room; requests in the queue end without any.
+    pub fn close(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        state.queue.clear();
+    }
+
+    /// Returns true if a producer may take `bytes` more: one batch while none waits, or no more than half of what the others leave.
+    fn has_room(&self, state: &BudgetState, producer: ProducerKey, bytes: usize) -> bool {
+        let on_their_way = state.held - state.waiting;
+        let waiting_max = self.max.saturating_sub(on_their_way);
+        let is_share = || fits(state.own(producer), bytes, state.waiting, waiting_max);
+        state.held + bytes <= self.max && (state.waiting == 0 || is_share())
+    }
+
+    fn give(self: &Arc<Self>, state: &mut BudgetState, producer: ProducerKey, bytes: usize) -> Room {
+        state.held += bytes;
+        state.waiting += bytes;
+        *state.waiting_of.entry(producer).or_default() += bytes;
+        Room { budget: Arc::clone(self), producer, bytes, is_waiting: true }
+    }
+
+    /// Gives room to requests of the queue, as long as there is any for the first.
+    fn grant(self: &Arc<Self>, state: &mut BudgetState) -> Grants {
+        let mut grants = Vec::new();
+        while let Some((_, position)) = state.first_queued()
+            && let Some(first) = state.queue.get(&position)
+            && self.has_room(state, first.producer, first.bytes)
+        {
+            let Some(QueuedRequest { producer, bytes, answer }) = state.queue.remove(&position) else { break };
+            grants.push((answer, self.give(state, producer, bytes)));
+        }
+        grants
+    }
+
+    /// Changes the state, and gives requests of the queue the room that is then free.
+    fn free(self: &Arc<Self>, change: impl FnOnce(&mut BudgetState)) {
+        let grants = {
+            let mut state = self.state.lock();
+            change(&mut state);
+            self.grant(&mut state)
+        };
+        send(grants);
+    }
+}
+
+impl BudgetState {
+    /// Bytes of a producer that wait to be uploaded.
+    fn own(&self, producer: ProducerKey) -> usize {
+        self.waiting_of.get(&producer).copied().unwrap_or(0)
+    }
+
+    /// The request whose producer has least, the oldest of several: what that has, and the request's position.
+    fn first_queued(&self) -> Option<(usize, u64)> {
+        self.queue.iter().map(|(position, queued)| (self.own(queued.producer), *position)).min()
+    }
+
+    fn end_waiting(&mut self, producer: ProducerKey, bytes: usize) {
+        self.waiting -= bytes;
+        if let Entry::Occupied(mut own) = self.waiting_of.entry(producer) {
+            *own.get_mut() -= bytes;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
+    }
+}
+
+/// Hands granted room over; a request whose caller is gone gives it back.
+fn send(grants: Grants) {
+    for (answer, room) in grants {
+        drop(answer.send(room));
+    }
+}
+
+/// A request in the queue, as long as its caller waits.
+struct Queued<'a> {
+    budget: &'a Arc<Budget>,
+    position: u64,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.budget.free(|state| drop(state.queue.remove(&self.position)));
+    }
+}
+
+/// Room in the memory budget, until it is dropped.
+pub struct Room {
+    budget: Arc<Budget>,
+    producer: ProducerKey,
+    bytes: usize,
+    /// True as long as its batch waits to be uploaded.
+    is_waiting: bool,
+}
+
+impl Room {
+    /// Joins the room of batches of one budget that wait no longer, since they are uploaded in one object.
+    pub fn of_object(rooms: Vec<Room>) -> Option<Room> {
+        let (budget, producer) = rooms.first().map(|first| (Arc::clone(&first.budget), first.producer))?;
+        let mut all = Room { budget, producer, bytes: 0, is_waiting: false };
+        let budget = Arc::clone(&all.budget);
+        budget.free(|state| {
+            for mut room in rooms {
+                if room.is_waiting {
+                    state.end_waiting(room.producer, room.bytes);
+                }
+                all.bytes += std::mem::take(&mut room.bytes);
+            }
+        });
+        Some(all)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // Room that was joined with others is theirs.
+        if self.bytes > 0 {
+            self.budget.free(|state| {
+                state.held -= self.bytes;
+                if self.is_waiting {
+                    state.end_waiting(self.producer, self.bytes);
+                }
+            });
+        }
+    }
+}
+
+impl fmt::Debug for Room {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Room { producer, bytes, is_waiting, .. } = self;
+        write!(formatter, "Room({bytes} of {producer:?}, waiting: {is_waiting})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    type Taking<'a> = Pin<Box<dyn Future<Output = Option<Room>> + 'a>>;
+
+    /// A request that is in the queue unless it has its room at once.
+    fn taking(budget: &Arc<Budget>, producer: i64, bytes: usize) -> Taking<'_> {
+        let mut taking: Taking<'_> = Box::pin(budget.take(ProducerKey::Id(producer), bytes));
+        assert!(taken(&mut taking).is_none(), "there is room");
+        taking
+    }
+
+    /// The room, if it was given.
+    fn taken(taking: &mut Taking<'_>) -> Option<Room> {
+        match taking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            std::task::Poll::Ready(room) => room,
+            std::task::Poll::Pending => None,
+        }
+    }
+
+    fn try_take(budget: &Arc<Budget>, producer: i64, bytes: usize) -> Option<Room> {
+        budget.try_take(ProducerKey::Id(producer), bytes).expect("open")
+    }
+
+    fn all_of(budget: &Arc<Budget>, producer: i64, bytes: usize) -> Vec<Room> {
+        std::iter::from_fn(|| try_take(budget, producer, bytes)).collect()
+    }
+
+    fn counted(budget: &Arc<Budget>) -> (usize, usize, usize) {
+        let state = budget.state.lock();
+        (state.held, state.waiting, state.waiting_of.len())
+    }
+
+    #[test]
+    fn flooders_leave_room_for_a_small_batch_of_a_newcomer() {
+        for flooders in [1, 2, 7, 30] {
+            let budget = Budget::new(10_000);
+            let held: Vec<_> = (0..flooders).flat_map(|flooder| all_of(&budget, flooder, 10)).collect();
+            let newcomer = try_take(&budget, 100, 1);
+            assert!(newcomer.is_some(), "{} bytes of {flooders} flooders", 10 * held.len());
+        }
+    }
+
+    #[test]
+    fn a_batch_on_its_way_gives_its_share_back_and_not_its_memory() {
+        let budget = Budget::new(1_000);
+        let first = all_of(&budget, 1, 100);
+        assert_eq!(first.len(), 5, "half");
+        let object = Room::of_object(first);
+        assert_eq!(counted(&budget), (500, 0, 0));
+        let objects = [object, Room::of_object(all_of(&budget, 1, 100))];
+        assert_eq!(counted(&budget), (700, 0, 0), "half of what is left");
+        drop(objects);
+        assert_eq!(counted(&budget), (0, 0, 0));
+        assert!(Room::of_object(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_batch_larger_than_the_budget_takes_all_of_it() {
+        let budget = Budget::new(1_000);
+        let large = try_take(&budget, 1, 5_000).expect("nothing waits");
+        assert!(try_take(&budget, 2, 1).is_none());
+        drop(large);
+        assert!(try_take(&budget, 2, 1).is_some());
+    }
+
+    #[test]
+    fn a_newcomer_in_the_queue_goes_before_flooders() {
+        let budget = Budget::new(1_000);
+        let mut held = all_of(&budget, 1, 100);
+        let (mut flooding, mut newcomer) = (taking(&budget, 1, 100), taking(&budget, 2, 300));
+        held.truncate(4);
+        let given = (taken(&mut newcomer), taken(&mut flooding));
+        assert!(matches!(given, (Some(_), None)), "{given:?}");
+        drop(given.0);
+        assert!(taken(&mut flooding).is_some());
+    }
+
+    #[test]
+    fn a_newcomer_with_little_waits_behind_no_flooder_that_waits() {
+        let budget = Budget::new(1_000);
+        let held = all_of(&budget, 1, 100);
+        let mut flooding = taking(&budget, 1, 100);
+        let small: Vec<_> = (0..9).map_while(|_| try_take(&budget, 2, 10)).collect();
+        assert_eq!(small.len(), 9);
+        assert!(try_take(&budget, 1, 1).is_none(), "it waits itself");
+        drop((held, small));
+        assert!(taken(&mut flooding).is_some());
+    }
+
+    #[test]
+    fn a_large_batch_in_the_queue_is_not_overtaken_for_ever() {
+        let budget = Budget::new(1_000);
+        let mut small: Vec<_> = (0..9).flat_map(|producer| all_of(&budget, producer, 10)).collect();
+        let mut large = taking(&budget, 100, 400);
+        while taken(&mut large).is_none() {
+            assert!(try_take(&budget, 200, 10).is_none(), "it has no less");
+            drop(small.pop().expect("there is room before all are gone"));
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_dropped_leaves_the_queue_to_those_behind_it() {
+        let budget = Budget::new(1_000);
+        let held = all_of(&budget, 1, 100);
+        let first = taking(&budget, 1, 100);
+        let mut second = taking(&budget, 2, 400);
+        assert!(try_take(&budget, 3, 1).is_none(), "others wait");
+        drop(first);
+        assert!(taken(&mut second).is_none(), "it is more than half of the rest");
+        drop(held);
+        assert!(taken(&mut second).is_some());
+        assert_eq!(counted(&budget), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_closed_budget_ends_requests() {
+        let budget = Budget::new(100);
+        let held = try_take(&budget, 1, 100);
+        let queued = budget.take(ProducerKey::Id(2), 1);
+        let mut queued: Taking<'_> = Box::pin(queued);
+        assert!(taken(&mut queued).is_none());
+        budget.close();
+        let ended = queued.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(matches!(ended, std::task::Poll::Ready(None)));
+        drop(held);
+        assert!(matches!(budget.try_take(ProducerKey::Id(1), 1), Err(Closed)));
+    }
+}

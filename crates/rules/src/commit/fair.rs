@@ -1,0 +1,103 @@
+//! Start-time fair queueing: the order in which bytes of several producers are served.
+//!
+//! A unit starts where the one before it of its producer ends, or at the clock if that is later. Units are served by their starts.
+//! So a producer with little to send overtakes the backlogs of others, and backlogs are served at one rate.
+//!
+//! What it is not: a queue; callers sort. Invariant: units of one producer have growing starts in the order in which they began.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// Producers of which the clock knows more than it did after its last sweep, before it sweeps again.
+const SWEEP_AFTER: usize = 64;
+
+/// Virtual time in bytes, of producers named by `K`.
+#[derive(Debug)]
+pub struct FairClock<K> {
+    now: u64,
+    /// Ends of the newest units, by producer.
+    ends: HashMap<K, u64>,
+    /// Length of `ends` at which those before `now` are dropped.
+    sweep_at: usize,
+}
+
+impl<K> Default for FairClock<K> {
+    fn default() -> FairClock<K> {
+        FairClock { now: 0, ends: HashMap::new(), sweep_at: SWEEP_AFTER }
+    }
+}
+
+impl<K: Eq + Hash> FairClock<K> {
+    /// Returns the start of a producer's next unit of `cost` bytes.
+    pub fn begin(&mut self, producer: K, cost: usize) -> u64 {
+        let end = self.ends.entry(producer).or_insert(self.now);
+        let start = self.now.max(*end);
+        *end = start.saturating_add(cost.max(1) as u64);
+        start
+    }
+
+    /// Moves the clock to the start of a unit that is served.
+    pub fn serve(&mut self, start: u64) {
+        self.now = self.now.max(start);
+        if self.ends.len() >= self.sweep_at {
+            self.ends.retain(|_, end| *end > self.now);
+            self.sweep_at = 2 * self.ends.len() + SWEEP_AFTER;
+        }
+    }
+
+    /// Forgets all producers; to be called when no unit waits.
+    pub fn reset(&mut self) {
+        *self = FairClock::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Serves `count` of these units, each with its producer, by their starts.
+    fn served(clock: &mut FairClock<u8>, units: &mut Vec<(u64, usize, u8)>, count: usize) -> Vec<u8> {
+        units.sort();
+        let served: Vec<_> = units.drain(..count).collect();
+        served.iter().for_each(|(start, ..)| clock.serve(*start));
+        served.into_iter().map(|(.., producer)| producer).collect()
+    }
+
+    #[test]
+    fn a_newcomer_is_served_before_backlogs() {
+        let mut clock = FairClock::default();
+        let mut units: Vec<_> = (0..20).map(|at| (clock.begin(at % 2, 100), 100, at % 2)).collect();
+        assert_eq!(served(&mut clock, &mut units, 4), [0, 1, 0, 1]);
+        units.push((clock.begin(9, 1), 1, 9));
+        assert_eq!(served(&mut clock, &mut units, 1), [9]);
+    }
+
+    #[test]
+    fn backlogs_share_by_bytes() {
+        let mut clock = FairClock::default();
+        let mut units: Vec<_> = (0..40).map(|_| (clock.begin(1, 100), 100, 1)).collect();
+        units.extend((0..400).map(|_| (clock.begin(2, 10), 10, 2)));
+        let first = served(&mut clock, &mut units, 110);
+        let large = first.iter().filter(|producer| **producer == 1).count();
+        assert!((9..=11).contains(&large), "{large} of 100 bytes beside {} of 10", first.len() - large);
+    }
+
+    #[test]
+    fn units_of_a_producer_keep_their_order() {
+        let mut clock = FairClock::default();
+        let starts: Vec<_> = [5, 0, 7, 1].map(|cost| clock.begin(1, cost)).into();
+        assert!(starts.is_sorted_by(|one, next| one < next), "{starts:?}");
+        clock.serve(1000);
+        assert_eq!(clock.begin(1, 1), 1000);
+    }
+
+    #[test]
+    fn producers_that_were_served_are_forgotten() {
+        let mut clock = FairClock::default();
+        for producer in 0..100_000 {
+            let start = clock.begin(producer, 1);
+            clock.serve(start + 1);
+        }
+        assert!(clock.ends.len() <= 2 * SWEEP_AFTER, "{}", clock.ends.len());
+    }
+}
