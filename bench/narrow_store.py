@@ -4,7 +4,7 @@
 
 listens on 127.0.0.1:PORT until it is killed.
 """
-import asyncio, sys, time
+import asyncio, socket, sys, time
 
 CHUNK = 1 << 14
 
@@ -37,7 +37,10 @@ async def main(port, to_port, bytes_s):
         far_out.close()
         near_out.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", port, limit=CHUNK)
+    listener = socket.create_server(("127.0.0.1", port))
+    # Connections have it from the listener: a receive buffer of its own size would be a link that has taken 6 MB at once.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * CHUNK)
+    server = await asyncio.start_server(serve, sock=listener, limit=CHUNK)
     await server.serve_forever()
 
 

@@ -48,7 +48,7 @@ impl RangeFetcher {
         slots: usize,
         counts: Arc<StoreCounts>,
     ) -> RangeFetcher {
-        let (slots, tries, locks) = (Semaphore::new(slots), Tries::new("GET"), Mutex::default());
+        let (slots, tries, locks) = (Semaphore::new(slots), Tries::new("GET", 0), Mutex::default());
         RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, counts }) }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! All commits behind an object wait for its PUT, and a reader for its GET. Stores have a long tail: a request that takes several
 //! times the usual is likely to be overtaken by another try. A store that is slow altogether must not be loaded twice, so that
-//! only few are sent again: one in ten, and one a second where none is answered.
+//! only few are sent again: one in ten, and one a second while the store is silent.
 //!
 //! Not here: clocks and bytes.
 
@@ -55,8 +55,12 @@ impl Hedging {
         Some((*usual * 5 / 2).max(WAIT_MIN))
     }
 
-    /// Whether one may be sent again at `now`, which then counts. `now` is of any clock that begins at zero.
-    pub fn take(&mut self, now: Duration) -> bool {
+    /// Whether one may be sent again at `now`, which then counts. `now` is of any clock that begins at zero; `is_silent` while no
+    /// request makes progress.
+    pub fn take(&mut self, now: Duration, is_silent: bool) -> bool {
+        if !is_silent {
+            self.credited_at = now;
+        }
         let seconds = now.saturating_sub(self.credited_at).as_secs();
         self.credited_at += Duration::from_secs(seconds);
         let earned = u32::try_from(seconds).unwrap_or(BURST).min(BURST) * ONE_IN;
@@ -87,13 +91,14 @@ mod tests {
     #[test]
     fn few_are_sent_again() {
         let mut hedging = Hedging::default();
-        assert_eq!((0..10).filter(|_| hedging.take(MS(500))).count(), 4);
+        assert_eq!((0..10).filter(|_| hedging.take(MS(500), true)).count(), 4);
         let sent_again = (0..1000).filter(|_| {
             hedging.note(MS(100));
-            hedging.take(MS(500))
+            hedging.take(MS(500), true)
         });
         assert_eq!(sent_again.count(), 100);
-        assert_eq!((0..100).filter(|at| hedging.take(MS(1000 + at * 100))).count(), 10, "one a second");
-        assert_eq!((0..10).filter(|_| hedging.take(MS(1_000_000))).count(), 4);
+        assert_eq!((0..100).filter(|at| hedging.take(MS(1000 + at * 100), true)).count(), 10, "one a second");
+        assert_eq!((0..10).filter(|_| hedging.take(MS(1_000_000), true)).count(), 4);
+        assert_eq!((0..10).filter(|_| hedging.take(MS(2_000_000), false)).count(), 0, "others progress");
     }
 }

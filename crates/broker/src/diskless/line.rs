@@ -182,6 +182,11 @@ impl Line {
         if self.hurries { Some(Close::Now) } else { self.rotation.close(self.gathering.active(), uploads, now) }
     }
 
+    /// Sets the number of uploads that may be under way from now on.
+    pub fn set_slots(&mut self, slots: usize) {
+        self.rotation.set_slots(slots);
+    }
+
     /// Closes it.
     pub fn close(&mut self, now: Duration) -> ClosedObject {
         self.rotation.closed(now);

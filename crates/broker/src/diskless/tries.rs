@@ -13,7 +13,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use super::hedge::Hedging;
-use super::objects::{BodyProgress, ObjectError};
+use super::objects::{AnyProgress, BodyProgress, ObjectError};
 use crate::seldom::Seldom;
 use crate::task;
 
@@ -21,6 +21,10 @@ use crate::task;
 pub const SILENT_MAX: Duration = Duration::from_secs(5);
 /// A request without any progress for so long is given up.
 pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
+/// Bytes of a PUT that the system takes and has not sent, at most (`tcp_wmem`), and the bytes a second at which they leave at
+/// least: meanwhile nothing is seen to move.
+pub const BUFFERED_MAX: u64 = 4 << 20;
+const BUFFER_LEAVES: u64 = 256 << 10;
 /// Pause after a second try was due and none was left.
 const CREDIT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -31,6 +35,9 @@ pub struct Tries {
     name: &'static str,
     hedging: Mutex<Hedging>,
     silences: Seldom,
+    /// Bytes of a body that may have moved into a buffer only.
+    buffered_max: u64,
+    any: AnyProgress,
     began: Instant,
 }
 
@@ -41,9 +48,10 @@ struct Try {
 }
 
 impl Tries {
-    /// No request was made yet.
-    pub fn new(name: &'static str) -> Tries {
-        Tries { name, hedging: Mutex::default(), silences: Seldom::default(), began: Instant::now() }
+    /// No request was made yet. `buffered_max` bytes of a body may be seen to move before they leave.
+    pub fn new(name: &'static str, buffered_max: u64) -> Tries {
+        let (hedging, silences, any) = (Mutex::default(), Seldom::default(), AnyProgress::default());
+        Tries { name, hedging, silences, buffered_max, any, began: Instant::now() }
     }
 
     /// Runs a request until one of its tries succeeds, or the last one fails. `second` is called for each try but the first.
@@ -58,7 +66,7 @@ impl Tries {
     {
         let mut under_way = JoinSet::new();
         let begin = |under_way: &mut JoinSet<_>| {
-            let progress = BodyProgress::default();
+            let progress = BodyProgress::of(self.any.clone());
             let handle = under_way.spawn(task::boxed(start(progress.clone())));
             Try { progress, handle }
         };
@@ -85,7 +93,8 @@ impl Tries {
                     if self.second_due(&watched.progress, newest.is_some()) > Instant::now() {
                         continue;
                     }
-                    if !self.hedging.lock().take(self.began.elapsed()) {
+                    let is_silent = self.any.last().elapsed() >= SILENT_MAX;
+                    if !self.hedging.lock().take(self.began.elapsed(), is_silent) {
                         not_before = Instant::now() + CREDIT_PAUSE;
                         continue;
                     }
@@ -102,19 +111,20 @@ impl Tries {
 
     /// Notes the time that a request took from its first try on.
     pub fn note(&self, took: Duration) {
+        self.any.moved();
         self.hedging.lock().note(took);
     }
 
-    /// The time at which a second try is due, if no byte moves until then. A body that the system has in its buffer takes as
-    /// long again as it took to hand it over.
+    /// The time at which a second try is due, if no byte moves until then.
     fn second_due(&self, progress: &BodyProgress, has_second: bool) -> Instant {
         let usual = if has_second { None } else { self.hedging.lock().wait() };
-        let (began, last) = (progress.began(), progress.last());
-        last + (last - began) + usual.unwrap_or(SILENT_MAX).min(SILENT_MAX)
+        let (last, bytes) = progress.last();
+        let buffered = Duration::from_millis(bytes.min(self.buffered_max) * 1000 / BUFFER_LEAVES);
+        last + usual.unwrap_or(Duration::MAX).min(SILENT_MAX + buffered)
     }
 
     fn report_silence(&self, progress: &BodyProgress) {
-        if progress.last().elapsed() >= SILENT_MAX
+        if progress.last().0.elapsed() >= SILENT_MAX
             && let Some(left_out) = self.silences.due()
         {
             tracing::warn!(left_out, "the object store is silent: a {} is sent again", self.name);
@@ -124,8 +134,8 @@ impl Tries {
 
 /// The last time that bytes moved. Those that a second try hands to the system at its start say nothing.
 fn moved_last(first: &Try, second: &Try) -> Instant {
-    let (began, last) = (second.progress.began(), second.progress.last());
-    if last - began >= SILENT_MAX { last.max(first.progress.last()) } else { first.progress.last() }
+    let (began, (first, _), (last, _)) = (second.progress.began(), first.progress.last(), second.progress.last());
+    if last - began >= SILENT_MAX { last.max(first) } else { first }
 }
 
 #[cfg(test)]
@@ -138,12 +148,12 @@ mod tests {
 
     /// Runs a request whose bytes move each `step` for `takes`, and then answers; the number of its tries.
     async fn tries_of(step: Duration, takes: Duration) -> (Result<(), ObjectError>, usize) {
-        let (tries, count) = (Tries::new("PUT"), AtomicUsize::new(1));
+        let (tries, count) = (Tries::new("PUT", BUFFERED_MAX), AtomicUsize::new(1));
         let request = |progress: BodyProgress| async move {
             let until = Instant::now() + takes;
             while Instant::now() < until {
                 tokio::time::sleep(step).await;
-                progress.moved();
+                progress.moved(1 << 20);
             }
             Ok(())
         };
@@ -158,7 +168,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_that_progresses_is_tried_once_however_long_it_takes() {
         assert_eq!(tries_of(S(1), S(3600)).await, (Ok(()), 1));
-        assert_eq!(tries_of(S(4), S(3600)).await, (Ok(()), 1), "a window of the system's buffer at a time");
+        assert_eq!(tries_of(S(4), S(3600)).await, (Ok(()), 1), "a part of the system's buffer at a time");
     }
 
     #[tokio::test(start_paused = true)]
@@ -174,7 +184,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn many_silent_requests_have_few_second_tries() {
-        let (tries, count) = (Tries::new("PUT"), AtomicUsize::new(0));
+        let (tries, count) = (Tries::new("PUT", BUFFERED_MAX), AtomicUsize::new(0));
         let request = |_: BodyProgress| async {
             tokio::time::sleep(S(30)).await;
             Ok(())

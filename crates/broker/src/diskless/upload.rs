@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
 use super::objects::{ObjectError, Objects};
-use super::tries::Tries;
+use super::tries::{BUFFERED_MAX, Tries};
 
 /// The longest pause between two attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
@@ -149,7 +149,7 @@ impl Slots {
 impl Uploader {
     /// Nothing is under way.
     pub fn new(objects: Objects, settings: UploadSettings, counts: Arc<StoreCounts>) -> Uploader {
-        let (slots, tries) = (Arc::new(Slots::new(settings.slots)), Arc::new(Tries::new("PUT")));
+        let (slots, tries) = (Arc::new(Slots::new(settings.slots)), Arc::new(Tries::new("PUT", BUFFERED_MAX)));
         Uploader { objects, settings, slots, tries, counts }
     }
 

@@ -79,6 +79,11 @@ impl Rotation {
         self.settings.bytes_max
     }
 
+    /// Sets the number of uploads that may be under way from now on.
+    pub fn set_slots(&mut self, slots: usize) {
+        self.settings.slots = slots;
+    }
+
     /// When the active object is to be closed, with so many uploads under way; `None` while these take all slots. To be asked
     /// again when it grows, and when an upload ends.
     pub fn close(&self, active: ActiveObject, uploads: usize, now: Duration) -> Option<Close> {

@@ -87,10 +87,10 @@ impl Body for Sent {
                 ended => return Poll::Ready(ended),
             }
         }
-        if let Some(progress) = &self.progress {
-            progress.moved();
-        }
         let len = self.chunk.len().min(CHUNK);
+        if let Some(progress) = &self.progress {
+            progress.moved(len);
+        }
         Poll::Ready(Some(Ok(Frame::data(self.chunk.split_to(len)))))
     }
 

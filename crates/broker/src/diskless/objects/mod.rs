@@ -30,7 +30,7 @@ use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutOptions
 use tokio::time::timeout;
 
 pub use error::ObjectError;
-pub use progress::BodyProgress;
+pub use progress::{AnyProgress, BodyProgress};
 
 use super::index::IndexOwner;
 use crate::config::DisklessStorage;
@@ -185,7 +185,7 @@ impl Objects {
         let found = found.map_err(|error| ObjectError::of_object(id, error))?;
         let (mut bytes, mut chunks) = (BytesMut::with_capacity(len), found.into_stream());
         while let Some(chunk) = chunks.try_next().await.map_err(|error| ObjectError::of_object(id, error))? {
-            progress.moved();
+            progress.moved(chunk.len());
             bytes.extend_from_slice(&chunk);
         }
         Ok(bytes.freeze())

@@ -1,12 +1,16 @@
 //! How far the body of one request has come: that of a PUT as the socket takes it, that of a GET as it arrives.
 //!
-//! Not here: what a request that makes none is answered with, which is [`crate::diskless::tries`]' matter. Bytes that the
-//! socket took may wait in the system's buffer, up to 4 MiB.
+//! Not here: when a request takes too long, which [`crate::diskless::tries`] knows. Bytes that the socket took may wait in the
+//! system's buffer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+/// The time for which moved bytes say nothing of the store: the system's buffer takes the first ones.
+const FILLS_BUFFER: Duration = Duration::from_secs(1);
 
 /// Shared by the request and by whoever watches it.
 #[derive(Clone, Debug)]
@@ -15,21 +19,60 @@ pub struct BodyProgress(Arc<Moved>);
 #[derive(Debug)]
 struct Moved {
     began: Instant,
-    last: Mutex<Instant>,
+    last: Mutex<LastMoved>,
+    any: AnyProgress,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LastMoved {
+    at: Instant,
+    bytes: u64,
+}
+
+/// The last time that bytes of any of several requests moved.
+#[derive(Clone, Debug)]
+pub struct AnyProgress(Arc<Mutex<Instant>>);
+
+impl Default for AnyProgress {
+    fn default() -> AnyProgress {
+        AnyProgress(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl AnyProgress {
+    /// Notes that bytes moved, or that a request has ended well.
+    pub fn moved(&self) {
+        *self.0.lock() = Instant::now();
+    }
+
+    /// The last time of that.
+    pub fn last(&self) -> Instant {
+        *self.0.lock()
+    }
 }
 
 impl Default for BodyProgress {
-    /// A request that begins now.
+    /// A request that is watched by itself.
     fn default() -> BodyProgress {
-        let began = Instant::now();
-        BodyProgress(Arc::new(Moved { began, last: Mutex::new(began) }))
+        BodyProgress::of(AnyProgress::default())
     }
 }
 
 impl BodyProgress {
-    /// Notes that some bytes of the body moved.
-    pub fn moved(&self) {
-        *self.0.last.lock() = Instant::now();
+    /// A request that begins now, one of several.
+    pub fn of(any: AnyProgress) -> BodyProgress {
+        let began = Instant::now();
+        BodyProgress(Arc::new(Moved { began, last: Mutex::new(LastMoved { at: began, bytes: 0 }), any }))
+    }
+
+    /// Notes that this many bytes of the body moved.
+    pub fn moved(&self, bytes: usize) {
+        let at = Instant::now();
+        let mut last = self.0.last.lock();
+        *last = LastMoved { at, bytes: last.bytes + bytes as u64 };
+        if at - self.0.began >= FILLS_BUFFER {
+            self.0.any.moved();
+        }
     }
 
     /// The start of the request.
@@ -37,8 +80,9 @@ impl BodyProgress {
         self.0.began
     }
 
-    /// The last time that bytes moved, or the start.
-    pub fn last(&self) -> Instant {
-        *self.0.last.lock()
+    /// The last time that bytes moved, or the start; and the bytes that have moved so far.
+    pub fn last(&self) -> (Instant, u64) {
+        let last = *self.0.last.lock();
+        (last.at, last.bytes)
     }
 }

@@ -132,8 +132,10 @@ impl Writer {
         (index, uploader, reader): (IndexOwner, Uploader, Reader),
         metrics: Metrics,
     ) -> Writer {
+        let mut line = Line::new(settings);
+        line.set_slots(uploader.window());
         let state = WriterState {
-            line: Line::new(settings),
+            line,
             known: HashMap::new(),
             waiting: HashMap::new(),
             stored: VecDeque::new(),

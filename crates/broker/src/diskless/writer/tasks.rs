@@ -51,6 +51,7 @@ impl Shared {
         };
         {
             let mut state = self.state.lock();
+            state.line.set_slots(self.uploader.window());
             state.line.uploaded(number, uploaded.ok_or(()));
             if let Some(id) = uploaded {
                 let at = state.stored.partition_point(|(other, ..)| *other < number);
