@@ -114,10 +114,11 @@ def neighbours(bench):
     """A paced producer beside others that send as fast as they can, on a store whose link takes 20 MB/s."""
     if not hasattr(bench.store, "narrow"):
         return print("neighbours: left out, since it needs --store s3", flush=True)
-    for flooders in (0, 1, 4, 16):
-        runs = []
+    for flooders, uploads in ((0, 8), (1, 8), (4, 8), (16, 8), (4, 1)):
+        runs, name = [], f"beside {flooders} flooders, {uploads} uploads"
         for _ in range(bench.rounds):
-            with bench.broker(f"beside-{flooders}", port=bench.store.narrow(20 * MIB)) as broker:
+            settings = {"diskless.produce.upload.thread.pool.size": uploads}
+            with bench.broker(f"beside-{flooders}", settings, port=bench.store.narrow(20 * MIB)) as broker:
                 topic = bench.topic(broker, "paced")
                 with flooding(broker, bench.topic(broker, "flood"), flooders):
                     time.sleep(bench.seconds)
@@ -125,8 +126,8 @@ def neighbours(bench):
                     runs.append(timed_out_or(lambda: bench.honest(broker, "neighbours", topic, 100, 2 * bench.seconds)))
                     rate = (broker.metric("put_bytes_total") - before) / MB / (time.monotonic() - began)
         for key in ("p50_ms", "p99_ms"):
-            bench.tell("neighbours", f"{key[:3]} ms of 100 records a second beside {flooders} flooders", [run[key] for run in runs])
-        bench.tell("neighbours", f"MB/s into the store beside {flooders} flooders, of 21", [rate])
+            bench.tell("neighbours", f"{key[:3]} ms of 100 records a second {name}", [run[key] for run in runs])
+        bench.tell("neighbours", f"MB/s into the store {name}, of 21", [rate])
 
 
 def narrow(bench):
