@@ -12,6 +12,7 @@ mod frozen;
 mod hunted;
 mod links;
 mod marks;
+mod pooled;
 mod power;
 mod records;
 mod refused;
