@@ -121,9 +121,9 @@ impl RangeFetcher {
                 let (objects, range) = (shared.objects.clone(), range.clone());
                 async move { objects.get(id, range, progress).await }
             };
-            match shared.tries.run(get, || ()).await {
+            match shared.tries.run(range.len() as u64, get, || ()).await {
                 Ok(bytes) => {
-                    shared.tries.note(began.elapsed());
+                    shared.tries.note(began.elapsed(), bytes.len() as u64);
                     shared.counts.gets.fetch_add(1, Ordering::Relaxed);
                     shared.counts.get_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     return Ok(bytes);

@@ -19,10 +19,14 @@ const WAIT_MIN: Duration = Duration::from_millis(20);
 pub(super) const BURST: u32 = 4;
 pub(super) const ONE_IN: u32 = 10;
 
+/// Bytes from which on a request is of the next class: on a narrow link larger ones take longer.
+const CLASSES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
+
 /// The time that requests take, and how many more may be sent again.
 #[derive(Debug)]
 pub struct Hedging {
-    seen: VecDeque<Duration>,
+    /// By class of size.
+    seen: [VecDeque<Duration>; CLASSES.len() + 1],
     /// In parts of [`ONE_IN`].
     credit: u32,
     /// The last second for which there was credit.
@@ -31,27 +35,28 @@ pub struct Hedging {
 
 impl Default for Hedging {
     fn default() -> Self {
-        Hedging { seen: VecDeque::new(), credit: BURST * ONE_IN, credited_at: Duration::ZERO }
+        Hedging { seen: Default::default(), credit: BURST * ONE_IN, credited_at: Duration::ZERO }
     }
 }
 
 impl Hedging {
-    /// Notes the time that a request took.
-    pub fn note(&mut self, took: Duration) {
-        if self.seen.len() == SEEN_MAX {
-            self.seen.pop_front();
+    /// Notes the time that a request of this many bytes took.
+    pub fn note(&mut self, took: Duration, bytes: u64) {
+        let seen = &mut self.seen[class_of(bytes)];
+        if seen.len() == SEEN_MAX {
+            seen.pop_front();
         }
-        self.seen.push_back(took);
+        seen.push_back(took);
         self.credit = (self.credit + 1).min(BURST * ONE_IN);
     }
 
-    /// The time after which a request takes too long; `None` while that is not known.
-    pub fn wait(&self) -> Option<Duration> {
-        if self.seen.len() < SEEN_MIN {
-            return None;
-        }
-        let mut seen: Vec<_> = self.seen.iter().copied().collect();
-        let (_, usual, _) = seen.select_nth_unstable(self.seen.len() / 2);
+    /// The time after which a request of this many bytes takes too long, by those of its class or of a larger one; `None` while
+    /// that is not known.
+    pub fn wait(&self, bytes: u64) -> Option<Duration> {
+        let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
+        let mut seen: Vec<_> = seen.iter().copied().collect();
+        let at = seen.len() / 2;
+        let (_, usual, _) = seen.select_nth_unstable(at);
         Some((*usual * 5 / 2).max(WAIT_MIN))
     }
 
@@ -71,6 +76,10 @@ impl Hedging {
     }
 }
 
+fn class_of(bytes: u64) -> usize {
+    CLASSES.iter().take_while(|from| bytes >= **from).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,12 +89,18 @@ mod tests {
     #[test]
     fn what_takes_two_and_a_half_times_the_usual_takes_too_long() {
         let mut hedging = Hedging::default();
-        (1..SEEN_MIN).for_each(|_| hedging.note(MS(100)));
-        assert_eq!(hedging.wait(), None);
-        hedging.note(MS(3000));
-        assert_eq!(hedging.wait(), Some(MS(250)), "one that hung changes nothing");
-        (0..SEEN_MAX).for_each(|_| hedging.note(MS(1)));
-        assert_eq!(hedging.wait(), Some(WAIT_MIN));
+        (1..SEEN_MIN).for_each(|_| hedging.note(MS(100), 1));
+        assert_eq!(hedging.wait(1), None);
+        hedging.note(MS(3000), 1);
+        assert_eq!(hedging.wait(1), Some(MS(250)), "one that hung changes nothing");
+        assert_eq!(hedging.wait(8 << 20), None, "larger ones may take longer");
+        (0..SEEN_MAX).for_each(|_| hedging.note(MS(1), 1));
+        assert_eq!(hedging.wait(1), Some(WAIT_MIN));
+        (0..SEEN_MIN).for_each(|_| hedging.note(MS(4000), 8 << 20));
+        assert_eq!(
+            [1, 300 << 10, 8 << 20].map(|bytes| hedging.wait(bytes)),
+            [Some(WAIT_MIN), Some(MS(10_000)), Some(MS(10_000))]
+        );
     }
 
     #[test]
@@ -93,7 +108,7 @@ mod tests {
         let mut hedging = Hedging::default();
         assert_eq!((0..10).filter(|_| hedging.take(MS(500), true)).count(), 4);
         let sent_again = (0..1000).filter(|_| {
-            hedging.note(MS(100));
+            hedging.note(MS(100), 1);
             hedging.take(MS(500), true)
         });
         assert_eq!(sent_again.count(), 100);

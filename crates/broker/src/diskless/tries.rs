@@ -54,12 +54,17 @@ impl Tries {
         Tries { name, hedging, silences, buffered_max, any, began: Instant::now() }
     }
 
-    /// Runs a request until one of its tries succeeds, or the last one fails. `second` is called for each try but the first.
+    /// Runs a request with a body of this many bytes until one of its tries succeeds, or the last one fails. `second` is called for each try but the first.
     /// Dropping the future gives all of them up.
     ///
     /// # Errors
     /// The last try's, or no progress for [`GIVEN_UP_AFTER`].
-    pub async fn run<T, F>(&self, start: impl Fn(BodyProgress) -> F, second: impl Fn()) -> Result<T, ObjectError>
+    pub async fn run<T, F>(
+        &self,
+        bytes: u64,
+        start: impl Fn(BodyProgress) -> F,
+        second: impl Fn(),
+    ) -> Result<T, ObjectError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, ObjectError>> + Send + 'static,
@@ -70,12 +75,13 @@ impl Tries {
             let handle = under_way.spawn(task::boxed(start(progress.clone())));
             Try { progress, handle }
         };
+        let usual = |has_second: bool| if has_second { None } else { self.hedging.lock().wait(bytes) };
         let first = begin(&mut under_way);
         let mut newest = None;
         let mut not_before = first.progress.began();
         loop {
             let watched = newest.as_ref().unwrap_or(&first);
-            let due = self.second_due(&watched.progress, newest.is_some()).max(not_before);
+            let due = self.second_due(&watched.progress, usual(newest.is_some())).max(not_before);
             let end = moved_last(&first, watched) + GIVEN_UP_AFTER;
             tokio::select! {
                 biased;
@@ -90,7 +96,7 @@ impl Tries {
                         let (name, seconds) = (self.name, GIVEN_UP_AFTER.as_secs());
                         return Err(ObjectError::Unavailable(format!("no progress of a {name} for {seconds} s")));
                     }
-                    if self.second_due(&watched.progress, newest.is_some()) > Instant::now() {
+                    if self.second_due(&watched.progress, usual(newest.is_some())) > Instant::now() {
                         continue;
                     }
                     let is_silent = self.any.last().elapsed() >= SILENT_MAX;
@@ -109,15 +115,14 @@ impl Tries {
         }
     }
 
-    /// Notes the time that a request took from its first try on.
-    pub fn note(&self, took: Duration) {
+    /// Notes the time that a request of this many bytes took from its first try on.
+    pub fn note(&self, took: Duration, bytes: u64) {
         self.any.moved();
-        self.hedging.lock().note(took);
+        self.hedging.lock().note(took, bytes);
     }
 
-    /// The time at which a second try is due, if no byte moves until then.
-    fn second_due(&self, progress: &BodyProgress, has_second: bool) -> Instant {
-        let usual = if has_second { None } else { self.hedging.lock().wait() };
+    /// The time at which a second try is due, if no byte moves until then; `usual` where that is known.
+    fn second_due(&self, progress: &BodyProgress, usual: Option<Duration>) -> Instant {
         let (last, bytes) = progress.last();
         let buffered = Duration::from_millis(bytes.min(self.buffered_max) * 1000 / BUFFER_LEAVES);
         last + usual.unwrap_or(Duration::MAX).min(SILENT_MAX + buffered)
@@ -158,7 +163,7 @@ mod tests {
             Ok(())
         };
         let done = tries
-            .run(request, || {
+            .run(1 << 20, request, || {
                 count.fetch_add(1, Ordering::Relaxed);
             })
             .await;
@@ -190,7 +195,7 @@ mod tests {
             Ok(())
         };
         let requests = (0..100).map(|_| {
-            tries.run(request, || {
+            tries.run(1 << 20, request, || {
                 count.fetch_add(1, Ordering::Relaxed);
             })
         });

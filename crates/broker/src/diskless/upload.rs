@@ -164,13 +164,13 @@ impl Uploader {
     /// The last attempt's.
     pub async fn upload(&self, id: ObjectId, parts: Vec<Bytes>) -> Result<(), ObjectError> {
         let Ok(slot) = self.slots.permits.acquire().await else { unreachable!("the semaphore is never closed") };
+        let bytes = parts.iter().map(|part| part.len() as u64).sum();
         let mut backoff = self.settings.backoff;
         for attempt in 1.. {
             let began = Instant::now();
-            match self.attempt(id, &parts).await {
+            match self.attempt(id, &parts, bytes).await {
                 Ok(()) => {
-                    let bytes = parts.iter().map(|part| part.len() as u64).sum();
-                    self.tries.note(began.elapsed());
+                    self.tries.note(began.elapsed(), bytes);
                     self.slots.done(slot, began.elapsed(), bytes);
                     self.counts.puts.fetch_add(1, Ordering::Relaxed);
                     self.counts.put_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -190,13 +190,13 @@ impl Uploader {
     }
 
     /// One PUT, and another one beside it when it takes too long; the first that succeeds counts.
-    async fn attempt(&self, id: ObjectId, parts: &[Bytes]) -> Result<(), ObjectError> {
+    async fn attempt(&self, id: ObjectId, parts: &[Bytes], bytes: u64) -> Result<(), ObjectError> {
         let put = |progress| {
             let (objects, parts) = (self.objects.clone(), parts.to_vec());
             async move { objects.put(id, parts, progress).await }
         };
         self.tries
-            .run(put, || {
+            .run(bytes, put, || {
                 self.counts.hedged_puts.fetch_add(1, Ordering::Relaxed);
             })
             .await
