@@ -65,6 +65,14 @@ pub enum ClientError {
         /// Why.
         source: std::io::Error,
     },
+    /// An answer that did not come in time.
+    #[error("{address} gave no answer in {patience:?}; see whether it is stopped or overloaded")]
+    Silent {
+        /// Host and port.
+        address: String,
+        /// How long it was waited for.
+        patience: std::time::Duration,
+    },
     /// A frame that is not a response.
     #[error("{address} answered {api} with bytes that are no response: {source}; is it a Kafka broker?")]
     Decode {
@@ -170,7 +178,10 @@ impl ClientError {
     /// Whether trying again, perhaps with another broker, can help.
     pub fn is_retriable(&self) -> bool {
         match self {
-            ClientError::Connect { .. } | ClientError::Io { .. } | ClientError::NoLeader { .. } => true,
+            ClientError::Connect { .. }
+            | ClientError::Io { .. }
+            | ClientError::Silent { .. }
+            | ClientError::NoLeader { .. } => true,
             ClientError::Kafka { code, .. } => code.is_retriable(),
             _ => false,
         }

@@ -15,8 +15,6 @@ use fullbore_wire::apis::metadata::{MetadataResponsePartition, MetadataResponseT
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::HashSet;
 
-/// How long the cluster may take over a change, in milliseconds.
-const CHANGE_TIMEOUT_MS: i32 = 30_000;
 /// DescribeConfigs' number for a topic.
 const RESOURCE_TOPIC: i8 = 2;
 /// Topics whose settings are asked for at a time: a broker bounds its answer.
@@ -126,7 +124,8 @@ pub fn create_topic_as(
         configs: configs.iter().map(config).collect(),
         ..Default::default()
     };
-    let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: CHANGE_TIMEOUT_MS, ..Default::default() };
+    let request =
+        CreateTopicsRequest { topics: vec![topic], timeout_ms: cluster.change_timeout_ms(), ..Default::default() };
     let response = cluster.ask(&request)?;
     match response.topics.iter().find(|topic| topic.error_code.is_err()) {
         Some(failed) => {
@@ -150,7 +149,8 @@ pub fn create_partitions(
     let on = |brokers: &Vec<i32>| CreatePartitionsAssignment { broker_ids: brokers.clone(), ..Default::default() };
     let assignments = assigned.map(|assigned| assigned.iter().map(on).collect());
     let topic = CreatePartitionsTopic { name: name.clone(), count, assignments, ..Default::default() };
-    let request = CreatePartitionsRequest { topics: vec![topic], timeout_ms: CHANGE_TIMEOUT_MS, ..Default::default() };
+    let request =
+        CreatePartitionsRequest { topics: vec![topic], timeout_ms: cluster.change_timeout_ms(), ..Default::default() };
     let response = cluster.ask(&request)?;
     match response.results.iter().find(|result| result.error_code.is_err()) {
         Some(failed) => {
@@ -191,7 +191,7 @@ pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<(Text,
     let request = DeleteTopicsRequest {
         topics: names.iter().map(by_name).collect(),
         topic_names: names.to_vec(),
-        timeout_ms: CHANGE_TIMEOUT_MS,
+        timeout_ms: cluster.change_timeout_ms(),
         ..Default::default()
     };
     let response = cluster.ask(&request)?;

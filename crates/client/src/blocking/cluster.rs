@@ -1,7 +1,9 @@
 //! Who leads what: bootstrap, metadata, and where partitions start and end.
 
+use super::awaited::Awaited;
 use super::connection::Connection;
 use super::kept::KeptConnection;
+use super::socket::READ_TIMEOUT;
 use crate::error::ClientError;
 use crate::security::Security;
 use fullbore_wire::api::Request;
@@ -36,8 +38,8 @@ pub struct Cluster {
 /// How long the brokers of the list that were asked may take until the next one is asked, too.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long leaders are looked for that have moved or do not answer: a little more than a dead broker is taken for alive
-/// (broker.session.timeout.ms).
+/// How long leaders are looked for that have moved or cannot be reached: a little more than a dead broker is taken for
+/// alive (broker.session.timeout.ms). A shorter patience makes this shorter.
 const LEADER_PATIENCE: Duration = Duration::from_secs(15);
 /// Partitions that requests may name altogether which leave without waiting for the answers before them.
 const TOGETHER_MAX: usize = 1000;
@@ -51,6 +53,9 @@ struct Bootstrap {
     told: Arc<Mutex<Vec<String>>>,
     client_id: String,
     security: Security,
+    /// How long a broker may be silent.
+    patience: Duration,
+    awaited: Awaited,
     /// Counts the times the list was gone through: each begins with another broker.
     turn: AtomicUsize,
 }
@@ -104,6 +109,8 @@ impl Cluster {
                     told: Arc::default(),
                     client_id: client_id.to_owned(),
                     security: Security::default(),
+                    patience: READ_TIMEOUT,
+                    awaited: Awaited::default(),
                     turn: AtomicUsize::new(0),
                 },
                 connection: Mutex::default(),
@@ -118,15 +125,33 @@ impl Cluster {
         Cluster { bootstrap: Bootstrap { security, ..self.bootstrap }, ..self }
     }
 
+    /// Has a broker be given up that is silent for `patience` while it is asked.
+    #[must_use]
+    pub fn patient(self, patience: Duration) -> Self {
+        Cluster { bootstrap: Bootstrap { patience, ..self.bootstrap }, ..self }
+    }
+
+    /// The answers of this cluster, and of those made of it, that are due now.
+    pub fn awaited(&self) -> Awaited {
+        self.bootstrap.awaited.clone()
+    }
+
+    /// How long the brokers may take over a change, in milliseconds: less than they are waited for.
+    pub(crate) fn change_timeout_ms(&self) -> i32 {
+        i32::try_from((self.bootstrap.patience * 9 / 10).as_millis()).unwrap_or(i32::MAX)
+    }
+
     /// A cluster of the same brokers with connections of its own.
     #[must_use]
     pub fn detached(&self) -> Self {
-        let Bootstrap { addresses, told, client_id, security, turn } = &self.bootstrap;
+        let Bootstrap { addresses, told, client_id, security, patience, awaited, turn } = &self.bootstrap;
         let bootstrap = Bootstrap {
             addresses: addresses.clone(),
             told: told.clone(),
             client_id: client_id.clone(),
             security: security.clone(),
+            patience: *patience,
+            awaited: awaited.clone(),
             turn: AtomicUsize::new(turn.load(Ordering::Relaxed)),
         };
         Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
@@ -140,14 +165,17 @@ impl Cluster {
         Cluster { connection, ..self.detached() }
     }
 
-    /// Takes the connection to any broker away, if there is one.
+    /// Takes the connection to any broker away, if there is one; its next owner may ask what is answered late.
     pub(crate) fn take_connection(&mut self) -> Option<Connection> {
-        self.connection.get_mut().take()
+        self.connection.get_mut().take().filter(|connection| connection.set_patience(READ_TIMEOUT).is_ok())
     }
 
     /// Has this connection ask any broker from now on.
     pub(crate) fn keep_connection(&mut self, connection: Connection) {
-        self.connection.get_mut().keep(connection);
+        // A socket that takes no time limit is of no use.
+        if connection.set_patience(self.bootstrap.patience).is_ok() {
+            self.connection.get_mut().keep(connection);
+        }
     }
 
     /// A connection to the broker at `address`, which is the caller's alone: the one to any broker if it leads there,
@@ -174,6 +202,7 @@ impl Cluster {
     /// # Errors
     /// The last attempt's.
     pub fn any(&mut self) -> Result<&mut Connection, ClientError> {
+        let _wait = self.awaited().begin(self.servers());
         self.connection.get_mut().get(|| self.bootstrap.first())
     }
 
@@ -182,15 +211,20 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::any`] and [`Connection::call`].
     pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
+        let connected = self.connection.get_mut().address().map(str::to_owned);
+        let whom = connected.unwrap_or_else(|| self.servers());
+        let _wait = self.awaited().begin(whom);
         self.connection.get_mut().ask(request, i16::MAX, || self.bootstrap.first())
     }
 
-    /// A connection of its own to the broker at `address`.
+    /// A connection of its own to the broker at `address`, which may hold an answer back for long, as that to a fetch.
     ///
     /// # Errors
     /// As [`Connection::connect`].
     pub fn connect(&self, address: &str) -> Result<Connection, ClientError> {
-        self.bootstrap.connect(address)
+        let connection = self.bootstrap.connect(address)?;
+        connection.set_patience(READ_TIMEOUT)?;
+        Ok(connection)
     }
 
     /// Asks the broker at `address`, in this version or an older one, on a connection that is kept.
@@ -198,6 +232,7 @@ impl Cluster {
     /// # Errors
     /// As [`Connection::connect`] and [`Connection::call`].
     pub fn ask_at<R: Request>(&mut self, address: &str, request: &R, max: i16) -> Result<R::Response, ClientError> {
+        let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
         kept.ask(request, max, || self.bootstrap.connect(address))
     }
@@ -207,6 +242,7 @@ impl Cluster {
     /// # Errors
     /// As [`Connection::connect`].
     pub fn offers<R: Request>(&mut self, address: &str) -> Result<bool, ClientError> {
+        let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
         Ok(kept.get(|| self.bootstrap.connect(address))?.version::<R>().is_ok())
     }
@@ -245,13 +281,15 @@ impl Cluster {
         of: &[(Text, i32)],
         timestamp: i64,
     ) -> Result<BTreeMap<(Text, i32), i64>, ClientError> {
-        let until = Instant::now() + LEADER_PATIENCE;
+        let until = Instant::now() + LEADER_PATIENCE.min(self.bootstrap.patience * 3 / 2);
+        let _wait = self.awaited().begin("the leaders of partitions");
         let (mut offsets, mut left) = (BTreeMap::new(), of.to_vec());
         loop {
             let mut outcome = self.offsets_now(&left, timestamp)?;
             offsets.append(&mut outcome.offsets);
             match outcome.unreached {
                 _ if outcome.moved.is_empty() => return Ok(offsets),
+                Some(error @ ClientError::Silent { .. }) => return Err(error),
                 Some(error) if Instant::now() + LEADER_BACKOFF > until => return Err(error),
                 None if Instant::now() + LEADER_BACKOFF > until => return Ok(offsets),
                 _ => left = outcome.moved,
@@ -321,7 +359,7 @@ impl Cluster {
 
 impl Bootstrap {
     fn connect(&self, address: &str) -> Result<Connection, ClientError> {
-        Connection::connect(address, &self.client_id, &self.security)
+        Connection::connect_within(address, &self.client_id, &self.security, self.patience)
     }
 
     /// What this answer says of brokers; one that names none comes from a broker that is starting, and what was known is better.
@@ -345,8 +383,9 @@ impl Bootstrap {
     }
 
     /// A connection to the first that answers. Each is tried a moment after the one before it, or as soon as that has failed, so
-    /// that one that hangs costs a moment only.
+    /// that one that hangs costs a moment only. All together are given up after `patience`.
     fn first(&self) -> Result<Connection, ClientError> {
+        let until = Instant::now() + self.patience;
         let mut addresses = self.candidates().into_iter();
         let (tells, told) = channel();
         let (mut waiting, mut outcome) = (0, Err(ClientError::Address(String::new())));
@@ -354,11 +393,11 @@ impl Bootstrap {
             let next = addresses.next();
             let has_next = next.is_some();
             if let Some(address) = next {
-                let (client_id, security) = (self.client_id.clone(), self.security.clone());
+                let (client_id, security, patience) = (self.client_id.clone(), self.security.clone(), self.patience);
                 let tells = tells.clone();
                 let attempt = move || {
                     // Another one may have answered first.
-                    let _ = tells.send(Connection::connect(&address, &client_id, &security));
+                    let _ = tells.send(Connection::connect_within(&address, &client_id, &security, patience));
                 };
                 let begun = std::thread::Builder::new().name("connect".to_owned()).spawn(attempt);
                 begun.map_err(|source| ClientError::Connect { address: self.addresses.join(","), source })?;
@@ -366,9 +405,13 @@ impl Bootstrap {
             } else if waiting == 0 {
                 return outcome;
             }
-            match told.recv_timeout(if has_next { PATIENCE } else { Duration::MAX }) {
+            let left = until.saturating_duration_since(Instant::now());
+            match told.recv_timeout(if has_next { PATIENCE.min(left) } else { left + PATIENCE }) {
                 Ok(Ok(connection)) => return Ok(connection),
                 Ok(failed) => (waiting, outcome) = (waiting - 1, failed),
+                Err(_) if Instant::now() >= until => {
+                    return Err(ClientError::Silent { address: self.addresses.join(","), patience: self.patience });
+                }
                 // Nobody yet: the next one, too.
                 Err(_) => {}
             }

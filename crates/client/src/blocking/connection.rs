@@ -3,7 +3,7 @@
 //! Not here: what is said (see `protocol`), and whether it is TLS (see `socket`). Invariant: an answer that is not the
 //! one due, or that does not come in time, ends the connection.
 
-use super::socket::Socket;
+use super::socket::{READ_TIMEOUT, Socket};
 use crate::error::ClientError;
 use crate::protocol::{Asking, Due, Handshake, ProtocolError, SSL_HINT, Versions, decode, frame};
 use crate::security::Security;
@@ -12,7 +12,7 @@ use fullbore_wire::Part;
 use fullbore_wire::api::Request;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of a response that are accepted: above any `fetch.max.bytes` in use.
 const RESPONSE_BYTES_MAX: usize = 256 << 20;
@@ -54,7 +54,20 @@ impl Connection {
     /// # Errors
     /// When nobody answers there, or it is not a Kafka broker.
     pub fn connect(address: &str, client_id: &str, security: &Security) -> Result<Self, ClientError> {
-        let socket = Socket::open(address, security)?;
+        Self::connect_within(address, client_id, security, READ_TIMEOUT)
+    }
+
+    /// As [`Connection::connect`] with a broker that may be silent for `patience`, now and later.
+    ///
+    /// # Errors
+    /// As [`Connection::connect`].
+    pub fn connect_within(
+        address: &str,
+        client_id: &str,
+        security: &Security,
+        patience: Duration,
+    ) -> Result<Self, ClientError> {
+        let socket = Socket::open(address, security, patience)?;
         let mut connection = Connection {
             socket,
             address: address.to_owned(),
@@ -191,7 +204,7 @@ impl Connection {
                 // The answer may still come, and would be taken for that to the next request.
                 let _ = self.socket.tcp().shutdown(Shutdown::Both);
                 let patience = self.socket.tcp().read_timeout().ok().flatten().unwrap_or_default();
-                self.broken(std::io::Error::new(ErrorKind::TimedOut, format!("no answer in {patience:?}")))
+                ClientError::Silent { address: self.address.clone(), patience }
             }
             _ => self.broken(source),
         })
@@ -219,7 +232,7 @@ impl Connection {
     ///
     /// # Errors
     /// When the system does not take it.
-    pub fn set_patience(&self, patience: std::time::Duration) -> Result<(), ClientError> {
+    pub fn set_patience(&self, patience: Duration) -> Result<(), ClientError> {
         self.socket.tcp().set_read_timeout(Some(patience)).map_err(|source| self.broken(source))
     }
 
@@ -267,7 +280,6 @@ mod tests {
     use super::*;
     use fullbore_wire::apis::metadata::MetadataRequest;
     use std::net::TcpListener;
-    use std::time::Duration;
 
     /// A broker that answers ApiVersions, and the next request with the id given or not at all. The thread returns true
     /// if the connection is closed then.
@@ -325,7 +337,7 @@ mod tests {
             let _ = socket.read(&mut [0; 1000]);
             socket.write_all(&(RESPONSE_BYTES_MAX as u32).to_be_bytes()).expect("the client reads");
         });
-        let socket = Socket::open(&address, &Security::default()).expect("it listens");
+        let socket = Socket::open(&address, &Security::default(), READ_TIMEOUT).expect("it listens");
         let mut connection = Connection {
             socket,
             address,

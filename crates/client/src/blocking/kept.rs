@@ -23,6 +23,11 @@ impl KeptConnection {
         Ok(self.0.as_mut().expect("just connected"))
     }
 
+    /// Returns the address that the connection leads to, if there is one.
+    pub(crate) fn address(&self) -> Option<&str> {
+        self.0.as_ref().map(Connection::address)
+    }
+
     /// Returns true if there is a connection.
     pub(crate) fn is_some(&self) -> bool {
         self.0.is_some()

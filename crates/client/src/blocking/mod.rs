@@ -2,11 +2,13 @@
 //!
 //! Beside the connection on tokio because a fetcher wants a thread of its own and one buffer that it reads into again and again.
 
+mod awaited;
 mod cluster;
 mod connection;
 mod kept;
 mod socket;
 
+pub use awaited::Awaited;
 pub use cluster::{BrokerAddress, Cluster, EARLIEST, LATEST, PartitionPlace};
 pub(crate) use cluster::{check_topic, metadata_request, places_in};
 pub use connection::{Connection, Stopper};

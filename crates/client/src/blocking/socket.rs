@@ -12,8 +12,9 @@ use std::time::Duration;
 
 /// How long a connect may take, and after it a TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a broker may be silent while an answer is due, or take nothing of a request (Kafka's request.timeout.ms).
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a broker may be silent while an answer is due, or take nothing of a request, unless the caller says so
+/// (Kafka's request.timeout.ms).
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) enum Socket {
     Plain(TcpStream),
@@ -21,15 +22,17 @@ pub(super) enum Socket {
 }
 
 impl Socket {
-    /// Connects to `host:port`, through the TLS handshake where there is one.
-    pub(super) fn open(address: &str, security: &Security) -> Result<Socket, ClientError> {
+    /// Connects to `host:port`, through the TLS handshake where there is one. `patience` is how long the broker may be
+    /// silent from then on; connecting takes [`CONNECT_TIMEOUT`] at most.
+    pub(super) fn open(address: &str, security: &Security, patience: Duration) -> Result<Socket, ClientError> {
         let of_connect = |source| ClientError::Connect { address: address.to_owned(), source };
         let of_tls = |source| ClientError::Handshake { address: address.to_owned(), source };
         let connector = security.connector().map_err(|error| of_tls(io::Error::other(error)))?;
-        let socket = connect(address).map_err(of_connect)?;
+        let socket = connect_to(resolve(address).map_err(of_connect)?, patience).map_err(of_connect)?;
         let Some(connector) = connector else { return Ok(Socket::Plain(socket)) };
-        let stream = BlockingStream::connect(socket, &connector, address, CONNECT_TIMEOUT).map_err(of_tls)?;
-        stream.socket().set_read_timeout(Some(READ_TIMEOUT)).map_err(of_connect)?;
+        let stream =
+            BlockingStream::connect(socket, &connector, address, patience.min(CONNECT_TIMEOUT)).map_err(of_tls)?;
+        stream.socket().set_read_timeout(Some(patience)).map_err(of_connect)?;
         Ok(Socket::Tls(Box::new(stream)))
     }
 
@@ -66,19 +69,15 @@ fn is_first(peer: SocketAddr, mut targets: impl Iterator<Item = SocketAddr>) -> 
     targets.next() == Some(peer)
 }
 
-fn connect(address: &str) -> io::Result<TcpStream> {
-    connect_to(resolve(address)?)
-}
-
 /// Connects to the first of these addresses that takes a connection.
-fn connect_to(targets: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
+fn connect_to(targets: impl Iterator<Item = SocketAddr>, patience: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name has no address");
     for candidate in targets {
-        match TcpStream::connect_timeout(&candidate, CONNECT_TIMEOUT) {
+        match TcpStream::connect_timeout(&candidate, patience.min(CONNECT_TIMEOUT)) {
             Ok(socket) => {
                 socket.set_nodelay(true)?;
-                socket.set_read_timeout(Some(READ_TIMEOUT))?;
-                socket.set_write_timeout(Some(READ_TIMEOUT))?;
+                socket.set_read_timeout(Some(patience))?;
+                socket.set_write_timeout(Some(patience))?;
                 return Ok(socket);
             }
             Err(source) => last = source,
@@ -121,7 +120,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         let own = format!("127.0.0.1:{port}");
-        let socket = Socket::open(&own, &Security::default()).expect("connected");
+        let socket = Socket::open(&own, &Security::default(), READ_TIMEOUT).expect("connected");
         assert!(socket.leads_to(&own, &own));
         assert!(socket.leads_to(&format!("localhost:{port}"), &own));
         for other in [format!("127.0.0.1:{}", port ^ 1), format!("127.0.0.2:{port}"), "no port".to_owned()] {
@@ -134,7 +133,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let alive = listener.local_addr().expect("bound");
         let gone = SocketAddr::from(([127, 0, 0, 2], alive.port()));
-        let socket = connect_to([gone, alive].into_iter()).expect("the second is there");
+        let socket = connect_to([gone, alive].into_iter(), READ_TIMEOUT).expect("the second is there");
         let peer = socket.peer_addr().expect("connected");
         assert_eq!(peer, alive);
         assert!(is_first(peer, [alive, gone].into_iter()));
@@ -146,7 +145,7 @@ mod tests {
     fn nagle_is_off() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound").to_string();
-        let socket = Socket::open(&address, &Security::default()).expect("connected");
+        let socket = Socket::open(&address, &Security::default(), READ_TIMEOUT).expect("connected");
         assert!(socket.tcp().nodelay().expect("a socket"));
     }
 }

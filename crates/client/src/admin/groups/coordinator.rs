@@ -43,6 +43,7 @@ impl<'a> GroupAdmin<'a> {
         id: &Text,
         mut action: impl FnMut(&mut Cluster, &BrokerAddress) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
+        let _wait = self.cluster.awaited().begin(format!("the coordinator of group '{id}'"));
         self.patiently(|cluster| {
             let coordinator = coordinator_of(cluster, id)?;
             action(cluster, &coordinator)
@@ -136,7 +137,7 @@ fn no_coordinator(id: &Text) -> ClientError {
 /// Whether the coordinator is on its way, so that asking again helps and nothing was changed.
 fn is_passing(error: &ClientError) -> bool {
     match error {
-        ClientError::Connect { .. } | ClientError::Io { .. } => true,
+        ClientError::Connect { .. } | ClientError::Io { .. } | ClientError::Silent { .. } => true,
         ClientError::Kafka { code, .. } => {
             [ErrorCode::COORDINATOR_LOAD_IN_PROGRESS, ErrorCode::COORDINATOR_NOT_AVAILABLE, ErrorCode::NOT_COORDINATOR]
                 .contains(code)

@@ -60,7 +60,7 @@ impl GroupAdmin<'_> {
         self.at_coordinator(id, |cluster, coordinator| {
             let answer = cluster.ask_at(&coordinator.address(), &request, i16::MAX);
             // Whether it was carried out before the connection broke is not known.
-            may_be_done |= matches!(answer, Err(ClientError::Io { .. }));
+            may_be_done |= matches!(answer, Err(ClientError::Io { .. } | ClientError::Silent { .. }));
             let result = answer?.results.into_iter().find(|result| result.group_id == *id).unwrap_or_default();
             match check_group(id, "delete", result.error_code, result.error_message.as_deref()) {
                 Err(ClientError::NoGroup(_)) if may_be_done => Ok(()),

@@ -1,0 +1,77 @@
+//! Answers of a cluster that are due, so that a tool can say whom it waits for.
+//!
+//! Not how long an answer may take, which the connection knows. Invariant: an entry lives as long as the wait.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The answers that are due now; clones share them.
+#[derive(Clone, Default)]
+pub struct Awaited(Arc<Mutex<Waits>>);
+
+#[derive(Default)]
+struct Waits {
+    next: u64,
+    due: Vec<Wait>,
+}
+
+struct Wait {
+    id: u64,
+    whom: String,
+    begun: Instant,
+}
+
+/// An answer that is due until this is dropped.
+pub(crate) struct DueAnswer {
+    of: Awaited,
+    id: u64,
+}
+
+impl Awaited {
+    /// Begins to wait for `whom`.
+    pub(crate) fn begin(&self, whom: impl Into<String>) -> DueAnswer {
+        let mut waits = self.0.lock();
+        let id = waits.next;
+        waits.next += 1;
+        waits.due.push(Wait { id, whom: whom.into(), begun: Instant::now() });
+        DueAnswer { of: self.clone(), id }
+    }
+
+    /// Returns whom the caller has waited for since at least `age`; the newest of several such waits, which is the
+    /// most specific.
+    pub fn older_than(&self, age: Duration) -> Option<String> {
+        let waits = self.0.lock();
+        waits.due.iter().rev().find(|wait| wait.begun.elapsed() >= age).map(|wait| wait.whom.clone())
+    }
+
+    /// Returns true if no cluster is left that could wait.
+    pub fn is_over(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
+impl Drop for DueAnswer {
+    fn drop(&mut self) {
+        self.of.0.lock().due.retain(|wait| wait.id != self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_nested_newest_old_one_is_told() {
+        let awaited = Awaited::default();
+        let told = |age| awaited.older_than(age).unwrap_or_default();
+        let outer = awaited.begin("the coordinator");
+        let inner = awaited.begin("a:1");
+        assert_eq!((told(Duration::ZERO).as_str(), told(Duration::from_secs(600)).as_str()), ("a:1", ""));
+        drop(inner);
+        assert_eq!(told(Duration::ZERO), "the coordinator");
+        assert!(!awaited.is_over());
+        drop(outer);
+        assert!(told(Duration::ZERO).is_empty() && awaited.is_over());
+    }
+}
