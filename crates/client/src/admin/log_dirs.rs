@@ -2,10 +2,11 @@
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
-use fullbore_wire::Text;
 use fullbore_wire::apis::describe_log_dirs::{
     DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse,
+    DescribeLogDirsResult,
 };
+use fullbore_wire::{ErrorCode, Text};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -13,6 +14,71 @@ use std::time::{Duration, Instant};
 
 /// How long brokers are waited for: who asks wants to know about others, too.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+
+/// A folder of a broker with logs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogDir {
+    /// The folder's absolute path.
+    pub path: Text,
+    /// The folder's error, or `NONE`.
+    pub error: ErrorCode,
+    /// The logs in it, by topic and partition.
+    pub partitions: Vec<LogDirPartition>,
+    /// The size of its volume in bytes; `None` from brokers that do not tell (before 3.3).
+    pub total_bytes: Option<i64>,
+    /// Free bytes of its volume.
+    pub usable_bytes: Option<i64>,
+}
+
+/// One partition's log.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogDirPartition {
+    /// The topic.
+    pub topic: Text,
+    /// The partition.
+    pub partition: i32,
+    /// Bytes of its segments.
+    pub size: i64,
+    /// Records that its end is behind.
+    pub offset_lag: i64,
+    /// Whether it replaces another folder's log when it has caught up.
+    pub is_future: bool,
+}
+
+/// The folders of the broker at `address`, with the logs of all topics.
+///
+/// # Errors
+/// The broker's.
+pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, ClientError> {
+    let request = DescribeLogDirsRequest { topics: None, ..Default::default() };
+    let answer = cluster.ask_at(address, &request, i16::MAX)?;
+    if answer.error_code.is_err() {
+        return Err(ClientError::kafka(format!("cannot read the log folders of {address}"), answer.error_code, None));
+    }
+    let known = |bytes: i64| (bytes >= 0).then_some(bytes);
+    let folder = |found: DescribeLogDirsResult| {
+        let logs = found.topics.into_iter().flat_map(|topic| {
+            let name = topic.name;
+            topic.partitions.into_iter().map(move |log| LogDirPartition {
+                topic: name.clone(),
+                partition: log.partition_index,
+                size: log.partition_size,
+                offset_lag: log.offset_lag,
+                is_future: log.is_future_key,
+            })
+        });
+        let mut partitions: Vec<LogDirPartition> = logs.collect();
+        partitions.sort();
+        LogDir {
+            path: found.log_dir,
+            error: found.error_code,
+            partitions,
+            total_bytes: known(found.total_bytes),
+            usable_bytes: known(found.usable_bytes),
+        }
+    };
+    Ok(answer.results.into_iter().map(folder).collect())
+}
 
 /// Files beside a log with records that a power cut has cut off from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

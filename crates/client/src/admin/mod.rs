@@ -1,18 +1,24 @@
 //! Topics, configurations and groups from outside: asked about, made, changed and deleted over a [`Cluster`](crate::blocking::Cluster).
 
 mod configs;
+mod elections;
 mod groups;
 mod log_dirs;
+mod records;
 mod topics;
+mod versions;
 
 pub use configs::{
     Change, ConfigEntry, ConfigOf, ConfigSource, ResourceKind, Synonym, alter_configs, config_resources,
     describe_configs,
 };
+pub use elections::{Elected, Election, PartitionElection, elect_leaders};
 pub use groups::{CommittedOffset, GroupAdmin, GroupDescription, GroupListing, GroupMember, GroupProtocol};
 pub(crate) use groups::{coordinator_in, coordinator_of, coordinator_request};
-pub use log_dirs::{DamagedLogs, LogDamage, SetAside, log_damage};
+pub use log_dirs::{DamagedLogs, LogDamage, LogDir, LogDirPartition, SetAside, log_damage, log_dirs};
+pub use records::{HIGH_WATERMARK, RecordsBefore, RecordsDeleted, delete_records};
 pub use topics::{
     PARTITIONS_PER_ANSWER, PartitionLayout, TopicDescription, TopicPartitionInfo, create_partitions, create_topic,
     create_topic_as, delete_topics, describe_topics, list_topics, topic_name,
 };
+pub use versions::{ServedApi, api_versions};

@@ -1,0 +1,83 @@
+//! Leaders elected on demand (KIP-183, KIP-460).
+
+use crate::blocking::Cluster;
+use crate::error::ClientError;
+use fullbore_wire::apis::elect_leaders::{ElectLeadersRequest, TopicPartitions};
+use fullbore_wire::{ErrorCode, Text};
+
+/// The leader that is wanted (Kafka's `ElectionType`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Election {
+    /// The first replica, if it is in sync.
+    Preferred,
+    /// Any replica that is alive, where none in sync is left: records may be lost.
+    Unclean,
+}
+
+/// The outcome for one partition.
+#[derive(Debug)]
+pub enum Elected {
+    /// The partition has another leader.
+    Changed,
+    /// The right one led already.
+    NotNeeded,
+    /// The leader is as it was.
+    Refused(ClientError),
+}
+
+/// A partition and the outcome for it.
+pub type PartitionElection = ((Text, i32), Elected);
+
+/// Elects the leaders of these partitions, or of all; of all, brokers name only those that had to change.
+///
+/// # Errors
+/// The broker's.
+pub fn elect_leaders(
+    cluster: &mut Cluster,
+    election: Election,
+    of: Option<&[(Text, i32)]>,
+) -> Result<Vec<PartitionElection>, ClientError> {
+    let request = ElectLeadersRequest {
+        election_type: match election {
+            Election::Preferred => 0,
+            Election::Unclean => 1,
+        },
+        topic_partitions: of.map(by_topic),
+        timeout_ms: cluster.change_timeout_ms(),
+        ..Default::default()
+    };
+    let response = cluster.ask(&request)?;
+    if response.error_code.is_err() {
+        return Err(ClientError::kafka("cannot elect leaders", response.error_code, None));
+    }
+    let mut outcomes = Vec::new();
+    for topic in response.replica_election_results {
+        for found in topic.partition_result {
+            let outcome = match found.error_code {
+                ErrorCode::ELECTION_NOT_NEEDED => Elected::NotNeeded,
+                code if code.is_err() => {
+                    let what =
+                        format!("cannot elect a leader of partition {} of topic '{}'", found.partition_id, topic.topic);
+                    Elected::Refused(ClientError::kafka(what, code, found.error_message.as_deref()))
+                }
+                _ => Elected::Changed,
+            };
+            outcomes.push(((topic.topic.clone(), found.partition_id), outcome));
+        }
+    }
+    outcomes.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(outcomes)
+}
+
+fn by_topic(of: &[(Text, i32)]) -> Vec<TopicPartitions> {
+    let mut sorted: Vec<&(Text, i32)> = of.iter().collect();
+    sorted.sort();
+    let mut topics: Vec<TopicPartitions> = Vec::new();
+    for (topic, partition) in sorted {
+        if topics.last().is_none_or(|last| last.topic != *topic) {
+            topics.push(TopicPartitions { topic: topic.clone(), ..Default::default() });
+        }
+        topics.last_mut().expect("just pushed").partitions.push(*partition);
+    }
+    topics
+}
