@@ -81,11 +81,11 @@ like_theirs() {
 perf_lines() {
   local sending=(--topic "$topic-lines" --num-records 15000 --record-size 100 --throughput -1 --reporting-interval 60000) reading=(--topic "$topic-lines" --timeout 20000)
   topics create --topic "$topic-lines" --partitions 1 --replication-factor "$replicas"
-  like_theirs ProducerPerformance "${sending[@]}" -- perf produce
-  like_theirs ProducerPerformance "${sending[@]}" --warmup-records 1000 --command-property linger.ms=0 acks=1 -- perf produce
-  like_theirs ConsumerPerformance "${reading[@]}" --num-records 50000 -- perf consume
-  like_theirs ConsumerPerformance "${reading[@]}" --num-records 50000 --hide-header --date-format HH:mm -- perf consume
-  like_theirs ConsumerPerformance --topic "$topic-lines" --num-records 5 --from-latest --timeout 1000 -- perf consume
+  like_theirs ProducerPerformance "${sending[@]}" -- perf produce --wide
+  like_theirs ProducerPerformance "${sending[@]}" --warmup-records 1000 --command-property linger.ms=0 acks=1 -- perf produce --wide
+  like_theirs ConsumerPerformance "${reading[@]}" --num-records 50000 -- perf consume --wide
+  like_theirs ConsumerPerformance "${reading[@]}" --num-records 50000 --hide-header --date-format HH:mm -- perf consume --wide
+  like_theirs ConsumerPerformance --topic "$topic-lines" --num-records 5 --from-latest --timeout 1000 -- perf consume --wide
 }
 
 alter() { # partitions are added, never taken away

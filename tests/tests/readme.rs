@@ -20,10 +20,19 @@ const PAGES: [&str; 5] = [
     include_str!("../../docs/operating.md"),
 ];
 
-/// The commands: indented lines, without their remarks.
-fn commands() -> Vec<String> {
+/// A command of a page, and the text that the page says it prints.
+struct ShownCommand {
+    line: String,
+    prints: Option<&'static str>,
+}
+
+/// The commands in the order of the pages: indented lines, without their remarks.
+fn commands() -> impl Iterator<Item = ShownCommand> {
     let code = PAGES.into_iter().flat_map(str::lines).filter_map(|line| line.strip_prefix("    "));
-    code.map(|line| line.split(" # ").next().unwrap_or(line).trim().to_owned()).collect()
+    code.map(|code| {
+        let (line, remark) = code.split_once(" # ").unwrap_or((code, ""));
+        ShownCommand { line: line.trim().to_owned(), prints: remark.strip_prefix("prints ") }
+    })
 }
 
 fn succeeds(arguments: &[&str]) {
@@ -82,6 +91,7 @@ impl Place {
         let script = format!("set -euo pipefail; fullbore() {{ \"$FULLBORE\" \"$@\"; }}; {line}");
         let mut bash = Command::new("bash");
         bash.args(["-c", &script]).env("FULLBORE", binary()).current_dir(&self.folder);
+        bash.env("FULLBORE_BOOTSTRAP_SERVER", self.asked());
         let output = bash.output().expect("bash starts");
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -102,13 +112,15 @@ impl Place {
         self.shell("fullbore cluster down --data-dir cluster");
     }
 
+    /// The broker of the test that is asked where a page means 127.0.0.1:9092.
+    fn asked(&self) -> String {
+        self.cluster.map_or_else(|| self.broker.addr().to_string(), |port| format!("127.0.0.1:{port}"))
+    }
+
     /// A command with the addresses of the test's brokers for the pages'.
     fn told(&self, command: &str) -> String {
-        let new = self.cluster.map_or_else(|| self.broker.addr().to_string(), |port| format!("127.0.0.1:{port}"));
         let old = self.old.addr().to_string();
-        let told = command.replace("127.0.0.1:19092", &old).replace("127.0.0.1:9092", &new);
-        assert!(told != command, "{command} does not say which broker");
-        told
+        command.replace("127.0.0.1:19092", &old).replace("127.0.0.1:9092", &self.asked())
     }
 
     /// `cp -a data backup`, with the broker stopped meanwhile.
@@ -130,21 +142,24 @@ impl Place {
         copy.stop();
     }
 
-    /// Runs a command that is told which broker.
-    fn run(&self, command: &str) {
-        let printed = self.shell(&self.told(command));
+    /// Runs a command that asks a broker, and looks for what the page says that it prints.
+    fn run(&self, command: &ShownCommand) {
+        let ShownCommand { line, prints } = command;
+        let printed = self.shell(&self.told(line));
         // What is piped or written to a file prints nothing.
-        let reads = command.starts_with("fullbore consume") && !command.contains(['|', '>']);
-        assert!(!reads || !printed.is_empty(), "{command} reads nothing");
+        let reads = line.starts_with("fullbore consume") && !line.contains(['|', '>']);
+        assert!(!reads || !printed.is_empty(), "{line} reads nothing");
+        assert!(prints.is_none_or(|text| printed.contains(text)), "{line} prints {printed}");
     }
 }
 
 #[test]
-fn every_command_works() {
+fn pages_are_pasted_in_order_every_command_does_what_its_page_says() {
     let mut place = Place::new();
-    let mut tools = 0;
+    let (mut tools, mut printing) = (0, 0);
     for command in commands() {
-        let words: Vec<&str> = command.split_whitespace().collect();
+        printing += usize::from(command.prints.is_some());
+        let words: Vec<&str> = command.line.split_whitespace().collect();
         match words.as_slice() {
             ["make", "test"] => {}
             ["cargo", "run", "--release", "--", rest @ ..] => succeeds(rest),
@@ -168,10 +183,14 @@ fn every_command_works() {
                 place.run(&command);
                 tools += 1;
             }
-            _ => panic!("nobody knows how to run: {command}"),
+            _ => panic!("nobody knows how to run: {}", command.line),
         }
     }
-    assert_eq!(tools, 23, "so many commands are shown that are told which broker");
+    assert_eq!(
+        (tools, printing),
+        (25, 7),
+        "so many commands ask a broker, and of so many the page says what they print"
+    );
 }
 
 /// The sources of every crate as one text.

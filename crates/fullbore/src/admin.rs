@@ -2,9 +2,9 @@
 //!
 //! Invariant: what is printed has no password.
 
-use crate::client::read_properties;
 use crate::failure::Failure;
 use crate::output::{Format, line};
+use crate::properties::read_properties;
 use clap::{ArgGroup, Args, Subcommand};
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_broker::config::{BrokerConfig, PlaneSettings, Properties};
@@ -37,7 +37,7 @@ enum AdminCommand {
     /// time, which partitions a start would delete, and which are missing. Fails if a broker could not use it. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
     #[command(after_help = "Examples:
   fullbore admin check --config server.properties
-  fullbore admin check --control-plane postgres://fullbore@db:5432/fullbore --password-file /etc/fullbore/password
+  fullbore admin check --control-plane postgres://fullbore@db:5432/fullbore \\\n    --password-file /etc/fullbore/password
   fullbore admin check --config server.properties --json")]
     Check(DatabaseArgs),
     /// Bring a database that an older Fullbore made to what this one needs.

@@ -2,29 +2,36 @@
 
 use crate::failure::Failure;
 use crate::output;
+use crate::patience::Patience;
+use crate::properties::{BOOTSTRAP_SERVERS, Notice, bootstrap_of_shell, read_properties};
+use crate::waiting;
 use clap::Args;
 use fullbore_broker::config::Properties;
 use fullbore_client::Security;
 use fullbore_client::blocking::Cluster;
 use fullbore_wire::did_you_mean;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where a command looks for a broker when nothing says so.
 pub const BOOTSTRAP_DEFAULT: &str = "localhost:9092";
-/// The property that names the cluster.
-pub const BOOTSTRAP_SERVERS: &str = "bootstrap.servers";
 /// The property that asks for TLS or SASL.
 const SECURITY_PROTOCOL: &str = "security.protocol";
 
 /// Where the cluster is: the flags of every command that asks one.
 #[derive(Args, Debug)]
 pub struct Where {
-    /// Brokers to ask, host:port separated by commas [default: localhost:9092].
+    /// Brokers to ask, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
     #[arg(short, long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
     /// A file of client properties; bootstrap.servers, client.id, security.protocol and ssl.* are used.
     #[arg(long, value_name = "FILE")]
     command_config: Option<PathBuf>,
+    /// A client property, before those of the file; may be repeated.
+    #[arg(short = 'X', long, value_name = "KEY=VALUE", value_parser = key_value)]
+    command_property: Vec<(String, String)>,
+    #[command(flatten)]
+    patience: Patience,
 }
 
 impl Where {
@@ -34,30 +41,38 @@ impl Where {
     /// As [`client_properties`] and [`cluster`].
     pub fn cluster(&self, client_id: &str) -> Result<Cluster, Failure> {
         let notice = |key: &str| without_effect(key, "this command", &[]);
-        let properties = client_properties(self.command_config.as_deref(), &[], &notice)?;
-        cluster(self.bootstrap_server.as_deref(), &properties, client_id)
+        let properties = client_properties(self.command_config.as_deref(), &self.command_property, &notice)?;
+        cluster(self.bootstrap_server.as_deref(), &properties, client_id, self.patience)
+    }
+
+    /// How long its answers are waited for.
+    pub fn patience(&self) -> Duration {
+        self.patience.duration()
     }
 }
 
-/// The properties of a file in Java's format; an empty set without one.
-pub fn read_properties(file: Option<&Path>) -> Result<Properties, Failure> {
-    let Some(path) = file else { return Ok(Properties::default()) };
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::new(format!("cannot read the properties file {}: {error}", path.display())))?;
-    Properties::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
-}
-
-/// A client's properties: the command line's before those of the file. Standard error is told what `notice` says of
-/// their keys, before anything that a typo may be the cause of.
+/// A client's properties: the command line's before those of the file.
 ///
 /// # Errors
-/// A file that cannot be read, or security this program does not speak: what should be secret must not go out in clear.
+/// As [`checked_properties`], and a file that cannot be read.
 pub fn client_properties(
     file: Option<&Path>,
     flags: &[(String, String)],
     notice: Notice<'_>,
 ) -> Result<Properties, Failure> {
-    let mut properties = read_properties(file)?;
+    checked_properties(read_properties(file)?, flags, notice)
+}
+
+/// These properties, and before them those of the command line. Standard error is told what `notice` says of their keys,
+/// before anything that a typo may be the cause of.
+///
+/// # Errors
+/// Security this program does not speak: what should be secret must not go out in clear.
+pub fn checked_properties(
+    mut properties: Properties,
+    flags: &[(String, String)],
+    notice: Notice<'_>,
+) -> Result<Properties, Failure> {
     for (key, value) in flags {
         properties.set(key.as_str(), value.as_str());
     }
@@ -86,23 +101,30 @@ fn check_security(properties: &Properties) -> Result<(), Failure> {
     }
 }
 
-/// The cluster that the flag, the properties or the default name, by connections as the properties say.
+/// The cluster that the flag, the properties or the default name, by connections as the properties say. Standard error
+/// is told of its answers that are late.
 ///
 /// # Errors
 /// An address that is none, or security settings that cannot be used.
-pub fn cluster(flag: Option<&str>, properties: &Properties, client_id: &str) -> Result<Cluster, Failure> {
+pub fn cluster(
+    flag: Option<&str>,
+    properties: &Properties,
+    client_id: &str,
+    patience: Patience,
+) -> Result<Cluster, Failure> {
     let security = Security::from_properties(properties.iter())?;
     let client_id = properties.get("client.id").unwrap_or(client_id);
-    Ok(Cluster::new(&bootstrap_servers(flag, properties), client_id)?.secured(security))
+    let cluster = Cluster::new(&bootstrap_servers(flag, properties), client_id)?.secured(security);
+    let cluster = cluster.patient(patience.duration());
+    waiting::tell_of(cluster.awaited(), patience)?;
+    Ok(cluster)
 }
 
-/// The flag, or the property, or the default.
+/// The flag, or the property, or FULLBORE_BOOTSTRAP_SERVER, or the default.
 pub fn bootstrap_servers(flag: Option<&str>, properties: &Properties) -> String {
-    flag.or_else(|| properties.get(BOOTSTRAP_SERVERS)).unwrap_or(BOOTSTRAP_DEFAULT).to_owned()
+    let typed = flag.or_else(|| properties.get(BOOTSTRAP_SERVERS)).map(str::to_owned);
+    typed.or_else(bootstrap_of_shell).unwrap_or_else(|| BOOTSTRAP_DEFAULT.to_owned())
 }
-
-/// What the user of a command should know of a property with this key; `None` if it counts.
-pub type Notice<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// One line for each property that does nothing, without its value, which may be a secret under a misspelt name.
 pub fn notices(properties: &Properties, notice: Notice<'_>) -> Vec<String> {
@@ -139,12 +161,6 @@ mod tests {
         properties.set(BOOTSTRAP_SERVERS, "a:1");
         assert_eq!(bootstrap_servers(None, &properties), "a:1");
         assert_eq!(bootstrap_servers(Some("b:2"), &properties), "b:2");
-    }
-
-    #[test]
-    fn a_missing_file_is_named() {
-        let failure = read_properties(Some(Path::new("/no/such.properties"))).expect_err("missing");
-        assert!(failure.to_string().contains("/no/such.properties"));
     }
 
     #[test]

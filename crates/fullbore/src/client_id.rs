@@ -8,3 +8,9 @@ pub const CONFIGS: &str = "fullbore-configs";
 pub const GROUPS: &str = "fullbore-groups";
 /// The client id of `fullbore topics`.
 pub const TOPICS: &str = "fullbore-topics";
+/// The client id of `fullbore api-versions`.
+pub const API_VERSIONS: &str = "fullbore-api-versions";
+/// The client id of `fullbore info`.
+pub const INFO: &str = "fullbore-info";
+/// The client id of `fullbore log-dirs`.
+pub const LOG_DIRS: &str = "fullbore-log-dirs";

@@ -7,6 +7,7 @@
 
 mod action;
 mod admin;
+mod api_versions;
 mod client;
 mod client_id;
 mod closed;
@@ -17,12 +18,17 @@ mod consume;
 mod demo;
 mod failure;
 mod groups;
+mod info;
 mod log;
+mod log_dirs;
+mod log_format;
 mod man;
 mod output;
+mod patience;
 mod perf;
 mod pipe;
 mod produce;
+mod properties;
 mod serve;
 mod stop;
 mod table;
@@ -30,6 +36,7 @@ mod tip;
 mod topics;
 mod troubles;
 mod usage;
+mod waiting;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use failure::Failure;
@@ -37,7 +44,7 @@ use std::process::ExitCode;
 
 /// A Kafka-compatible broker, an idempotent producer and the tools that measure the way between them.
 #[derive(Parser, Debug)]
-#[command(name = "fullbore", version, propagate_version = true, max_term_width = 110)]
+#[command(name = "fullbore", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Example: fullbore demo\nEvery command has an example: fullbore <COMMAND> --help")]
 struct Cli {
     /// Log to standard error what goes over connections.
@@ -55,6 +62,9 @@ enum Command {
     Topics(topics::TopicsArgs),
     Configs(configs::ConfigsArgs),
     Groups(groups::GroupsArgs),
+    Info(info::Info),
+    LogDirs(log_dirs::LogDirsArgs),
+    ApiVersions(api_versions::ApiVersionsArgs),
     Admin(admin::Admin),
     Produce(Box<produce::ProduceArgs>),
     Consume(Box<consume::Consume>),
@@ -94,6 +104,9 @@ fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
         Command::Demo(demo) => demo::run(demo),
         Command::Topics(topics) => topics::run(topics),
         Command::Configs(configs) => configs::run(configs),
+        Command::Info(info) => info::run(&info),
+        Command::LogDirs(log_dirs) => log_dirs::run(&log_dirs),
+        Command::ApiVersions(versions) => api_versions::run(&versions),
         Command::Admin(admin) => admin::run(&admin),
         Command::Groups(groups) => groups::run(groups),
         Command::Produce(produce) => produce::run(*produce),
@@ -148,6 +161,33 @@ mod tests {
             let placeholder = example.contains("<COMMAND>");
             assert!(placeholder || parse(example).is_ok(), "{example}: {:?}", parse(example).err());
         }
+    }
+
+    #[test]
+    fn help_is_printed_no_example_is_wrapped() {
+        fn check(command: &clap::Command) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in help.lines().filter(|line| line.contains("fullbore ")) {
+                assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Cli::command());
+    }
+
+    #[test]
+    fn help_is_printed_its_lines_fit_into_100_columns() {
+        fn check(command: &mut clap::Command) {
+            let help = command.render_long_help().to_string();
+            // The usage is one line, which can be typed.
+            for line in help.lines().filter(|line| !line.starts_with("Usage: ")) {
+                assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
+            }
+            command.get_subcommands_mut().for_each(check);
+        }
+        let mut command = Cli::command();
+        command.build();
+        check(&mut command);
     }
 
     #[test]

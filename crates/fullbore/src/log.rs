@@ -5,6 +5,7 @@
 //! a line that cannot be written, since the disk is full or the reader has gone, is lost and nothing else is.
 
 use crate::failure::Failure;
+use crate::log_format::LogFormat;
 use clap::ValueEnum;
 use fullbore_broker::loggers::{self, Level, LevelChange, LogLevels};
 use std::collections::BTreeMap;
@@ -34,17 +35,18 @@ const CLIENT_DEFAULT: &str = "off";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// The log of the broker: `--log`, or RUST_LOG, or warnings and the stop; and what `--debug` adds. Its levels may be changed.
-pub fn of_broker(filter: Option<&str>, debug: &[Debug]) -> Result<Arc<dyn LogLevels>, Failure> {
+pub fn of_broker(filter: Option<&str>, format: LogFormat, debug: &[Debug]) -> Result<Arc<dyn LogLevels>, Failure> {
     let text = match filter {
         Some(text) => parse(text)?.to_owned(),
         None => from_environment(BROKER_DEFAULT)?,
     };
     let text = with_debug(text, debug);
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(&text))
         .with_ansi(crate::output::has_colours(&std::io::stderr()))
-        .with_writer(std::io::stderr)
         .log_internal_errors(false)
+        .event_format(format.lines())
+        .with_env_filter(EnvFilter::new(&text))
+        .with_writer(std::io::stderr)
         .with_filter_reloading();
     let handle = builder.reload_handle();
     builder.init();

@@ -57,6 +57,28 @@ pub fn has_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
+/// The columns of the terminal that standard output is; none elsewhere.
+pub fn width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// Prints a line of parts that commas separate, on as many lines as `limit` columns need; on one without a limit.
+pub fn folded(text: &str, limit: Option<usize>) {
+    fold(text, limit).iter().for_each(|text| line(text));
+}
+
+fn fold(text: &str, limit: Option<usize>) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in text.split_inclusive(", ") {
+        match lines.last_mut() {
+            Some(last) if limit.is_none_or(|limit| last.len() + part.trim_end().len() <= limit) => last.push_str(part),
+            _ => lines.push(if lines.is_empty() { part.to_owned() } else { format!("  {part}") }),
+        }
+    }
+    lines.iter().map(|line| line.trim_end().to_owned()).collect()
+}
+
 /// A line that is only for people: nothing where JSON was asked for.
 pub fn words(text: &str) {
     if !IS_JSON.load(Ordering::Relaxed) {
@@ -122,6 +144,15 @@ pub fn error() -> Option<&'static io::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn line_is_wider_than_its_terminal_it_is_folded_at_commas() {
+        let text = "10 records sent, 5 records/sec, 1 ms avg latency.";
+        assert_eq!(fold(text, None), [text]);
+        assert_eq!(fold(text, Some(49)), [text]);
+        assert_eq!(fold(text, Some(48)), ["10 records sent, 5 records/sec,", "  1 ms avg latency."]);
+        assert_eq!(fold(text, Some(1)), ["10 records sent,", "  5 records/sec,", "  1 ms avg latency."]);
+    }
 
     #[test]
     fn question_is_answered_only_yes_agrees() {

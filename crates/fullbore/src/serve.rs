@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use crate::log::{self, Debug};
-use crate::output::line;
+use crate::log_format::LogFormat;
+use crate::output::{Format, line};
 use clap::Args;
 use fullbore_broker::Broker;
 use fullbore_broker::config::{BrokerConfig, Mistakes, Properties, Warning};
@@ -14,8 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Run the broker. Needs no argument: data goes to ./fullbore-data, clients come to 127.0.0.1:9092.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  fullbore serve\n  fullbore serve --data-dir /var/lib/fullbore --listen 0.0.0.0:9092 \
-    --set advertised.listeners=PLAINTEXT://my-host:9092\n  fullbore serve --config server.properties --set log.retention.hours=24\n\
+    after_help = "Examples:\n  fullbore serve\n  fullbore serve --data-dir /var/lib/fullbore --listen 0.0.0.0:9092 \\\n    --set advertised.listeners=PLAINTEXT://my-host:9092\n  fullbore serve --config server.properties --set log.retention.hours=24\n\
     Every key is in docs/configuration.md."
 )]
 pub struct Serve {
@@ -34,6 +34,9 @@ pub struct Serve {
     /// What to log, as in RUST_LOG: warn, info, debug, fullbore_broker=debug,...
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
+    /// The form of the log's lines on standard error; with json the greeting is one of them.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
 }
 
 /// How a mistake in a `--set` is told.
@@ -112,7 +115,9 @@ fn listener_of(listen: &str) -> Result<String, Failure> {
 
 /// Serves until SIGINT or SIGTERM, or until another process has the place of this one in its cluster.
 pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
-    let levels = log::of_broker(serve.log.as_deref(), debug)?;
+    let as_json = serve.log_format == LogFormat::Json;
+    Format { json: as_json }.choose();
+    let levels = log::of_broker(serve.log.as_deref(), serve.log_format, debug)?;
     let (config, warnings) = serve.configuration()?;
     for warning in warnings {
         tracing::warn!("{warning}");
@@ -122,15 +127,18 @@ pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
         runtime.worker_threads(config.worker_threads);
     }
     let runtime = runtime.enable_all().build()?;
-    runtime.block_on(serve_until_signal(config, Loggers::of(levels)))
+    runtime.block_on(serve_until_signal(config, Loggers::of(levels), as_json))
 }
 
-async fn serve_until_signal(config: BrokerConfig, loggers: Loggers) -> Result<(), Failure> {
+async fn serve_until_signal(config: BrokerConfig, loggers: Loggers, as_json: bool) -> Result<(), Failure> {
     // Before the broker opens anything, so that no signal finds it half open.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or_else(|_| config.data_dir.clone());
     let broker = Broker::start_with(config, loggers).await?;
-    greet(&broker, &data_dir.display().to_string());
+    match as_json {
+        true => log_greeting(&broker, &data_dir.display().to_string()),
+        false => greet(&broker, &data_dir.display().to_string()),
+    }
     let ended = tokio::select! {
         _ = interrupt.recv() => None,
         _ = terminate.recv() => None,
@@ -140,6 +148,20 @@ async fn serve_until_signal(config: BrokerConfig, loggers: Loggers) -> Result<()
     broker.shutdown().await;
     tracing::info!("stopped");
     ended.map_or(Ok(()), |why| Err(Failure::new(why)))
+}
+
+/// Logs what [`greet`] says.
+fn log_greeting(broker: &Broker, data_dir: &str) {
+    let (host, port) = broker.advertised();
+    let metrics = broker.admin_addr().map(|admin| format!("http://{admin}/metrics")).unwrap_or_default();
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        address = host_port(&host, port),
+        cluster_id = %broker.cluster_id(),
+        data_dir,
+        metrics,
+        "listening"
+    );
 }
 
 /// Says where clients reach the broker, which is not where it listens if that is every interface.

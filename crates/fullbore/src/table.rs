@@ -2,15 +2,15 @@
 
 use crate::output::heading;
 
+/// Columns that a cell keeps when it is cut.
+const CUT_TO: usize = 8;
+/// The end of a cell that was cut.
+const DOTS: &str = "...";
+
 /// The lines of a table: the first row is its heading. `widths` are the least widths, columns beyond them have none. No
 /// line ends with blanks.
 pub fn aligned(rows: &[Vec<String>], widths: &[usize]) -> Vec<String> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(widths.get(column).copied().unwrap_or(0))
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let widths = columns(rows, widths);
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join(" ").trim_end().to_owned()
@@ -20,6 +20,54 @@ pub fn aligned(rows: &[Vec<String>], widths: &[usize]) -> Vec<String> {
         *first = heading(first);
     }
     lines
+}
+
+/// As [`aligned`] where that fits into `limit` columns, or without one. Else the least widths count for nothing, the widest
+/// cells that are no numbers are cut, and columns on the right are left out.
+pub fn fitted(rows: &[Vec<String>], widths: &[usize], limit: Option<usize>) -> Vec<String> {
+    let lines = aligned(rows, widths);
+    let Some(limit) = limit.filter(|limit| rows_width(rows, widths) > *limit) else { return lines };
+    let mut rows = rows.to_vec();
+    while rows_width(&rows, &[]) > limit {
+        let over = rows_width(&rows, &[]) - limit;
+        let widest = columns(&rows, &[]).into_iter().enumerate().filter(|(column, _)| is_text(&rows, *column));
+        match widest.max_by_key(|(_, width)| *width).filter(|(_, width)| *width > CUT_TO) {
+            Some((column, width)) => cut(&mut rows, column, CUT_TO.max(width.saturating_sub(over))),
+            None if rows.iter().any(|row| row.len() > 1) => rows.iter_mut().for_each(|row| drop(row.pop())),
+            None => break,
+        }
+    }
+    aligned(&rows, &[])
+}
+
+/// Returns true if a cell below the heading is no number.
+fn is_text(rows: &[Vec<String>], column: usize) -> bool {
+    let cells = rows.iter().skip(1).filter_map(|row| row.get(column));
+    cells.into_iter().any(|cell| cell != "-" && cell.parse::<i64>().is_err())
+}
+
+fn cut(rows: &mut [Vec<String>], column: usize, width: usize) {
+    for cell in rows.iter_mut().filter_map(|row| row.get_mut(column)).filter(|cell| cell.chars().count() > width) {
+        *cell = cell.chars().take(width - DOTS.len()).chain(DOTS.chars()).collect();
+    }
+}
+
+fn rows_width(rows: &[Vec<String>], widths: &[usize]) -> usize {
+    let mut all = columns(rows, widths);
+    // Nothing is filled up at the end of a line.
+    if let Some(last) = all.last_mut() {
+        *last = columns(rows, &[]).pop().unwrap_or_default();
+    }
+    all.iter().sum::<usize>() + all.len().saturating_sub(1)
+}
+
+/// The width of each column, which is at least that of `widths`.
+fn columns(rows: &[Vec<String>], widths: &[usize]) -> Vec<usize> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(widths.get(column).copied().unwrap_or(0))
+    };
+    (0..rows.iter().map(Vec::len).max().unwrap_or(0)).map(width).collect()
 }
 
 /// A row of a table.
@@ -35,6 +83,20 @@ pub fn or_dash(value: Option<impl ToString>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn table_is_wider_than_its_terminal_text_is_cut_and_numbers_are_not() {
+        let id = "perf-consumer-client-7d9d2b56-0a5b-4c39";
+        let rows = [row(["GROUP", "OFFSET", "CONSUMER-ID", "HOST"]), row(["g", "1234567", id, "/127.0.0.1"])];
+        let widths = [15, 15, 15];
+        let width = |lines: Vec<String>| lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+        assert_eq!(fitted(&rows, &widths, None), aligned(&rows, &widths));
+        assert_eq!(fitted(&rows, &widths, Some(200)), aligned(&rows, &widths));
+        let cut = fitted(&rows, &widths, Some(50));
+        assert_eq!(cut[1], "g     1234567 perf-consumer-client-7... /127.0.0.1");
+        assert_eq!(width(cut), 50);
+        assert_eq!(fitted(&rows, &widths, Some(24))[1], "g     1234567 perf-...");
+    }
 
     #[test]
     fn columns_are_as_wide_as_kafkas_or_their_widest_cell() {

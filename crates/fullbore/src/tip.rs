@@ -9,11 +9,12 @@ use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 
 /// Commands of other programs, without `kafka-` before them and `.sh` behind them, and how to do the same here.
-const COMMANDS: [(&str, &str); 21] = [
+const COMMANDS: [(&str, &str); 25] = [
     ("acl", ACLS),
     ("acls", ACLS),
     ("broker", BROKERS),
     ("brokers", BROKERS),
+    ("broker-api-versions", "write `fullbore api-versions`"),
     ("client-metrics", "write `fullbore configs describe --entity-type client-metrics`"),
     ("config", CONFIGS),
     ("configs", CONFIGS),
@@ -22,8 +23,11 @@ const COMMANDS: [(&str, &str); 21] = [
     ("consumer-group", GROUPS),
     ("consumer-groups", GROUPS),
     ("consumer-perf-test", "write `fullbore perf consume`"),
-    ("get-offsets", "`fullbore groups describe` prints the ends of the partitions that a group reads"),
+    ("delete-records", "write `fullbore topics delete-records`"),
+    ("get-offsets", "write `fullbore topics offsets`"),
     ("group", GROUPS),
+    ("leader-election", "write `fullbore topics elect-leaders`"),
+    ("metadata", "write `fullbore info`"),
     ("producer-perf-test", "write `fullbore perf produce`"),
     ("server-start", "write `fullbore serve --config server.properties`"),
     ("server-stop", "SIGTERM stops `fullbore serve`; `fullbore cluster down` stops a cluster"),
@@ -33,8 +37,7 @@ const COMMANDS: [(&str, &str); 21] = [
     ("users", "SASL is not offered yet"),
 ];
 const ACLS: &str = "ACLs are not offered yet";
-const BROKERS: &str =
-    "`fullbore configs describe --entity-type brokers` lists the brokers, `fullbore serve` starts one";
+const BROKERS: &str = "`fullbore info` lists the brokers, `fullbore serve` starts one";
 const CONFIGS: &str = "write `fullbore configs`";
 const GROUPS: &str = "write `fullbore groups`";
 const TOPICS: &str = "write `fullbore topics`";
@@ -46,6 +49,8 @@ const FLAGS: [(&str, &str); 4] = [
     ("--brokers", BOOTSTRAP),
     ("--broker", BOOTSTRAP),
 ];
+/// Names of topics without a flag, as clap shows them.
+const NAMES: &str = "[TOPIC]...";
 const BOOTSTRAP: &str = "name a broker with --bootstrap-server HOST:PORT";
 
 /// Puts the tip on an error in the place of those that clap guesses. `typed` names the action with a word.
@@ -54,6 +59,7 @@ pub fn add(error: &mut Error, typed: &[OsString], program: &Command) {
         ErrorKind::InvalidSubcommand => of_command(&text(error, ContextKind::InvalidSubcommand)),
         ErrorKind::UnknownArgument => of_argument(&text(error, ContextKind::InvalidArg), typed, program),
         ErrorKind::ValueValidation => of_number(error),
+        ErrorKind::ArgumentConflict => of_names(error),
         _ => None,
     };
     if let Some(tip) = tip {
@@ -94,6 +100,21 @@ fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<
         true => format!("a pattern needs quotes, as in --{flag} 'test-.*', or the shell makes it names of files"),
         false => format!("write --{flag} {argument}"),
     })
+}
+
+/// Returns the tip on names behind `--topic` and another name: mostly a pattern that the shell has expanded.
+fn of_names(error: &Error) -> Option<String> {
+    let context: Vec<String> = [ContextKind::InvalidArg, ContextKind::PriorArg]
+        .into_iter()
+        .filter_map(|kind| match error.get(kind)? {
+            ContextValue::String(text) => Some(text.clone()),
+            ContextValue::Strings(texts) => Some(texts.join(" ")),
+            _ => None,
+        })
+        .collect();
+    let is_of_both = context.iter().any(|text| text.contains("--topic ")) && context.iter().any(|text| text == NAMES);
+    is_of_both
+        .then(|| "a pattern needs quotes, as in --topic 'test-.*', or the shell makes it names of files".to_owned())
 }
 
 /// Returns the tip on a value that is no number, or one that is too large, as Rust's parsers refuse it.

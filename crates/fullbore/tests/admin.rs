@@ -235,7 +235,7 @@ fn configurations_that_cannot_be_say_why() {
             "configs alter --broker 9 --add-config message.max.bytes=1500000",
             "broker '9' does not exist or is not running",
         ),
-        ("configs describe --entity-type users", "quotas of users, clients and IP addresses are not offered yet"),
+        ("configs describe --entity-type users", "SCRAM credentials and quotas of users are not offered yet"),
         ("configs describe", "say whose configurations"),
     ] {
         let refusal = place.refused(line);
@@ -449,6 +449,11 @@ fn the_examples_of_the_help_do_what_they_say() {
         "groups describe",
         "groups delete-offsets",
         "groups delete",
+        "topics offsets",
+        "topics elect-leaders",
+        "info",
+        "log-dirs",
+        "api-versions",
         "topics delete",
         "completions",
         "man",
@@ -457,8 +462,9 @@ fn the_examples_of_the_help_do_what_they_say() {
         // Where it would write outside of this folder.
         let (typed, piped) = example.split_once(" | ").unwrap_or((&example, "cat"));
         let piped = if piped.starts_with("tee plan.csv") { piped } else { "cat" };
-        let asks =
-            ["topics", "configs", "groups"].iter().any(|command| typed.starts_with(&format!("fullbore {command}")));
+        let asks = ["topics", "configs", "groups", "info", "log-dirs", "api-versions"]
+            .iter()
+            .any(|command| typed.starts_with(&format!("fullbore {command}")));
         let at = if asks { format!("--bootstrap-server {}", place.broker.address) } else { String::new() };
         let line = format!("{typed} {at} >out || exit; {piped} <out");
         let mut shell = Command::new("sh");
@@ -498,8 +504,11 @@ fn every_shell_and_every_command_is_described() {
 #[test]
 fn a_mistake_in_the_flags_is_json_where_json_was_asked_for() {
     for (line, told) in [
-        ("topics list --json --nope", "{\"error\":\"unexpected argument '--nope' found\"}\n"),
-        ("consume -J --nope", "{\"error\":\"unexpected argument '--nope' found\"}\n"),
+        ("groups list --json --nope", "{\"error\":\"unexpected argument '--nope' found\"}\n"),
+        (
+            "consume -J --nope",
+            "{\"error\":\"unexpected argument '--nope' found; tip: to pass '--nope' as a value, use '-- --nope'\"}\n",
+        ),
     ] {
         assert_eq!(fullbore(line), (Some(2), String::new(), told.to_owned()), "{line}");
     }

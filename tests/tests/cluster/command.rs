@@ -103,7 +103,10 @@ fn a_cluster_comes_up_goes_on_after_kills_grows_and_goes_down_and_keeps_its_data
     assert!(is_well && told.ends_with(": nothing was to be done.\n"), "{told}");
     let told = cluster.ran("down", &[]);
     assert!(told.starts_with("Stopped brokers 1, 2, 3, 4 and PostgreSQL; the data stay in "), "{told}");
-    assert_eq!(cluster.ran("status", &[]).matches(" stopped ").count(), 5);
+    let status = cluster.run("status", &[]);
+    assert_eq!(status.status.code(), Some(1), "nothing runs");
+    assert_eq!(String::from_utf8_lossy(&status.stdout).matches(" stopped ").count(), 5);
+    assert!(String::from_utf8_lossy(&status.stderr).starts_with("fullbore: no broker runs in "));
     cluster.up(&["--set", "num.partitions=2"]);
     assert_eq!(cluster.topics("describe --topic t").matches("\tReplicas: ").count(), 6);
     let file = std::fs::read_to_string(cluster.path().join("broker-4.properties")).expect("there");

@@ -1,6 +1,6 @@
 //! The lines of kafka-consumer-perf-test (`ConsumerPerformance` of Kafka 4.3).
 
-use super::java::{fixed, megabytes};
+use super::java::{fixed, megabytes, rate};
 use super::json::{fraction, object, string};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -31,12 +31,12 @@ fn epoch_ms(time: SystemTime) -> i64 {
 }
 
 /// The summary of a run. `setup` is what Kafka's tool calls rebalance: finding the partitions and where they start.
-pub fn consume_line(from: Consumed, to: Consumed, setup: Duration, dates: &DateFormat) -> String {
+pub fn consume_line(from: Consumed, to: Consumed, setup: Duration, dates: &DateFormat, kafkas: bool) -> String {
     let elapsed_ms = ms_between(from.at, to.at);
     let setup_ms = (setup.as_millis() as i64).min(elapsed_ms);
     let fetch_ms = elapsed_ms - setup_ms;
     let (mb, records) = (megabytes(to.bytes - from.bytes), (to.records - from.records) as f64);
-    let per_sec = |amount: f64, ms: i64| fixed(amount / (ms as f64 / 1000.0), 4);
+    let per_sec = |amount: f64, ms: i64| rate(amount / (ms as f64 / 1000.0), 4, kafkas);
     format!(
         "{}, {}, {}, {}, {}, {}, {}, {}, {}, {}",
         dates.format(from.at),
@@ -75,19 +75,26 @@ pub fn consume_json(kind: &str, from: Consumed, to: Consumed, setup: Duration) -
 }
 
 /// One reporting interval of `--show-detailed-stats`: totals so far, rates of the interval.
-pub fn consume_progress_line(last: Consumed, now: Consumed, setup: Duration, dates: &DateFormat) -> String {
+pub fn consume_progress_line(
+    last: Consumed,
+    now: Consumed,
+    setup: Duration,
+    dates: &DateFormat,
+    kafkas: bool,
+) -> String {
     let elapsed_ms = ms_between(last.at, now.at);
     let setup_ms = setup.as_millis() as i64;
     let fetch_ms = elapsed_ms - setup_ms;
     let (mb, records) = (megabytes(now.bytes - last.bytes), (now.records - last.records) as f64);
-    let per_fetch_sec = |amount: f64| fixed(if fetch_ms <= 0 { 0.0 } else { 1000.0 * amount / fetch_ms as f64 }, 4);
+    let per_fetch_sec =
+        |amount: f64| rate(if fetch_ms <= 0 { 0.0 } else { 1000.0 * amount / fetch_ms as f64 }, 4, kafkas);
     format!(
         "{}, 0, {}, {}, {}, {}, {}, {}, {}, {}",
         dates.format(now.at),
         fixed(megabytes(now.bytes), 4),
-        fixed(1000.0 * mb / elapsed_ms as f64, 4),
+        rate(1000.0 * mb / elapsed_ms as f64, 4, kafkas),
         now.records,
-        fixed(records / elapsed_ms as f64 * 1000.0, 4),
+        rate(records / elapsed_ms as f64 * 1000.0, 4, kafkas),
         setup_ms,
         fetch_ms,
         per_fetch_sec(mb),
@@ -200,7 +207,7 @@ mod tests {
     fn the_summary_is_the_line_kafkas_tool_printed_for_the_same_figures() {
         let from = Consumed { at: at(START), records: 0, bytes: 0 };
         let to = Consumed { at: at(START + 2_028), records: 100_207, bytes: 10_020_700 };
-        let line = consume_line(from, to, Duration::from_millis(1_502), &DateFormat::default());
+        let line = consume_line(from, to, Duration::from_millis(1_502), &DateFormat::default(), true);
         let kafkas = "2026-11-20 22:26:17:590, 2026-11-20 22:26:19:618, 9.5565, 4.7123, 100207, 49411.7357, 1502, 526, \
             18.1682, 190507.6046";
         assert_eq!(line, kafkas);
@@ -211,10 +218,10 @@ mod tests {
     fn progress_is_the_line_kafkas_tool_printed_for_the_same_figures() {
         let last = Consumed { at: at(1_795_213_587_831), records: 28_422, bytes: 2_842_200 };
         let now = Consumed { at: at(1_795_213_588_031), records: 142_416, bytes: 14_241_600 };
-        let line = consume_progress_line(last, now, Duration::ZERO, &DateFormat::default());
+        let line = consume_progress_line(last, now, Duration::ZERO, &DateFormat::default(), true);
         let kafkas = "2026-11-20 22:26:28:031, 0, 13.5818, 54.3566, 142416, 569970.0000, 0, 200, 54.3566, 569970.0000";
         assert_eq!(line, kafkas);
-        let during_setup = consume_progress_line(last, now, Duration::from_millis(200), &DateFormat::default());
+        let during_setup = consume_progress_line(last, now, Duration::from_millis(200), &DateFormat::default(), true);
         assert!(during_setup.ends_with(", 200, 0, 0.0000, 0.0000"), "{during_setup}");
     }
 
@@ -252,7 +259,7 @@ mod tests {
     #[test]
     fn nothing_read_in_no_time() {
         let nothing = Consumed { at: at(START), records: 0, bytes: 0 };
-        let line = consume_line(nothing, nothing, Duration::ZERO, &DateFormat::default());
+        let line = consume_line(nothing, nothing, Duration::ZERO, &DateFormat::default(), true);
         assert!(line.ends_with("0.0000, NaN, 0, NaN, 0, 0, NaN, NaN"), "{line}");
     }
 

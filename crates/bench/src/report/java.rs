@@ -11,6 +11,12 @@ pub(super) fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
+/// A rate: [`fixed`] as in Kafka's tool if `kafkas`, and else without decimals where it has four digits.
+pub(super) fn rate(value: f64, digits: usize, kafkas: bool) -> String {
+    let is_long = !kafkas && value.abs() >= 999.5;
+    fixed(value, if is_long { 0 } else { digits })
+}
+
 /// Bytes in the tools' megabytes, which are 2^20.
 pub(super) fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / (1024.0 * 1024.0)
@@ -18,7 +24,14 @@ pub(super) fn megabytes(bytes: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::fixed;
+    use super::{fixed, rate};
+
+    #[test]
+    fn rate_has_four_digits_decimals_are_left_out() {
+        let shown = |kafkas| [29_837.386_245_4, 999.4, 999.95, f64::INFINITY].map(|value| rate(value, 1, kafkas));
+        assert_eq!(shown(false), ["29837", "999.4", "1000", "Infinity"]);
+        assert_eq!(shown(true), ["29837.4", "999.4", "1000.0", "Infinity"]);
+    }
 
     #[test]
     fn as_java_prints_them() {

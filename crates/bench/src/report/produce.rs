@@ -1,6 +1,6 @@
 //! The lines of kafka-producer-perf-test (`ProducerPerformance` of Kafka 4.3), and one it does not have.
 
-use super::java::{fixed, megabytes};
+use super::java::{fixed, megabytes, rate};
 use super::json::{fraction, object, string};
 use super::table::table;
 use crate::measure::{IntervalCounts, Latencies, Summary};
@@ -14,20 +14,20 @@ pub fn warmup_line(records: u64) -> String {
 }
 
 /// One reporting interval.
-pub fn window_line(window: &IntervalCounts) -> String {
+pub fn window_line(window: &IntervalCounts, kafkas: bool) -> String {
     let seconds = window.elapsed.as_secs_f64();
     format!(
         "{} records sent, {} records/sec ({} MB/sec), {} ms avg latency, {} ms max latency.",
         window.records,
-        fixed(window.records as f64 / seconds, 1),
-        fixed(megabytes(window.bytes) / seconds, 2),
+        rate(window.records as f64 / seconds, 1, kafkas),
+        rate(megabytes(window.bytes) / seconds, 2, kafkas),
         fixed(window.latency_us_sum as f64 / window.records as f64 / 1e3, 1),
         fixed(window.latency_us_max as f64 / 1e3, 1),
     )
 }
 
 /// The whole run or its steady state. Percentiles are whole milliseconds as in Kafka's tool, rounded to the nearest.
-pub fn summary_line(summary: &Summary) -> String {
+pub fn summary_line(summary: &Summary, kafkas: bool) -> String {
     let seconds = summary.elapsed.as_secs_f64();
     let latencies = &summary.latencies;
     let whole_ms = |quantile| (latencies.quantile_us(quantile) + 500) / 1000;
@@ -36,8 +36,8 @@ pub fn summary_line(summary: &Summary) -> String {
          {} ms 50th, {} ms 95th, {} ms 99th, {} ms 99.9th.",
         summary.records,
         if summary.steady { " steady state" } else { "" },
-        fixed(summary.records as f64 / seconds, 6),
-        fixed(megabytes(summary.bytes) / seconds, 2),
+        rate(summary.records as f64 / seconds, 6, kafkas),
+        rate(megabytes(summary.bytes) / seconds, 2, kafkas),
         fixed(latencies.mean_us() / 1e3, 2),
         fixed(latencies.max_us() as f64 / 1e3, 2),
         whole_ms(0.5),
@@ -120,7 +120,8 @@ mod tests {
             latency_us_max: 25_000,
             first_steady: false,
         };
-        assert_eq!(window_line(&window), KAFKA_WINDOW);
+        assert_eq!(window_line(&window, true), KAFKA_WINDOW);
+        assert_eq!(window_line(&window, false), KAFKA_WINDOW.replace("29915.1", "29915"));
     }
 
     #[test]
@@ -134,8 +135,9 @@ mod tests {
         latencies.record(25_000, 1);
         let elapsed = Duration::from_millis(5_063);
         let summary = Summary { records: 150_000, bytes: 15_000_000, elapsed, latencies, steady: true };
-        assert_eq!(summary_line(&summary), KAFKA_STEADY);
-        let whole = summary_line(&Summary { steady: false, ..summary });
+        assert_eq!(summary_line(&summary, true), KAFKA_STEADY);
+        assert_eq!(summary_line(&summary, false), KAFKA_STEADY.replace("29626.703535", "29627"));
+        let whole = summary_line(&Summary { steady: false, ..summary }, true);
         assert_eq!(whole, KAFKA_STEADY.replace(" steady state", ""));
     }
 
@@ -178,6 +180,6 @@ mod tests {
         let mut latencies = Latencies::default();
         latencies.record(1_600, 1);
         let summary = Summary { records: 1, bytes: 1, elapsed: Duration::from_secs(1), latencies, steady: false };
-        assert!(summary_line(&summary).contains(" 2 ms 50th,"));
+        assert!(summary_line(&summary, true).contains(" 2 ms 50th,"));
     }
 }

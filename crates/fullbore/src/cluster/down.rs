@@ -1,20 +1,23 @@
 //! `cluster down`: brokers first, since they hand over what they lead; then their PostgreSQL.
 
 use super::broker;
-use super::folder::{ClusterFolder, FolderArg};
+use super::folder::{ClusterFolder, ClusterPatience, FolderArg};
 use super::postgres::OwnPostgres;
 use super::process::{Daemon, wait_until_gone};
-use super::startup::{END_WITHIN, forget, still_runs};
+use super::startup::{forget, still_runs};
 use crate::failure::Failure;
 use crate::output::{Format, line};
 use clap::Args;
 use fullbore_bench::report::json::{list, object};
 use rustix::process::Signal;
+use std::time::Duration;
 
 #[derive(Args, Debug)]
 pub struct Down {
     #[command(flatten)]
     folder: FolderArg,
+    #[command(flatten)]
+    patience: ClusterPatience,
     #[command(flatten)]
     format: Format,
 }
@@ -26,11 +29,12 @@ pub fn run(down: &Down) -> Result<(), Failure> {
     let daemons: Vec<(u32, Daemon)> =
         brokers.iter().map(|broker| (broker.id, broker::daemon(&folder.path, broker.id))).collect();
     let asked: Vec<&(u32, Daemon)> = daemons.iter().filter(|(_, daemon)| daemon.signal(Signal::TERM)).collect();
-    end(&asked.iter().map(|(_, daemon)| daemon).collect::<Vec<_>>())?;
+    let within = down.patience.duration();
+    end(&asked.iter().map(|(_, daemon)| daemon).collect::<Vec<_>>(), within)?;
     daemons.iter().for_each(|(_, daemon)| forget(daemon));
     let postgres = OwnPostgres::of(&folder.path);
     let had_postgres = postgres.end();
-    end(&[&postgres.daemon])?;
+    end(&[&postgres.daemon], within)?;
     let stopped: Vec<String> = asked.iter().map(|(id, _)| id.to_string()).collect();
     if down.format.json {
         line(&object([("stopped", list(stopped))]));
@@ -40,11 +44,14 @@ pub fn run(down: &Down) -> Result<(), Failure> {
     Ok(())
 }
 
-fn end(daemons: &[&Daemon]) -> Result<(), Failure> {
-    let left = wait_until_gone(daemons.iter().copied(), END_WITHIN);
+fn end(daemons: &[&Daemon], within: Duration) -> Result<(), Failure> {
+    let left = wait_until_gone(daemons.iter().copied(), within);
     match left.is_empty() {
         true => Ok(()),
-        false => Err(Failure::new(left.into_iter().map(still_runs).collect::<Vec<_>>().join("\n"))),
+        false => {
+            let each: Vec<String> = left.into_iter().map(|daemon| still_runs(daemon, within)).collect();
+            Err(Failure::new(each.join("\n")))
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The folder of a cluster unless told.
 pub const FOLDER_DEFAULT: &str = "./fullbore-cluster";
@@ -18,6 +19,21 @@ pub struct FolderArg {
     /// The cluster's folder.
     #[arg(long, value_name = "DIR", default_value = FOLDER_DEFAULT)]
     pub data_dir: PathBuf,
+}
+
+/// How long its processes may take.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct ClusterPatience {
+    /// Milliseconds to wait for the brokers.
+    #[arg(long, value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+}
+
+impl ClusterPatience {
+    /// As a duration.
+    pub fn duration(self) -> Duration {
+        Duration::from_millis(self.timeout)
+    }
 }
 
 /// See the module. Others wait for this to be dropped.

@@ -43,8 +43,8 @@ enum ClusterCommand {
     /// given, the last is null.
     #[command(after_help = "Examples:
   fullbore cluster up --brokers 3
-  fullbore cluster up --brokers 3 --data-dir /var/lib/fullbore-cluster --port 19092 --set log.retention.hours=24
-  fullbore cluster up --control-plane postgres://fullbore@db:5432/fullbore --set control.plane.password.file=/etc/fullbore/password
+  fullbore cluster up --brokers 3 --data-dir /srv/cluster --port 19092 --set log.retention.hours=24
+  fullbore cluster up --control-plane postgres://fullbore@db:5432/fullbore \\\n    --set control.plane.password.file=/etc/fullbore/password
   fullbore cluster up --json")]
     Up(up::Up),
     /// Stop all brokers of a folder, then its own PostgreSQL. The data stay.
@@ -56,7 +56,7 @@ enum ClusterCommand {
     Down(down::Down),
     /// Print which brokers of a folder run, and where.
     ///
-    /// --json prints what `cluster up --json` does; pid is null where nothing runs.
+    /// Exits with 1 where no broker runs. --json prints what `cluster up --json` does; pid is null where nothing runs.
     #[command(after_help = "Examples:
   fullbore cluster status
   fullbore cluster status --data-dir /var/lib/fullbore-cluster --json")]

@@ -3,6 +3,7 @@
 //!
 //! Invariant: a signal goes to a process only if its command line is that of the one that is meant: pids are used again.
 
+use crate::waiting::Wait;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setsid};
 use std::ffi::{OsStr, OsString};
@@ -80,15 +81,20 @@ fn is_ending(pid: Pid) -> bool {
     flags.is_some_and(|flags| flags & EXITING != 0) && poll(&mut ended, Some(&Timespec::default())) == Ok(0)
 }
 
-/// Waits until none of these runs; those that still do after `patience`.
+/// Waits until none of these runs, and tells of those that take long; returns those that still do after `patience`.
 pub fn wait_until_gone<'a>(of: impl IntoIterator<Item = &'a Daemon>, patience: Duration) -> Vec<&'a Daemon> {
     let until = Instant::now() + patience;
+    let mut wait = Wait::begin();
     let mut left: Vec<&Daemon> = of.into_iter().collect();
     loop {
         left.retain(|daemon| daemon.pid().is_some());
         if left.is_empty() || Instant::now() > until {
             return left;
         }
+        wait.observe(|| {
+            let names: Vec<&str> = left.iter().map(|daemon| daemon.name.as_str()).collect();
+            format!("{} to end", names.join(", "))
+        });
         std::thread::sleep(LOOK_EVERY);
     }
 }

@@ -10,6 +10,7 @@ use crate::client_id;
 use crate::failure::Failure;
 use crate::output;
 use crate::stop::Stop;
+use crate::waiting::Wait;
 use fullbore_client::ClientError;
 use fullbore_client::blocking::Cluster;
 use rustix::process::Signal;
@@ -20,9 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long brokers may take until they answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// How long processes may take to end.
+/// How long processes may take to end that have just started.
 pub const END_WITHIN: Duration = Duration::from_secs(30);
 /// Between two questions to a broker.
 const ASK_EVERY: Duration = Duration::from_millis(50);
@@ -30,6 +29,8 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 /// See the module.
 pub struct Startup<'a> {
     folder: &'a Path,
+    /// How long brokers may take until they answer.
+    patience: Duration,
     /// What runs brokers.
     program: PathBuf,
     pub postgres: OwnPostgres,
@@ -50,10 +51,10 @@ struct Readiness {
 
 impl<'a> Startup<'a> {
     /// Nothing yet.
-    pub fn new(folder: &'a Path, program: PathBuf) -> Self {
+    pub fn new(folder: &'a Path, program: PathBuf, patience: Duration) -> Self {
         let postgres = OwnPostgres::of(folder);
         let (started_postgres, started, made, changed) = Default::default();
-        Startup { folder, program, postgres, started_postgres, started, made, changed }
+        Startup { folder, patience, program, postgres, started_postgres, started, made, changed }
     }
 
     /// Has a PostgreSQL of its own run.
@@ -101,7 +102,8 @@ impl<'a> Startup<'a> {
     }
 
     fn wait_for(&mut self, told: &Receiver<Readiness>, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
-        let until = Instant::now() + ANSWER_WITHIN;
+        let until = Instant::now() + self.patience;
+        let mut wait = Wait::begin();
         let nothing = || Some("it does not answer".to_owned());
         let mut missing: Vec<Readiness> =
             brokers.iter().map(|of| Readiness { id: of.file.id, missing: nothing() }).collect();
@@ -120,13 +122,16 @@ impl<'a> Startup<'a> {
                 return Err(Failure::interrupted("interrupted while the brokers started"));
             }
             if Instant::now() > until {
-                let (seconds, log) = (ANSWER_WITHIN.as_secs(), broker::daemon(self.folder, first.id).log);
+                let (within, log) = (self.patience, broker::daemon(self.folder, first.id).log);
                 let what = first.missing.as_deref().unwrap_or_default();
                 let (id, log) = (first.id, log.display());
                 return Err(Failure::new(format!(
-                    "broker {id} is not ready after {seconds} s: {what}; its log is {log}"
+                    "broker {id} is not ready after {within:?}: {what}; its log is {log}, and --timeout waits longer"
                 )));
             }
+            let (left, all) = (missing.len(), brokers.len());
+            let what = first.missing.as_deref().unwrap_or_default();
+            wait.observe(|| format!("{left} of {all} brokers are not ready; broker {}: {what}", first.id));
             std::thread::sleep(LOOK_EVERY);
         }
     }
@@ -138,7 +143,7 @@ impl<'a> Startup<'a> {
             daemon.signal(Signal::TERM);
         }
         let left = wait_until_gone(brokers, END_WITHIN);
-        left.iter().for_each(|daemon| output::tell(still_runs(daemon)));
+        left.iter().for_each(|daemon| output::tell(still_runs(daemon, END_WITHIN)));
         for started in &self.started {
             if started.daemon.pid().is_none() {
                 forget(&started.daemon);
@@ -158,11 +163,11 @@ impl<'a> Startup<'a> {
     }
 }
 
-/// A process that does not end.
-pub fn still_runs(daemon: &Daemon) -> String {
+/// A process that does not end `within` the time it has.
+pub fn still_runs(daemon: &Daemon, within: Duration) -> String {
     let pid = daemon.pid().map(|pid| pid.as_raw_nonzero().to_string()).unwrap_or_default();
-    let (name, seconds, log) = (&daemon.name, END_WITHIN.as_secs(), daemon.log.display());
-    format!("{name} (pid {pid}) has not ended within {seconds} s; its log is {log}, and `kill -9 {pid}` ends it")
+    let (name, log) = (&daemon.name, daemon.log.display());
+    format!("{name} (pid {pid}) has not ended within {within:?}; its log is {log}, and `kill -9 {pid}` ends it")
 }
 
 /// Removes the pid of a broker that has ended.
@@ -219,6 +224,7 @@ mod tests {
         PlannedBroker { file: BrokerFile { id, properties }, is_new: true, is_changed: true, runs: false }
     }
 
+    const PATIENCE: Duration = Duration::from_secs(30);
     /// Nobody listens there.
     const NOBODY: &str = "127.0.0.1:1";
 
@@ -227,7 +233,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let script = "case $3 in */broker-2.properties) echo start; echo 'fullbore: no such thing' >&2; exit 1;; esac\n\
                       trap 'exit 0' TERM; while :; do sleep 0.05; done";
-        let mut running = Startup::new(folder.path(), program(folder.path(), script));
+        let mut running = Startup::new(folder.path(), program(folder.path(), script), PATIENCE);
         let brokers = [planned(1, NOBODY), planned(2, NOBODY)];
         brokers.iter().for_each(|broker| running.start_broker(broker).expect("started"));
         let first = broker::daemon(folder.path(), 1);
@@ -244,7 +250,7 @@ mod tests {
     #[test]
     fn a_file_that_was_there_is_what_it_was_after_a_start_that_failed() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut running = Startup::new(folder.path(), program(folder.path(), "exit 1"));
+        let mut running = Startup::new(folder.path(), program(folder.path(), "exit 1"), PATIENCE);
         let mut broker = PlannedBroker { is_new: false, ..planned(1, NOBODY) };
         let path = broker::path(folder.path(), 1);
         fs::write(&path, "# mine\nlisteners=PLAINTEXT://127.0.0.1:9\n").expect("written");
@@ -261,7 +267,7 @@ mod tests {
     fn a_signal_ends_the_wait() {
         let folder = tempfile::tempdir().expect("a folder");
         let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
-        let mut running = Startup::new(folder.path(), program(folder.path(), script));
+        let mut running = Startup::new(folder.path(), program(folder.path(), script), PATIENCE);
         let brokers = [planned(1, NOBODY)];
         running.start_broker(&brokers[0]).expect("started");
         let stop = Stop::new();

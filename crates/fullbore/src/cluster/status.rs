@@ -20,6 +20,9 @@ pub struct StatusArgs {
 }
 
 /// Prints it.
+///
+/// # Errors
+/// There is no cluster, or none of its brokers runs.
 pub fn run(status: &StatusArgs) -> Result<(), Failure> {
     status.format.choose();
     let (folder, brokers) = ClusterFolder::existing(&status.folder.data_dir)?;
@@ -28,7 +31,12 @@ pub fn run(status: &StatusArgs) -> Result<(), Failure> {
     } else {
         table(&folder.path, &brokers).iter().for_each(|text| line(text));
     }
-    Ok(())
+    match brokers.iter().any(|file| broker::daemon(&folder.path, file.id).pid().is_some()) {
+        true => Ok(()),
+        false => {
+            Err(Failure::new(format!("no broker runs in {}; `fullbore cluster up` starts them", folder.path.display())))
+        }
+    }
 }
 
 fn pid(daemon: &Daemon) -> Option<i32> {

@@ -1,10 +1,10 @@
 //! `cluster up`: what the user types and sees.
 
 use super::broker::{self, ADMIN_LISTENER, BrokerFile};
-use super::folder::{ClusterFolder, FolderArg};
+use super::folder::{ClusterFolder, ClusterPatience, FolderArg};
 use super::plan::{Plan, PlannedBroker, Present, WantedCluster};
 use super::postgres::OwnPostgres;
-use super::startup::Startup;
+use super::startup::{END_WITHIN, Startup};
 use super::status;
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
@@ -32,6 +32,8 @@ pub struct Up {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
     #[command(flatten)]
+    patience: ClusterPatience,
+    #[command(flatten)]
     format: Format,
 }
 
@@ -40,8 +42,10 @@ pub fn run(up: &Up) -> Result<(), Failure> {
     up.format.choose();
     let program = std::env::current_exe()?;
     let stop = Stop::at_signal(Box::new(|| {}))?;
+    // What it has started is ended again.
+    stop.allow(2 * END_WITHIN);
     let folder = ClusterFolder::made(&up.folder.data_dir)?;
-    let outcome = start(up, &folder, Startup::new(&folder.path, program), &stop);
+    let outcome = start(up, &folder, Startup::new(&folder.path, program, up.patience.duration()), &stop);
     if outcome.is_err() {
         folder.leave();
     }

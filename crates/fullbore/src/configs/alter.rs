@@ -1,10 +1,11 @@
 //! `configs alter`: set and delete.
 
 use super::entity::{Entity, Whose, singular};
-use crate::client::{Where, read_properties};
+use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{Format, line};
+use crate::properties::read_properties;
 use clap::Args;
 use fullbore_bench::report::json::object;
 use fullbore_client::admin::{Change, ResourceKind, alter_configs};

@@ -14,9 +14,6 @@ use fullbore_client::blocking::Cluster;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How long a coordinator may be loading while its groups are listed.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 #[derive(Args, Debug)]
 pub struct DescribeConfigsArgs {
     #[command(flatten)]
@@ -34,15 +31,16 @@ pub struct DescribeConfigsArgs {
 pub fn run(describe: &DescribeConfigsArgs) -> Result<(), Failure> {
     describe.format.choose();
     let meant = describe.entity.meant()?;
+    let patience = describe.at.patience();
     let mut cluster = describe.at.cluster(client_id::CONFIGS)?;
     let kind = meant.kind;
     let every = meant.whose.is_none();
     let entities = match meant.whose {
         Some(whose) => {
-            must_exist(&mut cluster, kind, &whose)?;
+            must_exist(&mut cluster, kind, &whose, patience)?;
             vec![whose]
         }
-        None => existing(&mut cluster, kind)?,
+        None => existing(&mut cluster, kind, patience)?,
     };
     let mut documents = Vec::new();
     for whose in entities {
@@ -67,8 +65,8 @@ pub fn run(describe: &DescribeConfigsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Everything of a kind that there is.
-fn existing(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec<Whose>, Failure> {
+/// Everything of a kind that there is; a coordinator may be loading for `patience` while its groups are listed.
+fn existing(cluster: &mut Cluster, kind: ResourceKind, patience: Duration) -> Result<Vec<Whose>, Failure> {
     let mut names: BTreeSet<String> = BTreeSet::new();
     match kind {
         ResourceKind::Topic => names.extend(list_topics(cluster)?.into_iter().map(|(name, _)| name.to_string())),
@@ -80,7 +78,7 @@ fn existing(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec<Whose>, Fai
         }
         ResourceKind::Group => {
             names.extend(config_resources(cluster, kind)?.iter().map(ToString::to_string));
-            let groups = GroupAdmin::of(cluster, PATIENCE)?.list(&[], &[])?;
+            let groups = GroupAdmin::of(cluster, patience)?.list(&[], &[])?;
             names.extend(groups.iter().map(|group| group.id.to_string()));
         }
         ResourceKind::ClientMetrics => {
@@ -91,11 +89,11 @@ fn existing(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec<Whose>, Fai
 }
 
 /// Brokers answer for groups and client metrics that nobody knows, too.
-fn must_exist(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose) -> Result<(), Failure> {
+fn must_exist(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, patience: Duration) -> Result<(), Failure> {
     let Whose::Named(name) = whose else { return Ok(()) };
     // For client metrics there may be nothing that lists them; what they have tells.
     let is_listed = kind != ResourceKind::ClientMetrics;
-    match is_listed && !existing(cluster, kind)?.contains(whose) {
+    match is_listed && !existing(cluster, kind, patience)?.contains(whose) {
         true => Err(absent(kind, name)),
         false => Ok(()),
     }

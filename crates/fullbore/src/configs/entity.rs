@@ -5,9 +5,14 @@ use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{string, text};
 use fullbore_client::admin::{ConfigSource, ResourceKind};
 
-/// What Kafka has quotas for.
-const QUOTAS: &str = "quotas of users, clients and IP addresses are not offered yet; use topics, brokers, broker-loggers, \
-    groups or client-metrics";
+/// The types of Kafka that nothing is offered of yet, and what they configure.
+const ABSENT: [(&str, &str); 3] = [
+    ("users", "SCRAM credentials and quotas of users"),
+    ("clients", "quotas of client ids"),
+    ("ips", "connection rates of IP addresses"),
+];
+/// The types that have configurations here.
+const TYPES: &str = "topics, brokers, broker-loggers, groups or client-metrics";
 
 #[derive(Args, Debug, Default)]
 #[command(group = ArgGroup::new("whose").args(["entity_name", "entity_default", "topic", "broker", "broker_defaults",
@@ -105,10 +110,10 @@ fn kind(word: &str) -> Result<ResourceKind, Failure> {
         "broker-loggers" => Ok(ResourceKind::BrokerLogger),
         "groups" => Ok(ResourceKind::Group),
         "client-metrics" => Ok(ResourceKind::ClientMetrics),
-        "users" | "clients" | "ips" => Err(Failure::new(QUOTAS)),
-        other => Err(Failure::new(format!(
-            "--entity-type {other}: must be topics, brokers, broker-loggers, groups or client-metrics"
-        ))),
+        other => Err(Failure::new(match ABSENT.iter().find(|(name, _)| *name == other) {
+            Some((_, what)) => format!("--entity-type {other}: {what} are not offered yet; use {TYPES}"),
+            None => format!("--entity-type {other}: must be {TYPES}"),
+        })),
     }
 }
 
@@ -193,7 +198,8 @@ mod tests {
     fn what_cannot_be_meant_says_what_can() {
         for (flags, told) in [
             ("", "--broker-defaults"),
-            ("--entity-type users", "quotas of users, clients and IP addresses are not offered yet"),
+            ("--entity-type users", "SCRAM credentials and quotas of users are not offered yet"),
+            ("--entity-type clients", "quotas of client ids are not offered yet"),
             ("--entity-type topic", "must be topics, brokers"),
             ("--broker one", "a number"),
             ("--entity-type topics --entity-default", "--entity-default is for"),

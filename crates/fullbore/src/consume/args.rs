@@ -3,6 +3,7 @@
 use super::format::{self, FormatPart};
 use super::start::{self, Mark};
 use crate::client::key_value;
+use crate::patience::Patience;
 use crate::pipe::escapes;
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
@@ -25,18 +26,23 @@ use std::path::PathBuf;
   fullbore consume -t events -e -f '%t [%p] at %o: key %k: %s\\n'
   fullbore consume -t events --group workers --from-beginning  a member of a group
   fullbore consume -t events -o s@1767225600000 -o e@1767312000000 --json | jq .value")]
-#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["topics", "include"]))]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["topics", "include", "names"]))]
 pub struct Consume {
     /// The topic to read; may be repeated.
     #[arg(short, long = "topic", value_name = "TOPIC")]
-    pub(super) topics: Vec<String>,
+    topics: Vec<String>,
+    /// The same without the flag.
+    #[arg(value_name = "TOPIC")]
+    names: Vec<String>,
     /// Read every topic whose whole name matches this regular expression; without --group also those that come later.
     /// Internal topics only with -X exclude.internal.topics=false.
     #[arg(long, value_name = "REGEX")]
     pub(super) include: Option<String>,
-    /// Brokers to ask, host:port separated by commas [default: localhost:9092].
+    /// Brokers to ask, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
     #[arg(short, long, value_name = "HOST:PORT,...")]
     pub(super) bootstrap_server: Option<String>,
+    #[command(flatten)]
+    pub(super) patience: Patience,
     /// Read as a member of this consumer group.
     #[arg(short = 'G', long, value_name = "GROUP", conflicts_with_all = ["partitions", "offsets"])]
     pub(super) group: Option<String>,
@@ -112,6 +118,13 @@ pub struct Consume {
     /// key.separator, line.separator, headers.separator, null.literal; may be repeated.
     #[arg(long, alias = "property", value_name = "KEY=VALUE", value_parser = crate::produce::raw_key_value, conflicts_with = "style")]
     pub(super) formatter_property: Vec<(String, String)>,
+}
+
+impl Consume {
+    /// The topics that are named, with or without the flag.
+    pub(super) fn named(&self) -> impl Iterator<Item = &String> {
+        self.topics.iter().chain(&self.names)
+    }
 }
 
 /// A format that was read.

@@ -8,6 +8,7 @@ use super::reading::{End, TopicSelection};
 use crate::failure::Failure;
 use crate::stop::Stop;
 use crate::troubles::Troubles;
+use crate::waiting::Idle;
 use fullbore_client::blocking::{Cluster, PartitionPlace};
 use fullbore_client::consume::{ConsumePlan, Cursor, Growth, StartOffset, consume_growing};
 use fullbore_client::{ClientError, ConsumerConfig};
@@ -45,9 +46,10 @@ pub(super) fn read(
     };
     let every = settings.group.metadata_max_age;
     let growth = is_open.then(|| Growth::new(topics.named.clone(), topics.matches.clone(), every, cursor));
-    let mut troubles = Troubles::default();
+    let (mut troubles, mut idle) = (Troubles::default(), Idle::begin());
     let outcome = consume_growing(cluster, cursors, &plan, growth, |progress| {
         troubles.of_run(progress, None);
+        idle.observe(progress.records() > 0, || topics.waits_for(start == StartOffset::Latest));
         if stop.is_asked() {
             // A lane that waits for a slow reader is told that nobody wants the rest.
             shared.outlet.close();

@@ -7,11 +7,12 @@
 use super::ahead::Ahead;
 use super::args::Consume;
 use super::printer::{Printer, PrinterContext};
-use super::reading::{End, INTERRUPTED_PATIENCE, TopicSelection};
+use super::reading::{CTRL_C_PATIENCE, End, INTERRUPTED_PATIENCE, TopicSelection};
 use crate::failure::Failure;
 use crate::output;
 use crate::stop::Stop;
 use crate::troubles::Troubles;
+use crate::waiting::Idle;
 use fullbore_client::blocking::{Cluster, PartitionPlace};
 use fullbore_client::consume::{ConsumeError, ConsumePlan, Cursor, Placed, StartOffset, consume};
 use fullbore_client::group::{CommitOutcome, Member, Position, Target, TopicPartition};
@@ -32,6 +33,8 @@ const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 /// How long it may take to say goodbye.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
+/// When the last commit and the goodbye are over after Ctrl-C.
+const CTRL_C_TIMES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(300));
 
 /// How long standard output may take a write before partitions are let go of all the same: the records in that write
 /// are then read again by whoever gets them.
@@ -59,6 +62,8 @@ pub(super) struct Grouped<'a> {
     unread: Option<String>,
     /// What is wrong with the partitions, and with the membership.
     troubles: (Troubles, Troubles),
+    /// What the user is told who sees nothing.
+    idle: Idle,
 }
 
 /// Why a stretch of reading ended.
@@ -99,6 +104,7 @@ impl<'a> Grouped<'a> {
             deleted,
             unread,
             troubles,
+            idle: Idle::begin(),
         }
     }
 
@@ -110,11 +116,17 @@ impl<'a> Grouped<'a> {
             self.shared.outlet.close();
         }
         let asked = Instant::now();
-        let patience = || self.stop.is_asked() && asked.elapsed() > INTERRUPTED_PATIENCE;
-        self.shared.outlet.drained(Duration::MAX, patience);
-        let committed = if self.commits() { self.commit(LAST_PATIENCE) } else { Ok(CommitOutcome::Done) };
+        let stop = self.stop;
+        let patience = || stop.time_left(INTERRUPTED_PATIENCE, CTRL_C_PATIENCE);
+        self.shared.outlet.drained(Duration::MAX, || stop.is_asked() && asked.elapsed() > patience());
+        let (commit_until, leave_until) = CTRL_C_TIMES;
+        let committed = if self.commits() {
+            self.commit(stop.time_left(LAST_PATIENCE, commit_until))
+        } else {
+            Ok(CommitOutcome::Done)
+        };
         let trouble = self.member.trouble();
-        self.member.leave(LEAVE_PATIENCE);
+        self.member.leave(stop.time_left(LEAVE_PATIENCE, leave_until));
         let finished = outcome?;
         match committed? {
             CommitOutcome::Done => Ok(End { finished, unread: self.unread }),
@@ -162,6 +174,8 @@ impl<'a> Grouped<'a> {
                 Some(target) if self.args.exit && target.settled => return Ok(true),
                 _ => {
                     self.troubles.1.observe(self.member.trouble());
+                    let came = self.shared.outlet.records() > 0;
+                    self.idle.observe(came, || self.topics.waits_for(false));
                     if self.args.timeout_ms.is_some_and(|ms| idle.elapsed() > Duration::from_millis(ms)) {
                         return Ok(true);
                     }
@@ -280,7 +294,7 @@ impl<'a> Grouped<'a> {
             ..ConsumePlan::new(self.settings.fetch.clone(), timeout)
         };
         let cluster = self.ahead.cluster(self.cluster);
-        let Grouped { member, settings, topics, shared, stop, places, committed, deleted, troubles, .. } = self;
+        let Grouped { member, settings, topics, shared, stop, places, committed, deleted, troubles, idle, .. } = self;
         let mut next_commit = settings.commits.then(|| Instant::now() + settings.commit_interval);
         let (mut failed, mut is_cut_off) = (None, false);
         let outcome = consume(&cluster, cursors, &plan, |progress| {
@@ -291,6 +305,7 @@ impl<'a> Grouped<'a> {
             let fails_with = all_deleted.clone().map(|topic| ConsumeError::Deleted { topic }.to_string());
             troubles.0.of_run(progress, fails_with.as_deref());
             troubles.1.observe(member.trouble());
+            idle.observe(progress.records() > 0, || topics.waits_for(false));
             if next_commit.is_some_and(|at| Instant::now() >= at) {
                 next_commit = settings.commits.then(|| Instant::now() + settings.commit_interval);
                 failed = commit(member, shared, places, deleted, committed, Duration::ZERO).err();

@@ -30,7 +30,7 @@ use fullbore_client::group::Member;
 use grouped::Grouped;
 use outlet::Outlet;
 use printer::PrinterContext;
-use reading::{End, INTERRUPTED_PATIENCE};
+use reading::{CTRL_C_PATIENCE, End, INTERRUPTED_PATIENCE};
 use settings::member_of;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -58,7 +58,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let otherwise = if args.exit || args.from_beginning { StartOffset::Earliest } else { StartOffset::Latest };
     let (start, until) = start::start_and_end(&args.offsets, otherwise)?;
     let style = args.style()?;
-    let mut cluster = client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID)?;
+    let mut cluster = client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID, args.patience)?;
     let topics = args.topics(&mut cluster, settings.exclude_internal)?;
     let outlet = Outlet::start()?;
     let left = AtomicU64::new(args.max_messages.unwrap_or(u64::MAX));
@@ -66,7 +66,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     let outcome = match member_of(&args, &settings, topics.all.clone())? {
         None => direct::read(&mut cluster, &topics, &args, start, &settings, &shared, &stop),
         Some(config) => {
-            let own = || client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID);
+            let own = || client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID, args.patience);
             let member = Member::start(config, own()?, own()?)?;
             // An address where nobody answers is told at once.
             cluster.any()?;
@@ -75,10 +75,12 @@ pub fn run(args: Consume) -> Result<(), Failure> {
             Grouped::new(&mut cluster, (member, ahead), &args, &settings, &topics, &shared, &stop).read()
         }
     };
-    let patience = if stop.is_asked() { INTERRUPTED_PATIENCE } else { Duration::MAX };
+    let patience = || stop.time_left(INTERRUPTED_PATIENCE, CTRL_C_PATIENCE);
     let asked = Instant::now();
     // Who asks to end while a slow reader takes the rest does not wait for long.
-    outlet.drained(patience, || stop.is_asked() && asked.elapsed() > INTERRUPTED_PATIENCE);
+    outlet.drained(if stop.is_asked() { patience() } else { Duration::MAX }, || {
+        stop.is_asked() && asked.elapsed() > patience()
+    });
     let End { finished, unread } = outcome?;
     let written = outlet.records();
     match (finished || output::is_lost() || !stop.is_asked(), args.max_messages) {

@@ -10,8 +10,13 @@ use fullbore_wire::Text;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long standard output may take what was read after the user asked to end.
+/// How long standard output may take what was read after SIGTERM.
 pub(super) const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
+/// The same after Ctrl-C.
+pub(super) const CTRL_C_PATIENCE: Duration = Duration::from_millis(150);
+
+/// Topics that a line names at most.
+const TOLD_TOPICS_MAX: usize = 3;
 
 /// How reading ended.
 pub(super) struct End {
@@ -31,10 +36,24 @@ pub(super) struct TopicSelection {
     pub(super) all: Vec<Text>,
 }
 
+impl TopicSelection {
+    /// What a reader that gets nothing waits for; `from_now` if it began with the end.
+    pub(super) fn waits_for(&self, from_now: bool) -> String {
+        let names = self.all.iter().take(TOLD_TOPICS_MAX).map(|topic| &**topic).collect::<Vec<_>>().join(", ");
+        let more = if self.all.len() > TOLD_TOPICS_MAX { ", ..." } else { "" };
+        match from_now {
+            true => format!(
+                "no record of {names}{more} came since the start; --from-beginning reads those before, Ctrl-C ends"
+            ),
+            false => format!("no record of {names}{more} yet; Ctrl-C ends"),
+        }
+    }
+}
+
 impl Consume {
     /// The topics that the flags name or match.
     pub(super) fn topics(&self, cluster: &mut Cluster, exclude_internal: bool) -> Result<TopicSelection, Failure> {
-        let named: Vec<Text> = self.topics.iter().map(|topic| topic.as_str().into()).collect();
+        let named: Vec<Text> = self.named().map(|topic| topic.as_str().into()).collect();
         let mut all = named.clone();
         let mut matches: Option<TopicFilter> = None;
         if let Some(include) = &self.include {

@@ -18,6 +18,7 @@ use crate::stop::Stop;
 use clap::Args;
 use fullbore_bench::workload::VALUE_LEN_MIN;
 use play::{Ground, Play};
+use std::time::Duration;
 use stream::Phase;
 use tempfile::TempDir;
 
@@ -29,6 +30,8 @@ const DISTANT_RECORDS: u64 = 400_000;
 const DISKLESS_RECORDS: u64 = 200_000;
 /// The rate of the second phase: low enough that latency is not the time spent in a full buffer.
 const PACED_RECORDS_PER_SEC: u64 = 10_000;
+/// How long the removal of the data may take after Ctrl-C.
+const REMOVED_WITHIN: Duration = Duration::from_secs(10);
 /// How often the data of a broker that was not waited for are removed again.
 const REMOVALS_MAX: usize = 10;
 /// How long the second phase is.
@@ -93,6 +96,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     let data = folder.path().to_owned();
     // What cannot be removed at a second signal is in the temporary folder, where the system removes it some day.
     let stop = Stop::at_signal(Box::new(move || drop(std::fs::remove_dir_all(data))))?;
+    stop.allow(REMOVED_WITHIN);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ground = Ground { folder: folder.path(), runtime: &runtime, stop: &stop };
     let outcome = match demo.store.diskless {

@@ -1,6 +1,6 @@
 //! `groups delete`.
 
-use super::select::{Patience, Which};
+use super::select::Which;
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
@@ -14,8 +14,6 @@ pub struct Delete {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
-    patience: Patience,
-    #[command(flatten)]
     at: Where,
     #[command(flatten)]
     format: Format,
@@ -25,7 +23,7 @@ pub struct Delete {
 pub fn run(delete: &Delete) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::GROUPS)?;
-    let mut groups = GroupAdmin::of(&mut cluster, delete.patience.duration())?;
+    let mut groups = GroupAdmin::of(&mut cluster, delete.at.patience())?;
     let ids = delete.which.ids(&mut groups)?;
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     for id in ids {

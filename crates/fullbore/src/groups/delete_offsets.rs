@@ -1,6 +1,6 @@
 //! `groups delete-offsets`.
 
-use super::select::{Patience, SelectedTopic, topic};
+use super::select::{SelectedTopic, topic};
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
@@ -22,8 +22,6 @@ pub struct DeleteOffsets {
     #[arg(long, value_name = "TOPIC[:PARTITION,...]", required = true, value_parser = topic)]
     topic: Vec<SelectedTopic>,
     #[command(flatten)]
-    patience: Patience,
-    #[command(flatten)]
     at: Where,
     #[command(flatten)]
     format: Format,
@@ -33,7 +31,7 @@ pub struct DeleteOffsets {
 pub fn run(delete: &DeleteOffsets) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::GROUPS)?;
-    let mut groups = GroupAdmin::of(&mut cluster, delete.patience.duration())?;
+    let mut groups = GroupAdmin::of(&mut cluster, delete.at.patience())?;
     let id: Text = delete.group.as_str().into();
     let partitions = meant(&mut groups, &id, &delete.topic)?;
     let outcomes = groups.delete_offsets(&id, &partitions)?;

@@ -1,6 +1,5 @@
 //! `groups list`.
 
-use super::select::Patience;
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
@@ -24,8 +23,6 @@ pub struct List {
     /// Print the types, too, and only groups of one of these: classic, consumer.
     #[arg(long, value_name = "TYPE,...", num_args = 0..=1, default_missing_value = "", value_parser = types)]
     r#type: Option<Words>,
-    #[command(flatten)]
-    patience: Patience,
     #[command(flatten)]
     at: Where,
     #[command(flatten)]
@@ -58,7 +55,7 @@ pub fn run(list: &List) -> Result<(), Failure> {
     list.format.choose();
     let mut cluster = list.at.cluster(client_id::GROUPS)?;
     let (states, types) = (list.state.clone().unwrap_or_default(), list.r#type.clone().unwrap_or_default());
-    let found = GroupAdmin::of(&mut cluster, list.patience.duration())?.list(&states.0, &types.0)?;
+    let found = GroupAdmin::of(&mut cluster, list.at.patience())?.list(&states.0, &types.0)?;
     if list.format.json {
         line(&object([("groups", array(found.iter().map(document)))]));
     } else if list.state.is_none() && list.r#type.is_none() {

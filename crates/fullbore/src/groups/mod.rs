@@ -61,7 +61,7 @@ enum GroupsCommand {
     #[command(after_help = "Examples:
   fullbore groups reset-offsets --group billing --topic orders --to-earliest --execute
   fullbore groups reset-offsets --group billing --topic orders:0,1 --shift-by -100 --execute
-  fullbore groups reset-offsets --group billing --all-topics --to-datetime 2026-11-21T08:00:00.000 --execute
+  fullbore groups reset-offsets --group billing --all-topics --to-datetime 2026-11-21T08:00:00.000
   fullbore groups reset-offsets --group billing --all-topics --to-current --export | tee plan.csv
   fullbore groups reset-offsets --group billing --from-file plan.csv --execute")]
     ResetOffsets(Box<reset::Reset>),

@@ -7,7 +7,6 @@ use fullbore_client::admin::GroupAdmin;
 use fullbore_client::blocking::Cluster;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 /// The groups.
 #[derive(Args, Debug)]
@@ -19,21 +18,6 @@ pub struct Which {
     /// Every group.
     #[arg(long)]
     pub all_groups: bool,
-}
-
-/// How long a coordinator is waited for.
-#[derive(Args, Debug)]
-pub struct Patience {
-    /// Milliseconds to wait for a coordinator that is loading or moving.
-    #[arg(long, value_name = "MS", default_value_t = 30_000)]
-    timeout: u64,
-}
-
-impl Patience {
-    /// As a duration.
-    pub fn duration(&self) -> Duration {
-        Duration::from_millis(self.timeout)
-    }
 }
 
 impl Which {

@@ -1,11 +1,14 @@
 //! `fullbore perf consume`: kafka-consumer-perf-test's flags and lines, without a consumer group.
 
+use super::lines::Lines;
 use crate::client::{self, client_properties, key_value, without_effect};
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
+use crate::patience::Patience;
 use crate::stop::Stop;
 use crate::topics::topic_filter;
 use crate::troubles::Troubles;
+use crate::waiting::Wait;
 use clap::{ArgGroup, Args};
 use fullbore_bench::report::{
     CONSUME_HEADER, CONSUME_HEADER_DETAILED, Consumed, DateFormat, consume_json, consume_line, consume_progress_line,
@@ -36,9 +39,7 @@ const CLIENT_ID: &str = "perf-consumer-client";
 /// rebalance.time.ms is the time it took to find the leaders and the first offsets. Every batch's checksum is verified
 /// (Kafka's tool does not) and every record is parsed. Times are UTC.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Example: fullbore perf consume --topic test --num-records 1000000 --bootstrap-server localhost:9092"
-)]
+#[command(after_help = "Example: fullbore perf consume --topic test --num-records 1000000")]
 #[command(group = ArgGroup::new("what").required(true).args(["topic", "include"]))]
 #[command(group = ArgGroup::new("count").required(true).args(["num_records", "messages"]))]
 pub struct Consume {
@@ -54,8 +55,8 @@ pub struct Consume {
     /// The old name of --num-records.
     #[arg(long, hide = true)]
     messages: Option<u64>,
-    /// Brokers to ask, host:port separated by commas [default: localhost:9092].
-    #[arg(long, value_name = "HOST:PORT,...")]
+    /// Brokers to ask, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
+    #[arg(short, long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
     /// Bytes that the first fetches bring of one partition at most; they grow while the link is not full.
     #[arg(long, visible_alias = "max-partition-fetch-bytes", default_value_t = 1 << 20, value_parser = clap::value_parser!(i32).range(1..))]
@@ -69,7 +70,7 @@ pub struct Consume {
     /// Accepted for kafka-consumer-perf-test's sake; the system sizes the socket's buffer.
     #[arg(long, hide = true)]
     socket_buffer_size: Option<i32>,
-    /// End when no record came for this many milliseconds.
+    /// End when no record came for this many milliseconds, or no answer.
     #[arg(long, value_name = "MS", default_value_t = 10_000, allow_negative_numbers = true)]
     timeout: u64,
     /// Print a line for every reporting interval instead of one at the end.
@@ -81,6 +82,8 @@ pub struct Consume {
     /// How to print times: y, M, d, H, m, s and S as in Java's SimpleDateFormat.
     #[arg(long, default_value = "yyyy-MM-dd HH:mm:ss:SSS")]
     date_format: String,
+    #[command(flatten)]
+    lines: Lines,
     /// Print the counts again as metrics at the end.
     #[arg(long)]
     print_metrics: bool,
@@ -95,7 +98,7 @@ pub struct Consume {
     #[arg(long, visible_alias = "consumer.config", value_name = "FILE")]
     command_config: Option<PathBuf>,
     /// A consumer property, before those of the file; may be repeated. docs/consumer.md says which count here.
-    #[arg(long, value_name = "KEY=VALUE", num_args = 1.., value_parser = key_value)]
+    #[arg(short = 'X', long, value_name = "KEY=VALUE", num_args = 1.., value_parser = key_value)]
     command_property: Vec<(String, String)>,
 }
 
@@ -112,18 +115,22 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     if args.group.is_some() {
         output::tell("--group has no effect: perf consume reads by manual assignment, without a consumer group");
     }
-    if !args.hide_header && !args.json {
-        line(if args.show_detailed_stats { CONSUME_HEADER_DETAILED } else { CONSUME_HEADER });
+    if !args.hide_header && !args.json && !args.prints_pairs() {
+        let header = if args.show_detailed_stats { CONSUME_HEADER_DETAILED } else { CONSUME_HEADER };
+        output::folded(header, args.lines.limit());
     }
     let started = Consumed { at: SystemTime::now(), records: 0, bytes: 0 };
     let client_id = properties.get("client.id").unwrap_or(CLIENT_ID);
-    let mut cluster = client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID)?;
+    let mut cluster = client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID, args.patience())?;
     plan.places = places(&args, &mut cluster)?;
     let cursors = cursors(&plan);
     let mut reporter = Reporter::new(&args, &dates, started);
-    let mut troubles = Troubles::default();
+    let (mut troubles, mut wait) = (Troubles::default(), Wait::begin());
     let outcome = consume(&cluster, cursors, &plan, |progress| {
         reporter.observe(progress);
+        if !args.show_detailed_stats {
+            wait.observe(|| progress_words(progress, plan.records, started.at));
+        }
         troubles.of_run(progress, None);
         !stop.is_asked()
     })?;
@@ -136,6 +143,14 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         true => Err(Failure::interrupted(format!("interrupted before {} records were read", plan.records))),
         false => Ok(()),
     }
+}
+
+/// How far the reading is.
+fn progress_words(progress: &ConsumeProgress, wanted: u64, started: SystemTime) -> String {
+    let seconds = started.elapsed().unwrap_or_default().as_secs_f64().max(f64::EPSILON);
+    let (records, bytes) = (progress.records(), progress.bytes());
+    let rate = bytes as f64 / (1 << 20) as f64 / seconds;
+    format!("{records} of {wanted} records read, {rate:.1} MB/s")
 }
 
 /// Counts down what all partitions together may still read, so that no record is read beyond --num-records.
@@ -183,7 +198,9 @@ fn report(
     if args.json {
         line(&consume_json("summary", started, ended, progress.setup().unwrap_or_default()));
     } else if !args.show_detailed_stats {
-        line(&consume_line(started, ended, progress.setup().unwrap_or_default(), dates));
+        let setup = progress.setup().unwrap_or_default();
+        let figures = consume_line(started, ended, setup, dates, args.lines.wide);
+        if args.prints_pairs() { pairs(&figures).iter().for_each(|text| line(text)) } else { line(&figures) }
     }
     if args.print_metrics {
         let seconds = at.duration_since(started.at).unwrap_or_default().as_secs_f64();
@@ -197,6 +214,12 @@ fn report(
     }
 }
 
+/// The figures of the summary, each on a line behind its name.
+fn pairs(figures: &str) -> Vec<String> {
+    let rows = CONSUME_HEADER.split(", ").zip(figures.split(", "));
+    rows.map(|(name, figure)| format!("{name:<22} {figure}")).collect()
+}
+
 /// Prints the lines of `--show-detailed-stats`.
 struct Reporter<'a> {
     interval: Option<Duration>,
@@ -204,12 +227,13 @@ struct Reporter<'a> {
     last: Consumed,
     setup_reported: bool,
     as_json: bool,
+    lines: Lines,
 }
 
 impl<'a> Reporter<'a> {
     fn new(args: &Consume, dates: &'a DateFormat, started: Consumed) -> Self {
         let interval = args.show_detailed_stats.then(|| Duration::from_millis(args.reporting_interval));
-        Reporter { interval, dates, last: started, setup_reported: false, as_json: args.json }
+        Reporter { interval, dates, last: started, setup_reported: false, as_json: args.json, lines: args.lines }
     }
 
     fn observe(&mut self, progress: &ConsumeProgress) {
@@ -218,16 +242,29 @@ impl<'a> Reporter<'a> {
         if self.interval.is_some_and(|interval| elapsed >= interval) && now.records > self.last.records {
             let first = !std::mem::replace(&mut self.setup_reported, true);
             let setup = progress.setup().filter(|_| first).unwrap_or_default();
-            line(&match self.as_json {
-                true => consume_json("interval", self.last, now, setup),
-                false => consume_progress_line(self.last, now, setup, self.dates),
-            });
+            if self.as_json {
+                line(&consume_json("interval", self.last, now, setup));
+            } else {
+                let figures = consume_progress_line(self.last, now, setup, self.dates, self.lines.wide);
+                output::folded(&figures, self.lines.limit());
+            }
             self.last = now;
         }
     }
 }
 
 impl Consume {
+    /// Returns true if the summary does not fit into a line of the terminal: with its header it would be unreadable.
+    fn prints_pairs(&self) -> bool {
+        let is_narrow = self.lines.limit().is_some_and(|limit| limit < CONSUME_HEADER.len());
+        is_narrow && !self.show_detailed_stats && !self.hide_header
+    }
+
+    /// How long an answer is waited for: as long as a record, but for a second at least.
+    fn patience(&self) -> Patience {
+        Patience::of_ms(self.timeout.max(1_000))
+    }
+
     fn properties(&self) -> Result<Properties, Failure> {
         let own: Vec<&'static str> = FetchSettings::settings().map(|setting| setting.name).collect();
         let notice = |key: &str| without_effect(key, "perf consume", &own);

@@ -40,8 +40,9 @@ const STALL_MIN: Duration = Duration::from_millis(10);
 /// killed go when one of the same name starts.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Example: fullbore perf link --listen 127.0.0.1:19092 --to 127.0.0.1:9092 --rtt 150ms --bandwidth 200mbit
-Example: fullbore perf link --namespaces near,far --rtt 150ms --loss 0.1%
+Examples:
+  fullbore perf link --listen 127.0.0.1:19092 --to 127.0.0.1:9092 --rtt 150ms --bandwidth 200mbit
+  fullbore perf link --namespaces near,far --rtt 150ms --loss 0.1%
 
 Kafka clients connect to the address a broker advertises, so a broker behind a relay has to advertise the relay's:
   fullbore serve --listen 127.0.0.1:9092 --set advertised.listeners=PLAINTEXT://127.0.0.1:19092

@@ -1,6 +1,7 @@
 //! `fullbore perf`: Kafka's perf tools by their flags and their output. What they measure is in `fullbore_bench`.
 
 mod consume;
+mod lines;
 mod link;
 mod produce;
 mod sweep;

@@ -1,9 +1,13 @@
 //! `fullbore perf produce`: kafka-producer-perf-test's flags and lines, with our producer behind them.
 
-use crate::client::{BOOTSTRAP_SERVERS, bootstrap_servers, client_properties, key_value};
+use super::lines::Lines;
+use crate::client::{bootstrap_servers, client_properties, key_value};
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
+use crate::patience::Patience;
+use crate::properties::BOOTSTRAP_SERVERS;
 use crate::stop::Stop;
+use crate::waiting;
 use clap::{ArgGroup, Args};
 use fullbore_bench::measure::{IntervalCounts, Summary};
 use fullbore_bench::produce::{ProduceOutcome, Workload, produce};
@@ -33,8 +37,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// compression each value is made anew as in Kafka's tool, so that the codec finds no repetition.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Example: fullbore perf produce --topic test --num-records 1000000 --record-size 1000 --throughput -1 \
-    --bootstrap-server localhost:9092 --command-property linger.ms=10 compression.type=lz4"
+    after_help = "Example:\n  fullbore perf produce --topic test --num-records 1000000 --record-size 1000 --throughput -1 \\\n    \
+    -X linger.ms=10 compression.type=lz4"
 )]
 #[command(group = ArgGroup::new("value").required(true).args(["record_size", "payload_file", "payload_monotonic"]))]
 pub struct PerfProduceArgs {
@@ -59,14 +63,16 @@ pub struct PerfProduceArgs {
     /// Records a second; -1 for as fast as it goes.
     #[arg(long, allow_negative_numbers = true, value_parser = throughput)]
     throughput: f64,
-    /// Brokers to ask, host:port separated by commas [default: localhost:9092].
-    #[arg(long, value_name = "HOST:PORT,...")]
+    /// Brokers to ask, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
+    #[arg(short, long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
+    #[command(flatten)]
+    patience: Patience,
     /// A file of producer properties.
     #[arg(long, visible_alias = "producer.config", value_name = "FILE")]
     command_config: Option<PathBuf>,
     /// Producer properties, before those of the file: acks=1 linger.ms=0 ... docs/producer.md has all of them.
-    #[arg(long, visible_alias = "producer-props", value_name = "KEY=VALUE", num_args = 1.., value_parser = key_value)]
+    #[arg(short = 'X', long, visible_alias = "producer-props", value_name = "KEY=VALUE", num_args = 1.., value_parser = key_value)]
     command_property: Vec<(String, String)>,
     /// Leave the first records out of a second summary, of the steady state.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
@@ -77,6 +83,8 @@ pub struct PerfProduceArgs {
     /// Print the counts again as metrics at the end.
     #[arg(long)]
     print_metrics: bool,
+    #[command(flatten)]
+    lines: Lines,
     /// Print the latencies in microseconds at the end.
     #[arg(long)]
     latency_us: bool,
@@ -106,13 +114,12 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     let servers = config.bootstrap_servers.join(",");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let producer = Producer::new(config)?;
-    // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
-    runtime.block_on(producer.reach()).map_err(|error| error.for_user(&servers))?;
+    waiting::for_producer(&producer, &runtime, &servers, args.patience)?;
     producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
     let outcome = runtime.block_on(async {
         let asks = stop.clone();
         let on_window = move |window: &_| {
-            print_window(window, args.json);
+            print_window(window, args.lines, args.json);
             if output::is_lost() {
                 asks.ask();
             }
@@ -142,8 +149,10 @@ fn report(args: &PerfProduceArgs, client_id: &str, outcome: &ProduceOutcome) {
     let summaries: Vec<Summary> = outcome.produced.summaries(outcome.ended).collect();
     // Of nothing there are no latencies; what failed is said below.
     let acknowledged = || summaries.iter().filter(|summary| summary.records > 0);
-    let told = if args.json { summary_json } else { summary_line };
-    acknowledged().for_each(|summary| line(&told(summary)));
+    acknowledged().for_each(|summary| match args.json {
+        true => line(&summary_json(summary)),
+        false => output::folded(&summary_line(summary, args.lines.wide), args.lines.limit()),
+    });
     if args.latency_us
         && let Some(last) = acknowledged().next_back()
     {
@@ -170,14 +179,14 @@ fn verdict(outcome: &ProduceOutcome, wanted: u64) -> Result<(), Failure> {
     }
 }
 
-fn print_window(window: &IntervalCounts, as_json: bool) {
+fn print_window(window: &IntervalCounts, lines: Lines, as_json: bool) {
     if as_json {
         return line(&window_json(window));
     }
     if window.first_steady {
         line(STEADY_LINE);
     }
-    line(&window_line(window));
+    output::folded(&window_line(window, lines.wide), lines.limit());
 }
 
 fn metrics(whole: &Summary, outcome: &ProduceOutcome, client_id: &str) -> Vec<(String, f64)> {

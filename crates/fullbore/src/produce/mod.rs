@@ -8,11 +8,14 @@ mod layout;
 mod sending;
 mod too_large;
 
-use crate::client::{BOOTSTRAP_DEFAULT, BOOTSTRAP_SERVERS, bootstrap_servers, client_properties, key_value};
+use crate::client::{BOOTSTRAP_DEFAULT, bootstrap_servers, client_properties, key_value};
 use crate::failure::Failure;
 use crate::output;
+use crate::patience::Patience;
 use crate::pipe::escapes;
+use crate::properties::BOOTSTRAP_SERVERS;
 use crate::stop::Stop;
+use crate::waiting::{self, Idle};
 use clap::Args;
 use fullbore_broker::config::Properties;
 use fullbore_client::blocking::Cluster;
@@ -56,8 +59,8 @@ const JSON_FRAME_BYTES: usize = 4096;
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   echo hello | fullbore produce --topic greetings
-  fullbore produce -t users -K : users.txt                 lines KEY:VALUE; -Z sends an empty VALUE as null
-  fullbore produce -t images --whole *.png                 each file is one record
+  fullbore produce -t users -K : users.txt          lines KEY:VALUE; -Z sends an empty VALUE as null
+  fullbore produce -t images --whole *.png          each file is one record
   fullbore produce -t events -z zstd -H source=import --print-offsets <events.log
   fullbore consume -t a --json -e | fullbore produce -t b --json")]
 pub struct ProduceArgs {
@@ -67,9 +70,11 @@ pub struct ProduceArgs {
     /// Files to read instead of standard input; - is standard input.
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Brokers to ask, host:port separated by commas [default: localhost:9092].
+    /// Brokers to ask, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
     #[arg(short, long, value_name = "HOST:PORT,...")]
     bootstrap_server: Option<String>,
+    #[command(flatten)]
+    patience: Patience,
     /// What separates key and value; a line without it has no key.
     #[arg(short = 'K', long, value_name = "TEXT", value_parser = escapes::delimiter)]
     key_separator: Option<std::vec::Vec<u8>>,
@@ -145,8 +150,7 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     let mut cluster = cluster.secured(config.client.security.clone());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let producer = Producer::new(config)?;
-    // A producer waits max.block.ms for a cluster; somebody at a terminal wants to know at once.
-    runtime.block_on(producer.reach()).map_err(|error| error.for_user(&servers))?;
+    waiting::for_producer(&producer, &runtime, &servers, args.patience)?;
     producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
     let mut sending = Sending::new(&producer, &runtime, &stop, args.answers());
     let refused = job.send_all(&mut sending, &stop).err();
@@ -240,6 +244,7 @@ impl<'a> ProduceJob<'a> {
             }
             error => format!("{}: {error}", place(number)),
         };
+        let mut idle = Idle::begin();
         // A signal ends the reading, and what was read is sent.
         loop {
             match input.next().map_err(|error| at(input.taken + 1, error))? {
@@ -258,6 +263,7 @@ impl<'a> ProduceJob<'a> {
                     let filled = input.fill(tick).map_err(|error| at(input.taken + 1, error))?;
                     sending.settle();
                     if filled == Filled::Nothing {
+                        idle.observe(input.taken > 0, || waits_for(file.as_deref(), unit));
                         sending.print();
                     }
                 }
@@ -304,6 +310,14 @@ impl<'a> ProduceJob<'a> {
             self.headers.iter().map(|(key, value)| Header { key: key.as_bytes(), value: *value }).collect();
         headers.extend(fields.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }));
         headers
+    }
+}
+
+/// What a command that is given nothing waits for.
+fn waits_for(file: Option<&str>, unit: &str) -> String {
+    match file {
+        Some(file) => format!("{file} has no {unit} yet; Ctrl-C ends"),
+        None => format!("standard input has no {unit} yet; each is a record, and Ctrl-D ends"),
     }
 }
 

@@ -17,8 +17,12 @@ use tokio::time::Instant;
 
 /// Records whose results are not known or not looked at yet.
 const PENDING_MAX: usize = 1 << 18;
-/// How long what was read may take to be sent and acknowledged after the user asked to end.
+/// How long what was read may take to be sent and acknowledged after SIGTERM, and after Ctrl-C where brokers are slow.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
+/// The same after Ctrl-C where brokers have answered fast so far.
+const CTRL_C_PATIENCE: Duration = Duration::from_millis(300);
+/// How long printing the verdict may take.
+const VERDICT: Duration = Duration::from_millis(100);
 /// Answers are printed when they are this many bytes, or nothing else is to be done.
 const ANSWERS_BYTES: usize = 64 << 10;
 
@@ -58,6 +62,8 @@ struct SentRecord {
     topic: Rc<str>,
     /// The most it takes in a batch of its own.
     size: usize,
+    /// When results were last looked at before.
+    begun: Instant,
     delivery: Delivery,
 }
 
@@ -69,6 +75,10 @@ pub struct Sending<'a> {
     answers: Answers,
     pending: VecDeque<SentRecord>,
     printed: Vec<u8>,
+    /// When results were last looked at.
+    looked: Instant,
+    /// The longest time that a record took until its result was seen.
+    slowest: Duration,
     /// When patience ends; none until the user asks to end.
     ends_at: Option<Instant>,
     /// Acknowledged records.
@@ -76,6 +86,14 @@ pub struct Sending<'a> {
     /// Records that failed after they were taken.
     pub failed: u64,
     first_failure: Option<(String, Option<TooLarge>)>,
+}
+
+/// How long the records under way are waited for from now on, since the user asks to end: after Ctrl-C as long as a
+/// record has taken so far, so that a broker that has stopped is not waited for.
+fn patience_with(stop: &Stop, slowest: Duration) -> Duration {
+    let share = (2 * slowest).clamp(CTRL_C_PATIENCE, INTERRUPTED_PATIENCE);
+    stop.allow(share + VERDICT);
+    stop.time_left(INTERRUPTED_PATIENCE, share)
 }
 
 /// What became of a record.
@@ -97,6 +115,8 @@ impl<'a> Sending<'a> {
             answers,
             pending: VecDeque::new(),
             printed: Vec::new(),
+            looked: Instant::now(),
+            slowest: Duration::ZERO,
             ends_at: None,
             written: 0,
             failed: 0,
@@ -124,7 +144,7 @@ impl<'a> Sending<'a> {
             }
             outcome => outcome?,
         };
-        self.pending.push_back(SentRecord { place, topic: topic.clone(), size, delivery });
+        self.pending.push_back(SentRecord { place, topic: topic.clone(), size, begun: self.looked, delivery });
         if self.pending.len() >= PENDING_MAX {
             self.settle();
             if self.pending.len() >= PENDING_MAX {
@@ -141,13 +161,13 @@ impl<'a> Sending<'a> {
     /// What `event` gives; none when it has not come a while after the user asked to end.
     fn in_time<T>(&mut self, event: impl Future<Output = T>) -> Option<T> {
         let mut asked = self.stop.receiver();
-        let ends_at = &mut self.ends_at;
+        let (stop, slowest, ends_at) = (self.stop, self.slowest, &mut self.ends_at);
         let patience = async {
             // An error would mean that nobody can ask any more.
             if asked.wait_for(|asked| *asked).await.is_err() {
                 std::future::pending::<()>().await;
             }
-            let ends_at = *ends_at.get_or_insert_with(|| Instant::now() + INTERRUPTED_PATIENCE);
+            let ends_at = *ends_at.get_or_insert_with(|| Instant::now() + patience_with(stop, slowest));
             tokio::time::sleep_until(ends_at).await;
         };
         self.runtime.block_on(async {
@@ -166,8 +186,10 @@ impl<'a> Sending<'a> {
 
     /// Looks at the results that are there.
     pub fn settle(&mut self) {
+        self.looked = Instant::now();
         while let Some(result) = self.pending.front().and_then(|first| first.delivery.try_result()) {
             let Some(done) = self.pending.pop_front() else { return };
+            self.slowest = self.slowest.max(self.looked - done.begun);
             self.answer(&done, result);
             if self.printed.len() >= ANSWERS_BYTES {
                 self.print();
@@ -236,7 +258,10 @@ impl<'a> Sending<'a> {
                 _ => format!("{failed} records failed; the first: {first}"),
             }
         });
-        let unsure = (unknown > 0).then(|| format!("{unknown} records may or may not have been written"));
+        let unsure = (unknown > 0).then(|| match unknown {
+            1 => "1 record may or may not have been written".to_owned(),
+            _ => format!("{unknown} records may or may not have been written"),
+        });
         let sentences: Vec<String> = [refused, failures, unsure].into_iter().flatten().collect();
         if self.stop.is_signalled() {
             let rest = sentences.iter().map(|sentence| format!("; {sentence}")).collect::<String>();

@@ -5,17 +5,21 @@ use crate::client::{Where, key_value};
 use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{list, object, string};
 use fullbore_client::ClientError;
 use fullbore_client::admin::{PartitionLayout, create_topic_as};
 use fullbore_wire::ErrorCode;
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("which").required(true).args(["topic", "name"]))]
 pub struct Create {
     /// The name of the topic.
     #[arg(long)]
-    topic: String,
+    topic: Option<String>,
+    /// The same without the flag.
+    #[arg(value_name = "TOPIC")]
+    name: Option<String>,
     /// Number of partitions; without it the cluster's default.
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: Option<i32>,
@@ -41,7 +45,8 @@ pub struct Create {
 pub fn run(create: Create) -> Result<(), Failure> {
     create.format.choose();
     let mut cluster = create.at.cluster(client_id::TOPICS)?;
-    if create.topic.contains(['.', '_']) {
+    let topic = create.topic.or(create.name).unwrap_or_default();
+    if topic.contains(['.', '_']) {
         output::note(
             "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore ('_') could \
              collide. To avoid issues it is best to use either, but not both.",
@@ -52,12 +57,12 @@ pub fn run(create: Create) -> Result<(), Failure> {
         Some(Assignment(brokers)) => PartitionLayout::Assigned(brokers),
         None => PartitionLayout::Counts { partitions, replication_factor },
     };
-    let created = match create_topic_as(&mut cluster, &create.topic, &layout, &create.config) {
-        Ok(()) => vec![create.topic],
+    let created = match create_topic_as(&mut cluster, &topic, &layout, &create.config) {
+        Ok(()) => vec![topic],
         Err(error) if is_topic_exists(&error) && create.if_not_exists => vec![],
         Err(error) if is_topic_exists(&error) => {
             let hint = "add --if-not-exists to accept that, or delete it first";
-            return Err(Failure::new(format!("Topic '{}' already exists; {hint}", create.topic)));
+            return Err(Failure::new(format!("Topic '{topic}' already exists; {hint}")));
         }
         Err(error) => return Err(error.into()),
     };

@@ -82,8 +82,9 @@ pub fn run(describe: DescribeTopicsArgs) -> Result<(), Failure> {
     let names = match describe.topic_id {
         Some(id) => with_id(&mut cluster, id, select.if_exists)?,
         None => {
-            let names = selected(&mut cluster, select.topic.as_deref(), select.exclude_internal)?;
-            must_exist(&names, select.topic.as_deref(), select.if_exists)?;
+            let pattern = select.pattern();
+            let names = selected(&mut cluster, pattern.as_deref(), select.exclude_internal)?;
+            must_exist(&names, pattern.as_deref(), select.if_exists)?;
             names
         }
     };

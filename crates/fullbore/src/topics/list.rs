@@ -11,7 +11,7 @@ use fullbore_wire::Text;
 pub fn run(select: Select) -> Result<(), Failure> {
     select.format.choose();
     let mut cluster = select.at.cluster(client_id::TOPICS)?;
-    let topics = matching(&mut cluster, select.topic.as_deref(), select.exclude_internal)?;
+    let topics = matching(&mut cluster, select.pattern().as_deref(), select.exclude_internal)?;
     if select.format.json {
         let topic = |(name, is_internal): &(Text, bool)| {
             object([("name", string(name)), ("is_internal", is_internal.to_string())])

@@ -5,8 +5,12 @@ mod alter;
 mod assignment;
 mod create;
 mod delete;
+mod delete_records;
 mod describe;
+mod elect_leaders;
 mod list;
+mod offsets;
+mod partitions;
 mod select;
 mod target;
 
@@ -70,6 +74,30 @@ enum TopicsCommand {
   fullbore topics delete --topic orders --if-exists
   fullbore topics delete --topic 'test-.*' --yes --if-exists --json")]
     Delete(delete::Delete),
+    /// Print an offset of each partition, TOPIC:PARTITION:OFFSET, as kafka-get-offsets.sh.
+    ///
+    /// --json prints {"offsets": [{"topic", "partition", "offset"}]}.
+    #[command(after_help = "Examples:
+  fullbore topics offsets orders
+  fullbore topics offsets orders --time earliest --partitions 0,1
+  fullbore topics offsets --time 1767225600000 --json")]
+    Offsets(offsets::Offsets),
+    /// Delete the records before an offset, as kafka-delete-records.sh.
+    ///
+    /// --json prints {"deleted": [{"topic", "partition", "low_watermark"}], "failed": [{"topic", "partition", "error"}]}.
+    #[command(after_help = "Examples:
+  fullbore topics delete-records orders --partition 0 --offset 100
+  fullbore topics delete-records orders --offset end --json
+  fullbore topics delete-records --offset-json-file offsets.json")]
+    DeleteRecords(delete_records::DeleteRecords),
+    /// Have partitions be led by their first replica again, as kafka-leader-election.sh.
+    ///
+    /// --json prints {"partitions": [{"topic", "partition", "outcome"}]}; the outcome is elected, not_needed, or refused with
+    /// an error beside it.
+    #[command(after_help = "Examples:
+  fullbore topics elect-leaders --all-topic-partitions
+  fullbore topics elect-leaders orders --partition 0 --election-type unclean --json")]
+    ElectLeaders(elect_leaders::ElectLeaders),
 }
 
 /// Runs the command.
@@ -80,7 +108,12 @@ pub fn run(topics: TopicsArgs) -> Result<(), Failure> {
         Some(TopicsCommand::Describe(describe)) => describe::run(describe),
         Some(TopicsCommand::Alter(alter)) => alter::run(alter),
         Some(TopicsCommand::Delete(delete)) => delete::run(delete),
-        None => Err(Failure::new("topics: say create, list, describe, alter or delete, as in `fullbore topics list`")),
+        Some(TopicsCommand::Offsets(offsets)) => offsets::run(&offsets),
+        Some(TopicsCommand::DeleteRecords(delete)) => delete_records::run(&delete),
+        Some(TopicsCommand::ElectLeaders(elect)) => elect_leaders::run(&elect),
+        None => Err(Failure::new(
+            "topics: say create, list, describe, alter, delete, offsets, delete-records or elect-leaders, as in `fullbore topics list`",
+        )),
     }
 }
 
@@ -139,7 +172,7 @@ mod tests {
         for line in ["fullbore topics", "fullbore topics --bootstrap-server h:1"] {
             let crate::Command::Topics(topics) = parse(line).expect(line).command else { panic!("{line}") };
             let told = run(topics).expect_err(line).to_string();
-            assert!(told.contains("say create, list, describe, alter or delete"), "{told}");
+            assert!(told.contains("say create, list, describe, alter, delete, offsets"), "{told}");
         }
     }
 }

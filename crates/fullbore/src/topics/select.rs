@@ -13,9 +13,12 @@ use regex_lite::Regex;
 pub struct Select {
     /// Topics whose whole name matches this regular expression, several separated by commas; all without it.
     #[arg(long)]
-    pub topic: Option<String>,
+    topic: Option<String>,
+    /// The same without the flag.
+    #[arg(value_name = "TOPIC", conflicts_with = "topic")]
+    names: Vec<String>,
     /// Leave internal topics out.
-    #[arg(long)]
+    #[arg(long, alias = "exclude-internal-topics")]
     pub exclude_internal: bool,
     /// Succeed when no topic matches.
     #[arg(long)]
@@ -24,6 +27,13 @@ pub struct Select {
     pub at: Where,
     #[command(flatten)]
     pub format: Format,
+}
+
+impl Select {
+    /// The pattern that the flag or the names make.
+    pub fn pattern(&self) -> Option<String> {
+        self.topic.clone().or_else(|| (!self.names.is_empty()).then(|| self.names.join(",")))
+    }
 }
 
 /// Refuses a name that nothing has, unless told not to.

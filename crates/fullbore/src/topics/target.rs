@@ -5,18 +5,22 @@
 use super::select::{must_exist, topic_filter};
 use crate::failure::Failure;
 use crate::output;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use fullbore_client::admin::list_topics;
 use fullbore_client::blocking::Cluster;
 use fullbore_wire::Text;
 use std::io::{self, IsTerminal};
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("which").required(true).args(["topic", "names"]))]
 pub struct TopicTarget {
     /// Topics by name, or those whose whole name matches this regular expression, but for internal ones; several
     /// separated by commas.
     #[arg(long)]
-    pub topic: String,
+    topic: Option<String>,
+    /// The same without the flag.
+    #[arg(value_name = "TOPIC")]
+    names: Vec<String>,
     /// Do not ask about topics that a pattern matches; needed where standard input is no terminal.
     #[arg(long)]
     yes: bool,
@@ -43,7 +47,8 @@ impl TopicTarget {
     /// # Errors
     /// The cluster's, no topic of this name, or a user who does not agree.
     pub fn confirmed(&self, cluster: &mut Cluster, verb: &str) -> Result<Vec<Text>, Failure> {
-        let hits = Hits::of(&self.topic, list_topics(cluster)?)?;
+        let typed = self.typed();
+        let hits = Hits::of(&typed, list_topics(cluster)?)?;
         if !self.yes && !hits.matched.is_empty() {
             self.ask(&hits.matched, verb)?;
         }
@@ -51,8 +56,13 @@ impl TopicTarget {
         if names.is_empty() && !hits.spared.is_empty() && !self.if_exists {
             return Err(self.internal(&hits.spared));
         }
-        must_exist(&names, Some(&self.topic), self.if_exists)?;
+        must_exist(&names, Some(&typed), self.if_exists)?;
         Ok(names)
+    }
+
+    /// The names and patterns, separated by commas.
+    fn typed(&self) -> String {
+        self.topic.clone().unwrap_or_else(|| self.names.join(","))
     }
 
     /// Lists the topics, and waits for the user's answer where there is a terminal.
@@ -73,12 +83,12 @@ impl TopicTarget {
     /// The refusal of a pattern that matches only internal topics.
     fn internal(&self, spared: &[Text]) -> Failure {
         let names = spared.join(", ");
-        Failure::new(format!("'{}' matches only internal topics: {names}; type the exact name of each", self.topic))
+        Failure::new(format!("'{}' matches only internal topics: {names}; type the exact name of each", self.typed()))
     }
 
     fn matches(&self, count: usize) -> String {
         let topics = if count == 1 { "topic" } else { "topics" };
-        format!("'{}' is a pattern that matches {count} {topics}", self.topic)
+        format!("'{}' is a pattern that matches {count} {topics}", self.typed())
     }
 }
 

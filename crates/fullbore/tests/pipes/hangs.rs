@@ -212,7 +212,7 @@ fn a_topic_that_is_made_again_while_it_is_read_is_read_from_its_start_or_ends_th
             continue;
         }
         assert_eq!(next(&read, 7), ["6", "7", "8", "9", "10", "11", "12"], "{flags:?}");
-        signal(&child, "INT");
+        signal(&child, "TERM");
         let (status, complaint) = ended(child, topic);
         assert_eq!(status, Some(0), "{complaint}");
     }

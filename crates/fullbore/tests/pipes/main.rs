@@ -3,6 +3,7 @@
 
 #[path = "../broker/mod.rs"]
 mod broker;
+mod frozen;
 mod gone;
 mod groups;
 mod hangs;
@@ -328,7 +329,7 @@ fn a_signal_ends_a_producer_after_what_it_has_read() {
     let mut stdin = child.stdin.take().expect("piped");
     stdin.write_all(b"typed\n").expect("it reads");
     until("it has read the line", || rustix::io::ioctl_fionread(&stdin).expect("a pipe") == 0);
-    signal(&child, "INT");
+    signal(&child, "TERM");
     let mut said = String::new();
     child.stderr.take().expect("piped").read_to_string(&mut said).expect("read");
     assert_eq!(child.wait().expect("it ends").code(), Some(130), "{said}");

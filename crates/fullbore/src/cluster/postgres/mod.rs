@@ -11,6 +11,7 @@ mod programs;
 use super::process::{Daemon, LOOK_EVERY, StartedProcess};
 use crate::failure::Failure;
 use crate::stop::Stop;
+use crate::waiting::Wait;
 use account::Account;
 use programs::Programs;
 use rustix::process::{Pid, Signal, kill_process};
@@ -180,7 +181,9 @@ impl OwnPostgres {
         let output = OpenOptions::new().create(true).append(true).open(log)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let mut child = command.spawn().map_err(|error| cannot_start("initdb", account, &error))?;
+        let mut wait = Wait::begin();
         let status = loop {
+            wait.observe(|| "PostgreSQL's data are made".to_owned());
             if let Some(status) = child.try_wait()? {
                 break status;
             }
@@ -203,7 +206,9 @@ impl OwnPostgres {
 
     fn wait_until_ready(&self, started: &mut StartedProcess, stop: &Stop) -> Result<(), Failure> {
         let until = Instant::now() + UP_WITHIN;
+        let mut wait = Wait::begin();
         loop {
+            wait.observe(|| "PostgreSQL does not take connections yet".to_owned());
             if self.is_ready(started.child.id()) {
                 return Ok(());
             }

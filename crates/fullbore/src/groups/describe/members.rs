@@ -1,6 +1,6 @@
 //! Who is in a group.
 
-use crate::table::{aligned, or_dash};
+use crate::table::{fitted, or_dash};
 use fullbore_bench::report::json::{list, object, plain, string, text};
 use fullbore_client::admin::{GroupDescription, GroupMember};
 use fullbore_wire::Text;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// As kafka-consumer-groups.sh prints it: static names only where there are any, and who still speaks the older protocol
 /// only while a group moves from one to the other.
-pub fn table(group: &GroupDescription, verbose: bool) -> Vec<String> {
+pub fn table(group: &GroupDescription, verbose: bool, limit: Option<usize>) -> Vec<String> {
     let members = &group.members;
     let with_instance = members.iter().any(|member| member.instance_id.is_some());
     let with_upgraded = [true, false].iter().all(|is| members.iter().any(|member| member.is_upgraded == Some(*is)));
@@ -38,7 +38,7 @@ pub fn table(group: &GroupDescription, verbose: bool) -> Vec<String> {
     let mut rows = vec![columns.iter().map(|(name, ..)| (*name).to_owned()).collect::<Vec<_>>()];
     rows.extend(members.iter().map(|member| columns.iter().map(|(.., value)| value(member)).collect()));
     let widths: Vec<usize> = columns.iter().map(|(_, width, _)| *width).collect();
-    aligned(&rows, &widths)
+    fitted(&rows, &widths, limit)
 }
 
 /// `t1:0,1;t2:0`.
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn rows_are_kafkas_lines() {
         assert_eq!(
-            table(&group(vec![member()]), true),
+            table(&group(vec![member()]), true, None),
             [
                 "GROUP           CONSUMER-ID            HOST            CLIENT-ID        #PARTITIONS     CURRENT-EPOCH   \
                  CURRENT-ASSIGNMENT   TARGET-EPOCH    TARGET-ASSIGNMENT",
@@ -115,7 +115,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            table(&group(vec![]), false),
+            table(&group(vec![]), false, None),
             ["GROUP           CONSUMER-ID     HOST            CLIENT-ID       #PARTITIONS"]
         );
     }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn columns_that_say_nothing_are_left_out() {
         let old = GroupMember { is_upgraded: Some(false), instance_id: Some("one".into()), ..member() };
-        let heading = |members| table(&group(members), true)[0].clone();
+        let heading = |members| table(&group(members), true, None)[0].clone();
         assert!(!heading(vec![old.clone()]).contains("UPGRADED") && heading(vec![old.clone()]).contains("INSTANCE"));
         assert!(heading(vec![old, member()]).ends_with(" UPGRADED"));
         assert!(!heading(vec![member()]).contains("INSTANCE"));

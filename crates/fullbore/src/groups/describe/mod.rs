@@ -4,12 +4,12 @@
 mod members;
 mod offsets;
 
-use super::select::{Patience, Which};
+use super::select::Which;
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
 use crate::output::{self, Format, line};
-use crate::table::{aligned, or_dash, row};
+use crate::table::{fitted, or_dash, row};
 use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{array, object, plain, string};
 use fullbore_client::ClientError;
@@ -32,8 +32,10 @@ pub struct DescribeGroupsArgs {
     /// Print more columns: epochs, and what each member reads.
     #[arg(long)]
     verbose: bool,
-    #[command(flatten)]
-    patience: Patience,
+    /// Print the table as wide as kafka-consumer-groups.sh, also where the terminal is narrower and would have cells cut
+    /// and columns left out.
+    #[arg(long)]
+    wide: bool,
     #[command(flatten)]
     at: Where,
     #[command(flatten)]
@@ -44,7 +46,7 @@ pub struct DescribeGroupsArgs {
 pub fn run(describe: &DescribeGroupsArgs) -> Result<(), Failure> {
     describe.format.choose();
     let mut cluster = describe.at.cluster(client_id::GROUPS)?;
-    let mut groups = GroupAdmin::of(&mut cluster, describe.patience.duration())?;
+    let mut groups = GroupAdmin::of(&mut cluster, describe.at.patience())?;
     let ids = describe.which.ids(&mut groups)?;
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for outcome in groups.describe(&ids)? {
@@ -72,16 +74,17 @@ fn show(describe: &DescribeGroupsArgs, groups: &mut GroupAdmin<'_>, found: &[Gro
         false => offsets::of(groups, found)?,
     }
     .into_iter();
+    let limit = if describe.wide { None } else { output::width() };
     for group in found {
         if let Some(remark) = remark(group) {
             output::tell(format!("\n{remark}"));
         }
         let table = if describe.members {
-            members::table(group, describe.verbose)
+            members::table(group, describe.verbose, limit)
         } else if describe.state {
-            state_table(group, describe.verbose)
+            state_table(group, describe.verbose, limit)
         } else {
-            offsets::table(&offsets.next().unwrap_or_default(), describe.verbose)
+            offsets::table(&offsets.next().unwrap_or_default(), describe.verbose, limit)
         };
         if !table.is_empty() {
             line("");
@@ -136,7 +139,7 @@ fn remark(group: &GroupDescription) -> Option<String> {
     }
 }
 
-fn state_table(group: &GroupDescription, verbose: bool) -> Vec<String> {
+fn state_table(group: &GroupDescription, verbose: bool, limit: Option<usize>) -> Vec<String> {
     let coordinator = format!("{}  ({})", group.coordinator.address(), group.coordinator.id);
     let assignor = or_dash((!group.assignor.is_empty()).then_some(&group.assignor));
     let members = group.members.len().to_string();
@@ -152,11 +155,11 @@ fn state_table(group: &GroupDescription, verbose: bool) -> Vec<String> {
         ];
         let (epoch, target) = (or_dash(group.epoch), or_dash(group.target_epoch));
         let values = [&group.id, &*coordinator, &assignor, &group.state, &epoch, &target, &members];
-        aligned(&[row(heading), row(values)], &[15, 25, 20, 20, 15, 25])
+        fitted(&[row(heading), row(values)], &[15, 25, 20, 20, 15, 25], limit)
     } else {
         let heading = ["GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"];
         let values = [&group.id, &*coordinator, &assignor, &group.state, &members];
-        aligned(&[row(heading), row(values)], &[15, 25, 20, 20])
+        fitted(&[row(heading), row(values)], &[15, 25, 20, 20], limit)
     }
 }
 
@@ -180,14 +183,14 @@ mod tests {
             members: vec![],
         };
         assert_eq!(
-            state_table(&group, false),
+            state_table(&group, false, None),
             [
                 "GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                #MEMBERS",
                 "gcons           127.0.0.1:27192  (1)      uniform              Empty                0",
             ]
         );
         assert_eq!(
-            state_table(&group, true),
+            state_table(&group, true, None),
             [
                 "GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                GROUP-EPOCH     \
                  TARGET-ASSIGNMENT-EPOCH   #MEMBERS",

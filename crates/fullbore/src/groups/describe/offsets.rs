@@ -1,6 +1,6 @@
 //! What a group has read of each partition, and what it has not: committed offsets, ends and lag.
 
-use crate::table::{aligned, or_dash, row};
+use crate::table::{fitted, or_dash, row};
 use fullbore_bench::report::json::{object, plain, string, text};
 use fullbore_client::ClientError;
 use fullbore_client::admin::{CommittedOffset, GroupAdmin, GroupDescription, GroupMember};
@@ -91,7 +91,7 @@ fn of_group(group: &GroupDescription, mut committed: BTreeMap<(Text, i32), Commi
 }
 
 /// As kafka-consumer-groups.sh prints it; empty without rows.
-pub fn table(rows: &[Row], verbose: bool) -> Vec<String> {
+pub fn table(rows: &[Row], verbose: bool, limit: Option<usize>) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
     }
@@ -128,7 +128,7 @@ pub fn table(rows: &[Row], verbose: bool) -> Vec<String> {
         widths.remove(3);
         lines.iter_mut().for_each(|row| drop(row.remove(3)));
     }
-    aligned(&lines, &widths)
+    fitted(&lines, &widths, limit)
 }
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
             client_id: "console-consumer".into(),
         };
         assert_eq!(
-            table(&[of(0, 961, Some(961), None), of(1, 20, None, None)], false),
+            table(&[of(0, 961, Some(961), None), of(1, 20, None, None)], false, None),
             [
                 "GROUP           TOPIC           PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             \
                  CONSUMER-ID     HOST            CLIENT-ID",
@@ -163,7 +163,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            table(&[of(0, 960, Some(961), Some(reader))], true),
+            table(&[of(0, 960, Some(961), Some(reader))], true, None),
             [
                 "GROUP           TOPIC           PARTITION  LEADER-EPOCH    CURRENT-OFFSET  LOG-END-OFFSET  LAG             \
                  CONSUMER-ID            HOST            CLIENT-ID",

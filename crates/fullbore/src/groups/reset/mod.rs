@@ -8,7 +8,7 @@ mod offsets;
 mod scenario;
 mod time;
 
-use super::select::{Patience, SelectedTopic, Which, partitions, topic};
+use super::select::{SelectedTopic, Which, partitions, topic};
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
@@ -72,8 +72,6 @@ pub struct Reset {
     #[arg(long, conflicts_with = "json")]
     export: bool,
     #[command(flatten)]
-    patience: Patience,
-    #[command(flatten)]
     at: Where,
     #[command(flatten)]
     format: Format,
@@ -84,7 +82,7 @@ pub fn run(reset: &Reset) -> Result<(), Failure> {
     reset.format.choose();
     let file = reset.from_file.as_deref().map(|path| csv::read(path, &reset.which.group)).transpose()?;
     let mut cluster = reset.at.cluster(client_id::GROUPS)?;
-    let mut groups = GroupAdmin::of(&mut cluster, reset.patience.duration())?;
+    let mut groups = GroupAdmin::of(&mut cluster, reset.at.patience())?;
     let ids = reset.which.ids(&mut groups)?;
     let scenario = reset.scenario(file);
     let (mut done, mut failed): (Vec<(Text, ResetOffsets)>, Vec<Failure>) = (Vec::new(), Vec::new());

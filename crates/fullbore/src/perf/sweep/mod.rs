@@ -8,9 +8,10 @@ mod facts;
 mod own;
 mod progress;
 
-use crate::client::{BOOTSTRAP_SERVERS, client_properties, key_value};
+use crate::client::{checked_properties, key_value};
 use crate::failure::Failure;
 use crate::output::{self, line};
+use crate::properties::{BOOTSTRAP_SERVERS, read_properties};
 use crate::stop::Stop;
 use clap::Args;
 use fullbore_bench::link::units;
@@ -30,6 +31,8 @@ use std::time::{Duration, SystemTime};
 const DURATION: Duration = Duration::from_secs(2);
 /// How often a point is measured, unless told.
 const REPEATS: u32 = 3;
+/// How long the broker's end and the report may take after Ctrl-C.
+const REPORT_WITHIN: Duration = Duration::from_secs(30);
 /// As a target's address: the broker of the sweep's own.
 const OWN: &str = "own";
 /// The longest name of a target.
@@ -37,31 +40,31 @@ const NAME_LETTERS_MAX: usize = 40;
 
 /// Measure the producer at every point of a product of settings, and draw the curves.
 ///
-/// Each --over names a setting and the values it takes. The first is what the curves run over, the second tells them
-/// apart, each further one multiplies the plots. A setting is
+/// Each --over names a setting and the values it takes. The first is what the curves run over, the
+/// second tells them apart, each further one multiplies the plots. A setting is
 ///   any producer setting by Kafka's name, or max.in.flight, linger, compression, idempotence for short;
 ///   a topic's: partitions, replication-factor, topic.<config>;
 ///   the workload's: record-size (1000), records, throughput (-1: as fast as it goes);
-///   the link's: rtt (milliseconds), bandwidth (200mbit): a relay in this process before each broker. It shows what
-///   waiting for answers costs, not what a distance costs TCP (see `perf link --help`).
+///   the link's: rtt (milliseconds), bandwidth (200mbit): a relay in this process before each broker.
+///   It shows what waiting for answers costs, not what a distance costs TCP (see `perf link --help`).
 ///
-/// Without --bootstrap-server or --against the sweep starts a broker of its own in a temporary folder, which remembers as
-/// many batches of a producer as a point has requests in flight (128 for auto). Each measurement
-/// makes a topic (1 partition unless told), warms up, measures and deletes the topic. Repeats are rounds over
-/// all points, every second one backwards.
+/// Without --bootstrap-server or --against the sweep starts a broker of its own in a temporary
+/// folder, which remembers as many batches of a producer as a point has requests in flight (128 for
+/// auto). Each measurement makes a topic (1 partition unless told), warms up, measures and deletes the
+/// topic. Repeats are rounds over all points, every second one backwards.
 ///
-/// Into --output go runs.csv (each measurement), points.csv (medians and spread), sweep.json (both), and report.html: one
-/// page with tables and curves that needs no network.
+/// Into --output go runs.csv (each measurement), points.csv (medians and spread), sweep.json (both),
+/// and report.html: one page with tables and curves that needs no network.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
 Examples:
   fullbore perf sweep --over max.in.flight=1,2,5,20 --over acks=1,all
   fullbore perf sweep --over max.in.flight=1,5 --over record-size=64,1024,10240 --over rtt=0,150
-  fullbore perf sweep --over linger.ms=0,5,20 --set throughput=10000 --set partitions=9 --repeats 5
-  fullbore perf sweep --over acks=1,all --against kafka=localhost:9092 --against fullbore=localhost:9093
+  fullbore perf sweep --over linger.ms=0,5,20 --set throughput=10000 --set partitions=9
+  fullbore perf sweep --over acks=1,all --against kafka=a:9092 --against fullbore=b:9092
   fullbore perf sweep --table list
-  fullbore perf sweep --table seed-001-wan --against kafka=localhost:9092 --against fullbore=own")]
+  fullbore perf sweep --table seed-001-wan --against kafka=a:9092 --against fullbore=own")]
 pub struct Sweep {
     /// A setting and the values it takes, such as max.in.flight=1,5,20; may be repeated.
     #[arg(long, value_name = "NAME=VALUE,...", value_parser = Axis::parse)]
@@ -73,7 +76,7 @@ pub struct Sweep {
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
     /// A cluster to measure [default: a broker of the sweep's own].
-    #[arg(long, value_name = "HOST:PORT,...", conflicts_with = "against")]
+    #[arg(short, long, value_name = "HOST:PORT,...", conflicts_with = "against")]
     bootstrap_server: Option<String>,
     /// A cluster and its name in the report; repeated, clusters are measured side by side. `own` for HOST:PORT is the
     /// broker of the sweep's own.
@@ -82,6 +85,9 @@ pub struct Sweep {
     /// A file of producer properties.
     #[arg(long, value_name = "FILE")]
     command_config: Option<PathBuf>,
+    /// A producer property of every point, before those of the file; may be repeated.
+    #[arg(short = 'X', long, value_name = "KEY=VALUE", value_parser = key_value)]
+    producer_property: Vec<(String, String)>,
     /// A setting of the sweep's own broker, by its name in a broker's properties; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     broker_set: Vec<(String, String)>,
@@ -119,6 +125,8 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     let data = temporary.as_ref().map(|folder| folder.path().to_owned());
     // What cannot be removed at a second signal is in the temporary folder, where the system removes it some day.
     let stop = Stop::at_signal(Box::new(move || data.iter().for_each(|data| drop(std::fs::remove_dir_all(data)))))?;
+    // The report is written of what was measured.
+    stop.allow(REPORT_WITHIN);
     let settings = own::settings(plan.in_flight_max(), &args.broker_set);
     let own = temporary.map(|folder| Own::start(folder, settings)).transpose()?;
     if let Some(own) = &own {
@@ -304,14 +312,14 @@ impl Sweep {
             fixed.push((setting.clone(), value.clone()));
         }
         fixed.retain(|(setting, _)| axes.iter().all(|axis| axis.setting != *setting));
-        let typed: Vec<(String, String)> = fixed
-            .iter()
-            .filter_map(|(setting, value)| match setting {
-                Setting::Producer(key) => Some((key.clone(), value.clone())),
-                _ => None,
-            })
-            .collect();
-        let properties = client_properties(self.command_config.as_deref(), &typed, &config::notice)?;
+        let of_points = fixed.iter().filter_map(|(setting, value)| match setting {
+            Setting::Producer(key) => Some((key.clone(), value.clone())),
+            _ => None,
+        });
+        let typed: Vec<(String, String)> = self.producer_property.iter().cloned().chain(of_points).collect();
+        // Not the profile: a sweep without a cluster named starts a broker of its own.
+        let file = read_properties(self.command_config.as_deref())?;
+        let properties = checked_properties(file, &typed, &config::notice)?;
         let targets = self.targets(properties.get(BOOTSTRAP_SERVERS))?;
         let secure = properties.get("security.protocol").is_some_and(|protocol| protocol != "PLAINTEXT");
         if secure && targets.iter().any(|target| target.bootstrap_servers == OWN) {

@@ -1,0 +1,108 @@
+//! `fullbore log-dirs`: kafka-log-dirs.sh's document, behind its two lines for people.
+
+use crate::client::Where;
+use crate::client_id;
+use crate::failure::Failure;
+use crate::output::{self, Format, line};
+use clap::Args;
+use fullbore_bench::report::json::{list, null, object, plain, string};
+use fullbore_client::ClientError;
+use fullbore_client::admin::{LogDir, LogDirPartition, log_dirs};
+use fullbore_client::blocking::BrokerAddress;
+
+/// Print the data folders of brokers, and the bytes of each partition in them.
+///
+/// The document is kafka-log-dirs.sh's: {"version", "brokers": [{"broker", "logDirs": [{"partitions": [{"partition", "size",
+/// "offsetLag", "isFuture"}], "error", "logDir", "totalBytes", "usableBytes"}]}]}. --json prints only that.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  fullbore log-dirs
+  fullbore log-dirs --broker-list 1 --topic-list orders --json")]
+pub struct LogDirsArgs {
+    /// Accepted for kafka-log-dirs.sh's sake: there is nothing else to do.
+    #[arg(long, hide = true)]
+    describe: bool,
+    /// Brokers by id; all without it.
+    #[arg(long, value_name = "ID,...", value_delimiter = ',')]
+    broker_list: Vec<i32>,
+    /// Topics; all without it.
+    #[arg(long, value_name = "TOPIC,...", value_delimiter = ',')]
+    topic_list: Vec<String>,
+    #[command(flatten)]
+    at: Where,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Prints them.
+pub fn run(args: &LogDirsArgs) -> Result<(), Failure> {
+    args.format.choose();
+    let mut cluster = args.at.cluster(client_id::LOG_DIRS)?;
+    let mut brokers = cluster.brokers()?;
+    if let Some(absent) = args.broker_list.iter().find(|id| brokers.iter().all(|broker| broker.id != **id)) {
+        return Err(ClientError::NoBroker(absent.to_string()).into());
+    }
+    brokers.retain(|broker| args.broker_list.is_empty() || args.broker_list.contains(&broker.id));
+    output::words("Querying brokers for log directories information");
+    let mut documents = Vec::new();
+    for broker in &brokers {
+        let folders = log_dirs(&mut cluster, &broker.address())?;
+        documents.push(document(broker, &folders, &args.topic_list));
+    }
+    let ids: Vec<String> = brokers.iter().map(|broker| broker.id.to_string()).collect();
+    output::words(&format!("Received log directory information from brokers {}", ids.join(",")));
+    line(&object([("version", "1".to_owned()), ("brokers", list(documents))]));
+    Ok(())
+}
+
+fn document(broker: &BrokerAddress, folders: &[LogDir], topics: &[String]) -> String {
+    let is_wanted =
+        |log: &&LogDirPartition| topics.is_empty() || topics.iter().any(|topic| topic.as_str() == &*log.topic);
+    let partition = |log: &LogDirPartition| {
+        object([
+            ("partition", string(&format!("{}-{}", log.topic, log.partition))),
+            ("size", log.size.to_string()),
+            ("offsetLag", log.offset_lag.to_string()),
+            ("isFuture", log.is_future.to_string()),
+        ])
+    };
+    let folder = |folder: &LogDir| {
+        let error = if folder.error.is_err() { string(&folder.error.to_string()) } else { null() };
+        object([
+            ("partitions", list(folder.partitions.iter().filter(is_wanted).map(partition))),
+            ("error", error),
+            ("logDir", string(&folder.path)),
+            ("totalBytes", plain(folder.total_bytes)),
+            ("usableBytes", plain(folder.usable_bytes)),
+        ])
+    };
+    object([("broker", broker.id.to_string()), ("logDirs", list(folders.iter().map(folder)))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_wire::ErrorCode;
+
+    #[test]
+    fn topics_are_named_only_their_logs_are_in_the_document() {
+        let broker = BrokerAddress { id: 1, host: "h".into(), port: 1 };
+        let log = |topic: &str| LogDirPartition {
+            topic: topic.into(),
+            partition: 0,
+            size: 78,
+            offset_lag: 0,
+            is_future: false,
+        };
+        let folder = LogDir {
+            path: "/data".into(),
+            error: ErrorCode::NONE,
+            partitions: vec![log("a"), log("b")],
+            total_bytes: Some(100),
+            usable_bytes: None,
+        };
+        let kafkas = "{\"broker\":1,\"logDirs\":[{\"partitions\":[{\"partition\":\"a-0\",\"size\":78,\"offsetLag\":0,\
+                      \"isFuture\":false}],\"error\":null,\"logDir\":\"/data\",\"totalBytes\":100,\"usableBytes\":null}]}";
+        assert_eq!(document(&broker, &[folder], &["a".to_owned()]), kafkas);
+    }
+}

@@ -1,0 +1,81 @@
+//! `topics offsets`: kafka-get-offsets.sh's lines, or one JSON document.
+
+use super::select::{Select, must_exist, selected};
+use crate::client_id;
+use crate::failure::Failure;
+use crate::output::line;
+use clap::Args;
+use fullbore_bench::report::json::{array, object, string};
+use fullbore_client::blocking::{EARLIEST, LATEST};
+use fullbore_wire::Text;
+
+/// The timestamp that stands for the record with the largest one in ListOffsets.
+const MAX_TIMESTAMP: i64 = -3;
+
+#[derive(Args, Debug)]
+pub struct Offsets {
+    #[command(flatten)]
+    select: Select,
+    /// Only these partitions.
+    #[arg(long, value_name = "NUMBER,...", value_delimiter = ',')]
+    partitions: Vec<i32>,
+    /// Which offset: latest, the end; earliest, the start; max-timestamp, of the record with the largest one; or
+    /// milliseconds since 1970, of the first record that is not older.
+    #[arg(long, value_name = "TIME", default_value = "latest", allow_hyphen_values = true, value_parser = time)]
+    time: i64,
+}
+
+/// `--time` by its names, their numbers in Kafka's tool, or a time.
+fn time(text: &str) -> Result<i64, String> {
+    match text {
+        "latest" => Ok(LATEST),
+        "earliest" => Ok(EARLIEST),
+        "max-timestamp" => Ok(MAX_TIMESTAMP),
+        _ => text
+            .parse()
+            .ok()
+            .filter(|time| *time >= MAX_TIMESTAMP)
+            .ok_or_else(|| "must be latest, earliest, max-timestamp, or milliseconds since 1970".to_owned()),
+    }
+}
+
+/// Prints them; partitions that have no such record or no leader are left out, as Kafka's tool does.
+pub fn run(offsets: &Offsets) -> Result<(), Failure> {
+    let select = &offsets.select;
+    select.format.choose();
+    let mut cluster = select.at.cluster(client_id::TOPICS)?;
+    let pattern = select.pattern();
+    let names = selected(&mut cluster, pattern.as_deref(), select.exclude_internal)?;
+    must_exist(&names, pattern.as_deref(), select.if_exists)?;
+    let places = cluster.partitions_of(&names)?;
+    let is_wanted = |partition: i32| offsets.partitions.is_empty() || offsets.partitions.contains(&partition);
+    let of: Vec<(Text, i32)> = places
+        .into_values()
+        .flatten()
+        .filter(|place| is_wanted(place.partition))
+        .map(|place| (place.topic, place.partition))
+        .collect();
+    let found = cluster.offsets_at(&of, offsets.time)?;
+    let found = found.iter().filter(|(_, offset)| **offset >= 0);
+    if select.format.json {
+        let document = |((topic, partition), offset): (&(Text, i32), &i64)| {
+            object([("topic", string(topic)), ("partition", partition.to_string()), ("offset", offset.to_string())])
+        };
+        line(&object([("offsets", array(found.map(document)))]));
+    } else {
+        found.for_each(|((topic, partition), offset)| line(&format!("{topic}:{partition}:{offset}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_kafkas_names_and_numbers() {
+        let read = ["latest", "-1", "earliest", "-2", "max-timestamp", "-3", "1767225600000"].map(time);
+        assert_eq!(read, [-1, -1, -2, -2, -3, -3, 1_767_225_600_000].map(Ok));
+        assert!(time("-4").is_err() && time("yesterday").is_err());
+    }
+}

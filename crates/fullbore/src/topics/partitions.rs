@@ -1,0 +1,78 @@
+//! Partitions that a command means: of a topic by its name, or as Kafka's tools write them into a file.
+
+use crate::failure::Failure;
+use crate::pipe::json::{self, Value};
+use fullbore_wire::Text;
+use std::path::Path;
+
+/// A partition, and an offset if the file has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedPartition {
+    /// The topic and its partition.
+    pub of: (Text, i32),
+    /// The offset beside it.
+    pub offset: Option<i64>,
+}
+
+/// The partitions of a file: {"partitions": [{"topic": NAME, "partition": NUMBER, "offset": NUMBER}]}.
+///
+/// # Errors
+/// A file that cannot be read, or is not like this.
+pub fn listed(path: &Path) -> Result<Vec<ListedPartition>, Failure> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::new(format!("cannot read {shown}: {error}")))?;
+    let value = json::parse(&text).map_err(|wrong| Failure::new(format!("{shown}: {wrong}")))?;
+    partitions(&value).ok_or_else(|| {
+        Failure::new(format!(
+            "{shown} must be like {{\"partitions\": [{{\"topic\": \"t\", \"partition\": 0, \"offset\": 5}}]}}"
+        ))
+    })
+}
+
+fn partitions(value: &Value<'_>) -> Option<Vec<ListedPartition>> {
+    let Value::Array(listed, _) = member(value, "partitions")? else { return None };
+    listed.iter().map(partition).collect()
+}
+
+fn partition(value: &Value<'_>) -> Option<ListedPartition> {
+    let Value::String(topic) = member(value, "topic")? else { return None };
+    let number = |name: &str| match member(value, name) {
+        Some(Value::Number(text)) => text.parse::<i64>().ok(),
+        _ => None,
+    };
+    let partition = i32::try_from(number("partition")?).ok().filter(|partition| *partition >= 0)?;
+    // An offset that is there must be one.
+    let offset = match member(value, "offset") {
+        None => None,
+        Some(_) => Some(number("offset")?),
+    };
+    Some(ListedPartition { of: ((&**topic).into(), partition), offset })
+}
+
+fn member<'a>(value: &'a Value<'_>, name: &str) -> Option<&'a Value<'a>> {
+    let Value::Object(members, _) = value else { return None };
+    members.iter().find(|(found, _)| found == name).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_is_as_kafkas_tools_write_it_partitions_are_read() {
+        let read = |text: &str| partitions(&json::parse(text).expect("JSON"));
+        let kafkas = r#"{"partitions": [{"topic": "t", "partition": 1, "offset": -1}, {"topic": "u", "partition": 0}],
+                         "version": 1}"#;
+        let of = |topic: &str, partition, offset| ListedPartition { of: (topic.into(), partition), offset };
+        assert_eq!(read(kafkas), Some(vec![of("t", 1, Some(-1)), of("u", 0, None)]));
+        for wrong in [
+            "[]",
+            r#"{"partitions": {}}"#,
+            r#"{"partitions": [{"topic": "t"}]}"#,
+            r#"{"partitions": [{"topic": "t", "partition": -1}]}"#,
+            r#"{"partitions": [{"topic": "t", "partition": 0, "offset": "5"}]}"#,
+        ] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What users of Kafka's tools, kcat and rpk look for: offsets, records deleted, leaders, brokers and their folders, and a
+//! cluster that is named once. Whole processes against a broker of our own.
+
+mod broker;
+
+use broker::{Broker, complaints};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// A command that knows of no cluster but those it is told.
+fn command(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
+    command.args(line.split_whitespace()).stdin(Stdio::null());
+    command.env_remove("FULLBORE_BOOTSTRAP_SERVER");
+    command
+}
+
+fn said(output: Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// A broker, and a topic `orders` of two partitions with three records in the first.
+struct Place {
+    broker: Broker,
+}
+
+impl Place {
+    fn new() -> Place {
+        let place = Place { broker: Broker::start(&[]) };
+        place.ok("topics create orders --partitions 2");
+        let mut produce = command(&format!("produce -t orders -p 0 -b {}", place.broker.address));
+        let mut child = produce.stdin(Stdio::piped()).spawn().expect("it starts");
+        child.stdin.take().expect("piped").write_all(b"a\nb\nc\n").expect("it reads");
+        assert!(child.wait().expect("it ends").success());
+        place
+    }
+
+    fn run(&self, line: &str) -> (Option<i32>, String, String) {
+        said(command(&format!("{line} -b {}", self.broker.address)).output().expect("it starts"))
+    }
+
+    /// What a command that succeeds and complains of nothing prints.
+    fn ok(&self, line: &str) -> String {
+        let (status, stdout, stderr) = self.run(line);
+        assert_eq!((status, complaints(&stderr).as_str()), (Some(0), ""), "{line}: {stdout}");
+        stdout
+    }
+
+    /// The sentence of a command that fails.
+    fn refused(&self, line: &str) -> String {
+        let (status, _, stderr) = self.run(line);
+        assert_eq!(status, Some(1), "{line}: {stderr}");
+        complaints(&stderr)
+    }
+}
+
+#[test]
+fn topic_has_records_offsets_are_those_of_kafkas_tool() {
+    let place = Place::new();
+    assert_eq!(place.ok("topics offsets orders"), "orders:0:3\norders:1:0\n");
+    assert_eq!(place.ok("topics offsets --topic orders --time -2 --partitions 0"), "orders:0:0\n");
+    let largest = place.ok("topics offsets orders --time max-timestamp");
+    assert!(largest.starts_with("orders:0:") && largest.lines().count() == 1, "nothing of the empty one: {largest}");
+    assert_eq!(place.ok("topics offsets orders --time 9999999999999"), "");
+    let one = "{\"offsets\":[{\"topic\":\"orders\",\"partition\":0,\"offset\":3}]}\n";
+    assert_eq!(place.ok("topics offsets orders --partitions 0 --json"), one);
+    let told = place.refused("topics offsets other");
+    assert!(told.contains("Topic 'other' does not exist"), "{told}");
+}
+
+#[test]
+fn records_are_deleted_partition_starts_behind_them() {
+    let place = Place::new();
+    let told = "Executing records delete operation\nRecords delete operation completed:\n\
+                partition: orders-0\tlow_watermark: 2\n";
+    assert_eq!(place.ok("topics delete-records orders --partition 0 --offset 2"), told);
+    assert_eq!(place.ok("topics offsets orders --time earliest"), "orders:0:2\norders:1:0\n");
+    let refused = place.refused("topics delete-records orders --partition 0 --offset 9");
+    assert!(refused.starts_with("fullbore: cannot delete records of partition 0 of topic 'orders'"), "{refused}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("offsets.json");
+    let listed = r#"{"partitions": [{"topic": "orders", "partition": 0, "offset": -1}], "version": 1}"#;
+    std::fs::write(&file, listed).expect("written");
+    let document = place.ok(&format!("topics delete-records --offset-json-file {} --json", file.display()));
+    let deleted = "{\"deleted\":[{\"topic\":\"orders\",\"partition\":0,\"low_watermark\":3}],\"failed\":[]}\n";
+    assert_eq!(document, deleted);
+    let refused = place.refused("topics delete-records other --offset 0");
+    assert!(refused.contains("other"), "{refused}");
+}
+
+#[test]
+fn right_replica_leads_election_says_so() {
+    let place = Place::new();
+    let told = place.ok("topics elect-leaders orders --partition 0");
+    assert_eq!(told, "Valid replica already elected for partitions orders-0\n");
+    let all = place.ok("topics elect-leaders --all-topic-partitions --election-type UNCLEAN");
+    assert_eq!(all, "Valid replica already elected for all partitions\n");
+    let document = place.ok("topics elect-leaders orders --partition 1 --json");
+    assert_eq!(document, "{\"partitions\":[{\"topic\":\"orders\",\"partition\":1,\"outcome\":\"not_needed\"}]}\n");
+    let refused = place.refused("topics elect-leaders orders --partition 7");
+    assert_eq!(refused, "fullbore: topic 'orders' has no partition 7\n");
+}
+
+#[test]
+fn cluster_is_asked_brokers_topics_folders_and_apis_are_printed() {
+    let place = Place::new();
+    let info = place.ok("info");
+    assert!(info.starts_with("Metadata for all topics (from "), "{info}");
+    let partition = "    partition 1, leader 1, replicas: 1, isrs: 1\n";
+    assert!(info.contains("  topic \"orders\" with 2 partitions:\n") && info.ends_with(partition), "{info}");
+    let document = place.ok("info orders --json");
+    assert!(document.contains("\"partition\":0,\"leader\":1,\"replicas\":[1],\"isr\":[1]"), "{document}");
+    assert!(place.refused("info other").contains("other"));
+    let folders = place.ok("log-dirs --describe --broker-list 1 --topic-list orders");
+    let lines: Vec<&str> = folders.lines().collect();
+    assert_eq!(lines[0], "Querying brokers for log directories information");
+    assert!(lines[2].starts_with("{\"version\":1,\"brokers\":[{\"broker\":1,\"logDirs\":[{"), "{folders}");
+    assert!(lines[2].contains("{\"partition\":\"orders-0\",\"size\":"), "{folders}");
+    assert!(place.refused("log-dirs --broker-list 7").contains('7'));
+    let versions = place.ok("api-versions");
+    assert!(versions.contains(" (id: 1 rack: null isFenced: false) -> (\n\tProduce(0): "), "{versions}");
+}
+
+#[test]
+fn cluster_is_named_by_property_or_variable_command_asks_it() {
+    let place = Place::new();
+    let asks = |line: &str, variables: &[(&str, &str)]| {
+        let mut command = command(line);
+        let (status, stdout, stderr) = said(command.envs(variables.iter().copied()).output().expect("it starts"));
+        (status, stdout, complaints(&stderr))
+    };
+    let found = |stdout: &str| (Some(0), stdout.to_owned(), String::new());
+    let address = place.broker.address.as_str();
+    let own = format!("-X bootstrap.servers={address}");
+    assert_eq!(asks(&format!("topics list {own}"), &[]), found("orders\n"));
+    let variable = ("FULLBORE_BOOTSTRAP_SERVER", address);
+    for (line, printed) in [
+        ("topics list", "orders\n"),
+        ("consume orders -o beginning -e", "a\nb\nc\n"),
+        ("perf produce --topic orders --num-records 1 --record-size 1 --throughput -1 --json", ""),
+    ] {
+        let (status, stdout, stderr) = asks(line, &[variable]);
+        assert_eq!((status, stderr.as_str()), (Some(0), ""), "{line}");
+        assert!(stdout.starts_with(printed), "{line}: {stdout}");
+    }
+}
+
+#[test]
+fn log_is_asked_for_as_json_each_line_is_an_object() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data").display().to_string();
+    let flags = "--listen PLAINTEXT://127.0.0.1:0 --set fullbore.admin.listener= --log-format json";
+    let mut serve = command(&format!("serve --data-dir {data} {flags}"));
+    let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut log = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    let greeting = log.by_ref().find(|line| line.contains("\"message\":\"listening\"")).expect("it listens");
+    assert!(greeting.contains("\"level\":\"INFO\",\"target\":\"fullbore::serve\""), "{greeting}");
+    assert!(greeting.contains("\"address\":\"127.0.0.1:") && greeting.contains("\"cluster_id\":\""), "{greeting}");
+    assert!(Command::new("kill").arg(child.id().to_string()).status().expect("kill runs").success());
+    for line in log {
+        assert!(line.starts_with("{\"timestamp\":\"") && line.ends_with('}'), "{line}");
+    }
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b""[..]));
+    assert!(Path::new(&data).exists());
+}

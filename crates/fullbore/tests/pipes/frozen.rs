@@ -1,0 +1,123 @@
+//! A broker whose machine hangs: the system takes connections for it, and it answers nothing.
+
+use crate::broker::Broker;
+use crate::hangs::{ended, spawn};
+use crate::{create, freeze, signal, start, until};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+const PERF: [&str; 5] = ["perf", "--num-records", "1", "--topic", "t"];
+
+/// Every command that asks a cluster, with a topic `t`.
+fn commands() -> Vec<Vec<&'static str>> {
+    let [perf, flags @ ..] = PERF;
+    let mut all: Vec<Vec<&str>> = [
+        "topics list",
+        "topics create --topic u",
+        "topics describe --topic t",
+        "topics alter --topic t --partitions 2",
+        "topics delete --topic t",
+        "configs describe --topic t",
+        "configs alter --topic t --add-config retention.ms=1",
+        "groups list",
+        "groups describe --group g",
+        "groups delete --group g",
+        "groups reset-offsets --group g --topic t --to-earliest --execute",
+        "groups delete-offsets --group g --topic t",
+        "produce --topic t",
+        "consume --topic t",
+        "consume --topic t --group g",
+    ]
+    .map(|line| line.split(' ').collect())
+    .to_vec();
+    all.push([&[perf, "produce", "--record-size", "1", "--throughput", "-1"], &flags[..]].concat());
+    all.push([&[perf, "consume"], &flags[..]].concat());
+    all
+}
+
+#[test]
+fn broker_hangs_every_command_ends_at_its_timeout() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    freeze(&broker.child);
+    for command in commands() {
+        let child = spawn(&[&command[..], &["--timeout", "1000"]].concat(), &broker.address);
+        let (status, told) = ended(child, &format!("{command:?}"));
+        assert_eq!(status, Some(1), "{command:?}: {told}");
+        assert!(told.contains("gave no answer in 1s"), "{command:?}: {told}");
+    }
+}
+
+/// The first line that it says; the rest is read by the caller.
+fn first_line(child: &mut Child) -> (String, BufReader<std::process::ChildStderr>) {
+    let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+    let mut line = String::new();
+    stderr.read_line(&mut line).expect("UTF-8");
+    (line, stderr)
+}
+
+#[test]
+fn broker_hangs_command_says_whom_it_waits_for_and_ends_at_ctrl_c() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    freeze(&broker.child);
+    let mut children: Vec<(Vec<&str>, Child)> =
+        commands().into_iter().map(|command| (command.clone(), spawn(&command, &broker.address))).collect();
+    for (command, child) in &mut children {
+        let (line, mut rest) = first_line(child);
+        let told = format!("waiting: no answer from {} for 2 s; --timeout ends this after 10s\n", broker.address);
+        assert_eq!(line, told, "{command:?}");
+        signal(child, "INT");
+        let mut complaint = String::new();
+        rest.read_to_string(&mut complaint).expect("UTF-8");
+        assert!(!complaint.contains("gave no answer"), "{command:?} ends before its timeout: {complaint}");
+        assert!(!child.wait().expect("it ends").success(), "{command:?}");
+    }
+}
+
+#[test]
+fn broker_hangs_while_records_are_written_ctrl_c_tells_how_many_are_unsure() {
+    let broker = Broker::start(&[]);
+    create(&broker, "t", "1");
+    let mut child = start(&broker, &["produce", "-t", "t", "-O"]);
+    let mut stdin = child.stdin.take().expect("piped");
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+    std::io::Write::write_all(&mut stdin, b"one\n").expect("it reads");
+    stdout.read_line(&mut String::new()).expect("its offset");
+    freeze(&broker.child);
+    std::io::Write::write_all(&mut stdin, b"two\n").expect("it reads");
+    until("it has read the line", || rustix::io::ioctl_fionread(&stdin).expect("a pipe") == 0);
+    signal(&child, "INT");
+    let (status, told) = ended(child, "producing");
+    assert_eq!(status, Some(130), "{told}");
+    let unsure = "interrupted; 1 record was written; 1 record may or may not have been written";
+    assert!(told.contains(unsure) || told.contains("interrupted while waiting"), "{told}");
+}
+
+#[test]
+fn user_at_a_terminal_does_nothing_command_says_what_it_waits_for() {
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+    create(&broker, "t", "1");
+    for (command, told) in [
+        ("produce -t t", "waiting: standard input has no line yet; each is a record, and Ctrl-D ends"),
+        ("consume -t t", "waiting: no record of t came since the start; --from-beginning reads those before"),
+        ("consume -t t --from-beginning", "waiting: no record of t yet; Ctrl-C ends"),
+        ("consume -t t -G g", "waiting: no record of t yet; Ctrl-C ends"),
+    ] {
+        let line = format!("{} {command} -b {}", env!("CARGO_BIN_EXE_fullbore"), broker.address);
+        // `script` gives the command a terminal, on which nothing is typed while its own input stays open.
+        let mut script = Command::new("script");
+        script.args(["-qefc", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(mut child) = script.spawn() else {
+            println!("skipped: there is no `script`");
+            return;
+        };
+        let typing = child.stdin.take();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut said).expect("UTF-8");
+        assert!(said.starts_with(told), "{command}: {said}");
+        signal(&child, "TERM");
+        drop(typing);
+        child.wait().expect("it ends");
+    }
+}
