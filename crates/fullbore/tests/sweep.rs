@@ -177,6 +177,16 @@ fn an_interrupted_sweep_writes_what_it_has() {
 }
 
 #[test]
+fn json_is_asked_for_standard_output_is_the_document_alone() {
+    let place = Place::new();
+    let (status, stdout, stderr) =
+        place.sweep(&[&["--json", "--over", "acks=1,all", "--repeats", "1"][..], &SHORT].concat());
+    assert_eq!((status, complaints(&stderr).as_str()), (Some(0), ""), "{stdout}");
+    assert!(stdout.starts_with("{\"format\":\"fullbore-sweep/1\","), "{stdout}");
+    assert_eq!(stdout.trim_end(), place.file("sweep.json").trim_end());
+}
+
+#[test]
 fn a_point_that_fails_does_not_stop_the_others() {
     let place = Place::new();
     let axes = ["--over", "acks=1,all", "--over", "enable.idempotence=true,false", "--over", "replication-factor=1,2"];

@@ -10,12 +10,13 @@ mod progress;
 
 use crate::client::{checked_properties, key_value};
 use crate::failure::Failure;
-use crate::output::{self, line};
+use crate::output::{self, Format, line, words};
 use crate::properties::{BOOTSTRAP_SERVERS, read_properties};
 use crate::stop::Stop;
 use clap::Args;
 use fullbore_bench::link::units;
-use fullbore_bench::report::sweep::{About, FILES, text, write_files};
+use fullbore_bench::report::json::{array, object, string};
+use fullbore_bench::report::sweep::{About, FILES, json, text, write_files};
 use fullbore_bench::sweep::tables::{TABLES, Table};
 use fullbore_bench::sweep::{
     Amount, Axis, CLIENT_ID, Results, Run, Runner, Setting, SweepPlan, Target, cluster, fixed, setting::is_secret_key,
@@ -54,7 +55,8 @@ const NAME_LETTERS_MAX: usize = 40;
 /// topic. Repeats are rounds over all points, every second one backwards.
 ///
 /// Into --output go runs.csv (each measurement), points.csv (medians and spread), sweep.json (both),
-/// and report.html: one page with tables and curves that needs no network.
+/// and report.html: one page with tables and curves that needs no network. --json prints sweep.json in
+/// place of tables and progress; with `--table list`, {"tables": [{"name", "title", "about"}]}.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "\
@@ -109,12 +111,15 @@ pub struct Sweep {
     /// What the report should say besides, such as the versions of the clusters.
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
+    #[command(flatten)]
+    format: Format,
 }
 
 /// Runs the sweep.
 pub fn run(args: Sweep) -> Result<(), Failure> {
+    args.format.choose();
     if args.table.as_deref() == Some("list") {
-        list_tables();
+        list_tables(args.format.json);
         return Ok(());
     }
     let table = args.table()?;
@@ -154,7 +159,7 @@ fn measure(
     let facts = args.facts(&plan, own, begun)?;
     std::fs::create_dir_all(folder)
         .map_err(|error| Failure::new(format!("cannot make the folder {}: {error}", folder.display())))?;
-    line(&intention(&plan));
+    words(&intention(&plan));
     let results = turns(plan, refusals, stop)?;
     let lead =
         [table.map(|table| table.about), args.note.as_deref()].into_iter().flatten().collect::<Vec<_>>().join(" ");
@@ -163,6 +168,10 @@ fn measure(
         return Err(Failure::interrupted("interrupted before the first measurement; nothing was written"));
     }
     write_files(folder, &about, &results)?;
+    if args.format.json {
+        line(&json::document(&about, &results));
+        return verdict(&results, folder);
+    }
     line("");
     line(&match table {
         Some(table) => format!("{}\n\n{}", table.title, text::ready_made(&results, table.layout)),
@@ -263,7 +272,13 @@ fn title(table: Option<&Table>, plan: &SweepPlan) -> String {
     }
 }
 
-fn list_tables() {
+fn list_tables(as_json: bool) {
+    if as_json {
+        let table = |table: &Table| {
+            object([("name", string(table.name)), ("title", string(table.title)), ("about", string(table.about))])
+        };
+        return line(&object([("tables", array(TABLES.iter().map(table)))]));
+    }
     for table in TABLES {
         line(&format!("{}\n    {}\n    {}", table.name, table.title, table.about));
     }

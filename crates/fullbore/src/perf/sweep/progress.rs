@@ -1,7 +1,7 @@
 //! How far a sweep is: a bar with the time left on a terminal, a line for each measurement everywhere.
 
 use crate::demo::figures::grouped;
-use crate::output::line;
+use crate::output::words;
 use fullbore_bench::report::sweep::number;
 use fullbore_bench::sweep::Figures;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -61,7 +61,7 @@ impl SweepProgress {
                 bar.println(text);
                 bar.set_position(self.done as u64);
             }
-            None => line(&format!("{text}{}", self.left())),
+            None => words(&format!("{text}{}", self.left())),
         }
     }
 
