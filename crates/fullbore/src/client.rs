@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::output;
 use crate::patience::Patience;
+use crate::profile;
 use crate::properties::{BOOTSTRAP_SERVERS, Notice, bootstrap_of_shell, read_properties};
 use crate::waiting;
 use clap::Args;
@@ -51,7 +52,7 @@ impl Where {
     }
 }
 
-/// A client's properties: the command line's before those of the file.
+/// A client's properties: the command line's before those of the file, or of the profile without one.
 ///
 /// # Errors
 /// As [`checked_properties`], and a file that cannot be read.
@@ -60,7 +61,21 @@ pub fn client_properties(
     flags: &[(String, String)],
     notice: Notice<'_>,
 ) -> Result<Properties, Failure> {
-    checked_properties(read_properties(file)?, flags, notice)
+    checked_properties(file_or_profile(file, notice)?, flags, notice)
+}
+
+/// As [`client_properties`] for a command that may not tell its user anything.
+///
+/// # Errors
+/// As [`client_properties`].
+pub fn quiet_properties(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties, Failure> {
+    let properties = file_or_profile(file, notice)?;
+    check_security(&properties)?;
+    Ok(properties)
+}
+
+fn file_or_profile(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties, Failure> {
+    if file.is_some() { read_properties(file) } else { profile::properties(notice) }
 }
 
 /// These properties, and before them those of the command line. Standard error is told what `notice` says of their keys,
@@ -112,12 +127,24 @@ pub fn cluster(
     client_id: &str,
     patience: Patience,
 ) -> Result<Cluster, Failure> {
-    let security = Security::from_properties(properties.iter())?;
-    let client_id = properties.get("client.id").unwrap_or(client_id);
-    let cluster = Cluster::new(&bootstrap_servers(flag, properties), client_id)?.secured(security);
-    let cluster = cluster.patient(patience.duration());
+    let cluster = quiet_cluster(flag, properties, client_id, patience.duration())?;
     waiting::tell_of(cluster.awaited(), patience)?;
     Ok(cluster)
+}
+
+/// As [`cluster`], without a word on late answers.
+///
+/// # Errors
+/// As [`cluster`].
+pub fn quiet_cluster(
+    flag: Option<&str>,
+    properties: &Properties,
+    client_id: &str,
+    patience: Duration,
+) -> Result<Cluster, Failure> {
+    let security = Security::from_properties(properties.iter())?;
+    let client_id = properties.get("client.id").unwrap_or(client_id);
+    Ok(Cluster::new(&bootstrap_servers(flag, properties), client_id)?.secured(security).patient(patience))
 }
 
 /// The flag, or the property, or FULLBORE_BOOTSTRAP_SERVER, or the default.

@@ -10,6 +10,8 @@ pub const GROUPS: &str = "fullbore-groups";
 pub const TOPICS: &str = "fullbore-topics";
 /// The client id of `fullbore api-versions`.
 pub const API_VERSIONS: &str = "fullbore-api-versions";
+/// The client id of the completion of names.
+pub const COMPLETIONS: &str = "fullbore-completions";
 /// The client id of `fullbore info`.
 pub const INFO: &str = "fullbore-info";
 /// The client id of `fullbore log-dirs`.

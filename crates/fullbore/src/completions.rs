@@ -1,11 +1,31 @@
-//! `fullbore completions`: what a shell needs to complete this program's command lines.
+//! `fullbore completions`: what a shell needs to complete this program's command lines, and the answers to it.
+//!
+//! Invariant: a shell that completes is told nothing but words: where no broker answers within [`PATIENCE`] there are no
+//! names.
 
+use crate::client::{self, without_effect};
+use crate::client_id;
 use crate::failure::Failure;
 use crate::output;
-use clap::Args;
-use clap_complete::Shell;
+use clap::{Arg, Args};
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use clap_complete::env::Shells;
+use clap_complete::{CompleteEnv, Shell};
+use fullbore_client::admin::{GroupAdmin, list_topics};
+use fullbore_client::blocking::Cluster;
+use std::path::PathBuf;
+use std::time::Duration;
 
-/// Print what a shell needs to complete command lines.
+/// The variable in which a script asks this program, and names its shell.
+const VARIABLE: &str = "FULLBORE_COMPLETE";
+/// How long a broker is waited for while the user waits for the shell.
+const PATIENCE: Duration = Duration::from_millis(700);
+/// Names that are offered at most.
+const NAMES_MAX: usize = 1_000;
+
+/// Print what a shell needs to complete command lines, with the names of topics and groups.
+///
+/// The script calls this program, which asks the cluster that the command line, the environment or the profile names.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   fullbore completions bash | sudo tee /usr/share/bash-completion/completions/fullbore
@@ -16,10 +36,107 @@ pub struct Completions {
     shell: Shell,
 }
 
-/// Prints them for this command line.
-pub fn run(completions: &Completions, mut command: clap::Command) -> Result<(), Failure> {
+/// Prints them.
+pub fn run(completions: &Completions) -> Result<(), Failure> {
+    let (shells, name) = (Shells::builtins(), completions.shell.to_string());
+    let shell = shells.completer(&name).ok_or_else(|| Failure::new(format!("{name} is not completed")))?;
     let mut script = Vec::new();
-    clap_complete::generate(completions.shell, &mut command, "fullbore", &mut script);
-    output::line(String::from_utf8_lossy(&script).trim_end());
+    shell.write_registration(VARIABLE, "fullbore", "fullbore", "fullbore", &mut script)?;
+    output::line(String::from_utf8_lossy(&script).trim());
     Ok(())
+}
+
+/// Answers a shell that asks how a command line may go on, and ends the program; returns if none asks.
+pub fn answer_shell(command: fn() -> clap::Command) {
+    CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).complete();
+}
+
+/// Completes the values that stand for topics and groups, by the names of those values in the help.
+fn with_names(command: clap::Command) -> clap::Command {
+    // A topic that is created has a new name.
+    let is_new = command.get_name() == "create";
+    let named = |arg: Arg| {
+        let value = arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
+        match value.split(|letter: char| !letter.is_ascii_alphabetic()).next() {
+            Some("TOPIC") if !is_new => arg.add(ArgValueCandidates::new(topics)),
+            Some("GROUP") => arg.add(ArgValueCandidates::new(groups)),
+            _ => arg,
+        }
+    };
+    command.mut_args(named).mut_subcommands(with_names)
+}
+
+fn topics() -> Vec<CompletionCandidate> {
+    let found = cluster().and_then(|mut cluster| list_topics(&mut cluster).ok()).unwrap_or_default();
+    let names = found.into_iter().filter(|(_, is_internal)| !is_internal).map(|(name, _)| name.to_string());
+    names.take(NAMES_MAX).map(CompletionCandidate::new).collect()
+}
+
+fn groups() -> Vec<CompletionCandidate> {
+    let list = |mut cluster: Cluster| GroupAdmin::of(&mut cluster, PATIENCE).ok()?.list(&[], &[]).ok();
+    let found = cluster().and_then(list).unwrap_or_default();
+    found.into_iter().map(|group| group.id.to_string()).take(NAMES_MAX).map(CompletionCandidate::new).collect()
+}
+
+/// Returns the cluster that the command line to complete names.
+fn cluster() -> Option<Cluster> {
+    let asked = std::env::args_os().skip_while(|word| word != "--");
+    let words = whole_words(asked.map(|word| word.to_string_lossy().into_owned()));
+    let file = value_of(&words, &["--command-config", "--producer.config", "--consumer.config"]).map(PathBuf::from);
+    let servers = value_of(&words, &["--bootstrap-server", "-b"]);
+    let properties = client::quiet_properties(file.as_deref(), &|key| without_effect(key, "completion", &[])).ok()?;
+    client::quiet_cluster(servers.as_deref(), &properties, client_id::COMPLETIONS, PATIENCE).ok()
+}
+
+/// Undoes what bash does to words: it takes `=` and `:` for words of their own.
+fn whole_words(words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut whole: Vec<String> = Vec::new();
+    let mut goes_on = false;
+    for word in words {
+        let is_part = word == ":" || word == "=";
+        match whole.last_mut() {
+            Some(last) if is_part || goes_on => last.push_str(&word),
+            _ => whole.push(word),
+        }
+        goes_on = is_part;
+    }
+    whole
+}
+
+/// Returns the last value of a flag with one of these names.
+fn value_of(words: &[String], names: &[&str]) -> Option<String> {
+    let of = |at: usize| {
+        let word = &words[at];
+        names.iter().find_map(|name| match word.strip_prefix(name)? {
+            "" => words.get(at + 1).cloned(),
+            joined if name.starts_with("--") => joined.strip_prefix('=').map(str::to_owned),
+            joined => Some(joined.to_owned()),
+        })
+    };
+    (0..words.len()).rev().find_map(of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bash_splits_addresses_flag_has_them_whole() {
+        let of = |line: &str| {
+            let words = whole_words(line.split(' ').map(str::to_owned));
+            value_of(&words, &["--bootstrap-server", "-b"])
+        };
+        assert_eq!(of("f topics -b a : 1 list").as_deref(), Some("a:1"));
+        assert_eq!(of("f topics --bootstrap-server = a : 1,b : 2 list").as_deref(), Some("a:1,b:2"));
+        assert_eq!(of("f topics --bootstrap-server=a:1 -bc:2").as_deref(), Some("c:2"));
+        assert_eq!(of("f topics --bootstrap-servers a:1").as_deref(), None);
+        assert_eq!(of("f topics -b").as_deref(), None);
+    }
+
+    #[test]
+    fn every_shell_has_a_script() {
+        for shell in <Shell as clap::ValueEnum>::value_variants() {
+            assert!(Shells::builtins().completer(&shell.to_string()).is_some(), "{shell}");
+        }
+    }
 }

@@ -28,6 +28,7 @@ mod patience;
 mod perf;
 mod pipe;
 mod produce;
+mod profile;
 mod properties;
 mod serve;
 mod stop;
@@ -75,6 +76,7 @@ enum Command {
 
 /// The program, from its command line to its exit status.
 pub fn main() -> ExitCode {
+    completions::answer_shell(Cli::command);
     let typed: Vec<_> = std::env::args_os().collect();
     output::Format { json: usage::wants_json(&typed) }.choose();
     let cli = match Cli::try_parse_from(action::with_words(typed.iter().cloned())) {
@@ -112,7 +114,7 @@ fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
         Command::Produce(produce) => produce::run(*produce),
         Command::Consume(consume) => consume::run(*consume),
         Command::Perf(perf) => perf::run(perf),
-        Command::Completions(completions) => completions::run(&completions, Cli::command()),
+        Command::Completions(completions) => completions::run(&completions),
         Command::Man(man) => man::run(&man, Cli::command()),
     }
 }

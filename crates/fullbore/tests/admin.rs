@@ -479,7 +479,7 @@ fn the_examples_of_the_help_do_what_they_say() {
 fn every_shell_and_every_command_is_described() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let (status, script, _) = fullbore(&format!("completions {shell}"));
-        assert!(status == Some(0) && script.contains("reset-offsets"), "{shell}");
+        assert!(status == Some(0) && script.contains("FULLBORE_COMPLETE"), "{shell}");
     }
     let folder = tempfile::tempdir().expect("a folder");
     let pages = folder.path().join("man");

@@ -3,7 +3,7 @@
 
 mod broker;
 
-use broker::{Broker, complaints};
+use broker::{Broker, NOBODY, complaints};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 /// A command that knows of no cluster but those it is told.
 fn command(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
-    command.args(line.split_whitespace()).stdin(Stdio::null());
+    command.args(line.split_whitespace()).stdin(Stdio::null()).env("FULLBORE_PROFILE", "");
     command.env_remove("FULLBORE_BOOTSTRAP_SERVER");
     command
 }
@@ -124,7 +124,7 @@ fn cluster_is_asked_brokers_topics_folders_and_apis_are_printed() {
 }
 
 #[test]
-fn cluster_is_named_by_property_or_variable_command_asks_it() {
+fn cluster_is_named_by_property_variable_or_profile_command_asks_it() {
     let place = Place::new();
     let asks = |line: &str, variables: &[(&str, &str)]| {
         let mut command = command(line);
@@ -145,6 +145,64 @@ fn cluster_is_named_by_property_or_variable_command_asks_it() {
         assert_eq!((status, stderr.as_str()), (Some(0), ""), "{line}");
         assert!(stdout.starts_with(printed), "{line}: {stdout}");
     }
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("in the folder")).expect("made");
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let profile = write("mine.properties", &format!("bootstrap.servers={address}\nlinger.ms=1\nfetch.min.bytes=1\n"));
+    assert_eq!(asks("topics list", &[("FULLBORE_PROFILE", &profile)]), found("orders\n"));
+    // What is typed, the variable and a file come before the profile.
+    let nobodys = write("fullbore/profile.properties", &format!("bootstrap.servers={NOBODY}\nlinger.msec=1\n"));
+    let home = folder.path().display().to_string();
+    let (status, _, stderr) = asks("topics list", &[("FULLBORE_PROFILE", &nobodys)]);
+    assert!(status == Some(1) && stderr.contains(NOBODY) && stderr.contains("linger.msec: has no effect"), "{stderr}");
+    for (line, variables) in [
+        (format!("topics list -b {address}"), vec![("FULLBORE_PROFILE", nobodys.as_str())]),
+        ("topics list".to_owned(), vec![("FULLBORE_PROFILE", nobodys.as_str()), variable]),
+        (format!("topics list --command-config {profile}"), vec![("FULLBORE_PROFILE", nobodys.as_str())]),
+    ] {
+        let (status, stdout, _) = asks(&line, &variables);
+        assert_eq!((status, stdout.as_str()), (Some(0), "orders\n"), "{line}");
+    }
+    let (status, _, stderr) = said(
+        command("topics list")
+            .env_remove("FULLBORE_PROFILE")
+            .env("XDG_CONFIG_HOME", &home)
+            .output()
+            .expect("it starts"),
+    );
+    assert!(status == Some(1) && stderr.contains(NOBODY), "{stderr}");
+    let (status, _, stderr) = asks("topics list", &[("FULLBORE_PROFILE", "/no/such.properties")]);
+    assert!(status == Some(1) && stderr.contains("/no/such.properties"), "{stderr}");
+}
+
+/// What bash is answered that completes the last of these words.
+fn completed(line: &str) -> Vec<String> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let mut asked = command("--");
+    asked.args(&words).env("FULLBORE_COMPLETE", "bash").env("_CLAP_IFS", "\n");
+    asked.env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
+    let (status, stdout, stderr) = said(asked.output().expect("it starts"));
+    assert_eq!((status, stderr.as_str()), (Some(0), ""), "{line}");
+    stdout.lines().map(|word| word.trim().to_owned()).collect()
+}
+
+#[test]
+fn user_completes_a_name_those_of_the_cluster_are_offered() {
+    let place = Place::new();
+    place.ok("topics create other");
+    place.ok("groups reset-offsets --group workers --topic orders --to-latest --execute");
+    // As bash splits it.
+    let at = format!("-b {}", place.broker.address.replace(':', " : "));
+    assert_eq!(completed(&format!("fullbore topics describe {at} --topic o")), ["orders", "other"]);
+    assert_eq!(completed(&format!("fullbore consume {at} ord")), ["orders"]);
+    assert_eq!(completed(&format!("fullbore groups describe {at} --group ")), ["workers"]);
+    assert_eq!(completed(&format!("fullbore topics create {at} --topic o")), [""; 0]);
+    assert_eq!(completed("fullbore topics describ"), ["describe"]);
+    assert_eq!(completed(&format!("fullbore topics describe -b {NOBODY} --topic o")), [""; 0], "nobody is asked");
 }
 
 #[test]

@@ -1,0 +1,94 @@
+//! The profile: client properties for every command that asks a cluster and names no file of them.
+//!
+//! Invariant: what is typed, and FULLBORE_BOOTSTRAP_SERVER, come before it. A key that only other commands use is no mistake.
+
+use crate::failure::Failure;
+use crate::properties::{BOOTSTRAP_SERVERS, Notice, bootstrap_of_shell, read_properties};
+use fullbore_broker::config::Properties;
+use fullbore_client::ConsumerConfig;
+use fullbore_producer::config;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The variable that names the file; empty for none.
+const VARIABLE: &str = "FULLBORE_PROFILE";
+/// The file in the user's folder of configurations, where the variable is not set.
+const FILE: &str = "fullbore/profile.properties";
+
+/// Reads the profile, without the keys that only other commands use; an empty set where there is none.
+///
+/// # Errors
+/// A file that cannot be read. The default one may be absent.
+pub fn properties(notice: Notice<'_>) -> Result<Properties, Failure> {
+    let variable = |name: &str| std::env::var_os(name);
+    let Some(path) = path(variable).filter(|path| variable(VARIABLE).is_some() || path.exists()) else {
+        return Ok(Properties::default());
+    };
+    Ok(of_command(&read_properties(Some(&path))?, notice, bootstrap_of_shell().is_some()))
+}
+
+/// Returns the path that the environment names.
+fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if variable(VARIABLE).is_some() {
+        return set(VARIABLE);
+    }
+    let folder = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
+    Some(folder.join(FILE))
+}
+
+/// The properties of a profile that a command takes, and those that none takes, which it tells of.
+fn of_command(profile: &Properties, notice: Notice<'_>, names_cluster: bool) -> Properties {
+    let mut properties = Properties::default();
+    for (key, value) in profile.iter() {
+        let is_others = notice(key).is_some() && is_known(key);
+        let is_overruled = names_cluster && key == BOOTSTRAP_SERVERS;
+        if !is_others && !is_overruled {
+            properties.set(key, value);
+        }
+    }
+    properties
+}
+
+/// Returns true if some command takes this key.
+fn is_known(key: &str) -> bool {
+    config::notice(key).is_none() || ConsumerConfig::settings().any(|setting| setting.name == key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn environment_names_a_file_the_default_is_not_read() {
+        let path = |set: &[(&str, &str)]| {
+            let set: Vec<(String, OsString)> =
+                set.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
+            path(|name| set.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()))
+                .map(|path| path.display().to_string())
+        };
+        let home = ("HOME", "/home/me");
+        assert_eq!(path(&[]), None);
+        assert_eq!(path(&[home]).as_deref(), Some("/home/me/.config/fullbore/profile.properties"));
+        assert_eq!(path(&[home, ("XDG_CONFIG_HOME", "/c")]).as_deref(), Some("/c/fullbore/profile.properties"));
+        assert_eq!(path(&[home, (VARIABLE, "prod.properties")]).as_deref(), Some("prod.properties"));
+        assert_eq!(path(&[home, (VARIABLE, "")]), None);
+    }
+
+    #[test]
+    fn profile_has_keys_of_other_commands_only_misspelt_ones_are_told() {
+        let mut profile = Properties::default();
+        for key in ["bootstrap.servers", "linger.ms", "fetch.min.bytes", "client.id", "linger.msec"] {
+            profile.set(key, "1");
+        }
+        let notice = |key: &str| (![BOOTSTRAP_SERVERS, "client.id"].contains(&key)).then(|| "has no effect".to_owned());
+        let keys = |names_cluster| {
+            let taken = of_command(&profile, &notice, names_cluster);
+            let mut keys: Vec<String> = taken.iter().map(|(key, _)| key.to_owned()).collect();
+            keys.sort();
+            keys
+        };
+        assert_eq!(keys(false), ["bootstrap.servers", "client.id", "linger.msec"]);
+        assert_eq!(keys(true), ["client.id", "linger.msec"]);
+    }
+}
