@@ -1,20 +1,20 @@
 //! One plot as inline SVG: curves over a row of values, each point with its spread. Colours come from the page's style.
 //!
-//! Values stand at equal distances, since not all of them are numbers. Invariant: text from outside is escaped, and a
-//! point's title has the numbers of the tables.
+//! Values stand at equal distances, since not all of them are numbers; a word among numbers, as `auto`, stands apart from
+//! their curve. Invariant: text from outside is escaped, and a point's title has the numbers of the tables.
 
 use super::escape::escape;
 use super::{grouped, number};
 use crate::sweep::Spread;
 use std::fmt::Write;
 
-const WIDTH: f64 = 340.0;
-const HEIGHT: f64 = 220.0;
-const LEFT: f64 = 46.0;
-const RIGHT: f64 = 10.0;
-const TOP: f64 = 12.0;
+pub(super) const WIDTH: f64 = 340.0;
+pub(super) const HEIGHT: f64 = 220.0;
+pub(super) const LEFT: f64 = 46.0;
+pub(super) const RIGHT: f64 = 10.0;
+pub(super) const TOP: f64 = 12.0;
 /// Room for the values and the axis' name.
-const BOTTOM: f64 = 40.0;
+pub(super) const BOTTOM: f64 = 40.0;
 /// More room, for values that must be turned to fit.
 const BOTTOM_TURNED: f64 = 66.0;
 /// The width of a letter, about.
@@ -84,7 +84,7 @@ impl Scale {
     }
 
     /// Where marks stand on the axis.
-    fn ticks(&self) -> Vec<f64> {
+    pub(super) fn ticks(&self) -> Vec<f64> {
         if self.log {
             let mut ticks = vec![self.low];
             while ticks.last().is_some_and(|last| *last < self.high * 0.999) {
@@ -101,7 +101,7 @@ impl Scale {
     }
 
     /// From 0 at the bottom to 1 at the top.
-    fn height(&self, value: f64) -> f64 {
+    pub(super) fn height(&self, value: f64) -> f64 {
         let part = match self.log {
             true => (value.max(self.low) / self.low).log10() / (self.high / self.low).log10(),
             false => value / self.high,
@@ -132,7 +132,7 @@ fn step(most: f64) -> f64 {
 }
 
 /// A number on an axis: 250k, 1.5M, 0.05.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let (value, suffix) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),
         size if size >= 1e6 => (value / 1e6, "M"),
@@ -187,6 +187,13 @@ impl Chart<'_> {
             HEIGHT - 6.0,
             escape(&self.x_name)
         );
+        for i in (1..self.x.len()).filter(|i| self.is_apart(*i) || self.is_apart(i - 1)) {
+            let _ = write!(
+                out,
+                "<path class=\"grid\" stroke-dasharray=\"2 3\" d=\"M{:.1} {TOP}V{floor}\"/>",
+                at(i) - slot / 2.0
+            );
+        }
         for series in &self.series {
             self.curve(series, &at, &y, &mut out);
         }
@@ -198,13 +205,14 @@ impl Chart<'_> {
         let mut path = String::new();
         let mut begun = false;
         for (i, point) in series.points.iter().enumerate() {
-            // A curve does not bridge what was not measured.
+            // A curve does not bridge what was not measured, and goes through no word among numbers.
             let Some(spread) = point else {
                 begun = false;
                 continue;
             };
+            begun &= !self.is_apart(i);
             let _ = write!(path, "{}{:.1} {:.1}", if begun { 'L' } else { 'M' }, at(i), y(spread.median));
-            begun = true;
+            begun = !self.is_apart(i);
         }
         let _ = write!(out, "<g class=\"c{colour}\"><path class=\"curve\" stroke-dasharray=\"{dash}\" d=\"{path}\"/>");
         for (i, spread) in series.points.iter().enumerate().filter_map(|(i, point)| Some((i, (*point)?))) {
@@ -228,6 +236,12 @@ impl Chart<'_> {
             );
         }
         out.push_str("</g>");
+    }
+
+    /// Returns true if the value is a word among numbers.
+    fn is_apart(&self, i: usize) -> bool {
+        let is_number = |value: &String| value.starts_with(|letter: char| letter.is_ascii_digit());
+        !is_number(&self.x[i]) && self.x.iter().any(is_number)
     }
 
     fn title(&self, series: &Series, i: usize) -> String {
@@ -297,5 +311,24 @@ mod tests {
         assert_eq!((path.matches('M').count(), path.matches('L').count()), (2, 0), "{path}");
         assert!(svg.contains("<title>&lt;b&gt;, n=1: 1,234 ms (1,111 to 1,357)</title>"), "{svg}");
         assert!(svg.contains("a&amp;b") && svg.contains("class=\"c1\""), "{svg}");
+    }
+
+    #[test]
+    fn word_stands_among_numbers_curve_goes_around_it() {
+        let curves = |x: &[&str]| {
+            let x: Vec<String> = x.iter().map(|value| (*value).to_owned()).collect();
+            let points = vec![Some(Spread { min: 5.0, median: 5.0, max: 5.0 }); x.len()];
+            let series = vec![Series { label: String::new(), colour: 0, dash: 0, mark: 0, points }];
+            let scale = Scale::of([5.0].into_iter());
+            let chart =
+                Chart { heading: String::new(), x_name: "n".to_owned(), x: &x, unit: "ms", scale: &scale, series };
+            let svg = chart.svg();
+            let path = svg.split("class=\"curve\" stroke-dasharray=\"none\" d=\"").nth(1).expect("a curve");
+            let path = path.split('"').next().expect("it ends");
+            (path.matches('M').count(), path.matches('L').count(), svg.matches("stroke-dasharray=\"2 3\"").count())
+        };
+        assert_eq!(curves(&["1", "5", "auto"]), (2, 1, 1));
+        assert_eq!(curves(&["auto", "1", "5ms"]), (2, 1, 1));
+        assert_eq!(curves(&["none", "lz4"]), (1, 1, 0), "words alone are one curve");
     }
 }

@@ -5,6 +5,8 @@
 
 use super::chart::{COLOURS, Chart, DASHES, Scale, Series, mark};
 use super::escape::escape;
+use super::finding::finding;
+use super::tradeoff::{self, Tradeoff};
 use super::{About, grouped, number, ratio};
 use crate::sweep::{Amount, METRICS, PointResult, Results, Setting, metric};
 use std::fmt::Write;
@@ -12,6 +14,8 @@ use std::fmt::Write;
 const STYLE: &str = include_str!("style.css");
 /// The figures with curves, in this order.
 const PLOTTED: [usize; 5] = [metric::RECORDS_PER_SEC, metric::MB_PER_SEC, metric::P50, metric::P95, metric::P99];
+/// The latencies with curves, which share an axis.
+const PLOTTED_LATENCIES: [usize; 3] = [metric::P50, metric::P95, metric::P99];
 /// The figures with columns, after throughput and its spread.
 const LATENCIES: [usize; 6] = [metric::AVG, metric::P50, metric::P95, metric::P99, metric::P999, metric::MAX];
 
@@ -24,6 +28,10 @@ pub fn page(about: &About, results: &Results) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
     );
+    let found = finding(results, &points);
+    if !found.is_empty() {
+        let _ = writeln!(out, "<p class=\"finding\">{}</p>", escape(&found));
+    }
     if !about.lead.is_empty() {
         let _ = writeln!(out, "<p>{}</p>", escape(&about.lead));
     }
@@ -46,7 +54,7 @@ pub fn page(about: &About, results: &Results) -> String {
 }
 
 /// For each figure a row of plots: the first axis below, the second and the targets as curves, one plot for each value
-/// of the other axes.
+/// of the other axes. In the last row latency is over throughput.
 fn curves(results: &Results, points: &[PointResult], out: &mut String) {
     let axes = &results.plan.axes;
     let sizes_differ = axes.iter().any(|axis| axis.setting == Setting::RecordSize);
@@ -55,48 +63,101 @@ fn curves(results: &Results, points: &[PointResult], out: &mut String) {
     plots.dedup();
     // With one record size, megabytes are the same curve as records.
     let shown = PLOTTED.into_iter().filter(|index| *index != metric::MB_PER_SEC || sizes_differ);
-    let alone = plots.len() == 1;
-    if alone {
-        out.push_str("<h2>Curves</h2>\n");
-        legend(results, out);
-        out.push_str("<div class=\"charts\">\n");
-    }
-    for index in shown {
-        let spreads = points.iter().filter_map(|point| point.spreads[index]);
-        let scale = Scale::of(spreads.flat_map(|spread| [spread.min, spread.max]));
-        let log = if scale.log { ", logarithmic" } else { "" };
-        let title = format!("{}, {}{log}", METRICS[index].title, METRICS[index].unit);
-        if !alone {
-            let _ = writeln!(out, "<h2>{title}</h2>");
-            legend(results, out);
-            out.push_str("<div class=\"charts\">\n");
-        }
-        for rest in &plots {
-            let named = axes.iter().skip(2).zip(*rest);
-            let values = named.map(|(axis, value)| format!("{}={}", axis.name(), axis.values[*value]));
-            let heading = values.collect::<Vec<_>>().join(", ");
-            let heading = match (alone, heading.is_empty()) {
-                (false, _) => heading,
-                (true, true) => title.clone(),
-                (true, false) => format!("{title}, {heading}"),
-            };
-            let chart = Chart {
-                heading,
+    let mut rows: Vec<(String, Vec<String>)> = shown
+        .map(|index| {
+            let scale = scale(points, index);
+            let title = title(METRICS[index].title, METRICS[index].unit, &scale);
+            let chart = |rest: &&[usize]| Chart {
+                heading: heading(results, rest, &title, plots.len() == 1),
                 x_name: axes[0].name(),
                 x: &axes[0].values,
                 unit: METRICS[index].unit,
                 scale: &scale,
                 series: series(results, points, rest, index),
             };
-            let _ = writeln!(out, "{}", chart.svg());
-        }
-        if !alone {
-            out.push_str("</div>\n");
-        }
+            let charts = plots.iter().map(|rest| chart(rest).svg()).collect();
+            (title, charts)
+        })
+        .collect();
+    let (rates, latencies) = (scale(points, metric::RECORDS_PER_SEC), scale(points, metric::P99));
+    let title = title("p99 latency over throughput", "ms", &latencies);
+    let plot = |rest: &&[usize]| {
+        let heading = heading(results, rest, &title, plots.len() == 1);
+        tradeoff::svg(&heading, METRICS[metric::P99].title, (&rates, &latencies), &tradeoffs(results, points, rest))
+    };
+    let plotted = plots.iter().map(plot).collect();
+    rows.push((title, plotted));
+    if plots.len() == 1 {
+        rows = vec![("Curves".to_owned(), rows.into_iter().flat_map(|(_, charts)| charts).collect())];
     }
-    if alone {
+    for (at, (title, charts)) in rows.iter().enumerate() {
+        let _ = writeln!(out, "<h2>{title}</h2>");
+        if at == 0 {
+            let _ = writeln!(out, "<p class=\"soft\">{}</p>", marks(results.plan.repeats));
+        }
+        legend(results, out);
+        let _ = writeln!(out, "<div class=\"charts\" style=\"--columns: {}\">", columns(charts.len()));
+        for chart in charts {
+            let _ = writeln!(out, "{chart}");
+        }
         out.push_str("</div>\n");
     }
+}
+
+/// What a mark is.
+fn marks(repeats: u32) -> String {
+    match repeats {
+        1 => "Each mark is one run.".to_owned(),
+        _ => format!("Each mark is the median of {repeats} runs, and its bar spans the least and the most."),
+    }
+}
+
+/// Plots beside each other: none stands alone in the last row, where that can be.
+fn columns(plots: usize) -> usize {
+    match plots {
+        0..=3 => plots.max(1),
+        _ => [3, 2, 4].into_iter().find(|columns| plots % columns != 1).unwrap_or(3),
+    }
+}
+
+/// The scale of a figure; latencies share one.
+fn scale(points: &[PointResult], index: usize) -> Scale {
+    let is_latency = PLOTTED_LATENCIES.contains(&index);
+    let shared: &[usize] = if is_latency { &PLOTTED_LATENCIES } else { &[index] };
+    let spreads = points.iter().flat_map(|point| shared.iter().filter_map(move |index| point.spreads[*index]));
+    Scale::of(spreads.flat_map(|spread| [spread.min, spread.max]))
+}
+
+fn title(title: &str, unit: &str, scale: &Scale) -> String {
+    format!("{title}, {unit}{}", if scale.log { ", logarithmic" } else { "" })
+}
+
+/// What stands above a plot: the values of the other axes, and the figure where the plot is the only one of it.
+fn heading(results: &Results, rest: &[usize], title: &str, is_alone: bool) -> String {
+    let named = results.plan.axes.iter().skip(2).zip(rest);
+    let values = named.map(|(axis, value)| format!("{}={}", axis.name(), axis.values[*value]));
+    let values = values.collect::<Vec<_>>().join(", ");
+    match (is_alone, values.is_empty()) {
+        (false, _) => values,
+        (true, true) => title.to_owned(),
+        (true, false) => format!("{title}, {values}"),
+    }
+}
+
+/// The curves of latency over throughput of one plot.
+fn tradeoffs(results: &Results, points: &[PointResult], rest: &[usize]) -> Vec<Tradeoff> {
+    let (rates, latencies) =
+        (series(results, points, rest, metric::RECORDS_PER_SEC), series(results, points, rest, metric::P99));
+    let axis = &results.plan.axes[0];
+    let curve = |(rate, latency): (Series, Series)| {
+        let value = |at: usize| {
+            let name = format!("{}={}", axis.name(), axis.values[at]);
+            let name = if rate.label.is_empty() { name } else { format!("{}, {name}", rate.label) };
+            Some((name, rate.points[at]?.median, latency.points[at]?.median))
+        };
+        Tradeoff { looks: (rate.colour, rate.dash, rate.mark), points: (0..axis.values.len()).map(value).collect() }
+    };
+    rates.into_iter().zip(latencies).map(curve).collect()
 }
 
 /// The curves of one plot.
@@ -358,10 +419,23 @@ mod tests {
     #[test]
     fn each_figure_has_a_plot_with_every_curve() {
         let page = page(&about(), &sample_results());
-        assert_eq!(page.matches("<figure>").count(), 5, "records, megabytes, p50, p95, p99");
+        assert_eq!(page.matches("<figure>").count(), 6, "records, megabytes, p50, p95, p99, p99 over records");
         assert_eq!(page.matches("<li class=").count(), 4, "two record sizes on two targets");
         // Of 8 points one was refused.
-        assert_eq!(page.matches("class=\"mark\"").count(), 5 * 7 + 4);
+        assert_eq!(page.matches("class=\"mark\"").count(), 6 * 7 + 4);
+        assert!(page.contains("Each mark is the median of 2 runs") && page.contains("<p class=\"finding\">"), "{page}");
+    }
+
+    #[test]
+    fn plots_stand_in_rows_none_is_alone_in_the_last() {
+        assert_eq!([1, 2, 3, 4, 5, 6, 7, 8].map(columns), [1, 2, 3, 2, 3, 3, 4, 3]);
+    }
+
+    #[test]
+    fn latencies_are_drawn_they_share_a_scale() {
+        let points = sample_results().points();
+        let [p50, p95, p99] = PLOTTED_LATENCIES.map(|index| scale(&points, index).ticks());
+        assert!(p50 == p95 && p95 == p99, "{p50:?} {p95:?} {p99:?}");
     }
 
     #[test]

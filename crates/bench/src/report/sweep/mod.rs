@@ -11,10 +11,12 @@ mod about;
 pub mod chart;
 pub mod csv;
 mod escape;
+mod finding;
 pub mod html;
 pub mod json;
 mod numbers;
 pub mod text;
+mod tradeoff;
 
 pub use about::About;
 pub use numbers::{grouped, number, ratio};
