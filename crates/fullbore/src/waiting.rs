@@ -19,6 +19,8 @@ pub const TOLD_AFTER: Duration = Duration::from_secs(2);
 const EVERY: Duration = Duration::from_secs(5);
 /// Between two looks at what is awaited.
 const TICK: Duration = Duration::from_millis(100);
+/// How much longer a producer is waited for: its own limit may be the same, and its error says more.
+const GRACE: Duration = Duration::from_secs(1);
 /// Brokers and the like that are told of at most.
 const TOLD_MAX: usize = 10;
 
@@ -60,7 +62,7 @@ pub fn for_producer(
 ) -> Result<(), ClientError> {
     let within = patience.duration();
     runtime.block_on(async {
-        let mut reached = std::pin::pin!(tokio::time::timeout(within, producer.reach()));
+        let mut reached = std::pin::pin!(tokio::time::timeout(within + GRACE, producer.reach()));
         let outcome = match tokio::time::timeout(TOLD_AFTER, &mut reached).await {
             Ok(outcome) => outcome,
             Err(_) => {
