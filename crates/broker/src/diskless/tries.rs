@@ -132,7 +132,7 @@ impl Tries {
         if progress.last().0.elapsed() >= SILENT_MAX
             && let Some(left_out) = self.silences.due()
         {
-            tracing::warn!(left_out, "the object store is silent: a {} is sent again", self.name);
+            tracing::warn!(request = self.name, left_out, "the object store is silent: a request is sent again");
         }
     }
 }

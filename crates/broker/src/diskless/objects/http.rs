@@ -4,6 +4,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -15,8 +16,11 @@ use object_store::client::{
 use object_store::{ClientOptions, Result};
 
 use super::progress::BodyProgress;
-use super::s3::{CONNECT_MAX, IDLE_CONNECTIONS_MAX};
 
+/// A connection that is not made after so long is given up.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// Connections that stay for the next requests.
+const IDLE_CONNECTIONS_MAX: usize = 64;
 /// Bytes that are handed to the socket at a time.
 const CHUNK: usize = 64 << 10;
 
@@ -41,15 +45,15 @@ impl HttpConnector for Connector {
             let excluded = excluded.and_then(|hosts| reqwest::NoProxy::from_string(&hosts));
             builder = builder.proxy(reqwest::Proxy::all(proxy).map_err(failed)?.no_proxy(excluded));
         }
-        Ok(HttpClient::new(Client(builder.build().map_err(failed)?)))
+        Ok(HttpClient::new(StoreClient(builder.build().map_err(failed)?)))
     }
 }
 
 #[derive(Debug)]
-struct Client(reqwest::Client);
+struct StoreClient(reqwest::Client);
 
 #[async_trait]
-impl HttpService for Client {
+impl HttpService for StoreClient {
     async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
         let (parts, body) = request.into_parts();
         let url = parts.uri.to_string().parse().map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
@@ -57,23 +61,23 @@ impl HttpService for Client {
         *request.headers_mut() = parts.headers;
         *request.body_mut() = Some(match (parts.extensions.get::<BodyProgress>(), body.as_bytes()) {
             (None, Some(bytes)) => bytes.clone().into(),
-            (progress, _) => reqwest::Body::wrap(Sent { body, chunk: Bytes::new(), progress: progress.cloned() }),
+            (progress, _) => reqwest::Body::wrap(SentBody { body, chunk: Bytes::new(), progress: progress.cloned() }),
         });
         let answer: hyper::Response<reqwest::Body> = self.0.execute(request).await.map_err(http_error)?.into();
         let (parts, body) = answer.into_parts();
-        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(Received(body))))
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(ReceivedBody(body))))
     }
 }
 
 /// The body of a request, in chunks.
-struct Sent {
+struct SentBody {
     body: HttpRequestBody,
     /// The rest of the part that is being sent.
     chunk: Bytes,
     progress: Option<BodyProgress>,
 }
 
-impl Body for Sent {
+impl Body for SentBody {
     type Data = Bytes;
     type Error = HttpError;
 
@@ -107,9 +111,9 @@ impl Body for Sent {
 }
 
 /// The body of an answer.
-struct Received(reqwest::Body);
+struct ReceivedBody(reqwest::Body);
 
-impl Body for Received {
+impl Body for ReceivedBody {
     type Data = Bytes;
     type Error = HttpError;
 

@@ -14,10 +14,10 @@ const FILLS_BUFFER: Duration = Duration::from_secs(1);
 
 /// Shared by the request and by whoever watches it.
 #[derive(Clone, Debug)]
-pub struct BodyProgress(Arc<Moved>);
+pub struct BodyProgress(Arc<BodyMoved>);
 
 #[derive(Debug)]
-struct Moved {
+struct BodyMoved {
     began: Instant,
     last: Mutex<LastMoved>,
     any: AnyProgress,
@@ -62,7 +62,7 @@ impl BodyProgress {
     /// A request that begins now, one of several.
     pub fn of(any: AnyProgress) -> BodyProgress {
         let began = Instant::now();
-        BodyProgress(Arc::new(Moved { began, last: Mutex::new(LastMoved { at: began, bytes: 0 }), any }))
+        BodyProgress(Arc::new(BodyMoved { began, last: Mutex::new(LastMoved { at: began, bytes: 0 }), any }))
     }
 
     /// Notes that this many bytes of the body moved.

@@ -4,7 +4,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
@@ -12,11 +11,6 @@ use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use super::http::Connector;
 use super::profile::ProfileCredentials;
 use crate::config::{S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
-
-/// A connection that is not made after so long is given up.
-pub(super) const CONNECT_MAX: Duration = Duration::from_secs(3);
-/// Connections that stay for the next requests.
-pub(super) const IDLE_CONNECTIONS_MAX: usize = 64;
 
 /// A bucket to which no request was sent yet.
 pub struct Bucket {
