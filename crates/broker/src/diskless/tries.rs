@@ -1,6 +1,6 @@
 //! One request of the object store, and the same beside it where it takes too long: the first that succeeds counts.
 //!
-//! A try takes too long while none of its bytes move, not because a link is slow. Who has not answered in an outage may
+//! A try takes too long while its bytes do not move, or trickle, not because a link is slow. Who has not answered in an outage may
 //! never do, and what is sent after it is answered soon: a second try is given up for a third one every 5 s, and the first
 //! goes on. Few requests have a second try: [`Hedging`] counts them.
 //!
@@ -185,6 +185,24 @@ mod tests {
         assert!(error.is_retriable());
         assert_eq!(began.elapsed(), GIVEN_UP_AFTER);
         assert_eq!(tries, 8, "one each {SILENT_MAX:?}");
+    }
+
+    /// A byte a second is no progress: its reader would wait for days.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_trickles_is_tried_again_and_given_up() {
+        let (tries, count, began) = (Tries::new("GET", 0), AtomicUsize::new(1), Instant::now());
+        let request = |progress: BodyProgress| async move {
+            loop {
+                tokio::time::sleep(S(1)).await;
+                progress.moved(1);
+            }
+        };
+        let second = || {
+            count.fetch_add(1, Ordering::Relaxed);
+        };
+        let done: Result<(), _> = tries.run(1 << 20, request, second).await;
+        assert!(done.is_err_and(|error| error.is_retriable()));
+        assert_eq!((began.elapsed(), count.into_inner()), (GIVEN_UP_AFTER, 8));
     }
 
     #[tokio::test(start_paused = true)]

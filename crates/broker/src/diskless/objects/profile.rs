@@ -4,10 +4,10 @@
 //! no whole pair of keys, takes no credentials away.
 
 use std::fmt;
-use std::fs::Metadata;
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ use parking_lot::Mutex;
 
 /// Time between two looks at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Bytes of the file, at most: requests wait while it is read.
+const FILE_MAX: u64 = 1 << 20;
 
 /// The credentials of one profile, as the file has them now.
 pub struct ProfileCredentials {
@@ -57,7 +59,7 @@ impl ProfileCredentials {
     pub fn open(file: PathBuf, profile: &str) -> io::Result<Option<ProfileCredentials>> {
         // Before the contents: a change meanwhile is found by the next look.
         let version = FileVersion::of(&std::fs::metadata(&file)?);
-        let found = find(&std::fs::read_to_string(&file)?, profile);
+        let found = find(&read_to_string(&file)?, profile);
         Ok(found.map(|credentials| {
             let read = ReadCredentials { credentials: Arc::new(credentials), version, looked_at: Instant::now() };
             ProfileCredentials { file, profile: profile.to_owned(), read: Mutex::new(read) }
@@ -83,7 +85,7 @@ impl ProfileCredentials {
         }
         read.version = version;
         let (file, profile) = (self.file.display(), &self.profile);
-        match std::fs::read_to_string(&self.file).map(|text| find(&text, profile)) {
+        match read_to_string(&self.file).map(|text| find(&text, profile)) {
             Ok(Some(credentials)) => {
                 read.credentials = Arc::new(credentials);
                 tracing::info!(%file, profile, "credentials of the object store were read again");
@@ -100,6 +102,19 @@ impl ProfileCredentials {
             ),
         }
     }
+}
+
+/// Reads a regular file of at most [`FILE_MAX`] bytes. Waits for no other process, as one that writes into a pipe.
+fn read_to_string(path: &Path) -> io::Result<String> {
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(nonblocking).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.len() > FILE_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a file of at most 1 MiB"));
+    }
+    let mut text = String::new();
+    file.take(FILE_MAX).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 #[async_trait]

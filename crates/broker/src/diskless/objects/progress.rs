@@ -12,6 +12,9 @@ use tokio::time::Instant;
 /// The time for which moved bytes say nothing of the store: the system's buffer takes the first ones.
 const FILLS_BUFFER: Duration = Duration::from_secs(1);
 
+/// Bytes that are progress: less of them in the time after which a request is silent is none, as from a store that trickles.
+const STEP: u64 = 32 << 10;
+
 /// Shared by the request and by whoever watches it.
 #[derive(Clone, Debug)]
 pub struct BodyProgress(Arc<BodyMoved>);
@@ -25,8 +28,11 @@ struct BodyMoved {
 
 #[derive(Clone, Copy, Debug)]
 struct LastMoved {
+    /// The time of the last whole step.
     at: Instant,
+    /// Bytes so far, and those of them that were there at the last whole step.
     bytes: u64,
+    stepped: u64,
 }
 
 /// The last time that bytes of any of several requests moved.
@@ -62,14 +68,22 @@ impl BodyProgress {
     /// A request that begins now, one of several.
     pub fn of(any: AnyProgress) -> BodyProgress {
         let began = Instant::now();
-        BodyProgress(Arc::new(BodyMoved { began, last: Mutex::new(LastMoved { at: began, bytes: 0 }), any }))
+        BodyProgress(Arc::new(BodyMoved {
+            began,
+            last: Mutex::new(LastMoved { at: began, bytes: 0, stepped: 0 }),
+            any,
+        }))
     }
 
     /// Notes that this many bytes of the body moved.
     pub fn moved(&self, bytes: usize) {
         let at = Instant::now();
         let mut last = self.0.last.lock();
-        *last = LastMoved { at, bytes: last.bytes + bytes as u64 };
+        last.bytes += bytes as u64;
+        if last.bytes - last.stepped < STEP {
+            return;
+        }
+        (last.at, last.stepped) = (at, last.bytes);
         if at - self.0.began >= FILLS_BUFFER {
             self.0.any.moved();
         }
@@ -80,7 +94,7 @@ impl BodyProgress {
         self.0.began
     }
 
-    /// The last time that bytes moved, or the start; and the bytes that have moved so far.
+    /// The last time that [`STEP`] bytes had moved, or the start; and the bytes that have moved so far.
     pub fn last(&self) -> (Instant, u64) {
         let last = *self.0.last.lock();
         (last.at, last.bytes)

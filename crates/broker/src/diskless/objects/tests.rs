@@ -366,13 +366,25 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
     puts("SignatureDoesNotMatch").await;
     write(keys(S3::SECRET));
     puts("put").await;
-    // Half of a file, and none, take nothing away.
-    write("[default]\naws_access_key_id=half\n".to_owned());
-    tokio::time::sleep(Duration::from_millis(1100)).await;
-    puts("put").await;
-    fs::remove_file(&file).expect("removed");
-    tokio::time::sleep(Duration::from_millis(1100)).await;
-    puts("put").await;
+    // Half of a file, a large one, a pipe, a folder and none take nothing away.
+    let half = || write("[default]\naws_access_key_id=half\n".to_owned());
+    let large =
+        || fs::File::options().write(true).open(&file).and_then(|file| file.set_len(1 << 30)).expect("extended");
+    let pipe = || {
+        fs::remove_file(&file).expect("removed");
+        let made = std::process::Command::new("mkfifo").arg(&file).status();
+        assert!(made.expect("run").success());
+    };
+    let folder = || {
+        fs::remove_file(&file).expect("removed");
+        fs::create_dir(&file).expect("made");
+    };
+    let none = || fs::remove_dir(&file).expect("removed");
+    for change in [&half as &dyn Fn(), &large, &pipe, &folder, &none] {
+        change();
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        puts("put").await;
+    }
 }
 
 /// Listens and never answers, as a metadata service behind a firewall that lets connections through.
