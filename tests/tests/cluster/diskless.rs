@@ -338,10 +338,10 @@ fn a_producer_goes_on_with_a_topic_made_again_at_any_broker() {
     wait_until("a known producer is held to its sequence", SOON, || {
         client.produce(TOPIC, 0, &one(next + 5)).error_code == ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
     });
-    // Another one may have written to a topic that was deleted before the last, and was idle since.
-    wait_until("an unknown producer goes on with any sequence", SOON, || {
+    // Another one may have written to a topic that was deleted before the last: it begins a new epoch, and is not ended for good.
+    wait_until("an unknown producer begins a new epoch", SOON, || {
         let unknown = Batch::of(&["new"]).from_producer(id + 1, 0, 7);
-        client.produce(TOPIC, 0, &unknown).error_code == ErrorCode::NONE
+        client.produce(TOPIC, 0, &unknown).error_code == ErrorCode::UNKNOWN_PRODUCER_ID
     });
 }
 
