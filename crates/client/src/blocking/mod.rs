@@ -6,10 +6,12 @@ mod awaited;
 mod cluster;
 mod connection;
 mod kept;
+mod offsets;
 mod socket;
 
 pub use awaited::Awaited;
-pub use cluster::{BrokerAddress, Cluster, EARLIEST, LATEST, PartitionPlace};
+pub use cluster::{BrokerAddress, Cluster, PartitionPlace};
 pub(crate) use cluster::{check_topic, metadata_request, places_in};
 pub use connection::{Connection, Stopper};
 pub(crate) use kept::KeptConnection;
+pub use offsets::{EARLIEST, LATEST};
