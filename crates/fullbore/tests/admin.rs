@@ -2,18 +2,15 @@
 //! cases run against Apache Kafka in `tests/clients/fullbore.sh`, where the lines are compared with its tools'.
 
 mod broker;
+mod said;
 
-use broker::{Broker, NOBODY, complaints};
+use broker::{Broker, NOBODY};
+use said::{Said, said};
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-fn said(output: Output) -> (Option<i32>, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
-}
-
-fn fullbore(line: &str) -> (Option<i32>, String, String) {
+fn fullbore(line: &str) -> Said {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
     said(command.args(line.split_whitespace()).stdin(Stdio::null()).output().expect("it starts"))
 }
@@ -28,22 +25,16 @@ impl Place {
         Place { broker: Broker::start(&[]) }
     }
 
-    fn run(&self, line: &str) -> (Option<i32>, String, String) {
+    fn run(&self, line: &str) -> Said {
         fullbore(&format!("{line} --bootstrap-server {}", self.broker.address))
     }
 
-    /// What a command that succeeds and complains of nothing prints.
     fn ok(&self, line: &str) -> String {
-        let (status, stdout, stderr) = self.run(line);
-        assert_eq!((status, complaints(&stderr).as_str()), (Some(0), ""), "{line}: {stdout}");
-        stdout
+        said::ok(line, self.run(line))
     }
 
-    /// The sentence of a command that fails.
     fn refused(&self, line: &str) -> String {
-        let (status, _, stderr) = self.run(line);
-        assert_eq!(status, Some(1), "{line}: {stderr}");
-        stderr
+        said::refused(line, self.run(line))
     }
 }
 

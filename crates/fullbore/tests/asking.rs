@@ -2,11 +2,13 @@
 //! cluster that is named once. Whole processes against a broker of our own.
 
 mod broker;
+mod said;
 
 use broker::{Broker, NOBODY, complaints};
+use said::{Said, said};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 /// A command that knows of no cluster but those it is told.
 fn command(line: &str) -> Command {
@@ -14,11 +16,6 @@ fn command(line: &str) -> Command {
     command.args(line.split_whitespace()).stdin(Stdio::null()).env("FULLBORE_PROFILE", "");
     command.env_remove("FULLBORE_BOOTSTRAP_SERVER");
     command
-}
-
-fn said(output: Output) -> (Option<i32>, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 /// A broker, and a topic `orders` of two partitions with three records in the first.
@@ -37,22 +34,16 @@ impl Place {
         place
     }
 
-    fn run(&self, line: &str) -> (Option<i32>, String, String) {
+    fn run(&self, line: &str) -> Said {
         said(command(&format!("{line} -b {}", self.broker.address)).output().expect("it starts"))
     }
 
-    /// What a command that succeeds and complains of nothing prints.
     fn ok(&self, line: &str) -> String {
-        let (status, stdout, stderr) = self.run(line);
-        assert_eq!((status, complaints(&stderr).as_str()), (Some(0), ""), "{line}: {stdout}");
-        stdout
+        said::ok(line, self.run(line))
     }
 
-    /// The sentence of a command that fails.
     fn refused(&self, line: &str) -> String {
-        let (status, _, stderr) = self.run(line);
-        assert_eq!(status, Some(1), "{line}: {stderr}");
-        complaints(&stderr)
+        said::refused(line, self.run(line))
     }
 }
 

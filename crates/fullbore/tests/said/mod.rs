@@ -1,0 +1,25 @@
+//! The status and the output of a command that has ended, as tests of several tools look at them.
+
+use crate::broker::complaints;
+use std::process::Output;
+
+/// Status, standard output and standard error.
+pub type Said = (Option<i32>, String, String);
+
+/// Takes the output of a process.
+pub fn said(output: Output) -> Said {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Returns the output of a command line that succeeded and complained of nothing.
+pub fn ok(line: &str, (status, stdout, stderr): Said) -> String {
+    assert_eq!((status, complaints(&stderr).as_str()), (Some(0), ""), "{line}: {stdout}");
+    stdout
+}
+
+/// Returns the sentence of a command line that failed.
+pub fn refused(line: &str, (status, _, stderr): Said) -> String {
+    assert_eq!(status, Some(1), "{line}: {stderr}");
+    complaints(&stderr)
+}
