@@ -78,8 +78,8 @@ fn file_or_profile(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties
     if file.is_some() { read_properties(file) } else { profile::properties(notice) }
 }
 
-/// These properties, and before them those of the command line. Standard error is told what `notice` says of their keys,
-/// before anything that a typo may be the cause of.
+/// These properties, and before them those of the command line. Prints the notices of `notice` about their keys to standard
+/// error, before an error that a typo may have caused.
 ///
 /// # Errors
 /// Security this program does not speak: what should be secret must not go out in clear.
@@ -116,8 +116,8 @@ fn check_security(properties: &Properties) -> Result<(), Failure> {
     }
 }
 
-/// The cluster that the flag, the properties or the default name, by connections as the properties say. Standard error
-/// is told of its answers that are late.
+/// The cluster that the flag, the properties or the default name, by connections as the properties say. Late answers
+/// are reported on standard error.
 ///
 /// # Errors
 /// An address that is none, or security settings that cannot be used.

@@ -51,7 +51,7 @@ pub struct S3Storage {
     pub credentials: Option<(String, Secret)>,
     /// A file of certificates in PEM: authorities that are trusted beside the system's.
     pub truststore: Option<PathBuf>,
-    /// Whether the store is to refuse a PUT with `If-None-Match: *` of a key that is there.
+    /// False if the store is not relied on to refuse a PUT with `If-None-Match: *` of a key that is there.
     pub has_conditional_put: bool,
 }
 

@@ -60,8 +60,8 @@ impl Hedging {
         Some((*usual * 5 / 2).max(WAIT_MIN))
     }
 
-    /// Whether one may be sent again at `now`, which then counts. `now` is of any clock that begins at zero; `is_silent` while no
-    /// request makes progress.
+    /// Takes the credit for one second try at `now`, if there is any. `now` is of any clock that begins at zero; `is_silent` is true
+    /// while no request makes progress.
     pub fn take(&mut self, now: Duration, is_silent: bool) -> bool {
         if !is_silent {
             self.credited_at = now;

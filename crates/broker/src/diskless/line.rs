@@ -191,7 +191,7 @@ impl Line {
     pub fn close(&mut self, now: Duration) -> ClosedObject {
         self.rotation.closed(now);
         let mut gathered = self.gathering.take(self.rotation.bytes_max());
-        // Those of a producer stay in the order of their admission.
+        // A stable sort: batches of a producer stay in the order of their admission.
         gathered.sort_by_key(|gathered| gathered.batch.partition);
         let number = self.next_number;
         self.next_number += 1;

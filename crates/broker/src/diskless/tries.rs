@@ -17,9 +17,9 @@ use super::objects::{AnyProgress, BodyProgress, ObjectError};
 use crate::seldom::Seldom;
 use crate::task;
 
-/// A request that makes no progress for so long is silent: a second try is due, whatever is usual.
+/// Time without progress after which a request is silent: a second try is due, whatever is usual.
 pub const SILENT_MAX: Duration = Duration::from_secs(5);
-/// A request without any progress for so long is given up.
+/// Time without progress after which a request is given up.
 pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
 /// Bytes of a PUT that the system takes and has not sent, at most (`tcp_wmem`), and the bytes a second at which they leave at
 /// least: meanwhile nothing is seen to move.

@@ -51,7 +51,7 @@ pub struct PartitionAppend<'a> {
 pub enum Lack {
     /// Batches that others have committed for this producer.
     Known(i64),
-    /// Room for a batch of this producer, of so many bytes.
+    /// Room in bytes for a batch of this producer.
     Room(ProducerKey, usize),
 }
 
@@ -329,7 +329,7 @@ impl AnyPartition {
     }
 
     /// Returns the bytes that may be read from the batch with `offset` on, or any number over `enough` if there are more. `None` if reading them
-    /// costs no more than counting them, or is what tells.
+    /// costs no more than counting them, or is the only way to count them.
     pub fn count(&self, offset: i64, enough: u64) -> Option<u64> {
         match self {
             // A read is ranges of files.

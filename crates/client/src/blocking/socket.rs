@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// How long a connect may take, and after it a TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a broker may be silent while an answer is due, or take nothing of a request, unless the caller says so
-/// (Kafka's request.timeout.ms).
+/// Time for which a broker may be silent while an answer is due, or take nothing of a request, unless the caller sets
+/// another (Kafka's request.timeout.ms).
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) enum Socket {

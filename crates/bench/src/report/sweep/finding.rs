@@ -1,4 +1,4 @@
-//! What a sweep found, in sentences.
+//! Finding of a sweep, in sentences.
 //!
 //! Invariant: each number is one of the table.
 

@@ -104,7 +104,7 @@ fn curves(results: &Results, points: &[PointResult], out: &mut String) {
     }
 }
 
-/// What a mark is.
+/// Explains a mark.
 fn marks(repeats: u32) -> String {
     match repeats {
         1 => "Each mark is one run.".to_owned(),
@@ -132,7 +132,7 @@ fn title(title: &str, unit: &str, scale: &Scale) -> String {
     format!("{title}, {unit}{}", if scale.log { ", logarithmic" } else { "" })
 }
 
-/// What stands above a plot: the values of the other axes, and the figure where the plot is the only one of it.
+/// Heads a plot: the values of the other axes, and the figure where the plot is the only one of it.
 fn heading(results: &Results, rest: &[usize], title: &str, is_alone: bool) -> String {
     let named = results.plan.axes.iter().skip(2).zip(rest);
     let values = named.map(|(axis, value)| format!("{}={}", axis.name(), axis.values[*value]));

@@ -89,7 +89,8 @@ impl Server {
         &self.shown
     }
 
-    /// What a new session needs: the password, the authorities and the certificate as they are now, and these settings besides its own.
+    /// Returns the configuration of a new session: password, authorities and certificate as their files are now, and these settings besides
+    /// its own.
     ///
     /// # Errors
     /// The files with them.

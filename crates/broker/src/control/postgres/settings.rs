@@ -1,6 +1,6 @@
-//! What every session is set to: how literals are read, that a commit is on the disk, and how long anything may take.
+//! Settings of every session: the reading of literals, commits that are on the disk, and time limits.
 //!
-//! A pooler in transaction mode gives the settings of a session to nobody, or refuses them: they are then set in each transaction. Invariant: a
+//! A pooler in transaction mode drops the settings of a session, or refuses them: they are then set in each transaction. Invariant: a
 //! session is used only where its settings hold.
 
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl SessionSettings {
         options.collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the statement that asks for the values in force.
+    /// Returns the query for the values in force.
     pub fn question(&self) -> String {
         let names: Vec<_> = self.important().map(|(name, _)| format!("'{name}'")).collect();
         format!("SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({})", names.join(", "))

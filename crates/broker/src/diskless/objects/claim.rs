@@ -192,7 +192,7 @@ async fn probe(store: &dyn ObjectStore, key: &Path) -> Result<(), ObjectError> {
     }
 }
 
-/// Whether a part of an object can be read, and is that part.
+/// Reads a part of an object, which must be that part.
 async fn probe_range(store: &dyn ObjectStore, key: &Path) -> Result<(), ObjectError> {
     let range = Some(GetRange::Bounded(PROBE_RANGE));
     let found = match store.get_opts(key, GetOptions { range, ..GetOptions::default() }).await {

@@ -90,7 +90,7 @@ fn status(text: &str) -> Option<u16> {
     text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)?.parse().ok())
 }
 
-/// Whether the store, or a setting for it, does not have the operation that was requested.
+/// Returns true if the store, or a setting for it, does not have the operation that was requested.
 pub(super) fn is_not_implemented(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::NotImplemented { .. }) || status(&error.to_string()) == Some(NOT_IMPLEMENTED)
 }

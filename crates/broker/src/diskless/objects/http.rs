@@ -17,7 +17,7 @@ use object_store::{ClientOptions, Result};
 
 use super::progress::BodyProgress;
 
-/// A connection that is not made after so long is given up.
+/// Time limit of a connect.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Connections that stay for the next requests.
 const IDLE_CONNECTIONS_MAX: usize = 64;

@@ -172,7 +172,7 @@ impl Objects {
         put.map(drop).map_err(ObjectError::of_put)
     }
 
-    /// What an object has of this range, which is less at its end. Notes the progress of its bytes.
+    /// Reads a range of an object, less at its end, and notes the progress of its bytes.
     ///
     /// # Errors
     /// [`ObjectError`].

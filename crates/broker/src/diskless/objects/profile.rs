@@ -34,7 +34,7 @@ struct ReadCredentials {
     looked_at: Instant,
 }
 
-/// Tells a file from what it is after a change: inode, size in bytes, seconds and nanoseconds of the last write.
+/// Identity of a file until it changes: inode, size in bytes, seconds and nanoseconds of the last write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FileVersion(u64, u64, i64, i64);
 
@@ -55,7 +55,7 @@ impl ProfileCredentials {
     /// Reads the profile's credentials; `None` where the file has no such profile with both keys.
     ///
     /// # Errors
-    /// Those of the file.
+    /// The file cannot be read, or is none of at most 1 MiB.
     pub fn open(file: PathBuf, profile: &str) -> io::Result<Option<ProfileCredentials>> {
         // Before the contents: a change meanwhile is found by the next look.
         let version = FileVersion::of(&std::fs::metadata(&file)?);

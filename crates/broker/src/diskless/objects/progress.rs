@@ -15,7 +15,7 @@ const FILLS_BUFFER: Duration = Duration::from_secs(1);
 /// Bytes that are progress: less of them in the time after which a request is silent is none, as from a store that trickles.
 const STEP: u64 = 32 << 10;
 
-/// Shared by the request and by whoever watches it.
+/// Progress of one request, shared by the request and its watcher.
 #[derive(Clone, Debug)]
 pub struct BodyProgress(Arc<BodyMoved>);
 

@@ -26,7 +26,7 @@ pub struct Bucket {
 pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     let options = ClientOptions::new()
         .with_allow_http(true)
-        // Whoever waits for the request gives it up, and then the connection is closed.
+        // The caller gives a request up by dropping it, which closes its connection.
         .with_timeout_disabled();
     let mut builder = AmazonS3Builder::from_env()
         .with_bucket_name(&storage.bucket)

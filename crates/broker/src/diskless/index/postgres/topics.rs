@@ -69,8 +69,8 @@ fn lock_partitions(which: &str) -> String {
     format!("SELECT p.id FROM fullbore.diskless_partitions AS p WHERE {which} ORDER BY p.id FOR UPDATE")
 }
 
-/// Removes these partitions. One that was written is its name's last from now on, and what the one before it has left is cleared. One that has
-/// forgotten producers says so in a row.
+/// Removes these partitions. One that was written is its name's last from now on, and what the one before it has left is cleared. A partition
+/// that has forgotten producers leaves a row for that.
 fn remove_partitions(which: &str) -> String {
     let clear = |partitions: &str| {
         format!(

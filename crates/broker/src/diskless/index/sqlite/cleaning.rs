@@ -45,7 +45,7 @@ pub fn clear_runs(
 }
 
 /// Removes the partitions that a query finds. One that was written is its name's last from now on, and what the one before it has left is cleared.
-/// One that has forgotten producers says so in a row.
+/// A partition that has forgotten producers leaves a row for that.
 pub fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
     let found =
         connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
