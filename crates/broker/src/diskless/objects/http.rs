@@ -1,8 +1,13 @@
 //! The HTTP client below a bucket: as the library's own, and it notes the progress of bodies that are sent.
 //!
+//! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Connections begin at the store's addresses in turn.
+//!
 //! A request that carries a [`BodyProgress`] in its extensions has it moved for each 64 KiB that the socket takes.
 
+use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,6 +19,7 @@ use object_store::client::{
     HttpResponseBody, HttpService,
 };
 use object_store::{ClientOptions, Result};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::progress::BodyProgress;
 
@@ -38,6 +44,13 @@ impl HttpConnector for Connector {
             .user_agent(concat!("fullbore/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_MAX)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
+            .http1_only()
+            // An object is what was put, with the length that the store says.
+            .no_gzip()
+            .no_brotli()
+            .no_zstd()
+            .no_deflate()
+            .dns_resolver(Arc::new(InTurn::default()))
             .tls_certs_merge(self.authorities.iter().cloned());
         // The library takes it from the environment.
         if let Some(proxy) = options.get_config_value(&ClientConfigKey::ProxyUrl) {
@@ -47,6 +60,30 @@ impl HttpConnector for Connector {
         }
         Ok(HttpClient::new(StoreClient(builder.build().map_err(failed)?)))
     }
+}
+
+/// Resolver that begins at another address each time: a store's name has many, and a system's answer has one order for a while.
+#[derive(Debug, Default)]
+struct InTurn {
+    turn: AtomicUsize,
+}
+
+impl Resolve for InTurn {
+    fn resolve(&self, name: Name) -> Resolving {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async move {
+            // The port is replaced by the URL's.
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            Ok(Box::new(from_turn(found, turn).into_iter()) as Addrs)
+        })
+    }
+}
+
+/// Returns the addresses from another one on each turn.
+fn from_turn(mut addresses: Vec<SocketAddr>, turn: usize) -> Vec<SocketAddr> {
+    let first = turn % addresses.len().max(1);
+    addresses.rotate_left(first);
+    addresses
 }
 
 #[derive(Debug)]
@@ -144,4 +181,24 @@ fn http_error(error: reqwest::Error) -> HttpError {
     };
     // Its URL is in the library's own words.
     HttpError::new(kind, error.without_url())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_has_several_addresses_connections_begin_at_each_in_turn() {
+        let addresses: Vec<SocketAddr> = (1..=3).map(|host| ([127, 0, 0, host], 0).into()).collect();
+        let first = |turn| from_turn(addresses.clone(), turn)[0];
+        assert_eq!([0, 1, 2, 3].map(first), [addresses[0], addresses[1], addresses[2], addresses[0]]);
+        assert_eq!(from_turn(addresses.clone(), 1).len(), 3);
+        assert_eq!(from_turn(Vec::new(), 7), []);
+    }
+
+    #[tokio::test]
+    async fn name_of_this_machine_is_resolved() {
+        let found = InTurn::default().resolve("localhost".parse().expect("a name")).await.expect("resolved");
+        assert!(found.collect::<Vec<_>>().iter().all(|address| address.ip().is_loopback()));
+    }
 }
