@@ -13,6 +13,8 @@ use std::time::Duration;
 const SEEN_MAX: usize = 64;
 /// Before so many are seen, none is usual.
 const SEEN_MIN: usize = 8;
+/// Part of the time after which a request takes too long that is the usual time.
+pub(super) const USUAL_OF_WAIT: f64 = 2.0 / 5.0;
 /// The least that is waited.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 /// How many may be sent again beside each other, and out of how many in the long run.
@@ -57,7 +59,7 @@ impl Hedging {
         let mut seen: Vec<_> = seen.iter().copied().collect();
         let at = seen.len() / 2;
         let (_, usual, _) = seen.select_nth_unstable(at);
-        Some((*usual * 5 / 2).max(WAIT_MIN))
+        Some(usual.div_f64(USUAL_OF_WAIT).max(WAIT_MIN))
     }
 
     /// Takes the credit for one second try at `now`, if there is any. `now` is of any clock that begins at zero; `is_silent` is true

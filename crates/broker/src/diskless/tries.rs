@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use super::hedge::Hedging;
+use super::hedge::{Hedging, USUAL_OF_WAIT};
 use super::objects::{AnyProgress, BodyProgress, ObjectError};
 use crate::seldom::Seldom;
 use crate::task;
@@ -75,13 +75,13 @@ impl Tries {
             let handle = under_way.spawn(task::boxed(start(progress.clone())));
             Try { progress, handle }
         };
-        let usual = |has_second: bool| if has_second { None } else { self.hedging.lock().wait(bytes) };
+        let wait = |has_second: bool| if has_second { None } else { self.hedging.lock().wait(bytes) };
         let first = begin(&mut under_way);
         let mut newest = None;
         let mut not_before = first.progress.began();
         loop {
             let watched = newest.as_ref().unwrap_or(&first);
-            let due = self.second_due(&watched.progress, usual(newest.is_some())).max(not_before);
+            let due = self.second_due(&watched.progress, wait(newest.is_some())).max(not_before);
             let end = moved_last(&first, watched) + GIVEN_UP_AFTER;
             tokio::select! {
                 biased;
@@ -96,7 +96,7 @@ impl Tries {
                         let (name, seconds) = (self.name, GIVEN_UP_AFTER.as_secs());
                         return Err(ObjectError::Unavailable(format!("no progress of a {name} for {seconds} s")));
                     }
-                    if self.second_due(&watched.progress, usual(newest.is_some())) > Instant::now() {
+                    if self.second_due(&watched.progress, wait(newest.is_some())) > Instant::now() {
                         continue;
                     }
                     let is_silent = self.any.last().elapsed() >= SILENT_MAX;
@@ -121,11 +121,14 @@ impl Tries {
         self.hedging.lock().note(took, bytes);
     }
 
-    /// The time at which a second try is due, if no byte moves until then; `usual` where that is known.
-    fn second_due(&self, progress: &BodyProgress, usual: Option<Duration>) -> Instant {
+    /// The time at which a second try is due, if no byte moves until then. `wait` is the time after which a request takes too
+    /// long, where that is known: it counts from the start, and no byte may have moved for the usual time, a part of it.
+    fn second_due(&self, progress: &BodyProgress, wait: Option<Duration>) -> Instant {
         let (last, bytes) = progress.last();
         let buffered = Duration::from_millis(bytes.min(self.buffered_max) * 1000 / BUFFER_LEAVES);
-        last + usual.unwrap_or(Duration::MAX).min(SILENT_MAX + buffered)
+        let silent = last + SILENT_MAX + buffered;
+        let late = wait.map(|wait| (progress.began() + wait).max(last + wait.mul_f64(USUAL_OF_WAIT)));
+        late.map_or(silent, |late| late.min(silent))
     }
 
     fn report_silence(&self, progress: &BodyProgress) {
@@ -185,6 +188,34 @@ mod tests {
         assert!(error.is_retriable());
         assert_eq!(began.elapsed(), GIVEN_UP_AFTER);
         assert_eq!(tries, 8, "one each {SILENT_MAX:?}");
+    }
+
+    /// Returns the time until the second try of a request that hangs once its body was sent, which takes `sent`.
+    async fn second_after(sent: Duration) -> Duration {
+        let tries = Tries::new("PUT", BUFFERED_MAX);
+        (0..20).for_each(|_| tries.note(Duration::from_millis(150), 1 << 20));
+        let (began, second_at) = (Instant::now(), Mutex::new(None));
+        let request = |progress: BodyProgress| async move {
+            progress.moved(1 << 20);
+            while progress.began().elapsed() < sent {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                progress.moved(1 << 20);
+            }
+            std::future::pending::<Result<(), ObjectError>>().await
+        };
+        let second = || {
+            second_at.lock().get_or_insert_with(|| began.elapsed());
+        };
+        tries.run(1 << 20, request, second).await.expect_err("given up");
+        second_at.into_inner().expect("there was one")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn store_is_wide_second_try_comes_after_the_usual_time_from_the_start() {
+        let ms = Duration::from_millis;
+        assert_eq!(second_after(ms(0)).await, ms(375));
+        assert_eq!(second_after(ms(150)).await, ms(375), "the body took the usual time");
+        assert_eq!(second_after(ms(2000)).await, ms(2150), "the link was slow");
     }
 
     /// A byte a second is no progress: its reader would wait for days.
