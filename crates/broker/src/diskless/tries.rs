@@ -122,12 +122,17 @@ impl Tries {
     }
 
     /// The time at which a second try is due, if no byte moves until then. `wait` is the time after which a request takes too
-    /// long, where that is known: it counts from the start, and no byte may have moved for the usual time, a part of it.
+    /// long, where that is known. It counts from the start. Bytes in the system's buffer take about as long again as those
+    /// before them took.
     fn second_due(&self, progress: &BodyProgress, wait: Option<Duration>) -> Instant {
-        let (last, bytes) = progress.last();
+        let (began, (last, bytes)) = (progress.began(), progress.last());
         let buffered = Duration::from_millis(bytes.min(self.buffered_max) * 1000 / BUFFER_LEAVES);
         let silent = last + SILENT_MAX + buffered;
-        let late = wait.map(|wait| (progress.began() + wait).max(last + wait.mul_f64(USUAL_OF_WAIT)));
+        // A store that usually takes seconds is slow, and a second try would make it slower.
+        let late = wait.filter(|wait| *wait < SILENT_MAX).map(|wait| {
+            let quiet = wait.mul_f64(USUAL_OF_WAIT).max((last - began) * 3 / 2);
+            (began + wait).max(last + quiet)
+        });
         late.map_or(silent, |late| late.min(silent))
     }
 
@@ -215,7 +220,7 @@ mod tests {
         let ms = Duration::from_millis;
         assert_eq!(second_after(ms(0)).await, ms(375));
         assert_eq!(second_after(ms(150)).await, ms(375), "the body took the usual time");
-        assert_eq!(second_after(ms(2000)).await, ms(2150), "the link was slow");
+        assert_eq!(second_after(ms(2000)).await, ms(5000), "the link is slow");
     }
 
     /// A byte a second is no progress: its reader would wait for days.
