@@ -24,8 +24,8 @@ use crate::core::Core;
 use crate::partition::{Listing, Outgoing, Path, Round};
 use binding::{Binding, BindingLook};
 use demand::{Demand, Look};
-use fullbore_client::ConnectionError;
-use fullbore_client::MetadataError;
+use fullbore_client::tokio::Connection;
+use fullbore_client::{ConnectionError, MetadataError};
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use fullbore_wire::batch::Compression;
 use fullbore_wire::{ErrorCode, Records, Uuid};
@@ -158,14 +158,15 @@ impl Sender {
 
     /// Opens the first lane. A failure costs the backoff and makes metadata fresh.
     async fn connect(&mut self) -> bool {
-        let error = match self.core.cluster.broker(self.broker.id).await {
-            Ok(connection) => {
+        let error = match self.connection().await {
+            Some(Ok(connection)) => {
                 self.connect_failures = 0;
                 self.broker.grants.lock().forget();
                 self.lanes.add(connection, &self.core.config);
                 return true;
             }
-            Err(error) => error,
+            Some(Err(error)) => error,
+            None => return false,
         };
         tracing::debug!(broker = self.broker.id, %error, "no connection");
         let why = match &error {
@@ -183,6 +184,26 @@ impl Sender {
             () = self.core.stopped() => {}
         }
         false
+    }
+
+    /// Connects to the broker. `None` once no partition needs it any more: a broker that hangs is connected to, and never
+    /// answers the handshake.
+    async fn connection(&mut self) -> Option<Result<Connection, MetadataError>> {
+        let core = self.core.clone();
+        let mut connecting = pin!(core.cluster.broker(self.broker.id));
+        loop {
+            tokio::select! {
+                connected = &mut connecting => return Some(connected),
+                () = tokio::time::sleep(OVERDUE) => {}
+                () = core.stopped() => return None,
+            }
+            self.active.append(&mut self.broker.work.incoming.lock());
+            self.give_away();
+            if self.active.is_empty() {
+                return None;
+            }
+            core.want_metadata();
+        }
     }
 
     /// Sees whether the lanes are the limit, if their number is left to us.
