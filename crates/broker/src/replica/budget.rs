@@ -6,7 +6,6 @@
 //!
 //! Not here: the order of batches once they have room. Invariant: room is counted from when it is given until it is dropped.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
@@ -49,16 +48,24 @@ struct BudgetState {
     held: usize,
     /// Room of it whose batches wait to be uploaded.
     waiting: usize,
-    waiting_of: HashMap<ProducerKey, usize>,
-    /// Requests by their arrival.
-    queue: BTreeMap<u64, QueuedRequest>,
+    shares: HashMap<ProducerKey, Share>,
+    /// Producers with requests, by [`Share::turn`].
+    turns: BTreeMap<(usize, u64), ProducerKey>,
     arrivals: u64,
     is_closed: bool,
 }
 
+/// One producer's part of the budget, as long as there is any.
+#[derive(Debug, Default)]
+struct Share {
+    /// Bytes of batches that wait to be uploaded.
+    waiting: usize,
+    /// Requests by their arrival.
+    queue: BTreeMap<u64, QueuedRequest>,
+}
+
 #[derive(Debug)]
 struct QueuedRequest {
-    producer: ProducerKey,
     bytes: usize,
     answer: oneshot::Sender<Room>,
 }
@@ -92,7 +99,7 @@ impl Budget {
             return Err(Closed);
         }
         let own = state.own(producer);
-        let is_next = state.first_queued().is_none_or(|(first, _)| own < first);
+        let is_next = state.turns.first_key_value().is_none_or(|((first, _), _)| own < *first);
         let is_free = is_next && self.has_room(&state, producer, bytes);
         Ok(is_free.then(|| self.give(&mut state, producer, bytes)))
     }
@@ -108,11 +115,11 @@ impl Budget {
             }
             let position = state.arrivals;
             state.arrivals += 1;
-            state.queue.insert(position, QueuedRequest { producer, bytes, answer });
+            state.change(producer, |share| share.queue.insert(position, QueuedRequest { bytes, answer }));
             (position, self.grant(&mut state))
         };
         send(grants);
-        let _queued = Queued { budget: self, position };
+        let _queued = Queued { budget: self, producer, position };
         given.await.ok()
     }
 
@@ -120,7 +127,8 @@ impl Budget {
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
-        state.queue.clear();
+        state.turns.clear();
+        state.shares.values_mut().for_each(|share| share.queue.clear());
     }
 
     /// Returns true if a producer may take `bytes` more: one batch while none waits, or no more than half of what the others leave.
@@ -134,19 +142,18 @@ impl Budget {
     fn give(self: &Arc<Self>, state: &mut BudgetState, producer: ProducerKey, bytes: usize) -> Room {
         state.held += bytes;
         state.waiting += bytes;
-        *state.waiting_of.entry(producer).or_default() += bytes;
+        state.change(producer, |share| share.waiting += bytes);
         Room { budget: Arc::clone(self), producer, bytes, is_waiting: true }
     }
 
     /// Gives room to requests of the queue, as long as there is any for the first.
     fn grant(self: &Arc<Self>, state: &mut BudgetState) -> Grants {
         let mut grants = Vec::new();
-        while let Some((_, position)) = state.first_queued()
-            && let Some(first) = state.queue.get(&position)
-            && self.has_room(state, first.producer, first.bytes)
+        while let Some((producer, bytes)) = state.first_queued()
+            && self.has_room(state, producer, bytes)
         {
-            let Some(QueuedRequest { producer, bytes, answer }) = state.queue.remove(&position) else { break };
-            grants.push((answer, self.give(state, producer, bytes)));
+            let Some((_, request)) = state.change(producer, |share| share.queue.pop_first()) else { break };
+            grants.push((request.answer, self.give(state, producer, bytes)));
         }
         grants
     }
@@ -165,22 +172,46 @@ impl Budget {
 impl BudgetState {
     /// Bytes of a producer that wait to be uploaded.
     fn own(&self, producer: ProducerKey) -> usize {
-        self.waiting_of.get(&producer).copied().unwrap_or(0)
+        self.shares.get(&producer).map_or(0, |share| share.waiting)
     }
 
-    /// The request whose producer has least, the oldest of several: what that has, and the request's position.
-    fn first_queued(&self) -> Option<(usize, u64)> {
-        self.queue.iter().map(|(position, queued)| (self.own(queued.producer), *position)).min()
+    /// The next request: its producer has least, and it is the oldest of several. Returns the producer and the bytes.
+    fn first_queued(&self) -> Option<(ProducerKey, usize)> {
+        let (_, producer) = self.turns.first_key_value()?;
+        let (_, first) = self.shares.get(producer)?.queue.first_key_value()?;
+        Some((*producer, first.bytes))
+    }
+
+    /// Changes a producer's share and its turn with it, in the logarithm of how many producers and requests there are.
+    fn change<T>(&mut self, producer: ProducerKey, change: impl FnOnce(&mut Share) -> T) -> T {
+        let share = self.shares.entry(producer).or_default();
+        let before = share.turn();
+        let changed = change(share);
+        let (after, is_used) = (share.turn(), share.is_used());
+        if before != after {
+            before.map(|turn| self.turns.remove(&turn));
+            after.map(|turn| self.turns.insert(turn, producer));
+        }
+        if !is_used {
+            self.shares.remove(&producer);
+        }
+        changed
     }
 
     fn end_waiting(&mut self, producer: ProducerKey, bytes: usize) {
         self.waiting -= bytes;
-        if let Entry::Occupied(mut own) = self.waiting_of.entry(producer) {
-            *own.get_mut() -= bytes;
-            if *own.get() == 0 {
-                own.remove();
-            }
-        }
+        self.change(producer, |share| share.waiting -= bytes);
+    }
+}
+
+impl Share {
+    /// Order among producers with requests: bytes that wait, then the arrival of the oldest request.
+    fn turn(&self) -> Option<(usize, u64)> {
+        self.queue.first_key_value().map(|(position, _)| (self.waiting, *position))
+    }
+
+    fn is_used(&self) -> bool {
+        self.waiting > 0 || !self.queue.is_empty()
     }
 }
 
@@ -194,12 +225,13 @@ fn send(grants: Grants) {
 /// A request in the queue, as long as its caller waits.
 struct Queued<'a> {
     budget: &'a Arc<Budget>,
+    producer: ProducerKey,
     position: u64,
 }
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        self.budget.free(|state| drop(state.queue.remove(&self.position)));
+        self.budget.free(|state| state.change(self.producer, |share| drop(share.queue.remove(&self.position))));
     }
 }
 
@@ -285,7 +317,7 @@ mod tests {
 
     fn counted(budget: &Arc<Budget>) -> (usize, usize, usize) {
         let state = budget.state.lock();
-        (state.held, state.waiting, state.waiting_of.len())
+        (state.held, state.waiting, state.shares.len())
     }
 
     #[test]
@@ -367,6 +399,38 @@ mod tests {
         assert!(taken(&mut second).is_none(), "it is more than half of the rest");
         drop(held);
         assert!(taken(&mut second).is_some());
+        assert_eq!(counted(&budget), (0, 0, 0));
+    }
+
+    /// The turns that follow from the shares alone.
+    fn turns_of(state: &BudgetState) -> BTreeMap<(usize, u64), ProducerKey> {
+        let queued = |(producer, share): (&ProducerKey, &Share)| Some((share.turn()?, *producer));
+        state.shares.iter().filter_map(queued).collect()
+    }
+
+    #[test]
+    fn turns_follow_shares_whatever_comes_and_goes() {
+        let budget = Budget::new(1_000);
+        let (mut held, mut queued, mut seed) = (Vec::new(), Vec::<Taking<'_>>::new(), 7_u64);
+        for step in 0..5_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let [pick, producer, bytes] = [seed >> 33, seed >> 40 & 7, seed >> 45 & 127].map(|part| part as usize);
+            match pick % 4 {
+                0 => queued.push(Box::pin(budget.take(ProducerKey::Id(producer as i64), bytes + 1))),
+                1 => held.extend(try_take(&budget, producer as i64, bytes + 1)),
+                2 if !held.is_empty() => drop(held.swap_remove(pick / 4 % held.len())),
+                _ if !queued.is_empty() && pick % 8 == 3 => drop(queued.swap_remove(pick / 8 % queued.len())),
+                _ => {
+                    let uploaded = held.drain(..held.len() / 2).collect();
+                    held.extend(Room::of_object(uploaded));
+                }
+            }
+            queued.retain_mut(|taking| taken(taking).map(|room| held.push(room)).is_none());
+            let state = budget.state.lock();
+            assert_eq!(state.turns, turns_of(&state), "step {step}");
+            assert!(state.shares.values().all(Share::is_used), "step {step}");
+        }
+        drop((held, queued));
         assert_eq!(counted(&budget), (0, 0, 0));
     }
 
