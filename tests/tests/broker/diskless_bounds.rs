@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fullbore_tests::{Batch, Broker, produce_request, topic_data, wait_until};
 use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::produce::ProduceRequest;
 
 use crate::reorder;
 
@@ -25,7 +26,7 @@ fn what_waits_for_its_commit_holds_nothing_else_of_its_request() {
         client.send(&request, 9);
     }
     for _ in 0..10 {
-        let answer = client.receive::<fullbore_wire::apis::produce::ProduceRequest>(9).1;
+        let answer = client.receive::<ProduceRequest>(9).1;
         let codes = answer.responses.iter().map(|topic| topic.partition_responses[0].error_code);
         assert_eq!(codes.collect::<Vec<_>>(), [ErrorCode::NONE, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION]);
     }
@@ -55,6 +56,22 @@ fn small_batches_are_counted_with_what_is_kept_beside_their_bytes() {
     wait_until("all are written", SOON * 3, || written(&mut broker.client()) == 101);
     let grown = broker.rss_peak().saturating_sub(before) / MIB;
     assert!(grown < 50, "{grown} MiB");
+}
+
+#[test]
+fn a_client_that_has_hung_up_is_let_go_of_while_its_batch_waits_for_memory() {
+    let memory = ["diskless.produce.memory.bytes=8388608", "fullbore.diskless.put.delay.ms=60000"];
+    let broker = Broker::start(&[&memory[..], &["connections.max.idle.ms=1000"]].concat());
+    broker.client().create_topic(TOPIC, 1, CONFIGS);
+    let batch = Batch::of(&[vec![b'v'; 900_000]]).bytes();
+    let request = ProduceRequest { timeout_ms: i32::MAX, ..produce_request(TOPIC, 0, batch) };
+    // Some have memory, and those behind them wait for it.
+    let mut clients: Vec<_> = (0..16).map(|_| broker.client()).collect();
+    for client in &mut clients {
+        client.send(&request, 9);
+        client.finish();
+    }
+    clients.iter_mut().for_each(|client| assert_eq!(client.wait_for_close(), 0));
 }
 
 /// It is in line behind the one that it waited for, whose object is not in the store.

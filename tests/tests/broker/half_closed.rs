@@ -99,3 +99,20 @@ fn a_client_that_takes_nothing_more_is_let_go_of() {
     while writing.try_send(&fetch, FETCH).is_ok() {}
     wait_until("the connection is closed", SOON, || !deaf.is_open_at_broker());
 }
+
+/// A poll lasts for weeks where its client pleases.
+#[test]
+fn a_client_that_has_hung_up_is_let_go_of_while_its_requests_last() {
+    let broker = Broker::start(&["connections.max.idle.ms=1000"]);
+    with_topics(&broker);
+    let poll = fetch_request(&[FetchFrom { topic: "quiet", partition: 0, offset: 0 }], 1, i32::MAX);
+    let mut waiting = broker.client();
+    waiting.send(&poll, FETCH);
+    let mut gone = broker.client();
+    gone.send(&poll, FETCH);
+    gone.finish();
+    assert_eq!(gone.wait_for_close(), 0);
+    // Its poll goes on, though it has been silent for longer.
+    broker.client().produced("quiet", 0, &Batch::of(&["late"]));
+    assert_polled(&mut waiting);
+}

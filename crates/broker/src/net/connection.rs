@@ -30,6 +30,9 @@ const PROTOCOL: &str = "fullbore::protocol";
 /// Answers that are ready are gathered into one write until they are this long.
 const GATHERED_BYTES: usize = 64 * 1024;
 
+/// How long the answers of a client that sends nothing more may stand still. Most such clients are gone.
+const HUNG_UP_MAX: Duration = Duration::from_secs(30);
+
 /// A completion on its way from the reading to the writing half.
 struct AdmittedRequest {
     completion: Completion,
@@ -87,6 +90,8 @@ enum Ended {
     Fault(#[from] Fault),
     #[error("nothing came or went for {0:?} (connections.max.idle.ms)")]
     Idle(Duration),
+    #[error("the client ended its side, and no answer came for {0:?}")]
+    HungUp(Duration),
 }
 
 /// Serves one client until either side is done.
@@ -103,7 +108,9 @@ pub async fn serve(
     let client = Client::new(peer, Arc::clone(&unwritten));
     // Pinned where they are made: an argument that is pinned later takes its room twice.
     let reading = pin!(async {
-        match read(broker, &stream, (client, listener), &queue, &idleness, stop).await {
+        let ended = read(broker, &stream, (client, listener), &queue, &idleness, stop).await;
+        idleness.end();
+        match ended {
             Ok(()) => Ok(None),
             Err(lost @ Ended::Input(InputError::Io(_))) => Err(lost),
             // What came before the bad request is still answered.
@@ -126,6 +133,7 @@ pub async fn serve(
         }
         Ok((Some(bad), ())) => tracing::warn!(%peer, error = %bad, "connection closed on a bad request"),
         Err(Ended::Idle(time)) => tracing::debug!(%peer, ?time, "connection idle"),
+        Err(error @ Ended::HungUp(_)) => tracing::debug!(%peer, %error, "connection lost"),
         Err(Ended::Input(InputError::Io(error))) | Err(Ended::Output(error)) => {
             tracing::debug!(%peer, %error, "connection lost");
         }
@@ -163,15 +171,11 @@ async fn read(
         let (label, admitted) = {
             let _working = idleness.admitting();
             let mut admission = pin!(admit(broker, &mut client, listener, frame));
-            if waits_for_others {
-                tokio::select! {
-                    biased;
-                    admitted = &mut admission => admitted?,
-                    // Nobody is there any more to be told; the group goes on without this answer.
-                    () = stream.closed() => return Ok(()),
-                }
-            } else {
-                admission.await?
+            tokio::select! {
+                biased;
+                admitted = &mut admission => admitted?,
+                // A group goes on without this answer.
+                () = hung_up(stream, limits.idle_max, waits_for_others) => return Ok(()),
             }
         };
         let Some((api, completion)) = admitted else {
@@ -187,11 +191,33 @@ async fn read(
     }
 }
 
-/// Returns when the client has done nothing for too long. One that waits for an answer is not idle, however long it waits.
-async fn end_idle(idleness: &Idleness, max: Option<Duration>) -> Ended {
-    let Some(max) = max else { return pending().await };
+/// Returns once the client has ended its side: at once, or when a request has been admitted for too long since.
+async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, is_at_once: bool) {
+    stream.closed().await;
+    if !is_at_once {
+        tokio::time::sleep(hung_up_max(idle_max)).await;
+    }
+}
+
+fn hung_up_max(idle_max: Option<Duration>) -> Duration {
+    idle_max.map_or(HUNG_UP_MAX, |max| max.min(HUNG_UP_MAX))
+}
+
+/// Returns when the client has done nothing for too long. One that waits for an answer is not idle, however long it waits,
+/// unless it has ended its side.
+async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
+    let idle = async {
+        let Some(max) = idle_max else { return pending().await };
+        idleness.reaches(max).await;
+        max
+    };
+    tokio::select! {
+        max = idle => return Ended::Idle(max),
+        () = idleness.ended() => {}
+    }
+    let max = hung_up_max(idle_max);
     idleness.reaches(max).await;
-    Ended::Idle(max)
+    Ended::HungUp(max)
 }
 
 /// Reads the header and hands the request to its API. `None` when nothing is to be answered.

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 /// Looks in the time after which a connection is idle.
@@ -20,12 +21,26 @@ pub struct Idleness {
     is_awaiting: AtomicBool,
     /// Bytes came or went, or a request was worked out, since the last look.
     has_moved: AtomicBool,
+    /// The client sends nothing more. It may be gone, and then takes no answer.
+    has_ended: AtomicBool,
+    ended: Notify,
 }
 
 impl Idleness {
     /// Bytes came or went.
     pub fn moved(&self) {
         self.has_moved.store(true, Relaxed);
+    }
+
+    /// Ends the client's requests: from now on it is idle while its request is worked out, too.
+    pub fn end(&self) {
+        self.has_ended.store(true, Relaxed);
+        self.ended.notify_one();
+    }
+
+    /// Waits for [`Idleness::end`].
+    pub async fn ended(&self) {
+        self.ended.notified().await;
     }
 
     /// Until what this returns is dropped, the broker takes its time: for the admission of a request.
@@ -56,7 +71,8 @@ impl Idleness {
     fn look(&self, in_vain: u32) -> u32 {
         let has_moved = self.has_moved.swap(false, Relaxed);
         let is_working = self.is_admitting.load(Relaxed) || self.is_awaiting.load(Relaxed);
-        if has_moved || is_working { 0 } else { in_vain + 1 }
+        let is_waiting = is_working && !self.has_ended.load(Relaxed);
+        if has_moved || is_waiting { 0 } else { in_vain + 1 }
     }
 }
 
