@@ -270,12 +270,11 @@ impl Broker {
     fn image(&mut self, context: &mut Context, snapshot: Snapshot) {
         let Some(process) = &mut self.process else { return };
         let is_newer = process.image.as_ref().is_none_or(|image| image.number < snapshot.number);
-        if !is_newer || process.broker_epoch.is_none() {
-            return;
-        }
-        let is_another = |member: &Member| member.process != u128::from(process.life);
+        let Some(broker_epoch) = process.broker_epoch.filter(|_| is_newer) else { return };
+        let is_another = |member: &Member| !member.is_held_by(u128::from(process.life), broker_epoch);
         if snapshot.cluster.members.get(&self.id).is_some_and(is_another) {
-            // Another process has its place, or one of before it that asked late: it ends, and may be started anew.
+            // Another process has its place, or one of before it that asked late, or itself by what it asked late: it ends, and may be
+            // started again.
             return self.kill(context);
         }
         self.disk.known = Some((snapshot.number, snapshot.mark));

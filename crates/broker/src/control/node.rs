@@ -26,7 +26,7 @@ pub struct RegisteredBroker {
 
 impl RegisteredBroker {
     /// As the rules of a cluster know it.
-    pub(super) fn member(&self) -> Member {
+    pub fn member(&self) -> Member {
         let [folder, process] = [self.folder, self.process].map(|id| u128::from_be_bytes(id.0));
         Member { registration: self.registration, folder, process }
     }

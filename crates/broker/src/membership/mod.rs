@@ -79,9 +79,16 @@ impl Membership {
 
     /// Why this process is the broker no more.
     fn replaced(&self, image: &Image) -> Option<String> {
-        let own = image.node(self.node_id)?;
-        let is_another = own.process != self.control.process();
-        is_another.then(|| format!("another process has the place of node.id={} in the cluster by now", self.node_id))
+        let own = image.node(self.node_id)?.member();
+        let process = u128::from_be_bytes(self.control.process().0);
+        if own.is_held_by(process, self.control.broker_epoch()) {
+            return None;
+        }
+        let place = format!("the place of node.id={} in the cluster by now", self.node_id);
+        Some(match own.process == process {
+            true => format!("an attempt to register that this process had given up has {place}"),
+            false => format!("another process has {place}"),
+        })
     }
 
     /// Who was held for dead and lives says so. When to try again, if that was refused.

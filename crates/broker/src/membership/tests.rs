@@ -136,6 +136,21 @@ async fn a_process_whose_place_another_has_ends() {
 }
 
 #[tokio::test]
+async fn process_registered_again_by_a_late_attempt_it_ends() {
+    let memory = Memory::default();
+    let first = run(&memory, 1, 7, NOBODY);
+    first.control.publish(|image| {
+        let mut again = image.node(1).expect("it is there").clone();
+        again.registration.epoch += 2;
+        image.put_node(1, again);
+    });
+    let mut ended = first.ended.subscribe();
+    let why = ended.wait_for(Option::is_some).await.expect("it tells").clone().expect("why");
+    assert!(why.starts_with("an attempt to register that this process had given up has the place"), "{why}");
+    first.task.await.expect("no panic");
+}
+
+#[tokio::test]
 async fn what_a_broker_leads_is_handed_over_before_it_stops() {
     let memory = Memory::default();
     let one = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");

@@ -27,6 +27,14 @@ pub struct Member {
     pub process: u128,
 }
 
+impl Member {
+    /// Returns true if the process has the broker's place in this epoch. In another epoch the same process was registered again, by an
+    /// attempt that it had given up: as one that was replaced, it is refused what it asks for, and kept out of ISRs.
+    pub fn is_held_by(&self, process: u128, epoch: i64) -> bool {
+        self.process == process && self.registration.epoch == epoch
+    }
+}
+
 /// A process that asks for its broker's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joining {

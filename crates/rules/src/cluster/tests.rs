@@ -170,6 +170,20 @@ fn a_process_takes_its_brokers_place_by_its_folder() {
 }
 
 #[test]
+fn process_registered_again_by_a_late_attempt_it_has_lost_its_place() {
+    let joining = Joining { folder: 1, process: 12, ended: FormerEnd::Lost };
+    let (first, _) = register(None, &joining, 7).expect("nobody was there");
+    assert!(first.is_held_by(12, 7));
+    let older = Joining { process: 11, ended: FormerEnd::Killed, ..joining };
+    let (replaced, _) = register(Some(&first), &older, 8).expect("it is its folder");
+    assert!(!replaced.is_held_by(12, 7));
+    let (again, ended) = register(Some(&replaced), &joining, 9).expect("it is its folder");
+    assert_eq!(ended, FormerEnd::Lost);
+    assert!(!again.is_held_by(12, 7), "what it asks for is of an epoch that is over");
+    assert!(again.is_held_by(12, 9));
+}
+
+#[test]
 fn with_a_smaller_least_isr_only_those_in_sync_may_lead() {
     let of = partition(&[1], &[2], Some(1));
     assert_eq!(relax(&of, 2), None, "nothing is committed yet");
