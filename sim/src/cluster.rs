@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fullbore_rules::cluster::{
-    FormerEnd, Joining, LogEnd, Member, alter_isr, elect_preferred, follow_up, register, replace,
+    FormerEnd, Joining, LogEnd, Member, alter_isr, elect_preferred, follow_up, register, replace, without,
 };
 use fullbore_rules::replica::{AlterPartition, BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::ErrorCode;
@@ -53,6 +53,8 @@ pub enum Command {
     },
     TellEnd(LogEnd),
     ElectPreferred,
+    /// The partition is settled, as the next piece of a change of brokers.
+    Settle,
 }
 
 impl Cluster {
@@ -67,8 +69,14 @@ impl Cluster {
         Cluster { members, brokers, partition, ends: Vec::new(), min_insync_replicas }
     }
 
-    /// The cluster after the command; `None` if that changes nothing.
-    pub fn decide(&self, command: &Command, fault: Option<Fault>) -> Result<Option<Cluster>, ErrorCode> {
+    /// The cluster after the command; `None` if that changes nothing. The partition is in the first piece of what a change of brokers
+    /// comes to, or in a later one.
+    pub fn decide(
+        &self,
+        command: &Command,
+        is_in_first_piece: bool,
+        fault: Option<Fault>,
+    ) -> Result<Option<Cluster>, ErrorCode> {
         let mut next = self.clone();
         match command {
             Command::Register { id, joining } => {
@@ -80,9 +88,24 @@ impl Cluster {
                 let (mut member, ended) = register(before, joining, epoch)?;
                 member.registration.is_fenced = false;
                 let has_lost = ended == FormerEnd::Lost && before.is_some();
+                let others = without(&self.brokers, *id);
+                let replaced = replace(&next.partition, *id, has_lost, &others, self.min_insync_replicas);
+                let is_later = !is_in_first_piece && replaced.is_some();
+                if is_later && fault == Some(Fault::RegistersBeforeItHandsOver) {
+                    next.members.insert(*id, member);
+                    next.brokers.insert(*id, member.registration);
+                    return Ok(Some(next));
+                }
+                if is_later && let Some(former) = next.members.get_mut(id) {
+                    // The first piece has other partitions. The process asks again for the rest.
+                    if former.registration.is_fenced {
+                        return Ok(None);
+                    }
+                    former.registration.is_fenced = true;
+                    next.brokers = others;
+                    return Ok(Some(next));
+                }
                 next.members.insert(*id, member);
-                next.brokers.insert(*id, member.registration);
-                let replaced = replace(&next.partition, *id, has_lost, &next.brokers, self.min_insync_replicas);
                 next.partition = replaced.unwrap_or(next.partition);
             }
             Command::Unfence(of) => next.of(of)?.registration.is_fenced = false,
@@ -105,12 +128,28 @@ impl Cluster {
                 next.ends.retain(|other| other.broker_id != end.broker_id);
                 next.ends.push(*end);
             }
+            Command::Settle => {
+                next.follow_up();
+                return Ok((next.partition != self.partition).then_some(next));
+            }
             Command::ElectPreferred => {
                 next.partition = elect_preferred(&self.partition, &self.brokers, self.min_insync_replicas)?;
             }
         }
-        next.follow_up();
+        let is_of_brokers =
+            !matches!(command, Command::TellEnd(_) | Command::ElectPreferred | Command::Register { .. });
+        match is_of_brokers && !is_in_first_piece {
+            true => next.follow_members(),
+            false => next.follow_up(),
+        }
         Ok(Some(next))
+    }
+
+    /// Whether nothing follows for the partition from who is there.
+    pub fn is_settled(&self) -> bool {
+        let mut next = self.clone();
+        next.follow_up();
+        next.partition == self.partition
     }
 
     fn of(&mut self, broker: &BrokerState) -> Result<&mut Member, ErrorCode> {
@@ -119,9 +158,13 @@ impl Cluster {
         if is_same { Ok(member) } else { Err(ErrorCode::STALE_BROKER_EPOCH) }
     }
 
+    fn follow_members(&mut self) {
+        self.brokers = self.members.iter().map(|(id, member)| (*id, member.registration)).collect();
+    }
+
     /// What follows for the partition.
     fn follow_up(&mut self) {
-        self.brokers = self.members.iter().map(|(id, member)| (*id, member.registration)).collect();
+        self.follow_members();
         let settled = follow_up(&self.partition, &self.brokers, self.min_insync_replicas, &self.ends, false);
         if let Some(settled) = settled {
             self.partition = settled;

@@ -21,10 +21,12 @@ pub enum Fault {
     AdmitsOldBrokerEpoch,
     /// A broker judges by ages alone, right after an outage of the database.
     JudgesAfterOutage,
+    /// A process has its broker's place before what the former one led is another's.
+    RegistersBeforeItHandsOver,
 }
 
 /// All of them.
-pub const FAULTS: [Fault; 9] = [
+pub const FAULTS: [Fault; 10] = [
     Fault::AcknowledgesBeforeReplication,
     Fault::CountsWhatWasSent,
     Fault::TruncatesToHighWatermark,
@@ -34,4 +36,5 @@ pub const FAULTS: [Fault; 9] = [
     Fault::ElectsLostTail,
     Fault::AdmitsOldBrokerEpoch,
     Fault::JudgesAfterOutage,
+    Fault::RegistersBeforeItHandsOver,
 ];

@@ -9,7 +9,7 @@
 use crate::admin;
 use crate::api;
 use crate::config::BrokerConfig;
-use crate::control::{Arrival, ClusterPlace, Control, Endpoint, FolderLock, OpenError};
+use crate::control::{Arrival, ClusterPlace, Control, Endpoint, FolderLock, OpenError, Urgent};
 use crate::diskless::{Diskless, StoreUse};
 use crate::error::StartError;
 use crate::fetch_sessions::Sessions;
@@ -266,7 +266,7 @@ impl Broker {
 
     async fn stop(self) {
         if let Some(mut beats) = self.node.control.beats().filter(|_| self.ended.borrow().is_none()) {
-            membership::hand_over(&self.node.control, &mut beats).await;
+            membership::hand_over(&self.node.control, &mut beats, self.node.partitions.in_use().into()).await;
         }
         self.node.stop.send_replace(true);
         self.node.reordering.close();
@@ -301,7 +301,9 @@ fn member(node: &Node) -> Membership {
     let config = &node.config;
     let listener = config.listeners.get(config.replication.listener).map_or("", |listener| listener.name.as_str());
     let session_timeout_ms = i64::try_from(config.session_timeout_ms).unwrap_or(i64::MAX);
-    Membership::new(node.control.clone(), config.node_id, session_timeout_ms, listener)
+    let partitions = Arc::clone(&node.partitions);
+    let in_use = Arc::new(move || Urgent::from(partitions.in_use()));
+    Membership::new(node.control.clone(), config.node_id, session_timeout_ms, listener, in_use)
 }
 
 /// Where clients reach this broker, by the name of the listener.

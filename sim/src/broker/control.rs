@@ -87,7 +87,16 @@ impl Broker {
                 self.ask(context, Command::Fence(whom));
             }
         }
+        self.settle_what_is_left(context);
         self.ask_for_oneself(context);
+    }
+
+    /// The next piece of a change of brokers, whoever began it.
+    fn settle_what_is_left(&mut self, context: &mut Context) {
+        let image = self.process.as_ref().and_then(|process| process.image.as_ref());
+        if image.is_some_and(|image| !image.cluster.is_settled()) && context.rng.u8(0..4) == 0 {
+            self.ask(context, Command::Settle);
+        }
     }
 
     /// What the metadata does not say yet of this broker.
@@ -223,6 +232,8 @@ impl Broker {
         let Some(process) = &mut self.process else { return };
         let member = snapshot.cluster.members.get(&self.id).copied();
         match member.filter(|member| result.is_ok() && member.process == u128::from(process.life)) {
+            // A piece is handed over: it asks again.
+            None if result.is_ok() => {}
             None => self.kill(context),
             Some(member) => {
                 process.broker_epoch = Some(member.registration.epoch);

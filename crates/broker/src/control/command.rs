@@ -32,7 +32,9 @@ pub enum Command {
     /// A process takes a broker's place.
     RegisterBroker(RegisterBroker),
     /// A broker's state changes.
-    ChangeBroker(BrokerState, BrokerChange),
+    ChangeBroker(ChangeBroker),
+    /// Partitions are led by brokers that are there, and nobody else is in their ISRs. Carried out in pieces.
+    Settle(Urgent),
     /// A leader asks for ISRs.
     AlterIsr(AlterIsr),
     /// Where logs of a broker end that have lost their ends: partitions by topic id and number.
@@ -51,6 +53,22 @@ pub enum Outcome {
     ProducerId(Result<i64, Refusal>),
     Done(Result<(), Refusal>),
     Registered(Vec<Result<Arc<PartitionRegistration>, Refusal>>),
+    /// One piece of the command is on disk. The same command carries out the next one.
+    Unfinished,
+}
+
+/// Partitions, by topic id and number, that are settled before others.
+pub type Urgent = Arc<[(Uuid, i32)]>;
+
+/// A change of a broker's state, and what follows for partitions: all of it if that is one piece, else the first piece.
+#[derive(Debug, Clone)]
+pub struct ChangeBroker {
+    /// The broker, in the epoch that is meant.
+    pub broker: BrokerState,
+    /// Its next state.
+    pub change: BrokerChange,
+    /// Partitions that are settled first.
+    pub urgent: Urgent,
 }
 
 /// A broker that starts, and where its clients reach it.

@@ -18,18 +18,20 @@ mod internal;
 mod lock;
 mod node;
 mod owner;
+mod pieces;
 mod plane;
 mod postgres;
 mod queue;
 mod resources;
 mod sqlite;
+mod startup;
 mod store;
 mod takeover;
 mod telling;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
@@ -37,10 +39,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fullbore_rules::cluster::lease::beat_interval_ms;
-use fullbore_rules::cluster::{FormerEnd, Joining};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
-use fullbore_wire::{ErrorCode, Text, Uuid};
+use fullbore_wire::{ErrorCode, Uuid};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
@@ -49,21 +50,22 @@ use crate::metrics::{CountedCalls, PlaneCalls, PlaneConnection};
 use crate::space::Space;
 use decide::refuse_all;
 use identity::{ClusterFolder, Identity};
-use owner::{Asked, Failure, Owner};
+use owner::Asked;
 use postgres::{Beats, Server};
 use queue::Queue;
+use startup::{Started, started};
 use store::Store;
 
 pub use beat::{Beaten, PeerBeat};
 pub use change::DeletedTopic;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterIsr, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
-    AlterTopicConfigs, BrokerChange, BrokerScope, Command, ConfigChange, CreatePartitions, CreateTopic, CreateTopics,
-    ElectLeaders, ElectionKind, GrowTopic, Outcome, Refusal, RegisterBroker, TopicRef,
+    AlterTopicConfigs, BrokerChange, BrokerScope, ChangeBroker, Command, ConfigChange, CreatePartitions, CreateTopic,
+    CreateTopics, ElectLeaders, ElectionKind, GrowTopic, Outcome, Refusal, RegisterBroker, TopicRef, Urgent,
 };
 pub use decide::{
     CONFIGURED_RESOURCES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,
-    check_replicas,
+    check_replicas, first_unsettled,
 };
 pub use error::OpenError;
 pub use image::{Image, Inapplicable, Topic};
@@ -84,6 +86,7 @@ pub(crate) use sqlite::FILE as SINGLE_BROKERS_FILE;
 pub(crate) use sqlite::older;
 pub use sqlite::{KeptInDatabase, KeptOffset, StoredGroup};
 pub(crate) use sqlite::{failed as sqlite_failed, not_committed as sqlite_not_committed};
+pub use startup::Arrival;
 pub(crate) use store::{CommitError, StoreError};
 pub(crate) use telling::{CHANGES, shown};
 
@@ -115,23 +118,6 @@ struct Shared {
     beating: Mutex<Option<Beats>>,
 }
 
-/// What a broker that starts says of itself.
-#[derive(Debug, Clone)]
-pub struct Arrival {
-    /// Where clients reach it, by the name of the listener.
-    pub endpoints: BTreeMap<String, Endpoint>,
-    /// How the process before it ended.
-    pub ended: FormerEnd,
-}
-
-#[cfg(test)]
-impl Arrival {
-    /// That of a broker that nobody reaches, and that has lost nothing.
-    pub(crate) fn nowhere() -> Self {
-        Self { endpoints: BTreeMap::new(), ended: FormerEnd::Killed }
-    }
-}
-
 /// What a registered broker of a cluster has yet to do: to write in its folder of which cluster it is, and to beat.
 pub struct ClusterPlace {
     folder: PathBuf,
@@ -139,13 +125,6 @@ pub struct ClusterPlace {
     of_beats: Arc<Server>,
     /// How often it beats.
     every: Duration,
-}
-
-/// What is known once the broker is registered.
-struct Started {
-    identity: Identity,
-    process: Uuid,
-    images: watch::Receiver<Arc<Image>>,
 }
 
 impl Control {
@@ -428,14 +407,32 @@ impl Control {
         }
     }
 
-    /// Changes the state of a broker of the cluster.
+    /// Changes the state of a broker of the cluster. Of what follows for partitions the first piece is done with it, `urgent` ones first;
+    /// the rest goes on (see [`Control::settle_partitions`]).
     ///
     /// # Errors
     /// STALE_BROKER_EPOCH where another process has its place; BROKER_ID_NOT_REGISTERED; the store.
-    pub async fn change_broker(&self, broker: BrokerState, change: BrokerChange) -> Result<(), Refusal> {
-        match self.ask(Command::ChangeBroker(broker, change)).await {
+    pub async fn change_broker(
+        &self,
+        broker: BrokerState,
+        change: BrokerChange,
+        urgent: Urgent,
+    ) -> Result<(), Refusal> {
+        self.ask_to_settle(Command::ChangeBroker(ChangeBroker { broker, change, urgent })).await
+    }
+
+    /// Has partitions led by brokers that are there, and ISRs without those that have gone. Returns once nothing is left to settle.
+    ///
+    /// # Errors
+    /// The store's. The pieces before are in force.
+    pub async fn settle_partitions(&self, urgent: Urgent) -> Result<(), Refusal> {
+        self.ask_to_settle(Command::Settle(urgent)).await
+    }
+
+    async fn ask_to_settle(&self, command: Command) -> Result<(), Refusal> {
+        match self.ask(command).await {
             Outcome::Done(done) => done,
-            _ => unreachable!("a change of a broker is answered with whether it was done"),
+            _ => unreachable!("a change of brokers is answered with whether it was done"),
         }
     }
 
@@ -518,42 +515,6 @@ impl Control {
         drop(queue);
         outcome.await.unwrap_or(gone)
     }
-}
-
-/// Opens the store, reads it and registers the broker.
-fn started<S: Store>(
-    broker: Arc<BrokerConfig>,
-    arrival: Arrival,
-    open: impl FnOnce() -> Result<(S, Identity), OpenError>,
-) -> Result<(Owner<S>, Started), OpenError> {
-    let rack = broker.rack.as_deref().map(Text::from);
-    let (store, identity) = open()?;
-    let [folder, process] = [identity.folder, random_id()].map(|id| u128::from_be_bytes(id.0));
-    let joining = Joining { folder, process, ended: arrival.ended };
-    let endpoints = arrival.endpoints;
-    let (id, session_timeout_ms) = (broker.node_id, broker.session_timeout_ms);
-    let serves_diskless = broker.diskless.is_served;
-    let register = Command::RegisterBroker(RegisterBroker { id, joining, rack, serves_diskless, endpoints });
-    let refused = |failure: Failure| {
-        let store = identity.store.clone();
-        match failure {
-            Failure::Inapplicable(source) => OpenError::Inapplicable { store, source: Box::new(source) },
-            Failure::Store(error) => OpenError::of_store(store, error),
-            Failure::Unknown(reason) => OpenError::of_store(store, StoreError::Failed(reason)),
-        }
-    };
-    let (mut owner, images) =
-        Owner::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
-    let session = Duration::from_millis(session_timeout_ms);
-    while let Some(Outcome::Done(Err(refusal))) = owner.transact(&[&register]).map_err(refused)?.pop() {
-        let is_taken = refusal.code == ErrorCode::DUPLICATE_BROKER_REGISTRATION;
-        let image = Arc::clone(&images.borrow());
-        if !is_taken || !takeover::fence_if_silent(&mut owner, &image, id, session).map_err(refused)? {
-            return Err(OpenError::NotRegistered(refusal.message));
-        }
-    }
-    owner.stock_up();
-    Ok((owner, Started { identity, images, process: Uuid(process.to_be_bytes()) }))
 }
 
 fn stopped() -> Refusal {

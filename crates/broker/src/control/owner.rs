@@ -13,9 +13,10 @@ use fullbore_wire::{ErrorCode, Uuid};
 use tokio::sync::{oneshot, watch};
 
 use super::change::Version;
-use super::command::{Command, Outcome, Refusal};
-use super::decide::{Draft, Drafted, PRODUCER_ID_BLOCK, refuse_all};
+use super::command::{Command, Outcome, Refusal, Urgent};
+use super::decide::{Draft, Drafted, PRODUCER_ID_BLOCK, Room, refuse_all};
 use super::image::{Image, Inapplicable};
+use super::pieces::Pieces;
 use super::store::{CommitError, Progress, Store, StoreError, Transaction};
 use super::telling;
 use crate::config::BrokerConfig;
@@ -48,6 +49,10 @@ pub struct Owner<S> {
     not_stocked: Option<Instant>,
     /// What a store that is away costs a line.
     away: Seldom,
+    /// The size of the next piece of a command that is carried out in pieces.
+    pieces: Pieces,
+    /// Commands of which pieces are left.
+    unfinished: Vec<Asked>,
     publisher: Publisher,
 }
 
@@ -128,14 +133,22 @@ impl<S: Store> Owner<S> {
             next_producer_ids: 0..0,
             not_stocked: None,
             away: Seldom::default(),
+            pieces: Pieces::default(),
+            unfinished: Vec::new(),
             publisher,
         };
         Ok((owner, images))
     }
 
-    /// One batch, one transaction.
+    /// Returns true if pieces of commands are left, which [`Owner::serve`] goes on with.
+    pub fn is_unfinished(&self) -> bool {
+        !self.unfinished.is_empty()
+    }
+
+    /// Carries out one batch, and the next piece of each unfinished command, in one transaction.
     pub fn serve(&mut self, batch: Vec<Asked>) {
-        let waiting: Vec<Asked> = batch.into_iter().filter_map(|asked| self.answer_at_once(asked)).collect();
+        let mut waiting = std::mem::take(&mut self.unfinished);
+        waiting.extend(batch.into_iter().filter_map(|asked| self.answer_at_once(asked)));
         if !waiting.is_empty() {
             self.carry_out(waiting);
         }
@@ -158,8 +171,11 @@ impl<S: Store> Owner<S> {
             Err(refusal) => commands.iter().map(|command| refuse_all(command, &refusal)).collect(),
         };
         for (asked, outcome) in waiting.into_iter().zip(outcomes) {
-            // A caller that went away no longer wants to know.
-            let _ = asked.answer.send(outcome);
+            match outcome {
+                Outcome::Unfinished => self.unfinished.push(asked),
+                // A caller that went away no longer wants to know.
+                outcome => drop(asked.answer.send(outcome)),
+            }
         }
     }
 
@@ -212,22 +228,49 @@ impl<S: Store> Owner<S> {
 
     /// Has all commands decided on the newest image, and what they change committed and published.
     pub fn transact(&mut self, commands: &[&Command]) -> Result<Vec<Outcome>, Failure> {
+        // A store of this machine commits as much as there is.
+        let is_apart = self.store.wait_max().is_some();
+        let room = if is_apart { self.pieces.room() } else { Room::new(usize::MAX) };
         let (transaction, progress) = self.store.begin(self.publisher.image.version())?;
+        let locked = Instant::now();
         self.publisher.catch_up(&self.broker, progress)?;
         let newest = &self.publisher.image;
-        let mut draft = Draft::new(&self.broker, newest, self.producer_ids.clone(), &mut *self.new_id);
-        let outcomes = commands.iter().map(|command| draft.decide(command)).collect();
-        let Drafted { image, changes, producer_ids } = draft.finish();
-        if !changes.is_empty() {
+        let mut draft = Draft::new(&self.broker, newest, self.producer_ids.clone(), room, &mut *self.new_id);
+        let outcomes: Vec<Outcome> = commands.iter().map(|command| draft.decide(command)).collect();
+        let Drafted { image, changes, producer_ids, unsettled, is_full } = draft.finish();
+        if changes.is_empty() {
+            drop(transaction);
+        } else {
             let version = Version { number: newest.epoch() + 1, mark: mark((self.new_id)()) };
             match transaction.commit(&changes, version) {
                 Ok(()) => self.publisher.publish(image.at(version)),
-                Err(CommitError::Refused(error)) => return Err(error.into()),
-                Err(CommitError::Unknown(reason)) => self.settle(version, &reason)?,
+                Err(CommitError::Refused(error)) => {
+                    self.pieces.failed();
+                    return Err(error.into());
+                }
+                Err(CommitError::Unknown(reason)) => {
+                    self.pieces.failed();
+                    self.settle(version, &reason)?;
+                }
             }
+        }
+        if is_full {
+            self.pieces.took(locked.elapsed());
+        }
+        let goes_on = |(command, outcome): (&&Command, &Outcome)| {
+            matches!((command, outcome), (Command::Settle(_), Outcome::Unfinished))
+        };
+        if let Some(urgent) = unsettled.filter(|_| !commands.iter().zip(&outcomes).any(goes_on)) {
+            self.settle_later(urgent);
         }
         self.producer_ids = producer_ids;
         Ok(outcomes)
+    }
+
+    /// Goes on settling partitions with the next batch, whoever still waits.
+    fn settle_later(&mut self, urgent: Urgent) {
+        let (answer, _) = oneshot::channel();
+        self.unfinished.push(Asked { command: Command::Settle(urgent), by: None, at: Instant::now(), answer });
     }
 
     /// Finds out whether a commit was made whose answer did not come. Who has the lock sees no commit under way. Where that
@@ -258,12 +301,15 @@ impl<S: Store> Owner<S> {
         }
     }
 
-    /// Publishes what others committed.
+    /// Publishes what others committed, without the lock.
+    pub fn read(&mut self) -> Result<(), Failure> {
+        let progress = self.store.look(self.publisher.image.version())?;
+        Ok(self.publisher.catch_up(&self.broker, progress)?)
+    }
+
+    /// The same, where a failure is for the log.
     pub fn catch_up(&mut self) {
-        let progress = self.store.look(self.publisher.image.version());
-        let caught_up =
-            progress.map_err(Failure::from).and_then(|progress| Ok(self.publisher.catch_up(&self.broker, progress)?));
-        match caught_up {
+        match self.read() {
             Ok(()) => {}
             Err(away @ Failure::Store(StoreError::Away(_) | StoreError::WentBack(_))) => away.tell(0, &self.away),
             Err(error) => tracing::warn!(%error, "what others changed of the metadata cannot be read"),

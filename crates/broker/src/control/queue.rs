@@ -130,9 +130,15 @@ fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
 impl Served {
     /// Until nobody can ask any more, and then what is left.
     pub fn run(mut self, mut owner: Owner<impl Store>) {
-        while let Some(first) = self.waiting.blocking_recv() {
+        loop {
+            let mut next = match owner.is_unfinished() {
+                true => self.waiting.try_recv().ok(),
+                false => match self.waiting.blocking_recv() {
+                    None => return,
+                    first => first,
+                },
+            };
             let mut batch = Vec::new();
-            let mut next = Some(first);
             let mut other = None;
             while let Some(waiting) = next {
                 match waiting {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_rules::replica::BrokerState;
 
-use super::command::{BrokerChange, Command};
+use super::command::{BrokerChange, ChangeBroker, Command};
 use super::image::Image;
 use super::owner::{Failure, Owner};
 use super::store::Store;
@@ -47,7 +47,8 @@ pub(super) fn fence_if_silent<S: Store>(
             since = Instant::now();
         }
     }
-    let former = BrokerState { broker_id: id, broker_epoch };
-    owner.transact(&[&Command::ChangeBroker(former, BrokerChange::Fence)])?;
+    let broker = BrokerState { broker_id: id, broker_epoch };
+    let fence = ChangeBroker { broker, change: BrokerChange::Fence, urgent: [].into() };
+    owner.transact(&[&Command::ChangeBroker(fence)])?;
     Ok(true)
 }

@@ -4,18 +4,23 @@ mod cluster;
 mod contradictions;
 mod diskless;
 pub(crate) mod memory;
+mod pieces;
 pub(crate) mod postgres;
 mod resources;
 mod seam;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command as Process, Stdio};
 
 pub(crate) use memory::Memory;
 
+use fullbore_rules::cluster::{FormerEnd, Joining};
+use fullbore_wire::Text;
+
 use super::decide::PRODUCER_ID_BLOCK;
+use super::owner::Owner;
 use super::sqlite::Sqlite;
 use super::*;
 use crate::config::Properties;
@@ -25,7 +30,7 @@ pub(super) fn broker(text: &str) -> Arc<BrokerConfig> {
 }
 
 /// The lock is dropped after the control plane, as the broker does.
-pub(super) struct Opened {
+pub(crate) struct Opened {
     pub control: Control,
     _lock: FolderLock,
 }
@@ -36,6 +41,11 @@ pub(super) fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     let (control, place) = Control::open(broker(text), &lock, space, Arrival::nowhere(), &Arc::default())?;
     place.map_or(Ok(()), |place| control.take(place))?;
     Ok(Opened { control, _lock: lock })
+}
+
+/// A broker of a cluster over the database of this URL.
+pub(crate) fn start_in(folder: &Path, url: &str, id: i32, more: &str) -> Result<Opened, OpenError> {
+    try_open(folder, &format!("node.id={id}\ncontrol.plane={url}\n{more}"))
 }
 
 pub(super) fn open(folder: &Path) -> Opened {
@@ -396,6 +406,17 @@ pub(crate) fn member(
     let at = Endpoint { host: Text::from("127.0.0.1"), port };
     let arrival = Arrival { endpoints: [(listener.to_owned(), at)].into(), ended: FormerEnd::Killed };
     Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))
+}
+
+/// Fences a broker as one that ends before it has settled any partition.
+pub(crate) fn fence_alone(memory: &Memory, id: i32) {
+    let (mut owner, images) = Owner::new(memory.clone(), broker(""), Box::new(random_id)).expect("valid");
+    owner.catch_up();
+    let image = Arc::clone(&images.borrow());
+    let mut node = image.node(id).expect("registered").clone();
+    node.registration.is_fenced = true;
+    let change = super::change::Change::BrokerRegistered { id, node };
+    seam::commit_beside(&mut owner.store, image.version(), change);
 }
 
 fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {

@@ -400,6 +400,11 @@ impl Log {
         self.idle_rounds = 0;
     }
 
+    /// Returns how many rounds of housekeeping there were since the last use.
+    pub fn idle_rounds(&self) -> u32 {
+        self.idle_rounds
+    }
+
     /// One more round of housekeeping without use; how many those are.
     pub fn note_idle_round(&mut self) -> u32 {
         self.idle_rounds = self.idle_rounds.saturating_add(1);

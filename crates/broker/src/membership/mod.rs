@@ -7,7 +7,10 @@
 //!
 //! Invariant: nothing here is needed for safety. Who is wrongly held for dead leads nothing for a while.
 
+mod backoff;
 pub mod balance;
+mod comeback;
+mod unsettled;
 mod watch;
 
 #[cfg(test)]
@@ -20,20 +23,33 @@ use fullbore_rules::replica::BrokerState;
 use fullbore_wire::ErrorCode;
 use tokio::sync::watch as channel;
 
-use crate::control::{Beaten, BrokerChange, Control, Image, PeerBeat, RegisteredBroker};
+use crate::control::{Beaten, BrokerChange, Control, Image, PeerBeat, RegisteredBroker, Urgent};
 use crate::seldom::Seldom;
+use backoff::Backoff;
+use comeback::{Comeback, is_needed};
+use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
 /// How long a stop waits until the others show that they lead.
 const HANDED_OVER_MAX: Duration = Duration::from_secs(5);
 /// Before something that was refused is tried again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// The longest pause between two attempts to fence a broker.
+const FENCE_PAUSE_MAX: Duration = Duration::from_secs(8);
+
+/// Returns the partitions that are written and read now, which are settled before others.
+pub type InUse = Arc<dyn Fn() -> Urgent + Send + Sync>;
 
 /// What a member needs.
 pub struct Membership {
     control: Control,
     node_id: i32,
     peers: PeerWatch,
+    in_use: InUse,
+    /// Pauses between attempts to fence a broker.
+    fencing: Backoff,
+    comeback: Comeback,
+    unsettled: UnsettledWatch,
     refused: Seldom,
 }
 
@@ -42,9 +58,18 @@ pub type Displaced = channel::Sender<Option<String>>;
 
 impl Membership {
     /// `listener` is the name of the one over which brokers reach each other.
-    pub fn new(control: Control, node_id: i32, session_timeout_ms: i64, listener: &str) -> Membership {
-        let peers = PeerWatch::new(node_id, session_timeout_ms, listener);
-        Membership { control, node_id, peers, refused: Seldom::default() }
+    pub fn new(control: Control, node_id: i32, session_timeout_ms: i64, listener: &str, in_use: InUse) -> Membership {
+        let session = Duration::from_millis(u64::try_from(session_timeout_ms).unwrap_or(0));
+        Membership {
+            peers: PeerWatch::new(node_id, session_timeout_ms, listener),
+            in_use,
+            fencing: Backoff::new(AGAIN_AFTER, FENCE_PAUSE_MAX),
+            comeback: Comeback::new(session),
+            unsettled: UnsettledWatch::new(control.clone()),
+            refused: Seldom::default(),
+            control,
+            node_id,
+        }
     }
 
     /// Until the broker stops, or the process must end.
@@ -73,6 +98,9 @@ impl Membership {
                 ended.send_replace(Some(why));
                 return;
             }
+            if is_beat {
+                self.unsettled.look(&image, Instant::now(), || (self.in_use)());
+            }
             again = self.come_back(&image).await;
         }
     }
@@ -91,14 +119,25 @@ impl Membership {
         })
     }
 
-    /// Who was held for dead and lives says so. When to try again, if that was refused.
-    async fn come_back(&self, image: &Image) -> Option<Instant> {
+    /// Unfences this broker where it is held for dead. Returns when to try next, if that is not now or was refused.
+    async fn come_back(&mut self, image: &Image) -> Option<Instant> {
         let own = image.node(self.node_id)?;
         if !own.registration.is_fenced {
             return None;
         }
-        match self.control.change_broker(self.control.broker_state(), BrokerChange::Unfence).await {
+        let now = Instant::now();
+        let is_new = !self.comeback.is_waiting();
+        let due = self.comeback.due(now);
+        if due > now && !is_needed(image, self.node_id) {
+            if is_new {
+                let seconds = (due - now).as_secs();
+                tracing::warn!(seconds, "this broker is held for dead again; it waits before it comes back");
+            }
+            return Some(due);
+        }
+        match self.control.change_broker(self.control.broker_state(), BrokerChange::Unfence, [].into()).await {
             Ok(()) => {
+                self.comeback.back(Instant::now());
                 tracing::warn!("this broker was held for dead, and is back");
                 None
             }
@@ -115,24 +154,37 @@ impl Membership {
     async fn judge(&mut self, beaten: &Beaten) {
         let image = self.control.image();
         for broker in self.peers.dead(&image, beaten).await {
+            if !self.fencing.is_due(Instant::now()) {
+                return;
+            }
             let BrokerState { broker_id, broker_epoch } = broker;
-            match self.control.change_broker(broker, BrokerChange::Fence).await {
-                Ok(()) => tracing::warn!(broker_id, broker_epoch, "a broker is held for dead"),
-                // Somebody else was faster, or it came back.
+            match self.control.change_broker(broker, BrokerChange::Fence, (self.in_use)()).await {
+                Ok(()) => {
+                    self.fencing.reset();
+                    tracing::warn!(broker_id, broker_epoch, "a broker is held for dead");
+                }
+                // Another broker was faster, or it came back.
                 Err(refusal) if refusal.code == ErrorCode::STALE_BROKER_EPOCH => {}
-                Err(refusal) => tracing::warn!(broker_id, %refusal, "a broker that is dead cannot be fenced yet"),
+                Err(refusal) => {
+                    self.fencing.pause(Instant::now());
+                    tracing::warn!(broker_id, %refusal, "a broker that is dead cannot be fenced yet");
+                }
             }
         }
     }
 }
 
-/// Hands over what this broker leads, as far as somebody else may lead it, and waits until the others show that.
-pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>) {
+/// Hands over what this broker leads, `urgent` partitions first, as far as another broker may lead it. Waits until the others show that.
+pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>, urgent: Urgent) {
     let own = control.broker_state();
     if control.image().nodes().len() < 2 {
         return;
     }
-    if let Err(refusal) = control.change_broker(own, BrokerChange::ShutDown).await {
+    let mut handed_over = control.change_broker(own, BrokerChange::ShutDown, Arc::clone(&urgent)).await;
+    if handed_over.is_ok() {
+        handed_over = control.settle_partitions(urgent).await;
+    }
+    if let Err(refusal) = handed_over {
         tracing::warn!(%refusal, "what this broker leads is not handed over");
         return;
     }
@@ -160,7 +212,7 @@ pub async fn leave(control: &Control) {
 
 /// Has this broker held for dead from now on.
 pub async fn fence(control: &Control) {
-    if let Err(refusal) = control.change_broker(control.broker_state(), BrokerChange::Fence).await {
+    if let Err(refusal) = control.change_broker(control.broker_state(), BrokerChange::Fence, [].into()).await {
         tracing::debug!(%refusal, "the others find out by themselves that this broker has stopped");
     }
 }

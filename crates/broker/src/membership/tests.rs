@@ -1,8 +1,10 @@
 //! Members over a store that they share, with beats that a test tells.
 
+mod measure;
+
 use super::*;
 use crate::control::PeerBeat;
-use crate::control::tests::{Memory, create, member, wanted};
+use crate::control::tests::{Memory, create, fence_alone, member, wanted};
 use fullbore_wire::Uuid;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -13,6 +15,14 @@ const LISTENER: &str = "PLAINTEXT";
 /// Ports of this machine at which nobody listens.
 const NOBODY: u16 = 1;
 
+fn new_member(control: &Control, id: i32, session_timeout_ms: i64) -> Membership {
+    Membership::new(control.clone(), id, session_timeout_ms, LISTENER, Arc::new(|| Urgent::from([])))
+}
+
+async fn hand_over_all(control: &Control) {
+    hand_over(control, &mut control.beats().expect("a cluster"), [].into()).await;
+}
+
 struct Running {
     control: Control,
     beats: watch::Sender<Beaten>,
@@ -22,10 +32,14 @@ struct Running {
 }
 
 fn run(memory: &Memory, id: i32, folder: u128, port: u16) -> Running {
+    run_for(memory, id, folder, port, TIMEOUT_MS)
+}
+
+fn run_for(memory: &Memory, id: i32, folder: u128, port: u16, session_timeout_ms: i64) -> Running {
     let control = member(memory, id, folder, (LISTENER, port)).expect("registered");
     let beats = watch::Sender::new(Beaten::default());
     let (stop, ended) = (watch::Sender::new(false), Arc::new(watch::Sender::new(None)));
-    let membership = Membership::new(control.clone(), id, TIMEOUT_MS, LISTENER);
+    let membership = new_member(&control, id, session_timeout_ms);
     let (receiver, stopping, told) = (beats.subscribe(), stop.subscribe(), Arc::clone(&ended));
     let task = tokio::spawn(membership.run(receiver, stopping, told));
     Running { control, beats, stop, ended, task }
@@ -170,10 +184,82 @@ async fn what_a_broker_leads_is_handed_over_before_it_stops() {
     let former = PeerBeat { process: Uuid([9; 16]), age_ms: 60_000, version: 1, ..beat };
     let beats = watch::Sender::new(Beaten { peers: vec![former, beat] });
     let began = Instant::now();
-    hand_over(&one, &mut beats.subscribe()).await;
+    hand_over(&one, &mut beats.subscribe(), [].into()).await;
     assert!(began.elapsed() < HANDED_OVER_MAX, "{:?}", began.elapsed());
     let led = |control: &Control| control.image().topic("t").map(|topic| topic.partitions[0].leader);
     assert_eq!(led(&one), Some(Some(2)));
     leave(&one).await;
     assert!(is_fenced(1)(&one.image()));
+}
+
+#[tokio::test]
+async fn survivor_ended_before_it_settled_partitions_another_goes_on() {
+    let memory = Memory::default();
+    let members = [1, 2].map(|id| run(&memory, id, u128::from(id.unsigned_abs()), NOBODY));
+    let _dead = member(&memory, 3, 3, (LISTENER, NOBODY)).expect("registered");
+    members[0].control.catch_up();
+    let topic = crate::control::CreateTopic {
+        assignments: vec![(0, vec![3, 2, 1]), (1, vec![2, 3, 1])],
+        num_partitions: -1,
+        replication_factor: -1,
+        ..wanted("t")
+    };
+    create(&members[0].control, vec![topic]).await.remove(0).expect("created");
+    fence_alone(&memory, 3);
+    let is_settled = |image: &Image| {
+        let topic = image.topic("t").expect("there");
+        topic.partitions.iter().all(|of| of.leader == Some(2) && of.isr.len() == 2)
+    };
+    members[0].beats_until(&[(2, 0)], is_settled).await;
+    for member in members {
+        member.stop.send_replace(true);
+        member.task.await.expect("no panic");
+    }
+}
+
+/// Fences a broker that runs, as where its beats alone are cut off, and waits until it is back.
+async fn fence_and_wait(judge: &Control, fenced: &Control) -> Duration {
+    let mut images = fenced.watch();
+    let began = Instant::now();
+    judge.change_broker(fenced.broker_state(), BrokerChange::Fence, [].into()).await.expect("fenced");
+    let epoch = judge.image().epoch();
+    fenced.catch_up();
+    let id = fenced.broker_state().broker_id;
+    images.wait_for(|image| image.epoch() > epoch && !is_fenced(id)(image)).await.expect("open");
+    judge.catch_up();
+    began.elapsed()
+}
+
+#[tokio::test]
+async fn broker_fenced_again_soon_it_waits_before_it_comes_back() {
+    let memory = Memory::default();
+    let other = run(&memory, 2, 2, NOBODY);
+    let judge = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
+    fence_and_wait(&judge, &other.control).await;
+    let waited = fence_and_wait(&judge, &other.control).await;
+    assert!(waited >= Duration::from_millis(TIMEOUT_MS.unsigned_abs()), "{waited:?}");
+    other.stop.send_replace(true);
+    other.task.await.expect("no panic");
+}
+
+/// One that waited would wait for an hour here.
+#[tokio::test]
+async fn broker_fenced_again_soon_it_alone_may_lead_a_partition_it_comes_back_at_once() {
+    let memory = Memory::default();
+    let other = run_for(&memory, 2, 2, NOBODY, 3_600_000);
+    let judge = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
+    let alone = crate::control::CreateTopic {
+        assignments: vec![(0, vec![2])],
+        num_partitions: -1,
+        replication_factor: -1,
+        ..wanted("t")
+    };
+    create(&judge, vec![alone]).await.remove(0).expect("created");
+    for _ in 0..3 {
+        fence_and_wait(&judge, &other.control).await;
+    }
+    let leader = |control: &Control| control.image().topic("t").map(|topic| topic.partitions[0].leader);
+    assert_eq!(leader(&other.control), Some(Some(2)));
+    other.stop.send_replace(true);
+    other.task.await.expect("no panic");
 }

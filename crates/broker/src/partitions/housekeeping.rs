@@ -33,6 +33,8 @@ const REMOVE_AGAIN: Duration = Duration::from_secs(10);
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 /// Rounds without use after which a log's descriptors are closed, with plenty left and with few.
 const IDLE_ROUNDS: u32 = 60;
+/// A partition is in use for this number of rounds: longer than a dead leader is missed for.
+pub const IN_USE_ROUNDS: u32 = 30;
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
 /// Partitions' folders that are looked into for files set aside before the start, a round.
 const FOLDERS_PER_ROUND: usize = 2_000;

@@ -67,7 +67,7 @@ use crate::space::Space;
 use crate::system::is_full;
 use cleaner::Cleaner;
 use deletion::Deletion;
-use housekeeping::{Housekeeping, Intervals};
+use housekeeping::{Housekeeping, IN_USE_ROUNDS, Intervals};
 use registry::Registry;
 
 /// The broker-wide settings of the log; names are Kafka's.
@@ -394,6 +394,13 @@ impl Partitions {
     /// What the cleaner has done.
     pub fn cleaner_status(&self) -> CleanerStatus {
         self.cleaner.status()
+    }
+
+    /// Returns the partitions that were written or read in the last half minute, by topic id and number. Waits for nothing.
+    pub fn in_use(&self) -> Vec<(Uuid, i32)> {
+        let partitions = self.registry.partitions();
+        let in_use = partitions.iter().filter(|partition| partition.is_in_use(IN_USE_ROUNDS));
+        in_use.map(|partition| (partition.topic_id(), partition.index())).collect()
     }
 
     /// Every partition known.

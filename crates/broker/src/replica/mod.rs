@@ -221,6 +221,12 @@ impl Replica {
     pub(crate) fn try_lock_as_it_is(&self) -> Option<MutexGuard<'_, ReplicaState>> {
         self.state.try_lock()
     }
+
+    /// Returns true if the log was written or read since this number of rounds of housekeeping, or another thread has its lock.
+    pub(crate) fn is_in_use(&self, rounds: u32) -> bool {
+        self.try_lock_as_it_is()
+            .is_none_or(|state| matches!(&state.log, LogState::Open(log) if log.idle_rounds() < rounds))
+    }
 }
 
 impl Checkpointed for Replica {

@@ -21,11 +21,30 @@ pub fn min_insync(partition: &PartitionRegistration, min_insync_replicas: usize)
     min_insync_replicas.min(partition.replicas.len())
 }
 
+/// Returns true if [`follow_up`] changes nothing, without copying the partition. Returns false where that has to be tried.
+pub fn is_settled(partition: &PartitionRegistration, brokers: &Brokers, may_be_unclean: bool) -> bool {
+    let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
+    let whole = || partition.isr.iter().chain(&partition.elr);
+    match partition.leader {
+        Some(leader) => {
+            stays(brokers, leader)
+                && partition.isr.contains(&leader)
+                && partition.isr.iter().all(|id| stays(brokers, *id))
+        }
+        None => !may_be_unclean && whole().next().is_some() && !whole().any(lives),
+    }
+}
+
+/// Returns true if the broker lives and is not about to stop.
+pub fn stays(brokers: &Brokers, id: i32) -> bool {
+    brokers.get(&id).is_some_and(|broker| !broker.is_fenced && !broker.is_shutting_down)
+}
+
 /// The partition by who is there now: a leader that lives stays, else the first lives on that has every committed record;
 /// who is gone leaves the ISR where somebody leads. `None` if that changes nothing.
 pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usize) -> Option<PartitionRegistration> {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
-    let stays = |id: &i32| lives(id) && brokers.get(id).is_some_and(|broker| !broker.is_shutting_down);
+    let stays = |id: &i32| stays(brokers, *id);
     let first = |of: &[i32], may: &dyn Fn(&i32) -> bool| {
         partition.replicas.iter().copied().find(|id| of.contains(id) && may(id))
     };

@@ -30,7 +30,9 @@ mod zones;
 #[cfg(test)]
 mod tests;
 
-pub use election::{LogEnd, elect_among_lost, elect_preferred, elect_unclean, follow_up, min_insync, relax, settle};
+pub use election::{
+    LogEnd, elect_among_lost, elect_preferred, elect_unclean, follow_up, is_settled, min_insync, relax, settle, stays,
+};
 pub use isr::alter_isr;
-pub use registration::{FormerEnd, Joining, Member, lose, register, replace};
+pub use registration::{FormerEnd, Joining, Member, lose, register, replace, without};
 pub use zones::Zones;

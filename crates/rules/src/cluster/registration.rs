@@ -73,21 +73,30 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
 
 /// The partition once another process has this broker's place, whose log `has_lost` its end or not. Whatever the former one led, somebody
 /// else leads, if somebody may; the new one joins the ISR by fetching. Where nobody may, it stays as it is, and is led on in the same
-/// epoch by a process whose log is the one that led. `None` if that changes nothing.
+/// epoch by a process whose log is the one that led. `None` if that changes nothing. `others` are the brokers with this one fenced.
 ///
 /// Who leads is then to be settled with the broker as it is now (see [`super::follow_up`]).
 pub fn replace(
     partition: &PartitionRegistration,
     broker_id: i32,
     has_lost: bool,
-    brokers: &Brokers,
+    others: &Brokers,
     min_isr: usize,
 ) -> Option<PartitionRegistration> {
-    let mut fenced = brokers.clone();
-    fenced.entry(broker_id).and_modify(|broker| broker.is_fenced = true);
+    let had_all = partition.isr.contains(&broker_id) || (has_lost && partition.elr.contains(&broker_id));
+    if partition.leader != Some(broker_id) && !had_all {
+        return None;
+    }
     let lost = if has_lost { lose(partition, broker_id) } else { None };
     let left = lost.as_ref().unwrap_or(partition);
-    settle(left, &fenced, min_isr).filter(|settled| settled.leader.is_some()).or(lost)
+    settle(left, others, min_isr).filter(|settled| settled.leader.is_some()).or(lost)
+}
+
+/// The brokers with this one fenced.
+pub fn without(brokers: &Brokers, broker_id: i32) -> Brokers {
+    let mut others = brokers.clone();
+    others.entry(broker_id).and_modify(|broker| broker.is_fenced = true);
+    others
 }
 
 /// The partition once this broker's log has lost its end: it is in no ISR and ELR. `None` if that changes nothing.

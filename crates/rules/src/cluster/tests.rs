@@ -194,3 +194,40 @@ fn with_a_smaller_least_isr_only_those_in_sync_may_lead() {
     let lost = PartitionRegistration { lost: vec![2], ..partition(&[1], &[], Some(1)) };
     assert!(relax(&lost, 1).expect("1 commits by itself").lost.is_empty());
 }
+
+mod settled {
+    use super::*;
+    use proptest::prelude::*;
+    use proptest::sample::subsequence;
+
+    /// Brokers 1 to 3, each of which lives, is about to stop, is fenced, or is unknown.
+    fn any_brokers() -> impl Strategy<Value = Brokers> {
+        proptest::collection::vec(0..4_u8, 3).prop_map(|states| {
+            let known = (1..).zip(states).filter(|(_, state)| *state < 3);
+            let of = |state| BrokerRegistration { epoch: 10, is_fenced: state == 2, is_shutting_down: state == 1 };
+            known.map(|(id, state)| (id, of(state))).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn partition_is_settled_nothing_follows(
+            brokers in any_brokers(), isr in subsequence(vec![1, 2, 3], 0..4), others in subsequence(vec![1, 2, 3], 0..4),
+            led: bool, is_lost: bool, min_isr in 1..4_usize, may_be_unclean: bool,
+        ) {
+            let mut of = partition(&isr, &[], isr.first().copied().filter(|_| led));
+            // Below min.insync.replicas alone others have every committed record, or had.
+            if isr.len() < min_isr {
+                let others: Vec<i32> = others.into_iter().filter(|id| !isr.contains(id)).collect();
+                *(if is_lost { &mut of.lost } else { &mut of.elr }) = others;
+            }
+            if is_settled(&of, &brokers, may_be_unclean) {
+                prop_assert_eq!(follow_up(&of, &brokers, min_isr, &[], may_be_unclean), None);
+            }
+            // What follows leaves nothing to do.
+            if let Some(next) = follow_up(&of, &brokers, min_isr, &[], may_be_unclean) {
+                prop_assert_eq!(follow_up(&next, &brokers, min_isr, &[], may_be_unclean), None);
+            }
+        }
+    }
+}

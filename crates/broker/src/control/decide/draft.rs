@@ -12,12 +12,14 @@ use fullbore_wire::{ErrorCode, Uuid};
 use super::super::change::{Change, DeletedTopic};
 use super::super::command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
-    AlterTopicConfigs, Command, CreatePartitions, CreateTopic, CreateTopics, GrowTopic, Outcome, Refusal, TopicRef,
+    AlterTopicConfigs, ChangeBroker, Command, CreatePartitions, CreateTopic, CreateTopics, GrowTopic, Outcome, Refusal,
+    RegisterBroker, TopicRef, Urgent,
 };
 use super::super::image::{Image, Topic};
 use super::{
-    alter, alter_broker, alter_isrs, alter_resource, asked_partitions, change_broker, check_asked, create, delete,
-    elect, grow, inapplicable, known, register, relaxed, repeated, resign, tell_log_ends,
+    Registering, Room, alter, alter_broker, alter_isrs, alter_resource, asked_partitions, change_broker, check_asked,
+    create, delete, elect, grow, inapplicable, known, register, relaxed, repeated, resign, settle_all, settle_these,
+    tell_log_ends,
 };
 use crate::config::BrokerConfig;
 
@@ -28,6 +30,8 @@ pub const PRODUCER_ID_BLOCK: i64 = 1000;
 pub struct Draft<'a> {
     broker: &'a BrokerConfig,
     new_id: &'a mut dyn FnMut() -> Uuid,
+    /// Left for pieces.
+    room: Room,
     /// The image that others have seen.
     published: &'a Image,
     drafted: Drafted,
@@ -40,23 +44,30 @@ pub struct Drafted {
     pub changes: Vec<Change>,
     /// Producer ids that this broker has and has not given out.
     pub producer_ids: Range<i64>,
+    /// Set where partitions are left to be settled: those that come first.
+    pub unsettled: Option<Urgent>,
+    /// Whether a piece took all the room.
+    pub is_full: bool,
 }
 
 impl<'a> Draft<'a> {
-    /// On this image, for a broker that has these producer ids. New topics get ids from `new_id`.
+    /// On this image, for a broker that has these producer ids, with room for pieces of `room` registrations. New topics get ids from
+    /// `new_id`.
     pub fn new(
         broker: &'a BrokerConfig,
         published: &'a Image,
         producer_ids: Range<i64>,
+        room: Room,
         new_id: &'a mut dyn FnMut() -> Uuid,
     ) -> Self {
-        let drafted = Drafted { image: published.clone(), changes: Vec::new(), producer_ids };
-        Self { broker, new_id, published, drafted }
+        let drafted =
+            Drafted { image: published.clone(), changes: Vec::new(), producer_ids, unsettled: None, is_full: false };
+        Self { broker, new_id, room, published, drafted }
     }
 
     /// What all commands came to.
     pub fn finish(self) -> Drafted {
-        self.drafted
+        Drafted { is_full: self.room.is_short(), ..self.drafted }
     }
 
     /// What one command comes to.
@@ -71,14 +82,12 @@ impl<'a> Draft<'a> {
             Command::ForgetDeleted(topics) => Outcome::Done(self.forget(topics)),
             Command::InitProducerId => Outcome::ProducerId(self.producer_id()),
             Command::ForgetKept => Outcome::Done(self.make(Change::GroupsMoved)),
-            Command::RegisterBroker(wanted) => {
-                let changes = register(&self.drafted.image, wanted);
-                Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
-            }
-            Command::ChangeBroker(broker, change) => {
-                let changes = change_broker(&self.drafted.image, broker, *change);
-                Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
-            }
+            Command::RegisterBroker(wanted) => self.register(wanted),
+            Command::ChangeBroker(asked) => Outcome::Done(self.change_broker(asked)),
+            Command::Settle(urgent) => match self.settle(urgent) {
+                Ok(()) if self.drafted.unsettled.is_some() => Outcome::Unfinished,
+                done => Outcome::Done(done),
+            },
             Command::TellLogEnds(broker, told) => {
                 let changes = tell_log_ends(&self.drafted.image, broker, told);
                 Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
@@ -96,6 +105,44 @@ impl<'a> Draft<'a> {
                 self.registered(changes, outcomes)
             }
         }
+    }
+
+    fn register(&mut self, wanted: &RegisterBroker) -> Outcome {
+        match register(&self.drafted.image, wanted, &mut self.room) {
+            Ok(Registering::HandedOver(changes)) => match self.make_all(changes) {
+                Ok(()) => Outcome::Unfinished,
+                refused => Outcome::Done(refused),
+            },
+            Ok(Registering::Registered(changes)) => {
+                let nobody: Urgent = Arc::new([]);
+                Outcome::Done(self.make_all(changes).and_then(|()| self.settle(&nobody)))
+            }
+            Err(refusal) => Outcome::Done(Err(refusal)),
+        }
+    }
+
+    fn change_broker(&mut self, asked: &ChangeBroker) -> Result<(), Refusal> {
+        match change_broker(&self.drafted.image, &asked.broker, asked.change)? {
+            Some(change) => {
+                self.make(change)?;
+                self.settle(&asked.urgent)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Settles partitions, urgent ones first, as far as there is room.
+    fn settle(&mut self, urgent: &Urgent) -> Result<(), Refusal> {
+        let changes = settle_these(&self.drafted.image, urgent, &mut self.room);
+        self.make_all(changes)?;
+        if !self.room.is_short() {
+            let changes = settle_all(&self.drafted.image, &mut self.room);
+            self.make_all(changes)?;
+        }
+        if self.room.is_short() {
+            self.drafted.unsettled = Some(Arc::clone(urgent));
+        }
+        Ok(())
     }
 
     fn create(&mut self, wanted: &CreateTopics) -> Vec<Result<Arc<Topic>, Refusal>> {
@@ -224,7 +271,12 @@ impl<'a> Draft<'a> {
     }
 
     fn make_all(&mut self, changes: Vec<Change>) -> Result<(), Refusal> {
-        changes.into_iter().try_for_each(|change| self.make(change))
+        for change in &changes {
+            self.drafted.image.check(self.broker, change).map_err(inapplicable)?;
+        }
+        self.drafted.image.apply_all(self.broker, &changes).map_err(inapplicable)?;
+        self.drafted.changes.extend(changes);
+        Ok(())
     }
 
     fn make(&mut self, change: Change) -> Result<(), Refusal> {
@@ -274,7 +326,8 @@ pub fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
         Command::ForgetDeleted(_)
         | Command::ForgetKept
         | Command::RegisterBroker(_)
-        | Command::ChangeBroker(..)
+        | Command::ChangeBroker(_)
+        | Command::Settle(_)
         | Command::TellLogEnds(..)
         | Command::Resign(..) => Outcome::Done(Err(refusal.clone())),
     }

@@ -10,7 +10,7 @@ use fullbore_wire::{ErrorCode, Uuid};
 use super::super::change::Change;
 use super::super::command::{AlterIsr, ElectLeaders, ElectionKind, Refusal};
 use super::super::image::{Image, Topic};
-use super::members::Changed;
+use super::settle::Changed;
 
 /// A partition as it is registered now, or why it is not.
 type Registered = Result<Arc<PartitionRegistration>, Refusal>;

@@ -10,6 +10,7 @@ mod known;
 mod lead;
 mod members;
 mod place;
+mod settle;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,9 +31,13 @@ use grow::grow;
 pub use known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
 use known::{check_asked, check_total, known};
 use lead::{alter_isrs, elect};
-use members::{change_broker, register, relaxed, resign, tell_log_ends};
+use members::{Registering, change_broker, register, relaxed, resign, tell_log_ends};
 pub use place::check_replicas;
 use place::{place, registered};
+#[cfg(test)]
+pub use settle::unsettled;
+pub use settle::{Room, first_unsettled};
+use settle::{settle_all, settle_these};
 
 /// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;

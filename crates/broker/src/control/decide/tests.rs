@@ -1,11 +1,14 @@
 //! Every rule of `decide` once, and properties of topic names.
 
 mod diskless;
+mod pieces;
 
 use super::*;
 use crate::config::Properties;
 use crate::control::change::Version;
-use crate::control::command::{AlterIsr, BrokerChange, ElectLeaders, ElectionKind, GrowTopic, RegisterBroker};
+use crate::control::command::{
+    AlterIsr, BrokerChange, ChangeBroker, Command, ElectLeaders, ElectionKind, GrowTopic, Outcome, RegisterBroker,
+};
 use crate::control::{DeletedTopic, RegisteredBroker};
 use fullbore_rules::cluster::{FormerEnd, Joining};
 use fullbore_rules::replica::epochs::Position;
@@ -262,14 +265,39 @@ fn apply(image: &mut Image, changes: Vec<Change>) {
 fn join(image: &mut Image, id: i32, process: u128, ended: FormerEnd) -> Result<(), Refusal> {
     let joining = Joining { folder: id.unsigned_abs().into(), process, ended };
     let wanted = RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
-    apply(image, register(image, &wanted)?);
-    Ok(())
+    done(image, &Command::RegisterBroker(wanted))
+}
+
+/// Carries out a command in one piece.
+fn done(image: &mut Image, command: &Command) -> Result<(), Refusal> {
+    match carried_out(image, command, usize::MAX) {
+        Outcome::Done(done) => done,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Carries out a command as far as there is room.
+fn carried_out(image: &mut Image, command: &Command, room: usize) -> Outcome {
+    let (config, mut no_ids) = (broker(""), || Uuid::ZERO);
+    let mut draft = Draft::new(&config, image, 0..0, Room::new(room), &mut no_ids);
+    let outcome = draft.decide(command);
+    let drafted = draft.finish();
+    if !drafted.changes.is_empty() {
+        let version = Version { number: image.epoch() + 1, mark: 0 };
+        *image = drafted.image.at(version);
+    }
+    outcome
+}
+
+fn change_command(image: &Image, id: i32, change: BrokerChange, urgent: &[(Uuid, i32)]) -> Command {
+    let broker_epoch = image.node(id).expect("registered").registration.epoch;
+    let broker = BrokerState { broker_id: id, broker_epoch };
+    Command::ChangeBroker(ChangeBroker { broker, change, urgent: urgent.into() })
 }
 
 fn change(image: &mut Image, id: i32, change: BrokerChange) {
-    let broker_epoch = image.node(id).expect("registered").registration.epoch;
-    let changes = change_broker(image, &BrokerState { broker_id: id, broker_epoch }, change).expect("carried out");
-    apply(image, changes);
+    let command = change_command(image, id, change, &[]);
+    done(image, &command).expect("carried out");
 }
 
 /// Leader, leader epoch, ISR, ELR and those that lost their ends.
@@ -328,17 +356,15 @@ fn a_live_broker_of_another_folder_keeps_its_place() {
     let mut image = cluster();
     let joining = Joining { folder: 99, process: 99, ended: FormerEnd::Clean };
     let wanted = RegisterBroker { id: 1, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
-    let refusal = register(&image, &wanted).expect_err("refused");
+    let register = Command::RegisterBroker(wanted);
+    let refusal = done(&mut image, &register).expect_err("refused");
     assert_eq!(refusal.code, ErrorCode::DUPLICATE_BROKER_REGISTRATION);
     change(&mut image, 1, BrokerChange::Fence);
-    apply_register(&mut image, &wanted);
+    done(&mut image, &register).expect("registered");
     assert!(state(&image).4.is_empty(), "who had left the ISR has nothing to lose");
-    assert_eq!(register(&image, &wanted).expect("the answer to the first was lost"), vec![]);
-}
-
-fn apply_register(image: &mut Image, wanted: &RegisterBroker) {
-    let changes = register(image, wanted).expect("registered");
-    apply(image, changes);
+    let version = image.epoch();
+    done(&mut image, &register).expect("the answer to the first was lost");
+    assert_eq!(image.epoch(), version);
 }
 
 #[test]

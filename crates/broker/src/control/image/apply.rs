@@ -45,13 +45,34 @@ impl Image {
             return Err(Inapplicable::Skipped { known, found });
         }
         let mut next = self.clone();
-        commit.changes.iter().try_for_each(|change| next.apply(broker, change))?;
+        next.apply_all(broker, &commit.changes)?;
         Ok(next.at(commit.version))
     }
 
     /// The same as of this version.
     pub(in crate::control) fn at(self, version: Version) -> Self {
         Self { version: Some(version), ..self }
+    }
+
+    /// Makes changes one after the other. On an error those before it are made.
+    pub(in crate::control) fn apply_all(
+        &mut self,
+        broker: &BrokerConfig,
+        changes: &[Change],
+    ) -> Result<(), Inapplicable> {
+        // Of a topic that changes in many stretches one copy is made, and not one for each.
+        let topic_of = |change: &Change| match change {
+            Change::PartitionsChanged { topic, .. } => Some(*topic),
+            _ => None,
+        };
+        let is_same = |one: &Change, next: &Change| topic_of(one).is_some_and(|topic| topic_of(next) == Some(topic));
+        for together in changes.chunk_by(is_same) {
+            match topic_of(&together[0]) {
+                Some(topic) => self.change_partitions(topic, together)?,
+                None => together.iter().try_for_each(|change| self.apply(broker, change))?,
+            }
+        }
+        Ok(())
     }
 
     /// Makes one change, or none.
@@ -62,11 +83,7 @@ impl Image {
                 let topic = (*topic, name.clone(), partitions.clone());
                 self.put(self.with_settings(broker, topic, overrides)?);
             }
-            Change::PartitionsChanged { topic, first, partitions } => {
-                self.change_partitions(*topic, *first, partitions)?;
-                let led = (*first..).zip(partitions).filter(|(_, partition)| partition.leader.is_some());
-                led.for_each(|(number, _)| self.forget_log_ends(*topic, number));
-            }
+            Change::PartitionsChanged { topic, .. } => self.change_partitions(*topic, std::slice::from_ref(change))?,
             Change::LogEndTold { topic, partition, end } => {
                 let ends = self.log_ends.entry((*topic, *partition)).or_default();
                 ends.retain(|other| other.broker_id != end.broker_id);
@@ -176,18 +193,23 @@ impl Image {
         Ok(Arc::new(Topic { name, id, partitions, overrides: overrides.clone(), config }))
     }
 
-    fn change_partitions(&mut self, topic: Uuid, first: usize, changed: &Partitions) -> Result<(), Inapplicable> {
-        let before = self.there(topic)?;
-        let count = before.partitions.len();
-        if first > count {
-            return Err(Inapplicable::Gap { topic: before.name.clone(), count, first });
+    /// Makes changes of this topic's partitions.
+    fn change_partitions(&mut self, topic: Uuid, changes: &[Change]) -> Result<(), Inapplicable> {
+        let mut after = Topic::clone(self.there(topic)?);
+        for change in changes {
+            let Change::PartitionsChanged { first, partitions: changed, .. } = change else { continue };
+            let (first, count) = (*first, after.partitions.len());
+            if first > count {
+                return Err(Inapplicable::Gap { topic: after.name, count, first });
+            }
+            let known = changed.len().min(count - first);
+            for (number, registered) in (first..).zip(changed.iter().take(known)) {
+                after.partitions.set(number, Arc::clone(registered));
+            }
+            after.partitions.append(changed.skip(known));
+            let led = (first..).zip(changed).filter(|(_, partition)| partition.leader.is_some());
+            led.for_each(|(number, _)| self.forget_log_ends(topic, number));
         }
-        let mut after = Topic::clone(before);
-        let known = changed.len().min(count - first);
-        for (number, registered) in changed.iter().take(known).enumerate() {
-            after.partitions.set(first + number, Arc::clone(registered));
-        }
-        after.partitions.append(changed.skip(known));
         self.put(Arc::new(after));
         Ok(())
     }

@@ -21,7 +21,8 @@ use super::read::{NEWEST, version};
 use super::rows::{Rows, id, next, number};
 use super::server::Server;
 use super::session::PostgresSession;
-use super::write::{CHANNEL, literal};
+use super::statements::literal;
+use super::write::CHANNEL;
 use crate::metrics::CountedCalls;
 use crate::seldom::Seldom;
 

@@ -8,7 +8,8 @@
 //! - `server`: from a URL to what a connection needs; `url`, `tls`.
 //! - `settings`: what every session is set to, also behind a pooler; `session`: a connection, and one question at a time; `connection`: the same for a thread that blocks, had again where it has ended.
 //! - `schema`: made, looked at, upgraded. The tables of the index of diskless topics (`diskless.sql`) are in it, and what is done with them is not here.
-//! - `rows`: what is in them; `read`: rows as changes; `write`: changes as statements; `record`: changes as JSON.
+//! - `rows`: what is in them; `read`: rows as changes; `write`: changes as `statements`, `registrations`: those of partitions; `record`:
+//!   changes as JSON.
 //! - `refused`: why a start does not get its database.
 //! - `beat`: the second connection, which says that this broker lives, hears who else does, and what is new.
 //! - `check`: what is wrong with a database; `of_folder`: what it says of a broker's data folder.
@@ -21,11 +22,13 @@ mod of_folder;
 mod read;
 mod record;
 mod refused;
+mod registrations;
 pub mod rows;
 mod schema;
 mod server;
 mod session;
 mod settings;
+mod statements;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -52,8 +55,8 @@ pub use check::{BrokerFound, Finding, check};
 pub use connection::DatabaseConnection;
 pub use of_folder::{FolderInDatabase, identity_of, look_up_folder};
 pub use server::Server;
+pub use statements::literal;
 pub use url::BadServer;
-pub use write::literal;
 
 /// How long an upgrade of the schema may take.
 const MIGRATION_MAX: Duration = Duration::from_secs(3600);
@@ -229,7 +232,7 @@ impl Store for Postgres {
     }
 
     fn beats_of(&mut self, broker: i32, process: Uuid) -> Result<Option<u64>, StoreError> {
-        let process = write::literal(&process);
+        let process = literal(&process);
         let sent = format!("SELECT number FROM fullbore.beats WHERE broker_id = {broker} AND process = {process}");
         let answers = self.connection.begin_with(&sent).map_err(AskError::failed)?;
         match next(&mut answers.into_iter())?.first() {

@@ -14,7 +14,8 @@ use super::super::store::{Commit, StoreError};
 use super::error::damaged;
 use super::record::{self, SetConfigs};
 use super::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
-use super::write::{EVERY_BROKER, as_typed};
+use super::statements::as_typed;
+use super::write::EVERY_BROKER;
 use crate::config::Resource;
 
 /// Versions that are told one by one; who knows less reads everything.

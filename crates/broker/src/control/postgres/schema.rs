@@ -6,7 +6,7 @@ use super::super::store::StoreError;
 use super::error::{AskError, damaged};
 use super::rows::{Rows, flag, next, number, text};
 use super::session::PostgresSession;
-use super::write::literal;
+use super::statements::literal;
 use std::time::Duration;
 
 /// What each version of the schema changed, from version 1 on.

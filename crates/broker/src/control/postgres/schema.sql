@@ -49,7 +49,8 @@ CREATE TABLE fullbore.topics (
   name text NOT NULL UNIQUE
 );
 
--- Neighbouring partitions of a topic that are registered alike. Life: from their creation to the deletion of the topic.
+-- Neighbouring partitions of a topic that are registered alike. Life: from their creation to the deletion of the topic. With room for
+-- another version of each row: a failover changes most of them.
 CREATE TABLE fullbore.partitions (
   topic_id        text      NOT NULL REFERENCES fullbore.topics (id) ON DELETE CASCADE,
   first           integer   NOT NULL CHECK (first >= 0),           -- the number of the first; they go on without gaps
@@ -62,7 +63,7 @@ CREATE TABLE fullbore.partitions (
   leader_epoch    integer   NOT NULL,                              -- bumped by each election
   partition_epoch integer   NOT NULL,                              -- bumped by each change of the partition
   PRIMARY KEY (topic_id, first)
-);
+) WITH (fillfactor = 50);
 
 -- Where the log of a replica ends that has lost its end. Life: until somebody leads the partition.
 CREATE TABLE fullbore.log_ends (

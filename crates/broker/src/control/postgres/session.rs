@@ -1,13 +1,15 @@
 //! A connection to the database, and one question at a time.
 //!
-//! Not what rows say, which is `rows`'. Invariant: every call ends within a time limit. A question is a text of statements, sent at once;
+//! Not what rows say, which is `rows`'. Invariant: every call ends once the server is silent for a time limit. A question is a text of statements, sent at once;
 //! each answer is the rows of those that have rows, in their order.
 
 use crate::task;
 use std::borrow::Cow;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -102,7 +104,8 @@ impl PostgresSession {
         !self.in_transactions.is_empty()
     }
 
-    /// Asks, and waits for all answers, at most a second longer than a statement may take.
+    /// Asks, and waits for all answers: for each row, and for the end of each statement, at most a second longer than a statement may
+    /// take.
     pub async fn ask(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, AskError> {
         let started = Instant::now();
         let asked = self.answers(statements, statement_max).await;
@@ -124,11 +127,13 @@ impl PostgresSession {
             true => Cow::Owned(format!("{}{statements}", self.in_transactions)),
             false => Cow::Borrowed(statements),
         };
-        let asked = timeout(limit, self.client.simple_query(&statements)).await;
-        let messages = asked.map_err(|_| AskError::slow(format!("no answer within {} ms", limit.as_millis())))??;
+        let silent = |_| AskError::slow(format!("no answer within {} ms", limit.as_millis()));
+        let asked = timeout(limit, self.client.simple_query_raw(&statements)).await;
+        let mut messages = pin!(asked.map_err(silent)??);
         let mut answers: Vec<Rows> = Vec::new();
-        for message in messages {
-            match message {
+        // Many rows may take longer than the limit, and come all the time.
+        while let Some(message) = timeout(limit, messages.next()).await.map_err(silent)? {
+            match message? {
                 SimpleQueryMessage::RowDescription(_) => answers.push(Vec::new()),
                 SimpleQueryMessage::Row(row) => answers.last_mut().expect("columns come before rows").push(row),
                 _ => {}

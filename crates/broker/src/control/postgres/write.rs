@@ -1,18 +1,15 @@
 //! Changes as statements: all of a transaction in one text, so that it is one round trip.
-//!
-//! Values stand in the text as literals. Invariant: nothing but [`Statements`] puts one there; a session has
-//! `standard_conforming_strings` on.
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
 
 use fullbore_rules::cluster::LogEnd;
-use fullbore_rules::replica::PartitionRegistration;
-use fullbore_wire::{Text, Uuid};
+use fullbore_wire::Uuid;
 
-use super::super::change::{Change, Partitions, Version};
+use super::super::change::{Change, Version};
 use super::super::node::RegisteredBroker;
 use super::record;
+use super::registrations::Registrations;
+use super::statements::{Statements, Typed, Value};
 
 /// Versions whose marks are kept.
 pub const MARKS_MAX: i64 = 100_000;
@@ -31,128 +28,24 @@ pub const EVERY_BROKER: i32 = -1;
 /// All that commits these changes as this version.
 pub fn all(changes: &[Change], version: Version) -> String {
     let mut statements = Statements::default();
-    changes.iter().for_each(|change| one(&mut statements, change));
-    stamp(&mut statements, changes, version);
-    statements.0
-}
-
-/// Statements with a semicolon behind each.
-#[derive(Default)]
-pub struct Statements(String);
-
-impl Statements {
-    /// Adds a statement, whose `?` are these values.
-    fn add(&mut self, statement: &str, values: &[&dyn Value]) {
-        self.fill(statement, values);
-        self.0.push_str(";\n");
-    }
-
-    fn fill(&mut self, text: &str, values: &[&dyn Value]) {
-        let mut parts = text.split('?');
-        self.0.push_str(parts.next().unwrap_or_default());
-        let mut values = values.iter();
-        for part in parts {
-            values.next().expect("a value for each ?").put(&mut self.0);
-            self.0.push_str(part);
-        }
-        assert!(values.next().is_none(), "a ? for each value");
-    }
-}
-
-/// What can stand in a statement.
-trait Value {
-    fn put(&self, statement: &mut String);
-}
-
-macro_rules! as_displayed {
-    ($($number:ty),*) => {$(
-        impl Value for $number {
-            fn put(&self, statement: &mut String) {
-                // Behind a minus that stands there already, another would begin a comment.
-                let _ = write!(statement, "({self})");
+    let mut registered = Registrations::default();
+    for change in changes {
+        match change {
+            Change::PartitionsChanged { topic, first, partitions } => {
+                if !registered.add(*topic, *first, partitions) {
+                    std::mem::take(&mut registered).write(&mut statements);
+                    registered.add(*topic, *first, partitions);
+                }
+            }
+            change => {
+                std::mem::take(&mut registered).write(&mut statements);
+                one(&mut statements, change);
             }
         }
-    )*};
-}
-as_displayed!(i32, i64, u16, usize, bool);
-
-impl Value for Option<i32> {
-    fn put(&self, statement: &mut String) {
-        match self {
-            Some(number) => number.put(statement),
-            None => statement.push_str("null"),
-        }
     }
-}
-
-impl Value for Uuid {
-    fn put(&self, statement: &mut String) {
-        quote(statement, &self.to_string());
-    }
-}
-
-impl Value for Vec<i32> {
-    fn put(&self, statement: &mut String) {
-        let ids: Vec<String> = self.iter().map(i32::to_string).collect();
-        let _ = write!(statement, "'{{{}}}'", ids.join(","));
-    }
-}
-
-/// Text that has no character 0: our own, or checked before.
-impl Value for String {
-    fn put(&self, statement: &mut String) {
-        quote(statement, self);
-    }
-}
-
-/// Text that clients may choose.
-struct Typed<'a>(&'a str);
-
-impl Value for Typed<'_> {
-    fn put(&self, statement: &mut String) {
-        match self.0.contains(['\\', '\0']) {
-            true => quote(statement, &self.0.replace('\\', "\\\\").replace('\0', "\\0")),
-            false => quote(statement, self.0),
-        }
-    }
-}
-
-/// What [`Typed`] has written.
-pub fn as_typed(stored: &str) -> String {
-    if !stored.contains('\\') {
-        return stored.to_owned();
-    }
-    let mut typed = String::with_capacity(stored.len());
-    let mut characters = stored.chars();
-    while let Some(character) = characters.next() {
-        typed.push(match character {
-            '\\' if characters.next() == Some('0') => '\0',
-            other => other,
-        });
-    }
-    typed
-}
-
-impl Value for Option<&Text> {
-    fn put(&self, statement: &mut String) {
-        match self {
-            Some(text) => Typed(text.as_str()).put(statement),
-            None => statement.push_str("null"),
-        }
-    }
-}
-
-fn quote(statement: &mut String, text: &str) {
-    statement.push('\'');
-    statement.push_str(&text.replace('\'', "''"));
-    statement.push('\'');
-}
-
-/// A text as a literal.
-pub fn literal(text: &impl Display) -> String {
-    let mut literal = String::new();
-    Typed(&text.to_string()).put(&mut literal);
-    literal
+    registered.write(&mut statements);
+    stamp(&mut statements, changes, version);
+    statements.text()
 }
 
 fn one(statements: &mut Statements, change: &Change) {
@@ -160,12 +53,12 @@ fn one(statements: &mut Statements, change: &Change) {
         Change::BrokerRegistered { id, node } => broker(statements, *id, node),
         Change::TopicCreated { topic, name, partitions, overrides } => {
             statements.add("INSERT INTO fullbore.topics (id, name) VALUES (?, ?)", &[topic, &Typed(name)]);
-            insert_partitions(statements, *topic, 0, partitions);
+            let mut created = Registrations::default();
+            created.add(*topic, 0, partitions);
+            created.insert(statements);
             topic_configs(statements, *topic, overrides);
         }
-        Change::PartitionsChanged { topic, first, partitions } => {
-            replace_partitions(statements, *topic, *first, partitions);
-        }
+        Change::PartitionsChanged { .. } => unreachable!("they are gathered"),
         Change::LogEndTold { topic, partition, end } => log_end(statements, *topic, *partition, end),
         Change::TopicConfigured { topic, overrides } => {
             statements.add("DELETE FROM fullbore.topic_configs WHERE topic_id = ?", &[topic]);
@@ -228,20 +121,6 @@ fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
     }
 }
 
-/// Writes those of a topic from the number `first` on, instead of what there was of these numbers.
-fn replace_partitions(statements: &mut Statements, topic: Uuid, first: usize, partitions: &Partitions) {
-    let end = first + partitions.len();
-    cut(statements, topic, first);
-    cut(statements, topic, end);
-    let delete = "DELETE FROM fullbore.partitions WHERE topic_id = ? AND first >= ? AND first < ?";
-    statements.add(delete, &[&topic, &first, &end]);
-    let forget = "DELETE FROM fullbore.log_ends WHERE topic_id = ? AND partition >= ? AND partition < ?";
-    for (number, count, _) in record::runs(partitions).into_iter().filter(|(.., of)| of.leader.is_some()) {
-        statements.add(forget, &[&topic, &(first + number), &(first + number + count)]);
-    }
-    insert_partitions(statements, topic, first, partitions);
-}
-
 /// Instead of what the broker has told before.
 fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEnd) {
     let put = "INSERT INTO fullbore.log_ends (topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset)
@@ -251,52 +130,6 @@ fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEn
     statements.add(put, &[&topic, &partition, broker_id, broker_epoch, &position.last_epoch, &position.offset]);
 }
 
-/// Makes two rows of one that has partitions on both sides of this number.
-fn cut(statements: &mut Statements, topic: Uuid, at: usize) {
-    let before = "topic_id = ? AND first + count > ?
-        AND first = (SELECT max(first) FROM fullbore.partitions WHERE topic_id = ? AND first < ?)";
-    let behind = format!(
-        "INSERT INTO fullbore.partitions SELECT topic_id, ?, first + count - ?, replicas, isr, elr, lost, leader,
-         leader_epoch, partition_epoch FROM fullbore.partitions WHERE {before}"
-    );
-    statements.add(&behind, &[&at, &at, &topic, &at, &topic, &at]);
-    let shorter = format!("UPDATE fullbore.partitions SET count = ? - first WHERE {before}");
-    statements.add(&shorter, &[&at, &topic, &at, &topic, &at]);
-}
-
-/// Writes those of a topic from the number `first` on, of which there are none.
-fn insert_partitions(statements: &mut Statements, topic: Uuid, first: usize, partitions: &Partitions) {
-    let runs: Vec<(usize, usize, &PartitionRegistration)> = record::runs(partitions)
-        .into_iter()
-        .map(|(number, count, registered)| (first + number, count, &**registered))
-        .collect();
-    let insert = "INSERT INTO fullbore.partitions
-        (topic_id, first, count, replicas, isr, elr, lost, leader, leader_epoch, partition_epoch) VALUES ";
-    let row = |(first, count, of): &'_ (usize, usize, &PartitionRegistration)| {
-        let mut row = Statements::default();
-        let values: [&dyn Value; 10] = [
-            &topic,
-            first,
-            count,
-            &of.replicas,
-            &of.isr,
-            &of.elr,
-            &of.lost,
-            &of.leader,
-            &of.leader_epoch,
-            &of.partition_epoch,
-        ];
-        row.fill("(?,?,?,?,?,?,?,?,?,?)", &values);
-        row.0
-    };
-    if !runs.is_empty() {
-        let rows: Vec<String> = runs.iter().map(row).collect();
-        statements.0.push_str(insert);
-        statements.0.push_str(&rows.join(","));
-        statements.0.push_str(";\n");
-    }
-}
-
 fn stamp(statements: &mut Statements, changes: &[Change], version: Version) {
     let newest = i64::try_from(version.number).expect("fewer than 2^63 changes were ever made");
     let mark = version.mark.cast_signed();
@@ -304,10 +137,9 @@ fn stamp(statements: &mut Statements, changes: &[Change], version: Version) {
     let insert = "INSERT INTO fullbore.versions (version, mark, at, changes) VALUES (?, ?, clock_timestamp(), ";
     statements.fill(insert, &[&newest, &mark]);
     match told.len() <= CHANGES_BYTES_MAX {
-        true => quote(&mut statements.0, &told),
-        false => statements.0.push_str("null"),
+        true => statements.add("?)", &[&told]),
+        false => statements.add("null)", &[]),
     }
-    statements.0.push_str(");\n");
     statements.add("DELETE FROM fullbore.versions WHERE version <= ?", &[&(newest - MARKS_MAX)]);
     let forget = "UPDATE fullbore.versions SET changes = null WHERE version = ?";
     statements.add(forget, &[&(newest - CHANGES_MAX)]);

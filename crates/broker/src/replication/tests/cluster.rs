@@ -171,14 +171,14 @@ impl Cluster {
         let any = self.any();
         let (broker_id, registration) = (id, any.control.image().node(id).expect("known").registration);
         let broker = fullbore_rules::replica::BrokerState { broker_id, broker_epoch: registration.epoch };
-        any.control.change_broker(broker, BrokerChange::Fence).await.expect("fenced");
+        any.control.change_broker(broker, BrokerChange::Fence, [].into()).await.expect("fenced");
         self.hear().await;
     }
 
     /// Has a broker that was held for dead live.
     pub async fn unfence(&self, id: i32) {
         let broker = self.node(id).control.broker_state();
-        self.any().control.change_broker(broker, BrokerChange::Unfence).await.expect("unfenced");
+        self.any().control.change_broker(broker, BrokerChange::Unfence, [].into()).await.expect("unfenced");
         self.hear().await;
     }
 

@@ -172,3 +172,18 @@ async fn over_a_listener_of_its_own_with_tls() {
     cluster.are_equal(&topic, 0).await;
     cluster.stop().await;
 }
+
+/// A survivor has the partitions settled first that producers wait for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partition_written_at_its_leader_followers_know_that_it_is_in_use() {
+    let cluster = Cluster::start(3, "").await;
+    let topic = cluster.topic("t", 3, &[]).await;
+    let leader = cluster.registered("t", 1).leader.expect("it is led");
+    let client = cluster.client(leader).await;
+    produce(&client, "t", 1, -1, batch(b"v")).await.expect("acknowledged");
+    for id in 1..=3 {
+        let is_alone = || cluster.node(id).partitions.in_use() == [(topic.id, 1)];
+        eventually("it is in use, and the others are not", is_alone).await;
+    }
+    cluster.stop().await;
+}

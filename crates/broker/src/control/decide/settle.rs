@@ -1,0 +1,164 @@
+//! Leaders and ISRs that follow from which brokers are there, in pieces: each as large as one transaction has room for.
+//!
+//! The rules are [`fullbore_rules::cluster`]'s. A diskless partition concerns no broker: it stays registered as it was created, and the
+//! metadata that clients read follows from which brokers are there.
+//!
+//! Invariant: a piece is decided on the newest image alone, so that any broker can decide the next one, and a repeated piece is empty.
+
+use std::sync::Arc;
+
+use fullbore_rules::cluster::{LogEnd, follow_up, is_settled};
+use fullbore_rules::replica::{Brokers, PartitionRegistration};
+use fullbore_wire::Uuid;
+
+use super::super::change::{Change, Partitions};
+use super::super::image::{Image, Topic};
+
+/// Registrations that one transaction may still change in pieces.
+#[derive(Debug, Clone)]
+pub struct Room {
+    left: usize,
+    is_short: bool,
+}
+
+impl Room {
+    /// Room for this number of registrations. Neighbours that share one count once.
+    pub fn new(registrations: usize) -> Self {
+        Self { left: registrations, is_short: false }
+    }
+
+    /// Returns true once a change found no room.
+    pub fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// Takes room for one registration. Returns false if there is none.
+    fn take(&mut self) -> bool {
+        self.is_short = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        !self.is_short
+    }
+}
+
+/// Returns the first partition that is not settled, by topic id and number; `None` if all are.
+pub fn first_unsettled(image: &Image) -> Option<(Uuid, usize)> {
+    match settle_all(image, &mut Room::new(1)).first() {
+        Some(Change::PartitionsChanged { topic, first, .. }) => Some((*topic, *first)),
+        _ => None,
+    }
+}
+
+/// Returns how many partitions are not settled. Neighbours that share a registration count once.
+#[cfg(test)]
+pub fn unsettled(image: &Image) -> usize {
+    let mut all = Room::new(usize::MAX);
+    settle_all(image, &mut all);
+    usize::MAX - all.left
+}
+
+/// Settles these partitions, as far as there is room.
+pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut Room) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for (topic, number) in urgent {
+        let Some(topic) = image.topic_by_id(*topic).filter(|topic| !topic.config.diskless) else { continue };
+        let Some(partition) = topic.partition(*number) else { continue };
+        let ends = image.log_ends(topic.id, *number);
+        let (Some(settled), Ok(first)) = (settled(image, topic, partition, ends), usize::try_from(*number)) else {
+            continue;
+        };
+        if !room.take() {
+            break;
+        }
+        let partitions = Partitions::unit(Arc::new(settled));
+        changes.push(Change::PartitionsChanged { topic: topic.id, first, partitions });
+    }
+    changes
+}
+
+/// Settles all partitions, as far as there is room. Neighbours make one stretch, which the store writes at the least cost.
+pub fn settle_all(image: &Image, room: &mut Room) -> Vec<Change> {
+    each_of(image, |topic, partition, ends| settled(image, topic, partition, ends), room)
+}
+
+/// The partition once it is settled; `None` if that changes nothing.
+fn settled(
+    image: &Image,
+    topic: &Topic,
+    partition: &PartitionRegistration,
+    ends: &[LogEnd],
+) -> Option<PartitionRegistration> {
+    let is_unclean = topic.config.unclean_leader_election_enable;
+    match is_settled(partition, image.registrations(), is_unclean) {
+        true => None,
+        false => settled_by(image.registrations(), topic, partition, ends),
+    }
+}
+
+/// The same by these brokers.
+pub fn settled_by(
+    brokers: &Brokers,
+    topic: &Topic,
+    partition: &PartitionRegistration,
+    ends: &[LogEnd],
+) -> Option<PartitionRegistration> {
+    let (min_isr, is_unclean) = (topic.config.min_insync_replicas, topic.config.unclean_leader_election_enable);
+    follow_up(partition, brokers, min_isr, ends, is_unclean)
+}
+
+/// Changes of all partitions for which `next` returns one, as far as there is room. Neighbours that share a registration are passed to
+/// `next` once.
+pub fn each_of(
+    image: &Image,
+    mut next: impl FnMut(&Topic, &PartitionRegistration, &[LogEnd]) -> Option<PartitionRegistration>,
+    room: &mut Room,
+) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let may_share = !image.has_log_ends();
+    for topic in image.topics().filter(|topic| !topic.config.diskless) {
+        let mut changed = Changed::default();
+        let mut last: Option<(&Arc<PartitionRegistration>, Option<Arc<PartitionRegistration>>)> = None;
+        for (index, registered) in (0..).zip(&topic.partitions) {
+            let after = match &last {
+                Some((same, after)) if may_share && Arc::ptr_eq(same, registered) => after.clone(),
+                _ => match next(topic, registered, image.log_ends(topic.id, index)) {
+                    Some(_) if !room.take() => break,
+                    after => after.map(Arc::new),
+                },
+            };
+            if let Some(after) = &after {
+                changed.push(usize::try_from(index).unwrap_or(usize::MAX), Arc::clone(after));
+            }
+            last = Some((registered, after));
+        }
+        changes.extend(changed.finish(topic.id));
+        if room.is_short() {
+            break;
+        }
+    }
+    changes
+}
+
+/// Partitions of one topic that are registered otherwise: a change for each stretch of neighbours.
+#[derive(Default)]
+pub struct Changed {
+    stretches: Vec<(usize, Partitions)>,
+}
+
+impl Changed {
+    /// Adds the registration of the partition of this number, which is larger than all before.
+    pub fn push(&mut self, number: usize, registered: Arc<PartitionRegistration>) {
+        match self.stretches.last_mut() {
+            Some((first, partitions)) if *first + partitions.len() == number => partitions.push_back(registered),
+            _ => self.stretches.push((number, Partitions::unit(registered))),
+        }
+    }
+
+    /// Returns the changes.
+    pub fn finish(self, topic: Uuid) -> impl Iterator<Item = Change> {
+        self.stretches.into_iter().map(move |(first, partitions)| Change::PartitionsChanged {
+            topic,
+            first,
+            partitions,
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! Failovers, stops and starts in pieces come to the same as in one piece, whatever happens between two of them.
+
+use super::*;
+
+/// Three brokers, and topics of three replicas, two, and one, led in turn.
+fn many() -> Image {
+    let mut image = cluster();
+    let three = vec![vec![1, 2, 3], vec![2, 3, 1], vec![3, 1, 2]];
+    let two = vec![vec![1, 2], vec![2, 1], vec![3, 1], vec![2, 3]];
+    for (id, name, replicas) in [(2, "a", three), (3, "b", two), (4, "c", vec![vec![1], vec![2]])] {
+        let assignments = (0..).zip(replicas.iter().cycle().take(20).cloned()).collect();
+        let topic =
+            super::super::create(&image, &broker(""), &CreateTopic { assignments, ..wanted(name) }, Uuid([id; 16]));
+        image.apply(&broker(""), &topic.expect("created")).expect("applied");
+    }
+    image
+}
+
+/// All partitions by topic and number.
+fn partitions(image: &Image) -> Vec<PartitionRegistration> {
+    let of_topics = image.topics().flat_map(|topic| &topic.partitions);
+    of_topics.map(|registered| PartitionRegistration::clone(registered)).collect()
+}
+
+/// Carries out pieces until none is left; returns how many there were.
+fn finish(image: &mut Image, command: &Command, room: usize) -> usize {
+    for pieces in 1.. {
+        match carried_out(image, command, room) {
+            Outcome::Unfinished => {}
+            Outcome::Done(Ok(())) => return pieces,
+            other => panic!("{other:?}"),
+        }
+    }
+    unreachable!("it ends")
+}
+
+fn settle() -> Command {
+    Command::Settle([].into())
+}
+
+fn register(id: i32, process: u128, ended: FormerEnd) -> Command {
+    let joining = Joining { folder: id.unsigned_abs().into(), process, ended };
+    let endpoints = BTreeMap::new();
+    Command::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })
+}
+
+#[test]
+fn broker_fenced_in_pieces_partitions_are_as_fenced_at_once() {
+    for state in [BrokerChange::Fence, BrokerChange::ShutDown] {
+        let (mut at_once, mut in_pieces) = (many(), many());
+        change(&mut at_once, 1, state);
+        let command = change_command(&in_pieces, 1, state, &[]);
+        assert!(matches!(carried_out(&mut in_pieces, &command, 2), Outcome::Done(Ok(()))));
+        assert!(unsettled(&in_pieces) > 2, "its row and the first piece");
+        assert!(finish(&mut in_pieces, &settle(), 2) > 3);
+        assert_eq!(partitions(&in_pieces), partitions(&at_once));
+        assert_eq!((unsettled(&in_pieces), unsettled(&at_once)), (0, 0));
+        let version = in_pieces.epoch();
+        assert_eq!(finish(&mut in_pieces, &settle(), 2), 1);
+        assert_eq!(in_pieces.epoch(), version, "settled partitions change nothing");
+    }
+}
+
+#[test]
+fn broker_fenced_in_pieces_urgent_partitions_come_first() {
+    let mut image = many();
+    let of = |name: &str, number| (image.topic(name).expect("there").id, number);
+    let urgent = [of("b", 9), (Uuid([99; 16]), 0), of("a", 99), of("b", 8), of("b", 4)];
+    let is_settled = |image: &Image, number: usize| {
+        let of = &image.topic("b").expect("there").partitions[number];
+        of.isr.len() == 1 && of.leader == Some(2)
+    };
+    let command = change_command(&image, 1, BrokerChange::Fence, &urgent);
+    assert!(matches!(carried_out(&mut image, &command, 2), Outcome::Done(Ok(()))));
+    assert_eq!([9, 8, 4].map(|number| is_settled(&image, number)), [true, true, false]);
+    let rest = Command::Settle(urgent.into());
+    assert!(matches!(carried_out(&mut image, &rest, 2), Outcome::Unfinished));
+    assert!(is_settled(&image, 4) && unsettled(&image) > 0);
+}
+
+#[test]
+fn process_registered_in_pieces_partitions_are_as_registered_at_once() {
+    for ended in [FormerEnd::Killed, FormerEnd::Lost] {
+        let (mut at_once, mut in_pieces) = (many(), many());
+        done(&mut at_once, &register(1, 21, ended)).expect("registered");
+        let pieces = finish(&mut in_pieces, &register(1, 21, ended), 3);
+        assert!(pieces > 3, "{pieces}");
+        finish(&mut in_pieces, &settle(), 3);
+        assert_eq!(partitions(&in_pieces), partitions(&at_once), "{ended:?}");
+        assert!(!in_pieces.node(1).expect("there").registration.is_fenced);
+    }
+}
+
+/// The former process lives where its data folder was copied.
+#[test]
+fn former_process_comes_back_between_pieces_of_a_registration_the_new_one_is_in_no_isr_that_it_did_not_join() {
+    let mut image = many();
+    let command = register(1, 21, FormerEnd::Lost);
+    assert!(matches!(carried_out(&mut image, &command, 3), Outcome::Unfinished));
+    assert!(image.node(1).expect("there").registration.is_fenced, "no leader takes it into an ISR");
+    let topic = image.topic("a").expect("there").clone();
+    let (at, of) =
+        (0..).zip(&topic.partitions).find(|(_, of)| of.leader == Some(2) && !of.isr.contains(&1)).expect("one");
+    let member = |image: &Image, id: i32| BrokerState { broker_id: id, broker_epoch: image.registrations()[&id].epoch };
+    let join = |image: &Image| {
+        let new_isr = of.isr.iter().chain([&1]).map(|id| member(image, *id)).collect();
+        let asked = AlterPartition { leader_epoch: of.leader_epoch, partition_epoch: of.partition_epoch, new_isr };
+        Command::AlterIsr(AlterIsr { from: member(image, 2), partitions: vec![(topic.id, at, asked)] })
+    };
+    let outcome = carried_out(&mut image.clone(), &join(&image), 3);
+    assert!(matches!(outcome, Outcome::Registered(each) if each[0].is_err()), "it is fenced");
+    change(&mut image, 1, BrokerChange::Unfence);
+    let command_of_leader = join(&image);
+    let outcome = carried_out(&mut image, &command_of_leader, 3);
+    assert!(matches!(outcome, Outcome::Registered(each) if each[0].is_ok()), "it lives");
+    finish(&mut image, &command, 3);
+    finish(&mut image, &settle(), 3);
+    for of in partitions(&image).iter().filter(|of| of.isr.contains(&1)) {
+        assert_eq!((&of.isr[..], of.leader), (&[1][..], Some(1)), "it leads what nobody else has");
+    }
+    assert_eq!(image.node(1).expect("there").process, Uuid(21_u128.to_be_bytes()));
+}
+
+#[test]
+fn two_settle_in_one_transaction_they_share_its_room() {
+    let mut image = many();
+    let command = change_command(&image, 1, BrokerChange::Fence, &[]);
+    carried_out(&mut image, &command, 1);
+    let left = unsettled(&image);
+    let (config, mut no_ids) = (broker(""), || Uuid::ZERO);
+    let mut draft = Draft::new(&config, &image, 0..0, Room::new(2), &mut no_ids);
+    for _ in 0..2 {
+        assert!(matches!(draft.decide(&settle()), Outcome::Unfinished));
+    }
+    let drafted = draft.finish();
+    assert!(drafted.is_full);
+    assert_eq!(unsettled(&drafted.image), left - 2);
+}

@@ -1,0 +1,200 @@
+//! The rows of partitions that are registered otherwise: the same few statements, however many partitions there are.
+//!
+//! A row has neighbouring partitions that are registered alike. Invariant: each partition has one row, whichever stretches change.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use fullbore_rules::replica::PartitionRegistration;
+use fullbore_wire::Uuid;
+
+use super::super::change::Partitions;
+use super::record;
+use super::statements::{Statements, Value};
+
+/// Stretches of partitions, no two of which overlap.
+#[derive(Default)]
+pub struct Registrations {
+    /// By topic and the number of the first partition, the number after the last.
+    stretches: BTreeMap<(Uuid, usize), usize>,
+    rows: Vec<Row>,
+}
+
+/// Neighbours that are registered alike.
+struct Row {
+    topic: Uuid,
+    first: usize,
+    count: usize,
+    registered: Arc<PartitionRegistration>,
+}
+
+/// Partitions of a topic, by number.
+struct Span {
+    topic: Uuid,
+    first: usize,
+    end: usize,
+}
+
+impl Registrations {
+    /// Adds the partitions of a topic from the number `first` on. Returns false, and adds nothing, if some of them were added before.
+    pub fn add(&mut self, topic: Uuid, first: usize, partitions: &Partitions) -> bool {
+        let end = first + partitions.len();
+        let before = self.stretches.range(..(topic, end)).next_back();
+        if before.is_some_and(|((other, _), before_end)| *other == topic && *before_end > first) {
+            return false;
+        }
+        self.stretches.insert((topic, first), end);
+        let row = |(number, count, registered): (usize, usize, &Arc<PartitionRegistration>)| Row {
+            topic,
+            first: first + number,
+            count,
+            registered: Arc::clone(registered),
+        };
+        self.rows.extend(record::runs(partitions).into_iter().map(row));
+        true
+    }
+
+    /// Writes them instead of what there was of these numbers.
+    pub fn write(self, statements: &mut Statements) {
+        if self.rows.is_empty() {
+            return;
+        }
+        self.cut(statements);
+        self.insert(statements);
+        self.delete_covered(statements);
+        self.forget_log_ends(statements);
+    }
+
+    /// Makes two rows of each that has partitions on both sides of the begin or the end of a stretch.
+    fn cut(&self, statements: &mut Statements) {
+        let bound = |topic: &Uuid, number: usize| Span { topic: *topic, first: number, end: number };
+        let bounds = self.stretches.iter().flat_map(|((topic, first), end)| [bound(topic, *first), bound(topic, *end)]);
+        begin_with(statements, bounds.collect());
+        statements.add(
+            ", cut AS MATERIALIZED (
+               SELECT kept.*, number, coalesce(lead(number) OVER numbers, kept.first + kept.count) AS next,
+                 first_value(number) OVER numbers AS nearest
+               FROM (SELECT DISTINCT topic_id, first AS number FROM span) bound CROSS JOIN LATERAL (
+                 SELECT * FROM fullbore.partitions WHERE topic_id = bound.topic_id AND first < number
+                   ORDER BY first DESC LIMIT 1) kept
+               WHERE kept.first + kept.count > number
+               WINDOW numbers AS (PARTITION BY kept.topic_id, kept.first ORDER BY number)),
+             shorter AS (
+               UPDATE fullbore.partitions SET count = nearest - cut.first FROM cut
+               WHERE number = nearest AND partitions.topic_id = cut.topic_id AND partitions.first = cut.first)
+             INSERT INTO fullbore.partitions
+               (topic_id, first, count, replicas, isr, elr, lost, leader, leader_epoch, partition_epoch)
+             SELECT topic_id, number, next - number, replicas, isr, elr, lost, leader, leader_epoch, partition_epoch
+               FROM cut",
+            &[],
+        );
+    }
+
+    /// Writes the rows. One that has the same first partition is updated, which needs no look at the topic.
+    pub fn insert(&self, statements: &mut Statements) {
+        if self.rows.is_empty() {
+            return;
+        }
+        // Many rows have the same brokers. Arrays of numbers are the quickest to read.
+        let (mut lists, mut numbers): (Vec<&PartitionRegistration>, _) = (Vec::new(), HashMap::new());
+        let mut of_rows: Vec<i32> = Vec::with_capacity(self.rows.len());
+        for row in &self.rows {
+            let of = &*row.registered;
+            let number = numbers.entry((&of.replicas, &of.isr, &of.elr, &of.lost)).or_insert_with(|| {
+                lists.push(of);
+                integer(lists.len())
+            });
+            of_rows.push(*number);
+        }
+        let spans = self.rows.iter().map(|row| Span { topic: row.topic, first: row.first, end: row.first + row.count });
+        begin_with(statements, spans.collect());
+        statements.fill(", lists (number, replicas, isr, elr, lost) AS (VALUES ", &[]);
+        statements.list(lists.iter().enumerate(), |statements, (at, of)| {
+            let number = integer(at + 1);
+            let values: [&dyn Value; 5] = [&number, &of.replicas, &of.isr, &of.elr, &of.lost];
+            statements.fill("(?,?::int[],?::int[],?::int[],?::int[])", &values);
+        });
+        let of = |of: fn(&PartitionRegistration) -> i32| -> Vec<i32> {
+            self.rows.iter().map(|row| of(&row.registered)).collect()
+        };
+        let leaders: Vec<Option<i32>> = self.rows.iter().map(|row| row.registered.leader).collect();
+        let (leader_epochs, partition_epochs) = (of(|of| of.leader_epoch), of(|of| of.partition_epoch));
+        statements.add(
+            ") INSERT INTO fullbore.partitions
+               (topic_id, first, count, replicas, isr, elr, lost, leader, leader_epoch, partition_epoch)
+             SELECT topic_id, first, upto - first, replicas, isr, elr, lost, leader, leader_epoch, partition_epoch
+               FROM span
+               JOIN unnest(?::int[], ?::int[], ?::int[], ?::int[])
+                 WITH ORDINALITY state (list, leader, leader_epoch, partition_epoch, place) ON state.place = span.place
+               JOIN lists ON lists.number = state.list
+             ON CONFLICT (topic_id, first) DO UPDATE SET count = excluded.count, replicas = excluded.replicas,
+               isr = excluded.isr, elr = excluded.elr, lost = excluded.lost, leader = excluded.leader,
+               leader_epoch = excluded.leader_epoch, partition_epoch = excluded.partition_epoch",
+            &[&of_rows, &leaders, &leader_epochs, &partition_epochs],
+        );
+    }
+
+    /// Deletes rows that begin within another one.
+    fn delete_covered(&self, statements: &mut Statements) {
+        let covered = |row: &Row| Span { topic: row.topic, first: row.first + 1, end: row.first + row.count };
+        let covered = self.rows.iter().filter(|row| row.count > 1).map(covered);
+        let rows = "SELECT ctid FROM fullbore.partitions
+            WHERE topic_id = span.topic_id AND first >= span.first AND first < span.upto";
+        delete_within(statements, "fullbore.partitions", covered.collect(), rows);
+    }
+
+    /// Deletes the log ends of partitions that have a leader.
+    fn forget_log_ends(&self, statements: &mut Statements) {
+        let mut led: Vec<Span> = Vec::new();
+        for Row { topic, first, count, .. } in self.rows.iter().filter(|row| row.registered.leader.is_some()) {
+            match led.last_mut() {
+                Some(last) if last.topic == *topic && last.end == *first => last.end += count,
+                _ => led.push(Span { topic: *topic, first: *first, end: first + count }),
+            }
+        }
+        let rows = "SELECT ctid FROM fullbore.log_ends
+            WHERE topic_id = span.topic_id AND partition >= span.first AND partition < span.upto";
+        delete_within(statements, "fullbore.log_ends", led, rows);
+    }
+}
+
+/// Begins a statement for which `span` has rows of these spans: topic_id, first, upto, and the place of the span, from 1 on.
+fn begin_with(statements: &mut Statements, spans: Vec<Span>) {
+    let mut topics: Vec<Uuid> = spans.iter().map(|span| span.topic).collect();
+    topics.sort_unstable();
+    topics.dedup();
+    let number_of = |span: &Span| topics.binary_search(&span.topic).map_or(0, |at| integer(at + 1));
+    let numbers: Vec<i32> = spans.iter().map(number_of).collect();
+    let [firsts, ends]: [Vec<i32>; 2] =
+        [spans.iter().map(|span| integer(span.first)).collect(), spans.iter().map(|span| integer(span.end)).collect()];
+    statements.fill("WITH topic (number, id) AS (VALUES ", &[]);
+    statements.list(topics.iter().enumerate(), |statements, (at, topic)| {
+        statements.fill("(?,?)", &[&integer(at + 1), topic]);
+    });
+    statements.fill(
+        "), span AS (
+           SELECT topic.id AS topic_id, first, upto, place
+           FROM unnest(?::int[], ?::int[], ?::int[]) WITH ORDINALITY given (topic, first, upto, place)
+             JOIN topic ON topic.number = given.topic)",
+        &[&numbers, &firsts, &ends],
+    );
+}
+
+/// A number of partitions or of rows, of which there are fewer.
+fn integer(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// Deletes from a table the rows that `rows` finds for each span. Looks for none where the table is empty.
+fn delete_within(statements: &mut Statements, table: &str, spans: Vec<Span>, rows: &str) {
+    if spans.is_empty() {
+        return;
+    }
+    begin_with(statements, spans);
+    // Behind OFFSET each span is looked up by the index, whatever the planner thinks of the table.
+    let delete = format!(
+        " DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+            SELECT found.ctid FROM span CROSS JOIN LATERAL ({rows} OFFSET 0) found WHERE EXISTS (SELECT FROM {table})))"
+    );
+    statements.add(&delete, &[]);
+}

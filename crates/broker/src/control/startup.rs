@@ -1,0 +1,87 @@
+//! The start of the control plane: the store is opened and read, and the broker registers in it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_rules::cluster::{FormerEnd, Joining};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use tokio::sync::watch;
+
+use super::command::{Command, Outcome, RegisterBroker};
+use super::error::OpenError;
+use super::identity::Identity;
+use super::image::Image;
+use super::node::Endpoint;
+use super::owner::{Failure, Owner, random_id};
+use super::store::{Store, StoreError};
+use super::takeover;
+use crate::config::BrokerConfig;
+
+/// What a broker that starts says of itself.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// Where clients reach it, by the name of the listener.
+    pub endpoints: BTreeMap<String, Endpoint>,
+    /// How the process before it ended.
+    pub ended: FormerEnd,
+}
+
+#[cfg(test)]
+impl Arrival {
+    /// That of a broker that nobody reaches, and that has lost nothing.
+    pub(crate) fn nowhere() -> Self {
+        Self { endpoints: BTreeMap::new(), ended: FormerEnd::Killed }
+    }
+}
+
+/// What is known once the broker is registered.
+pub struct Started {
+    pub identity: Identity,
+    pub process: Uuid,
+    pub images: watch::Receiver<Arc<Image>>,
+}
+
+/// Opens the store, reads it and registers the broker.
+pub fn started<S: Store>(
+    broker: Arc<BrokerConfig>,
+    arrival: Arrival,
+    open: impl FnOnce() -> Result<(S, Identity), OpenError>,
+) -> Result<(Owner<S>, Started), OpenError> {
+    let rack = broker.rack.as_deref().map(Text::from);
+    let (store, identity) = open()?;
+    let [folder, process] = [identity.folder, random_id()].map(|id| u128::from_be_bytes(id.0));
+    let joining = Joining { folder, process, ended: arrival.ended };
+    let endpoints = arrival.endpoints;
+    let (id, session_timeout_ms) = (broker.node_id, broker.session_timeout_ms);
+    let serves_diskless = broker.diskless.is_served;
+    let register = Command::RegisterBroker(RegisterBroker { id, joining, rack, serves_diskless, endpoints });
+    let refused = |failure: Failure| {
+        let store = identity.store.clone();
+        match failure {
+            Failure::Inapplicable(source) => OpenError::Inapplicable { store, source: Box::new(source) },
+            Failure::Store(error) => OpenError::of_store(store, error),
+            Failure::Unknown(reason) => OpenError::of_store(store, StoreError::Failed(reason)),
+        }
+    };
+    let (mut owner, images) =
+        Owner::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
+    let session = Duration::from_millis(session_timeout_ms);
+    // Everything is read before the lock is taken, for others wait for that.
+    owner.read().map_err(refused)?;
+    loop {
+        let refusal = match owner.transact(&[&register]).map_err(refused)?.pop() {
+            Some(Outcome::Done(Err(refusal))) => refusal,
+            // The lock is free between two pieces of what the former process leaves behind.
+            Some(Outcome::Unfinished) => continue,
+            _ => break,
+        };
+        let is_taken = refusal.code == ErrorCode::DUPLICATE_BROKER_REGISTRATION;
+        let image = Arc::clone(&images.borrow());
+        if !is_taken || !takeover::fence_if_silent(&mut owner, &image, id, session).map_err(refused)? {
+            return Err(OpenError::NotRegistered(refusal.message));
+        }
+    }
+    owner.stock_up();
+    Ok((owner, Started { identity, images, process: Uuid(process.to_be_bytes()) }))
+}

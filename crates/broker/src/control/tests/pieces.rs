@@ -1,0 +1,156 @@
+//! Many partitions on a real PostgreSQL: a failover, a stop and a start that no single message could carry.
+
+use std::time::Duration;
+
+use fullbore_rules::replica::BrokerState;
+use fullbore_tests::wait_until;
+
+use super::super::decide::unsettled;
+use super::postgres::Database;
+use super::seam::afresh;
+use super::*;
+
+/// What takes longer hangs.
+const HANGS: Duration = Duration::from_secs(120);
+/// Registrations of the first piece and more.
+const PARTITIONS: i32 = 3_000;
+
+/// Brokers 1 to 3 over a database with a topic that has a row for each partition.
+fn brokers(database: &Database, more: &str) -> Vec<(tempfile::TempDir, Opened)> {
+    let start = |id| {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let opened = start_in(folder.path(), &database.url(), id, more).expect("opens");
+        (folder, opened)
+    };
+    (1..=3).map(start).collect()
+}
+
+/// Creates the topic over a connection that waits longer than those of the brokers do.
+fn create_many(database: &Database, control: &Control) {
+    let many = CreateTopic { num_partitions: PARTITIONS, replication_factor: 3, ..wanted("t") };
+    let (mut owner, _images) = Owner::new(database.store(), broker(""), Box::new(random_id)).expect("valid");
+    let create = Command::CreateTopics(CreateTopics { topics: vec![many], validate_only: false });
+    owner.transact(&[&create]).expect("created");
+    wait_until("a broker knows the topic", HANGS, || {
+        control.catch_up();
+        control.settle();
+        control.image().topic("t").is_some()
+    });
+}
+
+/// Waits outside of any runtime, since the control plane's own blocks.
+fn block_on<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+}
+
+/// A database that takes this long for each row of a partition.
+fn slow_down(database: &Database, row: Duration) {
+    let seconds = row.as_secs_f64();
+    database.run(&format!(
+        "CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+           'BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END';
+         CREATE TRIGGER slow AFTER INSERT OR UPDATE ON fullbore.partitions FOR EACH ROW EXECUTE FUNCTION slow()"
+    ));
+}
+
+fn is_gone(id: i32) -> impl Fn(&Image) -> bool {
+    move |image| {
+        let topic = image.topic("t").expect("there");
+        topic.partitions.iter().all(|of| of.leader.is_some_and(|leader| leader != id) && !of.isr.contains(&id))
+    }
+}
+
+/// The rows say what the image does.
+fn assert_same(database: &Database, control: &Control) {
+    control.settle();
+    let told = |image: &str| image.split("by_id").nth(1).expect("topics").to_owned();
+    assert_eq!(told(&afresh(database.store())), told(&format!("{:?}", control.image())));
+}
+
+/// All in one message takes six seconds here, and may take one.
+#[test]
+fn slow_database_broker_dies_every_partition_fails_over() {
+    let database = Database::new();
+    let mut brokers = brokers(&database, "control.plane.timeout.ms=1000");
+    create_many(&database, &brokers[0].1.control);
+    slow_down(&database, Duration::from_millis(2));
+    let whom = brokers[2].1.control.broker_state();
+    drop(brokers.pop());
+    let control = brokers[0].1.control.clone();
+    let began = Instant::now();
+    while block_on(control.change_broker(whom, BrokerChange::Fence, [].into())).is_err() {
+        assert!(began.elapsed() < HANGS, "not fenced");
+    }
+    while block_on(control.settle_partitions([].into())).is_err() {
+        assert!(began.elapsed() < HANGS, "not settled");
+    }
+    assert!(is_gone(3)(&control.image()), "nothing is left to it");
+    assert_eq!(unsettled(&control.image()), 0);
+    assert_same(&database, &control);
+}
+
+#[test]
+fn slow_database_broker_stops_and_starts_it_hands_over_and_comes_back() {
+    let database = Database::new();
+    let mut brokers = brokers(&database, "control.plane.timeout.ms=1000");
+    create_many(&database, &brokers[0].1.control);
+    slow_down(&database, Duration::from_millis(1));
+    let (folder, stopping) = brokers.pop().expect("the third");
+    let own = stopping.control.broker_state();
+    let began = Instant::now();
+    while block_on(stopping.control.change_broker(own, BrokerChange::ShutDown, [].into())).is_err() {
+        assert!(began.elapsed() < HANGS, "not handed over");
+    }
+    while block_on(stopping.control.settle_partitions([].into())).is_err() {
+        assert!(began.elapsed() < HANGS, "not handed over");
+    }
+    assert!(is_gone(3)(&stopping.control.image()));
+    drop(stopping);
+    // This one is killed, and so fenced by its own next process.
+    let (killed, opened) = brokers.pop().expect("the second");
+    let epoch = opened.control.broker_epoch();
+    drop(opened);
+    let third = start_in(folder.path(), &database.url(), 3, "").expect("opens");
+    let second = start_in(killed.path(), &database.url(), 2, "").expect("opens");
+    assert!(second.control.broker_epoch() > epoch);
+    let image = second.control.image();
+    assert!(is_gone(2)(&image) && is_gone(3)(&image) && unsettled(&image) == 0);
+    assert_same(&database, &second.control);
+    drop(third);
+}
+
+/// A change that waits for the lock, as a leader's of an ISR, does not wait for all partitions.
+#[test]
+fn change_asked_for_in_a_failover_is_committed_between_two_pieces() {
+    let database = Database::new();
+    let (mut owner, images) = registered(database.store(), Box::new(random_id));
+    for id in 2..=3 {
+        owner.transact(&[&register_in(id, 10 + u128::from(id.unsigned_abs()))]).expect("registered");
+    }
+    let many = CreateTopic { num_partitions: PARTITIONS, replication_factor: 3, ..wanted("t") };
+    owner.transact(&[&Command::CreateTopics(CreateTopics { topics: vec![many], validate_only: false })]).expect("done");
+    let broker = BrokerState { broker_id: 3, broker_epoch: images.borrow().registrations()[&3].epoch };
+    let fence = ChangeBroker { broker, change: BrokerChange::Fence, urgent: [].into() };
+    let (fence, mut fenced) = asked(Command::ChangeBroker(fence));
+    owner.serve(vec![fence]);
+    assert!(matches!(fenced.try_recv(), Ok(Outcome::Done(Ok(())))), "with its first piece");
+    let left = unsettled(&images.borrow());
+    assert!(images.borrow().registrations()[&3].is_fenced && left > 0 && owner.is_unfinished());
+    let (create, mut answer) = asked(create_command("u"));
+    owner.serve(vec![create]);
+    assert!(matches!(answer.try_recv(), Ok(Outcome::Topics(topics)) if topics[0].is_ok()));
+    assert!(unsettled(&images.borrow()) < left);
+    while owner.is_unfinished() {
+        owner.serve(Vec::new());
+    }
+    assert_eq!(unsettled(&images.borrow()), 0);
+    assert!(is_gone(3)(&images.borrow()));
+    assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
+}
+
+/// The process of a broker with a folder of its own.
+fn register_in(id: i32, process: u128) -> Command {
+    let joining = Joining { folder: id.unsigned_abs().into(), process, ended: FormerEnd::Killed };
+    let endpoints = BTreeMap::new();
+    Command::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })
+}

@@ -1,0 +1,61 @@
+//! Pauses between attempts that fail: longer each time, with a random part, so that brokers which compete for the lock do not meet again.
+
+use std::time::{Duration, Instant};
+
+use crate::control::random_id;
+
+/// A pause that doubles with each failure in a row.
+#[derive(Debug)]
+pub struct Backoff {
+    min: Duration,
+    max: Duration,
+    next: Duration,
+    due: Option<Instant>,
+}
+
+impl Backoff {
+    /// Begins with `min`, and ends with `max`.
+    pub fn new(min: Duration, max: Duration) -> Backoff {
+        Backoff { min, max, next: min, due: None }
+    }
+
+    /// Returns true if no pause is under way.
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.due.is_none_or(|due| now >= due)
+    }
+
+    /// Begins a pause: at least half of its full length.
+    pub fn pause(&mut self, now: Instant) {
+        let drawn = random_id().0;
+        let random = f64::from(u16::from_be_bytes([drawn[0], drawn[1]])) / f64::from(u16::MAX);
+        self.due = Some(now + self.next.mul_f64(0.5 + random / 2.0));
+        self.next = (self.next * 2).min(self.max);
+    }
+
+    /// Ends the pause. The next one is the shortest.
+    pub fn reset(&mut self) {
+        self.next = self.min;
+        self.due = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pause_is_longer_until_one_succeeds() {
+        let (min, max) = (Duration::from_secs(1), Duration::from_secs(8));
+        let mut backoff = Backoff::new(min, max);
+        let now = Instant::now();
+        assert!(backoff.is_due(now));
+        for full in [min, min * 2, min * 4, max, max] {
+            backoff.pause(now);
+            assert!(!backoff.is_due(now + full.mul_f64(0.49)) && backoff.is_due(now + full), "{full:?}");
+        }
+        backoff.reset();
+        assert!(backoff.is_due(now));
+        backoff.pause(now);
+        assert!(backoff.is_due(now + min));
+    }
+}

@@ -1,0 +1,81 @@
+//! Partitions that are left unsettled: by a broker that ended, or lost its database, between two pieces of a failover.
+//!
+//! Who fences a broker goes on by itself. The others watch, and one of them takes over where nothing moves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fullbore_rules::replica::Brokers;
+use fullbore_wire::Uuid;
+
+use super::backoff::Backoff;
+use crate::control::{Control, Image, Urgent, first_unsettled};
+use crate::seldom::Seldom;
+use crate::task;
+
+/// How long nothing moves before a broker takes over, and between two attempts.
+const PATIENCE_MIN: Duration = Duration::from_secs(2);
+const PATIENCE_MAX: Duration = Duration::from_secs(16);
+
+/// Watches for unsettled partitions.
+pub struct UnsettledWatch {
+    control: Control,
+    /// The brokers for which all partitions were found settled.
+    settled_for: Option<Arc<Brokers>>,
+    /// The first partition that was not settled at the last look. Pieces are in order, so that it moves with each.
+    left: Option<(Uuid, usize)>,
+    patience: Backoff,
+    is_settling: Arc<AtomicBool>,
+    refused: Arc<Seldom>,
+}
+
+impl UnsettledWatch {
+    /// One that has not looked yet.
+    pub fn new(control: Control) -> UnsettledWatch {
+        UnsettledWatch {
+            control,
+            settled_for: None,
+            left: None,
+            patience: Backoff::new(PATIENCE_MIN, PATIENCE_MAX),
+            is_settling: Arc::default(),
+            refused: Arc::default(),
+        }
+    }
+
+    /// Looks at the partitions, and settles them where nothing has moved for a while. Waits for nothing.
+    pub fn look(&mut self, image: &Image, now: Instant, urgent: impl FnOnce() -> Urgent) {
+        let brokers = image.registrations();
+        if self.settled_for.as_ref().is_some_and(|settled_for| Arc::ptr_eq(settled_for, brokers)) {
+            return;
+        }
+        let left = first_unsettled(image);
+        if left.is_none() {
+            self.settled_for = Some(Arc::clone(brokers));
+        }
+        if left != self.left {
+            self.left = left;
+            self.patience.reset();
+            self.patience.pause(now);
+        } else if left.is_some() && self.patience.is_due(now) && !self.is_settling.swap(true, Ordering::AcqRel) {
+            self.patience.pause(now);
+            self.settle(urgent());
+        }
+    }
+
+    fn settle(&self, urgent: Urgent) {
+        let control = self.control.clone();
+        let (is_settling, refused) = (Arc::clone(&self.is_settling), Arc::clone(&self.refused));
+        task::spawn(async move {
+            match control.settle_partitions(urgent).await {
+                Ok(()) => tracing::info!("partitions that another broker left without a leader are settled"),
+                Err(refusal) => {
+                    if let Some(left_out) = refused.due() {
+                        tracing::warn!(%refusal, left_out, "cannot elect leaders: partitions are offline; a broker tries again");
+                    }
+                }
+            }
+            is_settling.store(false, Ordering::Release);
+        });
+    }
+}
