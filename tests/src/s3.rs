@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -47,6 +48,10 @@ pub enum S3Fault {
     NoConditions,
     /// It is answered as if the whole object were asked for.
     NoRanges,
+    /// It is answered with this status and 256 MiB, chunk by chunk.
+    Flood(u16),
+    /// It is answered with success before its body is read, and not done.
+    Early,
 }
 
 #[derive(Default)]
@@ -55,7 +60,12 @@ struct Faults {
     next: HashMap<&'static str, Vec<S3Fault>>,
     every: HashMap<&'static str, S3Fault>,
     requests: HashMap<String, usize>,
+    /// Bytes of floods that were sent.
+    flooded: Arc<AtomicUsize>,
 }
+
+/// Bytes of a flood.
+const FLOOD: usize = 256 << 20;
 
 /// A store with one bucket, until it is dropped.
 pub struct S3 {
@@ -150,6 +160,11 @@ impl S3 {
     /// Requests of this method that came so far.
     pub fn requests(&self, method: &str) -> usize {
         self.faults().requests.get(method).copied().unwrap_or_default()
+    }
+
+    /// Bytes of [`S3Fault::Flood`] that were sent so far.
+    pub fn flooded(&self) -> usize {
+        self.faults().flooded.load(Ordering::Relaxed)
     }
 
     fn faults(&self) -> std::sync::MutexGuard<'_, Faults> {
@@ -265,6 +280,14 @@ async fn answer(
             tokio::time::sleep(by).await;
             call(service, request).await
         }
+        Some(S3Fault::Early) => Ok(Response::builder().header("etag", "\"0\"").body(s3s::Body::empty())?),
+        Some(S3Fault::Flood(status)) => {
+            let sent = Arc::clone(&faults.lock().expect("not poisoned").flooded);
+            let mut answer = call(service, request).await?;
+            *answer.status_mut() = status.try_into()?;
+            answer.headers_mut().remove("content-length");
+            Ok(answer.map(|_| s3s::Body::http_body(Flood { sent, left: FLOOD })))
+        }
     }
 }
 
@@ -292,6 +315,30 @@ impl Body for Half {
             // Nobody wakes who waits.
             (None, Behind::Silence) => Poll::Pending,
         }
+    }
+}
+
+/// A body of zeros, counted as they are sent.
+struct Flood {
+    sent: Arc<AtomicUsize>,
+    left: usize,
+}
+
+impl Body for Flood {
+    type Data = Bytes;
+    type Error = Failure;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let chunk = Bytes::from_static(&[0; 64 << 10]);
+        if self.left < chunk.len() {
+            return Poll::Ready(None);
+        }
+        self.left -= chunk.len();
+        self.sent.fetch_add(chunk.len(), Ordering::Relaxed);
+        Poll::Ready(Some(Ok(Frame::data(chunk))))
     }
 }
 

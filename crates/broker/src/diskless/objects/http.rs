@@ -29,6 +29,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 const IDLE_CONNECTIONS_MAX: usize = 64;
 /// Bytes that are handed to the socket at a time.
 const CHUNK: usize = 64 << 10;
+/// Bytes of an error's body that are read; S3's errors have less than 1 KiB.
+const ERROR_MAX: usize = 64 << 10;
 
 /// Makes the clients of a bucket, and of services that give its credentials.
 #[derive(Debug)]
@@ -93,18 +95,30 @@ struct StoreClient(reqwest::Client);
 impl HttpService for StoreClient {
     async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
         let (parts, body) = request.into_parts();
+        let (progress, len) = (parts.extensions.get::<BodyProgress>().cloned(), body.content_length());
         let url = parts.uri.to_string().parse().map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
-        *request.body_mut() = Some(match (parts.extensions.get::<BodyProgress>(), body.as_bytes()) {
+        *request.body_mut() = Some(match (&progress, body.as_bytes()) {
             (None, Some(bytes)) => bytes.clone().into(),
-            (progress, _) => reqwest::Body::wrap(SentBody { body, chunk: Bytes::new(), progress: progress.cloned() }),
+            _ => reqwest::Body::wrap(SentBody { body, chunk: Bytes::new(), progress: progress.clone() }),
         });
         let answer: hyper::Response<reqwest::Body> = self.0.execute(request).await.map_err(http_error)?.into();
         let (parts, body) = answer.into_parts();
-        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(ReceivedBody(body))))
+        let is_sent = progress.is_none_or(|progress| progress.last().1 >= len as u64);
+        if parts.status.is_success() && !is_sent {
+            return Err(HttpError::new(HttpErrorKind::Interrupted, AnsweredEarly));
+        }
+        let is_error = parts.status.is_client_error() || parts.status.is_server_error();
+        let left = if is_error { ERROR_MAX } else { usize::MAX };
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(ReceivedBody { body, left })))
     }
 }
+
+/// A store cannot have what was not sent.
+#[derive(Debug, thiserror::Error)]
+#[error("it answered before it had the whole body")]
+struct AnsweredEarly;
 
 /// The body of a request, in chunks.
 struct SentBody {
@@ -147,8 +161,11 @@ impl Body for SentBody {
     }
 }
 
-/// The body of an answer.
-struct ReceivedBody(reqwest::Body);
+/// The body of an answer, cut where it is an error's and too long.
+struct ReceivedBody {
+    body: reqwest::Body,
+    left: usize,
+}
 
 impl Body for ReceivedBody {
     type Data = Bytes;
@@ -158,15 +175,23 @@ impl Body for ReceivedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<std::result::Result<Frame<Bytes>, HttpError>>> {
-        Pin::new(&mut self.0).poll_frame(context).map_err(http_error)
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context).map_err(http_error));
+        if let Some(Ok(frame)) = &frame {
+            self.left = self.left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.left == 0 || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        // Of a body that may be cut the length is not known.
+        if self.left == usize::MAX { self.body.size_hint() } else { SizeHint::default() }
     }
 }
 

@@ -470,3 +470,38 @@ async fn a_fault_of_one_request_is_an_error_that_may_be_tried_again() {
     hangs.abort();
     assert_eq!(objects.put(1, large(), BodyProgress::default()).await, Ok(()));
 }
+
+#[tokio::test]
+async fn answers_without_end_are_not_read_whole() {
+    const READ_MAX: usize = 32 << 20;
+    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let objects = open(storage(&s3), "one", &index).await.expect("opened");
+    assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()));
+    let mut flooded = 0;
+    for (method, status) in [("GET", 206), ("GET", 403), ("GET", 503), ("PUT", 200), ("PUT", 403), ("PUT", 503), ("DELETE", 503)] {
+        s3.next(method, S3Fault::Flood(status));
+        let done = match method {
+            "GET" => objects.get(1, 0..9, BodyProgress::default()).await.map(drop),
+            "PUT" => objects.put(2, parts(), BodyProgress::default()).await,
+            _ => objects.delete(2).await,
+        };
+        assert_eq!(done.is_ok(), status == 200, "{method} {status}: {done:?}");
+        // The rest is what the sockets hold.
+        let now = s3.flooded();
+        assert!(now > flooded && now - flooded < READ_MAX, "{method} {status}: {} bytes", now - flooded);
+        flooded = now;
+    }
+    assert_eq!(objects.get(1, 0..9, BodyProgress::default()).await, Ok(Bytes::from_static(b"something")));
+}
+
+#[tokio::test]
+async fn a_put_that_is_answered_before_it_was_sent_has_failed() {
+    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let objects = open(storage(&s3), "one", &index).await.expect("opened");
+    // More than the sockets hold.
+    let large = || vec![Bytes::from(vec![7; 1 << 20]); 32];
+    s3.next("PUT", S3Fault::Early);
+    let refused = objects.put(1, large(), BodyProgress::default()).await.expect_err("not all of it was sent");
+    assert!(refused.is_retriable(), "{refused}");
+    assert_eq!(objects.put(1, large(), BodyProgress::default()).await, Ok(()));
+}
