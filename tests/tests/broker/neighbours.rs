@@ -8,6 +8,7 @@ use fullbore_wire::apis::api_versions::ApiVersionsRequest;
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::apis::produce::ProduceRequest;
 use std::fs;
 use std::path::Path;
@@ -18,6 +19,7 @@ const SOON: Duration = Duration::from_secs(60);
 const PRODUCE: i16 = 9;
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 7;
+const METADATA: i16 = 9;
 
 fn list_offsets(topic: &str, timestamp: i64) -> ListOffsetsRequest {
     let partition = ListOffsetsPartition { partition_index: 0, timestamp, ..Default::default() };
@@ -181,4 +183,26 @@ fn a_long_poll_hears_of_the_topic_that_is_made_again_under_its_topics_name() {
     let polled = polling.receive::<FetchRequest>(FETCH).1;
     assert!(polled.responses[0].partitions[0].records.as_ref().is_some_and(|records| !records.is_empty()));
     drop((pipe, slow));
+}
+
+/// Each is 70 KB, and a connection may have a thousand requests on their way.
+#[test]
+fn a_client_that_takes_no_answers_has_few_of_them_made() {
+    const CLIENTS: usize = 10;
+    let broker = Broker::start(&[]);
+    broker.client().create_topic("wide", 2000, &[]);
+    let metadata = MetadataRequest { topics: None, ..Default::default() };
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| broker.client()).collect();
+    let before = broker.rss();
+    for client in &mut clients {
+        for _ in 0..1000 {
+            client.send(&metadata, METADATA);
+        }
+    }
+    // The last of each client is answered behind all others of it.
+    for client in &mut clients {
+        (0..1000).for_each(|_| drop(client.receive::<MetadataRequest>(METADATA)));
+    }
+    let grown = broker.rss_peak().saturating_sub(before) >> 20;
+    assert!(grown < 250, "{grown} MiB");
 }

@@ -30,8 +30,15 @@ const PROTOCOL: &str = "fullbore::protocol";
 /// Answers that are ready are gathered into one write until they are this long.
 const GATHERED_BYTES: usize = 64 * 1024;
 
-/// How long the answers of a client that sends nothing more may stand still. Most such clients are gone.
-const HUNG_UP_MAX: Duration = Duration::from_secs(30);
+/// Time that the answers of a client that sends nothing more may stand still. Most such clients are gone.
+const HUNG_UP_MAX: Duration = Duration::from_secs(5);
+/// Time that a request of such a client may wait for memory. Without acks its batch is still to be written.
+const HUNG_UP_ADMISSION_MAX: Duration = Duration::from_secs(30);
+
+/// Time for which requests that have come are admitted before other connections have their turn.
+const TURN_MAX: Duration = Duration::from_millis(1);
+/// Weight in `fullbore.connection.bytes.max` of answers other than records, which clients need not read ahead.
+const ANSWER_WEIGHT: usize = 16;
 
 /// A completion on its way from the reading to the writing half.
 struct AdmittedRequest {
@@ -153,6 +160,7 @@ async fn read(
     let limits = &broker.limits;
     let bytes = Arc::new(Semaphore::new(limits.bytes_max));
     let mut input = Input::new(stream, limits.request_bytes_max, idleness);
+    let mut worked = Duration::ZERO;
     loop {
         tokio::select! {
             biased;
@@ -183,11 +191,17 @@ async fn read(
             queue.leave(1);
             continue;
         };
-        let held = completion.bytes_held(frame_len).min(limits.bytes_max);
+        let weight = if matches!(api, ApiKey::Produce | ApiKey::Fetch) { 1 } else { ANSWER_WEIGHT };
+        let held = completion.bytes_held(frame_len).saturating_mul(weight).min(limits.bytes_max);
         let permits = u32::try_from(held).unwrap_or(u32::MAX);
         let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");
         let owed = Owed { api, received, label, _bytes: bytes };
         queue.push(AdmittedRequest { completion, owed });
+        worked += received.elapsed();
+        if worked > TURN_MAX {
+            worked = Duration::ZERO;
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -195,12 +209,8 @@ async fn read(
 async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, is_at_once: bool) {
     stream.closed().await;
     if !is_at_once {
-        tokio::time::sleep(hung_up_max(idle_max)).await;
+        tokio::time::sleep(idle_max.map_or(HUNG_UP_ADMISSION_MAX, |max| max.min(HUNG_UP_ADMISSION_MAX))).await;
     }
-}
-
-fn hung_up_max(idle_max: Option<Duration>) -> Duration {
-    idle_max.map_or(HUNG_UP_MAX, |max| max.min(HUNG_UP_MAX))
 }
 
 /// Returns when the client has done nothing for too long. One that waits for an answer is not idle, however long it waits,
@@ -215,7 +225,7 @@ async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
         max = idle => return Ended::Idle(max),
         () = idleness.ended() => {}
     }
-    let max = hung_up_max(idle_max);
+    let max = idle_max.map_or(HUNG_UP_MAX, |max| max.min(HUNG_UP_MAX));
     idleness.reaches(max).await;
     Ended::HungUp(max)
 }
