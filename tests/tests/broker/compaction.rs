@@ -1,5 +1,6 @@
 //! Compaction from outside: what a consumer finds while it runs, after it, and after kill -9 in the middle of it.
 
+use crate::disk_full::SmallDisk;
 use bytes::{Bytes, BytesMut};
 use fullbore_tests::{Broker, Client, produce_request, wait_until};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
@@ -107,6 +108,37 @@ fn assert_holds(found: &Rows, written: &Rows) {
 fn log_bytes(broker: &Broker, topic: &str) -> u64 {
     let files = broker.partition_files(topic, 0, "log");
     files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|file| file.len()).sum()
+}
+
+/// Compaction alone makes room there. The newest records are more than is free, and less than the reserve.
+#[test]
+fn a_disk_that_compacted_topics_have_filled_has_room_once_they_are_compacted() {
+    let Some(disk) = SmallDisk::mount(16 << 20) else { return };
+    let mut broker = Broker::start_in(&disk.path().join("data"), &["log.cleaner.enable=false"]);
+    let mut client = broker.client();
+    client.create_topic("t", 1, COMPACTED);
+    let mut written = Rows::new();
+    let write = |client: &mut Client, number: usize, written: &mut Rows| {
+        let (key, value) = (format!("key-{}", number % 50).into_bytes(), vec![b'a' + (number % 26) as u8; 12_000]);
+        let answer = produce(client, "t", batch(Compression::None, Stamp::NONE, &[(Some(&key), Some(&value))]));
+        if answer.error_code == ErrorCode::NONE {
+            written.insert(answer.base_offset, (key, Some(value)));
+        }
+        answer.error_code
+    };
+    let mut number = 0;
+    while write(&mut client, number, &mut written) == ErrorCode::NONE {
+        number += 1;
+    }
+    broker.stop();
+    broker.restart_with(SETTINGS);
+    let mut client = broker.client();
+    wait_until("there is room", DEADLINE, || {
+        (0..100).all(|more| write(&mut client, number + more, &mut written) == ErrorCode::NONE)
+    });
+    let found = consume(&mut client, "t");
+    assert_holds(&found, &written);
+    assert!(found.len() < number / 2, "{} of {number} are left", found.len());
 }
 
 #[test]

@@ -30,7 +30,7 @@ use crate::replica::Replica;
 use crate::replica::checkpoints::Checkpointed;
 use crate::replica::cleanings::{Cleanings, Ending};
 use crate::replica::state::LogState;
-use crate::system::{give_way, now_ms};
+use crate::system::{give_way, is_full, now_ms};
 use job::{Cleaning, Pace, Tally};
 
 /// How long a partition is left alone after the system refused something.
@@ -151,8 +151,15 @@ impl Cleaner {
         let started = Instant::now();
         let settings = self.settings();
         let log_dir = self.registry.log_dir();
-        let job = Cleaning { pace: self, log_dir, partition: &partition, config, settings, dirty, now_ms };
-        let result = job.run();
+        let cleaning = |pace| Cleaning { pace, log_dir, partition: &partition, config: config.clone(), settings, dirty, now_ms };
+        let space = &log_dir.space;
+        let result = if space.is_full() {
+            // Compaction is all that makes room among compacted topics.
+            let pace = MakingRoom(self);
+            space.freeing(is_full_error, || cleaning(&pace).run())
+        } else {
+            cleaning(self).run()
+        };
         if let Ok((clean_to, tally)) = &result {
             let Tally { bytes_before, bytes_after, records_removed, keys } = *tally;
             let elapsed_ms = started.elapsed().as_millis() as u64;
@@ -245,6 +252,12 @@ impl Cleaner {
         }
     }
 
+    /// Counts bytes that are about to be written, and pauses as the rate wants it.
+    fn write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
+        self.counts.bytes_written.fetch_add(bytes, Relaxed);
+        self.throttle(partition, bytes)
+    }
+
     /// What there is to be seen.
     pub fn status(&self) -> CleanerStatus {
         let of = |count: &AtomicU64| count.load(Relaxed);
@@ -270,7 +283,23 @@ impl Pace for Cleaner {
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
         // What is freed by compaction comes after it has taken as much. Looked at, and not held: cleaning may wait here for its pace.
         self.registry.log_dir().space.admit().ok_or(io::ErrorKind::StorageFull).map_err(io::Error::from)?;
-        self.counts.bytes_written.fetch_add(bytes, Relaxed);
-        self.throttle(partition, bytes)
+        self.write(partition, bytes)
     }
+}
+
+/// The pace on a full disk, where a cleaning has the reserve.
+struct MakingRoom<'a>(&'a Cleaner);
+
+impl Pace for MakingRoom<'_> {
+    fn before_read(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
+        self.0.before_read(partition, bytes)
+    }
+
+    fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
+        self.0.write(partition, bytes)
+    }
+}
+
+fn is_full_error(error: &CleanError) -> bool {
+    matches!(error, CleanError::Io(error) if is_full(error))
 }
