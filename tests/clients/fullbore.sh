@@ -165,6 +165,7 @@ offsets() { # of a group without members
   groups "${reset[@]}" --to-current --export --dry-run >"$work/plan.csv"
   same "$(cat "$work/plan.csv")" "$topic-read,0,30"
   groups "${reset[@]}" --to-datetime 2000-01-01T00:00:00.000 --execute
+  same "$(groups "${reset[@]}" --to-datetime 1960-01-01T00:00:00.000 --dry-run 2>&1)" "$(groups "${reset[@]}" --to-earliest --dry-run 2>&1)"
   groups reset-offsets --group "$topic-group" --from-file "$work/plan.csv" --execute
   has "^$topic-group +$topic-read +0 +30 " "$(groups describe --group "$topic-group" 2>/dev/null)"
   theirs ConsumerGroupCommand --describe --group "$topic-group" --state -- groups describe --group "$topic-group" --state

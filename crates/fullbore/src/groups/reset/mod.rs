@@ -141,6 +141,8 @@ fn check_inactive(id: &Text, state: &str) -> Result<(), Failure> {
 impl Reset {
     fn scenario(&self, file: Option<BTreeMap<Text, ResetOffsets>>) -> Scenario {
         let by_time = self.to_datetime.or(self.by_duration.map(|ago| time::now_ms().saturating_sub(ago)));
+        // Brokers take numbers below zero for names of offsets.
+        let by_time = by_time.map(|timestamp| timestamp.max(0));
         match (file, self.to_offset, self.shift_by, by_time) {
             (Some(plan), ..) => Scenario::File(plan),
             (_, Some(offset), ..) => Scenario::Offset(offset),
