@@ -27,6 +27,10 @@ pub enum Befalling {
     /// A copy of the database is put in its place that is older by so many versions.
     RestoreOlder(usize),
     RestoreNewest,
+    /// The disk takes nothing more.
+    Fill(i32),
+    /// The disk has room again.
+    Free(i32),
     /// The first replica is to lead.
     Prefer(i32),
 }

@@ -47,6 +47,10 @@ pub enum Command {
     ShutDown(BrokerState),
     /// It has stopped.
     Stopped(BrokerState),
+    /// Its disk is full.
+    Full(BrokerState),
+    /// Its disk has room again.
+    Room(BrokerState),
     Alter {
         from: BrokerState,
         asked: AlterPartition,
@@ -112,6 +116,8 @@ impl Cluster {
             Command::Fence(whom) => next.of(whom)?.registration.is_fenced = true,
             Command::ShutDown(of) => next.of(of)?.registration.is_shutting_down = true,
             Command::Stopped(of) => next.of(of)?.registration.is_fenced = true,
+            Command::Full(of) => next.of(of)?.registration.is_full = true,
+            Command::Room(of) => next.of(of)?.registration.is_full = false,
             Command::Alter { from, asked } => {
                 let mut asked = asked.clone();
                 if fault == Some(Fault::AdmitsOldBrokerEpoch) {

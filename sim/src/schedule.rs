@@ -89,7 +89,8 @@ fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, Befalling)> {
     let id = rng.i32(1..=brokers);
     let one = match rng.u32(0..100) {
         0..8 => Befalling::Kill(id),
-        8..30 => Befalling::Start(id),
+        8..26 => Befalling::Start(id),
+        26..30 => return full(rng, id),
         30..35 => Befalling::Stop(id),
         35..40 => Befalling::PowerCut(id),
         40..48 => Befalling::Pause(id, rng.i64(10_000..2_000_000)),
@@ -126,6 +127,17 @@ fn restarts(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
     ]
 }
 
+/// A disk is full for a while, or has little room each time that there is some.
+fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
+    let mut at = 0;
+    let mut after = |us| {
+        at += rng.i64(10_000..us);
+        at
+    };
+    let times = (0..3).flat_map(|_| [(after(500_000), Befalling::Fill(id)), (after(1_500_000), Befalling::Free(id))]);
+    times.collect()
+}
+
 /// The database is away for longer than a session lasts.
 fn outage(rng: &mut fastrand::Rng) -> Vec<(i64, Befalling)> {
     vec![(0, Befalling::DatabaseDown), (rng.i64(100_000..2_000_000), Befalling::DatabaseUp)]
@@ -153,6 +165,7 @@ impl World {
         self.context.loses_answer = false;
         let ids: Vec<i32> = self.brokers.keys().copied().collect();
         ids.iter().for_each(|id| self.resume(*id));
+        ids.iter().for_each(|id| self.fill(*id, false));
         let before = self.context.check.acknowledgements;
         let mut at = since;
         while at < since + RECOVERY_US {

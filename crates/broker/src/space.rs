@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use fullbore_rules::cluster::room::DiskRoom;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::fs::{FallocateFlags, StatVfs, fallocate, statvfs};
 
@@ -30,6 +31,8 @@ const SHARE: u64 = 16;
 const BLOCK: u64 = 4096;
 /// The least that must be free for the disk not to be called full any more.
 const FREE_MIN: u64 = 256 << 10;
+/// The least room beside the reserve with which a broker is in ISRs again.
+const AMPLE_MIN: u64 = 1 << 20;
 /// The parts that are given up one after the other. A process that is killed then leaves most of it for its next start, even
 /// if another program takes what is free.
 const RELEASES: [u64; 3] = [16, 4, 1];
@@ -48,6 +51,8 @@ pub struct Space {
     whole: RwLock<bool>,
     /// Whether a write has found no room, and there is not much yet.
     full: AtomicBool,
+    /// Whether the last look found more room than the reserve takes.
+    ample: AtomicBool,
     times: Mutex<Times>,
     /// What the broker's log says of it.
     line: Seldom,
@@ -95,6 +100,7 @@ impl Space {
             wanted,
             whole: RwLock::new(false),
             full: AtomicBool::new(false),
+            ample: AtomicBool::new(true),
             times: Mutex::default(),
             line: Seldom::default(),
         };
@@ -130,6 +136,7 @@ impl Space {
     /// Takes note that there was no room for a write, and says so, now and then.
     pub fn note_full(&self) {
         self.full.store(true, Ordering::Relaxed);
+        self.ample.store(false, Ordering::Relaxed);
         let mut times = self.times.lock();
         times.room = None;
         let is_due = self.line.due().is_some();
@@ -222,7 +229,17 @@ impl Space {
         } else if self.is_full() && taken && self.can_write() {
             self.note_room();
         }
+        self.ample.store(taken && self.free() >= self.wanted.max(AMPLE_MIN), Ordering::Relaxed);
         self.tell_room();
+    }
+
+    /// Returns how much room there is, by the last look and the writes since.
+    pub fn room(&self) -> DiskRoom {
+        match (self.is_full(), self.ample.load(Ordering::Relaxed)) {
+            (true, _) => DiskRoom::Full,
+            (false, false) => DiskRoom::Tight,
+            (false, true) => DiskRoom::Ample,
+        }
     }
 
     /// Whether there is not only said to be room: a quota may leave less.
@@ -382,6 +399,22 @@ mod tests {
         assert!(!says_full());
         space.note_full();
         assert!(says_full(), "however soon it is full again");
+    }
+
+    #[test]
+    fn write_finds_no_room_there_is_ample_room_only_after_the_next_look() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let space = Space::open(folder.path(), 4096);
+        assert_eq!(space.room(), DiskRoom::Ample);
+        space.note_full();
+        assert_eq!(space.room(), DiskRoom::Full);
+        space.note_written();
+        assert_eq!(space.room(), DiskRoom::Tight, "it may be the last of it");
+        space.look();
+        assert_eq!(space.room(), DiskRoom::Ample);
+        let narrow = Space::without_room(folder.path());
+        narrow.look();
+        assert_ne!(narrow.room(), DiskRoom::Ample, "the reserve is not whole");
     }
 
     #[test]

@@ -303,7 +303,9 @@ fn member(node: &Node) -> Membership {
     let session_timeout_ms = i64::try_from(config.session_timeout_ms).unwrap_or(i64::MAX);
     let partitions = Arc::clone(&node.partitions);
     let in_use = Arc::new(move || Urgent::from(partitions.in_use()));
-    Membership::new(node.control.clone(), config.node_id, session_timeout_ms, listener, in_use)
+    let space = Arc::clone(&node.space);
+    let disk = Box::new(move || space.room());
+    Membership::new(node.control.clone(), config.node_id, session_timeout_ms, listener, in_use, disk)
 }
 
 /// Where clients reach this broker, by the name of the listener.

@@ -1,6 +1,7 @@
 //! The control plane's side: registration, beats, commands one at a time, images, and whom this broker holds for dead.
 
 use fullbore_rules::cluster::lease::PeerSigns;
+use fullbore_rules::cluster::room::{DiskRoom, RoomReport};
 use fullbore_rules::cluster::{FormerEnd, Joining, LogEnd, Member};
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration, ReplicaSettings};
 use fullbore_wire::ErrorCode;
@@ -88,6 +89,7 @@ impl Broker {
             }
         }
         self.settle_what_is_left(context);
+        self.look_at_disk(context);
         self.ask_for_oneself(context);
     }
 
@@ -96,6 +98,21 @@ impl Broker {
         let image = self.process.as_ref().and_then(|process| process.image.as_ref());
         if image.is_some_and(|image| !image.cluster.is_settled()) && context.rng.u8(0..4) == 0 {
             self.ask(context, Command::Settle);
+        }
+    }
+
+    /// Reports that the disk is full, or has room again.
+    fn look_at_disk(&mut self, context: &mut Context) {
+        let Some(state) = self.state() else { return };
+        let Some(Process { image: Some(image), room, .. }) = &mut self.process else { return };
+        let Some(own) = image.cluster.brokers.get(&self.id).filter(|own| own.epoch == state.broker_epoch) else {
+            return;
+        };
+        let disk = if self.disk.is_full { DiskRoom::Full } else { DiskRoom::Ample };
+        match room.look(context.now / LEASE_MS_US, disk, own.is_full) {
+            Some(RoomReport::Full) => self.ask(context, Command::Full(state)),
+            Some(RoomReport::Room) => self.ask(context, Command::Room(state)),
+            None => {}
         }
     }
 

@@ -2,6 +2,7 @@
 
 use fullbore_rules::replica::epochs::truncation;
 use fullbore_rules::replica::pipe::{FetchPipe, PartitionPipe};
+use fullbore_wire::ErrorCode;
 
 use super::{Broker, Process, epochs, position, remember};
 use crate::context::Context;
@@ -93,7 +94,13 @@ impl Broker {
         following.carried_out += 1;
         let concerns = following.partition.1.concerns(answer.asked_in);
         let takes = following.partition.1.answered(answer.asked_in, fits);
-        match answer.found {
+        let found = match answer.found {
+            Ok(Found::Records(records)) if self.disk.is_full && !records.is_empty() => {
+                Err(ErrorCode::KAFKA_STORAGE_ERROR)
+            }
+            found => found,
+        };
+        match found {
             Ok(Found::Records(records)) if takes => {
                 following.is_idle = records.is_empty();
                 self.take(context, epoch, records, answer.high_watermark);

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fullbore_rules::cluster::FormerEnd;
 use fullbore_rules::cluster::lease::Judge;
+use fullbore_rules::cluster::room::RoomWatch;
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerState, Brokers, Effects, LocalLog, Now, Partition, ReplicaSettings, RoleChange};
 use fullbore_rules::sequence::{Producers, Stamp};
@@ -29,6 +30,8 @@ pub struct Disk {
     /// As much of the log survives a power cut.
     pub flushed: usize,
     pub checkpoint: i64,
+    /// Nothing more fits on it.
+    pub is_full: bool,
     /// The last version seen of the database.
     known: Known,
     ended: FormerEnd,
@@ -71,6 +74,7 @@ pub struct Process {
     last_number: u64,
     last_beat_us: i64,
     judge: Judge,
+    room: RoomWatch,
     is_stopping: bool,
 }
 
@@ -113,6 +117,7 @@ impl Broker {
             log: Vec::new(),
             flushed: 0,
             checkpoint: 0,
+            is_full: false,
             known: None,
             ended: FormerEnd::Clean,
             folder: id as u128,
@@ -152,6 +157,7 @@ impl Broker {
             last_number: 0,
             last_beat_us: context.now,
             judge: Judge::new(context.settings.session_timeout_us),
+            room: RoomWatch::default(),
             is_stopping: false,
         });
         let (node, settings) = (self.node(), context.settings);

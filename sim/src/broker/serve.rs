@@ -88,6 +88,9 @@ impl Broker {
                 Verdict::Refuse(_) => return Err(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER),
             }
         }
+        if self.disk.is_full {
+            return Err(ErrorCode::KAFKA_STORAGE_ERROR);
+        }
         let record = Record { epoch: partition.leader_epoch(), value, stamp };
         self.disk.log.push(record);
         remember(producers, &record, offset);

@@ -18,6 +18,8 @@ impl World {
             Befalling::Stop(id) => self.of(id, |broker, _| broker.stop()),
             Befalling::PowerCut(id) if self.may_lose(id) => self.of(id, |broker, context| broker.power_cut(context)),
             Befalling::PowerCut(_) => {}
+            Befalling::Fill(id) => self.fill(id, true),
+            Befalling::Free(id) => self.fill(id, false),
             Befalling::Pause(id, us) => {
                 self.of(id, |broker, context| {
                     broker.is_paused = broker.process.is_some();
@@ -71,6 +73,11 @@ impl World {
         what(broker, &mut self.context);
         let now = self.context.now;
         self.context.check.unwell(id, now);
+    }
+
+    /// Fills the broker's disk, or frees it.
+    pub fn fill(&mut self, id: i32, is_full: bool) {
+        self.brokers.get_mut(&id).expect("it is one of the cluster's").disk.is_full = is_full;
     }
 
     /// Starts the broker, if it does not run.

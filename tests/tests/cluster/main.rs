@@ -9,6 +9,7 @@ mod diskless;
 mod diskless_zones;
 mod faults;
 mod frozen;
+mod full_disk;
 mod hunted;
 mod links;
 mod marks;

@@ -95,6 +95,10 @@ pub enum BrokerChange {
     Unfence,
     /// It is about to stop, and hands over what it leads.
     ShutDown,
+    /// Its disk is full: it leads only what no other replica in sync may lead, and is in no ISR that another leads.
+    Full,
+    /// Its disk has room again.
+    Room,
 }
 
 /// The ISRs that a leader asks for, each for itself (KIP-497).

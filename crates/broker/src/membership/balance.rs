@@ -35,9 +35,7 @@ pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: c
 
 /// Partitions that this broker could lead and is the first replica of, by topic name and number. Nobody leads a diskless one.
 fn led_by_others(image: &Image, node_id: i32) -> Vec<(String, i32)> {
-    let may_lead =
-        |node: &crate::control::RegisteredBroker| !node.registration.is_fenced && !node.registration.is_shutting_down;
-    if !image.node(node_id).is_some_and(may_lead) {
+    if !image.node(node_id).is_some_and(|node| node.registration.is_fit()) {
         return Vec::new();
     }
     let led = image.topics().filter(|topic| !topic.config.diskless);

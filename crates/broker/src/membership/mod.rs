@@ -1,4 +1,5 @@
-//! This broker as a member of its cluster: it says that it lives, holds others for dead, hands over what it leads before it stops, and
+//! This broker as a member of its cluster: it says that it lives, holds others for dead, hands over what it leads before it stops or where
+//! its disk is full, and
 //! ends where another process has its place.
 //!
 //! The rules are [`fullbore_rules::cluster`]'s, and every change is a command of the control plane, which any broker may give. Not
@@ -10,6 +11,7 @@
 mod backoff;
 pub mod balance;
 mod comeback;
+mod disk;
 mod unsettled;
 mod watch;
 
@@ -27,6 +29,8 @@ use crate::control::{Beaten, BrokerChange, Control, Image, PeerBeat, RegisteredB
 use crate::seldom::Seldom;
 use backoff::Backoff;
 use comeback::{Comeback, is_needed};
+use disk::DiskWatch;
+pub use disk::OwnDisk;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
@@ -50,6 +54,7 @@ pub struct Membership {
     fencing: Backoff,
     comeback: Comeback,
     unsettled: UnsettledWatch,
+    disk: DiskWatch,
     refused: Seldom,
 }
 
@@ -58,7 +63,14 @@ pub type Displaced = channel::Sender<Option<String>>;
 
 impl Membership {
     /// `listener` is the name of the one over which brokers reach each other.
-    pub fn new(control: Control, node_id: i32, session_timeout_ms: i64, listener: &str, in_use: InUse) -> Membership {
+    pub fn new(
+        control: Control,
+        node_id: i32,
+        session_timeout_ms: i64,
+        listener: &str,
+        in_use: InUse,
+        disk: OwnDisk,
+    ) -> Membership {
         let session = Duration::from_millis(u64::try_from(session_timeout_ms).unwrap_or(0));
         Membership {
             peers: PeerWatch::new(node_id, session_timeout_ms, listener),
@@ -66,6 +78,7 @@ impl Membership {
             fencing: Backoff::new(AGAIN_AFTER, FENCE_PAUSE_MAX),
             comeback: Comeback::new(session),
             unsettled: UnsettledWatch::new(control.clone()),
+            disk: DiskWatch::new(disk),
             refused: Seldom::default(),
             control,
             node_id,
@@ -99,6 +112,7 @@ impl Membership {
                 return;
             }
             if is_beat {
+                self.disk.look(&self.control, &image, || (self.in_use)()).await;
                 self.unsettled.look(&image, Instant::now(), || (self.in_use)());
             }
             again = self.come_back(&image).await;

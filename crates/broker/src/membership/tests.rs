@@ -5,6 +5,7 @@ mod measure;
 use super::*;
 use crate::control::PeerBeat;
 use crate::control::tests::{Memory, create, fence_alone, member, wanted};
+use fullbore_rules::cluster::room::DiskRoom;
 use fullbore_wire::Uuid;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -16,7 +17,11 @@ const LISTENER: &str = "PLAINTEXT";
 const NOBODY: u16 = 1;
 
 fn new_member(control: &Control, id: i32, session_timeout_ms: i64) -> Membership {
-    Membership::new(control.clone(), id, session_timeout_ms, LISTENER, Arc::new(|| Urgent::from([])))
+    new_member_on(control, id, session_timeout_ms, Box::new(|| DiskRoom::Ample))
+}
+
+fn new_member_on(control: &Control, id: i32, session_timeout_ms: i64, disk: OwnDisk) -> Membership {
+    Membership::new(control.clone(), id, session_timeout_ms, LISTENER, Arc::new(|| Urgent::from([])), disk)
 }
 
 async fn hand_over_all(control: &Control) {
@@ -37,9 +42,13 @@ fn run(memory: &Memory, id: i32, folder: u128, port: u16) -> Running {
 
 fn run_for(memory: &Memory, id: i32, folder: u128, port: u16, session_timeout_ms: i64) -> Running {
     let control = member(memory, id, folder, (LISTENER, port)).expect("registered");
+    let membership = new_member(&control, id, session_timeout_ms);
+    run_member(control, membership)
+}
+
+fn run_member(control: Control, membership: Membership) -> Running {
     let beats = watch::Sender::new(Beaten::default());
     let (stop, ended) = (watch::Sender::new(false), Arc::new(watch::Sender::new(None)));
-    let membership = new_member(&control, id, session_timeout_ms);
     let (receiver, stopping, told) = (beats.subscribe(), stop.subscribe(), Arc::clone(&ended));
     let task = tokio::spawn(membership.run(receiver, stopping, told));
     Running { control, beats, stop, ended, task }
@@ -215,6 +224,33 @@ async fn survivor_ended_before_it_settled_partitions_another_goes_on() {
         member.stop.send_replace(true);
         member.task.await.expect("no panic");
     }
+}
+
+#[tokio::test]
+async fn disk_full_the_broker_hands_over_and_has_room_again_it_reports_that() {
+    let memory = Memory::default();
+    let disk = Arc::new(parking_lot::Mutex::new(DiskRoom::Ample));
+    let control = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
+    let _other = member(&memory, 2, 2, (LISTENER, NOBODY)).expect("registered");
+    control.catch_up();
+    let topic = crate::control::CreateTopic {
+        assignments: vec![(0, vec![1, 2])],
+        num_partitions: -1,
+        replication_factor: -1,
+        ..wanted("t")
+    };
+    create(&control, vec![topic]).await.remove(0).expect("created");
+    let seen = Arc::clone(&disk);
+    let membership = new_member_on(&control, 1, TIMEOUT_MS, Box::new(move || *seen.lock()));
+    let running = run_member(control, membership);
+    let is_full = |image: &Image| image.node(1).is_some_and(|node| node.registration.is_full);
+    let led = |image: &Image| image.topic("t").map(|topic| topic.partitions[0].leader);
+    *disk.lock() = DiskRoom::Full;
+    running.beats_until(&[(2, 0)], |image| is_full(image) && led(image) == Some(Some(2))).await;
+    *disk.lock() = DiskRoom::Ample;
+    running.beats_until(&[(2, 0)], |image| !is_full(image)).await;
+    running.stop.send_replace(true);
+    running.task.await.expect("no panic");
 }
 
 /// Fences a broker that runs, as where its beats alone are cut off, and waits until it is back.

@@ -3,7 +3,7 @@
 use fullbore_wire::ErrorCode;
 
 use crate::replica::epochs::Position;
-use crate::replica::{Brokers, PartitionRegistration};
+use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 
 /// Where a replica's log ends, as its broker of this epoch says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,39 +27,46 @@ pub fn is_settled(partition: &PartitionRegistration, brokers: &Brokers, may_be_u
     let whole = || partition.isr.iter().chain(&partition.elr);
     match partition.leader {
         Some(leader) => {
-            stays(brokers, leader)
+            is_fit(brokers, leader)
                 && partition.isr.contains(&leader)
-                && partition.isr.iter().all(|id| stays(brokers, *id))
+                && partition.isr.iter().all(|id| is_fit(brokers, *id))
         }
         None => !may_be_unclean && whole().next().is_some() && !whole().any(lives),
     }
 }
 
-/// Returns true if the broker lives and is not about to stop.
-pub fn stays(brokers: &Brokers, id: i32) -> bool {
-    brokers.get(&id).is_some_and(|broker| !broker.is_fenced && !broker.is_shutting_down)
+/// Returns true if the broker is there, and [fit](crate::replica::BrokerRegistration::is_fit).
+pub fn is_fit(brokers: &Brokers, id: i32) -> bool {
+    brokers.get(&id).is_some_and(|broker| broker.is_fit())
 }
 
-/// The partition by who is there now: a leader that lives stays, else the first lives on that has every committed record;
-/// who is gone leaves the ISR where somebody leads. `None` if that changes nothing.
+/// The partition by who is there now: a leader that is fit stays, else the first leads that has every committed record; members that are not
+/// fit leave the ISR where one leads that is. `None` if that changes nothing.
+///
+/// A leader whose disk is full hands over to members of the ISR alone: its log is whole, and may have records that the ELR lacks.
 pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usize) -> Option<PartitionRegistration> {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
-    let stays = |id: &i32| stays(brokers, *id);
+    let is_fit = |id: &i32| is_fit(brokers, *id);
+    let stays = |id: &i32| brokers.get(id).is_some_and(BrokerRegistration::stays);
     let first = |of: &[i32], may: &dyn Fn(&i32) -> bool| {
         partition.replicas.iter().copied().find(|id| of.contains(id) && may(id))
     };
     let leader = partition
         .leader
-        .filter(stays)
+        .filter(is_fit)
+        .or_else(|| first(&partition.isr, &is_fit))
+        .or_else(|| partition.leader.filter(stays))
+        .or_else(|| first(&partition.elr, &is_fit))
+        // Better one that is full than one that is about to stop, and that than none.
         .or_else(|| first(&partition.isr, &stays))
-        .or_else(|| first(&partition.elr, &stays))
-        // Better one that is about to stop than none.
         .or_else(|| partition.leader.filter(lives))
         .or_else(|| first(&partition.isr, &lives))
         .or_else(|| first(&partition.elr, &lives));
     let Some(leader) = leader else { return elected(partition, None, &partition.isr, min_isr) };
     let isr: Vec<i32> = match partition.isr.contains(&leader) {
-        true => partition.isr.iter().copied().filter(|id| *id == leader || stays(id)).collect(),
+        // Nothing is written where the leader has no room: nobody waits for members that have none either.
+        true if !is_fit(&leader) && stays(&leader) => partition.isr.iter().copied().filter(stays).collect(),
+        true => partition.isr.iter().copied().filter(|id| *id == leader || is_fit(id)).collect(),
         false => vec![leader],
     };
     elected(partition, Some(leader), &isr, min_isr)
@@ -93,7 +100,7 @@ pub fn elect_preferred(
     min_isr: usize,
 ) -> Result<PartitionRegistration, ErrorCode> {
     let preferred = partition.replicas.first().copied().ok_or(ErrorCode::PREFERRED_LEADER_NOT_AVAILABLE)?;
-    let may = brokers.get(&preferred).is_some_and(|broker| !broker.is_fenced && !broker.is_shutting_down);
+    let may = is_fit(brokers, preferred);
     if partition.leader == Some(preferred) {
         return Err(ErrorCode::ELECTION_NOT_NEEDED);
     }

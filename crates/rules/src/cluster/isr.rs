@@ -2,16 +2,17 @@
 
 use fullbore_wire::ErrorCode;
 
-use super::election::set_isr;
+use super::election::{is_fit, set_isr, settle};
 use crate::replica::{AlterPartition, BrokerState, Brokers, NO_BROKER_EPOCH, PartitionRegistration};
 
-/// The partition with the ISR that `from` asks for; the same, if it is so already.
+/// The partition with the ISR that `from` asks for; the same, if it is so already. A leader that is about to stop, or whose disk is full, hands
+/// over to a member that joins.
 ///
 /// # Errors
 /// STALE_BROKER_EPOCH from a process that has been replaced; FENCED_LEADER_EPOCH from who does not lead in that epoch;
 /// INVALID_UPDATE_VERSION where something else changed first; INVALID_REQUEST for an ISR without its leader, with somebody twice
-/// or with who has no replica; INELIGIBLE_REPLICA for a member that is not there, is about to stop, or is another process
-/// than the one that fetched.
+/// or with who has no replica; INELIGIBLE_REPLICA for a member that is not there, is about to stop, joins with a full disk,
+/// or is another process than the one that fetched.
 pub fn alter_isr(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -38,7 +39,9 @@ pub fn alter_isr(
         let is_leader = member.broker_id == from.broker_id;
         brokers.get(&member.broker_id).is_some_and(|broker| {
             let is_the_same = member.broker_epoch == NO_BROKER_EPOCH || member.broker_epoch == broker.epoch;
-            is_leader || (is_the_same && !broker.is_fenced && !broker.is_shutting_down)
+            // One without room that is in sync leaves where that is settled.
+            let may = broker.is_fit() || (broker.stays() && partition.isr.contains(&member.broker_id));
+            is_leader || (is_the_same && may)
         })
     };
     if !asked.new_isr.iter().all(is_eligible) {
@@ -48,6 +51,9 @@ pub fn alter_isr(
     if isr != next.isr {
         set_isr(&mut next, isr, min_isr);
         next.partition_epoch += 1;
+        if !is_fit(brokers, from.broker_id) {
+            next = settle(&next, brokers, min_isr).unwrap_or(next);
+        }
     }
     Ok(next)
 }

@@ -7,6 +7,7 @@
 //! - `election`: who leads, and who leaves the ISR, by who is there.
 //! - `isr`: the ISR that a leader asks for.
 //! - [`lease`]: when a broker is held for dead.
+//! - [`room`]: reports of full disks.
 //! - `zones`: which broker a client is to use for a partition that every broker serves.
 //!
 //! What it is not: it knows no database, no sockets and no clock. What is decided is true once it is committed, and only
@@ -25,13 +26,14 @@ mod election;
 mod isr;
 pub mod lease;
 mod registration;
+pub mod room;
 mod zones;
 
 #[cfg(test)]
 mod tests;
 
 pub use election::{
-    LogEnd, elect_among_lost, elect_preferred, elect_unclean, follow_up, is_settled, min_insync, relax, settle, stays,
+    LogEnd, elect_among_lost, elect_preferred, elect_unclean, follow_up, is_fit, is_settled, min_insync, relax, settle,
 };
 pub use isr::alter_isr;
 pub use registration::{FormerEnd, Joining, Member, lose, register, replace, without};

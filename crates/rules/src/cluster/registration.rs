@@ -67,7 +67,7 @@ pub fn register(before: Option<&Member>, joining: &Joining, next_epoch: i64) -> 
 }
 
 fn fenced(joining: &Joining, epoch: i64) -> Member {
-    let registration = BrokerRegistration { epoch, is_fenced: true, is_shutting_down: false };
+    let registration = BrokerRegistration { epoch, is_fenced: true, ..BrokerRegistration::default() };
     Member { registration, folder: joining.folder, process: joining.process }
 }
 

@@ -7,7 +7,8 @@ use crate::replica::epochs::Position;
 use crate::replica::{AlterPartition, BrokerRegistration, BrokerState, Brokers, PartitionRegistration};
 
 fn brokers(fenced: &[i32]) -> Brokers {
-    let broker = |id: i32| BrokerRegistration { epoch: 10, is_fenced: fenced.contains(&id), is_shutting_down: false };
+    let broker =
+        |id: i32| BrokerRegistration { epoch: 10, is_fenced: fenced.contains(&id), ..BrokerRegistration::default() };
     (1..=5).map(|id| (id, broker(id))).collect()
 }
 
@@ -70,6 +71,56 @@ fn one_that_stops_hands_over_and_leads_where_nobody_else_can() {
     let settled = settle(&partition(&[1, 2], &[], Some(1)), &brokers, 1).expect("2 leads");
     assert_eq!(shown(&settled), (Some(2), &[2][..], &[][..], 5, 8));
     assert_eq!(settle(&partition(&[1], &[], Some(1)), &brokers, 1), None);
+}
+
+fn full(full: &[i32]) -> Brokers {
+    let mut brokers = brokers(&[]);
+    full.iter().for_each(|id| brokers.get_mut(id).expect("it is there").is_full = true);
+    brokers
+}
+
+#[test]
+fn disk_full_a_leader_hands_over_in_the_isr_and_a_follower_leaves_it() {
+    let of = partition(&[1, 2, 3], &[], Some(1));
+    let led = settle(&of, &full(&[1]), 2).expect("2 has room");
+    assert_eq!(shown(&led), (Some(2), &[2, 3][..], &[][..], 5, 8));
+    let followed = settle(&of, &full(&[3]), 2).expect("nobody waits for 3");
+    assert_eq!(shown(&followed), (Some(1), &[1, 2][..], &[][..], 4, 8));
+    assert_eq!(followed.lost, [], "its log is whole");
+    let below = settle(&partition(&[1, 2], &[], Some(1)), &full(&[1]), 2).expect("2 has room");
+    assert_eq!(shown(&below), (Some(2), &[2][..], &[1][..], 5, 8), "it has every committed record, and may lead");
+}
+
+#[test]
+fn disk_full_and_no_other_in_sync_the_leader_keeps_what_it_leads() {
+    assert_eq!(settle(&partition(&[1], &[], Some(1)), &full(&[1]), 1), None);
+    assert_eq!(settle(&partition(&[1], &[2], Some(1)), &full(&[1]), 2), None, "2 may lack records that 1 has");
+    let all = partition(&[1, 2, 3], &[], Some(1));
+    assert_eq!(settle(&all, &full(&[1, 2, 3]), 1), None, "each of them has all records");
+    let mut stopping = full(&[2]);
+    stopping.get_mut(&1).expect("it is there").is_shutting_down = true;
+    let led = settle(&partition(&[1, 2], &[], Some(1)), &stopping, 1).expect("1 is about to stop");
+    assert_eq!(shown(&led), (Some(2), &[2][..], &[][..], 5, 8));
+}
+
+#[test]
+fn disk_full_and_a_follower_joins_the_leader_hands_over() {
+    let from = BrokerState { broker_id: 1, broker_epoch: 10 };
+    let asked = |isr: &[i32]| AlterPartition {
+        leader_epoch: 4,
+        partition_epoch: 7,
+        new_isr: isr.iter().map(|id| BrokerState { broker_id: *id, broker_epoch: 10 }).collect(),
+    };
+    let of = partition(&[1], &[], Some(1));
+    let joined = alter_isr(&of, &full(&[1]), 1, from, &asked(&[1, 3])).expect("3 has room");
+    assert_eq!(shown(&joined), (Some(3), &[3][..], &[][..], 5, 9));
+    let both = partition(&[1, 2], &[], Some(1));
+    let joined = alter_isr(&both, &full(&[1, 2]), 1, from, &asked(&[1, 2, 3])).expect("3 has room");
+    assert_eq!(shown(&joined), (Some(3), &[3][..], &[][..], 5, 9));
+    let not_now = alter_isr(&of, &full(&[3]), 1, from, &asked(&[1, 3]));
+    assert_eq!(not_now, Err(ErrorCode::INELIGIBLE_REPLICA));
+    let preferred = elect_preferred(&partition(&[1, 2], &[], Some(2)), &full(&[1]), 1);
+    assert_eq!(preferred, Err(ErrorCode::PREFERRED_LEADER_NOT_AVAILABLE));
 }
 
 #[test]
@@ -155,7 +206,7 @@ fn a_process_takes_its_brokers_place_by_its_folder() {
     let (first, ended) = register(None, &joining, 1).expect("nobody was there");
     assert_eq!(
         (first.registration, ended),
-        (BrokerRegistration { epoch: 1, is_fenced: true, is_shutting_down: false }, FormerEnd::Lost)
+        (BrokerRegistration { epoch: 1, is_fenced: true, ..BrokerRegistration::default() }, FormerEnd::Lost)
     );
     assert_eq!(register(Some(&first), &joining, 5), Ok((first, FormerEnd::Clean)), "it asks again");
     let mut living = first;
@@ -200,11 +251,16 @@ mod settled {
     use proptest::prelude::*;
     use proptest::sample::subsequence;
 
-    /// Brokers 1 to 3, each of which lives, is about to stop, is fenced, or is unknown.
+    /// Brokers 1 to 3, each of which is unknown, or in any state.
     fn any_brokers() -> impl Strategy<Value = Brokers> {
-        proptest::collection::vec(0..4_u8, 3).prop_map(|states| {
-            let known = (1..).zip(states).filter(|(_, state)| *state < 3);
-            let of = |state| BrokerRegistration { epoch: 10, is_fenced: state == 2, is_shutting_down: state == 1 };
+        proptest::collection::vec(proptest::option::of(any::<(bool, bool, bool)>()), 3).prop_map(|states| {
+            let known = (1..).zip(states).filter_map(|(id, state)| state.map(|state| (id, state)));
+            let of = |(is_fenced, is_shutting_down, is_full)| BrokerRegistration {
+                epoch: 10,
+                is_fenced,
+                is_shutting_down,
+                is_full,
+            };
             known.map(|(id, state)| (id, of(state))).collect()
         })
     }

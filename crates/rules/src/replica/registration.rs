@@ -37,6 +37,20 @@ pub struct BrokerRegistration {
     pub is_fenced: bool,
     /// Whether the broker is about to stop.
     pub is_shutting_down: bool,
+    /// Whether the broker's disk is full: its logs are whole, and do not grow.
+    pub is_full: bool,
+}
+
+impl BrokerRegistration {
+    /// Returns true if the broker serves, and is not about to stop.
+    pub fn stays(&self) -> bool {
+        !self.is_fenced && !self.is_shutting_down
+    }
+
+    /// Returns true if the broker may join ISRs, and lead where another could as well: it stays, and has room.
+    pub fn is_fit(&self) -> bool {
+        self.stays() && !self.is_full
+    }
 }
 
 /// The cluster's brokers by id.

@@ -204,8 +204,12 @@ fn whose_broker_may_not_be_in_sync_does_not_join() {
         change(case.brokers.get_mut(&2).expect("registered"));
         case
     };
-    let refused: [fn(&mut BrokerRegistration); 3] =
-        [|broker| broker.is_fenced = true, |broker| broker.is_shutting_down = true, |broker| broker.epoch = 21];
+    let refused: [fn(&mut BrokerRegistration); 4] = [
+        |broker| broker.is_fenced = true,
+        |broker| broker.is_shutting_down = true,
+        |broker| broker.is_full = true,
+        |broker| broker.epoch = 21,
+    ];
     for change in refused {
         let mut case = registered(change);
         assert_eq!(case.fetch(2, 100).propose, None);

@@ -94,6 +94,8 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
         BrokerChange::Fence => node.registration.is_fenced = true,
         BrokerChange::Unfence => node.registration.is_fenced = false,
         BrokerChange::ShutDown => node.registration.is_shutting_down = true,
+        BrokerChange::Full => node.registration.is_full = true,
+        BrokerChange::Room => node.registration.is_full = false,
     }
     Ok((node != *before).then_some(Change::BrokerRegistered { id, node }))
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fullbore_rules::replica::PartitionRegistration;
+use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Uuid};
 
 use super::super::change::Partitions;
@@ -14,10 +14,11 @@ use super::super::command::Refusal;
 use super::super::image::Image;
 
 /// New partitions of a topic, of these numbers, with so many replicas each; there are at least so many brokers. One broker after the
-/// other leads, where the topic's id says who begins; with each turn the followers are others. Who is fenced has a replica only where there are
-/// too few others, and is not in sync.
+/// other leads, where the topic's id says who begins; with each turn the followers are others. Who is fenced, or has a full disk, has a
+/// replica only where there are too few others, and is not in sync.
 pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> Result<Partitions, Refusal> {
-    let (active, fenced): (Vec<i32>, Vec<i32>) = image.nodes().keys().partition(|id| is_active(image, **id));
+    let active = active(image, image.nodes().keys().copied());
+    let fenced: Vec<i32> = image.nodes().keys().copied().filter(|id| !active.contains(id)).collect();
     if active.is_empty() {
         return Err(Refusal::new(ErrorCode::INVALID_REPLICATION_FACTOR, "All brokers are currently fenced."));
     }
@@ -39,9 +40,15 @@ fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     std::iter::once(ids[first]).chain((0..count - 1).map(follower))
 }
 
-/// Whether the broker may be in sync with a new partition.
-fn is_active(image: &Image, id: i32) -> bool {
-    image.node(id).is_some_and(|node| !node.registration.is_fenced && !node.registration.is_shutting_down)
+/// Returns those of these brokers that may be in sync with a new partition. Where all disks are full, that is each broker that serves.
+fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
+    let has =
+        |id: &i32, may: fn(&BrokerRegistration) -> bool| image.node(*id).is_some_and(|node| may(&node.registration));
+    let fit: Vec<i32> = ids.clone().filter(|id| has(id, BrokerRegistration::is_fit)).collect();
+    match fit.is_empty() {
+        true => ids.filter(|id| has(id, BrokerRegistration::stays)).collect(),
+        false => fit,
+    }
 }
 
 /// New partitions with these replicas, of which those that are there are in sync, and the first of them leads.
@@ -61,7 +68,7 @@ pub fn registered(image: &Image, replicas: impl Iterator<Item = impl AsRef<[i32]
 }
 
 fn new(image: &Image, replicas: &[i32]) -> Result<PartitionRegistration, Refusal> {
-    let isr: Vec<i32> = replicas.iter().copied().filter(|id| is_active(image, *id)).collect();
+    let isr = active(image, replicas.iter().copied());
     let Some(leader) = isr.first().copied() else {
         let message = "All brokers specified in the manual partition assignment are fenced or in controlled shutdown.";
         return Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message));

@@ -319,6 +319,22 @@ fn who_is_fenced_or_about_to_stop_hands_over() {
 }
 
 #[test]
+fn disk_full_a_broker_hands_over_and_leaves_isrs_in_one_command() {
+    let mut image = cluster();
+    change(&mut image, 1, BrokerChange::Full);
+    assert_eq!(state(&image), (Some(2), 1, vec![2, 3], vec![], vec![]));
+    change(&mut image, 3, BrokerChange::Full);
+    assert_eq!(state(&image), (Some(2), 1, vec![2], vec![3], vec![]), "below the least ISR it has everything");
+    change(&mut image, 2, BrokerChange::Full);
+    let last = (Some(2), 1, vec![2], vec![3], vec![]);
+    assert_eq!(state(&image), last, "the last one stays, and leads");
+    change(&mut image, 1, BrokerChange::Room);
+    assert_eq!(state(&image), last, "it is not in sync");
+    join(&mut image, 2, 22, FormerEnd::Killed).expect("joined");
+    assert!(!image.node(2).expect("there").registration.is_full, "the new process has reported nothing");
+}
+
+#[test]
 fn a_broker_that_comes_back_whole_leads_in_the_same_epoch_only_where_nobody_else_may() {
     let mut image = cluster();
     join(&mut image, 1, 21, FormerEnd::Killed).expect("joined");

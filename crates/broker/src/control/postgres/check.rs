@@ -77,6 +77,7 @@ pub struct BrokerFound {
     pub epoch: i64,
     pub is_fenced: bool,
     pub is_shutting_down: bool,
+    pub is_full: bool,
     /// How long ago its process has beaten.
     pub last_beat: Option<Duration>,
 }
@@ -130,10 +131,11 @@ impl fmt::Display for Finding {
 
 impl fmt::Display for BrokerFound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match (self.is_fenced, self.is_shutting_down) {
-            (true, _) => "fenced",
-            (false, true) => "about to stop",
-            (false, false) => "in service",
+        let state = match self {
+            Self { is_fenced: true, .. } => "fenced",
+            Self { is_shutting_down: true, .. } => "about to stop",
+            Self { is_full: true, .. } => "its disk is full",
+            _ => "in service",
         };
         write!(f, "broker {} (epoch {}): {state}, ", self.id, self.epoch)?;
         match self.last_beat {
@@ -265,7 +267,7 @@ const PRIVILEGES: &str = "SELECT privilege, relname FROM pg_catalog.pg_class,
 const OF_CLUSTER: &str = "SELECT cluster.version, versions.mark, cluster_id, (SELECT count(*) FROM fullbore.topics)
       FROM fullbore.cluster LEFT JOIN fullbore.versions USING (version);
     SELECT brokers.broker_id, epoch, fenced, shutting_down,
-        ceil(extract(epoch FROM clock_timestamp() - at) * 1000)::bigint, brokers.process
+        ceil(extract(epoch FROM clock_timestamp() - at) * 1000)::bigint, brokers.process, disk_full
       FROM fullbore.brokers LEFT JOIN fullbore.beats USING (broker_id, process) ORDER BY broker_id";
 
 async fn of_cluster(session: &PostgresSession, server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
@@ -288,9 +290,9 @@ async fn of_cluster(session: &PostgresSession, server: &Server, findings: &mut V
     for row in next(&mut answers)? {
         let age_ms: Option<i64> = optional_number(&row, 4)?;
         let last_beat = age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
+        let (id, epoch, is_full) = (number(&row, 0)?, number(&row, 1)?, flag(&row, 6)?);
         let (is_fenced, is_shutting_down) = (flag(&row, 2)?, flag(&row, 3)?);
-        let broker =
-            BrokerFound { id: number(&row, 0)?, epoch: number(&row, 1)?, is_fenced, is_shutting_down, last_beat };
+        let broker = BrokerFound { id, epoch, is_fenced, is_shutting_down, is_full, last_beat };
         findings.push(Finding::Broker(broker));
     }
     Ok(())

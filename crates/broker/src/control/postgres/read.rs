@@ -82,7 +82,8 @@ pub fn ask_everything() -> String {
     format!(
         "{NEWEST};
          SELECT broker_id, listener, host, port FROM fullbore.broker_endpoints;
-         SELECT broker_id, epoch, fenced, shutting_down, folder, process, rack, serves_diskless FROM fullbore.brokers
+         SELECT broker_id, epoch, fenced, shutting_down, folder, process, rack, serves_diskless, disk_full
+           FROM fullbore.brokers
            ORDER BY broker_id;
          SELECT next_producer_id FROM fullbore.cluster;
          SELECT broker_id, name, value FROM fullbore.broker_configs;
@@ -129,8 +130,12 @@ fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Store
     }
     for row in next(answers)? {
         let broker = number(&row, 0)?;
-        let registration =
-            BrokerRegistration { epoch: number(&row, 1)?, is_fenced: flag(&row, 2)?, is_shutting_down: flag(&row, 3)? };
+        let registration = BrokerRegistration {
+            epoch: number(&row, 1)?,
+            is_fenced: flag(&row, 2)?,
+            is_shutting_down: flag(&row, 3)?,
+            is_full: flag(&row, 8)?,
+        };
         let node = RegisteredBroker {
             registration,
             folder: id(&row, 4)?,

@@ -82,6 +82,9 @@ struct NodeRecord {
     process: String,
     fenced: bool,
     shutting_down: bool,
+    /// Before version 5 no broker reported a full disk.
+    #[serde(default)]
+    disk_full: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     rack: Option<String>,
     /// Before version 4 nobody said so, as if all did.
@@ -216,6 +219,7 @@ fn node_record(node: &RegisteredBroker) -> NodeRecord {
         process: node.process.to_string(),
         fenced: node.registration.is_fenced,
         shutting_down: node.registration.is_shutting_down,
+        disk_full: node.registration.is_full,
         rack: node.rack.as_ref().map(Text::to_string),
         serves_diskless: node.serves_diskless,
         endpoints: node.endpoints.iter().map(|(name, at)| (name.clone(), (at.host.to_string(), at.port))).collect(),
@@ -229,6 +233,7 @@ fn node(record: NodeRecord) -> Result<RegisteredBroker, String> {
             epoch: record.epoch,
             is_fenced: record.fenced,
             is_shutting_down: record.shutting_down,
+            is_full: record.disk_full,
         },
         folder: id(&record.folder)?,
         process: id(&record.process)?,

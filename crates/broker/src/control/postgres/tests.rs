@@ -142,7 +142,7 @@ fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
         "DROP TABLE fullbore.diskless_partitions, fullbore.diskless_brokers, fullbore.diskless_cleared,
            fullbore.diskless_objects, fullbore.diskless_runs, fullbore.diskless_producers, fullbore.diskless_store,
            fullbore.diskless_predecessors;
-         ALTER TABLE fullbore.brokers DROP COLUMN serves_diskless;
+         ALTER TABLE fullbore.brokers DROP COLUMN serves_diskless, DROP COLUMN disk_full;
          UPDATE fullbore.schema_version SET version = 0",
     );
     let older = format!("it has schema 0, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate");
@@ -213,7 +213,14 @@ fn what_is_wrong_with_a_database_is_named() {
     assert!((Duration::from_secs(2)..HANGS).contains(&age));
     assert_eq!(
         broker,
-        BrokerFound { id: 3, epoch: 7, is_fenced: false, is_shutting_down: false, last_beat: Some(age) }
+        BrokerFound {
+            id: 3,
+            epoch: 7,
+            is_fenced: false,
+            is_shutting_down: false,
+            is_full: false,
+            last_beat: Some(age)
+        }
     );
     assert!(
         found.iter().filter(|finding| finding.is_wrong()).eq(&[Finding::NotDurable("fsync".to_owned())]),

@@ -106,14 +106,15 @@ fn topic_configs(statements: &mut Statements, topic: Uuid, set: &BTreeMap<String
 /// Instead of what there was of it.
 fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
     let of = node.registration;
-    let insert = "INSERT INTO fullbore.brokers (broker_id, epoch, folder, process, fenced, shutting_down, rack, serves_diskless)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (broker_id) DO UPDATE SET epoch = excluded.epoch, folder = excluded.folder,
-        process = excluded.process, fenced = excluded.fenced, shutting_down = excluded.shutting_down, rack = excluded.rack,
-        serves_diskless = excluded.serves_diskless";
+    let insert = "INSERT INTO fullbore.brokers
+          (broker_id, epoch, folder, process, fenced, shutting_down, disk_full, rack, serves_diskless)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (broker_id) DO UPDATE SET epoch = excluded.epoch, folder = excluded.folder,
+        process = excluded.process, fenced = excluded.fenced, shutting_down = excluded.shutting_down, disk_full = excluded.disk_full,
+        rack = excluded.rack, serves_diskless = excluded.serves_diskless";
     let rack = node.rack.as_ref();
-    let (fenced, stopping) = (of.is_fenced, of.is_shutting_down);
+    let (fenced, stopping, full) = (of.is_fenced, of.is_shutting_down, of.is_full);
     let serves = node.serves_diskless;
-    statements.add(insert, &[&id, &of.epoch, &node.folder, &node.process, &fenced, &stopping, &rack, &serves]);
+    statements.add(insert, &[&id, &of.epoch, &node.folder, &node.process, &fenced, &stopping, &full, &rack, &serves]);
     statements.add("DELETE FROM fullbore.broker_endpoints WHERE broker_id = ?", &[&id]);
     let insert = "INSERT INTO fullbore.broker_endpoints (broker_id, listener, host, port) VALUES (?, ?, ?, ?)";
     for (listener, at) in &node.endpoints {

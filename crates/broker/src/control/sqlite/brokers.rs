@@ -24,7 +24,9 @@ pub fn load(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Res
 }
 
 fn broker(row: &Row<'_>, endpoints: BTreeMap<String, Endpoint>) -> rusqlite::Result<RegisteredBroker> {
-    let registration = BrokerRegistration { epoch: row.get(1)?, is_fenced: row.get(2)?, is_shutting_down: row.get(3)? };
+    // A broker by itself has nobody to report a full disk to.
+    let (epoch, is_fenced, is_shutting_down) = (row.get(1)?, row.get(2)?, row.get(3)?);
+    let registration = BrokerRegistration { epoch, is_fenced, is_shutting_down, is_full: false };
     let rack: Option<String> = row.get(6)?;
     Ok(RegisteredBroker {
         registration,

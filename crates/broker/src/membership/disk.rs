@@ -1,0 +1,55 @@
+//! Reports that the disk of this broker is full, and that it has room again: others then lead what it led, and no leader waits for it.
+//!
+//! The rule is [`fullbore_rules::cluster::room`]'s. Not here: what is refused on a full disk (`space`).
+
+use std::time::Instant;
+
+use fullbore_rules::cluster::room::{DiskRoom, RoomReport, RoomWatch};
+
+use crate::control::{BrokerChange, Control, Image, Urgent};
+use crate::seldom::Seldom;
+
+/// Returns how much room this broker's disk has. Waits for nothing.
+pub type OwnDisk = Box<dyn Fn() -> DiskRoom + Send + Sync>;
+
+/// Watches this broker's disk.
+pub struct DiskWatch {
+    disk: OwnDisk,
+    rule: RoomWatch,
+    began: Instant,
+    refused: Seldom,
+}
+
+impl DiskWatch {
+    /// One that has reported nothing.
+    pub fn new(disk: OwnDisk) -> DiskWatch {
+        DiskWatch { disk, rule: RoomWatch::default(), began: Instant::now(), refused: Seldom::default() }
+    }
+
+    /// Looks at the disk, and reports what is due. `urgent` partitions are handed over first.
+    pub async fn look(&mut self, control: &Control, image: &Image, urgent: impl FnOnce() -> Urgent) {
+        let own = control.broker_state();
+        let Some(node) = image.node(own.broker_id) else { return };
+        let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
+        let Some(report) = self.rule.look(now_ms, (self.disk)(), node.registration.is_full) else { return };
+        let change = match report {
+            RoomReport::Full => BrokerChange::Full,
+            RoomReport::Room => BrokerChange::Room,
+        };
+        match control.change_broker(own, change, urgent()).await {
+            Ok(()) if report == RoomReport::Full => tracing::warn!(
+                "the disk is full: other brokers lead what they have in sync, and nobody waits for this one; make room"
+            ),
+            Ok(()) => tracing::warn!("the disk has had room for a while: this broker joins ISRs again"),
+            Err(refusal) => {
+                if let Some(left_out) = self.refused.due() {
+                    tracing::warn!(
+                        %refusal,
+                        left_out,
+                        "cannot report the state of the disk: other brokers go by the former one; the next heartbeat tries again"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Reports of a broker that its disk is full, and that it has room again: the times at which they are due.
+//!
+//! ```text
+//! disk      room | full | 4 MiB | full | 4 MiB | full | room ................................
+//! reports                |- full: out of ISRs, leads nothing ------------| room: joins again
+//!                 '- 1 s -'                             '-- 5 s, or longer -'
+//! ```
+//!
+//! A disk that gets a little room now and then is full all the time, and each report costs elections: leaving is quick, coming back slow, and
+//! slower each time that the disk is full again soon after. What it is not: it frees nothing, and it refuses no write.
+
+/// A disk as a broker finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskRoom {
+    /// A write found no room.
+    Full,
+    /// The last write found room, and there is little more.
+    Tight,
+    /// The reserve is whole, and there is more room than that.
+    Ample,
+}
+
+/// A report of a broker to its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoomReport {
+    /// Its disk is full.
+    Full,
+    /// Its disk has room again.
+    Room,
+}
+
+/// Time from the first write without room to the report, ms.
+const FULL_MS: i64 = 1_000;
+/// Time with room until the report, ms: the shortest and the longest.
+const ROOM_MIN_MS: i64 = 5_000;
+const ROOM_MAX_MS: i64 = 40_000;
+/// A disk that is full again within this time, ms, has to have room for twice as long.
+const SOON_MS: i64 = 60_000;
+
+/// What a broker reports of its disk.
+#[derive(Clone, Debug)]
+pub struct RoomWatch {
+    /// The first write without room, since there was ample room for long.
+    full_since_ms: Option<i64>,
+    ample_since_ms: Option<i64>,
+    /// The last report of room.
+    back_ms: Option<i64>,
+    room_ms: i64,
+}
+
+impl Default for RoomWatch {
+    fn default() -> RoomWatch {
+        RoomWatch { full_since_ms: None, ample_since_ms: None, back_ms: None, room_ms: ROOM_MIN_MS }
+    }
+}
+
+impl RoomWatch {
+    /// Returns what is to be reported now, at this time of a clock that only goes forward. `is_full` is the broker's state in the metadata:
+    /// a report is due until it is there.
+    pub fn look(&mut self, now_ms: i64, disk: DiskRoom, is_full: bool) -> Option<RoomReport> {
+        match disk {
+            DiskRoom::Ample => drop(self.ample_since_ms.get_or_insert(now_ms)),
+            DiskRoom::Tight => self.ample_since_ms = None,
+            DiskRoom::Full => {
+                self.ample_since_ms = None;
+                self.full_since_ms.get_or_insert(now_ms);
+            }
+        }
+        let is_over = self.ample_since_ms.is_some_and(|since| now_ms - since >= self.room_ms);
+        if is_over {
+            self.full_since_ms = None;
+        }
+        match is_full {
+            true if is_over => {
+                self.back_ms = Some(now_ms);
+                Some(RoomReport::Room)
+            }
+            false if self.lasts(now_ms) && disk != DiskRoom::Ample => {
+                if let Some(back_ms) = self.back_ms.take() {
+                    let is_soon = now_ms - back_ms < SOON_MS;
+                    self.room_ms = if is_soon { (self.room_ms * 2).min(ROOM_MAX_MS) } else { ROOM_MIN_MS };
+                }
+                Some(RoomReport::Full)
+            }
+            _ => None,
+        }
+    }
+
+    fn lasts(&self, now_ms: i64) -> bool {
+        self.full_since_ms.is_some_and(|since| now_ms - since >= FULL_MS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use DiskRoom::{Ample, Full, Tight};
+
+    /// A broker that looks each half second, and whose reports are carried out at once.
+    #[derive(Default)]
+    struct Broker {
+        watch: RoomWatch,
+        now_ms: i64,
+        is_full: bool,
+    }
+
+    impl Broker {
+        /// Looks at a disk like this for `for_ms`. Returns the reports, and how long after the begin they were due.
+        fn looks(&mut self, for_ms: i64, disk: DiskRoom) -> Vec<(i64, RoomReport)> {
+            let began_ms = self.now_ms;
+            let mut reports = Vec::new();
+            while self.now_ms < began_ms + for_ms {
+                if let Some(report) = self.watch.look(self.now_ms, disk, self.is_full) {
+                    self.is_full = report == RoomReport::Full;
+                    reports.push((self.now_ms - began_ms, report));
+                }
+                self.now_ms += 500;
+            }
+            reports
+        }
+    }
+
+    #[test]
+    fn disk_full_for_a_second_it_is_reported_once() {
+        let mut broker = Broker::default();
+        assert_eq!(broker.looks(10_000, Ample), []);
+        assert_eq!(broker.looks(500, Full), []);
+        assert_eq!(broker.looks(20_000, Ample), [], "a moment");
+        assert_eq!(broker.looks(60_000, Full), [(1_000, RoomReport::Full)]);
+    }
+
+    #[test]
+    fn room_lasts_it_is_reported_and_not_before() {
+        let mut broker = Broker::default();
+        broker.looks(2_000, Full);
+        assert_eq!(broker.looks(600_000, Tight), [], "a little room is none");
+        assert_eq!(broker.looks(4_500, Ample), []);
+        assert_eq!(broker.looks(500, Full), []);
+        assert_eq!(broker.looks(6_000, Ample), [(5_000, RoomReport::Room)]);
+    }
+
+    #[test]
+    fn room_flaps_it_stays_reported_as_full() {
+        let mut broker = Broker::default();
+        let mut reports = Vec::new();
+        for _ in 0..100 {
+            reports.extend(broker.looks(500, Full));
+            reports.extend(broker.looks(1_500, Tight));
+            reports.extend(broker.looks(500, Full));
+            reports.extend(broker.looks(3_000, Ample));
+        }
+        assert_eq!(reports, [(500, RoomReport::Full)], "a second after the first time, though it has a little room");
+    }
+
+    #[test]
+    fn full_again_soon_it_has_to_have_room_for_longer_each_time() {
+        let mut broker = Broker::default();
+        for room_ms in [5_000, 10_000, 20_000, 40_000, 40_000] {
+            assert_eq!(broker.looks(2_000, Full), [(1_000, RoomReport::Full)]);
+            assert_eq!(broker.looks(room_ms + 500, Ample), [(room_ms, RoomReport::Room)]);
+        }
+        broker.looks(SOON_MS, Ample);
+        assert_eq!(broker.looks(2_000, Full), [(1_000, RoomReport::Full)]);
+        assert_eq!(broker.looks(5_500, Ample), [(5_000, RoomReport::Room)], "it was calm");
+    }
+
+    #[test]
+    fn report_is_not_carried_out_it_is_due_again_and_no_wait_grows() {
+        let mut watch = RoomWatch::default();
+        assert_eq!(watch.look(0, Full, false), None);
+        for now_ms in (1_000..20_000).step_by(500) {
+            assert_eq!(watch.look(now_ms, Full, false), Some(RoomReport::Full));
+        }
+        assert_eq!(watch.look(20_000, Ample, true), None);
+        assert_eq!(watch.look(25_000, Ample, true), Some(RoomReport::Room));
+        assert_eq!(watch.look(25_500, Ample, true), Some(RoomReport::Room));
+    }
+
+    #[test]
+    fn broker_is_restarted_on_a_full_disk_it_reports_again() {
+        let mut watch = RoomWatch::default();
+        assert_eq!(watch.look(0, Full, false), None);
+        assert_eq!(watch.look(1_000, Full, false), Some(RoomReport::Full));
+    }
+}
