@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use fullbore_wire::Records;
 use fullbore_wire::batch::{
     BatchBuilder, BatchError, BatchView, ChunkedBuilder, Compression, HEADER_LEN, Header, Level, RecordIter,
-    SealedChunks, Stamp, decompress, restamp_pieces,
+    SealedChunks, Stamp, decompress, record_size_max, restamp_pieces,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -210,41 +210,47 @@ impl ProducerBatch {
         }
     }
 
-    /// About `count` parts of equal bytes, each with its own share of the records; `None` when it cannot be parted.
-    pub(crate) fn split(&self, codec: (Compression, Level), count: usize) -> Option<Vec<ProducerBatch>> {
-        let Some(Body::Sealed { pieces, .. }) = &self.body else { return None };
+    /// True if its bytes are made, and so its size on the wire is known.
+    pub(crate) fn is_sealed(&self) -> bool {
+        matches!(self.body, Some(Body::Sealed { .. }))
+    }
+
+    /// Parts of up to `each` bytes before compression, in order, each with its own share of the records. Returns `None` if
+    /// it is one record, or not sealed.
+    pub(crate) fn split(&self, codec: (Compression, Level), each: usize) -> Option<Vec<ProducerBatch>> {
+        let Some(Body::Sealed { pieces, .. }) = self.body.as_ref().filter(|_| self.records > 1) else { return None };
         let bytes = pieces.concat();
         let view = BatchView::first(&bytes).ok()?;
         let payload = decompress(view.compression().ok()?, view.payload(), self.uncompressed).ok()?;
-        let (each, mut parts) = (payload.len() / count.max(2), Vec::with_capacity(count));
-        let next = || BatchBuilder::new(BytesMut::with_capacity(each + each / 8), codec.0, codec.1);
-        let (mut builder, mut first) = (next(), self.first);
+        let next = || BatchBuilder::new(BytesMut::with_capacity(each), codec.0, codec.1);
+        let (mut builder, mut first, mut parts) = (next(), self.first, Vec::new());
         for (i, record) in RecordIter::new(&payload, view.record_count()).enumerate() {
             let record = record.ok()?;
+            let headers: Vec<Header<'_>> = record.headers.map(|(key, value)| Header { key, value }).collect();
             let is_last = i + 1 == self.records as usize;
-            let full = builder.size() - HEADER_LEN >= each || (is_last && parts.is_empty());
-            if builder.record_count() > 0 && full {
+            let full = builder.size() + record_size_max(record.key, record.value, &headers) > each;
+            if builder.record_count() > 0 && (full || (is_last && parts.is_empty())) {
                 let part = self.part(std::mem::replace(&mut builder, next()), first)?;
                 first += part.records;
                 parts.push(part);
             }
-            let headers: Vec<Header<'_>> = record.headers.map(|(key, value)| Header { key, value }).collect();
             builder.append(record.timestamp(&view), record.key, record.value, &headers);
         }
         parts.push(self.part(builder, first)?);
-        (parts.len() >= 2).then_some(parts)
+        Some(parts)
     }
 
     /// A part of this batch; it lies outside of the pool, for the short time that splitting takes.
     fn part(&self, builder: BatchBuilder, first: u32) -> Option<ProducerBatch> {
-        let (records, size) = (builder.record_count() as u32, builder.size());
+        let (records, uncompressed) = (builder.record_count() as u32, builder.size());
         let (buffer, _) = builder.seal(Stamp::NONE).ok()?;
+        let size = buffer.len();
         let body = Body::Sealed { pieces: vec![buffer.freeze()], stamp: Stamp::NONE };
         let outcome = self.outcome.clone();
         Some(ProducerBatch {
             body: Some(body),
             size,
-            uncompressed: size,
+            uncompressed,
             records,
             first,
             attempts: 0,

@@ -8,6 +8,8 @@ use crate::broker::{Broker, BrokerStatus};
 use crate::config::ProducerConfig;
 use crate::delivery::BatchOutcome;
 use crate::error::{SendError, answer};
+use crate::limit::BatchLimit;
+use crate::notices::Notices;
 use crate::partition::{Partition, ProducerLimits};
 use crate::partitioner::{Sticky, splitmix};
 use crate::pool::Pool;
@@ -27,6 +29,7 @@ pub(crate) struct Topic {
     name: Text,
     wanted_at: Instant,
     pub(crate) sticky: Sticky,
+    limit: Arc<BatchLimit>,
     state: RwLock<TopicState>,
 }
 
@@ -90,6 +93,7 @@ pub(crate) struct Core {
     metadata_error: Mutex<Option<String>>,
     /// What has kept everything from getting through for a while.
     trouble: watch::Sender<Option<String>>,
+    pub(crate) notices: Notices,
     stop: watch::Sender<bool>,
 }
 
@@ -148,6 +152,7 @@ impl Core {
             refusing: AtomicBool::new(false),
             metadata_error: Mutex::default(),
             trouble: watch::Sender::new(None),
+            notices: Notices::new(),
             stop: watch::Sender::new(false),
         })
     }
@@ -204,6 +209,7 @@ impl Core {
                 name: name.clone(),
                 wanted_at: Instant::now(),
                 sticky: Sticky::new(splitmix(seed)),
+                limit: Arc::new(BatchLimit::new(self.limits.batch_bytes_max)),
                 state: RwLock::default(),
             })
         };
@@ -499,13 +505,14 @@ impl Core {
         let recreated = state.id != Uuid::default() && info.id != Uuid::default() && state.id != info.id;
         if recreated {
             (state.replaced, state.is_doubted) = (Some((state.id, Instant::now())), false);
+            topic.limit.reset();
         }
         state.id = info.id;
         // Of the same topic, fewer partitions than before are those of a broker that is behind.
         state.count = if recreated { info.leaders.len() } else { state.count.max(info.leaders.len()) };
         for index in state.partitions.len()..info.leaders.len() {
-            let limits = self.limits.clone();
-            state.partitions.push(Partition::new(topic.name.clone(), index as i32, limits, &self.pool));
+            let (limits, limit) = (self.limits.clone(), topic.limit.clone());
+            state.partitions.push(Partition::new(topic.name.clone(), index as i32, limits, limit, &self.pool));
         }
         state.partitions.iter().for_each(|partition| partition.set_topic(info.id));
         for gone in &state.partitions[state.count..] {

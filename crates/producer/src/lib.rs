@@ -41,6 +41,8 @@ mod core;
 mod delivery;
 pub mod error;
 mod grant;
+mod limit;
+mod notices;
 mod partition;
 pub mod partitioner;
 mod pipe;

@@ -5,6 +5,7 @@
 //! round trip once half of the window is in use (`take`). Not here: sockets and time, which is an argument. Invariant:
 //! batches leave in the order of `append`, and those of one partition are in flight to one broker only.
 
+mod parting;
 mod ratio;
 mod round;
 mod take;
@@ -15,6 +16,7 @@ use crate::batch::{OpenBatch, ProducerBatch};
 use crate::clock;
 use crate::delivery::{BatchOutcome, Delivery, Written};
 use crate::error::ProduceError;
+use crate::limit::BatchLimit;
 use crate::partitioner;
 use crate::pool::{Lack, PartitionShare, Pool};
 use crate::prospect::Prospect;
@@ -52,6 +54,8 @@ pub(crate) struct Partition {
     /// Chooses the home lane, so that a topic's partitions take turns.
     spread: usize,
     limits: Arc<ProducerLimits>,
+    /// No batch grows past it on the wire.
+    limit: Arc<BatchLimit>,
     share: Arc<PartitionShare>,
     prospect: Prospect,
     state: Mutex<PartitionQueue>,
@@ -87,9 +91,9 @@ struct PartitionQueue {
     acked_at: Option<Instant>,
     /// When the last batch left that was new, and the round trip of the path that it took.
     left: Option<(Instant, Duration)>,
-    /// No batch grows past this on the wire; lowered when a broker finds one too large.
-    bytes_max: usize,
     ratio: CompressionRatio,
+    /// True from a refusal for its size until a batch goes again: those behind it are out of order because of it.
+    is_parted: bool,
     closed: bool,
 }
 
@@ -152,7 +156,14 @@ pub(crate) enum AppendRefusal {
 }
 
 impl Partition {
-    pub(crate) fn new(topic: Text, index: i32, limits: Arc<ProducerLimits>, pool: &Arc<Pool>) -> Arc<Self> {
+    /// A partition of a topic, whose partitions share a `limit`.
+    pub(crate) fn new(
+        topic: Text,
+        index: i32,
+        limits: Arc<ProducerLimits>,
+        limit: Arc<BatchLimit>,
+        pool: &Arc<Pool>,
+    ) -> Arc<Self> {
         let state = PartitionQueue {
             open: None,
             is_starved: false,
@@ -172,14 +183,14 @@ impl Partition {
             last_error: None,
             acked_at: None,
             left: None,
-            bytes_max: limits.batch_bytes_max,
             ratio: CompressionRatio::default(),
+            is_parted: false,
             closed: false,
         };
         let spread = partitioner::for_key(topic.as_bytes(), 1 << 16) + index as usize;
         let share = pool.share();
         let prospect = Prospect::default();
-        Arc::new(Partition { topic, index, spread, limits, share, prospect, state: Mutex::new(state) })
+        Arc::new(Partition { topic, index, spread, limits, limit, share, prospect, state: Mutex::new(state) })
     }
 
     /// Adds a record of at most `size` bytes to the open batch, or to a new one; `peers` is how many partitions it
@@ -193,7 +204,8 @@ impl Partition {
     ) -> Result<Delivery, AppendRefusal> {
         let mut state = self.state.lock();
         let state = &mut *state;
-        let limit = state.ratio.uncompressed(state.bytes_max).max(self.limits.batch_size);
+        let limit = self.grows_to(state);
+        let mut ready = false;
         let open = match &mut state.open {
             Some(open) if open.size() + size <= limit && !self.limits.one_record => {
                 if open.room() < size
@@ -206,12 +218,16 @@ impl Partition {
                 }
                 open
             }
-            _ => self.open_batch(state, size, peers)?,
+            full => {
+                // One that may not grow leaves, although it is smaller than batch.size.
+                ready = full.is_some() && !self.limits.one_record;
+                self.open_batch(state, size, peers)?
+            }
         };
         let before = open.size();
         let delivery = open.append(record, timestamp, size);
         let after = open.size();
-        let ready = before < self.limits.batch_size && after >= self.limits.batch_size;
+        ready |= before < self.limits.batch_size && after >= self.limits.batch_size;
         self.prospect.set_unsent(state.queued_bytes + after);
         if ready || before == HEADER_LEN {
             self.announce(state, ready);
@@ -352,6 +368,7 @@ impl Partition {
     pub(crate) fn acked(self: &Arc<Self>, ticket: Ticket, batch: ProducerBatch, written: Written, now: Instant) {
         let mut state = self.state.lock();
         state.window.acked(ticket);
+        self.limit.taken(batch.uncompressed(), batch.size());
         self.prospect.set_free_at(state.free_at());
         (state.failures, state.retry_at, state.last_error) = (0, None, None);
         state.acked_at = Some(now);
@@ -393,8 +410,9 @@ impl Partition {
             state.last_error = Some(why.to_owned());
         }
         state.window.set_back(ticket, setback, batch);
-        // Batches that were sent behind a failed one fail with it; that is one failure.
-        if state.retry_at.is_none_or(|at| at <= now) && !state.window.in_round() {
+        // Batches that were sent behind a failed one fail with it; that is one failure. None where that one goes on in parts.
+        let is_followed = state.is_parted && setback == Setback::OutOfOrder;
+        if state.retry_at.is_none_or(|at| at <= now) && !state.window.in_round() && !is_followed {
             state.retry_at = Some(now + pause(state.failures));
             state.failures += 1;
         }
@@ -404,26 +422,6 @@ impl Partition {
     /// Notes what the codec made of a batch; those that follow grow until the wire has bytes enough of them.
     pub(crate) fn compressed(&self, before: usize, after: usize) {
         self.state.lock().ratio.note(before, after);
-    }
-
-    /// A batch was too large: its parts take its place. `refused` are its bytes before and after compression, if a
-    /// broker found so. Later batches stay smaller; or, where compression alone brought this one within the limit known
-    /// so far, they no longer grow beyond that limit.
-    pub(crate) fn split(
-        self: &Arc<Self>,
-        ticket: Ticket,
-        refused: Option<(usize, usize)>,
-        parts: Vec<ProducerBatch>,
-        now: Instant,
-    ) {
-        let mut state = self.state.lock();
-        match refused {
-            Some((before, size)) if before > state.bytes_max && size <= state.bytes_max => state.ratio.stop(),
-            Some((_, size)) => state.bytes_max = state.bytes_max.min((size / 2).max(self.limits.batch_size)),
-            None => {}
-        }
-        state.window.split(ticket, parts.into_iter().map(|part| (part.records, part)).collect());
-        self.resolved(&mut state, now);
     }
 
     /// After any result: forgets what is finished and lets the leader go on.

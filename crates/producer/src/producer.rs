@@ -193,6 +193,12 @@ impl Producer {
         });
     }
 
+    /// Calls `report` with what the producer's user should know of settings that do not fit each other, each once: batches
+    /// that are larger than a topic takes, a window that limits throughput. It runs on the producer's thread and must not wait.
+    pub fn on_notice(&self, report: impl FnMut(&str) + Send + 'static) {
+        self.runtime.spawn(self.core.notices.each(report));
+    }
+
     /// Waits for `event`; false if `deadline` came first, where there is one.
     async fn before(&self, deadline: Option<Instant>, event: impl Future<Output = ()>) -> bool {
         let Some(deadline) = deadline else {

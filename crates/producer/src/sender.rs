@@ -276,12 +276,11 @@ impl Sender {
         let (rtt, delivered, now) = (self.lanes.least(), self.lanes.delivered(), clock::now());
         if self.binding.look(&BindingLook { binds, rtt, delivered, now }) {
             let (broker, batches) = (self.broker.id, self.broker.grants.lock().of_node());
-            tracing::warn!(
-                broker,
-                batches,
-                "the idempotence window limits throughput: batches are as large as they may be and wait for acknowledgements; \
-                 raise max.idempotence.batches.to.retain at the broker, or batch.size and max.request.size here"
-            );
+            self.core.notices.add(format!(
+                "the idempotence window of broker {broker} limits throughput: {batches} batches of a partition, as large as they \
+                 may be, wait for acknowledgements; raise max.idempotence.batches.to.retain at the broker, or here \
+                 max.request.size, at most to max.message.bytes of the topics"
+            ));
         }
     }
 
@@ -417,10 +416,10 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     (request, version, sent)
 }
 
-/// A batch with its bytes. One that compresses less than the batches before it did goes in parts, later; one whose
-/// codec fails has failed.
+/// A batch with its bytes. A new one that is larger than its topic takes goes in parts, later; one whose codec fails has
+/// failed.
 fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)> {
-    let before = outgoing.batch.size();
+    let (before, is_new) = (outgoing.batch.size(), !outgoing.batch.is_sealed());
     let records = match outgoing.batch.seal(outgoing.stamp) {
         Ok(records) => records,
         Err(error) => {
@@ -428,21 +427,16 @@ fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)>
             return None;
         }
     };
-    if core.limits.codec.0 == Compression::None {
+    if !is_new {
         return Some((outgoing, records));
     }
-    let after = outgoing.batch.size();
-    if outgoing.batch.attempts == 1 {
-        outgoing.partition.compressed(before, after);
+    if core.limits.codec.0 != Compression::None {
+        outgoing.partition.compressed(before, outgoing.batch.size());
     }
-    // What a codec adds to a batch that did not grow beyond a request is the broker's to judge.
-    let most = core.config.max_request_size.max(core.config.batch_size);
-    let fits = outgoing.batch.attempts > 1 || after <= most || before <= most;
-    match fits {
-        true => Some((outgoing, records)),
-        false => {
-            let parts = (after + after / 8).div_ceil(most);
-            core.split(outgoing, parts, false, clock::now()).err().map(|outgoing| (*outgoing, records))
-        }
+    if outgoing.partition.allows(&outgoing.batch) {
+        return Some((outgoing, records));
     }
+    let Outgoing { partition, ticket, batch, stamp, topic_id, by_name, reorder } = outgoing;
+    let batch = *partition.part_unsent(ticket, batch).err()?;
+    Some((Outgoing { partition, ticket, stamp, batch, topic_id, by_name, reorder }, records))
 }

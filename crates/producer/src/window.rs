@@ -312,18 +312,14 @@ impl<B> Window<B> {
         (Ticket { place, sequence }, self.stamp(sequence))
     }
 
-    /// The next batch to be sent again. In a round they leave in order, one after another.
-    pub(crate) fn next_retry(&mut self) -> Option<(Ticket, Stamp, B)> {
-        self.settle();
-        if self.retries == 0 || (self.idempotent && self.identity.is_none()) {
-            return None;
-        }
-        if self.round.is_none() && self.in_flight == 0 {
-            // What was out of order before is asked anew. The front waits: it is neither acknowledged nor in flight.
+    /// The next batch to be sent again. In a round they leave in order, one after another. `missing` if the broker holds
+    /// batches in flight until the oldest that waits comes: it then goes at once. That is no round, so that nothing counts
+    /// as evidence until there is one.
+    pub(crate) fn next_retry(&mut self, missing: bool) -> Option<(Ticket, Stamp, B)> {
+        let place = self.retry_place(missing)?;
+        if self.round.is_none() {
             self.generation += 1;
-            self.round = Some(Round { next: self.first, waits_from: self.first, left: self.retries });
         }
-        let place = self.within_reach()?;
         let slot = &mut self.slots[(place - self.first) as usize];
         let SlotState::Retry(batch) = std::mem::replace(&mut slot.state, SlotState::InFlight) else {
             unreachable!("a round stands at a batch that waits");
@@ -336,26 +332,44 @@ impl<B> Window<B> {
         Some((Ticket { place, sequence }, self.stamp(sequence), batch))
     }
 
-    /// The oldest batch that waits to be sent again, although others are in flight: the broker holds those until this one
-    /// comes. That is no round, so that nothing counts as evidence until there is one.
-    pub(crate) fn next_missing(&mut self) -> Option<(Ticket, Stamp, B)> {
-        if self.in_flight == 0 || self.round.is_some() {
-            return self.next_retry();
+    /// The batch that [`Window::next_retry`] returns next.
+    pub(crate) fn peek_retry(&mut self, missing: bool) -> Option<&B> {
+        let place = self.retry_place(missing)?;
+        match &self.slots[(place - self.first) as usize].state {
+            SlotState::Retry(batch) => Some(batch),
+            _ => None,
         }
-        if self.retries == 0 || !self.established || self.must_settle() {
+    }
+
+    /// The parts of the batch that [`Window::next_retry`] would return take its place, as with [`Window::split`].
+    pub(crate) fn part_retry(&mut self, missing: bool, parts: Vec<(u32, B)>) {
+        let Some(place) = self.retry_place(missing) else { return };
+        self.retries -= 1;
+        if let Some(round) = &mut self.round {
+            round.left += parts.len() - 1;
+        }
+        self.put_parts((place - self.first) as usize, parts);
+    }
+
+    /// The place of the batch that goes again next, if one may.
+    fn retry_place(&mut self, missing: bool) -> Option<u64> {
+        if missing && self.in_flight > 0 && self.round.is_none() {
+            if self.retries == 0 || !self.established || self.must_settle() {
+                return None;
+            }
+            let waits = |slot: &Slot<B>| matches!(slot.state, SlotState::Retry(_));
+            return self.slots.iter().take(self.limit()).position(waits).map(|at| self.first + at as u64);
+        }
+        self.settle();
+        if self.retries == 0 || (self.idempotent && self.identity.is_none()) {
             return None;
         }
-        let at = self.slots.iter().take(self.limit()).position(|slot| matches!(slot.state, SlotState::Retry(_)))?;
-        let slot = &mut self.slots[at];
-        let SlotState::Retry(batch) = std::mem::replace(&mut slot.state, SlotState::InFlight) else {
-            unreachable!("just found");
-        };
-        (slot.out_of_order, slot.sent, slot.sent_to) = (false, self.generation, self.log);
-        let (place, sequence) = (self.first + at as u64, slot.sequence);
-        self.generation += 1;
-        self.retries -= 1;
-        self.in_flight += 1;
-        Some((Ticket { place, sequence }, self.stamp(sequence), batch))
+        if self.round.is_none() && self.in_flight == 0 {
+            // What was out of order before is asked anew. The front waits: it is neither acknowledged nor in flight.
+            self.generation += 1;
+            self.round = Some(Round { next: self.first, waits_from: self.first, left: self.retries });
+        }
+        self.within_reach()
     }
 
     /// The place of the round's next batch, if it may leave.
@@ -440,6 +454,12 @@ impl<B> Window<B> {
     /// written.
     pub(crate) fn split(&mut self, ticket: Ticket, parts: Vec<(u32, B)>) {
         let at = self.resolve(ticket, SlotState::Acked);
+        self.put_parts(at, parts);
+        // Places have moved, and what comes behind would be out of order.
+        self.round = None;
+    }
+
+    fn put_parts(&mut self, at: usize, parts: Vec<(u32, B)>) {
         let mut sequence = self.slots[at].sequence;
         let behind = self.slots.split_off(at + 1);
         self.slots.pop_back();
@@ -452,8 +472,19 @@ impl<B> Window<B> {
             sequence = sequence_add(sequence, records);
         }
         self.slots.extend(behind);
-        // Places have moved, and what comes behind would be out of order.
-        self.round = None;
+    }
+
+    /// The newest batch has not left after all, and its sequence numbers are free again. Returns false if it is not the
+    /// newest.
+    pub(crate) fn take_back(&mut self, ticket: Ticket) -> bool {
+        let at = self.find(ticket);
+        if at + 1 != self.slots.len() || !matches!(self.slots[at].state, SlotState::InFlight) {
+            return false;
+        }
+        self.slots.pop_back();
+        self.in_flight -= 1;
+        self.next_sequence = ticket.sequence;
+        true
     }
 
     /// Gives up batches that wait for a retry and are not wanted any more.

@@ -115,6 +115,7 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let producer = Producer::new(config)?;
     waiting::for_producer(&producer, &runtime, &servers, args.patience)?;
+    producer.on_notice(|notice| output::tell(notice));
     producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
     let outcome = runtime.block_on(async {
         let asks = stop.clone();

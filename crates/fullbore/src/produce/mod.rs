@@ -151,6 +151,7 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let producer = Producer::new(config)?;
     waiting::for_producer(&producer, &runtime, &servers, args.patience)?;
+    producer.on_notice(|notice| output::tell(notice));
     producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
     let mut sending = Sending::new(&producer, &runtime, &stop, args.answers());
     let refused = job.send_all(&mut sending, &stop).err();

@@ -14,13 +14,11 @@ const FALL: f64 = 0.25;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompressionRatio {
     estimate: f64,
-    /// Whether a broker refused a batch that had grown: it stores what it is sent with another codec.
-    is_stopped: bool,
 }
 
 impl Default for CompressionRatio {
     fn default() -> Self {
-        CompressionRatio { estimate: 1.0, is_stopped: false }
+        CompressionRatio { estimate: 1.0 }
     }
 }
 
@@ -35,15 +33,10 @@ impl CompressionRatio {
     /// Bytes before compression that take `wire` bytes at most after it.
     #[inline]
     pub(super) fn uncompressed(&self, wire: usize) -> usize {
-        if self.is_stopped || self.estimate >= 1.0 {
+        if self.estimate >= 1.0 {
             return wire;
         }
         (wire as f64 * (1.0 / self.estimate).min(EXPANSION_MAX)) as usize
-    }
-
-    /// No batch grows beyond `wire` from now on.
-    pub(super) fn stop(&mut self) {
-        self.is_stopped = true;
     }
 }
 
@@ -64,8 +57,5 @@ mod tests {
         ratio.note(0, 0);
         ratio.note(10, 20);
         assert_eq!(ratio.uncompressed(1000), 1000, "what grows is as large as it was");
-        (0..100).for_each(|_| ratio.note(1000, 10));
-        ratio.stop();
-        assert_eq!(ratio.uncompressed(1000), 1000);
     }
 }

@@ -93,12 +93,14 @@ impl Partition {
             state.window.rested();
         }
         state.finish_settled(round.now);
-        if state.window.has_retries() && round.room.is_some_and(|room| room < state.bytes_max) {
+        if state.window.has_retries() && round.room.is_some_and(|room| room < self.limit.bytes()) {
             // A retry may be as large as that; it starts the next request.
             return Take::NoRoom;
         }
-        let retry = if state.others_wait(round) { state.window.next_missing() } else { state.window.next_retry() };
-        if let Some((ticket, stamp, batch)) = retry {
+        let missing = state.others_wait(round);
+        self.part_retries(state, missing);
+        if let Some((ticket, stamp, batch)) = state.window.next_retry(missing) {
+            state.is_parted = false;
             return self.leave(state, broker, round, ticket, stamp, batch);
         }
         if !state.window.may_open() {
@@ -122,6 +124,7 @@ impl Partition {
                 if state.queue.is_empty() {
                     state.close_open();
                 }
+                self.part_queue(state);
                 let Some(batch) = state.queue.pop_front() else { return Take::NotYet(None) };
                 state.queued_bytes -= batch.size();
                 let (ticket, stamp) = state.window.open(batch.records);

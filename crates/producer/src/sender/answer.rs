@@ -117,9 +117,7 @@ impl Core {
                 self.set_back(outgoing, setback, &why, now);
             }
             Verdict::TooLarge => {
-                if let Err(outgoing) = self.split(outgoing, 2, true, now) {
-                    self.fail(*outgoing, false, answer.error_code, message);
-                }
+                self.refused(outgoing, answer.error_code, message, now);
             }
             Verdict::Unresolved => {
                 let Outgoing { partition, ticket, batch, .. } = outgoing;
@@ -129,22 +127,31 @@ impl Core {
         }
     }
 
-    /// A batch goes in parts, of which no attempt was written; `refused` if a broker found it too large.
-    ///
-    /// # Errors
-    /// The batch as it was, if it cannot be parted.
-    pub(super) fn split(
-        self: &Arc<Self>,
-        mut outgoing: Outgoing,
-        parts: usize,
-        refused: bool,
-        now: Instant,
-    ) -> Result<(), Box<Outgoing>> {
-        let Some(halves) = outgoing.batch.split(self.limits.codec, parts) else { return Err(Box::new(outgoing)) };
-        outgoing.batch.note_attempt(false);
-        let sizes = refused.then_some((outgoing.batch.uncompressed(), outgoing.batch.size()));
-        outgoing.partition.split(outgoing.ticket, sizes, halves, now);
-        Ok(())
+    /// A broker found a batch too large, of which no attempt was written: it goes in parts, or fails if it is one record.
+    fn refused(self: &Arc<Self>, outgoing: Outgoing, code: ErrorCode, message: &str, now: Instant) {
+        let Outgoing { partition, ticket, batch, .. } = outgoing;
+        let (size, why) = (batch.size(), format!("the broker answered {}", error::answer(code, message)));
+        match partition.refused(ticket, batch, &why, now) {
+            Ok(()) => self.notice_too_large(&partition, size, code),
+            Err(batch) => {
+                let possibly_written = batch.ambiguous;
+                let error = ProduceError::Broker { code, message: message.to_owned(), possibly_written };
+                partition.failed(ticket, *batch, possibly_written, error, now);
+            }
+        }
+    }
+
+    /// Names the cause and the remedy of batches that are refused for their size, once a topic.
+    fn notice_too_large(&self, partition: &Partition, size: usize, code: ErrorCode) {
+        if !partition.is_first_refusal() {
+            return;
+        }
+        let setting = if code == ErrorCode::RECORD_LIST_TOO_LARGE { "segment.bytes" } else { "max.message.bytes" };
+        self.notices.add(format!(
+            "{setting} of topic {} is smaller than batches of {size} bytes: they go again in parts, and later ones stay \
+             smaller; lower max.request.size (and batch.size with it), or raise {setting} of the topic",
+            partition.topic
+        ));
     }
 
     pub(super) fn fail(&self, outgoing: Outgoing, maybe: bool, code: ErrorCode, message: &str) {

@@ -41,9 +41,9 @@ fn retries_go_in_order_with_their_own_sequences_once_all_is_resolved() {
     let (mut window, tickets) = in_flight(3);
     window.set_back(tickets[1], Setback::Retry { maybe: false }, 2);
     window.set_back(tickets[0], Setback::Retry { maybe: false }, 1);
-    assert!(window.next_retry().is_none(), "one is in flight");
+    assert!(window.next_retry(false).is_none(), "one is in flight");
     window.set_back(tickets[2], Setback::OutOfOrder, 3);
-    let again: Vec<_> = std::iter::from_fn(|| window.next_retry()).collect();
+    let again: Vec<_> = std::iter::from_fn(|| window.next_retry(false)).collect();
     let order: Vec<_> = again.iter().map(|(_, stamp, batch)| (stamp.base_sequence, *batch)).collect();
     assert_eq!(order, [(1, 1), (2, 2), (3, 3)]);
     assert!(window.may_open(), "new batches may follow");
@@ -56,11 +56,11 @@ fn a_round_that_is_all_out_of_order_starts_a_new_epoch() {
     for (ticket, batch) in tickets.into_iter().zip(1..) {
         window.set_back(ticket, Setback::OutOfOrder, batch);
     }
-    let (first, stamp, batch) = window.next_retry().unwrap();
+    let (first, stamp, batch) = window.next_retry(false).unwrap();
     assert_eq!((stamp.producer_epoch, stamp.base_sequence, batch), (1, 0, 1));
-    assert!(window.next_retry().is_none(), "one batch until the first acknowledgement of the epoch");
+    assert!(window.next_retry(false).is_none(), "one batch until the first acknowledgement of the epoch");
     window.acked(first);
-    assert_eq!(window.next_retry().unwrap().1.base_sequence, 1);
+    assert_eq!(window.next_retry(false).unwrap().1.base_sequence, 1);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn an_acknowledgement_proves_earlier_batches_that_the_broker_forgot() {
     for (ticket, batch) in tickets.iter().zip(1..) {
         window.set_back(*ticket, Setback::Retry { maybe: batch > 1 }, batch);
     }
-    let again: Vec<Ticket> = std::iter::from_fn(|| window.next_retry()).map(|(ticket, ..)| ticket).collect();
+    let again: Vec<Ticket> = std::iter::from_fn(|| window.next_retry(false)).map(|(ticket, ..)| ticket).collect();
     window.acked(again[0]);
     window.set_back(again[1], Setback::OutOfOrder, 2);
     window.acked(again[2]);
@@ -83,12 +83,12 @@ fn a_hole_starts_a_new_epoch_only_when_nothing_is_in_flight() {
     window.given_up(tickets[0], false);
     assert!(!window.may_open());
     window.set_back(tickets[1], Setback::OutOfOrder, 2);
-    assert!(window.next_retry().is_none());
+    assert!(window.next_retry(false).is_none());
     window.set_back(tickets[2], Setback::OutOfOrder, 3);
-    let (ticket, stamp, batch) = window.next_retry().unwrap();
+    let (ticket, stamp, batch) = window.next_retry(false).unwrap();
     assert_eq!((stamp.producer_epoch, stamp.base_sequence, batch), (1, 0, 2));
     window.acked(ticket);
-    assert_eq!(window.next_retry().unwrap().1.base_sequence, 1);
+    assert_eq!(window.next_retry(false).unwrap().1.base_sequence, 1);
 }
 
 #[test]
@@ -108,10 +108,10 @@ fn a_used_up_epoch_or_a_fenced_one_asks_for_another_producer_id() {
         window.identity = Some(ProducerIdAndEpoch { producer_id: 9, epoch });
         let (ticket, _) = window.open(2);
         window.set_back(ticket, setback, 7);
-        assert!(window.next_retry().is_none());
+        assert!(window.next_retry(false).is_none());
         assert_eq!(window.wants_identity(), Some(Some(9)));
         window.adopt(ProducerIdAndEpoch { producer_id: 10, epoch: 0 });
-        let (_, stamp, _) = window.next_retry().unwrap();
+        let (_, stamp, _) = window.next_retry(false).unwrap();
         assert_eq!((stamp.producer_id, stamp.producer_epoch, stamp.base_sequence), (10, 0, 0));
     }
 }
@@ -124,7 +124,7 @@ fn parts_of_a_split_batch_share_its_sequences() {
     assert_eq!(stamp.base_sequence, 1);
     window.split(big, vec![(4, 1), (6, 2)]);
     window.set_back(next, Setback::OutOfOrder, 3);
-    let again: Vec<_> = std::iter::from_fn(|| window.next_retry()).map(|(_, s, b)| (s.base_sequence, b)).collect();
+    let again: Vec<_> = std::iter::from_fn(|| window.next_retry(false)).map(|(_, s, b)| (s.base_sequence, b)).collect();
     assert_eq!(again, [(1, 1), (5, 2), (11, 3)]);
 }
 
@@ -145,7 +145,7 @@ fn without_idempotence_there_are_no_sequences_and_no_window() {
 
 /// The sequences of what goes again now.
 fn resent(window: &mut Window<u32>) -> Vec<i32> {
-    std::iter::from_fn(|| window.next_retry()).map(|(_, stamp, _)| stamp.base_sequence).collect()
+    std::iter::from_fn(|| window.next_retry(false)).map(|(_, stamp, _)| stamp.base_sequence).collect()
 }
 
 #[test]
@@ -221,11 +221,11 @@ fn out_of_order_is_no_evidence_if_something_was_acknowledged_since_the_batch_lef
     window.acked(tickets[0]);
     window.set_back(tickets[1], Setback::OutOfOrder, 7);
     // A late copy of the second may be appended by now: it must not have another number.
-    let (ticket, stamp, _) = window.next_retry().unwrap();
+    let (ticket, stamp, _) = window.next_retry(false).unwrap();
     assert_eq!((stamp.producer_epoch, stamp.base_sequence), (0, 2));
     // Refused again with nothing in between, it is not there.
     window.set_back(ticket, Setback::OutOfOrder, 7);
-    let (_, stamp, _) = window.next_retry().unwrap();
+    let (_, stamp, _) = window.next_retry(false).unwrap();
     assert_eq!((stamp.producer_epoch, stamp.base_sequence), (1, 0));
 }
 
@@ -239,7 +239,7 @@ fn a_refusal_of_an_earlier_round_is_no_evidence() {
     window.set_back(tickets[1], Setback::OutOfOrder, 7);
     window.set_back(tickets[2], Setback::OutOfOrder, 7);
     // Now late copies of all three are appended, and the broker restarts and remembers the last.
-    let (first, ..) = window.next_retry().unwrap();
+    let (first, ..) = window.next_retry(false).unwrap();
     window.set_back(first, Setback::OutOfOrder, 7);
     assert_eq!(resent(&mut window), [2, 3], "the others are asked for first");
     assert_eq!(window.identity, Some(IDENTITY));
@@ -253,7 +253,7 @@ fn a_batch_whose_answer_is_lost_after_a_later_one_was_acknowledged_is_proven() {
     let (mut window, tickets) = in_flight(2);
     window.acked(tickets[1]);
     window.set_back(tickets[0], Setback::Retry { maybe: true }, 7);
-    let (ticket, ..) = window.next_retry().unwrap();
+    let (ticket, ..) = window.next_retry(false).unwrap();
     window.set_back(ticket, Setback::OutOfOrder, 7);
     assert_eq!(window.settled(), [(7, Fate::Written)]);
     assert!(window.may_open());
@@ -278,10 +278,10 @@ fn whoever_is_fenced_gives_up_what_may_be_written_and_sends_the_rest_under_anoth
     assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
     assert_eq!(window.wants_identity(), Some(Some(9)));
     window.adopt(ProducerIdAndEpoch { producer_id: 10, epoch: 0 });
-    let (ticket, stamp, batch) = window.next_retry().unwrap();
+    let (ticket, stamp, batch) = window.next_retry(false).unwrap();
     assert_eq!((stamp.producer_id, stamp.base_sequence, batch), (10, 0, 2));
     window.acked(ticket);
-    assert_eq!(window.next_retry().map(|(_, stamp, batch)| (stamp.base_sequence, batch)), Some((1, 3)));
+    assert_eq!(window.next_retry(false).map(|(_, stamp, batch)| (stamp.base_sequence, batch)), Some((1, 3)));
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn a_ticket_is_good_after_a_batch_before_it_was_split() {
     window.acked(tickets[3]);
     window.set_back(tickets[1], Setback::Retry { maybe: true }, 3);
     window.given_up(tickets[2], true);
-    let again: Vec<_> = std::iter::from_fn(|| window.next_retry()).map(|(_, s, b)| (s.base_sequence, b)).collect();
+    let again: Vec<_> = std::iter::from_fn(|| window.next_retry(false)).map(|(_, s, b)| (s.base_sequence, b)).collect();
     assert_eq!(again, [(1, 1), (6, 2), (11, 3)]);
 }
 
@@ -344,7 +344,8 @@ fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
             }
             let setback = |i: usize| if i == 0 { Setback::Retry { maybe: true } } else { Setback::OutOfOrder };
             back.into_iter().enumerate().for_each(|(i, ticket)| window.set_back(ticket, setback(i), 7));
-            let again: Vec<Ticket> = std::iter::from_fn(|| window.next_retry()).map(|(ticket, ..)| ticket).collect();
+            let again: Vec<Ticket> =
+                std::iter::from_fn(|| window.next_retry(false)).map(|(ticket, ..)| ticket).collect();
             again.into_iter().for_each(|ticket| window.acked(ticket));
         }
         assert!(batches >= 20 * size);
@@ -370,7 +371,7 @@ fn what_may_be_in_a_log_that_is_gone_goes_again_to_the_new_one() {
     let (mut window, tickets) = in_flight_to_old(1);
     assert!(window.write_to(NEW));
     window.set_back(tickets[0], Setback::Retry { maybe: true }, 1);
-    let (_, stamp, batch) = window.next_retry().unwrap();
+    let (_, stamp, batch) = window.next_retry(false).unwrap();
     assert_eq!((stamp.producer_epoch, stamp.base_sequence, batch), (1, 0, 1));
 }
 
@@ -389,7 +390,7 @@ fn what_may_be_in_a_log_that_was_taken_for_gone_is_unresolved() {
     let (mut window, tickets) = in_flight_to_old(1);
     window.set_back(tickets[0], Setback::Retry { maybe: true }, 1);
     window.write_to(NEW);
-    let (ticket, ..) = window.next_retry().expect("it goes to the new log");
+    let (ticket, ..) = window.next_retry(false).expect("it goes to the new log");
     window.set_back(ticket, Setback::Retry { maybe: false }, 1);
     window.write_to(OLD);
     assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
@@ -399,11 +400,11 @@ fn what_may_be_in_a_log_that_was_taken_for_gone_is_unresolved() {
 fn a_round_ends_where_the_log_is_another_one() {
     let (mut window, tickets) = in_flight_to_old(2);
     tickets.iter().zip([1, 2]).for_each(|(t, batch)| window.set_back(*t, Setback::Retry { maybe: false }, batch));
-    let (first, _, batch) = window.next_retry().unwrap();
+    let (first, _, batch) = window.next_retry(false).unwrap();
     assert_eq!(batch, 1);
     window.write_to(NEW);
-    assert!(window.next_retry().is_none(), "the first one has no answer yet, and would come behind it");
+    assert!(window.next_retry(false).is_none(), "the first one has no answer yet, and would come behind it");
     window.set_back(first, Setback::Retry { maybe: false }, 1);
-    let again: Vec<_> = std::iter::from_fn(|| window.next_retry()).map(|(_, _, batch)| batch).collect();
+    let again: Vec<_> = std::iter::from_fn(|| window.next_retry(false)).map(|(_, _, batch)| batch).collect();
     assert_eq!(again[..1], [1]);
 }

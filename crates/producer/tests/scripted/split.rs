@@ -129,3 +129,51 @@ async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_r
     let error = deliveries.remove(0).try_result().unwrap().unwrap_err();
     assert!(error.may_have_been_written(), "{error}");
 }
+
+/// Batches grow to max.request.size while the window is full. The first that are refused say so for all that wait behind them.
+#[tokio::test]
+async fn a_topic_that_takes_less_than_a_request_refuses_each_size_once_and_is_named_in_one_notice() {
+    for (codec, partitions, in_flight) in [("none", 1, "auto"), ("zstd", 1, "5"), ("none", 3, "auto"), ("none", 1, "1")]
+    {
+        let fake = Fake::start(1, partitions).await;
+        let refused = Fate::Refused(ErrorCode::MESSAGE_TOO_LARGE);
+        fake.script(move |seen| if seen.bytes.len() > BATCH_MAX { refused } else { Fate::Normal });
+        fake.hold(true);
+        let bootstrap = fake.bootstrap();
+        let settings = [
+            ("bootstrap.servers", bootstrap.as_str()),
+            ("max.in.flight.requests.per.connection", in_flight),
+            ("linger.ms", "0"),
+            ("batch.size", "2000"),
+            ("max.request.size", "100000"),
+            ("retry.backoff.ms", "5"),
+            ("compression.type", codec),
+        ];
+        let producer = Producer::from_properties(settings).unwrap();
+        let (notices, noticed) = std::sync::mpsc::channel();
+        producer.on_notice(move |notice| drop(notices.send(notice.to_owned())));
+        let values: Vec<String> = (0..4000).map(|n| noise(n, 100)).collect();
+        let mut deliveries = Vec::new();
+        for (n, value) in values.iter().enumerate() {
+            let record = ProducerRecord::new("t", value.as_bytes()).partition((n % partitions) as i32);
+            deliveries.push(producer.send(record).await.unwrap());
+        }
+        fake.hold(false);
+        producer.flush().await;
+        let case = format!("{codec}, {partitions} partitions, {in_flight} in flight");
+        for (n, delivery) in deliveries.iter().enumerate() {
+            assert_eq!(delivery.try_result().unwrap().unwrap().offset, (n / partitions) as i64, "{case}");
+        }
+        for partition in 0..partitions {
+            let seen = fake.seen(partition as i32);
+            let refused = seen.iter().filter(|seen| seen.bytes.len() > BATCH_MAX).count();
+            // Five in flight, six times halved.
+            assert!(refused <= 5 * 6, "{case}: {refused} refused of {}", seen.len());
+            assert!(seen.len() <= 4000 / 8, "{case}: {} batches are small ones", seen.len());
+        }
+        let noticed: Vec<String> = noticed.try_iter().collect();
+        assert_eq!(noticed.len(), 1, "{case}: {noticed:?}");
+        assert!(noticed[0].starts_with("max.message.bytes of topic t is smaller than batches of "), "{}", noticed[0]);
+        producer.close(Duration::from_secs(10)).await;
+    }
+}

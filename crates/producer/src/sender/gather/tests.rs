@@ -5,6 +5,7 @@ use super::*;
 use crate::config::InFlight;
 use crate::delivery::Written;
 use crate::grant::Grants;
+use crate::limit::BatchLimit;
 use crate::partition::{Partition, Path, ProducerLimits};
 use crate::partitioner::{RunLimits, Sticky};
 use crate::pipe::{Pipe, Sent};
@@ -89,7 +90,8 @@ impl World {
         });
         let pool = Pool::new(cell.memory, 4 << 10);
         let work = Worklist::new(1);
-        let new = |at: usize| Partition::new(Text::from_static("t"), at as i32, limits.clone(), &pool);
+        let limit = Arc::new(BatchLimit::new(REQUEST_MAX));
+        let new = |at: usize| Partition::new(Text::from_static("t"), at as i32, limits.clone(), limit.clone(), &pool);
         let partitions: Vec<_> = (0..cell.partitions).map(new).collect();
         partitions.iter().for_each(|partition| {
             partition.set_leader(Uuid::default(), Some(work.clone()), 1);

@@ -24,6 +24,14 @@ pub(super) struct Job {
     ambiguous: bool,
 }
 
+impl Job {
+    fn halves(self) -> Vec<(u32, Job)> {
+        let half = Job { count: self.count / 2, ..self };
+        let rest = Job { first: self.first + half.count, count: self.count - half.count, ..self };
+        vec![(half.count, half), (rest.count, rest)]
+    }
+}
+
 /// What was reported of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
@@ -62,6 +70,8 @@ pub(super) struct World {
     leader: usize,
     /// Batches and lanes that the leader grants, as far as it has said.
     granted: (usize, usize),
+    /// Records of a batch that the leader takes, as far as it has said.
+    records_max: u32,
     sent_to: usize,
     next_record: u32,
     /// Records before this have been failed by delivery.timeout.ms.
@@ -91,6 +101,7 @@ impl World {
             late: Vec::new(),
             leader: 0,
             granted: (WINDOW_DEFAULT, 0),
+            records_max: u32::MAX,
             sent_to: 0,
             next_record: 0,
             timed_out_to: 0,
@@ -170,11 +181,17 @@ impl World {
         self.window.grant(self.granted.0.min(most) + larger);
         self.report_settled();
         let striped = self.granted.1 > 0;
-        let retry = if striped { self.window.next_missing() } else { self.window.next_retry() };
-        let (ticket, stamp, job) = match retry {
+        self.part_what_is_too_large(striped);
+        let (ticket, stamp, job) = match self.window.next_retry(striped) {
             Some(retry) => retry,
             None if self.next_record < self.setup.records && self.window.may_open() => {
-                let job = Job { first: self.next_record, count: 1 + self.roll(5), ambiguous: false };
+                let mut job = Job { first: self.next_record, count: 1 + self.roll(5), ambiguous: false };
+                if job.count > self.records_max {
+                    // As a batch that is found too large once it is compressed.
+                    let (ticket, _) = self.window.open(job.count);
+                    assert!(self.window.take_back(ticket), "it is the newest");
+                    job.count = self.records_max;
+                }
                 self.next_record += job.count;
                 self.reports.resize(self.next_record as usize, None);
                 let (ticket, stamp) = self.window.open(job.count);
@@ -195,6 +212,16 @@ impl World {
         let attempt = Attempt { number: self.attempts, lane, stamp, first: job.first, reorder };
         self.lanes[lane].travelling.push_back(Sent { ticket, job, attempt, answer: None, deaf: false });
         true
+    }
+
+    /// As the partition does with batches that were in flight when another was found too large.
+    fn part_what_is_too_large(&mut self, missing: bool) {
+        let most = self.records_max;
+        while let Some(halves) =
+            self.window.peek_retry(missing).filter(|job| job.count > most && !job.ambiguous).map(|job| job.halves())
+        {
+            self.window.part_retry(missing, halves);
+        }
     }
 
     /// The broker comes upon the next request of a connection.
@@ -246,9 +273,8 @@ impl World {
                 }
             }
             Verdict::TooLarge if job.count > 1 => {
-                let half = Job { count: job.count / 2, ..job };
-                let rest = Job { first: job.first + half.count, count: job.count - half.count, ..job };
-                self.window.split(ticket, vec![(half.count, half), (rest.count, rest)]);
+                self.records_max = self.records_max.min(job.count / 2);
+                self.window.split(ticket, job.halves());
             }
             Verdict::TooLarge => self.give_up(ticket, job, false),
             Verdict::Unresolved => self.give_up(ticket, job, true),
@@ -391,6 +417,7 @@ impl World {
     fn move_leader(&mut self) {
         self.cluster.leader = 1 - self.cluster.leader;
         self.leader = self.cluster.leader;
+        self.records_max = u32::MAX;
         self.granted = (WINDOW_DEFAULT, 0);
         // A parked batch whose node leads no more is answered when its wait is over.
     }

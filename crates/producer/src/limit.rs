@@ -1,0 +1,232 @@
+//! How large the batches of a topic may be: max.request.size, until a broker finds one too large (max.message.bytes).
+//!
+//! Pure. A broker says that a batch is too large, and not what it takes. So the limit goes halfway between the largest batch
+//! that was taken and the smallest that was refused, down and up again, until at most half of the former lies between them. Sizes are those on the wire. Where a batch is refused that is no larger than one that was
+//! taken, the broker stores batches with another codec, and sizes are those before compression from then on.
+//!
+//! Invariant: a refusal lowers the limit below the batch that was refused, and one of a batch above the limit changes
+//! nothing: those that were in flight together say the same once.
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// The limit of a topic, which all its partitions share.
+#[derive(Debug)]
+pub(crate) struct BatchLimit {
+    /// max.request.size.
+    most: usize,
+    bytes: AtomicUsize,
+    /// True if what counts are bytes before compression.
+    is_opened: AtomicBool,
+    /// The largest batch that a broker took, as it counts.
+    taken: AtomicUsize,
+    /// The smallest batch that a broker refused, as it counts.
+    refused: Mutex<Option<usize>>,
+    /// True once the topic's limit was reported.
+    is_reported: AtomicBool,
+}
+
+impl BatchLimit {
+    pub(crate) fn new(most: usize) -> Self {
+        BatchLimit {
+            most,
+            bytes: AtomicUsize::new(most),
+            is_opened: AtomicBool::new(false),
+            taken: AtomicUsize::new(0),
+            refused: Mutex::new(None),
+            is_reported: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns true the first time that it is asked.
+    pub(crate) fn is_first_refusal(&self) -> bool {
+        !self.is_reported.swap(true, Ordering::Relaxed)
+    }
+
+    /// Forgets what was learnt: the topic was made again.
+    pub(crate) fn reset(&self) {
+        let mut refused = self.refused.lock();
+        *refused = None;
+        self.taken.store(0, Ordering::Relaxed);
+        self.is_opened.store(false, Ordering::Relaxed);
+        self.bytes.store(self.most, Ordering::Relaxed);
+    }
+
+    /// Bytes that a batch may have.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// True if bytes before compression count, so that batches must not grow by as much as a codec makes them smaller.
+    #[inline]
+    pub(crate) fn is_opened(&self) -> bool {
+        self.is_opened.load(Ordering::Relaxed)
+    }
+
+    /// True if a broker may take a batch of so many bytes `before` compression and `after` it. What a codec adds to a batch
+    /// within the limit is the broker's to judge.
+    pub(crate) fn allows(&self, before: usize, after: usize) -> bool {
+        self.counted(before, after).min(before) <= self.bytes()
+    }
+
+    /// The bytes before compression that a part of such a batch may have; less than the whole.
+    pub(crate) fn part(&self, before: usize, after: usize) -> usize {
+        let bytes = self.bytes();
+        let part = match self.counted(before, after) {
+            // Parts do not all become smaller alike.
+            counted if counted != before => (before as f64 * bytes as f64 / counted.max(1) as f64 * 8.0 / 9.0) as usize,
+            _ => bytes,
+        };
+        part.min(before.div_ceil(2))
+    }
+
+    /// A broker took a batch.
+    #[inline]
+    pub(crate) fn taken(&self, before: usize, after: usize) {
+        let counted = self.counted(before, after);
+        if counted > self.taken.load(Ordering::Relaxed) {
+            self.grow(counted);
+        }
+    }
+
+    #[cold]
+    fn grow(&self, taken: usize) {
+        let mut refused = self.refused.lock();
+        self.taken.store(taken, Ordering::Relaxed);
+        // One that was refused would be taken by now.
+        *refused = refused.filter(|refused| *refused > taken);
+        if let Some(refused) = *refused
+            && is_far(taken, refused)
+            && taken >= self.bytes() / 4 * 3
+        {
+            self.bytes.fetch_max(taken.midpoint(refused), Ordering::Relaxed);
+        }
+    }
+
+    /// A broker found a batch too large.
+    pub(crate) fn refused(&self, before: usize, after: usize) {
+        let mut refused = self.refused.lock();
+        let taken = self.taken.load(Ordering::Relaxed);
+        if after < before && after <= taken && !self.is_opened() {
+            self.is_opened.store(true, Ordering::Relaxed);
+            self.taken.store(0, Ordering::Relaxed);
+            self.bytes.store(self.most, Ordering::Relaxed);
+            *refused = None;
+        }
+        let (counted, bytes) = (self.counted(before, after), self.bytes());
+        let taken = match self.taken.load(Ordering::Relaxed) {
+            // The topic takes less than it did.
+            taken if taken >= counted => 0,
+            taken => taken,
+        };
+        self.taken.store(taken, Ordering::Relaxed);
+        *refused = Some(refused.map_or(counted, |refused| refused.min(counted)));
+        let refused = counted.min(before);
+        if refused <= bytes {
+            let lower = if is_far(taken, counted) { taken.midpoint(counted) } else { taken };
+            let lower = if lower < refused { lower } else { refused / 8 * 7 };
+            self.bytes.store(lower.max(1), Ordering::Relaxed);
+        }
+    }
+
+    fn counted(&self, before: usize, after: usize) -> usize {
+        if self.is_opened() { before } else { after }
+    }
+}
+
+/// Returns true if it pays to look for a limit between what was taken and what was refused.
+fn is_far(taken: usize, refused: usize) -> bool {
+    refused - taken > taken / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends batches as large as the limit allows, each compressed to a part of it, to a broker that takes up to
+    /// `takes` bytes, of the batch as it is stored. Returns refusals, and the size of the last batch before compression.
+    fn sent(limit: &BatchLimit, ratio: f64, takes: impl Fn(usize, usize) -> bool) -> (usize, usize) {
+        let (mut refusals, mut last) = (0, 0);
+        for _ in 0..100 {
+            let before = if limit.is_opened() { limit.bytes() } else { (limit.bytes() as f64 / ratio) as usize };
+            let after = (before as f64 * ratio) as usize;
+            assert!(limit.allows(before, after));
+            match takes(before, after) {
+                true => limit.taken(before, after),
+                false => {
+                    limit.refused(before, after);
+                    assert!(!limit.allows(before, after), "{before} {after} {limit:?}");
+                    assert!(limit.part(before, after) <= before.div_ceil(2));
+                    refusals += 1;
+                }
+            }
+            last = before;
+        }
+        (refusals, last)
+    }
+
+    #[test]
+    fn a_topic_takes_less_than_a_request_has_and_its_limit_is_found_in_few_steps() {
+        for most in [1_048_576, 1_100_000, 2_000_000, 10_485_760, 100_000_000] {
+            for takes in [20_000, 100_000, 524_288, 1_048_588] {
+                let limit = BatchLimit::new(most);
+                let (refusals, last) = sent(&limit, 1.0, |_, size| size <= takes);
+                let halvings = (most / takes.min(most)).ilog2() as usize + 1;
+                assert!(refusals <= halvings + 2, "{refusals} of {most} to {takes}");
+                assert!(last <= takes && last * 3 >= takes.min(most) * 2, "{last} of {takes}, from {most}");
+            }
+        }
+    }
+
+    #[test]
+    fn batches_in_flight_are_refused_together_and_the_limit_falls_once() {
+        let limit = BatchLimit::new(8_000_000);
+        (0..5).for_each(|_| limit.refused(8_000_000, 8_000_000));
+        assert_eq!(limit.bytes(), 4_000_000);
+        limit.refused(9_000_000, 9_000_000);
+        assert_eq!(limit.bytes(), 4_000_000, "a record larger than that says nothing new");
+        assert_eq!(limit.part(8_000_000, 8_000_000), 4_000_000);
+        assert_eq!(limit.part(4_100_000, 4_100_000), 2_050_000);
+    }
+
+    #[test]
+    fn the_limit_falls_to_what_was_taken() {
+        let limit = BatchLimit::new(8_000_000);
+        limit.taken(900_000, 900_000);
+        limit.refused(1_000_000, 1_000_000);
+        assert_eq!(limit.bytes(), 900_000);
+        // The topic takes less than before.
+        limit.refused(800_000, 800_000);
+        assert_eq!(limit.bytes(), 400_000);
+        // And more again.
+        limit.taken(2_000_000, 2_000_000);
+        assert_eq!(limit.bytes(), 400_000);
+    }
+
+    #[test]
+    fn a_broker_that_stores_with_another_codec_counts_bytes_before_compression() {
+        for ratio in [0.25, 0.4, 0.9] {
+            let limit = BatchLimit::new(1_048_576);
+            let (refusals, last) = sent(&limit, ratio, |before, _| before <= 1_048_588);
+            assert!(refusals <= 5 && last <= 1_048_588 && last > 600_000, "{ratio}: {refusals} {last}");
+        }
+        // Where some compress better than others, a batch is refused that is smaller on the wire than one that was taken.
+        let limit = BatchLimit::new(1_000_000);
+        limit.taken(600_000, 500_000);
+        limit.refused(1_200_000, 300_000);
+        assert!(limit.is_opened());
+        assert_eq!(limit.bytes(), 1_000_000, "which is as large as the broker is known to refuse");
+        limit.refused(1_000_000, 100_000);
+        assert_eq!(limit.bytes(), 500_000);
+    }
+
+    #[test]
+    fn what_a_codec_adds_does_not_keep_the_limit_from_falling() {
+        let limit = BatchLimit::new(1_000_000);
+        limit.taken(1_000_000, 1_000_100);
+        limit.refused(1_000_000, 1_000_200);
+        assert!(limit.bytes() < 1_000_000, "{limit:?}");
+        assert!(!limit.allows(1_000_000, 1_000_200));
+    }
+}

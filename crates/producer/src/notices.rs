@@ -1,0 +1,46 @@
+//! What the producer's user should know of its settings beside those of the topics and brokers, each once.
+//!
+//! Invariant: there are at most [`NOTICES_MAX`], however many topics there are.
+
+use tokio::sync::watch;
+
+/// Notices of a producer at most.
+const NOTICES_MAX: usize = 16;
+
+/// See the module.
+pub(crate) struct Notices(watch::Sender<Vec<String>>);
+
+impl Notices {
+    pub(crate) fn new() -> Self {
+        Notices(watch::Sender::new(Vec::new()))
+    }
+
+    /// Logs a notice, and hands it to those who read them.
+    pub(crate) fn add(&self, notice: String) {
+        self.0.send_if_modified(|notices| {
+            let has_room = notices.len() < NOTICES_MAX;
+            if has_room {
+                tracing::warn!("{notice}");
+                notices.push(notice);
+            }
+            has_room
+        });
+    }
+
+    /// Calls `report` with each notice, those of before the call among them, until the producer is gone.
+    pub(crate) fn each(
+        &self,
+        mut report: impl FnMut(&str) + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let mut notices = self.0.subscribe();
+        notices.mark_changed();
+        async move {
+            let mut reported = 0;
+            while notices.changed().await.is_ok() {
+                let all = notices.borrow_and_update().clone();
+                all.iter().skip(reported).for_each(|notice| report(notice));
+                reported = all.len();
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What becomes of a batch that is larger than its topic takes: its parts go in its place.
+//!
+//! A broker refuses one such batch, and those that were in flight behind it come back out of order. They, and those that
+//! wait, are parted before they leave, so that a limit that was learnt costs a round trip and not one for each of them. A batch
+//! of which an attempt may be in the log is never parted: its parts would not be recognised.
+
+use super::{Partition, PartitionQueue};
+use crate::batch::{OpenBatch, ProducerBatch};
+use crate::window::Ticket;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Partition {
+    /// The bytes that an open batch may have.
+    pub(super) fn grows_to(&self, state: &PartitionQueue) -> usize {
+        match self.limit.bytes() {
+            bytes if self.limit.is_opened() => bytes,
+            bytes => state.ratio.uncompressed(bytes),
+        }
+    }
+
+    /// Returns true if a broker may take the batch, as far as is known.
+    pub(crate) fn allows(&self, batch: &ProducerBatch) -> bool {
+        self.limit.allows(batch.uncompressed(), batch.size())
+    }
+
+    /// Returns true the first time that it is asked of a topic.
+    pub(crate) fn is_first_refusal(&self) -> bool {
+        self.limit.is_first_refusal()
+    }
+
+    /// A broker found a batch too large, for the reason `why`: its parts take its place, and later batches stay smaller.
+    ///
+    /// # Errors
+    /// The batch, if it is a single record.
+    pub(crate) fn refused(
+        self: &Arc<Self>,
+        ticket: Ticket,
+        mut batch: ProducerBatch,
+        why: &str,
+        now: Instant,
+    ) -> Result<(), Box<ProducerBatch>> {
+        self.limit.refused(batch.uncompressed(), batch.size());
+        let Some(parts) = self.parts(&batch) else { return Err(Box::new(batch)) };
+        batch.note_attempt(false);
+        let mut state = self.state.lock();
+        (state.last_error, state.retry_at, state.is_parted) = (Some(why.to_owned()), None, true);
+        state.window.split(ticket, counted(parts));
+        self.resolved(&mut state, now);
+        Ok(())
+    }
+
+    /// A new batch turned out too large when it was sealed, and has not left: its parts go instead.
+    ///
+    /// # Errors
+    /// The batch, if it cannot be parted.
+    pub(crate) fn part_unsent(&self, ticket: Ticket, batch: ProducerBatch) -> Result<(), Box<ProducerBatch>> {
+        let Some(parts) = self.parts(&batch) else { return Err(Box::new(batch)) };
+        let mut state = self.state.lock();
+        if !state.window.take_back(ticket) {
+            return Err(Box::new(batch));
+        }
+        self.put_first(&mut state, parts);
+        Ok(())
+    }
+
+    /// Parts the batch that goes again next, until it is small enough.
+    pub(super) fn part_retries(&self, state: &mut PartitionQueue, missing: bool) {
+        while let Some(parts) = state.window.peek_retry(missing).and_then(|batch| self.parts_if_large(batch)) {
+            state.window.part_retry(missing, counted(parts));
+        }
+    }
+
+    /// Parts the oldest batch that was never sent, until it is small enough; one that is not sealed is looked at later.
+    pub(super) fn part_queue(&self, state: &mut PartitionQueue) {
+        while let Some(parts) = state.queue.front().and_then(|batch| self.parts_if_large(batch)) {
+            state.queued_bytes -= state.queue.pop_front().map_or(0, |batch| batch.size());
+            self.put_first(state, parts);
+        }
+    }
+
+    fn parts_if_large(&self, batch: &ProducerBatch) -> Option<Vec<ProducerBatch>> {
+        if batch.ambiguous || self.allows(batch) { None } else { self.parts(batch) }
+    }
+
+    fn parts(&self, batch: &ProducerBatch) -> Option<Vec<ProducerBatch>> {
+        batch.split(self.limits.codec, self.limit.part(batch.uncompressed(), batch.size()))
+    }
+
+    fn put_first(&self, state: &mut PartitionQueue, parts: Vec<ProducerBatch>) {
+        for part in parts.into_iter().rev() {
+            state.queued_bytes += part.size();
+            state.queue.push_front(part);
+        }
+        self.prospect.set_unsent(state.queued_bytes + state.open.as_ref().map_or(0, OpenBatch::size));
+    }
+}
+
+fn counted(parts: Vec<ProducerBatch>) -> Vec<(u32, ProducerBatch)> {
+    parts.into_iter().map(|part| (part.records, part)).collect()
+}
