@@ -184,6 +184,8 @@ fn json_is_asked_for_standard_output_is_the_document_alone() {
     assert_eq!((status, complaints(&stderr).as_str()), (Some(0), ""), "{stdout}");
     assert!(stdout.starts_with("{\"format\":\"fullbore-sweep/1\","), "{stdout}");
     assert_eq!(stdout.trim_end(), place.file("sweep.json").trim_end());
+    let page = place.file("report.html");
+    assert!(page.contains("max.idempotence.batches.to.retain=128"), "the producer's own default is auto");
 }
 
 #[test]

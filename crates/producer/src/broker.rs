@@ -22,6 +22,10 @@ pub(crate) struct Broker {
     pub(crate) pipes: Mutex<Vec<SharedPipe>>,
     /// How often the task has looked for work.
     pub(crate) turns: AtomicU64,
+    /// Responses to produce requests so far.
+    answered: Mutex<Answered>,
+    /// For how long the window alone kept full batches waiting; written by the task.
+    pub(crate) window_full: Mutex<Duration>,
 }
 
 impl Broker {
@@ -32,7 +36,18 @@ impl Broker {
             grants: Mutex::default(),
             pipes: Mutex::default(),
             turns: AtomicU64::new(0),
+            answered: Mutex::default(),
+            window_full: Mutex::default(),
         })
+    }
+
+    /// Counts the response to a request of so many `batches` and `bytes`, which took `time`.
+    pub(crate) fn count(&self, batches: usize, bytes: usize, time: Duration) {
+        let mut answered = self.answered.lock();
+        answered.requests += 1;
+        answered.batches += batches as u64;
+        answered.bytes += bytes as u64;
+        answered.time += time;
     }
 
     /// What is to be seen of it from outside.
@@ -48,12 +63,16 @@ impl Broker {
                 bytes_per_second: pipe.rate(),
             }
         };
+        let lanes: Vec<LaneStatus> = self.pipes.lock().iter().map(lane).collect();
         BrokerStatus {
             id: self.id,
             batches_to_retain: grants.of_node(),
             reorder_batches: grants.reorder,
-            lanes: self.pipes.lock().iter().map(lane).collect(),
             turns: self.turns.load(Ordering::Relaxed),
+            answered: *self.answered.lock(),
+            window: grants.in_force(lanes.len() > 1),
+            lanes,
+            window_full: *self.window_full.lock(),
         }
     }
 }
@@ -71,6 +90,25 @@ pub struct BrokerStatus {
     pub lanes: Vec<LaneStatus>,
     /// How often its task has looked for work.
     pub turns: u64,
+    /// Its responses so far.
+    pub answered: Answered,
+    /// Batches of a partition that may be unacknowledged, where the producer is idempotent; the largest of its topics'.
+    pub window: usize,
+    /// For how long full batches have waited for that window alone, on a long path.
+    pub window_full: Duration,
+}
+
+/// Responses to produce requests, whatever they say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answered {
+    /// Requests that were answered.
+    pub requests: u64,
+    /// Their batches.
+    pub batches: u64,
+    /// The bytes of these on the wire.
+    pub bytes: u64,
+    /// The sum of the times from request to response.
+    pub time: Duration,
 }
 
 /// One connection as this producer sees it now.

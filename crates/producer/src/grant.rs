@@ -44,6 +44,12 @@ impl Grants {
         self.node
     }
 
+    /// The largest window in force; `striped` if a partition's batches go over several connections.
+    pub(crate) fn in_force(&self, striped: bool) -> usize {
+        let granted = self.topics.values().copied().max().unwrap_or(self.node);
+        if striped && self.reorder > 0 { granted.min(self.reorder + 1) } else { granted }
+    }
+
     /// Takes what a response says of the whole broker. What it does not say is the default. Returns whether the value
     /// is the first that makes no sense.
     #[must_use]

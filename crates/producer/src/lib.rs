@@ -54,7 +54,7 @@ mod sender;
 mod window;
 mod worklist;
 
-pub use broker::{BrokerStatus, LaneStatus};
+pub use broker::{Answered, BrokerStatus, LaneStatus};
 pub use config::{Acks, InFlight, ProducerConfig};
 pub use delivery::{Delivery, RecordMetadata};
 pub use error::{ProduceError, SendError};

@@ -274,7 +274,9 @@ impl Sender {
     /// Reports, once, that the broker's window keeps full batches waiting.
     fn look_at_window(&mut self, binds: bool) {
         let (rtt, delivered, now) = (self.lanes.least(), self.lanes.delivered(), clock::now());
-        if self.binding.look(&BindingLook { binds, rtt, delivered, now }) {
+        let is_long = self.binding.look(&BindingLook { binds, rtt, delivered, now });
+        *self.broker.window_full.lock() = self.binding.bound();
+        if is_long {
             let (broker, batches) = (self.broker.id, self.broker.grants.lock().of_node());
             self.core.notices.add(format!(
                 "the idempotence window of broker {broker} limits throughput: {batches} batches of a partition, as large as they \
@@ -345,11 +347,16 @@ impl Sender {
             return lane.write(Box::pin(unanswered)).await;
         }
         let bytes = batches.iter().map(|outgoing| outgoing.batch.size()).sum();
-        let sent = lane.pipe.lock().sent(bytes, Instant::now());
+        let begun = Instant::now();
+        let sent = lane.pipe.lock().sent(bytes, begun);
         let pipe = lane.pipe.clone();
         let handler = move |result: Result<_, _>| {
             match &result {
-                Ok(_) => pipe.lock().answered(&sent, Instant::now()),
+                Ok(_) => {
+                    let now = Instant::now();
+                    pipe.lock().answered(&sent, now);
+                    broker.count(batches.len(), bytes, now.saturating_duration_since(begun));
+                }
                 Err(_) => pipe.lock().lost(&sent),
             }
             core.resolve(&broker, batches, result);

@@ -7,7 +7,7 @@
 use super::axis::Axis;
 use super::point::Setup;
 use super::setting::Setting;
-use fullbore_producer::ConfigError;
+use fullbore_producer::{ConfigError, InFlight};
 use std::time::Duration;
 
 /// Requests in flight for which a broker of the sweep's own has room where a point has auto: what diskless topics remember.
@@ -203,12 +203,16 @@ impl SweepPlan {
         }
     }
 
-    /// The largest number of requests in flight of any point that sets one; auto counts as many as a path may hold.
-    pub fn in_flight_max(&self) -> Option<u64> {
-        let axes = self.axes.iter().filter(|axis| axis.setting.is_in_flight()).flat_map(|axis| &axis.values);
-        let fixed = self.fixed.iter().filter(|(setting, _)| setting.is_in_flight()).map(|(_, value)| value);
-        let number = |value: &String| value.parse().ok().or((value == "auto").then_some(AUTO_IN_FLIGHT));
-        axes.chain(fixed).filter_map(number).max()
+    /// The largest number of requests in flight of any point, whoever sets it; auto, which is also what a point has that
+    /// says nothing, counts as many as a path may hold. 0 where no point can be measured.
+    pub fn in_flight_max(&self) -> u64 {
+        let points = self.points().into_iter();
+        let configs = points.filter_map(|point| self.setup(&point).ok()?.producer("localhost:9092").ok());
+        let in_flight = configs.map(|config| match config.max_in_flight {
+            InFlight::Auto => AUTO_IN_FLIGHT,
+            InFlight::Requests(requests) => requests as u64,
+        });
+        in_flight.max().unwrap_or(0)
     }
 }
 
@@ -300,9 +304,12 @@ pub(crate) mod tests {
 
     #[test]
     fn the_largest_number_in_flight() {
-        assert_eq!(plan(&["max.in.flight=5,100"], &["a"], 1).in_flight_max(), Some(100));
-        assert_eq!(plan(&["max.in.flight=1,5,auto"], &["a"], 1).in_flight_max(), Some(AUTO_IN_FLIGHT));
-        assert_eq!(plan(&["max.in.flight=1000,auto"], &["a"], 1).in_flight_max(), Some(1000));
-        assert_eq!(plan(&["acks=1"], &["a"], 1).in_flight_max(), None);
+        assert_eq!(plan(&["max.in.flight=5,100"], &["a"], 1).in_flight_max(), 100);
+        assert_eq!(plan(&["max.in.flight=1,5,auto"], &["a"], 1).in_flight_max(), AUTO_IN_FLIGHT);
+        assert_eq!(plan(&["max.in.flight=1000,auto"], &["a"], 1).in_flight_max(), 1000);
+        let mut unset = plan(&["acks=1,all"], &["a"], 1);
+        assert_eq!(unset.in_flight_max(), AUTO_IN_FLIGHT, "the producer's own default");
+        unset.properties = vec![("max.in.flight.requests.per.connection".to_owned(), "7".to_owned())];
+        assert_eq!(unset.in_flight_max(), 7, "a property counts as much as a setting");
     }
 }

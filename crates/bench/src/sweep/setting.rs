@@ -125,11 +125,6 @@ impl Setting {
         }
     }
 
-    /// Whether this is the producer's max.in.flight.requests.per.connection.
-    pub fn is_in_flight(&self) -> bool {
-        matches!(self, Setting::Producer(key) if key == IN_FLIGHT)
-    }
-
     /// Whether this says what there is to do, rather than how it is done: points that differ in it do not compete.
     pub fn is_circumstance(&self) -> bool {
         matches!(self, Setting::RecordSize | Setting::Records | Setting::Throughput | Setting::Rtt | Setting::Bandwidth)

@@ -17,13 +17,15 @@ use fullbore_bench::report::{
 };
 use fullbore_bench::workload::Payload;
 use fullbore_broker::config::Properties;
-use fullbore_producer::{Producer, ProducerConfig, SendError, config};
+use fullbore_producer::{BrokerStatus, Producer, ProducerConfig, SendError, config};
 use fullbore_wire::batch::Compression;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The client id when no property names one; Kafka's tool has the same.
 const CLIENT_ID: &str = "perf-producer-client";
+/// The part of the time from which on a full window is what limits the rate.
+const WINDOW_BOUND_MIN: f64 = 0.5;
 /// How long the end waits for connections to close; every record has its result by then.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -117,6 +119,7 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     waiting::for_producer(&producer, &runtime, &servers, args.patience)?;
     producer.on_notice(|notice| output::tell(notice));
     producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
+    let begun = Instant::now();
     let outcome = runtime.block_on(async {
         let asks = stop.clone();
         let on_window = move |window: &_| {
@@ -126,6 +129,7 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
             }
         };
         let outcome = produce(&producer, workload, stop.receiver(), on_window).await;
+        producer.brokers().iter().filter_map(|broker| window_bound(broker, begun.elapsed())).for_each(output::tell);
         // Who does not want the rest of the records does not wait for them.
         producer.close(if stop.is_asked() { Duration::ZERO } else { CLOSE_TIMEOUT }).await;
         outcome
@@ -133,6 +137,19 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     let outcome = outcome.map_err(|error| refusal(&args.topic, &error))?;
     report(&args, &client_id, &outcome);
     verdict(&outcome, args.num_records)
+}
+
+/// Names the window as what limited the rate, where full batches waited for it alone for much of `elapsed`.
+fn window_bound(broker: &BrokerStatus, elapsed: Duration) -> Option<String> {
+    let share = broker.window_full.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
+    let BrokerStatus { id, window, .. } = broker;
+    (share >= WINDOW_BOUND_MIN).then(|| {
+        format!(
+            "the rate was limited by the window of {window} batches of broker {id}, full {:.0} % of the time: \
+             max.idempotence.batches.to.retain at the broker opens it",
+            share * 100.0
+        )
+    })
 }
 
 /// Why a record was not even taken.
@@ -278,7 +295,6 @@ mod tests {
     use fullbore_bench::measure::Produced;
     use fullbore_bench::produce::Failed;
     use fullbore_producer::{Acks, ProduceError};
-    use std::time::Instant;
 
     #[derive(Parser)]
     struct Line {
@@ -325,6 +341,24 @@ mod tests {
                 "linger.m: is not a producer setting and has no effect; did you mean linger.ms?"
             ]
         );
+    }
+
+    #[test]
+    fn a_window_full_for_half_of_the_time_is_named_as_the_limit() {
+        let full = |ms: u64| BrokerStatus {
+            id: 1,
+            batches_to_retain: 5,
+            reorder_batches: 0,
+            lanes: Vec::new(),
+            turns: 0,
+            answered: fullbore_producer::Answered::default(),
+            window: 5,
+            window_full: Duration::from_millis(ms),
+        };
+        assert_eq!(window_bound(&full(4_900), Duration::from_secs(10)), None);
+        let named = window_bound(&full(9_320), Duration::from_secs(10)).expect("it limits");
+        let expected = "the rate was limited by the window of 5 batches of broker 1, full 93 % of the time: ";
+        assert!(named.starts_with(expected), "{named}");
     }
 
     #[test]

@@ -15,6 +15,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct Binding {
     since: Option<Instant>,
+    /// When a look last found that it binds, until one finds that it does not.
+    bound_at: Option<Instant>,
+    /// For how long it has bound altogether.
+    bound: Duration,
     /// Bytes acknowledged by the last look at which they had grown, and its time.
     delivered: Option<(u64, Instant)>,
     is_reported: bool,
@@ -32,9 +36,18 @@ pub(super) struct BindingLook {
 }
 
 impl Binding {
+    /// For how long it has bound altogether.
+    pub(super) fn bound(&self) -> Duration {
+        self.bound
+    }
+
     /// Takes a look. Returns true once, when the window has bound for long.
     pub(super) fn look(&mut self, look: &BindingLook) -> bool {
         let now = look.now;
+        if let Some(before) = self.bound_at {
+            self.bound += now.saturating_duration_since(before);
+        }
+        self.bound_at = (look.binds && look.rtt.is_some_and(|rtt| rtt >= LONG_PATH)).then_some(now);
         let Some(rtt) = look.rtt.filter(|rtt| *rtt >= LONG_PATH && look.binds && !self.is_reported) else {
             (self.since, self.delivered) = (None, None);
             return false;
@@ -78,7 +91,9 @@ mod tests {
         let now = start + Duration::from_secs(1);
         assert!(!binding.look(&BindingLook { binds: false, rtt: FAR, delivered: 10, now }), "it did not last");
         assert_eq!(reported(&mut binding, (start, 20, 90), FAR, |at| at), Some(40));
-        assert_eq!(reported(&mut binding, (start, 50, 190), FAR, |at| at), None, "once");
+        assert_eq!(reported(&mut binding, (start, 90, 190), FAR, |at| at), None, "once");
+        // Until 1 s, and from 2 s on.
+        assert_eq!(binding.bound(), Duration::from_millis(1_000 + 16_900));
         let near = Some(Duration::from_micros(100));
         assert_eq!(reported(&mut Binding::default(), (start, 0, 90), near, |at| at), None);
     }

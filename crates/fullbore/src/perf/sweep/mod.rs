@@ -51,8 +51,8 @@ const NAME_LETTERS_MAX: usize = 40;
 ///
 /// Without --bootstrap-server or --against the sweep starts a broker of its own in a temporary
 /// folder, which remembers as many batches of a producer as a point has requests in flight (128 for
-/// auto). Each measurement makes a topic (1 partition unless told), warms up, measures and deletes the
-/// topic. Repeats are rounds over all points, every second one backwards.
+/// auto, which is also the default). Each measurement makes a topic (1 partition unless told), warms
+/// up, measures and deletes the topic. Repeats are rounds over all points, every second one backwards.
 ///
 /// Into --output go runs.csv (each measurement), points.csv (medians and spread), sweep.json (both),
 /// and report.html: one page with tables and curves that needs no network. --json prints sweep.json in

@@ -25,9 +25,9 @@ pub struct Own {
 }
 
 /// The settings of a broker that lets a producer have so many requests in flight; `more` replaces them.
-pub fn settings(in_flight_max: Option<u64>, more: &[(String, String)]) -> Vec<(String, String)> {
+pub fn settings(in_flight_max: u64, more: &[(String, String)]) -> Vec<(String, String)> {
     let pair = |key: &str, value: String| (key.to_owned(), value);
-    let retain = in_flight_max.filter(|count| *count > RETAIN_MIN).map(|count| pair(RETAIN, count.to_string()));
+    let retain = (in_flight_max > RETAIN_MIN).then(|| pair(RETAIN, in_flight_max.to_string()));
     // Every measurement has a topic of its own, which would stay on the disk for a minute.
     let delete = pair("log.segment.delete.delay.ms", "0".to_owned());
     let mut settings: Vec<(String, String)> = retain.into_iter().chain([delete]).collect();
@@ -90,8 +90,8 @@ mod tests {
     #[test]
     fn the_window_is_opened_as_far_as_the_sweep_needs() {
         let of = |max| settings(max, &[]).into_iter().find(|(key, _)| key == RETAIN).map(|(_, value)| value);
-        assert_eq!((of(None), of(Some(5)), of(Some(100))), (None, None, Some("100".to_owned())));
-        let own = settings(Some(100), &[(RETAIN.to_owned(), "7".to_owned())]);
+        assert_eq!((of(1), of(5), of(100)), (None, None, Some("100".to_owned())));
+        let own = settings(100, &[(RETAIN.to_owned(), "7".to_owned())]);
         assert_eq!(own.iter().filter(|(key, _)| key == RETAIN).count(), 1);
         assert!(own.contains(&(RETAIN.to_owned(), "7".to_owned())), "what the user says counts");
     }
@@ -100,7 +100,7 @@ mod tests {
     fn nothing_stays() {
         let folder = folder().expect("a folder");
         let path = folder.path().to_owned();
-        let own = Own::start(folder, settings(Some(20), &[])).expect("started");
+        let own = Own::start(folder, settings(20, &[])).expect("started");
         assert!(path.exists());
         own.stop().expect("stopped");
         assert!(!path.exists());
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn more_than_a_broker_remembers_is_refused_with_its_limit() {
-        let refusal = Own::start(folder().expect("a folder"), settings(Some(20_000), &[])).err().expect("refused");
+        let refusal = Own::start(folder().expect("a folder"), settings(20_000, &[])).err().expect("refused");
         assert!(refusal.to_string().contains("max.idempotence.batches.to.retain=20000: must be"), "{refusal}");
     }
 }
