@@ -26,7 +26,7 @@ pub enum StartError {
     #[error("{0}")]
     Certificates(#[from] fullbore_tls::MaterialError),
     /// A listener.
-    #[error("cannot listen on {}: {}", host_port(host, port), of_bind(error))]
+    #[error("cannot listen on {}: {}; {}", host_port(host, port), of_bind(error), remedy_of_bind(error))]
     Bind {
         /// As configured.
         host: String,
@@ -45,6 +45,16 @@ pub enum StartError {
         /// What the system says.
         error: io::Error,
     },
+}
+
+fn remedy_of_bind(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "stop the program that has it, or set another port in listeners (--listen HOST:PORT)"
+        }
+        io::ErrorKind::PermissionDenied => "set one from 1024 on in listeners (--listen HOST:PORT)",
+        _ => "set another address in listeners (--listen HOST:PORT)",
+    }
 }
 
 fn of_bind(error: &io::Error) -> String {

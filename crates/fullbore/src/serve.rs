@@ -134,10 +134,12 @@ async fn serve_until_signal(config: BrokerConfig, loggers: Loggers, as_json: boo
     // Before the broker opens anything, so that no signal finds it half open.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or_else(|_| config.data_dir.clone());
+    let host = config.listeners.first().map_or_else(String::new, |listener| listener.host.clone());
     let broker = Broker::start_with(config, loggers).await?;
+    let (listens, data_dir) = (host_port(&host, broker.addr().port()), data_dir.display().to_string());
     match as_json {
-        true => log_greeting(&broker, &data_dir.display().to_string()),
-        false => greet(&broker, &data_dir.display().to_string()),
+        true => log_greeting(&broker, &listens, &data_dir),
+        false => greet(&broker, &listens, &data_dir),
     }
     let ended = tokio::select! {
         _ = interrupt.recv() => None,
@@ -151,12 +153,13 @@ async fn serve_until_signal(config: BrokerConfig, loggers: Loggers, as_json: boo
 }
 
 /// Logs what [`greet`] says.
-fn log_greeting(broker: &Broker, data_dir: &str) {
+fn log_greeting(broker: &Broker, listens: &str, data_dir: &str) {
     let (host, port) = broker.advertised();
     let metrics = broker.admin_addr().map(|admin| format!("http://{admin}/metrics")).unwrap_or_default();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        address = host_port(&host, port),
+        address = listens,
+        advertised = host_port(&host, port),
         cluster_id = %broker.cluster_id(),
         data_dir,
         metrics,
@@ -164,11 +167,18 @@ fn log_greeting(broker: &Broker, data_dir: &str) {
     );
 }
 
-/// Says where clients reach the broker, which is not where it listens if that is every interface.
-fn greet(broker: &Broker, data_dir: &str) {
+/// Says where the broker listens, and where it sends clients if that is another address.
+fn greet(broker: &Broker, listens: &str, data_dir: &str) {
     let (host, port) = broker.advertised();
     let addr = host_port(&host, port);
-    line(&format!("Fullbore {} is listening on {addr}, cluster id {}", env!("CARGO_PKG_VERSION"), broker.cluster_id()));
+    line(&format!(
+        "Fullbore {} is listening on {listens}, cluster id {}",
+        env!("CARGO_PKG_VERSION"),
+        broker.cluster_id()
+    ));
+    if addr != listens {
+        line(&format!("  clients  are sent to {addr} (advertised.listeners)"));
+    }
     let listeners = broker.listeners();
     for (name, _, (host, port)) in listeners.iter().skip(1) {
         line(&format!("  {name:<8} {}", host_port(host, port)));

@@ -85,6 +85,34 @@ fn a_broker_behind_a_relay_is_as_far_as_asked() {
 }
 
 #[test]
+fn a_relay_whose_broker_sends_clients_elsewhere_says_so_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data").display().to_string();
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--data-dir", &data, "--set", "fullbore.admin.listener="];
+    let (_broker, _lines, greeting) = start(&serve);
+    let broker = address(&greeting, "listening on ");
+    let link = ["perf", "link", "--listen", "127.0.0.1:0", "--to", broker, "--rtt", "1"];
+    let mut relay = fullbore(&link).spawn().map(Running).expect("it starts");
+    let (mut first, mut said) = (String::new(), BufReader::new(relay.0.stdout.take().expect("piped")));
+    said.read_line(&mut first).expect("it says something");
+    assert!(first.contains("; 1 ms there and back"), "a number alone is milliseconds: {first}");
+    let at = address(&first, "Relay listening on ");
+    for _ in 0..2 {
+        assert_eq!(run(&["topics", "list", "--bootstrap-server", at]).0, Some(0));
+    }
+    let mut told = String::new();
+    let mut lines = BufReader::new(relay.0.stderr.take().expect("piped"));
+    lines.read_line(&mut told).expect("it says something");
+    let expected =
+        format!("clients go around this relay, which then measures nothing: brokers send them to {broker}; ");
+    assert!(told.starts_with(&expected) && told.contains(&format!("PLAINTEXT://{at}")), "{told}");
+    signal(&relay.0, "INT");
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).expect("read");
+    assert_eq!(rest, "");
+}
+
+#[test]
 fn a_demo_over_a_distance_measures_it() {
     let temp = tempfile::tempdir().expect("a folder");
     let small = ["demo", "--records", "300", "--record-size", "100"];
@@ -139,7 +167,8 @@ fn an_address_in_use_is_named() {
     let at = taken.local_addr().expect("bound").to_string();
     let (status, _, stderr) = run(&["perf", "link", "--listen", &at, "--to", "127.0.0.1:1", "--rtt", "1ms"]);
     assert_eq!(status, Some(1));
-    assert!(stderr.starts_with(&format!("fullbore: cannot listen on {at}: ")), "{stderr}");
+    let expected = format!("fullbore: cannot listen on {at}: the port is taken; stop the program that has it");
+    assert!(stderr.starts_with(&expected), "{stderr}");
 }
 
 /// Why there can be no namespaces here.

@@ -127,7 +127,9 @@ fn a_broker_on_an_ipv6_address_is_reached_by_every_tool() {
     let (_, stdout, _) = run(&[&["groups", "describe", "--group", "g", "--state"], &at[..]].concat());
     assert!(stdout.contains(&format!(" {}  (1)", broker.address)), "the coordinator has brackets: {stdout}");
     let (_, _, stderr) = said(fullbore(&["serve", "--listen", &broker.address]).output().expect("it starts"));
-    assert!(stderr.contains(&format!("cannot listen on {}: ", broker.address)), "{stderr}");
+    let expected =
+        format!("cannot listen on {}: the port is taken; stop the program that has it, or set another", broker.address);
+    assert!(stderr.contains(&expected), "{stderr}");
     let (_, _, stderr) = run(&["topics", "list", "--bootstrap-server", "::1:9092"]);
     assert!(stderr.contains("is not host:port ([::1]:port of IPv6)"), "{stderr}");
     let mut relay = fullbore(&["perf", "link", "--rtt", "1ms", "--listen", "[::1]:0", "--to", &broker.address])
@@ -334,4 +336,19 @@ fn topics_are_described_by_id_and_by_what_is_wrong() {
     assert_eq!(found.lines().count(), 2, "one replica is what min.insync.replicas=1 asks for: {found}");
     let (_, found, _) = topics(&["--describe", "--topics-with-overrides"]);
     assert!(found.contains("Topic: b\t") && !found.contains("Partition: "), "{found}");
+}
+
+#[test]
+fn a_broker_that_advertises_another_address_says_where_it_listens_and_where_it_sends_clients() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data").display().to_string();
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--data-dir", &data, "--set", "fullbore.admin.listener="];
+    let advertised = ["--set", "advertised.listeners=PLAINTEXT://broker.invalid:1234"];
+    let mut broker = fullbore(&[&serve[..], &advertised].concat()).spawn().expect("it starts");
+    let mut lines = BufReader::new(broker.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let greeting: Vec<String> = lines.by_ref().take(2).collect();
+    broker.kill().expect("it runs");
+    broker.wait().expect("it ends");
+    assert!(greeting[0].contains(" is listening on 127.0.0.1:"), "{greeting:?}");
+    assert_eq!(greeting[1], "  clients  are sent to broker.invalid:1234 (advertised.listeners)");
 }

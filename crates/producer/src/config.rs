@@ -114,12 +114,27 @@ anew: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
         for (pairs, both) in [
             (vec![("enable.idempotence", "true"), ("acks", "1")], ["enable.idempotence", "acks=1"]),
             (vec![("enable.idempotence", "true"), ("retries", "0")], ["enable.idempotence", "retries=0"]),
-            (vec![("max.in.flight.requests.per.connection", "0")], ["max.in.flight", "retries"]),
             (vec![("delivery.timeout.ms", "30000")], ["delivery.timeout.ms=30000", "request.timeout.ms=30005"]),
             (vec![("buffer.memory", "1000")], ["buffer.memory=1000", "max.request.size=1048576"]),
+            (vec![("batch.size", "2000000")], ["batch.size=2000000", "max.message.bytes of the topics (1048588"]),
         ] {
             let message = from(&pairs).unwrap_err().to_string();
             assert!(both.iter().all(|part| message.contains(part)), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_value_out_of_range_is_refused_by_its_own_name_and_memory_is_as_large_as_machines_have() {
+        let message = from(&[("max.in.flight.requests.per.connection", "0")]).unwrap_err().to_string();
+        let expected = "max.in.flight.requests.per.connection=0: must be a number from 1 to 2147483647, or auto";
+        assert_eq!(message, expected);
+        let mut config = ProducerConfig::new("h:1");
+        config.max_in_flight = InFlight::Requests(0);
+        let message = config.check().unwrap_err().to_string();
+        assert!(message.contains("must be a number from 1") && !message.contains("retries"), "{message}");
+        for memory in ["8589934592", "9223372036854775807"] {
+            let config = from(&[("buffer.memory", memory)]).unwrap();
+            assert_eq!(config.buffer_memory.to_string(), memory);
         }
     }
 

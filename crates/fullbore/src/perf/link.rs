@@ -10,10 +10,15 @@ use fullbore_bench::link::namespaces::{self, ADDRESSES, MTU, Pair};
 use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, LossStall, Relay, RelaySettings, Totals};
 use fullbore_bench::link::{Shape, units};
 use fullbore_bench::report::json::{object, string};
+use fullbore_client::blocking::{BrokerAddress, Cluster};
 use fullbore_wire::split_host_port;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+/// The client id of the question where brokers send their clients.
+const CLIENT_ID: &str = "fullbore-link";
 /// Ethernet's.
 const MTU_DEFAULT: u32 = 1_500;
 
@@ -61,7 +66,7 @@ pub struct Link {
     /// A link between two network namespaces of these names, which it makes.
     #[arg(long, value_name = "A,B", value_parser = names)]
     namespaces: Option<[String; 2]>,
-    /// The round trip: 150ms, 1.5s, 500us. Each direction takes half of it.
+    /// The round trip: 150 or 150ms, 1.5s, 500us. Each direction takes half of it.
     #[arg(long, value_name = "TIME", value_parser = units::milliseconds)]
     rtt: Duration,
     /// The rate of each direction: 200mbit, 1gbit, 25MB/s [default: as fast as it goes].
@@ -70,7 +75,7 @@ pub struct Link {
     /// Bytes that may wait for the bandwidth: 1MB, 64KiB [default: what the link carries in a round trip].
     #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "bandwidth")]
     buffer: Option<u64>,
-    /// Up to so much more, at random, in order: 5ms.
+    /// Up to so much more, at random, in order: 5 or 5ms.
     #[arg(long, value_name = "TIME", value_parser = units::milliseconds, default_value = "0")]
     jitter: Duration,
     /// A relay: play lost packets, 0.1% or 0.1%:300ms. With this probability for each 1,460 bytes, a direction of a
@@ -109,14 +114,16 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
     let totals = runtime.block_on(async {
         let relay = Relay::bind(listen, to, &args.relay_settings())
             .await
-            .map_err(|error| Failure::new(format!("cannot listen on {listen}: {error}")))?;
+            .map_err(|error| Failure::new(format!("cannot listen on {listen}: {}", of_bind(&error))))?;
         let far = to.to_owned();
         let relay = relay.on_cut_off(move |error| {
             output::tell(format!(
                 "cannot connect to {far}: {error}; connections are refused until somebody listens there"
             ));
         });
-        let address = relay.addr()?.to_string();
+        let (bound, far) = (relay.addr()?, to.to_owned());
+        let relay = relay.on_kafka(move || drop(std::thread::spawn(move || look_for_detour(&far, bound))));
+        let address = bound.to_string();
         words(&format!("Relay listening on {address}, to {to}; {}", args.shape().described()));
         if args.json {
             line(&object([("kind", string("listening")), ("address", string(&address)), ("to", string(to))]));
@@ -125,6 +132,40 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
     })?;
     line(&if args.json { document(&totals) } else { told(&totals) });
     Ok(())
+}
+
+/// Tells that clients go around the relay, if the brokers behind it send them elsewhere.
+fn look_for_detour(to: &str, relay: SocketAddr) {
+    // What cannot be asked is not known; that nobody answers is told by the clients.
+    let Ok(brokers) = Cluster::new(to, CLIENT_ID).and_then(|mut cluster| cluster.brokers()) else { return };
+    if let Some(detour) = detour(&brokers, relay) {
+        output::tell(detour);
+    }
+}
+
+/// What to tell where none of the brokers is reached by the relay. Its port decides: a host has several names.
+fn detour(brokers: &[BrokerAddress], relay: SocketAddr) -> Option<String> {
+    if brokers.iter().any(|broker| broker.port == i32::from(relay.port())) {
+        return None;
+    }
+    let addresses: Vec<String> = brokers.iter().map(BrokerAddress::address).collect();
+    (!addresses.is_empty()).then(|| {
+        format!(
+            "clients go around this relay, which then measures nothing: brokers send them to {}; start the broker with \
+             --set advertised.listeners=PLAINTEXT://{relay}",
+            addresses.join(", ")
+        )
+    })
+}
+
+/// Says why an address cannot be listened on, and what helps where that is known.
+fn of_bind(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "the port is taken; stop the program that has it, or name another with --listen HOST:PORT".to_owned()
+        }
+        _ => error.to_string(),
+    }
 }
 
 fn join(args: &Link, names: &[String; 2], stop: &Stop) -> Result<(), Failure> {

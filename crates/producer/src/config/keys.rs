@@ -17,7 +17,7 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
     "bootstrap.servers", "", "host:port of brokers to ask first, separated by commas.",
         |c, v| c.bootstrap_servers = list(v);
     "buffer.memory", "33554432", "Bytes for records that are not acknowledged; when they are in use, send waits. Where a topic has several partitions, one of them may have four fifths at most, so that one that nobody can reach leaves room to the others.",
-        |c, v| c.buffer_memory = size(v, 1)?;
+        |c, v| c.buffer_memory = number(v, 1, i64::MAX)? as usize;
     "compression.gzip.level", "", "1 to 9, or -1 for the codec's own; default -1.",
         |_c, v| level(v, 1, 9)?;
     "compression.lz4.level", "", "1 to 17; 9, the default, is the fast one, all others are slower and make less.",
@@ -111,7 +111,7 @@ fn lanes(value: &str) -> Result<Option<usize>, String> {
 fn in_flight(value: &str) -> Result<InFlight, String> {
     match value {
         "auto" => Ok(InFlight::Auto),
-        number => size(number, 0).map(InFlight::Requests).map_err(|allowed| format!("{allowed}, or auto")),
+        number => size(number, 1).map(InFlight::Requests).map_err(|allowed| format!("{allowed}, or auto")),
     }
 }
 

@@ -125,13 +125,10 @@ impl ProducerConfig {
         if self.enable_idempotence == Some(true) && self.retries == 0 {
             return conflict(idempotence(), "retries=0".to_owned(), "it needs retries above 0");
         }
-        let in_flight = "max.in.flight.requests.per.connection";
         if self.max_in_flight == InFlight::Requests(0) {
-            return conflict(
-                format!("{in_flight}=0"),
-                format!("retries={}", self.retries),
-                "nothing could ever be sent",
-            );
+            let (key, value) = ("max.in.flight.requests.per.connection", "0".to_owned());
+            let allowed = "must be a number from 1, or auto: with 0 nothing could ever be sent".to_owned();
+            return Err(ConfigError::Value { key, value, allowed });
         }
         let waits = self.linger + self.client.request_timeout;
         if self.delivery_timeout < waits {
@@ -145,7 +142,8 @@ impl ProducerConfig {
             return conflict(
                 format!("batch.size={}", self.batch_size),
                 format!("max.request.size={}", self.max_request_size),
-                "the first must be at most the second",
+                "a batch must fit a request; lower batch.size, or raise max.request.size too, at most to the max.message.bytes \
+                 of the topics (1048588 unless set)",
             );
         }
         if self.buffer_memory < self.max_request_size.max(self.batch_size) {

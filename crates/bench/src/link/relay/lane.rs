@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 /// The most that is read at once.
 const READ_BYTES_MAX: usize = 128 * 1024;
@@ -43,6 +44,8 @@ pub struct Direction {
     pub bytes: AtomicU64,
     /// Losses that were played.
     pub stalls: AtomicU64,
+    /// Notified when a connection begins as a Kafka client's does.
+    pub kafka: Notify,
 }
 
 impl Direction {
@@ -60,6 +63,7 @@ impl Direction {
             clock,
             bytes: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
+            kafka: Notify::new(),
         }
     }
 
@@ -71,6 +75,11 @@ impl Direction {
     fn bottleneck<T>(&self, look: impl FnOnce(&mut Bottleneck) -> T) -> T {
         look(&mut self.bottleneck.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Returns true for a frame of Kafka's protocol with one of the requests that clients begin with: Metadata or ApiVersions.
+fn is_first_request(bytes: &[u8]) -> bool {
+    matches!(bytes, [0, 0, _, _, 0, 3 | 18, 0, version, ..] if *version < 64)
 }
 
 enum StreamEvent {
@@ -89,6 +98,8 @@ pub struct RelayLane<'a> {
     due: VecDeque<Bytes>,
     due_bytes: usize,
     source_open: bool,
+    /// Nothing was read yet.
+    is_new: bool,
     /// The source's end has crossed.
     ended: bool,
     space: BytesMut,
@@ -105,6 +116,7 @@ impl<'a> RelayLane<'a> {
             due: VecDeque::new(),
             due_bytes: 0,
             source_open: true,
+            is_new: true,
             ended: false,
             space: BytesMut::new(),
             chance: Chance::new(seed),
@@ -188,7 +200,13 @@ impl<'a> RelayLane<'a> {
         }
         let piece = match source.try_read_buf(&mut (&mut self.space).limit(self.direction.read_bytes)) {
             Ok(0) => StreamEvent::End,
-            Ok(_) => StreamEvent::Bytes(self.space.split().freeze()),
+            Ok(_) => {
+                let bytes = self.space.split().freeze();
+                if std::mem::take(&mut self.is_new) && is_first_request(&bytes) {
+                    self.direction.kafka.notify_one();
+                }
+                StreamEvent::Bytes(bytes)
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(_) => StreamEvent::Reset,
         };

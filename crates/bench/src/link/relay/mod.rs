@@ -50,6 +50,7 @@ pub struct Totals {
 pub struct Relay {
     listener: TcpListener,
     connections_max: usize,
+    on_kafka: Option<Box<dyn FnOnce() + Send>>,
     shared: Arc<RelayState>,
 }
 
@@ -88,7 +89,7 @@ impl Relay {
             is_cut_off: AtomicBool::new(false),
             on_cut_off: None,
         };
-        Relay { listener, connections_max: settings.connections_max, shared: Arc::new(shared) }
+        Relay { listener, connections_max: settings.connections_max, on_kafka: None, shared: Arc::new(shared) }
     }
 
     /// Has somebody told why the far end cannot be reached: once, and again after it could be.
@@ -99,18 +100,28 @@ impl Relay {
         self
     }
 
+    /// Calls `tell` once, when the first client of Kafka's protocol has connected. It must not wait.
+    #[must_use]
+    pub fn on_kafka(self, tell: impl FnOnce() + Send + 'static) -> Relay {
+        Relay { on_kafka: Some(Box::new(tell)), ..self }
+    }
+
     /// Where it listens.
     pub fn addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
     /// Relays until `stop` turns true; what is still under way is dropped then.
-    pub async fn run(self, mut stop: watch::Receiver<bool>) -> Totals {
+    pub async fn run(mut self, mut stop: watch::Receiver<bool>) -> Totals {
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => break,
                 _ = connections.join_next(), if !connections.is_empty() => continue,
+                () = self.shared.there.kafka.notified(), if self.on_kafka.is_some() => {
+                    self.on_kafka.take().into_iter().for_each(|tell| tell());
+                    continue;
+                }
                 accepted = self.listener.accept() => accepted,
             };
             match accepted {
