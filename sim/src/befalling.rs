@@ -9,6 +9,10 @@ pub enum Befalling {
     Kill(i32),
     Stop(i32),
     PowerCut(i32),
+    /// The disk of a broker that does not run is copied.
+    Copy(i32),
+    /// The last copy is put in the place of the disk of a broker that does not run.
+    PutBack(i32),
     Pause(i32, i64),
     Resume(i32),
     /// One connection breaks.

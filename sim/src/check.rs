@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use fullbore_rules::replica::PartitionRegistration;
 
-use crate::cluster::{Command, Snapshot};
+use crate::cluster::Snapshot;
 use crate::message::Record;
 use crate::settings::Settings;
 
@@ -69,6 +69,11 @@ impl Check {
         self.committed.len()
     }
 
+    /// Whether this log has everything that was committed.
+    pub fn is_whole(&self, log: &[Record]) -> bool {
+        log.starts_with(&self.committed)
+    }
+
     /// The broker was paused, killed, started or cut off.
     pub fn unwell(&mut self, id: i32, until: i64) {
         let since = self.well_since.entry(id).or_default();
@@ -101,13 +106,12 @@ impl Check {
         *agreed = to.min(*agreed);
     }
 
-    /// A new version was made by this command.
-    pub fn committed_version(&mut self, command: &Command, before: &Snapshot, now: i64) {
-        let Command::Fence(whom) = command else { return };
-        let well_since = self.well_since.get(&whom.broker_id).copied().unwrap_or_default();
-        let was_there = before.cluster.brokers.get(&whom.broker_id).is_some_and(|broker| !broker.is_fenced);
+    /// A broker of which a process runs is fenced, whose state before is this.
+    pub fn fenced(&mut self, id: i32, before: &Snapshot, now: i64) {
+        let well_since = self.well_since.get(&id).copied().unwrap_or_default();
+        let was_there = before.cluster.brokers.get(&id).is_some_and(|broker| !broker.is_fenced);
         if was_there && now - well_since > 2 * self.settings.session_timeout_us {
-            self.wrong = Some(format!("{} was held for dead and lived", whom.broker_id));
+            self.wrong = Some(format!("{id} was held for dead and lived"));
         }
     }
 

@@ -91,9 +91,9 @@ impl Cluster {
                 let epoch = 1 + self.members.values().map(|member| member.registration.epoch).max().unwrap_or(0);
                 let (mut member, ended) = register(before, joining, epoch)?;
                 member.registration.is_fenced = false;
-                let has_lost = ended == FormerEnd::Lost && before.is_some();
+                let ended = before.map_or(FormerEnd::Clean, |_| ended);
                 let others = without(&self.brokers, *id);
-                let replaced = replace(&next.partition, *id, has_lost, &others, self.min_insync_replicas);
+                let replaced = replace(&next.partition, *id, ended, &others, self.min_insync_replicas);
                 let is_later = !is_in_first_piece && replaced.is_some();
                 if is_later && fault == Some(Fault::RegistersBeforeItHandsOver) {
                     next.members.insert(*id, member);

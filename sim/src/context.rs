@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::befalling::Befalling;
 use crate::check::Check;
+use crate::cluster::Command;
 use crate::database::Database;
 use crate::message::Message;
 use crate::network::{ConnectionId, Network, Node};
@@ -158,7 +159,11 @@ impl Context {
                 let fault = self.settings.fault;
                 let (answer, is_new) = self.database.transact(number, &command, known, (self.now, mark), fault);
                 if is_new {
-                    self.check.committed_version(&command, &before, self.now);
+                    if let Command::Fence(whom) = &command
+                        && self.running.contains_key(&whom.broker_id)
+                    {
+                        self.check.fenced(whom.broker_id, &before, self.now);
+                    }
                     self.notify();
                 }
                 match is_new && std::mem::take(&mut self.loses_answer) {

@@ -36,6 +36,11 @@ impl Database {
         Snapshot { number: self.versions.len(), mark: *mark, cluster: Arc::clone(cluster) }
     }
 
+    /// The newest version, to a process that starts with a disk that knows this one; `None` where it cannot start.
+    pub fn read(&self, known: Known) -> Option<Snapshot> {
+        (!self.is_down && self.knows(known)).then(|| self.newest())
+    }
+
     /// Whether the version is one of this database's.
     fn knows(&self, known: Known) -> bool {
         known.is_none_or(|(number, mark)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == mark))

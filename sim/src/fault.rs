@@ -21,12 +21,14 @@ pub enum Fault {
     AdmitsOldBrokerEpoch,
     /// A broker judges by ages alone, right after an outage of the database.
     JudgesAfterOutage,
+    /// A broker with an older copy of its folder is held for one that was killed.
+    BelievesOlderFolder,
     /// A process has its broker's place before what the former one led is another's.
     RegistersBeforeItHandsOver,
 }
 
 /// All of them.
-pub const FAULTS: [Fault; 10] = [
+pub const FAULTS: [Fault; 11] = [
     Fault::AcknowledgesBeforeReplication,
     Fault::CountsWhatWasSent,
     Fault::TruncatesToHighWatermark,
@@ -36,5 +38,6 @@ pub const FAULTS: [Fault; 10] = [
     Fault::ElectsLostTail,
     Fault::AdmitsOldBrokerEpoch,
     Fault::JudgesAfterOutage,
+    Fault::BelievesOlderFolder,
     Fault::RegistersBeforeItHandsOver,
 ];

@@ -105,7 +105,8 @@ fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, Befalling)> {
         84..85 => Befalling::RestoreNewest,
         85..89 => Befalling::Prefer(id),
         89..93 => return restarts(rng, id),
-        93..97 => return outage(rng),
+        93..95 => return outage(rng),
+        95..97 => return older_folder(rng, id, brokers),
         _ => return late_commands(rng, id),
     };
     vec![(0, one)]
@@ -136,6 +137,26 @@ fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
     };
     let times = (0..3).flat_map(|_| [(after(500_000), Befalling::Fill(id)), (after(1_500_000), Befalling::Free(id))]);
     times.collect()
+}
+
+/// The disk of a stopped broker is copied, and put back later, when no broker runs; that broker is the first to start again.
+fn older_folder(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, Befalling)> {
+    let mut at = 0;
+    let mut after = |us| {
+        at += rng.i64(1_000..us);
+        at
+    };
+    let mut all = vec![
+        (0, Befalling::Stop(id)),
+        (after(300_000), Befalling::Copy(id)),
+        (after(20_000), Befalling::Start(id)),
+        (after(1_500_000), Befalling::Kill(id)),
+    ];
+    all.extend((1..=brokers).map(|other| (after(5_000), Befalling::Kill(other))));
+    all.push((after(5_000), Befalling::PutBack(id)));
+    all.push((after(5_000), Befalling::Start(id)));
+    all.extend((1..=brokers).map(|other| (after(400_000), Befalling::Start(other))));
+    all
 }
 
 /// The database is away for longer than a session lasts.

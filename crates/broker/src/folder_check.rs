@@ -12,7 +12,9 @@ use std::time::Duration;
 use fullbore_wire::Uuid;
 
 use crate::config::{BrokerConfig, PlaneSettings};
-use crate::control::{Finding, FolderInDatabase, SINGLE_BROKERS_FILE, identity_of, look_up_folder};
+use crate::control::{
+    ClusterFolder, Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKERS_FILE, identity_of, look_up_folder,
+};
 use crate::diskless::index::postgres::known_commits;
 use crate::log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 
@@ -41,6 +43,12 @@ pub enum FolderFinding {
     Replaced {
         node_id: i32,
         registered: Uuid,
+        /// Whether that broker runs.
+        lives: bool,
+    },
+    /// It is an older copy: the broker was started since with a newer state of it.
+    Older {
+        node_id: i32,
         /// Whether that broker runs.
         lives: bool,
     },
@@ -115,6 +123,15 @@ impl fmt::Display for FolderFinding {
                 "node.id={node_id} had another data folder ({registered}) at its last start: a broker with this one takes its place, and \
                  gets from the leaders what it is to have"
             ),
+            Self::Older { node_id, lives: true } => write!(
+                f,
+                "it is an older copy: node.id={node_id} lives, and has a newer state of it: a broker with this one is refused"
+            ),
+            Self::Older { node_id, lives: false } => write!(
+                f,
+                "it is an older copy: node.id={node_id} was started since with a newer state of it. Start the broker with the newest state; with \
+                 this one, it gets what it lacks from other replicas, and what no other replica has is lost"
+            ),
             Self::Unknown { topic, id, partitions, is_of_cluster: true } => write!(
                 f,
                 "it has up to {partitions} partitions of the topic {topic} ({id}), which the cluster does not have any more: the next start \
@@ -176,7 +193,8 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
         findings.extend(known.and_then(|known| known.seen).map(|seen| FolderFinding::WentBack(seen.number)));
     }
     let session = Duration::from_millis(config.session_timeout_ms);
-    findings.extend(replaced(node_id, known.map(|known| known.folder), &found, session));
+    findings
+        .extend(found.registered.and_then(|registered| other_folder(node_id, known.as_ref(), &registered, session)));
     let is_of_cluster = known.is_some();
     listed(unknown(folder, &found, is_of_cluster)?, &mut findings);
     let missing: Vec<FolderFinding> = missing(folder, &found);
@@ -192,10 +210,18 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
     Ok(findings)
 }
 
-fn replaced(node_id: i32, own: Option<Uuid>, found: &FolderInDatabase, session: Duration) -> Option<FolderFinding> {
-    let (registered, beaten) = found.registered.filter(|(registered, _)| Some(*registered) != own)?;
-    let lives = beaten.is_some_and(|age| age < session);
-    Some(FolderFinding::Replaced { node_id, registered, lives })
+/// What the folder is where the broker used another one, or a newer state of this one.
+fn other_folder(
+    node_id: i32,
+    own: Option<&ClusterFolder>,
+    registered: &RegisteredFolder,
+    session: Duration,
+) -> Option<FolderFinding> {
+    let lives = registered.beaten.is_some_and(|age| age < session);
+    match own.filter(|own| own.folder == registered.folder) {
+        None => Some(FolderFinding::Replaced { node_id, registered: registered.folder, lives }),
+        Some(own) => own.is_older_than(registered.process).then_some(FolderFinding::Older { node_id, lives }),
+    }
 }
 
 /// Partitions whose topics are not in the metadata.

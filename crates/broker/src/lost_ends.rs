@@ -1,11 +1,12 @@
-//! Tells the cluster where logs of this broker end that have lost their ends, for partitions that nobody leads: once all have said so that had
-//! every record, the one whose log ends last leads.
+//! Tells the cluster where logs of this broker end, for partitions that nobody leads since nobody has every record any more: once all have
+//! said so that may have them, the one whose log ends last leads.
 //!
 //! Not the election, which is the control plane's. Each image is looked at for what changed in it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use fullbore_rules::cluster::contenders;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_rules::replica::epochs::Position;
 use fullbore_wire::Uuid;
@@ -65,9 +66,9 @@ impl Teller {
     fn look(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {
-            let is_lost = partition.leader.is_none() && partition.lost.contains(&own.broker_id);
+            let is_asked = contenders(partition).contains(&own.broker_id);
             let mut told = image.log_ends(topic.id, index).iter();
-            is_lost && !told.any(|end| (end.broker_id, end.broker_epoch) == (own.broker_id, own.broker_epoch))
+            is_asked && !told.any(|end| (end.broker_id, end.broker_epoch) == (own.broker_id, own.broker_epoch))
         };
         let is_same = |topic: &Uuid| match (before.topic_by_id(*topic), image.topic_by_id(*topic)) {
             (Some(before), Some(now)) => Arc::ptr_eq(before, now),

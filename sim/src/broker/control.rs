@@ -2,7 +2,7 @@
 
 use fullbore_rules::cluster::lease::PeerSigns;
 use fullbore_rules::cluster::room::{DiskRoom, RoomReport};
-use fullbore_rules::cluster::{FormerEnd, Joining, LogEnd, Member};
+use fullbore_rules::cluster::{FormerEnd, Joining, LogEnd, Member, contenders};
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration, ReplicaSettings};
 use fullbore_wire::ErrorCode;
 
@@ -26,7 +26,7 @@ pub struct Outstanding {
 const COMMANDS_MAX: usize = 16;
 
 /// A millisecond of the lease is a tenth of one here, so that what takes seconds takes tenths.
-const LEASE_MS_US: i64 = 100;
+pub(super) const LEASE_MS_US: i64 = 100;
 
 impl Broker {
     pub(super) fn beat_or_register(&mut self, context: &mut Context) {
@@ -51,12 +51,26 @@ impl Broker {
         if process.broker_epoch.is_some() {
             self.beat(context);
         } else if process.outstanding.is_none() && process.commands.is_empty() {
-            let lies = context.settings.fault == Some(Fault::ElectsLostTail) && self.disk.ended == FormerEnd::Lost;
-            let ended = if lies { FormerEnd::Killed } else { self.disk.ended };
-            let joining = Joining { folder: self.disk.folder, process: u128::from(process.life), ended };
-            process.commands.push_back(Command::Register { id: self.id, joining });
+            self.join(context);
         }
         self.pump(context);
+    }
+
+    /// Has the disk say which process asks for the broker's place, and asks for it, once the database has been read.
+    fn join(&mut self, context: &Context) {
+        let Some(newest) = context.database.read(self.disk.known) else { return };
+        let Some(process) = &mut self.process else { return };
+        let fault = context.settings.fault;
+        let lies = fault == Some(Fault::ElectsLostTail) && self.disk.ended == FormerEnd::Lost;
+        let ended = if lies { FormerEnd::Killed } else { self.disk.ended };
+        let (folder, joins, users) = (self.disk.folder, u128::from(process.life), self.disk.users);
+        let registered = newest.cluster.members.get(&self.id).map(|member| member.process);
+        let known = registered.filter(|registered| users.is_none_or(|users| users.contains(registered)));
+        let former = known.or(users.map(|users| users[0])).unwrap_or(joins);
+        self.disk.users = Some([former, joins]);
+        let users = users.filter(|_| fault != Some(Fault::BelievesOlderFolder));
+        let joining = Joining { folder, process: joins, ended, users };
+        process.commands.push_back(Command::Register { id: self.id, joining });
     }
 
     pub(super) fn beat(&mut self, context: &mut Context) {
@@ -134,7 +148,7 @@ impl Broker {
             }
         } else if own.is_fenced {
             Command::Unfence(state)
-        } else if image.cluster.partition.lost.contains(&self.id) && !image.cluster.ends.iter().any(has_told) {
+        } else if contenders(&image.cluster.partition).contains(&self.id) && !image.cluster.ends.iter().any(has_told) {
             let position = position(&self.disk.log);
             Command::TellEnd(LogEnd { broker_id: self.id, broker_epoch: state.broker_epoch, position })
         } else {
@@ -257,6 +271,7 @@ impl Broker {
                 process.last_beat_us = context.now;
                 self.disk.ended = FormerEnd::Killed;
                 self.disk.has_lost = false;
+                self.disk.is_copy = false;
                 let settings = context.settings;
                 self.open_log(ReplicaSettings {
                     min_insync_replicas: settings.min_insync_replicas,

@@ -24,7 +24,7 @@ use crate::message::{Message, Record};
 use crate::network::{ConnectionId, Node};
 
 /// What is on the disk, and in the page cache.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Disk {
     pub log: Vec<Record>,
     /// As much of the log survives a power cut.
@@ -36,14 +36,19 @@ pub struct Disk {
     known: Known,
     ended: FormerEnd,
     folder: u128,
+    /// The process that was registered when the last one asked for the broker's place, and that last one.
+    users: Option<[u128; 2]>,
     /// Records were lost, and the cluster does not know it yet.
     pub has_lost: bool,
+    /// It is an older copy, and no process has registered with it.
+    is_copy: bool,
 }
 
 impl Disk {
-    /// Whether its power has not failed since the cluster last heard of it. One that lost nothing is held for one that did.
+    /// Whether it has all that was written to it, as far as the cluster has not heard otherwise. One that lost nothing in a power cut is held
+    /// for one that did.
     pub fn is_whole(&self) -> bool {
-        self.ended != FormerEnd::Lost
+        self.ended != FormerEnd::Lost && !self.is_copy
     }
 }
 
@@ -51,6 +56,7 @@ impl Disk {
 pub struct Broker {
     pub id: i32,
     pub disk: Disk,
+    copy: Option<Disk>,
     pub process: Option<Process>,
     pub is_paused: bool,
     pub held: Vec<Held>,
@@ -121,9 +127,11 @@ impl Broker {
             known: None,
             ended: FormerEnd::Clean,
             folder: id as u128,
+            users: None,
             has_lost: false,
+            is_copy: false,
         };
-        Broker { id, disk, process: None, is_paused: false, held: Vec::new() }
+        Broker { id, disk, copy: None, process: None, is_paused: false, held: Vec::new() }
     }
 
     fn node(&self) -> Node {
@@ -156,7 +164,7 @@ impl Broker {
             outstanding: None,
             last_number: 0,
             last_beat_us: context.now,
-            judge: Judge::new(context.settings.session_timeout_us),
+            judge: Judge::new(context.settings.session_timeout_us / control::LEASE_MS_US),
             room: RoomWatch::default(),
             is_stopping: false,
         });
@@ -193,6 +201,23 @@ impl Broker {
         self.disk.log.truncate(kept);
         self.disk.flushed = kept;
         self.disk.ended = FormerEnd::Lost;
+    }
+
+    /// Copies the disk, if no process runs.
+    pub fn copy_disk(&mut self) {
+        if self.process.is_none() && self.disk.is_whole() {
+            self.copy = Some(self.disk.clone());
+        }
+    }
+
+    /// Puts the last copy in the disk's place, if no process runs.
+    pub fn put_back(&mut self, context: &mut Context) {
+        if self.process.is_none()
+            && let Some(copy) = self.copy.take()
+        {
+            self.disk = Disk { is_copy: true, has_lost: true, ..copy };
+            context.check.truncates(self.id, 0);
+        }
     }
 
     pub fn deliver(&mut self, context: &mut Context, connection: ConnectionId, message: Message) {

@@ -20,6 +20,9 @@ impl World {
             Befalling::PowerCut(_) => {}
             Befalling::Fill(id) => self.fill(id, true),
             Befalling::Free(id) => self.fill(id, false),
+            Befalling::Copy(id) => self.of(id, |broker, _| broker.copy_disk()),
+            Befalling::PutBack(id) if self.may_be_older(id) => self.of(id, |broker, context| broker.put_back(context)),
+            Befalling::PutBack(_) => {}
             Befalling::Pause(id, us) => {
                 self.of(id, |broker, context| {
                     broker.is_paused = broker.process.is_some();
@@ -108,6 +111,17 @@ impl World {
         let is_alone_soon = self.brokers.values().any(|broker| broker.asks_for_isr_without(&is_kept));
         let is_one = self.brokers.values().all(|broker| broker.id == id || broker.disk.is_whole());
         !self.context.database.is_older() && is_one && is_kept(&may_lead) && !is_alone_soon
+    }
+
+    /// Whether the disk of this broker may be put back to an older state: another replica has everything, and the cluster knows of all that
+    /// others have lost.
+    fn may_be_older(&self, id: i32) -> bool {
+        let newest = self.context.database.newest();
+        let replicas = newest.cluster.partition.replicas.iter().filter(|other| **other != id);
+        let mut disks = replicas.map(|other| &self.brokers[other].disk);
+        let has_all = disks.any(|disk| self.context.check.is_whole(&disk.log));
+        let are_whole = self.brokers.values().all(|broker| broker.id == id || broker.disk.is_whole());
+        !self.context.database.is_older() && are_whole && has_all
     }
 
     /// Whether everybody has seen a newer version than the one that so many before the newest are: who has not would take the older

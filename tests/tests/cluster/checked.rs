@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Whether nothing is wrong with the data folder, and what is said of it.
-fn checked(cluster: &Cluster, sets: &[&str], folder: &Path) -> (bool, String) {
+pub fn checked(cluster: &Cluster, sets: &[&str], folder: &Path) -> (bool, String) {
     let place = tempfile::tempdir().expect("a folder");
     let file = place.path().join("server.properties");
     let of_cluster = cluster.sets_of(1).iter().map(String::as_str);

@@ -13,6 +13,7 @@ mod full_disk;
 mod hunted;
 mod links;
 mod marks;
+mod older;
 mod pooled;
 mod power;
 mod records;

@@ -49,7 +49,7 @@ use crate::config::BrokerConfig;
 use crate::metrics::{CountedCalls, PlaneCalls, PlaneConnection};
 use crate::space::Space;
 use decide::refuse_all;
-use identity::{ClusterFolder, Identity};
+use identity::Identity;
 use owner::Asked;
 use postgres::{Beats, Server};
 use queue::Queue;
@@ -68,6 +68,7 @@ pub use decide::{
     check_replicas, first_unsettled,
 };
 pub use error::OpenError;
+pub(crate) use identity::ClusterFolder;
 pub use image::{Image, Inapplicable, Topic};
 pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
@@ -79,7 +80,7 @@ pub(crate) use postgres::{
     DatabaseConnection, Server as DatabaseServer, check_schema as check_database_schema, literal as sql_literal,
     rows as database_rows,
 };
-pub(crate) use postgres::{FolderInDatabase, identity_of, look_up_folder};
+pub(crate) use postgres::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
 pub use resources::ConfiguredResource;
 pub(crate) use sqlite::FILE as SINGLE_BROKERS_FILE;
 #[cfg(test)]
@@ -185,7 +186,7 @@ impl Control {
         if of_folder.seen.is_none() {
             // Not before: a broker that is refused leaves its folder as it was.
             let unusable = |source| OpenError::FolderIdentity { file: folder.join(identity::FILE), source };
-            of_folder.write(&folder).map_err(unusable)?;
+            of_folder.used_by(shared.process).write(&folder).map_err(unusable)?;
         }
         let seen = of_folder.follow(&folder, shared.image.clone()).map_err(OpenError::Thread)?;
         shared.threads.lock().push(seen);
@@ -213,7 +214,7 @@ impl Control {
         folder: Uuid,
     ) -> Result<Self, OpenError> {
         let (memory, store) = (memory.clone(), PathBuf::from("memory").into());
-        let identity = Identity { cluster_id: Uuid([1; 16]), folder, kept: None, store };
+        let identity = Identity { cluster_id: Uuid([1; 16]), folder, used: None, kept: None, store };
         Control::start(broker, arrival, move || Ok((memory, identity)))
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::OpenError;
-use super::identity::{ClusterFolder, FILE, Identity, StoreName};
+use super::identity::{ClusterFolder, FILE, Identity, StoreName, UsedFolder};
 use super::owner::random_id;
 use super::postgres::{Postgres, Server, UnusableDatabase};
 use super::sqlite::{self, Sqlite};
@@ -67,7 +67,7 @@ pub fn of_cluster(
             return Err(OpenError::OtherCluster { file, stored: known.cluster_id, database, found: cluster_id });
         }
         Some(known) => known,
-        None => ClusterFolder { cluster_id, node_id, folder: random_id(), seen: None },
+        None => ClusterFolder { cluster_id, node_id, folder: random_id(), seen: None, users: None },
     };
     if let Some(seen) = of_folder.seen {
         let knows = store.knows(seen).map_err(|error| OpenError::of_store(name.clone(), error))?;
@@ -75,6 +75,7 @@ pub fn of_cluster(
             return Err(OpenError::of_store(name, StoreError::WentBack(seen.number)));
         }
     }
-    let identity = Identity { cluster_id, folder: of_folder.folder, kept: None, store: name };
+    let used = known.map(|known| UsedFolder::new(folder, known));
+    let identity = Identity { cluster_id, folder: of_folder.folder, used, kept: None, store: name };
     Ok((store, identity, of_folder))
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::command::{Command, Outcome, RegisterBroker};
 use super::error::OpenError;
-use super::identity::Identity;
+use super::identity::{Identity, UsedFolder};
 use super::image::Image;
 use super::node::Endpoint;
 use super::owner::{Failure, Owner, random_id};
@@ -51,7 +51,8 @@ pub fn started<S: Store>(
     let rack = broker.rack.as_deref().map(Text::from);
     let (store, identity) = open()?;
     let [folder, process] = [identity.folder, random_id()].map(|id| u128::from_be_bytes(id.0));
-    let joining = Joining { folder, process, ended: arrival.ended };
+    let users = identity.used.as_ref().and_then(UsedFolder::users);
+    let joining = Joining { folder, process, ended: arrival.ended, users };
     let endpoints = arrival.endpoints;
     let (id, session_timeout_ms) = (broker.node_id, broker.session_timeout_ms);
     let serves_diskless = broker.diskless.is_served;
@@ -69,6 +70,11 @@ pub fn started<S: Store>(
     let session = Duration::from_millis(session_timeout_ms);
     // Everything is read before the lock is taken, for others wait for that.
     owner.read().map_err(refused)?;
+    if let Some(used) = &identity.used {
+        let image = Arc::clone(&images.borrow());
+        let former = image.node(id).filter(|node| node.folder == identity.folder).map(|node| node.process);
+        used.join(former, Uuid(process.to_be_bytes()))?;
+    }
     loop {
         let refusal = match owner.transact(&[&register]).map_err(refused)?.pop() {
             Some(Outcome::Done(Err(refusal))) => refusal,

@@ -383,7 +383,7 @@ fn registered<S: Store>(store: S, new_id: Box<dyn FnMut() -> Uuid + Send>) -> (O
 
 /// A process of this broker takes its place, in the folder that it has had.
 fn register(id: i32, process: u128) -> Command {
-    let joining = Joining { folder: 7, process, ended: FormerEnd::Killed };
+    let joining = Joining { folder: 7, process, ended: FormerEnd::Killed, users: None };
     Command::RegisterBroker(RegisterBroker {
         id,
         joining,
@@ -402,7 +402,7 @@ pub(crate) fn member(
 ) -> Result<Control, OpenError> {
     let (memory, cluster_id) = (memory.clone(), random_id());
     let folder = Uuid(folder.to_be_bytes());
-    let identity = Identity { cluster_id, folder, kept: None, store: PathBuf::from("memory").into() };
+    let identity = Identity { cluster_id, folder, used: None, kept: None, store: PathBuf::from("memory").into() };
     let at = Endpoint { host: Text::from("127.0.0.1"), port };
     let arrival = Arrival { endpoints: [(listener.to_owned(), at)].into(), ended: FormerEnd::Killed };
     Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))

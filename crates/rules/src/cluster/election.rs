@@ -130,8 +130,19 @@ pub fn elect_unclean(
     Ok(begun_anew(partition, leader))
 }
 
-/// The partition led by whose log ends last, where everybody that had all records has lost its log's end and is back. Ends are told by
-/// the brokers themselves.
+/// The replicas whose log ends decide who leads: those that lost their logs' ends, where nobody has every record any more; all of them,
+/// where nobody is left who had. Empty where somebody leads, or may once it is back.
+pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
+    let PartitionRegistration { leader, isr, elr, lost, replicas, .. } = partition;
+    match leader.is_some() || !isr.is_empty() || !elr.is_empty() {
+        true => &[],
+        false if lost.is_empty() => replicas,
+        false => lost,
+    }
+}
+
+/// The partition led by whose log ends last, where everybody that had all records has lost its log's end, or the log, and all that may
+/// still have them are back (see [`contenders`]). Ends are told by the brokers themselves.
 ///
 /// # Errors
 /// ELECTION_NOT_NEEDED where that is not so; ELIGIBLE_LEADERS_NOT_AVAILABLE where one of them is not there, or has not
@@ -141,20 +152,16 @@ pub fn elect_among_lost(
     brokers: &Brokers,
     ends: &[LogEnd],
 ) -> Result<PartitionRegistration, ErrorCode> {
-    if partition.leader.is_some() || !partition.isr.is_empty() || !partition.elr.is_empty() {
-        return Err(ErrorCode::ELECTION_NOT_NEEDED);
-    }
+    let contenders = contenders(partition);
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
-    if let [only] = partition.lost[..] {
+    match contenders {
+        [] => return Err(ErrorCode::ELECTION_NOT_NEEDED),
         // There is nothing to compare.
-        return if lives(&only) {
-            Ok(begun_anew(partition, only))
-        } else {
-            Err(ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE)
-        };
+        [only] if lives(only) => return Ok(begun_anew(partition, *only)),
+        _ => {}
     }
     let mut last: Option<(Position, i32)> = None;
-    for id in partition.replicas.iter().filter(|id| partition.lost.contains(id)) {
+    for id in partition.replicas.iter().filter(|id| contenders.contains(id)) {
         let broker = brokers.get(id).filter(|broker| !broker.is_fenced);
         let of_it =
             |end: &&LogEnd| end.broker_id == *id && broker.is_some_and(|broker| broker.epoch == end.broker_epoch);

@@ -33,7 +33,8 @@ mod zones;
 mod tests;
 
 pub use election::{
-    LogEnd, elect_among_lost, elect_preferred, elect_unclean, follow_up, is_fit, is_settled, min_insync, relax, settle,
+    LogEnd, contenders, elect_among_lost, elect_preferred, elect_unclean, follow_up, is_fit, is_settled, min_insync,
+    relax, settle,
 };
 pub use isr::alter_isr;
 pub use registration::{FormerEnd, Joining, Member, lose, register, replace, without};

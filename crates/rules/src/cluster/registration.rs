@@ -12,8 +12,10 @@ pub enum FormerEnd {
     Clean,
     /// It was killed; the machine has not booted since, so that everything it wrote is there.
     Killed,
-    /// The machine booted since, or the folder is empty or another: what was not flushed may be gone.
+    /// The machine booted since: what was not flushed may be gone.
     Lost,
+    /// It used another folder, or a newer state of this one: any of what it wrote may be missing here.
+    Elsewhere,
 }
 
 /// A broker of the cluster.
@@ -44,25 +46,29 @@ pub struct Joining {
     pub process: u128,
     /// How the process before it ended, as it says.
     pub ended: FormerEnd,
+    /// The processes of which one used this state of the folder last, as the folder says; `None` where it does not say.
+    pub users: Option<[u128; 2]>,
 }
 
 /// The broker of this process, fenced until it is known to have the metadata, under an epoch that is larger than all before;
-/// and what the logs of its folder have lost, whatever the process says.
+/// and what the logs of its folder have lost, whatever the process says. A folder of which the former process used a newer state is as
+/// good as another one (Kafka compares the previous broker epoch, KIP-966).
 ///
 /// Asked again by the same process it is as it was: the answer to the first may have been lost.
 ///
 /// # Errors
-/// DUPLICATE_BROKER_REGISTRATION: the broker lives, and has another folder.
+/// DUPLICATE_BROKER_REGISTRATION: the broker lives, and has another folder, or a newer state of this one.
 pub fn register(before: Option<&Member>, joining: &Joining, next_epoch: i64) -> Result<(Member, FormerEnd), ErrorCode> {
     let Some(before) = before else { return Ok((fenced(joining, next_epoch), FormerEnd::Lost)) };
     if before.process == joining.process {
         return Ok((*before, FormerEnd::Clean));
     }
-    let is_same_folder = before.folder == joining.folder;
-    if !is_same_folder && !before.registration.is_fenced {
+    let is_its_state = joining.users.is_none_or(|users| users.contains(&before.process));
+    let is_its_folder = before.folder == joining.folder && is_its_state;
+    if !is_its_folder && !before.registration.is_fenced {
         return Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION);
     }
-    let ended = if is_same_folder { joining.ended } else { FormerEnd::Lost };
+    let ended = if is_its_folder { joining.ended } else { FormerEnd::Elsewhere };
     Ok((fenced(joining, next_epoch.max(before.registration.epoch + 1)), ended))
 }
 
@@ -71,7 +77,7 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
     Member { registration, folder: joining.folder, process: joining.process }
 }
 
-/// The partition once another process has this broker's place, whose log `has_lost` its end or not. Whatever the former one led, somebody
+/// The partition once another process has this broker's place, after a former one that has `ended` so. Whatever the former one led, somebody
 /// else leads, if somebody may; the new one joins the ISR by fetching. Where nobody may, it stays as it is, and is led on in the same
 /// epoch by a process whose log is the one that led. `None` if that changes nothing. `others` are the brokers with this one fenced.
 ///
@@ -79,15 +85,18 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
 pub fn replace(
     partition: &PartitionRegistration,
     broker_id: i32,
-    has_lost: bool,
+    ended: FormerEnd,
     others: &Brokers,
     min_isr: usize,
 ) -> Option<PartitionRegistration> {
-    let had_all = partition.isr.contains(&broker_id) || (has_lost && partition.elr.contains(&broker_id));
-    if partition.leader != Some(broker_id) && !had_all {
+    let lost = match ended {
+        FormerEnd::Clean | FormerEnd::Killed => None,
+        FormerEnd::Lost => lose(partition, broker_id),
+        FormerEnd::Elsewhere => forget(partition, broker_id),
+    };
+    if partition.leader != Some(broker_id) && !partition.isr.contains(&broker_id) && lost.is_none() {
         return None;
     }
-    let lost = if has_lost { lose(partition, broker_id) } else { None };
     let left = lost.as_ref().unwrap_or(partition);
     settle(left, others, min_isr).filter(|settled| settled.leader.is_some()).or(lost)
 }
@@ -105,18 +114,30 @@ pub fn without(brokers: &Brokers, broker_id: i32) -> Brokers {
 pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let was_whole = partition.isr.contains(&broker_id) || partition.elr.contains(&broker_id);
     was_whole.then(|| {
-        let without = |ids: &[i32]| ids.iter().copied().filter(|id| *id != broker_id).collect();
-        let mut lost = partition.lost.clone();
-        lost.push(broker_id);
-        let leader = partition.leader.filter(|leader| *leader != broker_id);
-        PartitionRegistration {
-            isr: without(&partition.isr),
-            elr: without(&partition.elr),
-            lost,
-            leader,
-            leader_epoch: partition.leader_epoch + i32::from(leader != partition.leader),
-            partition_epoch: partition.partition_epoch + 1,
-            replicas: partition.replicas.clone(),
-        }
+        let mut left = left_by(partition, broker_id);
+        left.lost.push(broker_id);
+        left
     })
+}
+
+/// The partition once this broker's log is another one: nothing is known of what it has. `None` if that changes nothing.
+fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
+    let PartitionRegistration { isr, elr, lost, .. } = partition;
+    let counted = [isr, elr, lost].iter().any(|ids| ids.contains(&broker_id));
+    counted.then(|| left_by(partition, broker_id))
+}
+
+/// The partition in which this broker neither leads nor has anything that counts.
+fn left_by(partition: &PartitionRegistration, broker_id: i32) -> PartitionRegistration {
+    let without = |ids: &[i32]| ids.iter().copied().filter(|id| *id != broker_id).collect();
+    let leader = partition.leader.filter(|leader| *leader != broker_id);
+    PartitionRegistration {
+        isr: without(&partition.isr),
+        elr: without(&partition.elr),
+        lost: without(&partition.lost),
+        leader,
+        leader_epoch: partition.leader_epoch + i32::from(leader != partition.leader),
+        partition_epoch: partition.partition_epoch + 1,
+        replicas: partition.replicas.clone(),
+    }
 }

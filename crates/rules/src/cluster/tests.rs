@@ -202,7 +202,7 @@ fn an_isr_is_asked_for_by_its_leader_of_now_with_members_of_now() {
 
 #[test]
 fn a_process_takes_its_brokers_place_by_its_folder() {
-    let joining = Joining { folder: 1, process: 11, ended: FormerEnd::Killed };
+    let joining = Joining { folder: 1, process: 11, ended: FormerEnd::Killed, users: None };
     let (first, ended) = register(None, &joining, 1).expect("nobody was there");
     assert_eq!(
         (first.registration, ended),
@@ -214,15 +214,54 @@ fn a_process_takes_its_brokers_place_by_its_folder() {
     let again = Joining { process: 12, ..joining };
     let (second, ended) = register(Some(&living), &again, 5).expect("it is its folder");
     assert_eq!((second.registration.epoch, second.registration.is_fenced, ended), (5, true, FormerEnd::Killed));
-    let stranger = Joining { folder: 2, process: 13, ended: FormerEnd::Clean };
+    let stranger = Joining { folder: 2, process: 13, ended: FormerEnd::Clean, users: None };
     assert_eq!(register(Some(&living), &stranger, 6), Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION));
     let (_, ended) = register(Some(&second), &stranger, 6).expect("nobody lives there");
-    assert_eq!(ended, FormerEnd::Lost, "an other folder has nothing of the logs");
+    assert_eq!(ended, FormerEnd::Elsewhere, "an other folder has nothing of the logs");
+}
+
+#[test]
+fn folder_that_does_not_name_the_registered_process_is_as_good_as_another_one() {
+    let joining = Joining { folder: 1, process: 11, ended: FormerEnd::Clean, users: None };
+    let (mut before, _) = register(None, &joining, 1).expect("nobody was there");
+    let ended = |before: &Member, users| {
+        let joining = Joining { process: 12, users, ..joining };
+        register(Some(before), &joining, 5).map(|(_, ended)| ended)
+    };
+    for users in [None, Some([11, 11]), Some([10, 11]), Some([11, 10])] {
+        assert_eq!(ended(&before, users), Ok(FormerEnd::Clean), "{users:?}");
+    }
+    assert_eq!(ended(&before, Some([9, 10])), Ok(FormerEnd::Elsewhere));
+    before.registration.is_fenced = false;
+    assert_eq!(ended(&before, Some([9, 10])), Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION));
+}
+
+#[test]
+fn log_that_is_another_one_leads_only_if_no_replica_has_more() {
+    let alone = partition(&[1], &[], None);
+    let others = brokers(&[1, 2, 3]);
+    let left = replace(&alone, 1, FormerEnd::Elsewhere, &others, 1).expect("it was in sync");
+    assert_eq!((&left.isr[..], &left.lost[..]), (&[][..], &[][..]));
+    assert_eq!(contenders(&left), [1, 2, 3], "nobody is left that had every record");
+    let end =
+        |broker_id, offset| LogEnd { broker_id, broker_epoch: 10, position: Position { offset, last_epoch: Some(4) } };
+    let ends = [end(1, 100), end(2, 200), end(3, 150)];
+    let missing = Err(ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE);
+    assert_eq!(elect_among_lost(&left, &brokers(&[3]), &ends), missing);
+    assert_eq!(elect_among_lost(&left, &brokers(&[]), &ends[..2]), missing);
+    assert_eq!(elect_among_lost(&left, &brokers(&[]), &ends).expect("all are there").leader, Some(2));
+    let lost = PartitionRegistration { lost: vec![1, 2], ..partition(&[], &[], None) };
+    let left = replace(&lost, 1, FormerEnd::Elsewhere, &others, 1).expect("it counted");
+    assert_eq!(contenders(&left), [2], "2 had every record");
+    let only = PartitionRegistration { replicas: vec![1], ..partition(&[1], &[], None) };
+    let left = replace(&only, 1, FormerEnd::Elsewhere, &others, 1).expect("it was in sync");
+    assert_eq!(elect_among_lost(&left, &brokers(&[]), &[]).expect("nobody else has it").leader, Some(1));
+    assert_eq!(replace(&partition(&[2], &[], Some(2)), 1, FormerEnd::Elsewhere, &brokers(&[1]), 1), None);
 }
 
 #[test]
 fn process_registered_again_by_a_late_attempt_it_has_lost_its_place() {
-    let joining = Joining { folder: 1, process: 12, ended: FormerEnd::Lost };
+    let joining = Joining { folder: 1, process: 12, ended: FormerEnd::Lost, users: None };
     let (first, _) = register(None, &joining, 7).expect("nobody was there");
     assert!(first.is_held_by(12, 7));
     let older = Joining { process: 11, ended: FormerEnd::Killed, ..joining };

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::{self, FormerEnd, LogEnd, lose, relax, replace, settle, without};
+use fullbore_rules::cluster::{self, FormerEnd, LogEnd, contenders, lose, relax, replace, settle, without};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Uuid};
@@ -39,11 +39,11 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut Room) -> Resu
     let epoch = i64::try_from(image.epoch()).unwrap_or(i64::MAX).saturating_add(1);
     let (mut member, ended) = cluster::register(former.as_ref(), &wanted.joining, epoch)
         .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
-    let has_lost = former.is_some() && ended == FormerEnd::Lost;
+    let ended = former.map_or(FormerEnd::Clean, |_| ended);
     member.registration.is_fenced = false;
     let others = without(image.registrations(), wanted.id);
     let replaced = |topic: &Topic, partition: &PartitionRegistration| {
-        replace(partition, wanted.id, has_lost, &others, topic.config.min_insync_replicas)
+        replace(partition, wanted.id, ended, &others, topic.config.min_insync_replicas)
     };
     let mut tried = room.clone();
     let handed_over = each_of(image, |topic, partition, _| replaced(topic, partition), &mut tried);
@@ -75,7 +75,7 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut Room) -> Resu
 }
 
 fn already_there(id: i32) -> String {
-    format!("A broker with node.id={id} lives, and has another data folder.")
+    format!("A broker with node.id={id} lives, and has another data folder, or a newer state of this one.")
 }
 
 /// Changes the state of this broker, and nothing of partitions: what follows for them is to be settled. `None` if that is its state.
@@ -127,8 +127,8 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &HashSet<(Uuid, i
     Ok(changes)
 }
 
-/// What follows once a broker has said where logs end that have lost their ends: somebody leads, or it is kept until the others have
-/// said so, too.
+/// What follows once a broker has said where logs end that nobody leads: somebody leads, or it is kept until the others have said so, too
+/// (see [`contenders`]).
 ///
 /// # Errors
 /// STALE_BROKER_EPOCH where another process has its place.
@@ -145,7 +145,7 @@ pub fn tell_log_ends(
     for (topic, index, position) in told {
         let Some(topic) = image.topic_by_id(*topic) else { continue };
         let Some(partition) = topic.partition(*index) else { continue };
-        if partition.leader.is_some() || !partition.lost.contains(&broker.broker_id) {
+        if !contenders(partition).contains(&broker.broker_id) {
             continue;
         }
         let BrokerState { broker_id, broker_epoch } = *broker;

@@ -53,7 +53,7 @@ use session::PostgresSession;
 pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
 pub use connection::DatabaseConnection;
-pub use of_folder::{FolderInDatabase, identity_of, look_up_folder};
+pub use of_folder::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
 pub use server::Server;
 pub use statements::literal;
 pub use url::BadServer;

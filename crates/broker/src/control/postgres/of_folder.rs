@@ -24,14 +24,25 @@ pub struct FolderInDatabase {
     pub cluster_id: Uuid,
     /// Whether it knows the newest version that the folder has seen.
     pub knows_seen: bool,
-    /// The id of the folder with which the broker has started last, and how long ago that process has beaten.
-    pub registered: Option<(Uuid, Option<Duration>)>,
+    /// The process that has the broker's place.
+    pub registered: Option<RegisteredFolder>,
     /// The topics of the cluster.
     pub topics: HashSet<Uuid>,
     /// Partitions of which the broker is to have a replica, and whether that counts as in sync.
     pub replicas: BTreeMap<(String, i32), bool>,
     /// How many transactions of this broker have changed diskless topics.
     pub diskless_commits: i64,
+}
+
+/// The process that started last as a broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegisteredFolder {
+    /// The id of its data folder.
+    pub folder: Uuid,
+    /// The number that it drew.
+    pub process: Uuid,
+    /// How long ago it has beaten.
+    pub beaten: Option<Duration>,
 }
 
 /// What the file `cluster` of this folder says; `None` where there is none.
@@ -71,8 +82,9 @@ async fn look_up(server: &Server, node_id: i32, known: Option<ClusterFolder>) ->
     };
     let registered = match next(&mut answers)?.first() {
         Some(row) => {
-            let age_ms: Option<i64> = optional_number(row, 1)?;
-            Some((id(row, 0)?, age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()))))
+            let age_ms: Option<i64> = optional_number(row, 2)?;
+            let beaten = age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
+            Some(RegisteredFolder { folder: id(row, 0)?, process: id(row, 1)?, beaten })
         }
         None => None,
     };
@@ -93,7 +105,7 @@ fn questions(node_id: i32, seen: u64) -> String {
         "{READ_ONLY};
          SELECT cluster_id FROM fullbore.cluster;
          SELECT version, mark, changes FROM fullbore.versions WHERE version >= {seen} ORDER BY version LIMIT 1;
-         SELECT folder, ceil(extract(epoch FROM clock_timestamp() - at) * 1000)::bigint
+         SELECT folder, process, ceil(extract(epoch FROM clock_timestamp() - at) * 1000)::bigint
            FROM fullbore.brokers LEFT JOIN fullbore.beats USING (broker_id, process) WHERE broker_id = ({node_id});
          SELECT id FROM fullbore.topics;
          SELECT name, first, count, ({node_id}) = ANY(isr) FROM fullbore.partitions JOIN fullbore.topics ON id = topic_id

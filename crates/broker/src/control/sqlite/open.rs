@@ -67,7 +67,7 @@ fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(C
     transaction.commit().map_err(unusable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     // The folder has the database of the one broker, and so its id.
-    Ok((connection, Identity { cluster_id, folder: cluster_id, kept, store: file.into() }))
+    Ok((connection, Identity { cluster_id, folder: cluster_id, used: None, kept, store: file.into() }))
 }
 
 fn connect(file: &Path) -> rusqlite::Result<Connection> {

@@ -1,0 +1,163 @@
+//! A broker that starts with an older copy of its data folder, or with an empty one, after all brokers have stopped.
+
+use crate::checked::checked;
+use fullbore_tests::{Batch, Broker, Client, Cluster, wait_until};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const TOPIC: &str = "older";
+/// Records before the copy, and as many after it.
+const HALF: usize = 100;
+
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp runs");
+    assert!(copied.success(), "{} is copied", from.display());
+}
+
+/// Puts the copy in the folder's place; without one, the folder is empty.
+fn put_back(copied: Option<&Path>, folder: &Path) {
+    fs::remove_dir_all(folder).expect("ours");
+    match copied {
+        Some(copied) => copy(copied, folder),
+        None => fs::create_dir(folder).expect("made"),
+    }
+}
+
+fn write_half(cluster: &mut Cluster) {
+    let leader = cluster.partitions(2, TOPIC)[0].leader_id;
+    let mut client = cluster.broker(leader).client();
+    for _ in 0..HALF {
+        client.produced(TOPIC, 0, &Batch::of(&["v"]));
+    }
+}
+
+/// Three brokers whose first has been stopped, copied and started again between two halves of the records.
+fn copied(copied: &Path) -> Cluster {
+    let mut cluster = Cluster::start(3, &["broker.session.timeout.ms=2000"]);
+    cluster.create(TOPIC, 1, 3, &[]);
+    cluster.wait_for_isr(2, TOPIC, 3);
+    write_half(&mut cluster);
+    cluster.broker(1).stop();
+    copy(cluster.broker(1).data_dir(), copied);
+    cluster.broker(1).restart();
+    cluster.wait_for_isr(2, TOPIC, 3);
+    write_half(&mut cluster);
+    cluster
+}
+
+/// All brokers start, the first one before the others, and every record is there.
+fn nothing_is_missing(cluster: &mut Cluster) {
+    for id in 1..=3 {
+        cluster.broker(id).restart();
+    }
+    cluster.wait_for_isr(2, TOPIC, 3);
+    let leader = cluster.wait_for_leader(2, TOPIC, 0, -1);
+    let records = Client::connect(cluster.address(leader)).fetch_records(TOPIC, 0);
+    assert_eq!(records.len(), 2 * HALF, "{leader} leads");
+}
+
+fn all_stop(cluster: &mut Cluster, first_is_last: bool) {
+    match first_is_last {
+        true => [3, 2, 1].iter().for_each(|id| cluster.broker(*id).stop()),
+        false => (1..=3).for_each(|id| cluster.broker(id).kill()),
+    }
+}
+
+#[test]
+fn older_folder_of_the_last_in_sync_broker_costs_no_record_and_is_named() {
+    let place = tempfile::tempdir().expect("a folder");
+    let copied_to = place.path().join("copied");
+    let mut cluster = copied(&copied_to);
+    let folder = cluster.broker(1).data_dir().to_owned();
+    let (is_well, told) = checked(&cluster, &[], &copied_to);
+    assert!(!is_well && told.contains("it is an older copy: node.id=1 lives"), "{told}");
+    all_stop(&mut cluster, true);
+    let (is_well, told) = checked(&cluster, &[], &folder);
+    assert!(is_well, "{told}");
+    put_back(Some(&copied_to), &folder);
+    wait_until("the check names the older copy, and has the broker for dead", Duration::from_secs(60), || {
+        let (is_well, told) = checked(&cluster, &[], &folder);
+        assert!(!is_well && told.contains("it is an older copy: node.id=1 "), "{told}");
+        told.contains("was started since with a newer state")
+    });
+    nothing_is_missing(&mut cluster);
+    assert!(cluster.broker(1).stderr().contains("this data folder is an older copy"));
+    let (is_well, told) = checked(&cluster, &[], &folder);
+    assert!(is_well, "it is the newest by now: {told}");
+}
+
+#[test]
+fn older_folder_after_all_brokers_were_killed_costs_no_record() {
+    let place = tempfile::tempdir().expect("a folder");
+    let copied_to = place.path().join("copied");
+    let mut cluster = copied(&copied_to);
+    all_stop(&mut cluster, false);
+    let folder = cluster.broker(1).data_dir().to_owned();
+    put_back(Some(&copied_to), &folder);
+    nothing_is_missing(&mut cluster);
+}
+
+#[test]
+fn empty_folder_of_the_last_in_sync_broker_costs_no_record() {
+    let place = tempfile::tempdir().expect("a folder");
+    let mut cluster = copied(&place.path().join("copied"));
+    all_stop(&mut cluster, true);
+    let folder = cluster.broker(1).data_dir().to_owned();
+    put_back(None, &folder);
+    nothing_is_missing(&mut cluster);
+}
+
+/// As a kill leaves the folder between the name of the process that joins and the database's answer; and as an earlier version wrote it.
+#[test]
+fn folder_that_names_the_registered_process_or_none_leads_on_in_its_epoch() {
+    let mut cluster = Cluster::start(1, &[]);
+    cluster.create(TOPIC, 1, 1, &[]);
+    let file = cluster.broker(1).data_dir().join("cluster");
+    cluster.broker(1).client().produced(TOPIC, 0, &Batch::of(&["v"]));
+    let epoch = cluster.partitions(1, TOPIC)[0].leader_epoch;
+    let change = |line: fn(&str, &str) -> Option<String>| {
+        let said = fs::read_to_string(&file).expect("there");
+        let joining = said.lines().find_map(|line| line.strip_prefix("joining=")).expect("it says so");
+        let lines: Vec<String> = said.lines().filter_map(|of| line(of, joining)).collect();
+        fs::write(&file, lines.join("\n") + "\n").expect("written");
+    };
+    let unanswered = |line: &str, joining: &str| match line.split_once('=') {
+        Some(("process", _)) => Some(format!("process={joining}")),
+        Some(("joining", _)) => Some("joining=AAAAAAAAAAAAAAAAAAAAAA".to_owned()),
+        _ => Some(line.to_owned()),
+    };
+    let earlier = |line: &str, _: &str| {
+        let is_new = ["process=", "joining="].iter().any(|key| line.starts_with(key));
+        (!is_new).then(|| line.to_owned())
+    };
+    for left in [unanswered, earlier] {
+        cluster.broker(1).kill();
+        change(left);
+        cluster.broker(1).restart();
+        assert!(!cluster.broker(1).stderr().contains("older copy"));
+        assert_eq!(cluster.partitions(1, TOPIC)[0].leader_epoch, epoch, "its log is the one that led");
+    }
+    let said = fs::read_to_string(&file).expect("there");
+    assert!(said.contains("\nprocess=") && said.contains("\njoining="), "{said}");
+}
+
+#[test]
+fn older_folder_of_a_broker_by_itself_is_taken_with_its_database() {
+    let place = tempfile::tempdir().expect("a folder");
+    let copied_to = place.path().join("copied");
+    let mut broker = Broker::start(&[]);
+    broker.client().create_topic(TOPIC, 1, &[]);
+    broker.client().produced(TOPIC, 0, &Batch::of(&["v"]));
+    broker.stop();
+    copy(broker.data_dir(), &copied_to);
+    broker.restart();
+    broker.client().produced(TOPIC, 0, &Batch::of(&["v"]));
+    broker.stop();
+    let folder = broker.data_dir().to_owned();
+    put_back(Some(&copied_to), &folder);
+    broker.restart();
+    assert_eq!(broker.client().fetch_records(TOPIC, 0).len(), 1);
+    assert_eq!(broker.client().produced(TOPIC, 0, &Batch::of(&["v"])), 1);
+}
