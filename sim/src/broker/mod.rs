@@ -215,7 +215,7 @@ impl Broker {
         if self.process.is_none()
             && let Some(copy) = self.copy.take()
         {
-            self.disk = Disk { is_copy: true, has_lost: true, ..copy };
+            self.disk = Disk { is_copy: true, has_lost: true, is_full: self.disk.is_full, ..copy };
             context.check.truncates(self.id, 0);
         }
     }
