@@ -29,6 +29,7 @@ use super::fetch::RangeFetcher;
 use super::given::GivenOut;
 use super::index::{PartitionRow, RunFinder};
 use super::known::KnownPartition;
+use super::objects::ObjectError;
 use super::windows::{Window, Windows};
 use crate::log::error::ReadError;
 use crate::seldom::Seldom;
@@ -467,12 +468,7 @@ impl ReaderShared {
         while let Some(fetched) = fetches.join_next().await {
             match fetched {
                 Ok(Ok(())) => partition.wake(),
-                Ok(Err(error)) => {
-                    if let Some(left_out) = self.failures.due() {
-                        tracing::error!(topic = partition.topic(), partition = partition.index(), %error, left_out, "records cannot be fetched from the object store");
-                    }
-                    outcome = Err(ReadError::Storage);
-                }
+                Ok(Err(error)) => outcome = Err(self.fetch_failed(&error)),
                 Err(_) => outcome = Err(ReadError::Storage),
             }
         }
@@ -495,7 +491,9 @@ impl ReaderShared {
                     return Ok(assembly.finish_whole());
                 }
                 Some(_) => self.is_wrong(place),
-                None => self.fetcher.fetch(place.object, range.clone()).await.map_err(|_| ReadError::Storage)?,
+                None => {
+                    self.fetcher.fetch(place.object, range.clone()).await.map_err(|error| self.fetch_failed(&error))?
+                }
             }
         }
         Err(ReadError::Storage)
@@ -508,6 +506,13 @@ impl ReaderShared {
             tracing::error!(object, position, left_out, "the object store gave other bytes than were put there");
         }
         self.fetcher.forget(place.object, place.range());
+    }
+
+    fn fetch_failed(&self, error: &ObjectError) -> ReadError {
+        if let Some(left_out) = self.failures.due() {
+            tracing::error!(%error, left_out, "records cannot be fetched from the object store");
+        }
+        ReadError::Storage
     }
 
     fn find_failed(&self, error: &crate::control::StoreError) -> ReadError {

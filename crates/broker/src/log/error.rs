@@ -71,6 +71,9 @@ pub enum AppendError {
     /// The disk is broken, or the object store or the index of a diskless topic is; the broker's own log says more.
     #[error("the records cannot be stored; the broker's log says why")]
     Storage,
+    /// Nothing is broken: one before it was not stored, or was stored over another broker, so that this one is to be sent again. Of diskless topics.
+    #[error("the batch was not stored, since what came before it was not, or came another way; send it again")]
+    Again,
     /// The disk has no room for it.
     #[error("the disk is full")]
     Full,
@@ -101,7 +104,7 @@ impl AppendError {
             AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch) => ErrorCode::INVALID_PRODUCER_EPOCH,
             AppendError::Sequence(SequenceRefusal::InvalidRecord) => ErrorCode::INVALID_RECORD,
             AppendError::Invalid(why) => why.code(),
-            AppendError::Storage | AppendError::Full => ErrorCode::KAFKA_STORAGE_ERROR,
+            AppendError::Storage | AppendError::Again | AppendError::Full => ErrorCode::KAFKA_STORAGE_ERROR,
             AppendError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
             AppendError::Role(code) => *code,
             AppendError::UnknownProducer { .. } => ErrorCode::UNKNOWN_PRODUCER_ID,

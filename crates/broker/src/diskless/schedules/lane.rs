@@ -280,7 +280,8 @@ impl Lane {
             Heard::Refused(AppendError::UnknownProducer { .. }) => {
                 self.wants_epoch |= was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty();
             }
-            Heard::Refused(AppendError::Storage | AppendError::Deleted | AppendError::Role(_)) => {}
+            Heard::Refused(AppendError::Storage | AppendError::Again | AppendError::Deleted | AppendError::Role(_)) => {
+            }
             Heard::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
                 if !batch.may_be_written && batch.known == Known::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is a duplicate, and was never written", name()));

@@ -335,7 +335,7 @@ impl Shared {
         }
         drop(state);
         answers.into_iter().for_each(|(waiting, answer)| waiting.answer(&answer, &self.metrics));
-        given_up.into_iter().for_each(|early| early.refuse(AppendError::Storage));
+        given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
         self.changed.notify_one();
     }
 
@@ -376,7 +376,7 @@ impl Shared {
         self.reader.committed(objects, &rows, runs);
         self.settle(released);
         answers.into_iter().for_each(|(waiting, answer)| waiting.answer(&answer, &self.metrics));
-        given_up.into_iter().for_each(|early| early.refuse(AppendError::Storage));
+        given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
     fn tell_commit_failure(&self, error: &StoreError) {
@@ -476,9 +476,11 @@ impl Waiting {
             Outcome::Refused(Refusal::Sequence(why)) => Err(AppendError::Sequence(why)),
             Outcome::Refused(Refusal::PartitionGone) => Err(AppendError::Deleted),
             // To be sent again, each in its turn.
-            Outcome::Refused(Refusal::ObjectGone | Refusal::Behind | Refusal::Earlier)
-            | Outcome::NotUploaded
-            | Outcome::Dead => Err(AppendError::Storage),
+            Outcome::Refused(Refusal::ObjectGone | Refusal::Behind | Refusal::Earlier) | Outcome::Dead => {
+                Err(AppendError::Again)
+            }
+            // The failed upload is in the log.
+            Outcome::NotUploaded => Err(AppendError::Storage),
         }
     }
 

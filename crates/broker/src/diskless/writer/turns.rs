@@ -110,9 +110,7 @@ impl Shared {
                 Admission::Admit => self.put_early_in_line(state, (number, partition), early),
                 Admission::Refuse(why) => early.refuse(AppendError::Sequence(why)),
                 // It came twice, over two connections: sent again, it finds what became of the other.
-                Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => {
-                    early.refuse(AppendError::Storage);
-                }
+                Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => early.refuse(AppendError::Again),
             }
         }
         state.parked.insert(number, parked);
@@ -172,7 +170,7 @@ impl Shared {
                 Admission::Duplicate { base_offset, timestamp } => {
                     settled.push((early, Ok(partition.appended_before(base_offset, timestamp))));
                 }
-                Admission::Ask | Admission::Shares(_) => settled.push((early, Err(AppendError::Storage))),
+                Admission::Ask | Admission::Shares(_) => settled.push((early, Err(AppendError::Again))),
             }
         }
         is_any
