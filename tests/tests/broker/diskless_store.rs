@@ -61,6 +61,26 @@ fn assert_reads(broker: &Broker, count: i32) {
 }
 
 #[test]
+fn store_fails_readyz_says_so_in_a_second_line_until_it_answers() {
+    let s3 = S3::start();
+    let broker = start(&on(&s3, &["fullbore.admin.listener=127.0.0.1:0"]));
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    let id = client.init_producer_id();
+    produce(&mut client, id, 0);
+    let ready = || broker.admin_page("/readyz");
+    assert!(ready().ends_with("\nok\n"), "{}", ready());
+    s3.every("PUT", S3Fault::Status(503, "SlowDown"));
+    client.send_produce(TOPIC, 0, &batch(id, 1));
+    wait_until("it is told", SOON, || ready().contains("ok\nthe object store fails, "));
+    assert!(ready().starts_with("HTTP/1.1 200"), "{}", ready());
+    s3.heal();
+    client.receive_produced();
+    produce(&mut client, id, 1);
+    assert!(ready().ends_with("\nok\n"), "{}", ready());
+}
+
+#[test]
 fn a_bucket_keeps_what_was_acknowledged_through_kills_and_faults() {
     let s3 = S3::start();
     let mut broker = start(&on(&s3, &["diskless.consume.cache.max.bytes=0"]));

@@ -1,8 +1,9 @@
 //! Whether the broker serves, and whether a new start would help. Not here: whether it serves well, which the metrics tell.
 //!
 //! Invariant: what a new start does not mend is no reason for one, and what befalls all brokers at once, as a database that is away,
-//! is no reason to send clients to none of them.
+//! or an object store, is no reason to send clients to none of them.
 
+use crate::diskless::{Diskless, StoreTrouble};
 use crate::metrics::PlaneSeen;
 use crate::node::Node;
 use rustix::fs::{Access, access};
@@ -57,7 +58,10 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
         disk_is_full: broker.space.is_full(),
     };
     judge(condition, &broker.config.data_dir)?;
-    Ok(broker.metrics.plane_calls().seen().and_then(note_of_database))
+    let of_database = broker.metrics.plane_calls().seen().and_then(note_of_database);
+    let of_store = broker.partitions.diskless().and_then(Diskless::store_trouble).map(note_of_store);
+    let notes: Vec<String> = of_database.into_iter().chain(of_store).collect();
+    Ok((!notes.is_empty()).then(|| notes.join("\n")))
 }
 
 /// Whether there is anything that only a new start ends.
@@ -98,6 +102,16 @@ fn note_of_database(seen: PlaneSeen) -> Option<String> {
     })
 }
 
+fn note_of_store(trouble: StoreTrouble) -> String {
+    let why = match trouble {
+        StoreTrouble::Unclaimed => "was not reached since the start".to_owned(),
+        StoreTrouble::Failing(time) => format!("fails, {} s after the first request that failed", time.as_secs()),
+    };
+    format!(
+        "the object store {why}: diskless topics take no records, and give only what is in memory; classic topics are served"
+    )
+}
+
 /// Gone, read-only (as Linux remounts a failing disk) or not ours.
 fn data_folder(folder: &Path) -> Result<(), Unhealthy> {
     access(folder, Access::WRITE_OK | Access::EXEC_OK)
@@ -133,6 +147,14 @@ mod tests {
         let gone = folder.path().join("gone");
         let why = judge(well, &gone).expect_err("no folder").to_string();
         assert!(why.contains("gone cannot be written"), "{why}");
+    }
+
+    #[test]
+    fn object_store_is_away_its_note_says_since_when() {
+        let note = note_of_store(StoreTrouble::Failing(Duration::from_secs(12)));
+        assert!(note.starts_with("the object store fails, 12 s after the first request that failed: "), "{note}");
+        let note = note_of_store(StoreTrouble::Unclaimed);
+        assert!(note.starts_with("the object store was not reached since the start: "), "{note}");
     }
 
     #[test]

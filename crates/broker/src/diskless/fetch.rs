@@ -124,11 +124,13 @@ impl RangeFetcher {
             match shared.tries.run(range.len() as u64, get, || ()).await {
                 Ok(bytes) => {
                     shared.tries.note(began.elapsed(), bytes.len() as u64);
+                    shared.counts.succeeded();
                     shared.counts.gets.fetch_add(1, Ordering::Relaxed);
                     shared.counts.get_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     return Ok(bytes);
                 }
                 Err(error) => {
+                    shared.counts.failed(&error);
                     shared.counts.get_failures.fetch_add(1, Ordering::Relaxed);
                     // A store may take a while to show an object that was put.
                     let may_come = error.is_retriable() || matches!(error, ObjectError::NotFound(_));

@@ -117,6 +117,15 @@ impl fmt::Debug for Diskless {
     }
 }
 
+/// Why an object store is of no use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreTrouble {
+    /// The broker could not find out yet whether it is the right one.
+    Unclaimed,
+    /// Its requests have failed for this long.
+    Failing(Duration),
+}
+
 impl Diskless {
     /// Opens the object store and the index, in the data folder, with this room on its disk, or in the cluster's database, and starts what works on
     /// them; to be called in a tokio runtime.
@@ -273,6 +282,14 @@ impl Diskless {
     /// What was asked of the object store.
     pub fn store_use(&self) -> StoreUse {
         self.counts.so_far(self.services.writer.bytes())
+    }
+
+    /// Why the object store is of no use now; `None` where its last answer was none that says so.
+    pub fn store_trouble(&self) -> Option<StoreTrouble> {
+        match self.services.claim.is_made() {
+            false => Some(StoreTrouble::Unclaimed),
+            true => self.counts.failing_for().map(StoreTrouble::Failing),
+        }
     }
 
     /// The broker stops: what waits for what may not come any more is refused, and the rest is hurried.

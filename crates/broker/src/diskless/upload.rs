@@ -35,6 +35,8 @@ pub struct StoreCounts {
     pub get_bytes: AtomicU64,
     /// Attempts of that which failed.
     pub get_failures: AtomicU64,
+    /// The first attempt of either that failed since one succeeded.
+    failing_since: Mutex<Option<Instant>>,
 }
 
 /// The same at one moment, with what waits.
@@ -68,6 +70,23 @@ impl StoreUse {
 }
 
 impl StoreCounts {
+    /// Notes a PUT or GET that succeeded.
+    pub fn succeeded(&self) {
+        *self.failing_since.lock() = None;
+    }
+
+    /// Notes an attempt that failed. An object that is not there is an answer of the store.
+    pub fn failed(&self, error: &ObjectError) {
+        if !matches!(error, ObjectError::NotFound(_)) {
+            self.failing_since.lock().get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// The time since the first attempt that failed, where none has succeeded since.
+    pub fn failing_for(&self) -> Option<Duration> {
+        self.failing_since.lock().map(|since| since.elapsed())
+    }
+
     /// What was counted so far.
     pub fn so_far(&self, uncommitted_bytes: usize) -> StoreUse {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -172,11 +191,13 @@ impl Uploader {
                 Ok(()) => {
                     self.tries.note(began.elapsed(), bytes);
                     self.slots.done(slot, began.elapsed(), bytes);
+                    self.counts.succeeded();
                     self.counts.puts.fetch_add(1, Ordering::Relaxed);
                     self.counts.put_bytes.fetch_add(bytes, Ordering::Relaxed);
                     return Ok(());
                 }
                 Err(error) => {
+                    self.counts.failed(&error);
                     self.counts.put_failures.fetch_add(1, Ordering::Relaxed);
                     if attempt >= self.settings.attempts_max || !error.is_retriable() {
                         return Err(error);
@@ -231,11 +252,14 @@ mod tests {
         store.fail_next(3);
         assert!(uploader.upload(2, object()).await.is_err_and(|error| error.is_retriable()));
         assert_eq!(store.puts(), 6);
+        assert_eq!(uploader.counts.failing_for(), Some(MS(100 + 10 + 100 + 20)), "since the first that failed");
         assert_eq!(uploader.counts.put_failures.load(Ordering::Relaxed), 5);
         assert_eq!(
             uploader.objects.get(1, 0..100, BodyProgress::default()).await,
             Ok(Bytes::from_static(b"an object"))
         );
+        assert_eq!(uploader.upload(3, object()).await, Ok(()));
+        assert_eq!(uploader.counts.failing_for(), None);
     }
 
     #[tokio::test(start_paused = true)]

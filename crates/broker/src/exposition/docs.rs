@@ -11,7 +11,7 @@ The broker shows these at `http://127.0.0.1:9644/metrics` (`fullbore.admin.liste
 `x_count`. `/readyz` beside it (`/healthz` is the same) answers 200 while the broker takes records, else 503 with the reason, so on a full disk,
 too, where reads and deletions go on and a new start changes nothing: it tells who sends clients where. `/livez` tells who restarts
 brokers: 200 unless only a new start would help. While the database of a cluster is away both answer 200, since all brokers go on
-without it; `/readyz` says so in a second line. The page stays up while a stopping broker still answers its clients.
+without it; `/readyz` says so in a second line, and the same of the object store of diskless topics. The page stays up while a stopping broker still answers its clients.
 Generated from the table in `crates/broker/src/exposition/families.rs`; a test compares this page with it. To write it
 anew: `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
 
