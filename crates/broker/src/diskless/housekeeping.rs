@@ -4,7 +4,7 @@
 //! All end with the broker's runtime, and may be cut off anywhere: what is not done is found by the next look.
 
 use crate::task;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
 /// Objects that are deleted in a look, before the next one comes at once.
 const CLEANED_AT_ONCE: usize = 64;
+/// Objects whose DELETE failed that are tried again at the next look. More are tried again after a day.
+const FAILED_MAX: usize = 10_000;
 /// DELETEs at a time: each object is deleted twice, and a broker may put dozens a second.
 const DELETES: usize = 8;
 /// Between two attempts to claim the store.
@@ -87,48 +89,76 @@ async fn retain(topics: Weak<DisklessTopics>, interval: Duration, expiring: Expi
     }
 }
 
-/// Deletes objects from the store that are out of the index. What cannot be deleted now is tried again a day later.
+/// Deletes objects from the store that are out of the index, at each interval.
 async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner, config: ObjectCleanerConfig) {
-    let failures = Seldom::default();
+    let mut cleaner = Cleaner { objects, index, failures: Seldom::default(), failed: VecDeque::new() };
     loop {
         tokio::time::sleep(Duration::from_millis(config.interval_ms)).await;
         if topics.strong_count() == 0 {
             return;
         }
-        if !objects.claim().is_made() {
-            continue;
-        }
-        // Why the index cannot be used is told by who needs it.
-        while let Ok(unused) = index.unused(CLEANED_AT_ONCE, config.retention_period_ms).await {
-            let done = delete_all(&objects, &unused, &failures).await;
-            if !done.is_empty() {
-                index.forget(done);
-            }
-            if unused.len() < CLEANED_AT_ONCE {
-                break;
-            }
+        if cleaner.objects.claim().is_made() {
+            cleaner.look(config.retention_period_ms).await;
         }
     }
 }
 
-/// Deletes these, and says of which nothing more is to be done.
-async fn delete_all(objects: &Objects, unused: &[UnusedObject], failures: &Seldom) -> Vec<ObjectId> {
-    let (mut waiting, mut deleting, mut done) = (unused.iter().copied(), JoinSet::new(), Vec::new());
-    loop {
-        for object in waiting.by_ref().take(DELETES - deleting.len()) {
-            let objects = objects.clone();
-            deleting.spawn(task::boxed(async move { (object, delete(&objects, object.id).await) }));
-        }
-        match deleting.join_next().await {
-            Some(Ok((UnusedObject { id, is_again }, Ok(())))) => done.extend(is_again.then_some(id)),
-            Some(Ok((_, Err(error)))) => {
-                if let Some(left_out) = failures.due() {
-                    tracing::warn!(%error, left_out, "an object that nobody uses is not deleted; it is tried again in a day");
-                }
+/// Deletes objects that nobody uses.
+struct Cleaner {
+    objects: Objects,
+    index: IndexOwner,
+    failures: Seldom,
+    /// Objects whose DELETE failed. The index gives each again in a day, to any broker.
+    failed: VecDeque<UnusedObject>,
+}
+
+impl Cleaner {
+    /// Deletes what could not be deleted before, then what the index gives. Ends where the store deletes nothing.
+    async fn look(&mut self, for_ms: u64) {
+        for _ in 0..self.failed.len().div_ceil(CLEANED_AT_ONCE) {
+            let again: Vec<_> = self.failed.drain(..self.failed.len().min(CLEANED_AT_ONCE)).collect();
+            if !self.delete_all(&again).await {
+                return;
             }
-            Some(Err(_)) => {}
-            None => return done,
         }
+        // Why the index cannot be used is told by who needs it.
+        while let Ok(unused) = self.index.unused(CLEANED_AT_ONCE, for_ms).await {
+            if !self.delete_all(&unused).await || unused.len() < CLEANED_AT_ONCE {
+                break;
+            }
+        }
+    }
+
+    /// Deletes these, and forgets those of which nothing more is to be done. Returns false if no DELETE succeeded.
+    async fn delete_all(&mut self, unused: &[UnusedObject]) -> bool {
+        let (mut waiting, mut deleting, mut done) = (unused.iter().copied(), JoinSet::new(), Vec::new());
+        let mut is_any = false;
+        loop {
+            for object in waiting.by_ref().take(DELETES - deleting.len()) {
+                let objects = self.objects.clone();
+                deleting.spawn(task::boxed(async move { (object, delete(&objects, object.id).await) }));
+            }
+            match deleting.join_next().await {
+                Some(Ok((UnusedObject { id, is_again }, Ok(())))) => {
+                    is_any = true;
+                    done.extend(is_again.then_some(id));
+                }
+                Some(Ok((object, Err(error)))) => {
+                    if self.failed.len() < FAILED_MAX {
+                        self.failed.push_back(object);
+                    }
+                    if let Some(left_out) = self.failures.due() {
+                        tracing::warn!(%error, left_out, "an object that nobody uses is not deleted; it is tried again");
+                    }
+                }
+                Some(Err(_)) => {}
+                None => break,
+            }
+        }
+        if !done.is_empty() {
+            self.index.forget(done);
+        }
+        is_any
     }
 }
 
@@ -148,25 +178,13 @@ mod tests {
     use super::*;
     use crate::config::{DisklessStorage, S3Storage};
 
-    #[tokio::test(start_paused = true)]
-    async fn many_objects_are_deleted_in_less_time_than_one_after_the_other() {
-        let objects = Objects::over(StoreDouble::taking(Duration::from_millis(50)), "one");
-        for id in 0..3 {
-            objects.put(id, vec!["some".into()], BodyProgress::default()).await.expect("put");
-        }
-        let unused: Vec<_> = (0..64).map(|id| UnusedObject { id, is_again: id % 2 == 1 }).collect();
-        let began = tokio::time::Instant::now();
-        let mut done = delete_all(&objects, &unused, &Seldom::default()).await;
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
-        done.sort_unstable();
-        assert_eq!(done, (0..32).map(|half| 2 * half + 1).collect::<Vec<_>>());
-        assert_eq!(objects.get(2, 0..1, BodyProgress::default()).await, Err(ObjectError::NotFound(2)));
+    fn cleaner(objects: &Objects, index: &OwnIndex) -> Cleaner {
+        let objects = objects.clone();
+        Cleaner { objects, index: index.owner(), failures: Seldom::default(), failed: VecDeque::new() }
     }
 
-    #[tokio::test]
-    async fn a_delete_that_hangs_is_given_up() {
-        let (s3, index) = (S3::start(), OwnIndex::empty());
-        let storage = S3Storage {
+    fn storage(s3: &S3) -> DisklessStorage {
+        DisklessStorage::S3(S3Storage {
             bucket: S3::BUCKET.into(),
             prefix: String::new(),
             endpoint: Some(s3.endpoint()),
@@ -175,8 +193,48 @@ mod tests {
             credentials: Some((S3::KEY_ID.into(), Secret::from(S3::SECRET.to_owned()))),
             truststore: None,
             has_conditional_put: true,
-        };
-        let objects = Objects::open(&DisklessStorage::S3(storage), "one", index.owner()).await.expect("opened");
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_objects_are_deleted_in_less_time_than_one_after_the_other() {
+        let (objects, index) =
+            (Objects::over(StoreDouble::taking(Duration::from_millis(50)), "one"), OwnIndex::empty());
+        for id in 0..3 {
+            objects.put(id, vec!["some".into()], BodyProgress::default()).await.expect("put");
+        }
+        let unused: Vec<_> = (0..64).map(|id| UnusedObject { id, is_again: id % 2 == 1 }).collect();
+        let began = tokio::time::Instant::now();
+        assert!(cleaner(&objects, &index).delete_all(&unused).await);
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert_eq!(objects.get(2, 0..1, BodyProgress::default()).await, Err(ObjectError::NotFound(2)));
+    }
+
+    #[tokio::test]
+    async fn delete_fails_twice_the_next_look_deletes_the_object() {
+        let (s3, index) = (S3::start(), OwnIndex::empty());
+        let objects = Objects::open(&storage(&s3), "one", index.owner()).await.expect("opened");
+        for id in 1..3 {
+            objects.put(id, vec!["some".into()], BodyProgress::default()).await.expect("put");
+        }
+        let mut cleaner = cleaner(&objects, &index);
+        s3.every("DELETE", S3Fault::Status(403, "AccessDenied"));
+        let unused = [1, 2].map(|id| UnusedObject { id, is_again: id == 2 });
+        assert!(!cleaner.delete_all(&unused).await);
+        cleaner.look(60_000).await;
+        assert_eq!(cleaner.failed.len(), 2, "they failed again");
+        s3.heal();
+        cleaner.look(60_000).await;
+        assert_eq!(cleaner.failed.len(), 0);
+        for id in 1..3 {
+            assert_eq!(objects.get(id, 0..1, BodyProgress::default()).await, Err(ObjectError::NotFound(id)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_delete_that_hangs_is_given_up() {
+        let (s3, index) = (S3::start(), OwnIndex::empty());
+        let objects = Objects::open(&storage(&s3), "one", index.owner()).await.expect("opened");
         objects.put(1, vec!["some".into()], BodyProgress::default()).await.expect("put");
         s3.next("DELETE", S3Fault::Hang);
         let before = s3.requests("DELETE");
