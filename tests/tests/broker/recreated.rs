@@ -6,7 +6,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
-use fullbore_wire::apis::metadata::MetadataRequest;
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
 use fullbore_wire::apis::produce::ProduceRequest;
 use std::time::Duration;
 
@@ -142,6 +142,40 @@ fn a_producer_goes_on_where_it_stopped_when_its_topic_is_made_again() {
 #[test]
 fn a_producer_goes_on_where_it_stopped_when_its_diskless_topic_is_made_again() {
     goes_on(&[("diskless.enable", "true")]);
+}
+
+/// As auto.create.topics.enable makes it: Java repeats OUT_OF_ORDER_SEQUENCE_NUMBER until delivery.timeout.ms.
+#[test]
+fn diskless_topic_is_made_again_as_a_classic_one_its_producer_goes_on_where_it_stopped() {
+    let mut broker = Broker::start(&["auto.create.topics.enable=true"]);
+    for is_restarted in [false, true] {
+        let mut client = broker.client();
+        let id = client.init_producer_id();
+        let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+        client.create_topic(VICTIM, 1, &[("diskless.enable", "true")]);
+        for sequence in 0..3 {
+            assert_eq!(client.produced(VICTIM, 0, &one(sequence)), i64::from(sequence));
+        }
+        if is_restarted {
+            broker.stop();
+            broker.restart();
+            client = broker.client();
+        }
+        client.delete_topic(VICTIM);
+        assert_eq!(client.produce(VICTIM, 0, &one(3)).error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+        let metadata = MetadataRequest {
+            topics: Some(vec![MetadataRequestTopic { name: Some(VICTIM.into()), ..Default::default() }]),
+            allow_auto_topic_creation: true,
+            ..Default::default()
+        };
+        wait_until("it is made anew", SOON, || !client.call(&metadata, 9).topics[0].error_code.is_err());
+        if !is_restarted {
+            let overtook = client.produce(VICTIM, 0, &one(4)).error_code;
+            assert_eq!(overtook, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, "to take it would lose the one before");
+        }
+        assert_eq!(client.produced(VICTIM, 0, &one(3)), 0);
+        client.delete_topic(VICTIM);
+    }
 }
 
 fn goes_on(configs: &[(&str, &str)]) {

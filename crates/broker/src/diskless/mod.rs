@@ -37,7 +37,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::commit::rotation::RotationSettings;
+use fullbore_rules::sequence::Stops;
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
@@ -258,19 +260,32 @@ impl Diskless {
         self.services.index.has_room().await;
     }
 
-    /// The topic's partitions are gone at once; who is told so knows that no start need see to it any more.
-    pub fn delete_topic(&self, id: Uuid, deleted: Deleted) {
+    /// The topic's partitions are gone at once; who is told so knows that no start need see to it any more. Returns where producers stopped on
+    /// partitions that may have been written, for a topic of the name that has logs: for a diskless one the index knows it.
+    pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), Stops)> {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
+        let mut stopped = Vec::new();
         for partition in &partitions {
             partition.known.retire();
             if let Some(number) = partition.known.number() {
                 // First, so that nobody who looked at it keeps what was found.
                 self.services.reader.retired(number);
+                if partition.known.offsets().log_end > 0 || self.services.others_commit {
+                    stopped
+                        .push(((partition.known.topic().to_owned(), partition.known.index()), self.stops_in(number)));
+                }
                 self.services.writer.forget(number);
             }
         }
         let numbers = partitions.iter().filter_map(|partition| partition.known.number());
         self.services.index.delete(id, numbers.collect(), deleted);
+        stopped
+    }
+
+    /// Where producers stopped: other brokers may have taken more, and the index knows more until a partition is looked at.
+    fn stops_in(&self, number: DisklessPartitionId) -> Stops {
+        let known = self.services.writer.known(number, |known| known.producers.stops(i64::MAX));
+        known.filter(|_| !self.services.others_commit).unwrap_or_else(Stops::partial)
     }
 
     /// The partition, if there is one. Waits for nobody.

@@ -288,7 +288,8 @@ impl Partitions {
         self.deletion.add(id, logs);
         if let Some(diskless) = diskless {
             let deletion = Arc::clone(&self.deletion);
-            diskless.delete_topic(id, Box::new(move || deletion.is_out_of_index(id)));
+            let stopped = diskless.delete_topic(id, Box::new(move || deletion.is_out_of_index(id)));
+            stopped.into_iter().for_each(|(key, stops)| self.log_dir.succession.leave(key, stops));
         }
     }
 

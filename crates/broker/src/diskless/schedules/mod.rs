@@ -102,7 +102,7 @@ impl Life {
             (topic.current, topic.deleted.clone())
         };
         // What was decided is carried out again.
-        deleted.into_iter().for_each(|id| life.diskless.delete_topic(id, Box::new(|| {})));
+        deleted.into_iter().for_each(|id| _ = life.diskless.delete_topic(id, Box::new(|| {})));
         if let Some(id) = current {
             life.put_topic(id);
         }
@@ -161,7 +161,7 @@ async fn administer(world: Arc<World>, brokers: Brokers) {
         if sleep_less(next, ms(by.between(100, 8_000))).await {
             if let Some(id) = world.delete_topic() {
                 world.tell(|| format!("topic {:?} is deleted", id.0[0]));
-                follow(&brokers, &mut by, |broker| broker.diskless.delete_topic(id, Box::new(|| {}))).await;
+                follow(&brokers, &mut by, |broker| _ = broker.diskless.delete_topic(id, Box::new(|| {}))).await;
             }
             sleep(deletion.map_or(Duration::ZERO, |(_, pause)| *pause) + ms(1)).await;
         }
