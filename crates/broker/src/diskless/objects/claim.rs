@@ -9,12 +9,13 @@
 //! together.
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::super::index::{IndexOwner, KnownStore};
@@ -36,6 +37,8 @@ pub struct Claim {
     /// None where nothing is to be claimed.
     index: Option<IndexOwner>,
     made: OnceCell<()>,
+    /// The last time that the store was found to have it still.
+    seen: Mutex<Option<Instant>>,
 }
 
 /// What is claimed.
@@ -50,13 +53,18 @@ pub struct Claimed<'a> {
 impl Claim {
     /// It is to be made.
     pub fn new(cluster_id: &str, index: IndexOwner) -> Claim {
-        Claim { cluster_id: cluster_id.to_owned(), index: Some(index), made: OnceCell::new() }
+        Claim { cluster_id: cluster_id.to_owned(), index: Some(index), made: OnceCell::new(), seen: Mutex::default() }
     }
 
     /// It need not be made.
     #[cfg(test)]
     pub fn needless(cluster_id: &str) -> Claim {
-        Claim { cluster_id: cluster_id.to_owned(), index: None, made: OnceCell::new_with(Some(())) }
+        Claim {
+            cluster_id: cluster_id.to_owned(),
+            index: None,
+            made: OnceCell::new_with(Some(())),
+            seen: Mutex::default(),
+        }
     }
 
     /// Whether it is made.
@@ -97,15 +105,23 @@ impl Claim {
         if adopted == store_id { Ok(()) } else { Err(ObjectError::OtherStore) }
     }
 
-    /// The store still has a claim, as one does that was not replaced by an empty one.
+    /// Looks whether the store still has a claim, as one has that was neither emptied nor replaced by an empty one; unless it was seen less
+    /// than this time ago.
     ///
     /// # Errors
     /// It has none, or that is not known.
-    pub async fn is_there(&self, of: Claimed<'_>) -> Result<(), ObjectError> {
+    pub async fn is_there(&self, of: Claimed<'_>, every: Duration) -> Result<(), ObjectError> {
+        if self.seen.lock().is_some_and(|seen| seen.elapsed() < every) {
+            return Ok(());
+        }
         match of.store.head(&of.prefix.clone().join(OWNER)).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                *self.seen.lock() = Some(Instant::now());
+                Ok(())
+            }
             Err(object_store::Error::NotFound { .. }) => {
-                Err(ObjectError::Unavailable("its claim is gone, as where a folder is not mounted any more".into()))
+                let why = "its claim is gone, as where a folder is not mounted any more or a bucket was emptied";
+                Err(ObjectError::Unavailable(why.into()))
             }
             Err(error) => Err(ObjectError::of_put(error)),
         }

@@ -39,6 +39,8 @@ use claim::Claimed;
 
 /// How long the start waits for the store, and each later attempt to find out whether it is the right one.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
+/// Time between two looks whether a bucket still has the claim: a request each, while there is something to be put or deleted.
+const BUCKET_LOOKS_EVERY: Duration = Duration::from_secs(10);
 
 /// The objects of one cluster.
 #[derive(Clone)]
@@ -51,6 +53,8 @@ pub struct Objects {
     claim: Arc<Claim>,
     /// Where it is a folder, in whose place there may be an empty one at any time, as where a file system is not mounted any more.
     folder: Option<PathBuf>,
+    /// Time after which it is looked again whether the claim is there, before anything is changed.
+    looks_every: Option<Duration>,
     /// See [`s3::Bucket::asks_metadata`].
     asks_metadata: bool,
     /// By how much longer a PUT and a GET take than they would.
@@ -91,8 +95,9 @@ impl Objects {
             DisklessStorage::S3(_) => None,
         };
         let is_folder = folder.is_some();
+        let looks_every = Some(if is_folder { Duration::ZERO } else { BUCKET_LOOKS_EVERY });
         let below = Objects::below(store, prefix, Claim::new(cluster_id, index), cluster_id);
-        let objects = Objects { folder, asks_metadata, ..below };
+        let objects = Objects { folder, looks_every, asks_metadata, ..below };
         match objects.claimed_in_time().await {
             Ok(()) => Ok(objects),
             Err(error) if error.is_retriable() && !(is_folder && matches!(error, ObjectError::Unavailable(_))) => {
@@ -108,6 +113,12 @@ impl Objects {
         Objects { delays: (put, get), ..self }
     }
 
+    /// The same, where it is looked for the claim before each change.
+    #[cfg(test)]
+    pub fn looking_always(self) -> Objects {
+        Objects { looks_every: Some(Duration::ZERO), ..self }
+    }
+
     /// Those in this store.
     #[cfg(test)]
     pub fn over(store: Arc<dyn ObjectStore>, cluster_id: &str) -> Objects {
@@ -118,7 +129,7 @@ impl Objects {
         let root = prefix.clone().join(cluster_id);
         let claim = Arc::new(claim);
         let delays = (Duration::ZERO, Duration::ZERO);
-        Objects { store, prefix, root, claim, folder: None, asks_metadata: false, delays }
+        Objects { store, prefix, root, claim, folder: None, looks_every: None, asks_metadata: false, delays }
     }
 
     /// Whether the store is known to be the right one.
@@ -152,8 +163,8 @@ impl Objects {
     /// As [`Objects::claimed`], where something is to be changed.
     async fn still_claimed(&self) -> Result<(), ObjectError> {
         self.claimed().await?;
-        match self.folder {
-            Some(_) => self.claim.is_there(self.claimed_place()).await,
+        match self.looks_every {
+            Some(every) => self.claim.is_there(self.claimed_place(), every).await,
             None => Ok(()),
         }
     }

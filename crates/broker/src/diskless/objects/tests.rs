@@ -229,6 +229,27 @@ async fn a_folder_that_is_replaced_by_an_empty_one_takes_nothing_until_it_is_bac
     assert_eq!(objects.get(1, 0..9, BodyProgress::default()).await, Ok(Bytes::from_static(b"something")));
 }
 
+#[tokio::test]
+async fn bucket_is_emptied_nothing_is_put_or_deleted_until_it_is_back() {
+    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let objects = open(storage(&s3), "one", &index).await.expect("opened").looking_always();
+    objects.put(1, parts(), BodyProgress::default()).await.expect("put");
+    let (place, aside) = (s3.folder().join("some"), s3.folder().join("aside"));
+    fs::rename(&place, &aside).expect("moved");
+    let refused = objects.put(2, parts(), BodyProgress::default()).await.expect_err("it was emptied");
+    assert!(refused.is_retriable() && refused.to_string().contains("its claim is gone"), "{refused}");
+    assert_eq!(objects.delete(1).await, Err(refused));
+    assert!(!place.exists(), "nothing was put");
+    fs::rename(&aside, &place).expect("moved back");
+    assert_eq!(objects.put(2, parts(), BodyProgress::default()).await, Ok(()));
+    let before = s3.requests("HEAD");
+    let seldom = open(storage(&s3), "one", &index).await.expect("opened");
+    for id in 3..6 {
+        assert_eq!(seldom.put(id, parts(), BodyProgress::default()).await, Ok(()));
+    }
+    assert_eq!(s3.requests("HEAD") - before, 1, "one look serves all puts of some seconds");
+}
+
 #[tokio::test(start_paused = true)]
 async fn of_two_clusters_that_claim_at_once_one_is_refused() {
     let store = double::StoreDouble::taking(Duration::from_millis(10));
