@@ -17,7 +17,6 @@ use fullbore_wire::Uuid;
 use tokio::sync::watch;
 
 use super::change::Version;
-use super::error::OpenError;
 use super::image::Image;
 use super::sqlite::KeptInDatabase;
 use crate::seldom::Seldom;
@@ -179,23 +178,27 @@ impl UsedFolder {
     /// Has the file say, on the disk, that the process `joining` asks for the place of the process that is `registered` with this folder.
     ///
     /// # Errors
-    /// [`OpenError::FolderIdentity`].
-    pub fn join(&self, registered: Option<Uuid>, joining: Uuid) -> Result<(), OpenError> {
-        let file = self.folder.join(FILE);
+    /// What the system says.
+    pub fn join(&self, registered: Option<Uuid>, joining: Uuid) -> io::Result<()> {
         if registered.is_some_and(|registered| self.said.is_older_than(registered)) {
             tracing::warn!(
-                file = %file.display(),
+                file = %self.file().display(),
                 "this data folder is an older copy: its broker has used a newer state of it since; other replicas lead, and fill it"
             );
         }
         let known = registered.filter(|registered| !self.said.is_older_than(*registered));
         let former = known.or(self.said.users.map(|users| users[0])).unwrap_or(joining);
-        self.write([former, joining]).map_err(|source| OpenError::FolderIdentity { file, source })
+        self.write([former, joining])
+    }
+
+    /// The file.
+    pub fn file(&self) -> PathBuf {
+        self.folder.join(FILE)
     }
 
     /// Writes in place, as what is seen is: a full disk has no room for another file.
     fn write(&self, users: [Uuid; 2]) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(self.folder.join(FILE))?;
+        let file = OpenOptions::new().write(true).open(self.file())?;
         let at = self.said.head().len() + seen_lines(self.said.seen).len();
         file.write_all_at(user_lines(users).as_bytes(), at as u64)?;
         file.sync_all()

@@ -73,7 +73,8 @@ pub fn started<S: Store>(
     if let Some(used) = &identity.used {
         let image = Arc::clone(&images.borrow());
         let former = image.node(id).filter(|node| node.folder == identity.folder).map(|node| node.process);
-        used.join(former, Uuid(process.to_be_bytes()))?;
+        let unusable = |source| OpenError::FolderIdentity { file: used.file(), source };
+        used.join(former, Uuid(process.to_be_bytes())).map_err(unusable)?;
     }
     loop {
         let refusal = match owner.transact(&[&register]).map_err(refused)?.pop() {
