@@ -93,9 +93,10 @@ fn a_small_sweep_writes_files_that_agree() {
         rates.sort_by(f64::total_cmp);
         let median: f64 = point["records_per_sec"].parse().expect("a number");
         assert!((median - rates[1]).abs() <= 0.005 * rates[1] && rates.len() == 3, "{median} of {rates:?}");
-        let shown = ["max.in.flight", "record-size", "target", "records_per_sec", "records_per_sec_min"];
+        let shown = ["max.in.flight", "record-size", "target", "runs", "records_per_sec", "records_per_sec_min"];
         let shown = shown.iter().chain(&["records_per_sec_max", "mb_per_sec", "avg_ms", "p50_ms", "p95_ms"]);
-        let shown = shown.chain(&["p99_ms", "p999_ms", "max_ms", "ratio_to_best"]);
+        let shown = shown.chain(&["p99_ms", "p999_ms", "max_ms", "batch_bytes", "requests_in_flight"]);
+        let shown = shown.chain(&["window_batches", "client_cores", "broker_cores", "ratio_to_best"]);
         let expected: Vec<String> = shown.map(|name| point[*name].clone()).collect();
         assert_eq!(row, expected);
         let in_json = format!(
@@ -103,6 +104,13 @@ fn a_small_sweep_writes_files_that_agree() {
             point["records_per_sec"], point["records_per_sec_min"], point["records_per_sec_max"]
         );
         assert!(json.contains(&in_json), "{in_json} in {json}");
+    }
+    // The sweep's own broker is on this machine, and points with five in flight need no larger window than its default.
+    let of = |run: &HashMap<String, String>, name: &str| run[name].parse::<f64>().unwrap_or_else(|_| panic!("{name}"));
+    for run in &runs {
+        assert!(of(run, "batch_bytes") > of(run, "record-size") && of(run, "requests_in_flight") > 0.0, "{run:?}");
+        assert!(of(run, "window_batches") == 5.0 && of(run, "client_cores") > 0.0, "{run:?}");
+        assert!(of(run, "broker_cores") >= 0.0, "{run:?}");
     }
     assert!(page.contains("--over max.in.flight=1,5 --over record-size=64,1024"), "the command is in the page");
     assert!(page.contains("Each point was measured 3 times") && page.contains("There was no warm-up"), "{page}");

@@ -11,6 +11,7 @@
 //! Works against any Kafka; nothing here knows Fullbore's broker.
 
 mod axis;
+mod causes;
 pub mod detour;
 mod error;
 mod plan;
@@ -21,6 +22,7 @@ pub mod setting;
 pub mod tables;
 
 pub use axis::{Axis, fixed};
+pub use causes::Causes;
 pub use error::RunError;
 pub use plan::{Amount, POINTS_MAX, PlanError, REPEATS_MAX, SweepPlan, SweepTurn, Target};
 pub use point::{LinkSpec, Setup};

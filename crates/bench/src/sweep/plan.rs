@@ -8,6 +8,7 @@ use super::axis::Axis;
 use super::point::Setup;
 use super::setting::Setting;
 use fullbore_producer::{ConfigError, InFlight};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// Requests in flight for which a broker of the sweep's own has room where a point has auto: what diskless topics remember.
@@ -145,6 +146,19 @@ impl SweepPlan {
             setup.set(&axis.setting, &axis.values[*value])?;
         }
         Ok(setup)
+    }
+
+    /// For each point the first that has the same settings, written differently or not: itself for most.
+    pub fn same(&self) -> Vec<usize> {
+        let mut first = HashMap::new();
+        let setups = self.points().into_iter().map(|point| self.setup(&point));
+        let kept = setups.enumerate().map(|(at, setup)| {
+            let Ok(setup) = setup else { return at };
+            let Ok(producer) = setup.producer("localhost:9092") else { return at };
+            let settings = format!("{producer:?} {:?}", Setup { properties: Vec::new(), ..setup });
+            *first.entry(settings).or_insert(at)
+        });
+        kept.collect()
     }
 
     /// A point as `name=value name=value`.
@@ -300,6 +314,13 @@ pub(crate) mod tests {
             let refusal = plan.check().expect_err(told).to_string();
             assert!(refusal.contains(told), "{refusal}");
         }
+    }
+
+    #[test]
+    fn points_of_equal_settings_are_the_same() {
+        assert_eq!(plan(&["acks=all,1,-1", "rtt=0,150,150ms"], &["a"], 1).same(), [0, 1, 0, 3, 4, 3, 3, 4, 3]);
+        let contradictory = plan(&["acks=1,0", "enable.idempotence=true"], &["a"], 1);
+        assert_eq!(contradictory.same(), [0, 1], "points that cannot be measured stand by themselves");
     }
 
     #[test]

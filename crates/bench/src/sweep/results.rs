@@ -38,30 +38,51 @@ pub struct Metric {
     pub unit: &'static str,
     /// Whether more is better.
     pub more_is_better: bool,
-    /// Takes it from a measurement.
-    pub of: fn(&Figures) -> f64,
+    /// Takes it from a measurement; `None` where it is not known.
+    pub of: fn(&Figures) -> Option<f64>,
 }
 
-const fn latency(column: &'static str, title: &'static str, of: fn(&Figures) -> f64) -> Metric {
+const fn latency(column: &'static str, title: &'static str, of: fn(&Figures) -> Option<f64>) -> Metric {
     Metric { column, title, unit: "ms", more_is_better: false, of }
 }
 
+/// A figure that explains the others.
+const fn cause(
+    column: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    of: fn(&Figures) -> Option<f64>,
+) -> Metric {
+    Metric { column, title, unit, more_is_better: false, of }
+}
+
 /// Every figure, in the order of columns.
-pub static METRICS: [Metric; 8] = [
+pub static METRICS: [Metric; 13] = [
     Metric {
         column: "records_per_sec",
         title: "Throughput",
         unit: "records/s",
         more_is_better: true,
-        of: Figures::records_per_sec,
+        of: |figures| Some(figures.records_per_sec()),
     },
-    Metric { column: "mb_per_sec", title: "Throughput", unit: "MB/s", more_is_better: true, of: Figures::mb_per_sec },
-    latency("avg_ms", "Mean latency", |figures| figures.avg_us / 1e3),
-    latency("p50_ms", "p50 latency", |figures| figures.percentiles.p50_us as f64 / 1e3),
-    latency("p95_ms", "p95 latency", |figures| figures.percentiles.p95_us as f64 / 1e3),
-    latency("p99_ms", "p99 latency", |figures| figures.percentiles.p99_us as f64 / 1e3),
-    latency("p999_ms", "p99.9 latency", |figures| figures.percentiles.p999_us as f64 / 1e3),
-    latency("max_ms", "Max latency", |figures| figures.percentiles.max_us as f64 / 1e3),
+    Metric {
+        column: "mb_per_sec",
+        title: "Throughput",
+        unit: "MB/s",
+        more_is_better: true,
+        of: |figures| Some(figures.mb_per_sec()),
+    },
+    latency("avg_ms", "Mean latency", |figures| Some(figures.avg_us / 1e3)),
+    latency("p50_ms", "p50 latency", |figures| Some(figures.percentiles.p50_us as f64 / 1e3)),
+    latency("p95_ms", "p95 latency", |figures| Some(figures.percentiles.p95_us as f64 / 1e3)),
+    latency("p99_ms", "p99 latency", |figures| Some(figures.percentiles.p99_us as f64 / 1e3)),
+    latency("p999_ms", "p99.9 latency", |figures| Some(figures.percentiles.p999_us as f64 / 1e3)),
+    latency("max_ms", "Max latency", |figures| Some(figures.percentiles.max_us as f64 / 1e3)),
+    cause("batch_bytes", "Mean batch", "bytes", |figures| figures.causes.batch_bytes),
+    cause("requests_in_flight", "Mean in flight", "requests", |figures| figures.causes.requests_in_flight),
+    cause("window_batches", "Window", "batches", |figures| figures.causes.window_batches),
+    cause("client_cores", "Client CPU", "cores", |figures| figures.causes.client_cores),
+    cause("broker_cores", "Broker CPU", "cores", |figures| figures.causes.broker_cores),
 ];
 
 /// Where each figure is in [`METRICS`].
@@ -82,6 +103,16 @@ pub mod metric {
     pub const P999: usize = 6;
     /// The slowest.
     pub const MAX: usize = 7;
+    /// The mean bytes of a batch.
+    pub const BATCH_BYTES: usize = 8;
+    /// The mean number of requests without a response.
+    pub const REQUESTS_IN_FLIGHT: usize = 9;
+    /// Batches of a partition that may be unacknowledged.
+    pub const WINDOW_BATCHES: usize = 10;
+    /// Processors that the client kept busy.
+    pub const CLIENT_CORES: usize = 11;
+    /// Processors that the brokers kept busy.
+    pub const BROKER_CORES: usize = 12;
 }
 
 /// One figure over the repeats of a point.
@@ -131,21 +162,23 @@ impl PointResult {
 }
 
 impl Results {
-    /// Every point of every target that was begun, in the order of the plan.
+    /// Every point of every target that was begun, in the order of the plan. Points of the same settings are one, the
+    /// first of them, with the measurements of all.
     pub fn points(&self) -> Vec<PointResult> {
-        let points = self.plan.points();
+        let (points, same) = (self.plan.points(), self.plan.same());
         let targets = self.plan.targets.len();
-        let all = (0..points.len()).flat_map(|point| (0..targets).map(move |target| (point, target)));
-        all.filter_map(|(point, target)| self.point(&points[point], point, target)).collect()
+        let firsts = (0..points.len()).filter(|point| same[*point] == *point);
+        let all = firsts.flat_map(|point| (0..targets).map(move |target| (point, target)));
+        all.filter_map(|(point, target)| self.point(&points[point], &same, point, target)).collect()
     }
 
-    fn point(&self, values: &[usize], point: usize, target: usize) -> Option<PointResult> {
-        let runs: Vec<&Run> =
-            self.runs.iter().filter(|run| (run.turn.point, run.turn.target) == (point, target)).collect();
+    fn point(&self, values: &[usize], same: &[usize], point: usize, target: usize) -> Option<PointResult> {
+        let is_its = |run: &&Run| (same[run.turn.point], run.turn.target) == (point, target);
+        let runs: Vec<&Run> = self.runs.iter().filter(is_its).collect();
         let figures: Vec<&Figures> = runs.iter().filter_map(|run| run.outcome.as_ref().ok()).collect();
         let spread = |metric: usize| {
             let of = METRICS[metric].of;
-            Spread::of(figures.iter().map(|figures| of(figures)).collect())
+            Spread::of(figures.iter().filter_map(|figures| of(figures)).collect())
         };
         runs.first()?;
         Some(PointResult {
@@ -189,6 +222,7 @@ impl Results {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::super::causes::Causes;
     use super::super::plan::tests::plan;
     use super::*;
     use crate::measure::Latencies;
@@ -203,6 +237,13 @@ pub(crate) mod tests {
             elapsed: Duration::from_millis(elapsed_ms),
             avg_us: latencies.mean_us(),
             percentiles: latencies.percentiles(),
+            causes: Causes {
+                batch_bytes: Some(1_000.0 + records as f64),
+                requests_in_flight: Some(2.5),
+                window_batches: Some(5.0),
+                client_cores: Some(0.25),
+                broker_cores: None,
+            },
             cut_short: false,
         }
     }
@@ -256,6 +297,19 @@ pub(crate) mod tests {
             results.ratios_to_first(&points).iter().map(|ratio| ratio.map(|ratio| format!("{ratio:.2}"))).collect();
         let expected = [None, Some("2.00"), None, Some("2.00"), None, Some("2.00"), None, None];
         assert_eq!(ratios, expected.map(|ratio| ratio.map(str::to_owned)));
+    }
+
+    #[test]
+    fn settings_measured_twice_are_one_point_with_the_runs_of_both() {
+        let plan = plan(&["acks=all,-1,1"], &["a"], 2);
+        let run = |turn: SweepTurn| {
+            let outcome = Ok(figures(1_000 * (turn.point as u64 + 1), 1_000, 5));
+            Run { turn, started: SystemTime::UNIX_EPOCH, outcome }
+        };
+        let results = Results { runs: plan.turns().into_iter().map(run).collect(), plan, interrupted: false };
+        let points: Vec<(usize, usize)> = results.points().iter().map(|point| (point.point[0], point.runs)).collect();
+        assert_eq!(points, [(0, 4), (2, 2)]);
+        assert_eq!(results.points()[0].median(metric::RECORDS_PER_SEC), Some(1_500.0));
     }
 
     #[test]

@@ -5,19 +5,22 @@
 //! connections. Invariant: figures are of records sent after the warm-up, from the first send to the last
 //! acknowledgement.
 
+use super::causes::{Causes, Watch};
 use super::detour::Detours;
 use super::error::{RunError, TOPIC_READY_MAX};
 use super::plan::{Amount, SweepPlan, SweepTurn, Target};
 use super::point::Setup;
-use crate::measure::Percentiles;
+use crate::measure::{BrokerPlace, LINK_THREAD, Percentiles};
 use crate::produce::{Failed, ProduceOutcome, Workload, produce};
 use crate::workload::Payload;
 use fullbore_client::ClientError;
 use fullbore_client::admin::{create_topic, delete_topics};
 use fullbore_client::blocking::Cluster;
-use fullbore_producer::{Producer, Security};
+use fullbore_producer::{Producer, ProducerConfig, Security};
 use fullbore_wire::Text;
 use fullbore_wire::batch::Compression;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -47,6 +50,8 @@ pub struct Figures {
     pub avg_us: f64,
     /// The percentiles of their latencies.
     pub percentiles: Percentiles,
+    /// What explains them.
+    pub causes: Causes,
     /// Time ran out while records were not acknowledged yet; those are in no figure.
     pub cut_short: bool,
 }
@@ -80,6 +85,8 @@ pub struct Runner<'a> {
     points: Vec<Vec<usize>>,
     runtime: Runtime,
     detours: Detours,
+    /// Where the brokers of each target run, once it was looked for.
+    places: HashMap<usize, BrokerPlace>,
     stop: watch::Receiver<bool>,
     /// Distinguishes the topics of this sweep from those of others.
     topics: String,
@@ -93,9 +100,10 @@ impl<'a> Runner<'a> {
     /// When the system gives no threads.
     pub fn new(plan: &'a SweepPlan, topics: &str, stop: watch::Receiver<bool>) -> io::Result<Self> {
         // The calling thread sends; what keeps time and carries links must run although that one never waits.
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let points = plan.points();
-        Ok(Runner { plan, points, runtime, detours: Detours::default(), stop, topics: topics.to_owned(), made: 0 })
+        let mut threads = tokio::runtime::Builder::new_multi_thread();
+        let runtime = threads.worker_threads(1).thread_name(LINK_THREAD).enable_all().build()?;
+        let (points, detours, places) = (plan.points(), Detours::default(), HashMap::new());
+        Ok(Runner { plan, points, runtime, detours, places, stop, topics: topics.to_owned(), made: 0 })
     }
 
     /// Measures once. `None` when it was stopped before there were figures.
@@ -109,10 +117,15 @@ impl<'a> Runner<'a> {
         config.client.client_id = CLIENT_ID.to_owned();
         let mut cluster = Cluster::new(servers, CLIENT_ID)?.secured(config.client.security.clone());
         config.client.detours = self.detours.to(&mut cluster, servers, setup.link, &self.runtime)?;
+        if let Entry::Vacant(place) = self.places.entry(turn.target) {
+            let brokers = cluster.brokers()?.into_iter();
+            let addresses = brokers.filter_map(|broker| Some((broker.host.to_string(), broker.port.try_into().ok()?)));
+            place.insert(BrokerPlace::of(&addresses.collect::<Vec<_>>()));
+        }
         let topic = format!("{}-{}", self.topics, self.made);
         self.made += 1;
         create_topic(&mut cluster, &topic, setup.partitions, setup.replication_factor, &setup.topic)?;
-        let outcome = self.with_topic(&mut cluster, &topic, &setup, config);
+        let outcome = self.with_topic(&mut cluster, &topic, (&setup, &self.places[&turn.target]), config);
         // What was measured counts even if the topic stays.
         let _ = delete_topics(&mut cluster, &[topic.as_str().into()]);
         outcome
@@ -122,16 +135,17 @@ impl<'a> Runner<'a> {
         &self,
         cluster: &mut Cluster,
         topic: &str,
-        setup: &Setup,
-        config: fullbore_producer::ProducerConfig,
+        (setup, place): (&Setup, &BrokerPlace),
+        config: ProducerConfig,
     ) -> Result<Option<Figures>, RunError> {
         if !self.is_ready(cluster, topic)? {
             return Ok(None);
         }
-        let compressed = config.compression != Compression::None;
+        let (compressed, is_idempotent) = (config.compression != Compression::None, config.is_idempotent());
         let producer = Producer::new(config)?;
         self.runtime.block_on(async {
-            let outcome = self.measure(&producer, topic, setup, compressed).await;
+            let watch = || Watch::begin(&producer, is_idempotent, place);
+            let outcome = self.measure(&producer, topic, (setup, compressed), watch).await;
             // Who has figures waits for nothing else.
             let drained = matches!(&outcome, Ok(Some(figures)) if !figures.cut_short);
             producer.close(if drained { CLOSE_TIMEOUT } else { Duration::ZERO }).await;
@@ -163,12 +177,12 @@ impl<'a> Runner<'a> {
         }
     }
 
-    async fn measure(
+    async fn measure<'w>(
         &self,
         producer: &Producer,
         topic: &str,
-        setup: &Setup,
-        compressed: bool,
+        (setup, compressed): (&Setup, bool),
+        watch: impl FnOnce() -> Watch<'w>,
     ) -> Result<Option<Figures>, RunError> {
         let workload = |records: u64| Workload {
             topic: topic.to_owned(),
@@ -198,13 +212,14 @@ impl<'a> Runner<'a> {
                 (all, Some(time + time.max(DRAIN_MIN)))
             }
         };
-        let begun = Instant::now();
+        let (watch, begun) = (watch(), Instant::now());
         let outcome = produce(producer, workload, self.stop_after(limit), |_| {}).await?;
+        let causes = watch.end();
         if *self.stop.borrow() {
             return Ok(None);
         }
         whole(&outcome.failed)?;
-        figures(begun, &outcome).map(Some)
+        figures(begun, &outcome, causes).map(Some)
     }
 
     /// Turns true when the sweep stops or after `limit`.
@@ -239,7 +254,7 @@ fn next_lot(lot: u64, took: Duration, left: Duration) -> u64 {
     lot.saturating_mul(2).min(fit as u64)
 }
 
-fn figures(begun: Instant, outcome: &ProduceOutcome) -> Result<Figures, RunError> {
+fn figures(begun: Instant, outcome: &ProduceOutcome, causes: Causes) -> Result<Figures, RunError> {
     let ended = outcome.produced.last_acknowledged().unwrap_or(outcome.ended);
     let summary = outcome.produced.summaries(ended).next().expect("the whole run has a summary");
     if summary.records == 0 {
@@ -252,6 +267,7 @@ fn figures(begun: Instant, outcome: &ProduceOutcome) -> Result<Figures, RunError
         elapsed: summary.elapsed.max(Duration::from_micros(1)),
         avg_us: summary.latencies.mean_us(),
         percentiles: summary.latencies.percentiles(),
+        causes,
         cut_short: outcome.stopped,
     })
 }

@@ -25,7 +25,7 @@ pub fn runs(results: &Results) -> String {
             Ok(figures) => {
                 let elapsed_ms = figures.elapsed.as_secs_f64() * 1e3;
                 row.extend([figures.records.to_string(), figures.bytes.to_string(), format!("{elapsed_ms:.3}")]);
-                row.extend(METRICS.iter().map(|metric| format!("{:.3}", (metric.of)(figures))));
+                row.extend(METRICS.iter().map(|metric| digits((metric.of)(figures))));
                 row.extend([figures.cut_short.to_string(), String::new()]);
             }
             Err(error) => {
@@ -64,6 +64,11 @@ pub fn points(results: &Results) -> String {
         row
     };
     lines(std::iter::once(header).chain(points.iter().enumerate().map(row)))
+}
+
+/// A figure of a measurement with all its digits; empty where it is not known.
+fn digits(figure: Option<f64>) -> String {
+    figure.map(|figure| format!("{figure:.3}")).unwrap_or_default()
 }
 
 fn lines(rows: impl Iterator<Item = Vec<String>>) -> String {

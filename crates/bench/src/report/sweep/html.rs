@@ -19,6 +19,17 @@ const PLOTTED_LATENCIES: [usize; 3] = [metric::P50, metric::P95, metric::P99];
 /// The figures with columns, after throughput and its spread.
 const LATENCIES: [usize; 6] = [metric::AVG, metric::P50, metric::P95, metric::P99, metric::P999, metric::MAX];
 
+/// The figures that explain the others, with columns after the latencies.
+const CAUSES: [usize; 5] = [
+    metric::BATCH_BYTES,
+    metric::REQUESTS_IN_FLIGHT,
+    metric::WINDOW_BATCHES,
+    metric::CLIENT_CORES,
+    metric::BROKER_CORES,
+];
+/// Columns of figures between the runs and the comparison with others.
+const FIGURES: usize = 4 + LATENCIES.len() + CAUSES.len();
+
 /// The page.
 pub fn page(about: &About, results: &Results) -> String {
     let points = results.points();
@@ -68,7 +79,7 @@ fn curves(results: &Results, points: &[PointResult], out: &mut String) {
             let scale = scale(points, index);
             let title = title(METRICS[index].title, METRICS[index].unit, &scale);
             let chart = |rest: &&[usize]| Chart {
-                heading: heading(results, rest, &title, plots.len() == 1),
+                heading: heading(results, points, rest, &title, plots.len() == 1),
                 x_name: axes[0].name(),
                 x: &axes[0].values,
                 unit: METRICS[index].unit,
@@ -82,7 +93,7 @@ fn curves(results: &Results, points: &[PointResult], out: &mut String) {
     let (rates, latencies) = (scale(points, metric::RECORDS_PER_SEC), scale(points, metric::P99));
     let title = title("p99 latency over throughput", "ms", &latencies);
     let plot = |rest: &&[usize]| {
-        let heading = heading(results, rest, &title, plots.len() == 1);
+        let heading = heading(results, points, rest, &title, plots.len() == 1);
         tradeoff::svg(&heading, METRICS[metric::P99].title, (&rates, &latencies), &tradeoffs(results, points, rest))
     };
     let plotted = plots.iter().map(plot).collect();
@@ -132,15 +143,26 @@ fn title(title: &str, unit: &str, scale: &Scale) -> String {
     format!("{title}, {unit}{}", if scale.log { ", logarithmic" } else { "" })
 }
 
-/// Heads a plot: the values of the other axes, and the figure where the plot is the only one of it.
-fn heading(results: &Results, rest: &[usize], title: &str, is_alone: bool) -> String {
+/// Heads a plot: the figure where the plot is the only one of it, the values of the other axes, and what has no interval.
+fn heading(results: &Results, points: &[PointResult], rest: &[usize], title: &str, is_alone: bool) -> String {
     let named = results.plan.axes.iter().skip(2).zip(rest);
     let values = named.map(|(axis, value)| format!("{}={}", axis.name(), axis.values[*value]));
-    let values = values.collect::<Vec<_>>().join(", ");
-    match (is_alone, values.is_empty()) {
-        (false, _) => values,
-        (true, true) => title.to_owned(),
-        (true, false) => format!("{title}, {values}"),
+    let title = is_alone.then(|| title.to_owned());
+    let parts = title.into_iter().chain(values).chain(single_runs(points, rest).map(str::to_owned));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// Names the marks of a plot that are one run each, and so have no interval.
+fn single_runs(points: &[PointResult], rest: &[usize]) -> Option<&'static str> {
+    let mut runs = points
+        .iter()
+        .filter(|point| point.runs > 0 && point.point.get(2..).unwrap_or_default() == rest)
+        .map(|point| point.runs == 1);
+    let first = runs.next()?;
+    match (first, runs.any(|single| single != first)) {
+        (_, true) => Some("marks without an interval are one run"),
+        (true, false) => Some("one run"),
+        (false, false) => None,
     }
 }
 
@@ -226,9 +248,10 @@ fn table(results: &Results, points: &[PointResult], out: &mut String) {
     for axis in &results.plan.axes {
         let _ = write!(out, "<th class=\"v\">{}</th>", escape(&axis.name()));
     }
-    out.push_str("<th class=\"v\">target</th><th>records/s</th><th>least</th><th>most</th><th>MB/s</th>");
-    for index in LATENCIES {
-        let _ = write!(out, "<th>{}<br>ms</th>", METRICS[index].title.trim_end_matches(" latency"));
+    out.push_str("<th class=\"v\">target</th><th>runs</th><th>records/s</th><th>least</th><th>most</th><th>MB/s</th>");
+    for index in LATENCIES.into_iter().chain(CAUSES) {
+        let (title, unit) = (METRICS[index].title.trim_end_matches(" latency"), METRICS[index].unit);
+        let _ = write!(out, "<th>{title}<br>{unit}</th>");
     }
     out.push_str("<th>of best</th>");
     if several {
@@ -251,14 +274,16 @@ fn row(results: &Results, point: &PointResult, to_best: Option<f64>, to_first: O
     for (axis, value) in results.plan.axes.iter().zip(&point.point) {
         let _ = write!(out, "<td class=\"v\">{}</td>", escape(&axis.values[*value]));
     }
-    let _ = write!(out, "<td class=\"v\">{}</td>", escape(&results.plan.targets[point.target].name));
+    let target = escape(&results.plan.targets[point.target].name);
+    let _ = write!(out, "<td class=\"v\">{target}</td><td>{}</td>", point.runs);
     let Some(rate) = point.spreads[metric::RECORDS_PER_SEC] else {
-        let columns = 4 + LATENCIES.len() + 1 + usize::from(several);
+        let columns = FIGURES + 1 + usize::from(several);
         let error = point.error.as_deref().unwrap_or("not measured");
         let _ = writeln!(out, "<td class=\"error\" colspan=\"{columns}\">{}</td></tr>", escape(error));
         return;
     };
-    let others = std::iter::once(metric::MB_PER_SEC).chain(LATENCIES).map(|index| point.median(index).map(number));
+    let others = std::iter::once(metric::MB_PER_SEC).chain(LATENCIES).chain(CAUSES);
+    let others = others.map(|index| point.median(index).map(number));
     let cells = [rate.median, rate.min, rate.max].map(|value| Some(number(value))).into_iter().chain(others);
     for cell in cells {
         let _ = write!(out, "<td>{}</td>", cell.map(|digits| grouped(&digits)).unwrap_or_default());
@@ -275,7 +300,7 @@ fn row(results: &Results, point: &PointResult, to_best: Option<f64>, to_first: O
     out.push_str("</tr>\n");
     // Some repeats worked and others did not.
     if let Some(error) = &point.error {
-        let (before, columns) = (results.plan.axes.len() + 1, 4 + LATENCIES.len() + 1 + usize::from(several));
+        let (before, columns) = (results.plan.axes.len() + 2, FIGURES + 1 + usize::from(several));
         let _ = writeln!(
             out,
             "<tr><td colspan=\"{before}\"></td><td class=\"error\" colspan=\"{columns}\">{}</td></tr>",
@@ -325,6 +350,15 @@ fn method(results: &Results, points: &[PointResult], out: &mut String) {
          buffer it then waits in. &ldquo;Of best&rdquo; is the throughput as a part of the best among the points with the \
          same record size, rate and link.</p>\n",
     );
+    out.push_str(
+        "<p>What explains them: a batch counts with its bytes on the wire, requests in flight are the mean over the \
+         measurement, and the window is the number of batches of a partition that may be unacknowledged, as the broker said \
+         last. A core is one processor kept busy: by the client the producer and who fills it, by the broker the processes \
+         that listen at the brokers&rsquo; addresses, if they are on this machine.</p>\n",
+    );
+    if plan.same().iter().enumerate().any(|(at, first)| at != *first) {
+        out.push_str("<p>Values that mean the same are one row, the first of them, with the runs of all.</p>\n");
+    }
     let is_far = |point: &Vec<usize>| plan.setup(point).is_ok_and(|setup| !setup.link.is_direct());
     if plan.points().iter().any(is_far) {
         out.push_str(
@@ -380,6 +414,7 @@ mod tests {
             "max.in.flight",
             "record-size",
             "target",
+            "runs",
             "records_per_sec",
             "records_per_sec_min",
             "records_per_sec_max",
@@ -390,6 +425,11 @@ mod tests {
             "p99_ms",
             "p999_ms",
             "max_ms",
+            "batch_bytes",
+            "requests_in_flight",
+            "window_batches",
+            "client_cores",
+            "broker_cores",
             "ratio_to_best",
             "ratio_to_first_target",
         ];
@@ -429,6 +469,17 @@ mod tests {
     #[test]
     fn plots_stand_in_rows_none_is_alone_in_the_last() {
         assert_eq!([1, 2, 3, 4, 5, 6, 7, 8].map(columns), [1, 2, 3, 2, 3, 3, 4, 3]);
+    }
+
+    #[test]
+    fn a_plot_of_single_runs_says_so_and_one_with_intervals_does_not() {
+        let mut results = sample_results();
+        let page_of = |results: &Results| page(&about(), results);
+        assert!(!page_of(&results).contains("one run"));
+        results.runs.truncate(9);
+        assert_eq!(page_of(&results).matches("marks without an interval are one run</figcaption>").count(), 6);
+        results.runs.truncate(4);
+        assert_eq!(page_of(&results).matches("one run</figcaption>").count(), 6);
     }
 
     #[test]

@@ -83,7 +83,8 @@ fn of_run(results: &Results, run: &Run) -> String {
                 ("bytes", figures.bytes.to_string()),
                 ("elapsed_ms", format!("{:.3}", figures.elapsed.as_secs_f64() * 1e3)),
             ]);
-            members.extend(METRICS.iter().map(|metric| (metric.column, format!("{:.3}", (metric.of)(figures)))));
+            let digits = |figure: Option<f64>| figure.map_or_else(null, |figure| format!("{figure:.3}"));
+            members.extend(METRICS.iter().map(|metric| (metric.column, digits((metric.of)(figures)))));
             members.push(("cut_short", figures.cut_short.to_string()));
         }
         Err(error) => members.push(("error", string(error))),

@@ -542,6 +542,7 @@ mod tests {
             elapsed: Duration::from_secs(1),
             avg_us: 1.0,
             percentiles: Latencies::default().percentiles(),
+            causes: fullbore_bench::sweep::Causes::default(),
             cut_short: false,
         };
         let some = [Run { outcome: Ok(figures), ..runs[0].clone() }, runs[1].clone()];
