@@ -104,12 +104,12 @@ fn note_of_database(seen: PlaneSeen) -> Option<String> {
 
 fn note_of_store(trouble: StoreTrouble) -> String {
     let why = match trouble {
-        StoreTrouble::Unclaimed => "was not reached since the start".to_owned(),
-        StoreTrouble::Failing(time) => format!("fails, {} s after the first request that failed", time.as_secs()),
+        StoreTrouble::Unclaimed => "the object store was not reached since the start".to_owned(),
+        StoreTrouble::Failing(time) => {
+            format!("the object store fails, {} s after the first request that failed", time.as_secs())
+        }
     };
-    format!(
-        "the object store {why}: diskless topics take no records, and give only what is in memory; classic topics are served"
-    )
+    format!("{why}: diskless topics take no records, and give only what is in memory; classic topics are served")
 }
 
 /// Gone, read-only (as Linux remounts a failing disk) or not ours.
