@@ -267,15 +267,18 @@ impl Diskless {
         let mut stopped = Vec::new();
         for partition in &partitions {
             partition.known.retire();
-            if let Some(number) = partition.known.number() {
-                // First, so that nobody who looked at it keeps what was found.
-                self.services.reader.retired(number);
-                if partition.known.offsets().log_end > 0 || self.services.others_commit {
-                    stopped
-                        .push(((partition.known.topic().to_owned(), partition.known.index()), self.stops_in(number)));
-                }
-                self.services.writer.forget(number);
+            let key = || (partition.known.topic().to_owned(), partition.known.index());
+            let Some(number) = partition.known.number() else {
+                // The index has not said yet what there is, as right after a start.
+                stopped.push((key(), Stops::partial()));
+                continue;
+            };
+            // First, so that nobody who looked at it keeps what was found.
+            self.services.reader.retired(number);
+            if partition.known.offsets().log_end > 0 || self.services.others_commit {
+                stopped.push((key(), self.stops_in(number)));
             }
+            self.services.writer.forget(number);
         }
         let numbers = partitions.iter().filter_map(|partition| partition.known.number());
         self.services.index.delete(id, numbers.collect(), deleted);
