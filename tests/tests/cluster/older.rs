@@ -26,7 +26,7 @@ fn put_back(copied: Option<&Path>, folder: &Path) {
 }
 
 fn write_half(cluster: &mut Cluster) {
-    let leader = cluster.partitions(2, TOPIC)[0].leader_id;
+    let leader = cluster.wait_for_leader(2, TOPIC, 0, -1);
     let mut client = cluster.broker(leader).client();
     for _ in 0..HALF {
         client.produced(TOPIC, 0, &Batch::of(&["v"]));
