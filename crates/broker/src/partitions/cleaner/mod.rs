@@ -151,14 +151,17 @@ impl Cleaner {
         let started = Instant::now();
         let settings = self.settings();
         let log_dir = self.registry.log_dir();
-        let cleaning = |pace| Cleaning { pace, log_dir, partition: &partition, config: config.clone(), settings, dirty, now_ms };
+        let making_room = MakingRoom(self);
+        let cleaning = |pace| {
+            let config = config.clone();
+            Cleaning { pace, log_dir, partition: &partition, config, settings, dirty, now_ms }
+        };
         let space = &log_dir.space;
-        let result = if space.is_full() {
+        let within_room = (!space.is_full()).then(|| cleaning(self).run());
+        let result = match within_room {
+            Some(result) if !result.as_ref().is_err_and(is_full_error) => result,
             // Compaction is all that makes room among compacted topics.
-            let pace = MakingRoom(self);
-            space.freeing(is_full_error, || cleaning(&pace).run())
-        } else {
-            cleaning(self).run()
+            _ => space.freeing(is_full_error, || cleaning(&making_room).run()),
         };
         if let Ok((clean_to, tally)) = &result {
             let Tally { bytes_before, bytes_after, records_removed, keys } = *tally;
