@@ -168,6 +168,18 @@ fn reading_up_to_the_end_ends_without_a_damaged_partition_and_fails() {
 }
 
 #[test]
+fn reading_up_to_the_end_beside_another_member_says_that_it_has_not_read_all() {
+    let broker = written(4);
+    let one = Reader::start(&broker, &["--group", "g"]);
+    one.waits_for("all of it", |reader| reader.read().len() == 4);
+    let two = Reader::start(&broker, &["--group", "g", "--exit"]);
+    let (status, told) = two.ended();
+    assert_eq!(status, Some(0), "{told}");
+    assert!(told.starts_with("2 of 4 partitions belong to other members of the group"), "{told}");
+    drop(one);
+}
+
+#[test]
 fn a_batch_whose_checksum_does_not_match_costs_its_partition_and_no_other() {
     let broker = written(3);
     break_the_first_record(&broker);

@@ -165,7 +165,10 @@ impl<'a> Grouped<'a> {
                     let stretch = self.stretch()?;
                     idle = Instant::now();
                     match stretch {
-                        Stretch::Finished => return Ok(true),
+                        Stretch::Finished => {
+                            self.report_others();
+                            return Ok(true);
+                        }
                         Stretch::Ended => return Ok(!self.stop.is_asked()),
                         Stretch::Moved => {}
                     }
@@ -182,6 +185,24 @@ impl<'a> Grouped<'a> {
                     self.member.wait_for_move(TICK);
                 }
             }
+        }
+    }
+
+    /// Prints how many partitions other members have, where all of this one's were read to their ends: a member that is gone keeps
+    /// its own until its session is over.
+    fn report_others(&mut self) {
+        if !self.args.exit || self.shared.is_spent() {
+            return;
+        }
+        let topics: BTreeSet<&Text> = self.places.keys().map(|(topic, _)| topic).collect();
+        let topics: Vec<Text> = topics.into_iter().cloned().collect();
+        // All partitions were read a moment ago; without an answer there is nothing to print.
+        let all = self.cluster.partitions_of(&topics).map_or(0, |found| found.values().map(Vec::len).sum());
+        let others = all.saturating_sub(self.places.len());
+        if others > 0 {
+            output::tell(format!(
+                "{others} of {all} partitions belong to other members of the group: their records were not read here"
+            ));
         }
     }
 
