@@ -198,7 +198,9 @@ impl Objects {
         while let Some(chunk) = chunks.try_next().await.map_err(|error| ObjectError::of_object(id, error))? {
             progress.moved(chunk.len());
             if chunk.len() > len - bytes.len() {
-                return Err(ObjectError::Unavailable(format!("it answers more than the part of object {id} requested")));
+                return Err(ObjectError::Unavailable(format!(
+                    "it answers more than the part of object {id} requested"
+                )));
             }
             bytes.extend_from_slice(&chunk);
         }

@@ -499,7 +499,9 @@ async fn answers_without_end_are_not_read_whole() {
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
     assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()));
     let mut flooded = 0;
-    for (method, status) in [("GET", 206), ("GET", 403), ("GET", 503), ("PUT", 200), ("PUT", 403), ("PUT", 503), ("DELETE", 503)] {
+    for (method, status) in
+        [("GET", 206), ("GET", 403), ("GET", 503), ("PUT", 200), ("PUT", 403), ("PUT", 503), ("DELETE", 503)]
+    {
         s3.next(method, S3Fault::Flood(status));
         let done = match method {
             "GET" => objects.get(1, 0..9, BodyProgress::default()).await.map(drop),
