@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fullbore_rules::cluster::room::DiskRoom;
@@ -49,6 +49,8 @@ pub struct Space {
     wanted: u64,
     /// Whether the reserve is whole; read by who writes, as long as it does.
     whole: RwLock<bool>,
+    /// Works that free space now with a part of the reserve: nothing else takes that back meanwhile.
+    releases: AtomicUsize,
     /// Whether a write has found no room, and there is not much yet.
     full: AtomicBool,
     /// Whether the last look found more room than the reserve takes.
@@ -99,6 +101,7 @@ impl Space {
             folder: folder.to_owned(),
             wanted,
             whole: RwLock::new(false),
+            releases: AtomicUsize::new(0),
             full: AtomicBool::new(false),
             ample: AtomicBool::new(true),
             times: Mutex::default(),
@@ -213,9 +216,11 @@ impl Space {
                 Err(error) if is_full(error) => self.note_full(),
                 _ => break,
             }
+            let releasing = Releasing::begin(self);
             self.release(share);
             result = work();
-            self.take(&mut self.whole.write());
+            drop(releasing);
+            self.make_whole();
         }
         result
     }
@@ -273,7 +278,11 @@ impl Space {
 
     /// Makes the reserve whole; whether it is. Waits for those who write only where there is something to do.
     fn make_whole(&self) -> bool {
-        *self.whole.read() || self.take(&mut self.whole.write())
+        if *self.whole.read() {
+            return true;
+        }
+        let mut whole = self.whole.write();
+        self.releases.load(Ordering::SeqCst) == 0 && self.take(&mut whole)
     }
 
     /// Makes the reserve whole, or as large as there is room for; whether it is whole.
@@ -315,6 +324,22 @@ impl Space {
         let is_root = rustix::process::geteuid().is_root();
         let blocks = |disk: &StatVfs| if is_root { disk.f_bfree } else { disk.f_bavail };
         disk_of(&self.folder).map_or(u64::MAX, |disk| blocks(&disk).saturating_mul(disk.f_frsize))
+    }
+}
+
+/// Counts a work in [`Space::releases`] until it is dropped.
+struct Releasing<'a>(&'a Space);
+
+impl<'a> Releasing<'a> {
+    fn begin(space: &'a Space) -> Releasing<'a> {
+        space.releases.fetch_add(1, Ordering::SeqCst);
+        Releasing(space)
+    }
+}
+
+impl Drop for Releasing<'_> {
+    fn drop(&mut self) {
+        self.0.releases.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -363,6 +388,24 @@ mod tests {
         space.note_full();
         space.note_written();
         assert!(!space.is_full());
+    }
+
+    #[test]
+    fn what_frees_space_keeps_the_part_it_has_while_others_want_to_write() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let space = Space::open(folder.path(), 1 << 20);
+        let freed = space.freeing(is_full, || {
+            let reserved = space.reserved();
+            if reserved == 1 << 20 {
+                return Err(full());
+            }
+            assert!(space.admit().is_none());
+            space.look();
+            assert_eq!(space.reserved(), reserved, "nobody took it back");
+            Ok(())
+        });
+        assert!(freed.is_ok());
+        assert!(space.admit().is_some() && space.reserved() == 1 << 20);
     }
 
     #[test]
