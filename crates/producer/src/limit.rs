@@ -1,8 +1,8 @@
 //! How large the batches of a topic may be: max.request.size, until a broker finds one too large (max.message.bytes).
 //!
 //! Pure. A broker says that a batch is too large, and not what it takes. So the limit goes halfway between the largest batch
-//! that was taken and the smallest that was refused, down and up again, until at most half of the former lies between them. Sizes are those on the wire. Where a batch is refused that is no larger than one that was
-//! taken, the broker stores batches with another codec, and sizes are those before compression from then on.
+//! that was taken and the smallest that was refused, down and up again, until at most half of the former lies between them. Sizes are
+//! those on the wire. Where a batch is refused that is no larger than one that was taken, the broker stores batches with another codec, and sizes are those before compression from then on.
 //!
 //! Invariant: a refusal lowers the limit below the batch that was refused, and one of a batch above the limit changes
 //! nothing: those that were in flight together say the same once.
