@@ -72,3 +72,24 @@ fn a_stop_does_not_wait_for_the_search_of_a_damaged_log() {
     wait_until("it is searched for batches", SOON, || broker.bytes_read() > before + (16 << 20));
     broker.stop();
 }
+
+/// The limit for clients that have hung up is no limit of a stop.
+#[test]
+fn a_stop_waits_for_an_answer_for_longer_than_a_client_may_be_idle() {
+    let mut broker = Broker::start(&[
+        "fullbore.diskless.put.delay.ms=4000",
+        "connections.max.idle.ms=1000",
+        "fullbore.admin.listener=127.0.0.1:0",
+    ]);
+    let mut client = broker.client();
+    client.create_topic("slow", 1, &[("diskless.enable", "true")]);
+    client.send_produce("slow", 0, &Batch::of(&["v"]));
+    wait_until("it is on its way to the store", SOON, || {
+        let page = broker.admin_page("/metrics");
+        let bytes = page.lines().find_map(|line| line.strip_prefix("fullbore_diskless_uncommitted_bytes "));
+        bytes.is_some_and(|bytes| bytes != "0")
+    });
+    broker.terminate();
+    assert_eq!(client.receive_produced().error_code, ErrorCode::NONE);
+    assert_eq!(broker.wait_for_end().code(), Some(0));
+}

@@ -115,13 +115,19 @@ pub async fn serve(
     let client = Client::new(peer, Arc::clone(&unwritten));
     // Pinned where they are made: an argument that is pinned later takes its room twice.
     let reading = pin!(async {
-        let ended = read(broker, &stream, (client, listener), &queue, &idleness, stop).await;
-        idleness.end();
-        match ended {
-            Ok(()) => Ok(None),
+        match read(broker, &stream, (client, listener), &queue, &idleness, stop).await {
+            // The broker may take its time where it ends the connection itself.
+            Ok(ReadEnd::Stopping) => Ok(None),
+            Ok(ReadEnd::Client) => {
+                idleness.end();
+                Ok(None)
+            }
             Err(lost @ Ended::Input(InputError::Io(_))) => Err(lost),
-            // What came before the bad request is still answered.
-            Err(ended) => Ok(Some(ended)),
+            // Requests before the bad one are still answered.
+            Err(ended) => {
+                idleness.end();
+                Ok(Some(ended))
+            }
         }
     });
     let writing = pin!(async {
@@ -148,6 +154,14 @@ pub async fn serve(
     }
 }
 
+/// Which side ended the requests of a connection.
+enum ReadEnd {
+    /// The client closed its side.
+    Client,
+    /// The broker stops.
+    Stopping,
+}
+
 /// The reading half: until the client closes, the broker stops, or a request is beyond answering.
 async fn read(
     broker: &Arc<Node>,
@@ -156,7 +170,7 @@ async fn read(
     queue: &Handover<AdmittedRequest>,
     idleness: &Idleness,
     mut stop: watch::Receiver<bool>,
-) -> Result<(), Ended> {
+) -> Result<ReadEnd, Ended> {
     let limits = &broker.limits;
     let bytes = Arc::new(Semaphore::new(limits.bytes_max));
     let mut input = Input::new(stream, limits.request_bytes_max, idleness);
@@ -165,14 +179,14 @@ async fn read(
         tokio::select! {
             biased;
             () = queue.enter() => {}
-            _ = stop.wait_for(|stopping| *stopping) => return Ok(()),
+            _ = stop.wait_for(|stopping| *stopping) => return Ok(ReadEnd::Stopping),
         }
         let frame = tokio::select! {
             biased;
             frame = input.frame() => frame?,
-            _ = stop.wait_for(|stopping| *stopping) => return Ok(()),
+            _ = stop.wait_for(|stopping| *stopping) => return Ok(ReadEnd::Stopping),
         };
-        let Some(frame) = frame else { return Ok(()) };
+        let Some(frame) = frame else { return Ok(ReadEnd::Client) };
         let received = Instant::now();
         let frame_len = frame.len();
         let waits_for_others = api::waits_for_others(&frame);
@@ -183,7 +197,7 @@ async fn read(
                 biased;
                 admitted = &mut admission => admitted?,
                 // A group goes on without this answer.
-                () = hung_up(stream, limits.idle_max, waits_for_others) => return Ok(()),
+                () = hung_up(stream, limits.idle_max, waits_for_others) => return Ok(ReadEnd::Client),
             }
         };
         let Some((api, completion)) = admitted else {
@@ -205,7 +219,8 @@ async fn read(
     }
 }
 
-/// Returns once the client has ended its side: at once, or when a request has been admitted for too long since.
+/// Returns once the client has ended its side and its request, which is being admitted, may wait no longer: `is_at_once`, or
+/// after [`HUNG_UP_ADMISSION_MAX`].
 async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, is_at_once: bool) {
     stream.closed().await;
     if !is_at_once {

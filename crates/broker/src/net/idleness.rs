@@ -21,7 +21,7 @@ pub struct Idleness {
     is_awaiting: AtomicBool,
     /// Bytes came or went, or a request was worked out, since the last look.
     has_moved: AtomicBool,
-    /// The client sends nothing more. It may be gone, and then takes no answer.
+    /// True once the client sends nothing more. A client that is gone takes no answer.
     has_ended: AtomicBool,
     ended: Notify,
 }
