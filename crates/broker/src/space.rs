@@ -49,11 +49,11 @@ pub struct Space {
     wanted: u64,
     /// Whether the reserve is whole; read by who writes, as long as it does.
     whole: RwLock<bool>,
-    /// Works that free space now with a part of the reserve: nothing else takes that back meanwhile.
+    /// Number of works that free space with a part of the reserve: it is not taken back meanwhile.
     releases: AtomicUsize,
     /// Whether a write has found no room, and there is not much yet.
     full: AtomicBool,
-    /// Whether the last look found more room than the reserve takes.
+    /// True if the last look found more room than the reserve takes.
     ample: AtomicBool,
     times: Mutex<Times>,
     /// What the broker's log says of it.
@@ -223,6 +223,14 @@ impl Space {
             self.make_whole();
         }
         result
+    }
+
+    /// Takes the reserve back while its holder still works, where all of it fits: others may write again from then on.
+    pub fn regain(&self) {
+        let missing = self.wanted.saturating_sub(self.reserved());
+        if self.free() >= missing.saturating_add(FREE_MIN) {
+            self.take(&mut self.whole.write());
+        }
     }
 
     /// To be called now and then: takes the reserve back, and sees whether the disk is still full.
@@ -402,6 +410,9 @@ mod tests {
             assert!(space.admit().is_none());
             space.look();
             assert_eq!(space.reserved(), reserved, "nobody took it back");
+            // There is room in this folder.
+            space.regain();
+            assert!(space.admit().is_some() && space.reserved() == 1 << 20);
             Ok(())
         });
         assert!(freed.is_ok());

@@ -299,6 +299,8 @@ impl Pace for MakingRoom<'_> {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
+        // A cleaning may last, and need not keep others from the room that it has made.
+        self.0.registry.log_dir().space.regain();
         self.0.write(partition, bytes)
     }
 }
