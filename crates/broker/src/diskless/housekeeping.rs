@@ -103,7 +103,7 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
     }
 }
 
-/// Deletes objects that nobody uses.
+/// Deletes objects that are out of the index.
 struct Cleaner {
     objects: Objects,
     index: IndexOwner,
@@ -121,7 +121,7 @@ impl Cleaner {
                 return;
             }
         }
-        // Why the index cannot be used is told by who needs it.
+        // Callers that need the index report why it cannot be used.
         while let Ok(unused) = self.index.unused(CLEANED_AT_ONCE, for_ms).await {
             if !self.delete_all(&unused).await || unused.len() < CLEANED_AT_ONCE {
                 break;
@@ -170,30 +170,16 @@ async fn delete(objects: &Objects, id: ObjectId) -> Result<(), ObjectError> {
 #[cfg(test)]
 mod tests {
     use fullbore_tests::s3::{S3, S3Fault};
-    use fullbore_tls::Secret;
 
     use super::super::index::own::OwnIndex;
     use super::super::objects::BodyProgress;
-    use super::super::objects::double::StoreDouble;
+    use super::super::objects::double::{StoreDouble, s3_storage};
     use super::*;
-    use crate::config::{DisklessStorage, S3Storage};
+    use crate::config::DisklessStorage;
 
     fn cleaner(objects: &Objects, index: &OwnIndex) -> Cleaner {
         let objects = objects.clone();
         Cleaner { objects, index: index.owner(), failures: Seldom::default(), failed: VecDeque::new() }
-    }
-
-    fn storage(s3: &S3) -> DisklessStorage {
-        DisklessStorage::S3(S3Storage {
-            bucket: S3::BUCKET.into(),
-            prefix: String::new(),
-            endpoint: Some(s3.endpoint()),
-            region: None,
-            is_path_style: true,
-            credentials: Some((S3::KEY_ID.into(), Secret::from(S3::SECRET.to_owned()))),
-            truststore: None,
-            has_conditional_put: true,
-        })
     }
 
     #[tokio::test(start_paused = true)]
@@ -213,7 +199,7 @@ mod tests {
     #[tokio::test]
     async fn delete_fails_twice_the_next_look_deletes_the_object() {
         let (s3, index) = (S3::start(), OwnIndex::empty());
-        let objects = Objects::open(&storage(&s3), "one", index.owner()).await.expect("opened");
+        let objects = Objects::open(&DisklessStorage::S3(s3_storage(&s3)), "one", index.owner()).await.expect("opened");
         for id in 1..3 {
             objects.put(id, vec!["some".into()], BodyProgress::default()).await.expect("put");
         }
@@ -234,7 +220,7 @@ mod tests {
     #[tokio::test]
     async fn a_delete_that_hangs_is_given_up() {
         let (s3, index) = (S3::start(), OwnIndex::empty());
-        let objects = Objects::open(&storage(&s3), "one", index.owner()).await.expect("opened");
+        let objects = Objects::open(&DisklessStorage::S3(s3_storage(&s3)), "one", index.owner()).await.expect("opened");
         objects.put(1, vec!["some".into()], BodyProgress::default()).await.expect("put");
         s3.next("DELETE", S3Fault::Hang);
         let before = s3.requests("DELETE");

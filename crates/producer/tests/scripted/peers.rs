@@ -251,9 +251,8 @@ async fn a_leader_that_hangs_is_left_by_a_single_request_too() {
     assert_eq!(fake.values(0), ["0", "1"]);
 }
 
-#[tokio::test]
-async fn a_leader_that_hangs_while_it_is_connected_to_is_left_once_another_leads() {
-    let fake = Fake::start(3, 1).await;
+/// A producer with a record on its way to broker 1, which leads by now, and hangs while it is connected to.
+async fn connecting_to_a_leader_that_hangs(fake: &Fake) -> (Producer, Delivery) {
     let settings = [("request.timeout.ms", "600000"), ("delivery.timeout.ms", "1200000")];
     let producer = producer(&fake.bootstrap(), &settings);
     fake.lock().leaders = vec![0];
@@ -263,6 +262,13 @@ async fn a_leader_that_hangs_while_it_is_connected_to_is_left_once_another_leads
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1], 1);
     let delivery = send(&producer, 0, b"1").await;
     fake.until("it is connected to", |state| state.connections[1] > 0).await;
+    (producer, delivery)
+}
+
+#[tokio::test]
+async fn a_leader_that_hangs_while_it_is_connected_to_is_left_once_another_leads() {
+    let fake = Fake::start(3, 1).await;
+    let (_producer, delivery) = connecting_to_a_leader_that_hangs(&fake).await;
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![2], 2);
     in_time("the second", delivery).await.unwrap();
     assert_eq!(fake.values(0), ["0", "1"]);
@@ -271,14 +277,7 @@ async fn a_leader_that_hangs_while_it_is_connected_to_is_left_once_another_leads
 #[tokio::test]
 async fn a_producer_that_connects_to_a_leader_that_hangs_closes_in_time() {
     let fake = Fake::start(2, 1).await;
-    let settings = [("request.timeout.ms", "600000"), ("delivery.timeout.ms", "1200000")];
-    let producer = producer(&fake.bootstrap(), &settings);
-    fake.lock().leaders = vec![0];
-    in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
-    fake.silence(|broker, _| broker == 1);
-    (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1], 1);
-    let delivery = send(&producer, 0, b"1").await;
-    fake.until("it is connected to", |state| state.connections[1] > 0).await;
+    let (producer, delivery) = connecting_to_a_leader_that_hangs(&fake).await;
     in_time("closing", producer.close(Duration::from_millis(100))).await;
     assert!(in_time("its result", delivery).await.is_err());
 }

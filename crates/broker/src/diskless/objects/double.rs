@@ -1,4 +1,4 @@
-//! A store in memory that takes its time, fails and hangs as it is told.
+//! Stores for tests: a bucket of a real server, and one in memory that takes its time, fails and hangs as the test wants.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use fullbore_tests::s3::S3;
+use fullbore_tls::Secret;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
@@ -14,6 +16,22 @@ use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
     PutOptions, PutPayload, PutResult, Result,
 };
+
+use crate::config::S3Storage;
+
+/// Settings of a bucket at this server.
+pub fn s3_storage(s3: &S3) -> S3Storage {
+    S3Storage {
+        bucket: S3::BUCKET.into(),
+        prefix: "some/where".into(),
+        endpoint: Some(s3.endpoint()),
+        region: None,
+        is_path_style: true,
+        credentials: Some((S3::KEY_ID.into(), Secret::from(S3::SECRET.to_owned()))),
+        truststore: None,
+        has_conditional_put: true,
+    }
+}
 
 /// A store for tests.
 #[derive(Debug)]

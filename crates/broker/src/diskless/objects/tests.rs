@@ -5,25 +5,13 @@ use fullbore_tests::s3::{S3, S3Fault};
 use fullbore_tls::Secret;
 
 use super::super::index::own::OwnIndex;
+use super::double::s3_storage as storage;
 use super::*;
 use crate::config::S3Storage;
 
 async fn folder(folder: &FilePath, cluster_id: &str, index: &OwnIndex) -> Result<Objects, String> {
     let opened = Objects::open(&DisklessStorage::Folder(folder.into()), cluster_id, index.owner()).await;
     opened.map_err(|error| error.to_string())
-}
-
-fn storage(s3: &S3) -> S3Storage {
-    S3Storage {
-        bucket: S3::BUCKET.into(),
-        prefix: "some/where".into(),
-        endpoint: Some(s3.endpoint()),
-        region: None,
-        is_path_style: true,
-        credentials: Some((S3::KEY_ID.into(), Secret::from(S3::SECRET.to_owned()))),
-        truststore: None,
-        has_conditional_put: true,
-    }
 }
 
 async fn open(storage: S3Storage, cluster_id: &str, index: &OwnIndex) -> Result<Objects, String> {
