@@ -114,7 +114,7 @@ const KEYS: &[Key] = &[
     Key::int("fullbore.connection.requests.max", Some("1024"), 1, "Requests of one connection read and not answered yet; past it, reading pauses.")
         .allow(Allowed::Between(1, 65_536))
         .differs("not a Kafka key: Kafka serves one request of a connection at a time"),
-    Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes held in memory for the requests of one connection read and not answered yet; past it, reading pauses. One request is always let in.")
+    Key::int("fullbore.connection.bytes.max", Some("104857600"), 1, "Bytes held in memory for the requests of one connection read and not answered yet; past it, reading pauses. Answers other than records count sixteen times. One request is always let in.")
         .differs("not a Kafka key"),
     // Topics.
     Key::int("num.partitions", Some("1"), 1, "Partitions of a topic created without a number.")
