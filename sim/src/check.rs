@@ -69,7 +69,7 @@ impl Check {
         self.committed.len()
     }
 
-    /// Whether this log has everything that was committed.
+    /// Returns true if this log has every committed record.
     pub fn is_whole(&self, log: &[Record]) -> bool {
         log.starts_with(&self.committed)
     }

@@ -101,7 +101,7 @@ impl Cluster {
                     return Ok(Some(next));
                 }
                 if is_later && let Some(former) = next.members.get_mut(id) {
-                    // The first piece has other partitions. The process asks again for the rest.
+                    // The first piece has other partitions. The process requests the rest.
                     if former.registration.is_fenced {
                         return Ok(None);
                     }
@@ -151,7 +151,7 @@ impl Cluster {
         Ok(Some(next))
     }
 
-    /// Whether nothing follows for the partition from who is there.
+    /// Returns true if settling changes nothing.
     pub fn is_settled(&self) -> bool {
         let mut next = self.clone();
         next.follow_up();

@@ -48,9 +48,9 @@ pub enum S3Fault {
     NoConditions,
     /// It is answered as if the whole object were asked for.
     NoRanges,
-    /// It is answered with this status and 256 MiB, chunk by chunk.
+    /// Answers with this status and 256 MiB, chunk by chunk.
     Flood(u16),
-    /// It is answered with success before its body is read, and not done.
+    /// Answers with success before the body is read, and does nothing.
     Early,
 }
 

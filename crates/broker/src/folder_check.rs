@@ -46,7 +46,7 @@ pub enum FolderFinding {
         /// Whether that broker runs.
         lives: bool,
     },
-    /// It is an older copy: the broker was started since with a newer state of it.
+    /// An older copy: the broker was started since with a newer state of it.
     Older {
         node_id: i32,
         /// Whether that broker runs.
@@ -210,7 +210,7 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
     Ok(findings)
 }
 
-/// What the folder is where the broker used another one, or a newer state of this one.
+/// Returns the finding where the broker used another folder, or a newer state of this one.
 fn other_folder(
     node_id: i32,
     own: Option<&ClusterFolder>,

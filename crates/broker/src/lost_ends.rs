@@ -1,5 +1,5 @@
-//! Tells the cluster where logs of this broker end, for partitions that nobody leads since nobody has every record any more: once all have
-//! said so that may have them, the one whose log ends last leads.
+//! Reports the log ends of this broker, for partitions without a leader of which no replica has every record any more. Once all
+//! contenders have reported, the broker whose log ends last leads.
 //!
 //! Not the election, which is the control plane's. Each image is looked at for what changed in it.
 

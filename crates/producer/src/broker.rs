@@ -24,7 +24,7 @@ pub(crate) struct Broker {
     pub(crate) turns: AtomicU64,
     /// Responses to produce requests so far.
     answered: Mutex<Answered>,
-    /// For how long the window alone kept full batches waiting; written by the task.
+    /// Time for which the window alone kept full batches waiting; written by the task.
     pub(crate) window_full: Mutex<Duration>,
 }
 
@@ -41,7 +41,7 @@ impl Broker {
         })
     }
 
-    /// Counts the response to a request of so many `batches` and `bytes`, which took `time`.
+    /// Counts the response to a request of `batches` and `bytes`, which took `time`.
     pub(crate) fn count(&self, batches: usize, bytes: usize, time: Duration) {
         let mut answered = self.answered.lock();
         answered.requests += 1;
@@ -94,11 +94,11 @@ pub struct BrokerStatus {
     pub answered: Answered,
     /// Batches of a partition that may be unacknowledged, where the producer is idempotent; the largest of its topics'.
     pub window: usize,
-    /// For how long full batches have waited for that window alone, on a long path.
+    /// Time for which full batches have waited for that window alone, on a long path.
     pub window_full: Duration,
 }
 
-/// Responses to produce requests, whatever they say.
+/// Responses to produce requests, errors included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
     /// Requests that were answered.

@@ -1,11 +1,12 @@
-//! How large the batches of a topic may be: max.request.size, until a broker finds one too large (max.message.bytes).
+//! Limit of the batches of a topic: max.request.size, until a broker finds one too large (max.message.bytes).
 //!
-//! Pure. A broker says that a batch is too large, and not what it takes. So the limit goes halfway between the largest batch
-//! that was taken and the smallest that was refused, down and up again, until at most half of the former lies between them. Sizes are
-//! those on the wire. Where a batch is refused that is no larger than one that was taken, the broker stores batches with another codec, and sizes are those before compression from then on.
+//! Pure. A broker answers that a batch is too large, and not what it takes. So the limit goes halfway between the largest batch
+//! that was taken and the smallest that was refused, down and up, until the two are close. Sizes are those on the wire. A
+//! refused batch that is no larger than a taken one shows that the broker stores batches with another codec: from then on
+//! sizes are those before compression.
 //!
-//! Invariant: a refusal lowers the limit below the batch that was refused, and one of a batch above the limit changes
-//! nothing: those that were in flight together say the same once.
+//! Invariant: a refusal lowers the limit below the refused batch. The refusal of a batch above the limit changes nothing:
+//! batches that were in flight together count once.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -38,7 +39,7 @@ impl BatchLimit {
         }
     }
 
-    /// Returns true the first time that it is asked.
+    /// Returns true at the first call.
     pub(crate) fn is_first_refusal(&self) -> bool {
         !self.is_reported.swap(true, Ordering::Relaxed)
     }
@@ -64,7 +65,7 @@ impl BatchLimit {
         self.is_opened.load(Ordering::Relaxed)
     }
 
-    /// True if a broker may take a batch of so many bytes `before` compression and `after` it. What a codec adds to a batch
+    /// Returns true if a broker may take a batch of `before` bytes, `after` of them once compressed. What a codec adds to a batch
     /// within the limit is the broker's to judge.
     pub(crate) fn allows(&self, before: usize, after: usize) -> bool {
         self.counted(before, after).min(before) <= self.bytes()
@@ -94,7 +95,7 @@ impl BatchLimit {
     fn grow(&self, taken: usize) {
         let mut refused = self.refused.lock();
         self.taken.store(taken, Ordering::Relaxed);
-        // One that was refused would be taken by now.
+        // A batch of the refused size would be taken by now.
         *refused = refused.filter(|refused| *refused > taken);
         if let Some(refused) = *refused
             && is_far(taken, refused)
@@ -211,7 +212,7 @@ mod tests {
             let (refusals, last) = sent(&limit, ratio, |before, _| before <= 1_048_588);
             assert!(refusals <= 5 && last <= 1_048_588 && last > 600_000, "{ratio}: {refusals} {last}");
         }
-        // Where some compress better than others, a batch is refused that is smaller on the wire than one that was taken.
+        // Batches compress differently: a refused one may be smaller on the wire than a taken one.
         let limit = BatchLimit::new(1_000_000);
         limit.taken(600_000, 500_000);
         limit.refused(1_200_000, 300_000);

@@ -1,4 +1,4 @@
-//! What the producer's user should know of its settings beside those of the topics and brokers, each once.
+//! Notices to the producer's user on settings that do not fit those of topics and brokers, each once.
 //!
 //! Invariant: there are at most [`NOTICES_MAX`], however many topics there are.
 
@@ -7,7 +7,7 @@ use tokio::sync::watch;
 /// Notices of a producer at most.
 const NOTICES_MAX: usize = 16;
 
-/// See the module.
+/// Notices so far.
 pub(crate) struct Notices(watch::Sender<Vec<String>>);
 
 impl Notices {
@@ -15,7 +15,7 @@ impl Notices {
         Notices(watch::Sender::new(Vec::new()))
     }
 
-    /// Logs a notice, and hands it to those who read them.
+    /// Logs a notice, and hands it to readers.
     pub(crate) fn add(&self, notice: String) {
         self.0.send_if_modified(|notices| {
             let has_room = notices.len() < NOTICES_MAX;

@@ -219,7 +219,7 @@ impl Partition {
                 open
             }
             full => {
-                // One that may not grow leaves, although it is smaller than batch.size.
+                // A batch that may not grow leaves, although it is smaller than batch.size.
                 ready = full.is_some() && !self.limits.one_record;
                 self.open_batch(state, size, peers)?
             }

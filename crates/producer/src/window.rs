@@ -365,7 +365,7 @@ impl<B> Window<B> {
             return None;
         }
         if self.round.is_none() && self.in_flight == 0 {
-            // What was out of order before is asked anew. The front waits: it is neither acknowledged nor in flight.
+            // Batches that were out of order go again. The front waits: it is neither acknowledged nor in flight.
             self.generation += 1;
             self.round = Some(Round { next: self.first, waits_from: self.first, left: self.retries });
         }

@@ -56,7 +56,7 @@ impl Broker {
         self.pump(context);
     }
 
-    /// Has the disk say which process asks for the broker's place, and asks for it, once the database has been read.
+    /// Writes to the disk which process joins, and requests the broker's place, once the database has been read.
     fn join(&mut self, context: &Context) {
         let Some(newest) = context.database.read(self.disk.known) else { return };
         let Some(process) = &mut self.process else { return };
@@ -107,7 +107,7 @@ impl Broker {
         self.ask_for_oneself(context);
     }
 
-    /// The next piece of a change of brokers, whoever began it.
+    /// Requests the next piece of a change of brokers, of this broker or another.
     fn settle_what_is_left(&mut self, context: &mut Context) {
         let image = self.process.as_ref().and_then(|process| process.image.as_ref());
         if image.is_some_and(|image| !image.cluster.is_settled()) && context.rng.u8(0..4) == 0 {
@@ -263,7 +263,7 @@ impl Broker {
         let Some(process) = &mut self.process else { return };
         let member = snapshot.cluster.members.get(&self.id).copied();
         match member.filter(|member| result.is_ok() && member.process == u128::from(process.life)) {
-            // A piece is handed over: it asks again.
+            // A piece is handed over: the process requests the next one.
             None if result.is_ok() => {}
             None => self.kill(context),
             Some(member) => {
@@ -316,8 +316,7 @@ impl Broker {
         let Some(broker_epoch) = process.broker_epoch.filter(|_| is_newer) else { return };
         let is_another = |member: &Member| !member.is_held_by(u128::from(process.life), broker_epoch);
         if snapshot.cluster.members.get(&self.id).is_some_and(is_another) {
-            // Another process has its place, or one of before it that asked late, or itself by what it asked late: it ends, and may be
-            // started again.
+            // Another process has its place, or this one by a late request of its own: it ends, and may be started again.
             return self.kill(context);
         }
         self.disk.known = Some((snapshot.number, snapshot.mark));

@@ -36,17 +36,17 @@ pub struct Disk {
     known: Known,
     ended: FormerEnd,
     folder: u128,
-    /// The process that was registered when the last one asked for the broker's place, and that last one.
+    /// The process that was registered when the last one joined, and that last one.
     users: Option<[u128; 2]>,
     /// Records were lost, and the cluster does not know it yet.
     pub has_lost: bool,
-    /// It is an older copy, and no process has registered with it.
+    /// True for an older copy with which no process has registered.
     is_copy: bool,
 }
 
 impl Disk {
-    /// Whether it has all that was written to it, as far as the cluster has not heard otherwise. One that lost nothing in a power cut is held
-    /// for one that did.
+    /// Returns true if the disk has all that was written to it, as far as the cluster knows. A disk that lost nothing in a power cut counts
+    /// as one that did.
     pub fn is_whole(&self) -> bool {
         self.ended != FormerEnd::Lost && !self.is_copy
     }

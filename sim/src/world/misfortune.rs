@@ -113,8 +113,8 @@ impl World {
         !self.context.database.is_older() && is_one && is_kept(&may_lead) && !is_alone_soon
     }
 
-    /// Whether the disk of this broker may be put back to an older state: another replica has everything, and the cluster knows of all that
-    /// others have lost.
+    /// Returns true if the disk of this broker may be put back to an older state: another replica has every record, and the cluster knows
+    /// of all that others have lost.
     fn may_be_older(&self, id: i32) -> bool {
         let newest = self.context.database.newest();
         let replicas = newest.cluster.partition.replicas.iter().filter(|other| **other != id);

@@ -65,7 +65,7 @@ fn a_client_that_has_hung_up_is_let_go_of_while_its_batch_waits_for_memory() {
     broker.client().create_topic(TOPIC, 1, CONFIGS);
     let batch = Batch::of(&[vec![b'v'; 900_000]]).bytes();
     let request = ProduceRequest { timeout_ms: i32::MAX, ..produce_request(TOPIC, 0, batch) };
-    // Some have memory, and those behind them wait for it.
+    // The first batches have memory, and those behind them wait for it.
     let mut clients: Vec<_> = (0..16).map(|_| broker.client()).collect();
     for client in &mut clients {
         client.send(&request, 9);

@@ -1,4 +1,4 @@
-//! A broker whose disk is full: it stands still, and nobody else does.
+//! A broker whose disk is full: its partitions go on at other brokers.
 
 use crate::faults::{SOON, TOPIC, befalls, with_topic};
 use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, Disk, produce_request, wait_until};
@@ -39,7 +39,7 @@ fn on_a_small_disk(lag: &str) -> Option<(Disk, [TempDir; 2], Cluster)> {
 fn fill_until_it_is_out(small: &Disk, cluster: &Cluster) -> PathBuf {
     let ballast = fill(&small.path());
     wait_until("others lead, and wait for two replicas", SOON, || {
-        // It may take a little room again as others give it up.
+        // Room comes free as replicas are given up.
         fill(&small.path());
         let partitions = cluster.partitions(2, TOPIC);
         partitions.iter().all(|of| of.leader_id > 1 && !of.isr_nodes.contains(&1))

@@ -1,4 +1,4 @@
-//! Processor time of the client and of brokers on this machine, as Linux tells it; elsewhere nothing is known.
+//! Processor time of the client and of brokers on this machine, as Linux counts it; on other systems nothing is known.
 //!
 //! Invariant: a thread's time is in one figure at most: the client's, the broker's, or none for what carries a link.
 
@@ -17,14 +17,14 @@ const LISTENS: &str = "0A";
 /// The column of a socket's inode there.
 const INODE: usize = 9;
 
-/// Where brokers run.
+/// Place in which brokers run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokerPlace {
     /// In this process.
     Inside,
     /// In these processes of this machine.
     Processes(Vec<u32>),
-    /// Elsewhere, or where the system does not tell.
+    /// Another machine, or a system that does not count.
     Unknown,
 }
 
@@ -76,7 +76,7 @@ fn threads() -> Option<(f64, f64)> {
     let caller = gettid().as_raw_nonzero().to_string();
     let (mut client, mut link, mut is_known) = (0.0, 0.0, false);
     for thread in fs::read_dir("/proc/self/task").ok()?.flatten() {
-        // One that has ended meanwhile is in the process' time alone.
+        // A thread that has ended meanwhile counts in the process' time alone.
         let Ok(name) = fs::read_to_string(thread.path().join("comm")) else { continue };
         let Ok(times) = fs::read_to_string(thread.path().join("schedstat")) else { continue };
         let seconds = times.split(' ').next()?.parse::<f64>().ok()? / 1e9;

@@ -1,4 +1,4 @@
-//! What explains a measurement's figures: how large batches were, what was under way, and whose processor worked.
+//! Causes of a measurement's figures: bytes of a batch, requests in flight, the window, processors in use.
 //!
 //! Invariant: all of it is of the time from [`Watch::begin`] to [`Watch::end`].
 
@@ -6,7 +6,7 @@ use crate::measure::{BrokerPlace, CpuTimes};
 use fullbore_producer::{Answered, BrokerStatus, Producer};
 use std::time::Instant;
 
-/// See the module; `None` where it is not known.
+/// Causes of one measurement; `None` where one is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Causes {
     /// The mean bytes of a batch on the wire.
@@ -38,7 +38,7 @@ impl<'a> Watch<'a> {
         Watch { producer, is_idempotent, brokers, begun: Instant::now(), cpu, answered }
     }
 
-    /// What was counted.
+    /// Returns the counts since the begin.
     pub fn end(self) -> Causes {
         let (seconds, statuses) = (self.begun.elapsed().as_secs_f64().max(1e-6), self.producer.brokers());
         let cpu = CpuTimes::read(self.brokers).since(self.cpu, seconds);
@@ -47,7 +47,7 @@ impl<'a> Watch<'a> {
         let windows = statuses.iter().filter(|status| status.answered.batches > 0).map(|status| status.window);
         Causes {
             batch_bytes: batches.map(|batches| (now.bytes - before.bytes) as f64 / batches),
-            // What is under way on average is what came, times how long each took (Little).
+            // Little's law: requests under way are their rate, times the time that each took.
             requests_in_flight: batches.map(|_| now.time.saturating_sub(before.time).as_secs_f64() / seconds),
             window_batches: windows.max().filter(|_| self.is_idempotent).map(|window| window as f64),
             client_cores: cpu.client,

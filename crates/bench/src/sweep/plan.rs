@@ -217,8 +217,8 @@ impl SweepPlan {
         }
     }
 
-    /// The largest number of requests in flight of any point, whoever sets it; auto, which is also what a point has that
-    /// says nothing, counts as many as a path may hold. 0 where no point can be measured.
+    /// Returns the largest number of requests in flight of any point. Auto, the default of a point, counts as the number that a
+    /// path may hold. 0 where no point can be measured.
     pub fn in_flight_max(&self) -> u64 {
         let points = self.points().into_iter();
         let configs = points.filter_map(|point| self.setup(&point).ok()?.producer("localhost:9092").ok());

@@ -50,7 +50,7 @@ pub struct Figures {
     pub avg_us: f64,
     /// The percentiles of their latencies.
     pub percentiles: Percentiles,
-    /// What explains them.
+    /// Causes of the figures.
     pub causes: Causes,
     /// Time ran out while records were not acknowledged yet; those are in no figure.
     pub cut_short: bool,
@@ -85,7 +85,7 @@ pub struct Runner<'a> {
     points: Vec<Vec<usize>>,
     runtime: Runtime,
     detours: Detours,
-    /// Where the brokers of each target run, once it was looked for.
+    /// Place of the brokers of each target that was measured.
     places: HashMap<usize, BrokerPlace>,
     stop: watch::Receiver<bool>,
     /// Distinguishes the topics of this sweep from those of others.

@@ -33,7 +33,7 @@ pub enum Command {
     RegisterBroker(RegisterBroker),
     /// A broker's state changes.
     ChangeBroker(ChangeBroker),
-    /// Partitions are led by brokers that are there, and nobody else is in their ISRs. Carried out in pieces.
+    /// Has brokers that live lead partitions, and others leave their ISRs. Carried out in pieces.
     Settle(Urgent),
     /// A leader asks for ISRs.
     AlterIsr(AlterIsr),
@@ -53,7 +53,7 @@ pub enum Outcome {
     ProducerId(Result<i64, Refusal>),
     Done(Result<(), Refusal>),
     Registered(Vec<Result<Arc<PartitionRegistration>, Refusal>>),
-    /// One piece of the command is on disk. The same command carries out the next one.
+    /// A piece of the command is on disk. The same command carries out the next one.
     Unfinished,
 }
 

@@ -32,7 +32,7 @@ pub struct Identity {
     pub cluster_id: Uuid,
     /// That of this broker's data folder.
     pub folder: Uuid,
-    /// That folder, where a broker of a cluster has used it before.
+    /// The same folder, if a broker of a cluster has used it before.
     pub used: Option<UsedFolder>,
     /// What older versions kept of groups.
     pub kept: Option<KeptInDatabase>,
@@ -71,8 +71,8 @@ pub struct ClusterFolder {
     pub folder: Uuid,
     /// The newest version that this broker has seen.
     pub seen: Option<Version>,
-    /// The process that was registered when the last one asked for the broker's place, and that last one. The file of an earlier version
-    /// does not say.
+    /// The process that was registered when the last one asked for the broker's place, and that last one. `None` in the file of an
+    /// earlier version.
     pub users: Option<[Uuid; 2]>,
 }
 
@@ -108,7 +108,7 @@ impl ClusterFolder {
         })
     }
 
-    /// The same, used by this process alone.
+    /// Returns the folder as used by this process alone.
     pub fn used_by(self, process: Uuid) -> Self {
         Self { users: Some([process; 2]), ..self }
     }
@@ -125,7 +125,7 @@ impl ClusterFolder {
     /// Writes the file, and has it on the disk.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let users = self.users.map_or_else(String::new, user_lines);
         let text = format!("{}{}{users}", self.head(), seen_lines(self.seen));
@@ -158,14 +158,14 @@ impl ClusterFolder {
     }
 }
 
-/// A data folder that was used before, and what its file says.
+/// A data folder that was used before, and its file.
 pub struct UsedFolder {
     folder: PathBuf,
     said: ClusterFolder,
 }
 
 impl UsedFolder {
-    /// The folder at this path, whose file says this.
+    /// The folder at this path, with this file.
     pub fn new(folder: &Path, said: ClusterFolder) -> Self {
         Self { folder: folder.to_owned(), said }
     }
@@ -175,10 +175,10 @@ impl UsedFolder {
         self.said.users.map(|users| users.map(|id| u128::from_be_bytes(id.0)))
     }
 
-    /// Has the file say, on the disk, that the process `joining` asks for the place of the process that is `registered` with this folder.
+    /// Writes to the file, on the disk, that the process `joining` asks for the place of the process that is `registered` with this folder.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn join(&self, registered: Option<Uuid>, joining: Uuid) -> io::Result<()> {
         if registered.is_some_and(|registered| self.said.is_older_than(registered)) {
             tracing::warn!(
@@ -234,7 +234,7 @@ mod tests {
         assert!(ClusterFolder::read(folder.path()).is_err());
     }
 
-    /// What the file says of processes once each of these has asked for the place of the registered one.
+    /// Processes in the file once each of these has asked for the place of the registered one.
     #[test]
     fn process_joins_the_registered_one_stays_named_until_it_is_another() {
         let folder = tempfile::tempdir().expect("tempdir");

@@ -267,7 +267,7 @@ impl<S: Store> Owner<S> {
         Ok(outcomes)
     }
 
-    /// Goes on settling partitions with the next batch, whoever still waits.
+    /// Goes on settling partitions with the next batch. No caller need wait for it.
     fn settle_later(&mut self, urgent: Urgent) {
         let (answer, _) = oneshot::channel();
         self.unfinished.push(Asked { command: Command::Settle(urgent), by: None, at: Instant::now(), answer });
@@ -307,7 +307,7 @@ impl<S: Store> Owner<S> {
         Ok(self.publisher.catch_up(&self.broker, progress)?)
     }
 
-    /// The same, where a failure is for the log.
+    /// Reads as [`Owner::read`] does, and logs a failure.
     pub fn catch_up(&mut self) {
         match self.read() {
             Ok(()) => {}

@@ -18,24 +18,24 @@ use super::store::{Store, StoreError};
 use super::takeover;
 use crate::config::BrokerConfig;
 
-/// What a broker that starts says of itself.
+/// Facts that a starting broker registers with.
 #[derive(Debug, Clone)]
 pub struct Arrival {
-    /// Where clients reach it, by the name of the listener.
+    /// Addresses at which clients reach it, by the name of the listener.
     pub endpoints: BTreeMap<String, Endpoint>,
-    /// How the process before it ended.
+    /// End of the process before it.
     pub ended: FormerEnd,
 }
 
 #[cfg(test)]
 impl Arrival {
-    /// That of a broker that nobody reaches, and that has lost nothing.
+    /// The arrival of a broker without an address, which has lost nothing.
     pub(crate) fn nowhere() -> Self {
         Self { endpoints: BTreeMap::new(), ended: FormerEnd::Killed }
     }
 }
 
-/// What is known once the broker is registered.
+/// Facts that are known once the broker is registered.
 pub struct Started {
     pub identity: Identity,
     pub process: Uuid,

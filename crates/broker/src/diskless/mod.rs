@@ -260,8 +260,8 @@ impl Diskless {
         self.services.index.has_room().await;
     }
 
-    /// The topic's partitions are gone at once; who is told so knows that no start need see to it any more. Returns where producers stopped on
-    /// partitions that may have been written, for a topic of the name that has logs: for a diskless one the index knows it.
+    /// Removes the topic's partitions at once; `deleted` is called when no later start need go on with it. Returns the sequences at which
+    /// producers stopped on partitions that may have been written, for a classic topic of the same name. For a diskless one the index has them.
     pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), Stops)> {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
         let mut stopped = Vec::new();
@@ -269,11 +269,11 @@ impl Diskless {
             partition.known.retire();
             let key = || (partition.known.topic().to_owned(), partition.known.index());
             let Some(number) = partition.known.number() else {
-                // The index has not said yet what there is, as right after a start.
+                // The index has not been read yet, as right after a start.
                 stopped.push((key(), Stops::partial()));
                 continue;
             };
-            // First, so that nobody who looked at it keeps what was found.
+            // First, so that no reader that looked at it keeps what it found.
             self.services.reader.retired(number);
             if partition.known.offsets().log_end > 0 || self.services.others_commit {
                 stopped.push((key(), self.stops_in(number)));
@@ -285,7 +285,7 @@ impl Diskless {
         stopped
     }
 
-    /// Where producers stopped: other brokers may have taken more, and the index knows more until a partition is looked at.
+    /// Returns the sequences at which producers stopped, in part: other brokers may have taken more, and so may the index.
     fn stops_in(&self, number: DisklessPartitionId) -> Stops {
         let known = self.services.writer.known(number, |known| known.producers.stops(i64::MAX));
         known.filter(|_| !self.services.others_commit).unwrap_or_else(Stops::partial)
@@ -302,7 +302,7 @@ impl Diskless {
         self.counts.so_far(self.services.writer.bytes())
     }
 
-    /// Why the object store is of no use now; `None` where its last answer was none that says so.
+    /// Returns why the object store is of no use now. `None` where its last answer was a success.
     pub fn store_trouble(&self) -> Option<StoreTrouble> {
         match self.services.claim.is_made() {
             false => Some(StoreTrouble::Unclaimed),

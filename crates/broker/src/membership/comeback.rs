@@ -17,9 +17,9 @@ pub struct Comeback {
     session: Duration,
     /// The last pause.
     pause: Duration,
-    /// When the broker came back.
+    /// Time at which the broker came back.
     back: Option<Instant>,
-    /// When it comes back next. `None` while it is not fenced.
+    /// Time at which it comes back next. `None` while it is not fenced.
     due: Option<Instant>,
 }
 

@@ -21,7 +21,7 @@ pub struct DiskWatch {
 }
 
 impl DiskWatch {
-    /// One that has reported nothing.
+    /// A watch that has reported nothing.
     pub fn new(disk: OwnDisk) -> DiskWatch {
         DiskWatch { disk, rule: RoomWatch::default(), began: Instant::now(), refused: Seldom::default() }
     }

@@ -1,6 +1,5 @@
-//! This broker as a member of its cluster: it says that it lives, holds others for dead, hands over what it leads before it stops or where
-//! its disk is full, and
-//! ends where another process has its place.
+//! Membership of this broker in its cluster: it sends heartbeats, fences others, hands over its partitions before it stops or
+//! where its disk is full, and ends where another process has its place.
 //!
 //! The rules are [`fullbore_rules::cluster`]'s, and every change is a command of the control plane, which any broker may give. Not
 //! here: the beats themselves, which the control plane sends over a connection of its own. On one machine there is nothing

@@ -278,7 +278,7 @@ async fn broker_fenced_again_soon_it_waits_before_it_comes_back() {
     other.task.await.expect("no panic");
 }
 
-/// One that waited would wait for an hour here.
+/// A wait would last an hour here.
 #[tokio::test]
 async fn broker_fenced_again_soon_it_alone_may_lead_a_partition_it_comes_back_at_once() {
     let memory = Memory::default();

@@ -1,6 +1,6 @@
 //! Partitions that are left unsettled: by a broker that ended, or lost its database, between two pieces of a failover.
 //!
-//! Who fences a broker goes on by itself. The others watch, and one of them takes over where nothing moves.
+//! The broker that fences another goes on by itself. The others watch, and one of them takes over where nothing moves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::control::{Control, Image, Urgent, first_unsettled};
 use crate::seldom::Seldom;
 use crate::task;
 
-/// How long nothing moves before a broker takes over, and between two attempts.
+/// Time without progress before a broker takes over, and between two attempts.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
 const PATIENCE_MAX: Duration = Duration::from_secs(16);
 
@@ -31,7 +31,7 @@ pub struct UnsettledWatch {
 }
 
 impl UnsettledWatch {
-    /// One that has not looked yet.
+    /// A watch that has not looked yet.
     pub fn new(control: Control) -> UnsettledWatch {
         UnsettledWatch {
             control,

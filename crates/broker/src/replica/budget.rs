@@ -55,7 +55,7 @@ struct BudgetState {
     is_closed: bool,
 }
 
-/// One producer's part of the budget, as long as there is any.
+/// Part of the budget that a producer holds or waits for.
 #[derive(Debug, Default)]
 struct Share {
     /// Bytes of batches that wait to be uploaded.
@@ -182,7 +182,7 @@ impl BudgetState {
         Some((*producer, first.bytes))
     }
 
-    /// Changes a producer's share and its turn with it, in the logarithm of how many producers and requests there are.
+    /// Changes a producer's share, and its turn with it. Takes logarithmic time in producers and requests.
     fn change<T>(&mut self, producer: ProducerKey, change: impl FnOnce(&mut Share) -> T) -> T {
         let share = self.shares.entry(producer).or_default();
         let before = share.turn();

@@ -75,7 +75,7 @@ pub struct Link {
     /// Bytes that may wait for the bandwidth: 1MB, 64KiB [default: what the link carries in a round trip].
     #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "bandwidth")]
     buffer: Option<u64>,
-    /// Up to so much more, at random, in order: 5 or 5ms.
+    /// Random delay of up to this much more, in order: 5 or 5ms.
     #[arg(long, value_name = "TIME", value_parser = units::milliseconds, default_value = "0")]
     jitter: Duration,
     /// A relay: play lost packets, 0.1% or 0.1%:300ms. With this probability for each 1,460 bytes, a direction of a
@@ -134,16 +134,16 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
     Ok(())
 }
 
-/// Tells that clients go around the relay, if the brokers behind it send them elsewhere.
+/// Reports that clients go around the relay, if the brokers behind it send them elsewhere.
 fn look_for_detour(to: &str, relay: SocketAddr) {
-    // What cannot be asked is not known; that nobody answers is told by the clients.
+    // Clients report brokers that do not answer.
     let Ok(brokers) = Cluster::new(to, CLIENT_ID).and_then(|mut cluster| cluster.brokers()) else { return };
     if let Some(detour) = detour(&brokers, relay) {
         output::tell(detour);
     }
 }
 
-/// What to tell where none of the brokers is reached by the relay. Its port decides: a host has several names.
+/// Returns the line to print where the relay reaches none of the brokers. Its port decides: a host has several names.
 fn detour(brokers: &[BrokerAddress], relay: SocketAddr) -> Option<String> {
     if brokers.iter().any(|broker| broker.port == i32::from(relay.port())) {
         return None;

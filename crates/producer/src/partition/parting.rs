@@ -1,8 +1,8 @@
-//! What becomes of a batch that is larger than its topic takes: its parts go in its place.
+//! Parting of batches that are larger than their topic takes: the parts go in the place of the batch.
 //!
-//! A broker refuses one such batch, and those that were in flight behind it come back out of order. They, and those that
-//! wait, are parted before they leave, so that a limit that was learnt costs a round trip and not one for each of them. A batch
-//! of which an attempt may be in the log is never parted: its parts would not be recognised.
+//! A broker refuses one such batch, and batches in flight behind it come back out of order. These, and batches that wait, are
+//! parted before they leave: a limit costs a round trip, and not one for each batch. A batch of which an attempt may be in
+//! the log is never parted, since its parts would not be recognised.
 
 use super::{Partition, PartitionQueue};
 use crate::batch::{OpenBatch, ProducerBatch};
@@ -24,7 +24,7 @@ impl Partition {
         self.limit.allows(batch.uncompressed(), batch.size())
     }
 
-    /// Returns true the first time that it is asked of a topic.
+    /// Returns true at the first call for a topic.
     pub(crate) fn is_first_refusal(&self) -> bool {
         self.limit.is_first_refusal()
     }

@@ -15,9 +15,9 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct Binding {
     since: Option<Instant>,
-    /// When a look last found that it binds, until one finds that it does not.
+    /// Time of the last look that found it binding; `None` after one that did not.
     bound_at: Option<Instant>,
-    /// For how long it has bound altogether.
+    /// Time for which it has bound altogether.
     bound: Duration,
     /// Bytes acknowledged by the last look at which they had grown, and its time.
     delivered: Option<(u64, Instant)>,
@@ -36,7 +36,7 @@ pub(super) struct BindingLook {
 }
 
 impl Binding {
-    /// For how long it has bound altogether.
+    /// Time for which it has bound altogether.
     pub(super) fn bound(&self) -> Duration {
         self.bound
     }

@@ -130,7 +130,7 @@ async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_r
     assert!(error.may_have_been_written(), "{error}");
 }
 
-/// Batches grow to max.request.size while the window is full. The first that are refused say so for all that wait behind them.
+/// Batches grow to max.request.size while the window is full. The first refusals stand for all batches that wait behind them.
 #[tokio::test]
 async fn a_topic_that_takes_less_than_a_request_refuses_each_size_once_and_is_named_in_one_notice() {
     for (codec, partitions, in_flight) in [("none", 1, "auto"), ("zstd", 1, "5"), ("none", 3, "auto"), ("none", 1, "1")]

@@ -40,8 +40,8 @@ pub fn is_fit(brokers: &Brokers, id: i32) -> bool {
     brokers.get(&id).is_some_and(|broker| broker.is_fit())
 }
 
-/// The partition by who is there now: a leader that is fit stays, else the first leads that has every committed record; members that are not
-/// fit leave the ISR where one leads that is. `None` if that changes nothing.
+/// Settles a partition by the brokers that live: a leader that is fit stays, else the first replica leads that has every committed
+/// record. Members that are not fit leave the ISR where a fit one leads. `None` if that changes nothing.
 ///
 /// A leader whose disk is full hands over to members of the ISR alone: its log is whole, and may have records that the ELR lacks.
 pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usize) -> Option<PartitionRegistration> {
@@ -64,7 +64,7 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
         .or_else(|| first(&partition.elr, &lives));
     let Some(leader) = leader else { return elected(partition, None, &partition.isr, min_isr) };
     let isr: Vec<i32> = match partition.isr.contains(&leader) {
-        // Nothing is written where the leader has no room: nobody waits for members that have none either.
+        // A leader without room writes nothing, so that no record waits for members without room.
         true if !is_fit(&leader) && stays(&leader) => partition.isr.iter().copied().filter(stays).collect(),
         true => partition.isr.iter().copied().filter(|id| *id == leader || is_fit(id)).collect(),
         false => vec![leader],
@@ -130,8 +130,8 @@ pub fn elect_unclean(
     Ok(begun_anew(partition, leader))
 }
 
-/// The replicas whose log ends decide who leads: those that lost their logs' ends, where nobody has every record any more; all of them,
-/// where nobody is left who had. Empty where somebody leads, or may once it is back.
+/// Replicas of which the one whose log ends last leads. Those that lost their logs' ends, where no replica has every record any more;
+/// all of them, where none is left that had. Empty where a replica leads, or may once it is back.
 pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     let PartitionRegistration { leader, isr, elr, lost, replicas, .. } = partition;
     match leader.is_some() || !isr.is_empty() || !elr.is_empty() {
@@ -141,8 +141,8 @@ pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     }
 }
 
-/// The partition led by whose log ends last, where everybody that had all records has lost its log's end, or the log, and all that may
-/// still have them are back (see [`contenders`]). Ends are told by the brokers themselves.
+/// Elects the replica whose log ends last, where each that had all records has lost its log's end, or the log, and all
+/// [`contenders`] are back. Brokers report their ends themselves.
 ///
 /// # Errors
 /// ELECTION_NOT_NEEDED where that is not so; ELIGIBLE_LEADERS_NOT_AVAILABLE where one of them is not there, or has not

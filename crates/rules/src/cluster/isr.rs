@@ -11,8 +11,8 @@ use crate::replica::{AlterPartition, BrokerState, Brokers, NO_BROKER_EPOCH, Part
 /// # Errors
 /// STALE_BROKER_EPOCH from a process that has been replaced; FENCED_LEADER_EPOCH from who does not lead in that epoch;
 /// INVALID_UPDATE_VERSION where something else changed first; INVALID_REQUEST for an ISR without its leader, with somebody twice
-/// or with who has no replica; INELIGIBLE_REPLICA for a member that is not there, is about to stop, joins with a full disk,
-/// or is another process than the one that fetched.
+/// or with a broker without a replica; INELIGIBLE_REPLICA for a member that is fenced, is about to stop, joins with a full
+/// disk, or is another process than the one that fetched.
 pub fn alter_isr(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -39,7 +39,7 @@ pub fn alter_isr(
         let is_leader = member.broker_id == from.broker_id;
         brokers.get(&member.broker_id).is_some_and(|broker| {
             let is_the_same = member.broker_epoch == NO_BROKER_EPOCH || member.broker_epoch == broker.epoch;
-            // One without room that is in sync leaves where that is settled.
+            // A member without room that is in sync leaves once the partition is settled.
             let may = broker.is_fit() || (broker.stays() && partition.isr.contains(&member.broker_id));
             is_leader || (is_the_same && may)
         })

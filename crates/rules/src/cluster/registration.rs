@@ -14,7 +14,7 @@ pub enum FormerEnd {
     Killed,
     /// The machine booted since: what was not flushed may be gone.
     Lost,
-    /// It used another folder, or a newer state of this one: any of what it wrote may be missing here.
+    /// With another folder, or a newer state of this one: any record that it wrote may be missing here.
     Elsewhere,
 }
 
@@ -46,12 +46,12 @@ pub struct Joining {
     pub process: u128,
     /// How the process before it ended, as it says.
     pub ended: FormerEnd,
-    /// The processes of which one used this state of the folder last, as the folder says; `None` where it does not say.
+    /// The processes of which one used this state of the folder last, by the folder; `None` where it names none.
     pub users: Option<[u128; 2]>,
 }
 
 /// The broker of this process, fenced until it is known to have the metadata, under an epoch that is larger than all before;
-/// and what the logs of its folder have lost, whatever the process says. A folder of which the former process used a newer state is as
+/// and what the logs of its folder have lost, whatever the process claims. A folder of which the former process used a newer state is as
 /// good as another one (Kafka compares the previous broker epoch, KIP-966).
 ///
 /// Asked again by the same process it is as it was: the answer to the first may have been lost.
@@ -77,9 +77,9 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
     Member { registration, folder: joining.folder, process: joining.process }
 }
 
-/// The partition once another process has this broker's place, after a former one that has `ended` so. Whatever the former one led, somebody
-/// else leads, if somebody may; the new one joins the ISR by fetching. Where nobody may, it stays as it is, and is led on in the same
-/// epoch by a process whose log is the one that led. `None` if that changes nothing. `others` are the brokers with this one fenced.
+/// The partition once another process has this broker's place, after a former one that has `ended` so. Another replica leads what the
+/// former one led, if one may, and the new one joins the ISR by fetching. Otherwise the partition stays as it is, and a process with the
+/// log that led leads on in the same epoch. `None` if that changes nothing. `others` are the brokers with this one fenced.
 ///
 /// Who leads is then to be settled with the broker as it is now (see [`super::follow_up`]).
 pub fn replace(

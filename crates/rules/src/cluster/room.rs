@@ -37,7 +37,7 @@ const ROOM_MAX_MS: i64 = 40_000;
 /// A disk that is full again within this time, ms, has to have room for twice as long.
 const SOON_MS: i64 = 60_000;
 
-/// What a broker reports of its disk.
+/// Reports of a broker on its disk.
 #[derive(Clone, Debug)]
 pub struct RoomWatch {
     /// The first write without room, since there was ample room for long.

@@ -319,7 +319,7 @@ mod settled {
             if is_settled(&of, &brokers, may_be_unclean) {
                 prop_assert_eq!(follow_up(&of, &brokers, min_isr, &[], may_be_unclean), None);
             }
-            // What follows leaves nothing to do.
+            // A second time changes nothing.
             if let Some(next) = follow_up(&of, &brokers, min_isr, &[], may_be_unclean) {
                 prop_assert_eq!(follow_up(&next, &brokers, min_isr, &[], may_be_unclean), None);
             }

@@ -128,7 +128,7 @@ impl Leader {
     }
 }
 
-/// Whether the replica's broker may be in the ISR: it serves, stays, has room, and is the one that fetched (KIP-841, KIP-903).
+/// Returns true if the replica's broker may be in the ISR: it serves, stays, has room, and is the one that fetched (KIP-841, KIP-903).
 fn is_eligible(replica: &Replica, now: &Now<'_>) -> bool {
     now.brokers.get(&replica.broker_id).is_some_and(|broker| {
         let is_the_same = replica.broker_epoch.is_none_or(|epoch| epoch == NO_BROKER_EPOCH || epoch == broker.epoch);

@@ -100,10 +100,10 @@ impl Relay {
         self
     }
 
-    /// Calls `tell` once, when the first client of Kafka's protocol has connected. It must not wait.
+    /// Calls `notify` once, when the first client of Kafka's protocol has connected. `notify` must not wait.
     #[must_use]
-    pub fn on_kafka(self, tell: impl FnOnce() + Send + 'static) -> Relay {
-        Relay { on_kafka: Some(Box::new(tell)), ..self }
+    pub fn on_kafka(self, notify: impl FnOnce() + Send + 'static) -> Relay {
+        Relay { on_kafka: Some(Box::new(notify)), ..self }
     }
 
     /// Where it listens.
@@ -119,7 +119,7 @@ impl Relay {
                 _ = stop.wait_for(|stop| *stop) => break,
                 _ = connections.join_next(), if !connections.is_empty() => continue,
                 () = self.shared.there.kafka.notified(), if self.on_kafka.is_some() => {
-                    self.on_kafka.take().into_iter().for_each(|tell| tell());
+                    self.on_kafka.take().into_iter().for_each(|notify| notify());
                     continue;
                 }
                 accepted = self.listener.accept() => accepted,

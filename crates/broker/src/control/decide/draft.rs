@@ -46,7 +46,7 @@ pub struct Drafted {
     pub producer_ids: Range<i64>,
     /// Set where partitions are left to be settled: those that come first.
     pub unsettled: Option<Urgent>,
-    /// Whether a piece took all the room.
+    /// True if a piece took all the room.
     pub is_full: bool,
 }
 

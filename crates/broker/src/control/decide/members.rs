@@ -1,4 +1,4 @@
-//! A broker joins, is held for dead, comes back, is about to stop, or cannot write; and what it tells of its logs.
+//! Changes of a broker: it joins, is fenced, comes back, is about to stop, or cannot write; and the log ends that it reports.
 //!
 //! The rules are [`fullbore_rules::cluster`]'s. What follows for partitions is `settle`'s.
 
@@ -16,11 +16,11 @@ use super::super::image::{Image, Topic};
 use super::super::node::RegisteredBroker;
 use super::settle::{Changed, Room, each_of, settled_by};
 
-/// What registering a process comes to.
+/// Outcome of registering a process.
 pub enum Registering {
-    /// It has the broker's place, with these changes.
+    /// The process has the broker's place, with these changes.
     Registered(Vec<Change>),
-    /// One piece of what the former process led is handed over. The former process is fenced, and the new one registers later.
+    /// A piece of the partitions that the former process led is handed over. That process is fenced, and the new one registers later.
     HandedOver(Vec<Change>),
 }
 
@@ -127,8 +127,8 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &HashSet<(Uuid, i
     Ok(changes)
 }
 
-/// What follows once a broker has said where logs end that nobody leads: somebody leads, or it is kept until the others have said so, too
-/// (see [`contenders`]).
+/// Records the log ends that a broker reports of partitions without a leader. The broker whose log ends last leads, once all
+/// [`contenders`] have reported.
 ///
 /// # Errors
 /// STALE_BROKER_EPOCH where another process has its place.

@@ -14,8 +14,8 @@ use super::super::command::Refusal;
 use super::super::image::Image;
 
 /// New partitions of a topic, of these numbers, with so many replicas each; there are at least so many brokers. One broker after the
-/// other leads, where the topic's id says who begins; with each turn the followers are others. Who is fenced, or has a full disk, has a
-/// replica only where there are too few others, and is not in sync.
+/// other leads, where the topic's id says who begins; with each turn the followers are others. A broker that is fenced, or has a full
+/// disk, has a replica only where there are too few others, and is not in sync.
 pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> Result<Partitions, Refusal> {
     let active = active(image, image.nodes().keys().copied());
     let fenced: Vec<i32> = image.nodes().keys().copied().filter(|id| !active.contains(id)).collect();

@@ -94,7 +94,7 @@ fn settled(
     }
 }
 
-/// The same by these brokers.
+/// Settles a partition by these brokers.
 pub fn settled_by(
     brokers: &Brokers,
     topic: &Topic,

@@ -41,7 +41,7 @@ pub struct RegisteredFolder {
     pub folder: Uuid,
     /// The number that it drew.
     pub process: Uuid,
-    /// How long ago it has beaten.
+    /// Time since its last heartbeat.
     pub beaten: Option<Duration>,
 }
 

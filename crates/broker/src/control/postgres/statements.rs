@@ -46,7 +46,7 @@ impl Statements {
     }
 }
 
-/// What can stand in a statement.
+/// A value that can stand in a statement.
 pub trait Value {
     fn put(&self, statement: &mut String);
 }
@@ -111,7 +111,7 @@ impl Value for Typed<'_> {
     }
 }
 
-/// What [`Typed`] has written.
+/// Returns the text that [`Typed`] has written.
 pub fn as_typed(stored: &str) -> String {
     if !stored.contains('\\') {
         return stored.to_owned();

@@ -24,7 +24,7 @@ pub fn load(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Res
 }
 
 fn broker(row: &Row<'_>, endpoints: BTreeMap<String, Endpoint>) -> rusqlite::Result<RegisteredBroker> {
-    // A broker by itself has nobody to report a full disk to.
+    // A single broker reports a full disk to no other.
     let (epoch, is_fenced, is_shutting_down) = (row.get(1)?, row.get(2)?, row.get(3)?);
     let registration = BrokerRegistration { epoch, is_fenced, is_shutting_down, is_full: false };
     let rack: Option<String> = row.get(6)?;

@@ -10,7 +10,7 @@ use super::postgres::Database;
 use super::seam::afresh;
 use super::*;
 
-/// What takes longer hangs.
+/// A wait that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(120);
 /// Registrations of the first piece and more.
 const PARTITIONS: i32 = 3_000;
@@ -60,7 +60,7 @@ fn is_gone(id: i32) -> impl Fn(&Image) -> bool {
     }
 }
 
-/// The rows say what the image does.
+/// The rows are those of the image.
 fn assert_same(database: &Database, control: &Control) {
     control.settle();
     let told = |image: &str| image.split("by_id").nth(1).expect("topics").to_owned();

@@ -47,7 +47,7 @@ impl HttpConnector for Connector {
             .connect_timeout(CONNECT_MAX)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .http1_only()
-            // An object is what was put, with the length that the store says.
+            // Bytes of an object are those that were put, and their length is in the header.
             .no_gzip()
             .no_brotli()
             .no_zstd()

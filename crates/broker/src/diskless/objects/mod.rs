@@ -113,7 +113,7 @@ impl Objects {
         Objects { delays: (put, get), ..self }
     }
 
-    /// The same, where it is looked for the claim before each change.
+    /// Looks for the claim before each change.
     #[cfg(test)]
     pub fn looking_always(self) -> Objects {
         Objects { looks_every: Some(Duration::ZERO), ..self }

@@ -12,7 +12,7 @@ const ROUND: Duration = Duration::from_millis(100);
 const RUNS: Duration = Duration::from_millis(25);
 const SESSION_MS: i64 = 2_000;
 const PER_TOPIC: i32 = 1_000;
-/// What takes longer is told as that.
+/// A failover that takes longer is printed as such.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Stops and continues all processes of the server by turns, while it lives.
@@ -92,7 +92,7 @@ async fn measure(server: &'static PostgresServer, partitions: i32, is_slowed: bo
         .collect();
     tokio::time::sleep(Duration::from_millis(2 * SESSION_MS as u64)).await;
     let slowed = is_slowed.then(|| Slowed::new(server));
-    // It is killed: nothing beats any more, and nobody is told.
+    // A kill: heartbeats end without a word.
     controls.pop();
     opened.pop();
     tokio::time::sleep(Duration::from_millis(SESSION_MS as u64)).await;

@@ -70,7 +70,7 @@ pub(super) struct World {
     leader: usize,
     /// Batches and lanes that the leader grants, as far as it has said.
     granted: (usize, usize),
-    /// Records of a batch that the leader takes, as far as it has said.
+    /// Largest number of records of a batch that the leader takes, as far as is known.
     records_max: u32,
     sent_to: usize,
     next_record: u32,
