@@ -69,16 +69,25 @@ mod update_features;
 pub use call::{Answer, Call, Completion, Fault, Reply};
 pub use client::Client;
 
+use std::time::Duration;
+
 use fullbore_wire::Frame;
 use fullbore_wire::api::ApiKey;
 
-/// Whether an answer to this request may have to wait for other clients, for minutes: a member of a group waits for the
-/// others. It is waited for at admission, not as a [`Completion::Later`]: what the same client sends behind it, say a
-/// Heartbeat, must find the group as it is once the member has joined. In exchange the connection looks whether the
-/// client is still there.
-pub fn waits_for_others(frame: &[u8]) -> bool {
+/// Time that a produce request of a client that has hung up may wait for memory. Without acks its batch is still to be written.
+const HUNG_UP_PRODUCE_MAX: Duration = Duration::from_secs(30);
+
+/// Returns how long this request is admitted for once its client has hung up; `None` where admission never takes long.
+///
+/// A member of a group waits for the others at admission, for minutes, and not as a [`Completion::Later`]: a request that the
+/// client sends behind it, say a Heartbeat, must find the group as it is once the member has joined.
+pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
     let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key)).and_then(ApiKey::from_code);
-    matches!(key, Some(ApiKey::JoinGroup | ApiKey::SyncGroup))
+    match key {
+        Some(ApiKey::JoinGroup | ApiKey::SyncGroup) => Some(Duration::ZERO),
+        Some(ApiKey::Produce) => Some(HUNG_UP_PRODUCE_MAX),
+        _ => None,
+    }
 }
 
 /// Admits a request. `None` when it is not to be answered (acks=0).

@@ -32,8 +32,6 @@ const GATHERED_BYTES: usize = 64 * 1024;
 
 /// Time that the answers of a client that sends nothing more may stand still. Most such clients are gone.
 const HUNG_UP_MAX: Duration = Duration::from_secs(5);
-/// Time that a request of such a client may wait for memory. Without acks its batch is still to be written.
-const HUNG_UP_ADMISSION_MAX: Duration = Duration::from_secs(30);
 
 /// Time for which requests that have come are admitted before other connections have their turn.
 const TURN_MAX: Duration = Duration::from_millis(1);
@@ -189,7 +187,7 @@ async fn read(
         let Some(frame) = frame else { return Ok(ReadEnd::Client) };
         let received = Instant::now();
         let frame_len = frame.len();
-        let waits_for_others = api::waits_for_others(&frame);
+        let without_client = api::admitted_without_client(&frame);
         let (label, admitted) = {
             let _working = idleness.admitting();
             let mut admission = pin!(admit(broker, &mut client, listener, frame));
@@ -197,7 +195,7 @@ async fn read(
                 biased;
                 admitted = &mut admission => admitted?,
                 // A group goes on without this answer.
-                () = hung_up(stream, limits.idle_max, waits_for_others) => return Ok(ReadEnd::Client),
+                () = hung_up(stream, limits.idle_max, without_client) => return Ok(ReadEnd::Client),
             }
         };
         let Some((api, completion)) = admitted else {
@@ -219,13 +217,13 @@ async fn read(
     }
 }
 
-/// Returns once the client has ended its side and its request, which is being admitted, may wait no longer: `is_at_once`, or
-/// after [`HUNG_UP_ADMISSION_MAX`].
-async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, is_at_once: bool) {
-    stream.closed().await;
-    if !is_at_once {
-        tokio::time::sleep(idle_max.map_or(HUNG_UP_ADMISSION_MAX, |max| max.min(HUNG_UP_ADMISSION_MAX))).await;
+/// Returns once the client has ended its side, `after` this time at the earliest.
+async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, after: Option<Duration>) {
+    let Some(after) = after else { return pending().await };
+    if !after.is_zero() {
+        tokio::time::sleep(idle_max.map_or(after, |max| max.min(after))).await;
     }
+    stream.closed().await;
 }
 
 /// Returns when the client has done nothing for too long. One that waits for an answer is not idle, however long it waits,
