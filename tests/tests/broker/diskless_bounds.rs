@@ -61,16 +61,18 @@ fn small_batches_are_counted_with_what_is_kept_beside_their_bytes() {
 #[test]
 fn a_client_that_has_hung_up_is_let_go_of_while_its_batch_waits_for_memory() {
     let memory = ["diskless.produce.memory.bytes=8388608", "fullbore.diskless.put.delay.ms=60000"];
-    let broker = Broker::start(&[&memory[..], &["connections.max.idle.ms=1000"]].concat());
+    let broker = Broker::start(&[&memory[..], &["connections.max.idle.ms=5000"]].concat());
     broker.client().create_topic(TOPIC, 1, CONFIGS);
     let batch = Batch::of(&[vec![b'v'; 900_000]]).bytes();
     let request = ProduceRequest { timeout_ms: i32::MAX, ..produce_request(TOPIC, 0, batch) };
     // The first batches have memory, and those behind them wait for it.
-    let mut clients: Vec<_> = (0..16).map(|_| broker.client()).collect();
-    for client in &mut clients {
+    let hung_up = (0..16).map(|_| {
+        let mut client = broker.client();
         client.send(&request, 9);
         client.finish();
-    }
+        client
+    });
+    let mut clients: Vec<_> = hung_up.collect();
     clients.iter_mut().for_each(|client| assert_eq!(client.wait_for_close(), 0));
 }
 

@@ -103,7 +103,7 @@ fn a_client_that_takes_nothing_more_is_let_go_of() {
 /// A poll lasts for weeks where its client pleases.
 #[test]
 fn a_client_that_has_hung_up_is_let_go_of_while_its_requests_last() {
-    let broker = Broker::start(&["connections.max.idle.ms=1000"]);
+    let broker = Broker::start(&["connections.max.idle.ms=5000"]);
     with_topics(&broker);
     let poll = fetch_request(&[FetchFrom { topic: "quiet", partition: 0, offset: 0 }], 1, i32::MAX);
     let mut waiting = broker.client();
