@@ -11,10 +11,12 @@
 //! A piece has whole batches of the log only, which never change.
 
 mod direct;
+mod ghosts;
 mod piece;
 mod shelf;
 
 pub use direct::is_resident;
+pub use ghosts::Ghosts;
 pub use piece::PieceSlice;
 
 use crate::task;
@@ -30,6 +32,7 @@ use std::sync::Arc;
 /// What one broker reads around the page cache.
 pub struct Cold {
     pieces: Pieces,
+    ghosts: Arc<Ghosts>,
     shelf: Arc<Mutex<Shelf>>,
 }
 
@@ -42,11 +45,16 @@ impl fmt::Debug for Cold {
 
 impl Default for Cold {
     fn default() -> Self {
-        Cold { pieces: Pieces::default(), shelf: Shelf::new() }
+        Cold { pieces: Pieces::default(), ghosts: Arc::default(), shelf: Shelf::new() }
     }
 }
 
 impl Cold {
+    /// The ranges that were let go of, among which each read from the disk is looked for.
+    pub fn ghosts(&self) -> &Arc<Ghosts> {
+        &self.ghosts
+    }
+
     /// Up to `len` bytes of the file, at least one and at most [`PIECE_MAX`], if they are not in memory; fewer at the end of a piece,
     /// none at the file's. `None` when they are, which costs one short system call. What lies before `settled`, which is at
     /// least `position + len`, must not change any more.
@@ -64,6 +72,7 @@ impl Cold {
         if direct::is_resident(file, position, len) {
             return Ok(None);
         }
+        self.ghosts.read(file, position);
         let upto = position + len as u64;
         let piece = match self.piece_at(file, position, upto, settled) {
             // Boxed, so that the task of a connection has no room for what happens seldom.

@@ -155,7 +155,7 @@ const KEYS: &[Key] = &[
         "Size of the file disk-reserve in the data folder, in whole blocks of 4,096 bytes, but no more than a sixteenth of its file system. On a full disk as much of it as needed is given up for what frees space, such as DeleteTopics; until it is whole again no records and no other metadata are taken. 0 keeps none: a full disk may then be one on which nothing can be deleted.")
         .differs("not a Kafka key"),
     Key::long("fullbore.page.cache.kept.bytes", Some("134217728"), -1,
-        "Bytes of the newest records, of the whole broker, that stay in the page cache where growing it is dear: on virtual machines whose host takes free memory back, as the processor time of writes shows. What is older is read from the disk. -1 leaves the page cache to the system, as elsewhere.")
+        "Bytes of the newest records, of the whole broker, that stay in the page cache where growing it is dear: on virtual machines whose host takes free memory back, as the processor time of writes shows. What is older is read from the disk; as much as readers come back for is kept beside it for ten minutes, up to half of the memory. -1 leaves the page cache to the system, as elsewhere.")
         .allow(Allowed::MinusOneOr(16 << 20, i64::MAX))
         .differs("not a Kafka key"),
     Key::long("log.retention.check.interval.ms", Some("300000"), 1, "Time between two looks for segments to delete."),

@@ -4,7 +4,8 @@
 //! left to it. On a virtual machine whose host takes free memory back it has a price: each page that the cache grows by comes from
 //! the host first, which takes several times as long as to fill it. Where writes show that, the broker has what it writes
 //! on the disk soon and lets go of all but the newest, so that the next writes get pages that are there already. Whoever
-//! is further behind reads the disk, around the page cache (`crate::cold`).
+//! is further behind reads the disk, around the page cache (`crate::cold`). What readers come back for has more kept
+//! ([`Ghosts`]), since the cache grows by that once and a disk is read each time.
 //!
 //! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s matter. No error matters:
 //! what is not let go of is the system's again.
@@ -22,6 +23,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Advice, fadvise};
 use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use crate::cold::Ghosts;
 
 /// Bytes of a file that are treated as one.
 const STRETCH: u64 = 4 << 20;
@@ -163,6 +166,8 @@ impl Growth {
 pub struct PageCache {
     /// Bytes that stay where memory is dear; `None` leaves all to the system.
     kept_max: Option<u64>,
+    /// Ranges let go of, which readers may come back for.
+    ghosts: Arc<Ghosts>,
     queue: Mutex<PageCacheQueue>,
     changed: Condvar,
 }
@@ -189,14 +194,15 @@ enum PageCacheJob {
 }
 
 impl PageCache {
-    pub fn new(kept_max: Option<u64>) -> PageCache {
-        PageCache { kept_max, queue: Mutex::default(), changed: Condvar::new() }
+    pub fn new(kept_max: Option<u64>, ghosts: Arc<Ghosts>) -> PageCache {
+        PageCache { kept_max, ghosts, queue: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Takes over what a log has ready.
     pub fn take(&self, written: &mut Written) {
         let ready = written.ready.drain(..);
         let Some(kept_max) = self.kept_max else { return };
+        let kept_max = kept_max.saturating_add(self.ghosts.wanted());
         let mut queue = self.queue.lock();
         for stretch in ready {
             queue.take(stretch, kept_max);
@@ -222,7 +228,7 @@ impl PageCache {
         let mut queue = self.queue.lock();
         while !queue.stopping {
             match queue.jobs.pop_front() {
-                Some(job) => parking_lot::MutexGuard::unlocked(&mut queue, || job.run()),
+                Some(job) => parking_lot::MutexGuard::unlocked(&mut queue, || job.run(&self.ghosts)),
                 None => self.changed.wait(&mut queue),
             }
         }
@@ -262,14 +268,16 @@ impl PageCacheQueue {
 }
 
 impl PageCacheJob {
-    fn run(self) {
+    fn run(self, ghosts: &Ghosts) {
         let (PageCacheJob::Write(stretch) | PageCacheJob::LetGo(stretch)) = &self;
         let Some(file) = stretch.file.upgrade() else { return };
         match &self {
             PageCacheJob::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
             // Where the system does not take the advice, the pages stay.
             PageCacheJob::LetGo(_) => {
-                let _ = fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed);
+                if fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed).is_ok() {
+                    ghosts.add(&stretch.file, stretch.from, stretch.len);
+                }
             }
         }
     }
@@ -285,7 +293,7 @@ fn begin_to_write(file: &File, from: u64, len: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cold::is_resident;
+    use crate::cold::{Cold, is_resident};
     use std::os::unix::fs::FileExt;
 
     const CHEAP: Duration = Duration::from_micros(5);
@@ -358,14 +366,15 @@ mod tests {
 
     fn file_on_disk() -> (tempfile::TempDir, Arc<File>) {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("temporary folder");
-        let file = File::create_new(folder.path().join("log")).expect("made");
+        let file =
+            File::options().read(true).write(true).create_new(true).open(folder.path().join("log")).expect("made");
         (folder, Arc::new(file))
     }
 
     #[test]
     fn where_memory_is_dear_the_newest_stays_and_the_rest_is_let_go_of() {
         let (_folder, file) = file_on_disk();
-        let cache = Arc::new(PageCache::new(Some(STRETCH)));
+        let cache = Arc::new(PageCache::new(Some(STRETCH), Arc::default()));
         cache.queue.lock().growth.stopped_at = Some(Instant::now());
         let thread = cache.start().expect("started");
         let is_here = |number: u64| is_resident(&file, number * STRETCH, STRETCH as usize);
@@ -382,10 +391,31 @@ mod tests {
         thread.join().expect("no panic");
     }
 
+    #[tokio::test]
+    async fn stretch_let_go_is_read_back_as_much_more_is_kept() {
+        let (_folder, file) = file_on_disk();
+        let cold = Cold::default();
+        let cache = Arc::new(PageCache::new(Some(STRETCH), cold.ghosts().clone()));
+        cache.queue.lock().growth.stopped_at = Some(Instant::now());
+        let thread = cache.start().expect("started");
+        (0..2).for_each(|number| write(&file, &cache, number));
+        let began = Instant::now();
+        while is_resident(&file, 0, STRETCH as usize) {
+            assert!(began.elapsed() < Duration::from_secs(20), "never let go of, or files here are always in memory");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(cache.queue.lock().kept_bytes, STRETCH);
+        cold.read(&file, 100, 100, 2 * STRETCH).await.expect("read").expect("not in memory");
+        (2..5).for_each(|number| write(&file, &cache, number));
+        assert_eq!(cache.queue.lock().kept_bytes, 2 * STRETCH);
+        cache.stop();
+        thread.join().expect("no panic");
+    }
+
     #[test]
     fn where_memory_is_cheap_or_nothing_is_configured_the_system_is_told_nothing() {
         let (_folder, file) = file_on_disk();
-        for cache in [PageCache::new(Some(STRETCH)), PageCache::new(None)] {
+        for cache in [PageCache::new(Some(STRETCH), Arc::default()), PageCache::new(None, Arc::default())] {
             (0..3).for_each(|number| write(&file, &cache, number));
             assert!(cache.queue.lock().jobs.is_empty());
         }
@@ -393,7 +423,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_does_not_keep_up_costs_bounded_memory() {
-        let cache = PageCache::new(Some(2 * STRETCH));
+        let cache = PageCache::new(Some(2 * STRETCH), Arc::default());
         cache.queue.lock().growth.stopped_at = Some(Instant::now());
         let file = Arc::new(tempfile::tempfile().expect("temporary file"));
         let mut written = Written::default();
@@ -407,7 +437,7 @@ mod tests {
 
     #[test]
     fn files_that_are_closed_after_each_write_cost_bounded_memory() {
-        let cache = PageCache::new(Some(u64::MAX));
+        let cache = PageCache::new(Some(u64::MAX), Arc::default());
         cache.queue.lock().growth.stopped_at = Some(Instant::now());
         let mut written = Written::default();
         let mut write = |len: u64| {

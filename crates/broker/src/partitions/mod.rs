@@ -56,6 +56,7 @@ use crate::log::Log;
 use crate::log::aside;
 use crate::log::boot;
 use crate::log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
+use crate::log::page_cache::PageCache;
 use crate::replica::checkpoints::{Checkpointed, Checkpoints, CleanShutdown};
 use crate::replica::cleanings::Cleanings;
 use crate::replica::cluster::ClusterView;
@@ -156,11 +157,13 @@ impl Partitions {
         let checkpoints = Checkpoints::read(&path, space.clone());
         let doomed = list_doomed(data_dir).map_err(failed)?;
         remove_marker(data_dir).map_err(failed)?;
+        let cold: Arc<Cold> = Arc::default();
+        let page_cache = PageCache::new(settings.page_cache_kept, cold.ghosts().clone());
         let log_dir = Arc::new(LogDir {
             path,
             checkpoints,
             cluster: ClusterView::new(settings.node_id, settings.replica_lag_time_max_ms),
-            flusher: Arc::new(Flusher::new(settings.page_cache_kept, space.clone())),
+            flusher: Arc::new(Flusher::new(page_cache, space.clone())),
             opener: Arc::default(),
             succession: Succession::default(),
             cleanings: Cleanings::read(data_dir, space.clone()),
@@ -168,7 +171,7 @@ impl Partitions {
             doomed: Mutex::new(doomed),
             momentary: Seldom::default(),
             not_followed: Seldom::default(),
-            cold: Arc::default(),
+            cold,
             space,
         });
         let registry = Arc::new(Registry::new(log_dir.clone()));

@@ -73,14 +73,14 @@ impl FlushQueue {
 }
 
 impl Flusher {
-    /// With nothing to flush, for a page cache of which so much stays.
-    pub fn new(page_cache_kept: Option<u64>, space: Arc<Space>) -> Flusher {
+    /// Returns one with nothing to flush, for this page cache.
+    pub fn new(page_cache: PageCache, space: Arc<Space>) -> Flusher {
         Flusher {
             queue: Mutex::default(),
             changed: Condvar::new(),
             failures: Failures::default(),
             refused: Failures::default(),
-            page_cache: Arc::new(PageCache::new(page_cache_kept)),
+            page_cache: Arc::new(page_cache),
             space,
         }
     }
