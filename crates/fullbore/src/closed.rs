@@ -1,6 +1,6 @@
 //! Standard output, if the program was started without it (`>&-`).
 //!
-//! Rust's runtime opens /dev/null in the place of a closed standard descriptor before `main`, so that records written
+//! Rust's runtime opens /dev/null in the place of a closed standard descriptor before `main`, so that what is written
 //! there would seem to have been read. Invariant: the look at the descriptor comes before that, and changes nothing.
 
 use crate::failure::Failure;
@@ -20,12 +20,17 @@ extern "C" fn look() {
     WAS_CLOSED.store(rustix::io::fcntl_getfd(stdout).is_err(), Ordering::Relaxed);
 }
 
-/// Checks that standard output is open, for a command that is there for what it prints.
+/// Returns true if the program was started without a standard output.
+pub fn is_stdout_closed() -> bool {
+    WAS_CLOSED.load(Ordering::Relaxed)
+}
+
+/// Checks that standard output is open before a command takes what only its output keeps.
 ///
 /// # Errors
 /// The sentence for the user, if it is closed.
 pub fn check_stdout() -> Result<(), Failure> {
-    match WAS_CLOSED.load(Ordering::Relaxed) {
+    match is_stdout_closed() {
         true => Err(Failure::new("standard output is closed, and records would be lost; open it, as with >/dev/null")),
         false => Ok(()),
     }

@@ -79,11 +79,15 @@ pub fn main() -> ExitCode {
     completions::answer_shell(Cli::command);
     let typed: Vec<_> = std::env::args_os().collect();
     output::Format { json: usage::wants_json(&typed) }.choose();
-    let cli = match Cli::try_parse_from(action::with_words(typed.iter().cloned())) {
-        Ok(cli) => cli,
-        Err(error) => return usage::tell(error, &typed, &Cli::command()),
+    let done = match Cli::try_parse_from(action::with_words(typed.iter().cloned())) {
+        Ok(cli) => run(cli.command, &cli.debug),
+        Err(mistake) if mistake.use_stderr() => return usage::tell(mistake, &typed, &Cli::command()),
+        Err(help) => {
+            output::written(|| help.print());
+            Ok(())
+        }
     };
-    let outcome = run(cli.command, &cli.debug).and_then(|()| match output::error() {
+    let outcome = done.and_then(|()| match output::error() {
         Some(error) => Err(Failure::new(format!("cannot write to standard output: {error}"))),
         None => Ok(()),
     });

@@ -3,8 +3,10 @@
 //! Invariant: a reader that went away (`| head -1`), of either, loses the rest of the lines and nothing else: commands end by
 //! themselves and clean up.
 
+use crate::closed;
 use clap::Args;
 use fullbore_bench::report::json::{object, string};
+use rustix::io::Errno;
 use std::fmt::Display;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::sync::OnceLock;
@@ -111,20 +113,20 @@ pub fn agrees(question: &str, answers: &mut impl BufRead) -> bool {
 
 /// Prints a line at once; does nothing after one that could not be printed.
 pub fn line(text: &str) {
-    if FAILED.get().is_some() {
-        return;
-    }
-    let mut out = io::stdout().lock();
-    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) {
-        FAILED.get_or_init(|| error);
-    }
+    written(|| writeln!(io::stdout().lock(), "{text}"));
 }
 
-/// Prints bytes at once; does nothing after something that could not be printed. Whether it was.
+/// Prints bytes at once; does nothing after something that could not be printed. Returns true if they were printed.
 pub fn bytes(bytes: &[u8]) -> bool {
+    written(|| io::stdout().lock().write_all(bytes))
+}
+
+/// Runs `write`, which writes to standard output, and flushes that; does nothing after a write that failed. Returns true if
+/// `write` succeeded.
+pub fn written(write: impl FnOnce() -> io::Result<()>) -> bool {
     if FAILED.get().is_none() {
-        let mut out = io::stdout().lock();
-        if let Err(error) = out.write_all(bytes).and_then(|()| out.flush()) {
+        let open = if closed::is_stdout_closed() { Err(Errno::BADF.into()) } else { Ok(()) };
+        if let Err(error) = open.and_then(|()| write()).and_then(|()| io::stdout().flush()) {
             FAILED.get_or_init(|| error);
         }
     }

@@ -1,5 +1,6 @@
 //! `fullbore serve`: from what the user typed to a running broker, and back out at a signal.
 
+use crate::closed::is_stdout_closed;
 use crate::failure::Failure;
 use crate::log::{self, Debug};
 use crate::log_format::LogFormat;
@@ -137,7 +138,8 @@ async fn serve_until_signal(config: BrokerConfig, loggers: Loggers, as_json: boo
     let host = config.listeners.first().map_or_else(String::new, |listener| listener.host.clone());
     let broker = Broker::start_with(config, loggers).await?;
     let (listens, data_dir) = (host_port(&host, broker.addr().port()), data_dir.display().to_string());
-    match as_json {
+    // Daemons are started without a standard output; that is no reason to end badly.
+    match as_json || is_stdout_closed() {
         true => log_greeting(&broker, &listens, &data_dir),
         false => greet(&broker, &listens, &data_dir),
     }

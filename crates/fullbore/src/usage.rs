@@ -1,15 +1,14 @@
-//! A command line that cannot be read: clap's text, or one JSON object where JSON was asked for.
-//!
-//! Invariant: help and version are no mistakes, and are printed as ever.
+//! A command line that cannot be read: clap's text, or one JSON object where JSON was asked for. Help and version are no
+//! mistakes, and do not come here.
 
 use crate::{action, output, tip};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Tells what is wrong with the words typed, or prints the help that they ask for.
+/// Tells what is wrong with the words typed, on standard error.
 pub fn tell(mut error: clap::Error, typed: &[OsString], program: &clap::Command) -> ExitCode {
     tip::add(&mut error, &action::with_words(typed.iter().cloned()), program);
-    if error.use_stderr() && wants_json(typed) {
+    if wants_json(typed) {
         output::tell(output::failure(&sentence(&error)));
     } else {
         // There is nobody left to tell.

@@ -217,6 +217,15 @@ fn configurations_that_cannot_be_say_why() {
         ("configs alter --topic a --add-config retention.ms=soon", "retention.ms"),
         ("configs alter --topic b --add-config retention.ms=1", "b"),
         ("configs alter --topic a", "nothing changes; give --add-config"),
+        ("configs alter --topic a --delete-config no.such.key", "Invalid config(s): no.such.key; "),
+        (
+            "configs alter --topic a --add-config retention.ms=1 --delete-config no.such.key,segment.ms",
+            "Invalid config(s): no.such.key,segment.ms; ",
+        ),
+        ("configs alter --broker-defaults --delete-config no.such.key", "Invalid config(s): no.such.key; "),
+        ("configs alter --broker 1 --delete-config message.max.bytes", "Invalid config(s): message.max.bytes; "),
+        ("configs alter --group g --delete-config no.such.key", "Invalid config(s): no.such.key; "),
+        ("configs alter --broker-logger 1 --delete-config no.such.logger", "no.such.logger"),
         ("configs alter --topic a --add-config x=1 --delete-config x", "x is to be set and to be deleted"),
         ("configs alter --entity-type topics --add-config x=1", "say which topic to alter"),
         ("configs alter --topic a --add-config-file /no/such", "/no/such"),
@@ -232,6 +241,11 @@ fn configurations_that_cannot_be_say_why() {
         let refusal = place.refused(line);
         assert!(refusal.contains(told) && refusal.lines().count() == 1, "{line}: {refusal}");
     }
+    assert_eq!(
+        place.ok("configs describe --topic a").lines().count(),
+        1,
+        "nothing was set by a change that was refused"
+    );
 }
 
 #[test]

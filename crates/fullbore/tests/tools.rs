@@ -66,6 +66,58 @@ fn a_standard_error_that_takes_nothing_changes_no_exit_status() {
     }
 }
 
+/// Runs a command line of the shell, in which `$0` is our binary.
+fn shell(script: &str) -> (Option<i32>, String, String) {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_fullbore")]).stdin(Stdio::null());
+    said(shell.output().expect("there is a shell"))
+}
+
+#[test]
+fn standard_output_takes_nothing_command_prints_it_fails() {
+    let broker = Broker::start(&[]);
+    let at = format!("--bootstrap-server {}", broker.address);
+    for line in [
+        format!("topics create --topic t {at}"),
+        format!("topics list {at}"),
+        format!("topics list --json {at}"),
+        format!("configs describe --topic t {at}"),
+        format!("info {at}"),
+        format!("{} 10 {at}", PRODUCE.join(" ")),
+        "completions bash".to_owned(),
+        "man".to_owned(),
+        "--version".to_owned(),
+        "topics --help".to_owned(),
+    ] {
+        for (topic, redirection, reason) in
+            [("t", ">&-", "Bad file descriptor"), ("u", ">/dev/full", "No space left on device")]
+        {
+            let line = line.replace("create --topic t", &format!("create --topic {topic}"));
+            let (status, _, stderr) = shell(&format!("\"$0\" {line} {redirection}"));
+            let told = complaints(&stderr);
+            assert_eq!(status, Some(1), "{line} {redirection}: {told}");
+            assert!(told.contains("cannot write to standard output: ") && told.contains(reason), "{line}: {told}");
+        }
+        let line = line.replace("create --topic t", "create --topic v");
+        let (_, _, stderr) = shell(&format!("{{ \"$0\" {line}; echo status $? >&2; }} | true"));
+        assert_eq!(complaints(&stderr).trim_end(), "status 0", "{line}: a reader may go away");
+    }
+}
+
+#[test]
+fn standard_output_of_a_broker_is_closed_it_serves_and_stops_well() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().to_str().expect("UTF-8");
+    // The shell's variable `!` is the broker; it is ready once its log says where it listens.
+    let script = format!(
+        "\"$0\" serve --listen 127.0.0.1:0 --data-dir {data}/data >&- 2>{data}/log & \
+         until grep -q listening {data}/log; do kill -0 $! || exit 9; done; kill -TERM $!; wait $!"
+    );
+    let (status, _, stderr) = shell(&script);
+    let log = std::fs::read_to_string(folder.path().join("log")).expect("the broker's log");
+    assert_eq!((status, stderr.as_str()), (Some(0), ""), "{log}");
+}
+
 #[test]
 fn a_broker_whose_log_nobody_reads_any_more_works_on_and_stops() {
     let mut broker = Broker::start_telling(&[], unread());

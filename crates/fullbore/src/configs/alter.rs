@@ -8,7 +8,8 @@ use crate::output::{Format, line};
 use crate::properties::read_properties;
 use clap::Args;
 use fullbore_bench::report::json::object;
-use fullbore_client::admin::{Change, ResourceKind, alter_configs};
+use fullbore_client::admin::{Change, ResourceKind, alter_configs, describe_configs};
+use fullbore_client::blocking::Cluster;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -45,6 +46,7 @@ pub fn run(alter: &Alter) -> Result<(), Failure> {
     };
     let changes = alter.changes()?;
     let mut cluster = alter.at.cluster(client_id::CONFIGS)?;
+    check_deleted(&mut cluster, meant.kind, whose, &changes)?;
     alter_configs(&mut cluster, (meant.kind, whose.resource_name()), &changes)?;
     if alter.format.json {
         line(&object([("altered", object(whose.members(meant.kind)))]));
@@ -52,6 +54,29 @@ pub fn run(alter: &Alter) -> Result<(), Failure> {
         line(&done(meant.kind, whose));
     }
     Ok(())
+}
+
+/// Checks that what is to be deleted was set, as kafka-configs.sh does: brokers ignore names that they do not know there.
+/// They know their loggers themselves.
+fn check_deleted(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, changes: &[Change]) -> Result<(), Failure> {
+    let deleted = |change: &Change| match change {
+        Change::Delete(key) => Some(key.clone()),
+        Change::Set(..) => None,
+    };
+    let mut unset: Vec<String> = changes.iter().filter_map(deleted).collect();
+    if unset.is_empty() || kind == ResourceKind::BrokerLogger {
+        return Ok(());
+    }
+    let source = whose.source(kind);
+    let configs = describe_configs(cluster, (kind, whose.resource_name()))?;
+    unset.retain(|key| !configs.iter().any(|config| config.source == source && *config.name == **key));
+    if unset.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "Invalid config(s): {}; `fullbore configs describe` shows those that are set and can be deleted",
+        unset.join(",")
+    )))
 }
 
 fn done(kind: ResourceKind, whose: &Whose) -> String {
