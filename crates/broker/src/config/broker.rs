@@ -98,6 +98,8 @@ pub struct BrokerConfig {
     pub offsets_retention_check_interval_ms: u64,
     /// Committed offsets of all groups together.
     pub offsets_max: usize,
+    /// Bytes of the metadata of all committed offsets together.
+    pub offsets_metadata_bytes_max: usize,
     pub fetch_session_cache_slots: usize,
     /// The most bytes of one push of a client's own metrics.
     pub telemetry_max_bytes: i32,
@@ -207,6 +209,7 @@ impl BrokerConfig {
             offsets_retention_ms: values.number("offsets.retention.minutes"),
             offsets_retention_check_interval_ms: values.number("offsets.retention.check.interval.ms"),
             offsets_max: values.number("fullbore.offsets.max"),
+            offsets_metadata_bytes_max: values.number("fullbore.offsets.metadata.bytes.max"),
             fetch_session_cache_slots: values.number("max.incremental.fetch.session.cache.slots"),
             telemetry_max_bytes: values.number("telemetry.max.bytes"),
             request_partition_size_limit: values.number("max.request.partition.size.limit"),

@@ -230,6 +230,8 @@ const KEYS: &[Key] = &[
     Key::long("offsets.retention.check.interval.ms", Some("600000"), 1, "Time between two looks for committed offsets to forget."),
     Key::int("fullbore.offsets.max", Some("1000000"), 1, "Committed offsets held, of all groups together; past it a commit for a further partition is refused with INVALID_COMMIT_OFFSET_SIZE.")
         .differs("not a Kafka key"),
+    Key::long("fullbore.offsets.metadata.bytes.max", Some("67108864"), 0, "Bytes of the metadata that clients have kept beside committed offsets, of all groups together; past it a commit whose metadata is longer than what it replaces is refused with INVALID_COMMIT_OFFSET_SIZE.")
+        .differs("not a Kafka key"),
     Key::int("max.request.partition.size.limit", Some("2000"), 1, "Partitions that one answer to DescribeTopicPartitions may have."),
     Key::int("max.incremental.fetch.session.cache.slots", Some("1000"), 0, "Incremental fetch sessions kept at a time."),
     Key::int("telemetry.max.bytes", Some("1048576"), 1, "The largest push of a client's own metrics (KIP-714), compressed."),

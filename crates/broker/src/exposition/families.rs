@@ -144,6 +144,9 @@ pub(super) static FAMILIES: &[Family] = &[
     Family { name: "fullbore_committed_offsets", unit: None, kind: Gauge, labels: &[],
         help: "Committed offsets held, of all groups; at most fullbore.offsets.max.",
         write: |page, encoder| gauge(encoder, page.gauges.offsets_held) },
+    Family { name: "fullbore_committed_offset_metadata", unit: Some(&BYTES), kind: Gauge, labels: &[],
+        help: "Metadata beside committed offsets, of all groups; at most fullbore.offsets.metadata.bytes.max.",
+        write: |page, encoder| gauge(encoder, page.gauges.offset_metadata_bytes) },
 
     Family { name: "fullbore_groups", unit: None, kind: Gauge, labels: STATE,
         help: "Groups in each state, those that only have offsets under Empty; at most fullbore.groups.max.",

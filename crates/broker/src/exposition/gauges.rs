@@ -49,6 +49,8 @@ pub struct Gauges {
     pub groups: [usize; GroupState::ALL.len()],
     /// Committed offsets of all groups.
     pub offsets_held: usize,
+    /// Bytes of metadata beside committed offsets.
+    pub offset_metadata_bytes: usize,
     /// This process.
     pub process: Process,
 }
@@ -136,6 +138,7 @@ impl Gauges {
             },
             groups: broker.groups.count_by_state(),
             offsets_held: broker.groups.offsets().held(),
+            offset_metadata_bytes: broker.groups.offsets().metadata_bytes(),
             process: Process::read(),
         }
     }

@@ -115,6 +115,7 @@ mod tests {
             replication: ReplicationGauges { under_replicated: 7, under_min_isr: 6, offline: 5, max_lag: 8 },
             groups: [3, 0, 0, 0, 0, 2, 0],
             offsets_held: 6,
+            offset_metadata_bytes: 12,
             process,
         };
         page(&used(), gauges)
@@ -157,6 +158,7 @@ mod tests {
             "fullbore_offset_commits_total 1",
             "fullbore_offset_commit_errors_total{code=\"ILLEGAL_GENERATION\"} 1",
             "fullbore_committed_offsets 6",
+            "fullbore_committed_offset_metadata_bytes 12",
             "fullbore_topics 3",
             "fullbore_partitions 60",
             "fullbore_partitions_failed 4",

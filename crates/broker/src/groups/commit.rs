@@ -4,7 +4,7 @@
 //! under it, so that it comes before or after whatever else is.
 
 use super::entry::Entry;
-use super::offsets::{CommitOffset, GroupOffsets, TopicName, TopicOffsets};
+use super::offsets::{CommitOffset, GroupOffsets, OffsetAndMetadata, TopicName, TopicOffsets};
 use super::records::{self, OffsetKey};
 use super::{Groups, not_kept};
 use crate::control::Image;
@@ -27,6 +27,26 @@ const COMING_BYTES_MAX: usize = 64 << 20;
 
 /// What was not committed, as index and reason.
 type RefusedOffsets = Vec<(usize, ErrorCode)>;
+
+/// Room for committed offsets.
+#[derive(Debug, Clone, Copy, Default)]
+struct OffsetsRoom {
+    offsets: usize,
+    /// Bytes of metadata.
+    bytes: usize,
+}
+
+impl OffsetsRoom {
+    /// Returns what `committed` needs beyond that of the offset whose place it takes: none, unless it is larger.
+    fn between(before: Option<&OffsetAndMetadata>, committed: &OffsetAndMetadata) -> OffsetsRoom {
+        let held = before.map_or(0, |before| before.metadata.len());
+        OffsetsRoom { offsets: usize::from(before.is_none()), bytes: committed.metadata.len().saturating_sub(held) }
+    }
+
+    fn has(self, needed: OffsetsRoom) -> bool {
+        needed.offsets <= self.offsets && needed.bytes <= self.bytes
+    }
+}
 
 /// One partition's offset that is to be forgotten.
 #[derive(Debug, Clone)]
@@ -118,13 +138,15 @@ impl Groups {
         mut refused: RefusedOffsets,
     ) -> Commit {
         let group: Arc<str> = Arc::from(&*entry.id);
-        let room = self.offsets_max.saturating_sub(self.offsets.held() + self.offsets_coming.load(Relaxed));
-        let (mut added, mut accepted, mut places, mut records) = (0, Vec::new(), Vec::new(), Vec::new());
-        let mut bytes = 0;
+        let (mut room, mut taken) = (self.room(), OffsetsRoom::default());
+        let (mut accepted, mut places, mut records) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut bytes, mut is_unfit) = (0, false);
         self.offsets.read(&group, |held| {
             for (index, offset) in wanted {
-                let is_new = !has(held, offset.topic.id, offset.partition);
-                if (is_new && added >= room) || bytes > COMMIT_BYTES_MAX {
+                let before = find(held, offset.topic.id, offset.partition);
+                let needed = OffsetsRoom::between(before, &offset.committed);
+                is_unfit |= !room.has(needed);
+                if !room.has(needed) || bytes > COMMIT_BYTES_MAX {
                     refused.push((index, ErrorCode::INVALID_COMMIT_OFFSET_SIZE));
                     continue;
                 }
@@ -139,23 +161,56 @@ impl Groups {
                         continue;
                     }
                 }
-                added += usize::from(is_new);
+                room = OffsetsRoom { offsets: room.offsets - needed.offsets, bytes: room.bytes - needed.bytes };
+                // All of the metadata: what another commit, on its way before this one, gives back is not to be had twice.
+                taken.offsets += needed.offsets;
+                taken.bytes += offset.committed.metadata.len();
                 places.push(index);
                 accepted.push(offset);
             }
         });
-        self.offsets_coming.fetch_add(added, Relaxed);
+        if is_unfit {
+            self.note_unfit();
+        }
+        self.offsets_coming.fetch_add(taken.offsets, Relaxed);
+        self.metadata_bytes_coming.fetch_add(taken.bytes, Relaxed);
         self.bytes_coming.fetch_add(bytes, Relaxed);
         entry.commits.fetch_add(1, Relaxed);
         let (groups, of) = (Arc::clone(self), Arc::clone(entry));
         let pending = entry.shard.write(Records::Known(records), move |kept| {
-            groups.offsets_coming.fetch_sub(added, Relaxed);
             groups.bytes_coming.fetch_sub(bytes, Relaxed);
             let kept = kept.map_err(not_kept).map(|()| groups.put(&of.shard, &group, accepted));
+            // Behind that, so that no other commit takes the same room in between.
+            groups.offsets_coming.fetch_sub(taken.offsets, Relaxed);
+            groups.metadata_bytes_coming.fetch_sub(taken.bytes, Relaxed);
             of.commits.fetch_sub(1, Release);
             kept
         });
         Commit { pending, places, refused, bytes }
+    }
+
+    /// Returns the room that is left, without what commits on their way take.
+    fn room(&self) -> OffsetsRoom {
+        let offsets = self.offsets.held() + self.offsets_coming.load(Relaxed);
+        let bytes = self.offsets.metadata_bytes() + self.metadata_bytes_coming.load(Relaxed);
+        OffsetsRoom {
+            offsets: self.offsets_max.saturating_sub(offsets),
+            bytes: self.metadata_bytes_max.saturating_sub(bytes),
+        }
+    }
+
+    /// Logs, not too often, that committed offsets take all the room they may.
+    fn note_unfit(&self) {
+        if let Some(left_out) = self.unfit.due() {
+            let (offsets, metadata_bytes) = (self.offsets.held(), self.offsets.metadata_bytes());
+            tracing::warn!(
+                offsets,
+                metadata_bytes,
+                left_out,
+                "cannot commit offsets: clients get INVALID_COMMIT_OFFSET_SIZE; raise fullbore.offsets.max or \
+                 fullbore.offsets.metadata.bytes.max"
+            );
+        }
     }
 
     /// Shows offsets that are kept, but for those of topics that were deleted meanwhile: whoever forgets their topic has been here
@@ -294,8 +349,8 @@ fn check_topic(image: &Image, offset: &CommitOffset) -> Result<(), ErrorCode> {
     image.topic_by_id(offset.topic.id).map(drop).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
 }
 
-fn has(held: Option<&GroupOffsets>, topic: Uuid, partition: i32) -> bool {
-    held.and_then(|held| held.get(&topic)).is_some_and(|of_topic| of_topic.partitions.contains_key(&partition))
+fn find(held: Option<&GroupOffsets>, topic: Uuid, partition: i32) -> Option<&OffsetAndMetadata> {
+    held?.get(&topic)?.partitions.get(&partition)
 }
 
 /// None for names that are in no record, since they are too long for one.

@@ -75,8 +75,11 @@ pub struct Groups {
     all_loaded: AtomicBool,
     offsets: CommittedOffsets,
     offsets_max: usize,
+    metadata_bytes_max: usize,
     /// Offsets on their way into the log that take a place.
     offsets_coming: AtomicUsize,
+    /// Bytes of the metadata of all offsets on their way.
+    metadata_bytes_coming: AtomicUsize,
     /// Bytes of the records of commits on their way.
     bytes_coming: AtomicUsize,
     metrics: Metrics,
@@ -92,6 +95,8 @@ pub struct Groups {
     uncounted: Seldom,
     /// The line of a request that there is no memory for.
     unheld: Seldom,
+    /// The line of committed offsets that there is no room for.
+    unfit: Seldom,
 }
 
 impl Groups {
@@ -120,7 +125,9 @@ impl Groups {
             all_loaded: AtomicBool::new(true),
             offsets: CommittedOffsets::default(),
             offsets_max: config.offsets_max,
+            metadata_bytes_max: config.offsets_metadata_bytes_max,
             offsets_coming: AtomicUsize::new(0),
+            metadata_bytes_coming: AtomicUsize::new(0),
             bytes_coming: AtomicUsize::new(0),
             metrics,
             timer: Timer::default(),
@@ -130,6 +137,7 @@ impl Groups {
             unmade: Seldom::default(),
             uncounted: Seldom::default(),
             unheld: Seldom::default(),
+            unfit: Seldom::default(),
         })
     }
 

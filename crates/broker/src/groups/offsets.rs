@@ -73,12 +73,13 @@ pub struct CommittedOffsets {
     hasher: RandomState,
     stripes: [RwLock<Stripe>; STRIPES],
     held: AtomicUsize,
+    metadata_bytes: AtomicUsize,
 }
 
 impl Default for CommittedOffsets {
     fn default() -> Self {
         let stripes = std::array::from_fn(|_| RwLock::default());
-        Self { hasher: RandomState::new(), stripes, held: AtomicUsize::new(0) }
+        Self { hasher: RandomState::new(), stripes, held: AtomicUsize::new(0), metadata_bytes: AtomicUsize::new(0) }
     }
 }
 
@@ -86,6 +87,18 @@ impl CommittedOffsets {
     /// Committed offsets of all groups together.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the metadata of all of them.
+    pub fn metadata_bytes(&self) -> usize {
+        self.metadata_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of offsets that are here no more.
+    fn count_out<'a>(&self, gone: impl Iterator<Item = &'a OffsetAndMetadata>) {
+        let (offsets, bytes) = gone.fold((0, 0), |(offsets, bytes), gone| (offsets + 1, bytes + gone.metadata.len()));
+        self.held.fetch_sub(offsets, Ordering::Relaxed);
+        self.metadata_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Looks at one group's offsets; `None` when it has none. Commits to groups of its stripe wait meanwhile.
@@ -117,14 +130,20 @@ impl CommittedOffsets {
             stripe.insert(Arc::from(group), GroupOffsets::new());
         }
         let Some(of_group) = stripe.get_mut(group) else { return };
-        let mut added = 0;
+        let (mut added, mut bytes, mut replaced) = (0, 0, 0);
         for CommitOffset { topic, partition, committed } in offsets {
             let of_topic = of_group
                 .entry(topic.id)
                 .or_insert_with(|| TopicOffsets { name: topic.name, partitions: BTreeMap::new() });
-            added += usize::from(of_topic.partitions.insert(partition, committed).is_none());
+            bytes += committed.metadata.len();
+            match of_topic.partitions.insert(partition, committed) {
+                Some(before) => replaced += before.metadata.len(),
+                None => added += 1,
+            }
         }
         self.held.fetch_add(added, Ordering::Relaxed);
+        self.metadata_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.metadata_bytes.fetch_sub(replaced, Ordering::Relaxed);
     }
 
     /// Forgets an offset, unless its shard was left: it may be there again, as whoever led it meanwhile has it.
@@ -132,43 +151,40 @@ impl CommittedOffsets {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
         let Some(of_group) = stripe.get_mut(group) else { return };
         let Some(of_topic) = of_group.get_mut(&topic) else { return };
-        let removed = of_topic.partitions.remove(&partition).is_some();
+        let removed = of_topic.partitions.remove(&partition);
         if of_topic.partitions.is_empty() {
             of_group.remove(&topic);
         }
         if of_group.is_empty() {
             stripe.remove(group);
         }
-        self.held.fetch_sub(usize::from(removed), Ordering::Relaxed);
+        self.count_out(removed.iter());
     }
 
     /// Forgets these groups.
     pub(super) fn remove_groups(&self, is_meant: impl Fn(&str) -> bool) {
         for stripe in &self.stripes {
-            let mut removed = 0;
             stripe.write().retain(|group, of_group| {
                 let is_meant = is_meant(group);
-                removed += if is_meant { of_group.values().map(|of_topic| of_topic.partitions.len()).sum() } else { 0 };
+                if is_meant {
+                    self.count_out(each(of_group));
+                }
                 !is_meant
             });
-            self.held.fetch_sub(removed, Ordering::Relaxed);
         }
     }
 
     /// Forgets a group, unless its shard was left.
     pub(super) fn remove_group(&self, shard: &Shard, group: &str) {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
-        let removed = stripe.remove(group);
-        let removed = removed.iter().flat_map(BTreeMap::values).map(|of_topic| of_topic.partitions.len()).sum();
-        self.held.fetch_sub(removed, Ordering::Relaxed);
+        self.count_out(stripe.remove(group).iter().flat_map(each));
     }
 
     /// Forgets everything.
     pub(super) fn clear(&self) {
         for stripe in &self.stripes {
             let cleared = std::mem::take(&mut *stripe.write());
-            let offsets = cleared.values().flat_map(BTreeMap::values).map(|of_topic| of_topic.partitions.len()).sum();
-            self.held.fetch_sub(offsets, Ordering::Relaxed);
+            self.count_out(cleared.values().flat_map(each));
         }
     }
 
@@ -182,4 +198,9 @@ impl CommittedOffsets {
         let hash = self.hasher.hash_one(group);
         &self.stripes[usize::try_from(hash % STRIPES as u64).expect("below the number of stripes")]
     }
+}
+
+/// Returns everything that a group has committed.
+fn each(of_group: &GroupOffsets) -> impl Iterator<Item = &OffsetAndMetadata> {
+    of_group.values().flat_map(|of_topic| of_topic.partitions.values())
 }

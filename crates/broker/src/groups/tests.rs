@@ -1,6 +1,7 @@
 //! Committed offsets and groups' snapshots on real logs, and a model of them.
 
 mod leadership;
+mod limits;
 mod mischance;
 
 use super::*;
@@ -264,23 +265,6 @@ async fn a_topic_takes_its_offsets_along() {
         assert_eq!((opened.get("both", &kept, 0), opened.held()), (Some(committed(2, 1)), 2));
         opened = reopened(opened, folder.path()).await;
     }
-}
-
-#[tokio::test]
-async fn past_the_limit_only_new_partitions_are_refused() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "fullbore.offsets.max=3").await;
-    let t = opened.topic("t").await;
-    let all = (0..5).map(|partition| one(&t, partition, committed(1, 1))).collect();
-    let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
-    // Those on their way take their places already.
-    let (first, second) = (opened.ask("g", all), opened.ask("h", vec![one(&t, 0, committed(2, 2))]));
-    assert_eq!(first.done().await, Ok(vec![(3, full), (4, full)]));
-    assert_eq!(second.done().await, Ok(vec![(0, full)]));
-    assert_eq!(opened.commit("g", vec![one(&t, 0, committed(2, 2)), one(&t, 3, committed(2, 2))]).await, [(1, full)]);
-    opened.forget("g", deletion(&t, 1, None)).kept().await.expect("kept").expect("kept");
-    assert_eq!(opened.commit("h", vec![one(&t, 0, committed(3, 3))]).await, []);
-    assert_eq!((opened.held(), opened.get("g", &t, 0)), (3, Some(committed(2, 2))));
 }
 
 #[tokio::test]

@@ -1,0 +1,52 @@
+//! Bounds of what all groups together may have committed.
+
+use super::*;
+
+#[tokio::test]
+async fn past_the_limit_only_new_partitions_are_refused() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "fullbore.offsets.max=3").await;
+    let t = opened.topic("t").await;
+    let all = (0..5).map(|partition| one(&t, partition, committed(1, 1))).collect();
+    let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
+    // Those on their way take their places already.
+    let (first, second) = (opened.ask("g", all), opened.ask("h", vec![one(&t, 0, committed(2, 2))]));
+    assert_eq!(first.done().await, Ok(vec![(3, full), (4, full)]));
+    assert_eq!(second.done().await, Ok(vec![(0, full)]));
+    assert_eq!(opened.commit("g", vec![one(&t, 0, committed(2, 2)), one(&t, 3, committed(2, 2))]).await, [(1, full)]);
+    opened.forget("g", deletion(&t, 1, None)).kept().await.expect("kept").expect("kept");
+    assert_eq!(opened.commit("h", vec![one(&t, 0, committed(3, 3))]).await, []);
+    assert_eq!((opened.held(), opened.get("g", &t, 0)), (3, Some(committed(2, 2))));
+}
+
+#[tokio::test]
+async fn metadata_of_all_groups_is_at_its_limit_longer_metadata_is_refused() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "fullbore.offsets.metadata.bytes.max=10").await;
+    let t = opened.topic("t").await;
+    let with = |partition, bytes: usize| {
+        let metadata = "m".repeat(bytes).into_boxed_str();
+        one(&t, partition, OffsetAndMetadata { metadata, ..committed(1, 1) })
+    };
+    let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
+    // What is on its way takes its bytes already.
+    let (first, second) = (opened.ask("g", vec![with(0, 4), with(1, 7)]), opened.ask("h", vec![with(0, 7)]));
+    assert_eq!((first.done().await, second.done().await), (Ok(vec![(1, full)]), Ok(vec![(0, full)])));
+    assert_eq!(opened.commit("h", vec![with(0, 6), with(1, 0)]).await, []);
+    assert_eq!(opened.commit("g", vec![with(0, 5), with(1, 1), with(2, 0)]).await, [(0, full), (1, full)]);
+    assert_eq!(opened.commit("g", vec![with(0, 4)]).await, [], "as long as before");
+    // Room that a commit on its way gives back is taken by one behind it in the same place, or by another, and not by both.
+    let (shorter, longer) = (opened.ask("g", vec![with(0, 0)]), opened.ask("g", vec![with(0, 4)]));
+    shorter.done().await.expect("kept");
+    let other = opened.commit("h", vec![with(2, 4)]).await;
+    longer.done().await.expect("kept");
+    assert_eq!((other, opened.groups.offsets.metadata_bytes()), (vec![(0, full)], 10));
+    opened.forget("h", deletion(&t, 0, None)).kept().await.expect("kept").expect("kept");
+    assert_eq!(opened.commit("i", vec![with(0, 6)]).await, []);
+    let opened = reopened(opened, folder.path()).await;
+    assert_eq!((opened.groups.offsets.metadata_bytes(), opened.held()), (10, 4));
+    for group in ["g", "h", "i"] {
+        opened.groups.delete(group, true).await.expect("deleted");
+    }
+    assert_eq!((opened.groups.offsets.metadata_bytes(), opened.held()), (0, 0));
+}
