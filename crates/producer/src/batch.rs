@@ -106,6 +106,14 @@ pub(crate) struct ProducerBatch {
     pub(crate) outcome: Arc<BatchOutcome>,
 }
 
+/// What becomes of a batch that is parted.
+pub(crate) struct Parts {
+    /// In order, each with its own share of the records.
+    pub(crate) batches: Vec<ProducerBatch>,
+    /// Bytes that the largest of the records takes in a batch of its own, before compression.
+    pub(crate) largest_record: usize,
+}
+
 enum Body {
     Built { builder: ChunkedBuilder, lease: Lease },
     Sealed { pieces: Vec<Bytes>, stamp: Stamp },
@@ -215,20 +223,21 @@ impl ProducerBatch {
         matches!(self.body, Some(Body::Sealed { .. }))
     }
 
-    /// Parts of up to `each` bytes before compression, in order, each with its own share of the records. Returns `None` if
-    /// it is one record, or not sealed.
-    pub(crate) fn split(&self, codec: (Compression, Level), each: usize) -> Option<Vec<ProducerBatch>> {
+    /// Parts of up to `each` bytes before compression. Returns `None` if it is one record, or not sealed.
+    pub(crate) fn split(&self, codec: (Compression, Level), each: usize) -> Option<Parts> {
         let Some(Body::Sealed { pieces, .. }) = self.body.as_ref().filter(|_| self.records > 1) else { return None };
         let bytes = pieces.concat();
         let view = BatchView::first(&bytes).ok()?;
         let payload = decompress(view.compression().ok()?, view.payload(), self.uncompressed).ok()?;
         let next = || BatchBuilder::new(BytesMut::with_capacity(each), codec.0, codec.1);
-        let (mut builder, mut first, mut parts) = (next(), self.first, Vec::new());
+        let (mut builder, mut first, mut parts, mut largest) = (next(), self.first, Vec::new(), 0);
         for (i, record) in RecordIter::new(&payload, view.record_count()).enumerate() {
             let record = record.ok()?;
             let headers: Vec<Header<'_>> = record.headers.map(|(key, value)| Header { key, value }).collect();
             let is_last = i + 1 == self.records as usize;
-            let full = builder.size() + record_size_max(record.key, record.value, &headers) > each;
+            let size = record_size_max(record.key, record.value, &headers);
+            largest = largest.max(size);
+            let full = builder.size() + size > each;
             if builder.record_count() > 0 && (full || (is_last && parts.is_empty())) {
                 let part = self.part(std::mem::replace(&mut builder, next()), first)?;
                 first += part.records;
@@ -237,7 +246,7 @@ impl ProducerBatch {
             builder.append(record.timestamp(&view), record.key, record.value, &headers);
         }
         parts.push(self.part(builder, first)?);
-        Some(parts)
+        Some(Parts { batches: parts, largest_record: HEADER_LEN + largest })
     }
 
     /// A part of this batch; it lies outside of the pool, for the short time that splitting takes.

@@ -1,7 +1,8 @@
 //! Limit of the batches of a topic: max.request.size, until a broker finds one too large (max.message.bytes).
 //!
-//! Pure. A broker answers that a batch is too large, and not what it takes. So the limit goes halfway between the largest batch
-//! that was taken and the smallest that was refused, down and up, until the two are close. Sizes are those on the wire. A
+//! Pure. A broker answers that a batch is too large, and not what it takes. Until the topic's configuration tells, or where
+//! it does not, the limit goes halfway between the largest batch that was taken and the smallest that was refused, down and up,
+//! until the two are close. Sizes are those on the wire. A
 //! refused batch that is no larger than a taken one shows that the broker stores batches with another codec: from then on
 //! sizes are those before compression.
 //!
@@ -131,6 +132,16 @@ impl BatchLimit {
         }
     }
 
+    /// The topic's configuration has this limit. Changes nothing if that does not explain the refusals so far: a batch as
+    /// small was refused, since the broker stores batches with another codec, or the topic was made again meanwhile.
+    pub(crate) fn set(&self, limit: usize) {
+        let mut refused = self.refused.lock();
+        if refused.is_some_and(|refused| refused > limit) && !self.is_opened() {
+            *refused = Some(limit + 1);
+            self.bytes.store(limit.min(self.most), Ordering::Relaxed);
+        }
+    }
+
     fn counted(&self, before: usize, after: usize) -> usize {
         if self.is_opened() { before } else { after }
     }
@@ -220,6 +231,35 @@ mod tests {
         assert_eq!(limit.bytes(), 1_000_000, "which is as large as the broker is known to refuse");
         limit.refused(1_000_000, 100_000);
         assert_eq!(limit.bytes(), 500_000);
+    }
+
+    #[test]
+    fn limit_is_told_after_a_refusal_batches_are_as_large_as_it_and_none_is_refused() {
+        for most in [1_048_576, 1_100_000, 10_485_760, 100_000_000] {
+            for takes in [20_000, 100_000, 524_288, 1_000_012] {
+                let limit = BatchLimit::new(most);
+                limit.refused(most, most);
+                limit.set(takes);
+                assert_eq!(sent(&limit, 1.0, |_, size| size <= takes), (0, takes));
+                // Those that were in flight.
+                limit.refused(most, most);
+                limit.refused(takes + 1, takes + 1);
+                assert_eq!(limit.bytes(), takes);
+                // The topic takes less by now.
+                let (refusals, last) = sent(&limit, 1.0, |_, size| size <= takes / 4);
+                assert!((1..=4).contains(&refusals) && last <= takes / 4, "{refusals} {last}");
+            }
+        }
+    }
+
+    #[test]
+    fn limit_is_told_that_explains_no_refusal_it_is_searched_for() {
+        let limit = BatchLimit::new(8_000_000);
+        limit.set(1_000_000);
+        assert_eq!(limit.bytes(), 8_000_000, "nothing was refused");
+        limit.refused(4_000_000, 900_000);
+        limit.set(1_000_000);
+        assert_eq!(limit.bytes(), 450_000, "the broker stores with another codec");
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod demand;
 mod gather;
 mod lane;
 mod lanes;
+mod oversize;
 pub(crate) mod verdict;
 
 use crate::backoff::backoff;

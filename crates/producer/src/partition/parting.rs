@@ -5,7 +5,7 @@
 //! the log is never parted, since its parts would not be recognised.
 
 use super::{Partition, PartitionQueue};
-use crate::batch::{OpenBatch, ProducerBatch};
+use crate::batch::{OpenBatch, Parts, ProducerBatch};
 use crate::window::Ticket;
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,12 +24,18 @@ impl Partition {
         self.limit.allows(batch.uncompressed(), batch.size())
     }
 
+    /// Takes the topic's limit from its configuration.
+    pub(crate) fn set_limit(&self, bytes: usize) {
+        self.limit.set(bytes);
+    }
+
     /// Returns true at the first call for a topic.
     pub(crate) fn is_first_refusal(&self) -> bool {
         self.limit.is_first_refusal()
     }
 
-    /// A broker found a batch too large, for the reason `why`: its parts take its place, and later batches stay smaller.
+    /// A broker found a batch too large, for the reason `why`: its parts take its place, and later batches stay smaller. Returns
+    /// the size of its largest record in a batch of its own, about as well compressed.
     ///
     /// # Errors
     /// The batch, if it is a single record.
@@ -39,15 +45,16 @@ impl Partition {
         mut batch: ProducerBatch,
         why: &str,
         now: Instant,
-    ) -> Result<(), Box<ProducerBatch>> {
+    ) -> Result<usize, Box<ProducerBatch>> {
         self.limit.refused(batch.uncompressed(), batch.size());
         let Some(parts) = self.parts(&batch) else { return Err(Box::new(batch)) };
         batch.note_attempt(false);
+        let largest = (parts.largest_record as f64 * batch.size() as f64 / batch.uncompressed() as f64) as usize;
         let mut state = self.state.lock();
         (state.last_error, state.retry_at, state.is_parted) = (Some(why.to_owned()), None, true);
-        state.window.split(ticket, counted(parts));
+        state.window.split(ticket, counted(parts.batches));
         self.resolved(&mut state, now);
-        Ok(())
+        Ok(largest)
     }
 
     /// A new batch turned out too large when it was sealed, and has not left: its parts go instead.
@@ -60,7 +67,7 @@ impl Partition {
         if !state.window.take_back(ticket) {
             return Err(Box::new(batch));
         }
-        self.put_first(&mut state, parts);
+        self.put_first(&mut state, parts.batches);
         Ok(())
     }
 
@@ -80,10 +87,10 @@ impl Partition {
     }
 
     fn parts_if_large(&self, batch: &ProducerBatch) -> Option<Vec<ProducerBatch>> {
-        if batch.ambiguous || self.allows(batch) { None } else { self.parts(batch) }
+        if batch.ambiguous || self.allows(batch) { None } else { Some(self.parts(batch)?.batches) }
     }
 
-    fn parts(&self, batch: &ProducerBatch) -> Option<Vec<ProducerBatch>> {
+    fn parts(&self, batch: &ProducerBatch) -> Option<Parts> {
         batch.split(self.limits.codec, self.limit.part(batch.uncompressed(), batch.size()))
     }
 

@@ -1,6 +1,6 @@
 //! Acts on what becomes of a request: each of its batches is written, goes again, in parts, or has failed.
 //!
-//! Not here: what an error means (see `verdict`). Invariant: every batch of a request goes back to its partition exactly once.
+//! Not here: what an error means (see `verdict`), and what follows where a batch is too large (see `oversize`). Invariant: every batch of a request goes back to its partition exactly once.
 
 use super::verdict::{self, Verdict};
 use crate::backoff::backoff;
@@ -125,33 +125,6 @@ impl Core {
             }
             Verdict::Failed { maybe } => self.fail(outgoing, maybe, answer.error_code, message),
         }
-    }
-
-    /// A broker found a batch too large, of which no attempt was written: it goes in parts, or fails if it is one record.
-    fn refused(self: &Arc<Self>, outgoing: Outgoing, code: ErrorCode, message: &str, now: Instant) {
-        let Outgoing { partition, ticket, batch, .. } = outgoing;
-        let (size, why) = (batch.size(), format!("the broker answered {}", error::answer(code, message)));
-        match partition.refused(ticket, batch, &why, now) {
-            Ok(()) => self.notice_too_large(&partition, size, code),
-            Err(batch) => {
-                let possibly_written = batch.ambiguous;
-                let error = ProduceError::Broker { code, message: message.to_owned(), possibly_written };
-                partition.failed(ticket, *batch, possibly_written, error, now);
-            }
-        }
-    }
-
-    /// Names the cause and the remedy of batches that are refused for their size, once a topic.
-    fn notice_too_large(&self, partition: &Partition, size: usize, code: ErrorCode) {
-        if !partition.is_first_refusal() {
-            return;
-        }
-        let setting = if code == ErrorCode::RECORD_LIST_TOO_LARGE { "segment.bytes" } else { "max.message.bytes" };
-        self.notices.add(format!(
-            "{setting} of topic {} is smaller than batches of {size} bytes: they go again in parts, and later ones stay \
-             smaller; lower max.request.size (and batch.size with it), or raise {setting} of the topic",
-            partition.topic
-        ));
     }
 
     pub(super) fn fail(&self, outgoing: Outgoing, maybe: bool, code: ErrorCode, message: &str) {

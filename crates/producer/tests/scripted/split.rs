@@ -130,6 +130,73 @@ async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_r
     assert!(error.may_have_been_written(), "{error}");
 }
 
+/// Sends so many records of 100 bytes, which are in a few large batches, and returns the notices.
+async fn send_all(fake: &Fake, records: u64) -> Vec<String> {
+    fake.hold(true);
+    let bootstrap = fake.bootstrap();
+    let settings = [
+        ("bootstrap.servers", bootstrap.as_str()),
+        ("max.in.flight.requests.per.connection", "5"),
+        ("linger.ms", "0"),
+        ("batch.size", "2000"),
+        ("max.request.size", "100000"),
+        ("retry.backoff.ms", "5"),
+    ];
+    let producer = Producer::from_properties(settings).unwrap();
+    let (notices, noticed) = std::sync::mpsc::channel();
+    producer.on_notice(move |notice| drop(notices.send(notice.to_owned())));
+    let mut deliveries = Vec::new();
+    for n in 0..records {
+        deliveries.push(producer.send(ProducerRecord::new("t", noise(n, 100).as_bytes())).await.unwrap());
+    }
+    fake.hold(false);
+    producer.flush().await;
+    for (offset, delivery) in deliveries.iter().enumerate() {
+        assert_eq!(delivery.try_result().unwrap().unwrap().offset, offset as i64);
+    }
+    producer.close(Duration::from_secs(10)).await;
+    noticed.try_iter().collect()
+}
+
+#[tokio::test]
+async fn a_batch_is_refused_for_its_size_the_topics_limit_is_asked_for_once_and_filled() {
+    let fake = strict(ErrorCode::MESSAGE_TOO_LARGE).await;
+    fake.lock().topic_limit = Some(Ok(BATCH_MAX));
+    let notices = send_all(&fake, 4000).await;
+    assert_eq!((fake.lock().configs_asked, notices.len()), (1, 1), "{notices:?}");
+    let taken: Vec<usize> = fake.seen(0).iter().map(|seen| seen.bytes.len()).filter(|len| *len <= BATCH_MAX).collect();
+    let full = taken.iter().filter(|len| **len > BATCH_MAX - 200).count();
+    assert!(full * 4 > taken.len() * 3, "{full} of {}: {taken:?}", taken.len());
+}
+
+#[tokio::test]
+async fn the_topics_limit_may_not_be_seen_it_is_searched_for() {
+    let fake = strict(ErrorCode::MESSAGE_TOO_LARGE).await;
+    fake.lock().topic_limit = Some(Err(ErrorCode::TOPIC_AUTHORIZATION_FAILED));
+    let notices = send_all(&fake, 4000).await;
+    assert_eq!((fake.lock().configs_asked, notices.len()), (1, 1), "{notices:?}");
+}
+
+#[tokio::test]
+async fn one_record_of_a_batch_is_too_large_its_error_comes_without_a_notice() {
+    let fake = strict(ErrorCode::MESSAGE_TOO_LARGE).await;
+    fake.lock().topic_limit = Some(Ok(BATCH_MAX));
+    let producer = producer(&fake, "none");
+    let (notices, noticed) = std::sync::mpsc::channel();
+    producer.on_notice(move |notice| drop(notices.send(notice.to_owned())));
+    let mut deliveries = Vec::new();
+    for length in [10, 5000, 10] {
+        deliveries.push(producer.send(ProducerRecord::new("t", noise(1, length).as_bytes())).await.unwrap());
+    }
+    producer.flush().await;
+    let failed = deliveries.iter().map(|delivery| delivery.try_result().unwrap().is_err());
+    assert_eq!(failed.collect::<Vec<_>>(), [false, true, false]);
+    // The question may come after the parts.
+    fake.until("the limit is asked for", |state| state.configs_asked == 1).await;
+    producer.close(Duration::from_secs(10)).await;
+    assert_eq!(noticed.try_iter().collect::<Vec<_>>(), Vec::<String>::new());
+}
+
 /// Batches grow to max.request.size while the window is full. The first refusals stand for all batches that wait behind them.
 #[tokio::test]
 async fn a_topic_that_takes_less_than_a_request_refuses_each_size_once_and_is_named_in_one_notice() {

@@ -1,9 +1,12 @@
-//! The fake's APIs: ApiVersions, Metadata, InitProducerId, Produce.
+//! The fake's APIs: ApiVersions, Metadata, InitProducerId, Produce, DescribeConfigs.
 
 use super::{Connection, Fake, Judged, Seen, State};
 use bytes::Bytes;
 use fullbore_wire::api::{self, ApiKey, Request, RequestHeader};
 use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
+use fullbore_wire::apis::describe_configs::{
+    DescribeConfigsRequest, DescribeConfigsResourceResult, DescribeConfigsResponse, DescribeConfigsResult,
+};
 use fullbore_wire::apis::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
@@ -63,6 +66,10 @@ impl Fake {
             ApiKey::InitProducerId => reply::<InitProducerIdRequest>(&header, v, &mut r, |_| {
                 state.next_producer_id += 1;
                 Some(InitProducerIdResponse { producer_id: state.next_producer_id, ..Default::default() })
+            }),
+            ApiKey::DescribeConfigs => reply::<DescribeConfigsRequest>(&header, v, &mut r, |_| {
+                state.configs_asked += 1;
+                state.topic_limit.map(configs)
             }),
             other => panic!("the fake does not serve {other:?}"),
         };
@@ -130,7 +137,24 @@ fn versions(state: &State) -> ApiVersionsResponse {
         version
     };
     let keys = [ApiKey::Produce, ApiKey::Metadata, ApiKey::ApiVersions, ApiKey::InitProducerId];
-    ApiVersionsResponse { api_keys: keys.into_iter().map(range).collect(), ..Default::default() }
+    let keys = keys.into_iter().chain(state.topic_limit.map(|_| ApiKey::DescribeConfigs));
+    ApiVersionsResponse { api_keys: keys.map(range).collect(), ..Default::default() }
+}
+
+fn configs(limit: Result<usize, ErrorCode>) -> DescribeConfigsResponse {
+    let config = |limit: usize| DescribeConfigsResourceResult {
+        name: "max.message.bytes".into(),
+        value: Some(limit.to_string().as_str().into()),
+        ..Default::default()
+    };
+    let result = DescribeConfigsResult {
+        error_code: limit.err().unwrap_or(ErrorCode::NONE),
+        resource_type: 2,
+        resource_name: "t".into(),
+        configs: limit.ok().into_iter().map(config).collect(),
+        ..Default::default()
+    };
+    DescribeConfigsResponse { results: vec![result], ..Default::default() }
 }
 
 fn metadata(state: &State) -> MetadataResponse {

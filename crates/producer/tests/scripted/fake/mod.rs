@@ -131,6 +131,10 @@ pub struct State {
     /// Metadata requests so far.
     pub metadata_asked: usize,
     pub garble: Option<Garble>,
+    /// The topic's max.message.bytes, or why DescribeConfigs does not tell it; `None`: DescribeConfigs is not served.
+    pub topic_limit: Option<Result<usize, ErrorCode>>,
+    /// DescribeConfigs requests so far.
+    pub configs_asked: usize,
 }
 
 /// A cluster of brokers with one topic, `t`.
@@ -177,6 +181,8 @@ impl Fake {
             requests: 0,
             metadata_asked: 0,
             garble: None,
+            topic_limit: None,
+            configs_asked: 0,
         };
         let (gate, cut) = (Arc::new(watch::Sender::new(true)), Arc::new(watch::Sender::new(0)));
         let end = Arc::new(watch::Sender::new(HashSet::new()));

@@ -1,0 +1,88 @@
+//! Follows a refusal of a batch for its size: asks the cluster for the topic's limit, and names the setting in a notice.
+//!
+//! Not here: how the limit is searched for where the cluster does not answer (see `limit`). Invariant: the limit of a topic is
+//! asked for once, after the first refusal.
+
+use crate::core::Core;
+use crate::error::{self, ProduceError};
+use crate::partition::{Outgoing, Partition};
+use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use fullbore_wire::{ErrorCode, Text};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Kafka's `ConfigResource.Type` of a topic.
+const TOPIC: i8 = 2;
+const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
+
+impl Core {
+    /// A broker found a batch too large, of which no attempt was written: it goes in parts, or fails if it is one record.
+    pub(super) fn refused(self: &Arc<Self>, outgoing: Outgoing, code: ErrorCode, message: &str, now: Instant) {
+        let Outgoing { partition, ticket, batch, .. } = outgoing;
+        let (size, why) = (batch.size(), format!("the broker answered {}", error::answer(code, message)));
+        let refused = partition.refused(ticket, batch, &why, now);
+        if partition.is_first_refusal() {
+            let largest = refused.as_ref().ok().copied();
+            self.first_refused(&partition, code, size, largest);
+        }
+        if let Err(batch) = refused {
+            let possibly_written = batch.ambiguous;
+            let error = ProduceError::Broker { code, message: message.to_owned(), possibly_written };
+            partition.failed(ticket, *batch, possibly_written, error, now);
+        }
+    }
+
+    /// Asks for the topic's limit, and adds a notice unless the batch is, or has, a record that is too large by itself: that
+    /// fails with an error which says the same. `largest` is the size of the batch's largest record, if it has several.
+    fn first_refused(
+        self: &Arc<Self>,
+        partition: &Arc<Partition>,
+        code: ErrorCode,
+        size: usize,
+        largest: Option<usize>,
+    ) {
+        if code == ErrorCode::RECORD_LIST_TOO_LARGE {
+            return if largest.is_some() {
+                self.notice_too_large(&partition.topic, "segment.bytes", size)
+            };
+        }
+        let (core, partition) = (self.clone(), partition.clone());
+        self.runtime.spawn(async move {
+            let limit = tokio::select! {
+                limit = core.max_message_bytes(&partition.topic) => limit,
+                () = core.stopped() => None,
+            };
+            if let Some(limit) = limit {
+                partition.set_limit(limit);
+            }
+            if largest.is_some_and(|largest| limit.is_none_or(|limit| largest <= limit)) {
+                core.notice_too_large(&partition.topic, MAX_MESSAGE_BYTES, size);
+            }
+        });
+    }
+
+    /// Returns the topic's `max.message.bytes`; `None` if no broker answers, or this client may not see it.
+    async fn max_message_bytes(&self, topic: &Text) -> Option<usize> {
+        let resource = DescribeConfigsResource {
+            resource_type: TOPIC,
+            resource_name: topic.clone(),
+            configuration_keys: Some(vec![MAX_MESSAGE_BYTES.into()]),
+            ..Default::default()
+        };
+        let request = DescribeConfigsRequest { resources: vec![resource], ..Default::default() };
+        let response = self.cluster.ask(request).await.inspect_err(|error| {
+            tracing::debug!(%topic, %error, "the topic's limit is not known and is searched for");
+        });
+        let result = response.ok()?.results.into_iter().find(|result| !result.error_code.is_err())?;
+        let config = result.configs.into_iter().find(|config| config.name == *MAX_MESSAGE_BYTES)?;
+        config.value?.parse().ok().filter(|bytes| *bytes > 0)
+    }
+
+    /// Names the cause and the remedy of batches that are refused for their size.
+    fn notice_too_large(&self, topic: &Text, setting: &str, size: usize) {
+        self.notices.add(format!(
+            "{setting} of topic {topic} is smaller than batches of {size} bytes: they go again in parts, and later ones stay \
+             smaller; lower max.request.size (and batch.size with it), or raise {setting} of the topic"
+        ));
+    }
+}
