@@ -1,7 +1,7 @@
 //! What the index keeps of producers, on each of its back ends: past the end of a partition, trimmed, and until they expire.
 
 use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, PartitionState, Refusal};
-use fullbore_rules::sequence::{SequenceRefusal, Stamp};
+use fullbore_rules::sequence::{PRODUCERS_MAX, SequenceRefusal, Stamp};
 use fullbore_wire::Uuid;
 
 use super::postgres::tests::PostgresBackEnd;
@@ -15,6 +15,7 @@ on_each_back_end! {
     what_deleted_partitions_leave_is_removed_in_time
     producers_are_trimmed_to_what_is_retained
     the_rows_of_very_many_producers_are_trimmed_too
+    partition_has_more_producers_than_its_limit_it_opens_by_rows_of_a_few_times_as_many
     what_another_has_written_since_is_not_trimmed
     runs_are_cleared_while_there_are_rows_to_be_trimmed
     silent_producers_are_forgotten_and_may_begin_anywhere
@@ -178,6 +179,36 @@ fn the_rows_of_very_many_producers_are_trimmed_too<B: BackEnd>() {
         opened.another().look_at(partition, 0).expect("known").expect("there").row.next_offset,
         40 * 10 * PRODUCERS
     );
+}
+
+/// An opening reads all rows of a partition in one statement, which has a time limit.
+fn partition_has_more_producers_than_its_limit_it_opens_by_rows_of_a_few_times_as_many<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    const PER_COMMIT: i64 = 2_500;
+    let commits = 8 * PRODUCERS_MAX as i64 / PER_COMMIT;
+    for commit in 0..commits {
+        let object = opened.object();
+        let one = |at: i64| by(commit * PER_COMMIT + at, batch(partition, at as u32 * 100, 0));
+        opened.commit(object, &(0..PER_COMMIT).map(one).collect::<Vec<_>>());
+        opened.tidy();
+    }
+    opened.again();
+    let read = opened.index.read(vec![(partition, 0)]).expect("read").producers.len();
+    assert!((PRODUCERS_MAX..4 * PRODUCERS_MAX).contains(&read), "{read} rows of {}", commits * PER_COMMIT);
+    let end = commits * PER_COMMIT * 10;
+    assert_eq!(opened.index.look_at(partition, 0).expect("known").expect("there").row.next_offset, end);
+    assert_eq!(opened.index.known[&partition].producers.len(), PRODUCERS_MAX);
+    let newest = commits * PER_COMMIT - 1;
+    let object = opened.object();
+    let batches = [
+        by(newest, batch(partition, 0, 0)),
+        by(newest, batch(partition, 100, 10)),
+        // Forgotten long ago, it may begin anywhere.
+        by(0, batch(partition, 200, 10)),
+    ];
+    let duplicate = CommitVerdict::Duplicate { base_offset: end - 10, timestamp: NOW };
+    assert_eq!(opened.commit(object, &batches), [duplicate, appended(end), appended(end + 10)]);
 }
 
 fn what_another_has_written_since_is_not_trimmed<B: BackEnd>() {
