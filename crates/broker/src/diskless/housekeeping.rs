@@ -21,7 +21,6 @@ use super::partition::DisklessPartition;
 use super::writer::Writer;
 use crate::config::ObjectCleanerConfig;
 use crate::seldom::Seldom;
-use crate::system::now_ms;
 
 /// The partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
@@ -45,7 +44,7 @@ pub fn start(
     (retention, expiring): (Duration, Expiring),
     cleaner: ObjectCleanerConfig,
 ) {
-    task::spawn(retain(Arc::downgrade(topics), retention, expiring));
+    task::spawn(retain(Arc::downgrade(topics), index.clone(), retention, expiring));
     if !objects.claim().is_made() {
         task::spawn(claim(Arc::downgrade(topics), objects.clone()));
     }
@@ -76,16 +75,22 @@ pub struct Expiring {
     pub after_ms: Arc<AtomicI64>,
 }
 
-async fn retain(topics: Weak<DisklessTopics>, interval: Duration, expiring: Expiring) {
+/// Deletes old records and forgets silent producers, at each interval. Waits while the index is away, in which log starts are.
+async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Duration, expiring: Expiring) {
     loop {
         tokio::time::sleep(interval).await;
+        let now_ms = match index.judged_at().await {
+            Ok(now_ms) => now_ms,
+            Err(_) if topics.strong_count() == 0 => return,
+            Err(_) => continue,
+        };
         let Some(topics) = topics.upgrade() else { return };
         let partitions: Vec<_> = topics.read().values().flatten().cloned().collect();
         drop(topics);
         for partition in partitions.iter().filter(|partition| !partition.known.is_gone()) {
-            partition.retain(now_ms()).await;
+            partition.retain(now_ms).await;
         }
-        expiring.writer.expire_producers(now_ms(), expiring.after_ms.load(Ordering::SeqCst));
+        expiring.writer.expire_producers(now_ms, expiring.after_ms.load(Ordering::SeqCst));
     }
 }
 

@@ -287,7 +287,7 @@ impl<S: IndexStore> Index<S> {
             return Ok(false);
         }
         if expiry.done_to == 0 {
-            expiry.began_ms = now_ms;
+            expiry.began_ms = store.judged_at(now_ms).map_err(CommitError::Refused)?;
         }
         let before_ms = expiry.began_ms.saturating_sub(expiry.after_ms);
         match store.expire_producers(expiry.done_to, before_ms, EXPIRED_AT_ONCE)? {

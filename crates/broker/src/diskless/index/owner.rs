@@ -52,6 +52,7 @@ pub(super) enum Asked {
     MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>, QueuePlace),
     Unused(usize, u64, oneshot::Sender<Result<Vec<UnusedObject>, CommitError>>),
     Forget(Vec<ObjectId>),
+    JudgedAt(oneshot::Sender<Result<i64, StoreError>>),
     KnownStore(oneshot::Sender<Result<KnownStore, StoreError>>),
     AdoptStore(String, oneshot::Sender<Result<String, CommitError>>),
     /// Wakes it, so that it sees that it is to stop.
@@ -177,6 +178,16 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
+    /// As [`IndexStore::judged_at`], for the time of this broker.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn judged_at(&self) -> Result<i64, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Asked::JudgedAt(answer));
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+
     /// As [`IndexStore::forget`]; what cannot be forgotten is told as unused again. Waits for nobody.
     pub fn forget(&self, ids: Vec<ObjectId>) {
         self.ask(Asked::Forget(ids));
@@ -289,6 +300,7 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
             drop(answer.send(index.store.move_log_start(partition, offset)));
         }
         Asked::Unused(count, for_ms, answer) => drop(answer.send(index.store.unused(count, for_ms, now_ms))),
+        Asked::JudgedAt(answer) => drop(answer.send(index.store.judged_at(now_ms))),
         Asked::Forget(ids) => drop(index.store.forget(&ids)),
         Asked::KnownStore(answer) => drop(answer.send(index.store.known_store())),
         Asked::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),

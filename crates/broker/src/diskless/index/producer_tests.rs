@@ -127,7 +127,8 @@ fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
-    opened.index.expire_producers_after(1_000);
+    // The database's clock has gone on since the commit, and goes no further ahead.
+    opened.index.expire_producers_after(0);
     tidy_at::<B>(&mut opened.index, crate::system::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
     assert_eq!(opened.another().look_at(fifth, 0).expect("known").expect("there").predecessor.len(), 0);

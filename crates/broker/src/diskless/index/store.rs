@@ -128,6 +128,15 @@ pub trait IndexStore: Send {
     /// None is forgotten, or that is not known.
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError>;
 
+    /// Returns the time by which what is old is deleted, ms since 1970: that of the caller, and where several brokers share the index no later
+    /// than its clock. One broker whose clock is ahead would delete what all of them have.
+    ///
+    /// # Errors
+    /// It is not known.
+    fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {
+        Ok(now_ms)
+    }
+
     /// In which object store the objects are.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
 
+use super::super::damaged;
 use super::super::packed::LAST_BASE_OFFSET;
 use super::super::store::{ProducerRowPlace, UnusedObject};
 use super::guarded::Guarded;
@@ -32,6 +33,14 @@ pub fn register(session: &mut Guarded, count: usize) -> Result<Vec<ObjectId>, Co
     let mut ids = numbers(&mut answers)?;
     ids.sort_unstable();
     Ok(ids)
+}
+
+/// Returns the database's time, ms since 1970.
+pub fn clock_ms(session: &mut Guarded) -> Result<i64, StoreError> {
+    let mut answers = session.look("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")?;
+    let clock = next(&mut answers)?;
+    let row = clock.first().ok_or_else(|| damaged("it has no clock"))?;
+    number(row, 0)
 }
 
 /// Objects that are to be deleted from the store, which others that look at the same time are not told.

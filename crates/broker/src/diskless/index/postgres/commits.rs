@@ -164,6 +164,10 @@ impl IndexStore for PostgresIndex {
         cleaning::forget(&mut self.session, ids)
     }
 
+    fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {
+        cleaning::clock_ms(&mut self.session).map(|clock_ms| now_ms.min(clock_ms))
+    }
+
     fn known_store(&mut self) -> Result<KnownStore, StoreError> {
         topics::known_store(&mut self.session)
     }
