@@ -1,12 +1,13 @@
-//! A machine's disk, and what a power cut leaves of it: ext4 on a loop device that commits its journal when it is asked to, of which the
+//! A machine's disk that can be made to hang, and what a power cut leaves of it: ext4 on a loop device that commits its journal when it is asked to, of which the
 //! image is copied. What was not flushed is not in the copy, or with holes.
 //!
 //! Both brokers run in one boot of this machine, so the copy is told that it is another one ([`another_boot`]).
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 const SIZE: u64 = 64 << 20;
@@ -48,6 +49,18 @@ impl Disk {
         file.write_all(b"now").and_then(|()| file.sync_all()).expect("written");
     }
 
+    /// Makes each write to it hang, from now on until what this returns is dropped; reads go on.
+    pub fn freeze(&self) -> Frozen<'_> {
+        let path = self.path();
+        // It thaws the file system once nobody holds its input any more: however this process ends.
+        let mut thaws = Command::new("sh");
+        thaws.args(["-c", "trap '' TERM INT; cat; fsfreeze --unfreeze \"$0\""]).arg(&path);
+        thaws.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let frozen = Frozen { thaws: thaws.spawn().expect("a shell"), _disk: self };
+        assert!(run("fsfreeze", &["--freeze"], &[&path]), "a file system of ours is frozen");
+        frozen
+    }
+
     fn image(&self) -> PathBuf {
         self.folder.path().join("image")
     }
@@ -60,6 +73,19 @@ impl Disk {
     /// For a broker.
     pub fn data(&self) -> PathBuf {
         self.path().join("data")
+    }
+}
+
+/// A disk that hangs.
+pub struct Frozen<'a> {
+    thaws: Child,
+    _disk: &'a Disk,
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        drop(self.thaws.stdin.take());
+        let _ = self.thaws.wait();
     }
 }
 

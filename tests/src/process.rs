@@ -321,6 +321,7 @@ impl Broker {
         let (_, rest) = said.split_once("http://").expect("it is told");
         let (address, _) = rest.split_once('/').expect("a path");
         let mut page = std::net::TcpStream::connect(address).expect("it listens");
+        page.set_read_timeout(Some(START_STOP_MAX)).expect("a socket");
         let request = format!("GET {path} HTTP/1.1\r\nHost: broker\r\nConnection: close\r\n\r\n");
         page.write_all(request.as_bytes()).expect("sent");
         let mut answer = String::new();

@@ -1,4 +1,5 @@
-//! Room on the disk of the data folder: whether it is full, who is told, and the reserve that lets room be made.
+//! Room on the disk of the data folder: whether it is full, who is told, and the reserve that lets room be made. `hung` is of writes that the
+//! disk does not answer.
 //!
 //! The reserve is a file of its own that takes up room while all is well. On a full disk as much as it takes is given up for what frees
 //! space, a deletion of topics or records, so that this can be written down; until it is whole again, which takes all room
@@ -6,6 +7,8 @@
 //!
 //! Invariant: room that the reserve has given up is used only by [`Space::freeing`]; whoever writes otherwise holds an
 //! [`WritePermit`] meanwhile, or writes a few small files over and over.
+
+mod hung;
 
 use std::fs::{self, File};
 use std::io;
@@ -20,6 +23,7 @@ use rustix::fs::{FallocateFlags, StatVfs, fallocate, statvfs};
 
 use crate::seldom::Seldom;
 use crate::system::{is_full, is_momentary};
+use hung::{HungChange, LOOK_EVERY, WriteUnderWay, WritesUnderWay};
 
 /// In the data folder.
 const FILE: &str = "disk-reserve";
@@ -55,6 +59,8 @@ pub struct Space {
     full: AtomicBool,
     /// True if the last look found more room than the reserve takes.
     ample: AtomicBool,
+    /// Appends under way.
+    writes: WritesUnderWay,
     times: Mutex<Times>,
     /// What the broker's log says of it.
     line: Seldom,
@@ -78,6 +84,7 @@ fn is_within(at: Option<Instant>, time: Duration) -> bool {
 /// The right to write what frees nothing. The reserve is not given up while there is one.
 pub struct WritePermit<'a> {
     _whole: RwLockReadGuard<'a, bool>,
+    _append: Option<WriteUnderWay<'a>>,
 }
 
 /// Bytes that are kept where so many are configured, on a file system of so many.
@@ -104,6 +111,7 @@ impl Space {
             releases: AtomicUsize::new(0),
             full: AtomicBool::new(false),
             ample: AtomicBool::new(true),
+            writes: WritesUnderWay::default(),
             times: Mutex::default(),
             line: Seldom::default(),
         };
@@ -197,7 +205,7 @@ impl Space {
         loop {
             let whole = self.whole.read();
             if *whole {
-                return Some(WritePermit { _whole: whole });
+                return Some(WritePermit { _whole: whole, _append: None });
             }
             drop(whole);
             if !self.make_whole() {
@@ -205,6 +213,11 @@ impl Space {
                 return None;
             }
         }
+    }
+
+    /// As [`Space::admit`], for an append to a log, which takes little time: a permit that is held for long tells that the disk hangs.
+    pub fn admit_append(&self) -> Option<WritePermit<'_>> {
+        self.admit().map(|permit| WritePermit { _append: Some(self.writes.begin()), ..permit })
     }
 
     /// Does what frees space, or what must be on the disk for that: where it finds no room, with as much of the reserve as
@@ -252,6 +265,34 @@ impl Space {
             (true, _) => DiskRoom::Full,
             (false, false) => DiskRoom::Tight,
             (false, true) => DiskRoom::Ample,
+        }
+    }
+
+    /// Returns true if a write hangs: who writes next, or wants a lock that this write holds, would hang as well.
+    pub fn hangs(&self) -> bool {
+        self.writes.hangs()
+    }
+
+    /// Returns for how long a write has hung at least; None if none hangs.
+    pub fn hung_for(&self) -> Option<Duration> {
+        self.writes.hung_for()
+    }
+
+    /// Looks for writes that hang, for ever, and logs them.
+    pub async fn watch_writes(&self) -> std::convert::Infallible {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let folder = self.folder.display();
+            match self.writes.look(Instant::now()) {
+                Some(HungChange::Hangs) => tracing::error!(
+                    %folder,
+                    "the disk hangs: a write has not come back, and records are refused until it does; see whether the volume of the data folder answers"
+                ),
+                Some(HungChange::Answers) => {
+                    tracing::warn!(%folder, "the disk answers again: each write that hung has come back")
+                }
+                None => {}
+            }
         }
     }
 

@@ -26,7 +26,7 @@ use crate::node::Node;
 use crate::partitions::{Origin, Partitions, Reordering};
 use crate::replication::Replication;
 use crate::space::Space;
-use crate::task;
+use crate::task::{self, Apart};
 use crate::telemetry::Telemetry;
 use crate::validation::Decompression;
 use fullbore_wire::Text;
@@ -51,6 +51,7 @@ pub struct Broker {
     serving: JoinHandle<()>,
     admin: Option<JoinHandle<()>>,
     ended: Arc<Displaced>,
+    _apart: Apart,
     _lock: FolderLock,
 }
 
@@ -141,6 +142,7 @@ impl Broker {
 
     async fn start_registered(registered: Registered) -> Result<Broker, StartError> {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control } = registered;
+        let apart = Apart::start().map_err(OpenError::Thread)?;
         // Before anything of partitions changes: a store that is not the cluster's is the usual reason why a start is refused.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
@@ -186,8 +188,10 @@ impl Broker {
             partitions,
             space,
         });
+        let space = Arc::clone(&node.space);
+        apart.spawn(async move { space.watch_writes().await });
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
-        let admin = admin_listener.map(|bound| admin::start(bound, &node));
+        let admin = admin_listener.map(|bound| admin::start(bound, &node, &apart));
         task::spawn(forget_deleted(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
         let ended = Arc::new(Displaced::new(None));
         if let Some(beats) = node.control.beats() {
@@ -199,7 +203,7 @@ impl Broker {
             }
         }
         let serving = task::spawn(net::run(Arc::clone(&node), listeners, node.stopping()));
-        Ok(Broker { node, addrs, admin_addr, serving, admin, ended, _lock: lock })
+        Ok(Broker { node, addrs, admin_addr, serving, admin, ended, _apart: apart, _lock: lock })
     }
 
     /// What every connection shares.

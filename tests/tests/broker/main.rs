@@ -32,6 +32,7 @@ mod groups_bounds;
 mod half_closed;
 mod hostile;
 mod hostile_load;
+mod hung_disk;
 mod internal_topics;
 mod limits;
 mod load;

@@ -9,6 +9,7 @@ use crate::node::Node;
 use rustix::fs::{Access, access};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Why a broker is not to be sent clients.
 #[derive(Debug, thiserror::Error)]
@@ -30,8 +31,24 @@ pub(super) enum Unhealthy {
          retention.bytes, or make room on this file system"
     )]
     DiskFull(PathBuf),
+    #[error(
+        "the disk of the data folder {folder} hangs: {}, and records are refused until it answers; see whether that volume does. A new \
+         start changes nothing", of_hung(.hung_for)
+    )]
+    DiskHangs {
+        folder: PathBuf,
+        /// Time for which a write has hung; None if a look at the folder does.
+        hung_for: Option<Duration>,
+    },
     #[error("the data folder {folder} cannot be written: {error}")]
     DataFolder { folder: PathBuf, error: io::Error },
+}
+
+fn of_hung(hung_for: &Option<Duration>) -> String {
+    match hung_for {
+        Some(time) => format!("a write has not come back for {} s", time.as_secs()),
+        None => "a look at it does not come back".to_owned(),
+    }
 }
 
 /// What is judged besides the data folder.
@@ -42,9 +59,10 @@ struct Condition {
     is_fenced: bool,
     failed_partitions: usize,
     disk_is_full: bool,
+    disk_hung_for: Option<Duration>,
 }
 
-/// Whether clients should be sent to the broker, and what else they should know. Asks the system about the data folder, so it may block.
+/// Whether clients should be sent to the broker, and what else they should know, but for [`data_folder`]. Waits for nothing.
 ///
 /// # Errors
 /// The first thing found wrong.
@@ -56,6 +74,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
         is_fenced: broker.control.image().node(own).is_some_and(|node| node.registration.is_fenced),
         failed_partitions: broker.partitions.failed_partitions(),
         disk_is_full: broker.space.is_full(),
+        disk_hung_for: broker.space.hung_for(),
     };
     judge(condition, &broker.config.data_dir)?;
     let of_database = broker.metrics.plane_calls().seen().and_then(note_of_database);
@@ -86,10 +105,13 @@ fn judge(found: Condition, folder: &Path) -> Result<(), Unhealthy> {
     if found.failed_partitions > 0 {
         return Err(Unhealthy::Partitions(found.failed_partitions));
     }
+    if found.disk_hung_for.is_some() {
+        return Err(Unhealthy::DiskHangs { folder: folder.to_owned(), hung_for: found.disk_hung_for });
+    }
     if found.disk_is_full {
         return Err(Unhealthy::DiskFull(folder.to_owned()));
     }
-    data_folder(folder)
+    Ok(())
 }
 
 fn note_of_database(seen: PlaneSeen) -> Option<String> {
@@ -112,10 +134,25 @@ fn note_of_store(trouble: StoreTrouble) -> String {
     format!("{why}: diskless topics take no records, and give only what is in memory; classic topics are served")
 }
 
-/// Gone, read-only (as Linux remounts a failing disk) or not ours.
-fn data_folder(folder: &Path) -> Result<(), Unhealthy> {
-    access(folder, Access::WRITE_OK | Access::EXEC_OK)
-        .map_err(|error| Unhealthy::DataFolder { folder: folder.to_owned(), error: error.into() })
+/// Asks the system about the data folder: whether it is gone, read-only (as Linux remounts a failing disk) or not ours. May hang.
+///
+/// # Errors
+/// What the system says.
+pub(super) fn data_folder(folder: &Path) -> Result<(), io::Error> {
+    Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
+/// What a look at the data folder came to; None if it has not come back.
+///
+/// # Errors
+/// The fault.
+pub(super) fn of_folder(looked: Option<Result<(), io::Error>>, folder: &Path) -> Result<(), Unhealthy> {
+    let folder = folder.to_owned();
+    match looked {
+        Some(Ok(())) => Ok(()),
+        Some(Err(error)) => Err(Unhealthy::DataFolder { folder, error }),
+        None => Err(Unhealthy::DiskHangs { folder, hung_for: None }),
+    }
 }
 
 #[cfg(test)]
@@ -132,6 +169,7 @@ mod tests {
             is_fenced: false,
             failed_partitions: 0,
             disk_is_full: false,
+            disk_hung_for: None,
         };
         let said = |found| judge(found, folder.path()).map_err(|unhealthy| unhealthy.to_string());
         assert_eq!(said(well), Ok(()));
@@ -144,8 +182,12 @@ mod tests {
         told(Condition { is_fenced: true, ..well }, "holds this broker for dead");
         told(Condition { failed_partitions: 3, ..well }, "3 partitions");
         told(Condition { disk_is_full: true, ..well }, "is full and records are refused: delete topics");
+        let hung_for = Some(Duration::from_millis(7_900));
+        told(Condition { disk_hung_for: hung_for, ..well }, "hangs: a write has not come back for 7 s");
+        let hung = of_folder(None, folder.path()).expect_err("no answer").to_string();
+        assert!(hung.contains("hangs: a look at it does not come back"), "{hung}");
         let gone = folder.path().join("gone");
-        let why = judge(well, &gone).expect_err("no folder").to_string();
+        let why = of_folder(Some(data_folder(&gone)), &gone).expect_err("no folder").to_string();
         assert!(why.contains("gone cannot be written"), "{why}");
     }
 

@@ -1,26 +1,30 @@
 //! The admin page: metrics and health over HTTP, on loopback unless told otherwise. It reads and changes nothing.
 //!
-//! Invariant: whatever is done to this port, clients of the broker do not notice (see `server` for the limits).
+//! Invariants: whatever is done to this port, clients of the broker do not notice (see `server` for the limits); and it answers while the
+//! threads that serve them hang in a write to the disk: it runs apart from them, and nothing that may hang is waited for (`looks`).
 
 mod health;
+mod looks;
 mod server;
 
 use crate::config::BrokerConfig;
 use crate::error::StartError;
-use crate::exposition::{Gauges, page};
+use crate::exposition::{Gauges, SlowGauges, page};
 use crate::node::Node;
-use crate::task;
+use crate::task::Apart;
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use health::{Unhealthy, health, life};
-use std::net::SocketAddr;
+use health::{Unhealthy, data_folder, health, life, of_folder};
+use looks::Looks;
+use parking_lot::Mutex;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use tokio::net::TcpListener;
-use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 /// What the text of `/metrics` is.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -43,22 +47,47 @@ pub async fn bind(config: &BrokerConfig) -> Result<Option<Bound>, StartError> {
     Ok(Some(Bound { listener, addr }))
 }
 
-/// Serves the admin page until the task is aborted.
-pub fn start(bound: Bound, broker: &Arc<Node>) -> JoinHandle<()> {
-    task::spawn(server::run(bound.listener, routes(Arc::clone(broker)), server::CONNECTION_MAX))
+/// Serves the admin page apart from the clients, until the task is aborted.
+pub(crate) fn start(bound: Bound, broker: &Arc<Node>, apart: &Apart) -> JoinHandle<()> {
+    let routes = routes(Admin { node: Arc::clone(broker), looks: Arc::default() });
+    apart.spawn(async move {
+        // The socket is the reactor's of the runtime that waits for it.
+        match tokio::net::TcpListener::from_std(bound.listener) {
+            Ok(listener) => server::run(listener, routes, server::CONNECTION_MAX).await,
+            Err(error) => {
+                tracing::error!(%error, "cannot serve the admin page: no probe is answered until the next start")
+            }
+        }
+    })
 }
 
-fn routes(broker: Arc<Node>) -> Router {
+/// What the page is made from.
+#[derive(Clone)]
+struct Admin {
+    node: Arc<Node>,
+    looks: Arc<DiskLooks>,
+}
+
+/// Looks at what hangs where the disk does.
+#[derive(Default)]
+struct DiskLooks {
+    folder: Looks<io::Result<()>>,
+    gauges: Looks<SlowGauges>,
+    /// Those that were read last.
+    last_gauges: Mutex<SlowGauges>,
+}
+
+fn routes(admin: Admin) -> Router {
     Router::new()
         .route("/", get(index))
         .route("/metrics", get(metrics))
         .route("/healthz", get(readyz))
         .route("/readyz", get(readyz))
         .route("/livez", get(livez))
-        .with_state(broker)
+        .with_state(admin)
 }
 
-async fn index(State(broker): State<Arc<Node>>) -> String {
+async fn index(State(Admin { node: broker, .. }): State<Admin>) -> String {
     let (version, node_id) = (env!("CARGO_PKG_VERSION"), broker.config.node_id);
     format!(
         "Fullbore {version}, broker {node_id} of cluster {}\n\n\
@@ -69,28 +98,40 @@ async fn index(State(broker): State<Arc<Node>>) -> String {
     )
 }
 
-async fn metrics(State(broker): State<Arc<Node>>) -> Response {
-    // Counting descriptors reads a folder, which is no work for a thread that serves clients.
-    match spawn_blocking(move || page(&broker.metrics, Gauges::read(&broker))).await {
+async fn metrics(State(Admin { node, looks }): State<Admin>) -> Response {
+    let looked_at = Arc::clone(&node);
+    if let Some(read) = looks.gauges.take(move || SlowGauges::read(&looked_at)).await {
+        *looks.last_gauges.lock() = read;
+    }
+    let slow = *looks.last_gauges.lock();
+    // Counting descriptors takes long, and probes wait.
+    match spawn_blocking(move || page(&node.metrics, Gauges::read(&node, slow))).await {
         Ok(text) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
 }
 
-async fn readyz(State(broker): State<Arc<Node>>) -> (StatusCode, String) {
-    told(spawn_blocking(move || health(&broker)).await)
+async fn readyz(State(Admin { node, looks }): State<Admin>) -> (StatusCode, String) {
+    let found = match health(&node) {
+        Ok(note) => {
+            let folder = node.config.data_dir.clone();
+            let looked = looks.folder.take(move || data_folder(&folder)).await;
+            of_folder(looked, &node.config.data_dir).map(|()| note)
+        }
+        unhealthy => unhealthy,
+    };
+    told(found)
 }
 
-async fn livez(State(broker): State<Arc<Node>>) -> (StatusCode, String) {
-    told(Ok(life(&broker).map(|()| None)))
+async fn livez(State(Admin { node, .. }): State<Admin>) -> (StatusCode, String) {
+    told(life(&node).map(|()| None))
 }
 
 /// `ok` and a note, or what is wrong.
-fn told(found: Result<Result<Option<String>, Unhealthy>, JoinError>) -> (StatusCode, String) {
+fn told(found: Result<Option<String>, Unhealthy>) -> (StatusCode, String) {
     match found {
-        Ok(Ok(None)) => (StatusCode::OK, "ok\n".to_owned()),
-        Ok(Ok(Some(note))) => (StatusCode::OK, format!("ok\n{note}\n")),
-        Ok(Err(unhealthy)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{unhealthy}\n")),
-        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+        Ok(None) => (StatusCode::OK, "ok\n".to_owned()),
+        Ok(Some(note)) => (StatusCode::OK, format!("ok\n{note}\n")),
+        Err(unhealthy) => (StatusCode::SERVICE_UNAVAILABLE, format!("{unhealthy}\n")),
     }
 }

@@ -1,19 +1,23 @@
 //! A small HTTP server for a few patient callers: one request per connection, one deadline for all of it.
 //!
 //! Not for the public: no TLS, no login. Invariant: at most [`CONNECTIONS_MAX`] connections, each of at most
-//! [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time; further ones wait in the system's backlog.
+//! [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time. The oldest without a whole request makes room for the newest: who asks
+//! nothing keeps nobody out. Where all have asked, further ones wait in the system's backlog.
 
 use crate::task;
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener as BoundListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::task::{AbortHandle, JoinSet, yield_now};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Connections served at a time.
 const CONNECTIONS_MAX: usize = 16;
@@ -23,41 +27,91 @@ pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(5);
 const HEAD_MAX: usize = 16 * 1024;
 /// How long to wait after accept fails for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time for which a connection need not make room: its request may be on its way.
+const NEW: Duration = Duration::from_millis(50);
 
 /// Binds the first address of `host` that can be had.
 ///
 /// # Errors
 /// The host does not resolve, the port is taken or not allowed.
-pub(super) async fn bind(host: &str, port: u16) -> io::Result<(TcpListener, SocketAddr)> {
+pub(super) async fn bind(host: &str, port: u16) -> io::Result<(BoundListener, SocketAddr)> {
     let listener = TcpListener::bind((host, port)).await?;
     let addr = listener.local_addr()?;
-    Ok((listener, addr))
+    Ok((listener.into_std()?, addr))
 }
 
 /// Serves until dropped; connections then open are cut, as are those older than `connection_max`.
 pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: Duration) {
-    let mut open = JoinSet::new();
+    let mut open = OpenConnections::default();
     loop {
-        tokio::select! {
-            accepted = listener.accept(), if open.len() < CONNECTIONS_MAX => match accepted {
-                Ok((stream, peer)) => {
-                    open.spawn(task::boxed(serve(stream, peer, routes.clone(), connection_max)));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "accept failed on the admin port");
-                    sleep(ACCEPT_PAUSE).await;
-                }
-            },
-            Some(_) = open.join_next() => {}
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                open.make_room().await;
+                let has_asked = Arc::<AtomicBool>::default();
+                let serving = serve(stream, peer, (routes.clone(), Arc::clone(&has_asked)), connection_max);
+                let task = open.tasks.spawn(task::boxed(serving));
+                open.oldest_first.push(OpenConnection { since: Instant::now(), has_asked, task });
+                // A request that has come is read before the next connection is let in.
+                yield_now().await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accept failed on the admin port");
+                sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, routes: Router, connection_max: Duration) {
+/// Connections that are served.
+#[derive(Default)]
+struct OpenConnections {
+    tasks: JoinSet<()>,
+    oldest_first: Vec<OpenConnection>,
+}
+
+struct OpenConnection {
+    since: Instant,
+    /// True once its request is there as a whole.
+    has_asked: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+impl OpenConnections {
+    /// Waits until there is room for one more. Cuts off the oldest that has asked nothing.
+    async fn make_room(&mut self) {
+        loop {
+            while self.tasks.try_join_next().is_some() {}
+            self.oldest_first.retain(|one| !one.task.is_finished());
+            if self.oldest_first.len() < CONNECTIONS_MAX {
+                return;
+            }
+            let silent = self.oldest_first.iter().find(|one| !one.has_asked.load(Relaxed));
+            let is_new = silent.map(|one| NEW.saturating_sub(one.since.elapsed()));
+            if let (Some(silent), Some(Duration::ZERO)) = (silent, is_new) {
+                silent.task.abort();
+            }
+            tokio::select! {
+                _ = self.tasks.join_next() => {}
+                () = sleep(is_new.unwrap_or(CONNECTION_MAX)), if is_new != Some(Duration::ZERO) => {}
+            }
+        }
+    }
+}
+
+async fn serve(
+    stream: TcpStream,
+    peer: SocketAddr,
+    (routes, has_asked): (Router, Arc<AtomicBool>),
+    connection_max: Duration,
+) {
     let mut http = http1::Builder::new();
     http.keep_alive(false).max_buf_size(HEAD_MAX);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    match timeout(connection_max, connection).await {
+    let routes = TowerToHyperService::new(routes);
+    let asked = service_fn(move |request| {
+        has_asked.store(true, Relaxed);
+        routes.call(request)
+    });
+    match timeout(connection_max, http.serve_connection(TokioIo::new(stream), asked)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%peer, %error, "admin connection lost"),
         Err(_) => tracing::debug!(%peer, "admin connection too slow"),
@@ -68,8 +122,10 @@ async fn serve(stream: TcpStream, peer: SocketAddr, routes: Router, connection_m
 mod tests {
     use super::*;
     use axum::body::Bytes;
+    use axum::extract::State;
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::Notify;
 
     const PATIENCE: Duration = Duration::from_secs(20);
     /// More than the system buffers between the two ends of a connection.
@@ -77,8 +133,18 @@ mod tests {
 
     async fn started(connection_max: Duration) -> SocketAddr {
         let (listener, addr) = bind("127.0.0.1", 0).await.expect("loopback has free ports");
+        let listener = TcpListener::from_std(listener).expect("it is bound");
         let big = Bytes::from(vec![b'x'; BIG]);
-        let routes = Router::new().route("/", get(async || "here")).route("/big", get(async move || big.clone()));
+        let waits = async |State(go_on): State<Arc<Notify>>| {
+            go_on.notified().await;
+            "late"
+        };
+        let routes = Router::new()
+            .route("/", get(async || "here"))
+            .route("/big", get(async move || big.clone()))
+            .route("/waits", get(waits))
+            .route("/goes-on", get(async |State(go_on): State<Arc<Notify>>| go_on.notify_one()))
+            .with_state(Arc::default());
         tokio::spawn(run(listener, routes, connection_max));
         addr
     }
@@ -134,6 +200,38 @@ mod tests {
         for mut stream in silent {
             assert!(timeout(PATIENCE, stream.read_u8()).await.expect("cut off").is_err());
         }
+    }
+
+    /// Connections that send this, and then nothing.
+    async fn silent(addr: SocketAddr, count: usize, begun: &[u8]) -> Vec<TcpStream> {
+        let mut silent = Vec::new();
+        for _ in 0..count {
+            let mut stream = TcpStream::connect(addr).await.expect("the backlog has room");
+            stream.write_all(begun).await.expect("the system buffers it");
+            silent.push(stream);
+        }
+        silent
+    }
+
+    #[tokio::test]
+    async fn places_are_taken_by_clients_without_a_request_the_next_client_is_answered() {
+        let addr = started(10 * PATIENCE).await;
+        let _silent = silent(addr, 2 * CONNECTIONS_MAX, b"").await;
+        let _begun = silent(addr, 2 * CONNECTIONS_MAX, b"GET / HTTP/1.1\r\nHost: x\r\n").await;
+        let answer = ask(addr, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert!(answer.ends_with("here"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn client_waits_for_its_answer_others_without_a_request_do_not_cut_it_off() {
+        let addr = started(10 * PATIENCE).await;
+        let mut waiting = silent(addr, 1, b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n").await.remove(0);
+        let _silent = silent(addr, 3 * CONNECTIONS_MAX, b"").await;
+        let answer = ask(addr, b"GET /goes-on HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        let mut answer = String::new();
+        timeout(PATIENCE, waiting.read_to_string(&mut answer)).await.expect("in time").expect("it is not cut off");
+        assert!(answer.ends_with("late"), "{answer}");
     }
 
     #[tokio::test]

@@ -29,6 +29,8 @@ pub struct Gauges {
     pub set_aside: SetAside,
     /// Whether the disk of the data folder is full.
     pub disk_full: bool,
+    /// True if a write to that disk hangs.
+    pub disk_hung: bool,
     /// What the reserve for that takes up.
     pub disk_reserve_bytes: u64,
     /// What compaction has done.
@@ -111,9 +113,28 @@ impl ReplicationGauges {
     }
 }
 
-impl Gauges {
-    /// Looks at a broker. May take milliseconds ([`Process::read`]).
+/// Gauges for which the disk is looked at, or locks are waited for that are held during writes: to read them may hang.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SlowGauges {
+    set_aside: SetAside,
+    disk_reserve_bytes: u64,
+    groups: [usize; GroupState::ALL.len()],
+}
+
+impl SlowGauges {
+    /// Looks at a broker. May hang where its disk does.
     pub fn read(broker: &Node) -> Self {
+        SlowGauges {
+            set_aside: broker.partitions.set_aside(),
+            disk_reserve_bytes: broker.space.reserved(),
+            groups: broker.groups.count_by_state(),
+        }
+    }
+}
+
+impl Gauges {
+    /// Looks at a broker, of which the rest is known. May take milliseconds ([`Process::read`]), and waits for no disk.
+    pub fn read(broker: &Node, slow: SlowGauges) -> Self {
         let image = broker.control.image();
         Gauges {
             served: broker.served,
@@ -123,9 +144,10 @@ impl Gauges {
             partitions: image.partition_count(),
             partitions_failed: broker.partitions.failed_partitions(),
             partitions_refused: broker.partitions.refused_partitions(),
-            set_aside: broker.partitions.set_aside(),
+            set_aside: slow.set_aside,
             disk_full: broker.space.is_full(),
-            disk_reserve_bytes: broker.space.reserved(),
+            disk_hung: broker.space.hangs(),
+            disk_reserve_bytes: slow.disk_reserve_bytes,
             cleaner: broker.partitions.cleaner_status(),
             store: broker.partitions.diskless().map(Diskless::store_use).unwrap_or_default(),
             metadata_epoch: image.epoch(),
@@ -136,7 +158,7 @@ impl Gauges {
                 max_lag: broker.replication.max_lag(),
                 ..ReplicationGauges::of(&image, broker.config.node_id)
             },
-            groups: broker.groups.count_by_state(),
+            groups: slow.groups,
             offsets_held: broker.groups.offsets().held(),
             offset_metadata_bytes: broker.groups.offsets().metadata_bytes(),
             process: Process::read(),

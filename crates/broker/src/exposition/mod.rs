@@ -8,7 +8,7 @@ mod families;
 mod gauges;
 
 pub use docs::markdown;
-pub use gauges::Gauges;
+pub use gauges::{Gauges, SlowGauges};
 
 use crate::metrics::Metrics;
 use families::FAMILIES;
@@ -88,6 +88,7 @@ mod tests {
             partitions_refused: 5,
             set_aside: SetAside { files: 2, bytes: 4096 },
             disk_full: true,
+            disk_hung: true,
             disk_reserve_bytes: 8192,
             cleaner: CleanerStatus {
                 runs: 9,
@@ -166,6 +167,7 @@ mod tests {
             "fullbore_set_aside_files 2",
             "fullbore_set_aside_bytes 4096",
             "fullbore_disk_full 1",
+            "fullbore_disk_hung 1",
             "fullbore_disk_reserve_bytes 8192",
             "fullbore_cleaner_runs_total 9",
             "fullbore_cleaner_failures_total 2",

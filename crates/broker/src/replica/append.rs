@@ -77,7 +77,7 @@ impl Replica {
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         log.note_use();
         let space = &self.log_dir.space;
-        let Some(_admission) = space.admit() else { return Err(AppendError::Full) };
+        let Some(_admission) = space.admit_append() else { return Err(AppendError::Full) };
         let outcome = match log.append(batch, leader_epoch, now_ms, &config) {
             Ok(outcome) => outcome,
             Err(error) => {

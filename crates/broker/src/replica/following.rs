@@ -276,7 +276,7 @@ fn append_in(
     if from.records.is_empty() {
         return Ok(());
     }
-    let _permit = space.admit().ok_or(AppendError::Full)?;
+    let _permit = space.admit_append().ok_or(AppendError::Full)?;
     let appended = append_each(from, append);
     match appended {
         Ok(()) => space.note_written(),

@@ -238,7 +238,7 @@ impl Cluster {
 
 /// The value of a metric of a broker.
 pub fn metric(node: &Node, name: &str) -> f64 {
-    let page = crate::exposition::page(&node.metrics, crate::exposition::Gauges::read(node));
+    let page = crate::exposition::page(&node.metrics, crate::exposition::Gauges::read(node, Default::default()));
     let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}"));
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
 }
