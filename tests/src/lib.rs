@@ -21,7 +21,7 @@ mod tls;
 pub use batch::{Batch, Record};
 pub use client::{Client, bytes_of};
 pub use cluster::{Acknowledged, Cluster, ClusterPlan, Consumed, Consuming, Producing};
-pub use disk::{Disk, another_boot};
+pub use disk::{Disk, Frozen, another_boot};
 pub use process::{Broker, Refused, binary, serve_refused};
 pub use proxy::Proxy;
 pub use random::Random;

@@ -262,6 +262,7 @@ impl Space {
     /// Returns how much room there is, by the last look and the writes since.
     pub fn room(&self) -> DiskRoom {
         match (self.is_full(), self.ample.load(Ordering::Relaxed)) {
+            _ if self.hangs() => DiskRoom::Hung,
             (true, _) => DiskRoom::Full,
             (false, false) => DiskRoom::Tight,
             (false, true) => DiskRoom::Ample,

@@ -19,9 +19,9 @@ use crate::log::boot::former_end;
 use crate::loggers::Loggers;
 use crate::long_work::LongWork;
 use crate::lost_ends;
-use crate::membership::{self, Displaced, Membership};
+use crate::membership::{self, Displaced, HangUp, Membership, OwnDisk};
 use crate::metrics::Metrics;
-use crate::net::{self, Bound};
+use crate::net::{self, Bound, Clients};
 use crate::node::Node;
 use crate::partitions::{Origin, Partitions, Reordering};
 use crate::replication::Replication;
@@ -193,16 +193,16 @@ impl Broker {
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &node, &apart));
         task::spawn(forget_deleted(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
-        let ended = Arc::new(Displaced::new(None));
+        let (ended, clients) = (Arc::new(Displaced::new(None)), Arc::<Clients>::default());
         if let Some(beats) = node.control.beats() {
-            task::spawn(member(&node).run(beats, node.stopping(), Arc::clone(&ended)));
+            apart.spawn(member(&node, &clients).run(beats, node.stopping(), Arc::clone(&ended)));
             task::spawn(lost_ends::run(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
             if let Some(interval) = node.config.replication.balance_interval {
                 let (control, node_id) = (node.control.clone(), node.config.node_id);
                 task::spawn(membership::balance::run(control, node_id, interval, node.stopping()));
             }
         }
-        let serving = task::spawn(net::run(Arc::clone(&node), listeners, node.stopping()));
+        let serving = task::spawn(net::run(Arc::clone(&node), listeners, clients, node.stopping()));
         Ok(Broker { node, addrs, admin_addr, serving, admin, ended, _apart: apart, _lock: lock })
     }
 
@@ -301,15 +301,16 @@ async fn close(control: Control) {
     let _ = tokio::task::spawn_blocking(move || control.close()).await;
 }
 
-fn member(node: &Node) -> Membership {
+fn member(node: &Node, clients: &Arc<Clients>) -> Membership {
     let config = &node.config;
     let listener = config.listeners.get(config.replication.listener).map_or("", |listener| listener.name.as_str());
     let session_timeout_ms = i64::try_from(config.session_timeout_ms).unwrap_or(i64::MAX);
     let partitions = Arc::clone(&node.partitions);
     let in_use = Arc::new(move || Urgent::from(partitions.in_use()));
     let space = Arc::clone(&node.space);
-    let disk = Box::new(move || space.room());
-    Membership::new(node.control.clone(), config.node_id, session_timeout_ms, listener, in_use, disk)
+    let clients = Arc::clone(clients);
+    let of_disk: (OwnDisk, HangUp) = (Box::new(move || space.room()), Box::new(move || clients.hang_up()));
+    Membership::new(node.control.clone(), config.node_id, session_timeout_ms, listener, in_use, of_disk)
 }
 
 /// Where clients reach this broker, by the name of the listener.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A lag that lasts longer than a test.
-const NEVER: &str = "3600000";
+pub const NEVER: &str = "3600000";
 
 /// Writes until nothing more fits.
 fn fill(folder: &Path) -> PathBuf {
@@ -27,7 +27,7 @@ fn fill(folder: &Path) -> PathBuf {
 }
 
 /// A cluster whose broker 1 has a small disk. No leader leaves a follower behind that lags for less than `lag`.
-fn on_a_small_disk(lag: &str) -> Option<(Disk, [TempDir; 2], Cluster)> {
+pub fn on_a_small_disk(lag: &str) -> Option<(Disk, [TempDir; 2], Cluster)> {
     let others = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let small = Disk::make()?;
     let folders: Vec<PathBuf> = [small.data(), others[0].path().to_owned(), others[1].path().to_owned()].into();
@@ -117,7 +117,7 @@ const FULL_FOR: Duration = Duration::from_secs(50);
 const STANDS_STILL: Duration = Duration::from_secs(1);
 
 /// Produces to one partition with acks=all. Returns the times of the acknowledgements.
-fn acknowledged(addresses: &[SocketAddr], partition: i32, is_over: &AtomicBool) -> Vec<Instant> {
+pub fn acknowledged(addresses: &[SocketAddr], partition: i32, is_over: &AtomicBool) -> Vec<Instant> {
     let mut times = Vec::new();
     let mut at = 0;
     let value = vec![b'.'; 1000];

@@ -10,6 +10,7 @@ mod diskless_zones;
 mod faults;
 mod frozen;
 mod full_disk;
+mod hung_disk;
 mod hunted;
 mod links;
 mod marks;

@@ -95,9 +95,9 @@ pub enum BrokerChange {
     Unfence,
     /// It is about to stop, and hands over what it leads.
     ShutDown,
-    /// Its disk is full: it leads only what no other replica in sync may lead, and is in no ISR that another leads.
+    /// Its disk is full, or hangs: it leads only what no other replica in sync may lead, and is in no ISR that another leads.
     Full,
-    /// Its disk has room again.
+    /// Its disk has room again, and answers.
     Room,
 }
 

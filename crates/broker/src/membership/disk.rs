@@ -1,4 +1,5 @@
-//! Reports that the disk of this broker is full, and that it has room again: others then lead what it led, and no leader waits for it.
+//! Reports that the disk of this broker is full or hangs, and that it has room and answers again: others then lead what it led, and no leader
+//! waits for it.
 //!
 //! The rule is [`fullbore_rules::cluster::room`]'s. Not here: what is refused on a full disk (`space`).
 
@@ -12,9 +13,13 @@ use crate::seldom::Seldom;
 /// Returns how much room this broker's disk has. Waits for nothing.
 pub type OwnDisk = Box<dyn Fn() -> DiskRoom + Send + Sync>;
 
+/// Ends the connections of this broker's clients: what they wait for may hang in a write, and others lead by then. Waits for nothing.
+pub type HangUp = Box<dyn Fn() + Send + Sync>;
+
 /// Watches this broker's disk.
 pub struct DiskWatch {
     disk: OwnDisk,
+    hang_up: HangUp,
     rule: RoomWatch,
     began: Instant,
     refused: Seldom,
@@ -22,8 +27,8 @@ pub struct DiskWatch {
 
 impl DiskWatch {
     /// A watch that has reported nothing.
-    pub fn new(disk: OwnDisk) -> DiskWatch {
-        DiskWatch { disk, rule: RoomWatch::default(), began: Instant::now(), refused: Seldom::default() }
+    pub fn new(disk: OwnDisk, hang_up: HangUp) -> DiskWatch {
+        DiskWatch { disk, hang_up, rule: RoomWatch::default(), began: Instant::now(), refused: Seldom::default() }
     }
 
     /// Looks at the disk, and reports what is due. `urgent` partitions are handed over first.
@@ -31,16 +36,25 @@ impl DiskWatch {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
-        let Some(report) = self.rule.look(now_ms, (self.disk)(), node.registration.is_full) else { return };
+        let disk = (self.disk)();
+        let Some(report) = self.rule.look(now_ms, disk, node.registration.is_full) else { return };
         let change = match report {
             RoomReport::Full => BrokerChange::Full,
             RoomReport::Room => BrokerChange::Room,
         };
         match control.change_broker(own, change, urgent()).await {
+            Ok(()) if report == RoomReport::Full && disk == DiskRoom::Hung => {
+                (self.hang_up)();
+                tracing::warn!(
+                    "the disk hangs: other brokers lead what they have in sync, and nobody waits for this one; see whether its volume answers"
+                );
+            }
             Ok(()) if report == RoomReport::Full => tracing::warn!(
                 "the disk is full: other brokers lead what they have in sync, and nobody waits for this one; make room"
             ),
-            Ok(()) => tracing::warn!("the disk has had room for a while: this broker joins ISRs again"),
+            Ok(()) => {
+                tracing::warn!("the disk has had room, and has answered, for a while: this broker joins ISRs again")
+            }
             Err(refusal) => {
                 if let Some(left_out) = self.refused.due() {
                     tracing::warn!(

@@ -1,5 +1,5 @@
 //! Membership of this broker in its cluster: it sends heartbeats, fences others, hands over its partitions before it stops or
-//! where its disk is full, and ends where another process has its place.
+//! where its disk is full or hangs, and ends where another process has its place.
 //!
 //! The rules are [`fullbore_rules::cluster`]'s, and every change is a command of the control plane, which any broker may give. Not
 //! here: the beats themselves, which the control plane sends over a connection of its own. On one machine there is nothing
@@ -29,7 +29,7 @@ use crate::seldom::Seldom;
 use backoff::Backoff;
 use comeback::{Comeback, is_needed};
 use disk::DiskWatch;
-pub use disk::OwnDisk;
+pub use disk::{HangUp, OwnDisk};
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
@@ -68,7 +68,7 @@ impl Membership {
         session_timeout_ms: i64,
         listener: &str,
         in_use: InUse,
-        disk: OwnDisk,
+        (disk, hang_up): (OwnDisk, HangUp),
     ) -> Membership {
         let session = Duration::from_millis(u64::try_from(session_timeout_ms).unwrap_or(0));
         Membership {
@@ -77,7 +77,7 @@ impl Membership {
             fencing: Backoff::new(AGAIN_AFTER, FENCE_PAUSE_MAX),
             comeback: Comeback::new(session),
             unsettled: UnsettledWatch::new(control.clone()),
-            disk: DiskWatch::new(disk),
+            disk: DiskWatch::new(disk, hang_up),
             refused: Seldom::default(),
             control,
             node_id,

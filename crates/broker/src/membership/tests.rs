@@ -7,6 +7,7 @@ use crate::control::PeerBeat;
 use crate::control::tests::{Memory, create, fence_alone, member, wanted};
 use fullbore_rules::cluster::room::DiskRoom;
 use fullbore_wire::Uuid;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -21,7 +22,11 @@ fn new_member(control: &Control, id: i32, session_timeout_ms: i64) -> Membership
 }
 
 fn new_member_on(control: &Control, id: i32, session_timeout_ms: i64, disk: OwnDisk) -> Membership {
-    Membership::new(control.clone(), id, session_timeout_ms, LISTENER, Arc::new(|| Urgent::from([])), disk)
+    new_member_with(control, id, session_timeout_ms, (disk, Box::new(|| ())))
+}
+
+fn new_member_with(control: &Control, id: i32, session_timeout_ms: i64, of_disk: (OwnDisk, HangUp)) -> Membership {
+    Membership::new(control.clone(), id, session_timeout_ms, LISTENER, Arc::new(|| Urgent::from([])), of_disk)
 }
 
 async fn hand_over_all(control: &Control) {
@@ -226,12 +231,11 @@ async fn survivor_ended_before_it_settled_partitions_another_goes_on() {
     }
 }
 
-#[tokio::test]
-async fn disk_full_the_broker_hands_over_and_has_room_again_it_reports_that() {
+/// Runs a broker on this disk, which leads a partition of two brokers. With the count of times that it hung up on its clients.
+async fn run_on(disk: &Arc<parking_lot::Mutex<DiskRoom>>) -> (Running, Control, Arc<AtomicUsize>) {
     let memory = Memory::default();
-    let disk = Arc::new(parking_lot::Mutex::new(DiskRoom::Ample));
     let control = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
-    let _other = member(&memory, 2, 2, (LISTENER, NOBODY)).expect("registered");
+    let other = member(&memory, 2, 2, (LISTENER, NOBODY)).expect("registered");
     control.catch_up();
     let topic = crate::control::CreateTopic {
         assignments: vec![(0, vec![1, 2])],
@@ -240,15 +244,42 @@ async fn disk_full_the_broker_hands_over_and_has_room_again_it_reports_that() {
         ..wanted("t")
     };
     create(&control, vec![topic]).await.remove(0).expect("created");
-    let seen = Arc::clone(&disk);
-    let membership = new_member_on(&control, 1, TIMEOUT_MS, Box::new(move || *seen.lock()));
-    let running = run_member(control, membership);
-    let is_full = |image: &Image| image.node(1).is_some_and(|node| node.registration.is_full);
-    let led = |image: &Image| image.topic("t").map(|topic| topic.partitions[0].leader);
+    let (seen, hung_up) = (Arc::clone(disk), Arc::<AtomicUsize>::default());
+    let counted = Arc::clone(&hung_up);
+    let hang_up = Box::new(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+    });
+    let membership = new_member_with(&control, 1, TIMEOUT_MS, (Box::new(move || *seen.lock()), hang_up));
+    (run_member(control, membership), other, hung_up)
+}
+
+fn is_out(image: &Image) -> bool {
+    let leader = image.topic("t").map(|topic| topic.partitions[0].leader);
+    image.node(1).is_some_and(|node| node.registration.is_full) && leader == Some(Some(2))
+}
+
+#[tokio::test]
+async fn disk_full_the_broker_hands_over_and_has_room_again_it_reports_that() {
+    let disk = Arc::new(parking_lot::Mutex::new(DiskRoom::Ample));
+    let (running, _other, hung_up) = run_on(&disk).await;
     *disk.lock() = DiskRoom::Full;
-    running.beats_until(&[(2, 0)], |image| is_full(image) && led(image) == Some(Some(2))).await;
+    running.beats_until(&[(2, 0)], is_out).await;
     *disk.lock() = DiskRoom::Ample;
-    running.beats_until(&[(2, 0)], |image| !is_full(image)).await;
+    running.beats_until(&[(2, 0)], |image| !is_out(image)).await;
+    assert_eq!(hung_up.load(Ordering::SeqCst), 0, "it answers its clients");
+    running.stop.send_replace(true);
+    running.task.await.expect("no panic");
+}
+
+#[tokio::test]
+async fn disk_hangs_the_broker_hands_over_and_hangs_up_on_its_clients_once() {
+    let disk = Arc::new(parking_lot::Mutex::new(DiskRoom::Ample));
+    let (running, _other, hung_up) = run_on(&disk).await;
+    *disk.lock() = DiskRoom::Hung;
+    running.beats_until(&[(2, 0)], |image| is_out(image) && hung_up.load(Ordering::SeqCst) > 0).await;
+    *disk.lock() = DiskRoom::Ample;
+    running.beats_until(&[(2, 0)], |image| !is_out(image)).await;
+    assert_eq!(hung_up.load(Ordering::SeqCst), 1);
     running.stop.send_replace(true);
     running.task.await.expect("no panic");
 }

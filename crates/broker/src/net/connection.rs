@@ -102,7 +102,7 @@ enum Ended {
 /// Serves one client until either side is done.
 pub async fn serve(
     broker: &Arc<Node>,
-    stream: ClientStream,
+    stream: &ClientStream,
     peer: SocketAddr,
     listener: usize,
     stop: watch::Receiver<bool>,
@@ -113,7 +113,7 @@ pub async fn serve(
     let client = Client::new(peer, Arc::clone(&unwritten));
     // Pinned where they are made: an argument that is pinned later takes its room twice.
     let reading = pin!(async {
-        match read(broker, &stream, (client, listener), &queue, &idleness, stop).await {
+        match read(broker, stream, (client, listener), &queue, &idleness, stop).await {
             // The broker may take its time where it ends the connection itself.
             Ok(ReadEnd::Stopping) => Ok(None),
             Ok(ReadEnd::Client) => {
@@ -131,7 +131,7 @@ pub async fn serve(
     let writing = pin!(async {
         tokio::select! {
             biased;
-            ended = write(broker, &stream, &queue, &idleness) => ended,
+            ended = write(broker, stream, &queue, &idleness) => ended,
             never = unwritten.carry_out() => match never {},
             ended = end_idle(&idleness, broker.limits.idle_max) => Err(ended),
         }
@@ -366,7 +366,9 @@ mod tests {
     /// seldom awaited: box that one, and pin where it is made what is handed on.
     #[test]
     fn the_task_of_a_connection_is_small() {
-        let task = |broker: Arc<Node>, stream, peer, stop| async move { serve(&broker, stream, peer, 0, stop).await };
+        let task = |broker: Arc<Node>, stream: Arc<ClientStream>, peer, stop| async move {
+            serve(&broker, &stream, peer, 0, stop).await
+        };
         let size = size_of_future(task);
         assert!(size <= 6 * 1024, "{size} bytes");
     }

@@ -4,6 +4,7 @@
 //! Invariant: a connection over a limit is closed before anything is read or allocated for it, and a connection counts
 //! from accept on, whether its handshake is done or not.
 
+use super::clients::Clients;
 use super::connection;
 use super::stream::ClientStream;
 use super::tls::Certificates;
@@ -42,6 +43,7 @@ struct Door {
     /// Whether only brokers come here: to the listener that `inter.broker.listener.name` names, beside others.
     of_brokers: bool,
     certificates: Option<Arc<Certificates>>,
+    clients: Arc<Clients>,
 }
 
 /// How often a free port is looked for that every address of a host has.
@@ -191,7 +193,7 @@ impl Drop for ConnectionPermit {
 }
 
 /// Accepts on every listener until `stop`, then waits until the last connection has answered what it admitted.
-pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, stop: watch::Receiver<bool>) {
+pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, clients: Arc<Clients>, stop: watch::Receiver<bool>) {
     let admission = Arc::new(ConnectionQuotas::default());
     // Closed when the last clone is dropped, that is, when the last connection has ended.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
@@ -205,7 +207,7 @@ pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, stop: watch::Receiver
             task::spawn(Arc::clone(certificates).watch(Duration::from_millis(ms), stop.clone()));
         }
         let of_brokers = has_others && index == broker.config.replication.listener;
-        let door = Door { index, of_brokers, certificates: bound.certificates };
+        let door = Door { index, of_brokers, certificates: bound.certificates, clients: Arc::clone(&clients) };
         for socket in bound.sockets {
             let (door, admission) = (door.clone(), Arc::clone(&admission));
             accepting.push(task::spawn(accept(
@@ -269,7 +271,9 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermi
                 _ = stop.wait_for(|stopping| *stopping) => return,
             },
         };
-        connection::serve(&place.broker, stream, peer, door.index, stop).await;
+        let stream = Arc::new(stream);
+        let _connected = door.clients.enter(&stream);
+        connection::serve(&place.broker, &stream, peer, door.index, stop).await;
     });
 }
 

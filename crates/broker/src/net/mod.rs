@@ -1,5 +1,6 @@
 //! From sockets to requests and back: listener, TLS, connection, the bytes in and the bytes out.
 
+mod clients;
 mod connection;
 mod handover;
 mod idleness;
@@ -9,5 +10,6 @@ mod output;
 mod stream;
 mod tls;
 
+pub use clients::Clients;
 pub use listener::{Bound, bind, run};
 pub use tls::Certificates;

@@ -32,10 +32,7 @@ impl ClientStream {
 
     /// Waits until the peer has closed its side. What it sent before stays to be read.
     pub async fn closed(&self) {
-        let socket = match self {
-            ClientStream::Plain(socket) => socket,
-            ClientStream::Tls(stream) => stream.socket(),
-        };
+        let socket = self.socket();
         loop {
             match socket.ready(Interest::READABLE).await {
                 Ok(ready) if !ready.is_read_closed() => {}
@@ -49,12 +46,21 @@ impl ClientStream {
     /// Acknowledges to the peer's system what has come, now: a client with Nagle's algorithm on holds its next small write
     /// back until then, and systems wait up to 40 ms for something to send it along with.
     pub fn acknowledge(&self) {
-        let socket = match self {
+        // Without it the rest comes, only later.
+        let _ = rustix::net::sockopt::set_tcp_quickack(self.socket(), true);
+    }
+
+    /// Ends the connection in both directions, whoever uses it.
+    pub fn shut_down(&self) {
+        // It fails where the connection has ended.
+        let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Both);
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match self {
             ClientStream::Plain(socket) => socket,
             ClientStream::Tls(stream) => stream.socket(),
-        };
-        // Without it the rest comes, only later.
-        let _ = rustix::net::sockopt::set_tcp_quickack(socket, true);
+        }
     }
 
     /// Adds what has come to `buffer` without waiting, and reserves for it: up to `want` bytes of a plain connection, up

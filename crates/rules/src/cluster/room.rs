@@ -1,4 +1,4 @@
-//! Reports of a broker that its disk is full, and that it has room again: the times at which they are due.
+//! Reports of a broker that its disk is full or hangs, and that it has room and answers again: the times at which they are due.
 //!
 //! ```text
 //! disk      room | full | 4 MiB | full | 4 MiB | full | room ................................
@@ -7,11 +7,14 @@
 //! ```
 //!
 //! A disk that gets a little room now and then is full all the time, and each report costs elections: leaving is quick, coming back slow, and
-//! slower each time that the disk is full again soon after. What it is not: it frees nothing, and it refuses no write.
+//! slower each time that the disk is full again soon after. A disk that hangs is reported at once: the broker has waited for the write for
+//! long. What it is not: it frees nothing, and it refuses no write.
 
 /// A disk as a broker finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskRoom {
+    /// A write does not come back.
+    Hung,
     /// A write found no room.
     Full,
     /// The last write found room, and there is little more.
@@ -23,9 +26,9 @@ pub enum DiskRoom {
 /// A report of a broker to its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomReport {
-    /// Its disk is full.
+    /// Its disk is full, or hangs.
     Full,
-    /// Its disk has room again.
+    /// Its disk has room again, and answers.
     Room,
 }
 
@@ -40,7 +43,7 @@ const SOON_MS: i64 = 60_000;
 /// Reports of a broker on its disk.
 #[derive(Clone, Debug)]
 pub struct RoomWatch {
-    /// The first write without room, since there was ample room for long.
+    /// The first write without room, or a second before one was found to hang, since there was ample room for long.
     full_since_ms: Option<i64>,
     ample_since_ms: Option<i64>,
     /// The last report of room.
@@ -64,6 +67,10 @@ impl RoomWatch {
             DiskRoom::Full => {
                 self.ample_since_ms = None;
                 self.full_since_ms.get_or_insert(now_ms);
+            }
+            DiskRoom::Hung => {
+                self.ample_since_ms = None;
+                self.full_since_ms = Some(self.full_since_ms.unwrap_or(now_ms).min(now_ms - FULL_MS));
             }
         }
         let is_over = self.ample_since_ms.is_some_and(|since| now_ms - since >= self.room_ms);
@@ -94,7 +101,7 @@ impl RoomWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use DiskRoom::{Ample, Full, Tight};
+    use DiskRoom::{Ample, Full, Hung, Tight};
 
     /// A broker that looks each half second, and whose reports are carried out at once.
     #[derive(Default)]
@@ -127,6 +134,16 @@ mod tests {
         assert_eq!(broker.looks(500, Full), []);
         assert_eq!(broker.looks(20_000, Ample), [], "a moment");
         assert_eq!(broker.looks(60_000, Full), [(1_000, RoomReport::Full)]);
+    }
+
+    #[test]
+    fn disk_hangs_it_is_reported_at_once_and_once_it_answers_as_room_is() {
+        let mut broker = Broker::default();
+        assert_eq!(broker.looks(10_000, Ample), []);
+        assert_eq!(broker.looks(20_000, Hung), [(0, RoomReport::Full)]);
+        assert_eq!(broker.looks(10_000, Ample), [(5_000, RoomReport::Room)]);
+        assert_eq!(broker.looks(500, Full), []);
+        assert_eq!(broker.looks(500, Hung), [(0, RoomReport::Full)], "it was full for less than a second before");
     }
 
     #[test]

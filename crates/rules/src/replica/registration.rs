@@ -37,7 +37,7 @@ pub struct BrokerRegistration {
     pub is_fenced: bool,
     /// Whether the broker is about to stop.
     pub is_shutting_down: bool,
-    /// True if the broker's disk is full: its logs are whole, and do not grow.
+    /// True if the broker's disk is full, or hangs: its logs are whole, and do not grow.
     pub is_full: bool,
 }
 

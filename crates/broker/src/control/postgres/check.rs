@@ -134,7 +134,7 @@ impl fmt::Display for BrokerFound {
         let state = match self {
             Self { is_fenced: true, .. } => "fenced",
             Self { is_shutting_down: true, .. } => "about to stop",
-            Self { is_full: true, .. } => "its disk is full",
+            Self { is_full: true, .. } => "its disk is full or hangs",
             _ => "in service",
         };
         write!(f, "broker {} (epoch {}): {state}, ", self.id, self.epoch)?;

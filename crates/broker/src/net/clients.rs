@@ -1,0 +1,52 @@
+//! The connections that are open, so that their clients can be hung up on while the threads that serve them hang.
+//!
+//! Invariant: it keeps no connection open, and what it has of one goes with it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::stream::ClientStream;
+
+/// The open connections of one broker.
+#[derive(Default)]
+pub struct Clients {
+    open: Mutex<OpenClients>,
+}
+
+#[derive(Default)]
+struct OpenClients {
+    next: u64,
+    streams: HashMap<u64, Weak<ClientStream>>,
+}
+
+/// A connection that is open, until this is dropped.
+pub(super) struct Connected {
+    clients: Arc<Clients>,
+    number: u64,
+}
+
+impl Clients {
+    /// Takes note of a connection.
+    pub(super) fn enter(self: &Arc<Self>, stream: &Arc<ClientStream>) -> Connected {
+        let mut open = self.open.lock();
+        let number = open.next;
+        open.next += 1;
+        open.streams.insert(number, Arc::downgrade(stream));
+        Connected { clients: Arc::clone(self), number }
+    }
+
+    /// Ends every connection in both directions, whatever its thread does: clients ask elsewhere, or again over another connection. Blocks on
+    /// nothing.
+    pub fn hang_up(&self) {
+        let open: Vec<_> = self.open.lock().streams.values().filter_map(Weak::upgrade).collect();
+        open.iter().for_each(|stream| stream.shut_down());
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.clients.open.lock().streams.remove(&self.number);
+    }
+}
