@@ -8,7 +8,7 @@
 //! wait in it for another's: that is waited for before. A connection has one request at a time in the queue, and at most one
 //! answer, so that places are shared among connections.
 
-use tokio::runtime::{Handle, RuntimeFlavor};
+use crate::task;
 use tokio::sync::Semaphore;
 
 /// Long works at a time, of all connections.
@@ -41,11 +41,7 @@ impl LongWork {
     /// Waits for a place and does the work.
     pub async fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         let _place = self.places.acquire().await.expect("never closed");
-        match Handle::current().runtime_flavor() {
-            RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
-            // Of one thread there is none to hand over to.
-            _ => work(),
-        }
+        task::in_place(work)
     }
 }
 

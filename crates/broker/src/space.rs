@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use fullbore_rules::cluster::room::DiskRoom;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::fs::{FallocateFlags, StatVfs, fallocate, statvfs};
+use tokio::sync::watch;
 
 use crate::seldom::Seldom;
 use crate::system::{is_full, is_momentary};
@@ -61,6 +62,8 @@ pub struct Space {
     ample: AtomicBool,
     /// Appends under way.
     writes: WritesUnderWay,
+    /// True once a write hangs, until none does.
+    hangs: watch::Sender<bool>,
     times: Mutex<Times>,
     /// What the broker's log says of it.
     line: Seldom,
@@ -112,6 +115,7 @@ impl Space {
             full: AtomicBool::new(false),
             ample: AtomicBool::new(true),
             writes: WritesUnderWay::default(),
+            hangs: watch::Sender::new(false),
             times: Mutex::default(),
             line: Seldom::default(),
         };
@@ -279,12 +283,22 @@ impl Space {
         self.writes.hung_for()
     }
 
+    /// Waits until a write hangs.
+    pub async fn until_it_hangs(&self) {
+        // The sender is here.
+        let _ = self.hangs.subscribe().wait_for(|hangs| *hangs).await;
+    }
+
     /// Looks for writes that hang, for ever, and logs them.
     pub async fn watch_writes(&self) -> std::convert::Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let folder = self.folder.display();
-            match self.writes.look(Instant::now()) {
+            let changed = self.writes.look(Instant::now());
+            if let Some(change) = changed {
+                self.hangs.send_replace(change == HungChange::Hangs);
+            }
+            match changed {
                 Some(HungChange::Hangs) => tracing::error!(
                     %folder,
                     "the disk hangs: a write has not come back, and records are refused until it does; see whether the volume of the data folder answers"

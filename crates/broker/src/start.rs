@@ -263,6 +263,11 @@ impl Broker {
         }
     }
 
+    /// Resolves once a write to the disk hangs, and with it the threads that serve clients: others may serve meanwhile.
+    pub async fn disk_hangs(&self) {
+        self.node.space.until_it_hangs().await;
+    }
+
     /// Stops cleanly: what this broker leads is handed over, what was admitted is answered, what was appended is on disk.
     pub fn shutdown(self) -> Stopping {
         Box::pin(self.stop())

@@ -8,7 +8,7 @@
 
 use std::io;
 use std::pin::Pin;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -27,6 +27,15 @@ pub(crate) fn boxed<T>(future: impl Future<Output = T> + Send + 'static) -> BoxF
 /// Outside a runtime.
 pub(crate) fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(boxed(future))
+}
+
+/// Does what may block on the thread that the caller is on; what else that would serve goes to another one meanwhile. Where there is none to
+/// hand over to, it waits.
+pub(crate) fn in_place<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
 }
 
 /// A runtime of one thread, for what goes on while the threads that serve clients hang in a write to the disk: what the operator and the

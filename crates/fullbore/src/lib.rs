@@ -30,6 +30,7 @@ mod pipe;
 mod produce;
 mod profile;
 mod properties;
+mod reserve;
 mod serve;
 mod stop;
 mod table;

@@ -5,11 +5,13 @@ use crate::failure::Failure;
 use crate::log::{self, Debug};
 use crate::log_format::LogFormat;
 use crate::output::{Format, line};
+use crate::reserve::{self, Reserve};
 use clap::Args;
 use fullbore_broker::Broker;
 use fullbore_broker::config::{BrokerConfig, Mistakes, Properties, Warning};
 use fullbore_broker::loggers::Loggers;
 use fullbore_wire::host_port;
+use std::num::NonZero;
 use std::path::PathBuf;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -123,15 +125,25 @@ pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    let serving = match config.worker_threads {
+        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+        configured => configured,
+    };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    if config.worker_threads > 0 {
-        runtime.worker_threads(config.worker_threads);
-    }
-    let runtime = runtime.enable_all().build()?;
-    runtime.block_on(serve_until_signal(config, Loggers::of(levels), as_json))
+    let runtime = runtime.worker_threads(serving + reserve::THREADS).enable_all().build()?;
+    let mut reserve = Reserve::hold(&runtime);
+    let ended = runtime.block_on(serve_until_signal(config, Loggers::of(levels), as_json, &mut reserve));
+    // The runtime ends once its threads do.
+    reserve.let_go();
+    ended
 }
 
-async fn serve_until_signal(config: BrokerConfig, loggers: Loggers, as_json: bool) -> Result<(), Failure> {
+async fn serve_until_signal(
+    config: BrokerConfig,
+    loggers: Loggers,
+    as_json: bool,
+    reserve: &mut Reserve,
+) -> Result<(), Failure> {
     // Before the broker opens anything, so that no signal finds it half open.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or_else(|_| config.data_dir.clone());
@@ -143,10 +155,13 @@ async fn serve_until_signal(config: BrokerConfig, loggers: Loggers, as_json: boo
         true => log_greeting(&broker, &listens, &data_dir),
         false => greet(&broker, &listens, &data_dir),
     }
-    let ended = tokio::select! {
-        _ = interrupt.recv() => None,
-        _ = terminate.recv() => None,
-        why = broker.ended() => Some(why),
+    let ended = loop {
+        tokio::select! {
+            _ = interrupt.recv() => break None,
+            _ = terminate.recv() => break None,
+            why = broker.ended() => break Some(why),
+            () = broker.disk_hangs(), if reserve.is_held() => reserve.let_go(),
+        }
     };
     tracing::info!("stopping: what was admitted is answered");
     broker.shutdown().await;

@@ -2,6 +2,7 @@
 //! mounting is not permitted.
 
 use fullbore_tests::{Batch, Broker, Client, Disk, wait_until};
+use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
 const TOPIC: &str = "hung";
@@ -21,6 +22,56 @@ fn on_a_disk(disk: &Disk) -> (Broker, Vec<Client>) {
     });
     let clients = clients.collect();
     (broker, clients)
+}
+
+/// Has each partition's write hang, until the broker has noticed that.
+fn hang(broker: &Broker, clients: &mut [Client]) {
+    for (partition, client) in (0..).zip(clients) {
+        client.send_produce(TOPIC, partition, &Batch::of(&["while it hangs"]));
+    }
+    broker.wait_for_stderr("the disk hangs: a write has not come back");
+}
+
+#[test]
+fn disk_hangs_metadata_and_records_in_memory_are_served_and_writes_refused() {
+    const OTHER: &str = "other";
+    let Some(disk) = Disk::make() else { return };
+    let (broker, mut clients) = on_a_disk(&disk);
+    broker.client().create_topic(OTHER, 1, &[]);
+    broker.client().produced(OTHER, 0, &Batch::of(&["in memory"]));
+    let frozen = disk.freeze();
+    hang(&broker, &mut clients);
+    for _ in 0..2 {
+        // Each on a connection that is new to the threads that are left.
+        let mut client = broker.client();
+        assert_eq!(client.metadata(&[OTHER]).topics[0].error_code, ErrorCode::NONE);
+        let records: Vec<String> = client.fetch_records(OTHER, 0).iter().map(|record| record.text()).collect();
+        assert_eq!(records, ["in memory"]);
+        let partitions = (0..PARTITIONS).map(|partition| (TOPIC, partition));
+        for (topic, partition) in partitions.clone().chain([(OTHER, 0)]) {
+            let refused = client.produce(topic, partition, &Batch::of(&["refused"]));
+            assert_eq!(refused.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+        }
+        let offsets = partitions.map(|(topic, partition)| client.list_offset(topic, partition, -1));
+        let locked = offsets.filter(|answer| answer.error_code == ErrorCode::KAFKA_STORAGE_ERROR).count();
+        assert!(locked > 0, "a log is locked by the write that hangs");
+        assert_eq!(client.list_offset(OTHER, 0, -1).offset, 1);
+    }
+    drop(frozen);
+    let mut hung = 0;
+    for (partition, client) in (0..).zip(&mut clients) {
+        // Those that no thread had read before it was noticed are refused.
+        let has_hung = client.receive_produced().error_code == ErrorCode::NONE;
+        hung += usize::from(has_hung);
+        let expected = if has_hung { &["before", "while it hangs"][..] } else { &["before"][..] };
+        let found = broker.client().fetch_records(TOPIC, partition);
+        let records: Vec<String> = found.iter().map(|record| record.text()).collect();
+        assert_eq!(records, expected, "partition {partition}");
+    }
+    assert!(hung > 0, "a write has come back");
+    wait_until("writes are taken again", SOON, || {
+        broker.client().produce(OTHER, 0, &Batch::of(&["again"])).error_code == ErrorCode::NONE
+    });
 }
 
 #[test]

@@ -27,14 +27,17 @@ pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic
 /// One partition of a topic.
 ///
 /// # Errors
-/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER where this broker serves no diskless topics, and others do.
+/// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER where this broker serves no diskless topics, and others do. Either this or
+/// KAFKA_STORAGE_ERROR where a write to its log may hang.
 pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let is_elsewhere =
         || topic.config.diskless && !broker.config.diskless.is_served && topic.partition(index).is_some();
-    broker.partitions.find_any(&topic.id, index).ok_or_else(|| match is_elsewhere() {
+    let found = broker.partitions.find_any(&topic.id, index).ok_or_else(|| match is_elsewhere() {
         true => ErrorCode::NOT_LEADER_OR_FOLLOWER,
         false => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-    })
+    })?;
+    found.check_answers()?;
+    Ok(found)
 }
 
 /// One partition of a topic, after [`open_all`]. Waits for one whose folder is made since then: its first record may have come in between.

@@ -202,6 +202,17 @@ impl AnyPartition {
         }
     }
 
+    /// Refuses what needs the log while a write to it may hang.
+    ///
+    /// # Errors
+    /// KAFKA_STORAGE_ERROR; NOT_LEADER_OR_FOLLOWER where another broker leads by now.
+    pub fn check_answers(&self) -> Result<(), ErrorCode> {
+        match self {
+            AnyPartition::Classic(replica) => replica.check_answers(),
+            AnyPartition::Diskless(_) => Ok(()),
+        }
+    }
+
     /// Whether something has to be made on a disk before it can be written.
     pub fn is_unwritten(&self) -> bool {
         match self {

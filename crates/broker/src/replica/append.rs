@@ -19,6 +19,7 @@ impl Replica {
     /// # Errors
     /// [`AppendError`]; the log is then as it was before.
     pub fn append(self: &Arc<Self>, batch: &ValidBatch<'_>, acks: Acks, now_ms: i64) -> Result<Appended, AppendError> {
+        self.check_disk()?;
         let mut state = self.lock();
         state.check_append(acks)?;
         self.log_to_write(&mut state)?;
@@ -35,6 +36,7 @@ impl Replica {
         leader_epoch: i32,
         now_ms: i64,
     ) -> Result<Appended, AppendError> {
+        self.check_disk()?;
         let mut state = self.lock();
         state.check_append(Acks::All)?;
         self.log_to_write(&mut state)?;

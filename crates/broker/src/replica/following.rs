@@ -109,6 +109,7 @@ impl Replica {
     /// # Errors
     /// [`FollowError`]; batches before a bad one are in the log.
     pub fn append_from_leader(self: &Arc<Self>, from: FromLeader<'_>) -> Result<Replicated, FollowError> {
+        self.check_disk()?;
         self.tell_of_cut()?;
         let mut state = self.lock();
         let check = |state: &ReplicaState| state.replica.check_following(from.leader_epoch).map_err(FollowError::Role);
@@ -196,6 +197,7 @@ impl Replica {
         cut: impl FnOnce(&mut Log, i64, &TopicConfig) -> io::Result<Option<i64>>,
     ) -> Result<Option<i64>, FollowError> {
         let failed = |error| FollowError::Append(AppendError::from(StorageError::io(self.dir().as_ref(), error)));
+        self.check_disk()?;
         let _no_names_change = self.hold_names();
         let mut state = self.lock();
         self.log_to_write(&mut state).map_err(AppendError::from)?;

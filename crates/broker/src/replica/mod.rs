@@ -24,6 +24,7 @@ pub(crate) mod failures;
 pub(crate) mod flusher;
 mod flushing;
 pub(crate) mod following;
+mod hung;
 pub(crate) mod log_dir;
 pub(crate) mod marks;
 pub(crate) mod opener;

@@ -52,7 +52,7 @@ impl Replica {
 
     /// The state, by the newest metadata.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ReplicaState> {
-        let mut state = self.state.lock();
+        let mut state = self.lock_state();
         self.catch_up(&mut state);
         state
     }
@@ -175,6 +175,10 @@ impl Acknowledges for Replica {
     }
 
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement {
+        // Thousands of requests may wait for a partition.
+        if let Err(code) = self.check_answers() {
+            return Acknowledgement::Refused(code);
+        }
         self.lock().replica.acknowledgement(leader_epoch, end_offset)
     }
 

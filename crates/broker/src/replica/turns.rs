@@ -30,6 +30,7 @@ impl Replica {
         now_ms: i64,
         reordering: Option<&Arc<Reordering>>,
     ) -> Result<BatchAdmission, AppendError> {
+        self.check_disk()?;
         let mut state = self.lock();
         state.check_append(acks)?;
         self.log_to_write(&mut state)?;

@@ -1,0 +1,63 @@
+//! Threads of a runtime that are held back until those that serve clients hang in writes to the disk.
+//!
+//! A worker of the runtime that blocks cannot be replaced, and a write blocks. Held back are workers too, which wait outside of its work: they
+//! take part in nothing and cost nothing. Invariant: once let go they stay.
+
+use std::sync::mpsc::{Sender, channel};
+use tokio::runtime::Runtime;
+
+/// One serves; with two, one may look at what takes longer.
+pub const THREADS: usize = 2;
+
+/// Workers that are held back.
+pub struct Reserve {
+    held: Vec<Sender<()>>,
+}
+
+impl Reserve {
+    /// Holds back [`THREADS`] workers of a runtime that has as many more than are to serve.
+    pub fn hold(runtime: &Runtime) -> Reserve {
+        let held = (0..THREADS).map(|_| {
+            let (held, let_go) = channel();
+            runtime.spawn(async move {
+                let _ = let_go.recv();
+            });
+            held
+        });
+        Reserve { held: held.collect() }
+    }
+
+    /// Returns true until [`Reserve::let_go`].
+    pub fn is_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Lets them serve.
+    pub fn let_go(&mut self) {
+        self.held.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_other_workers_hang_the_reserve_is_let_go_tasks_run() {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1 + THREADS).enable_all().build().expect("a runtime");
+        let mut reserve = Reserve::hold(&runtime);
+        let (hold, held) = channel::<()>();
+        let (hangs, is_hanging) = channel();
+        runtime.spawn(async move {
+            let _ = hangs.send(());
+            let _ = held.recv();
+        });
+        is_hanging.recv().expect("the only worker that is not held back has it");
+        let waits = runtime.spawn(async { tokio::time::sleep(std::time::Duration::from_millis(1)).await });
+        assert!(reserve.is_held());
+        reserve.let_go();
+        runtime.block_on(waits).expect("it is served");
+        drop(hold);
+    }
+}
