@@ -110,6 +110,19 @@ def slow_puts(bench):
         bench.tell("slow-puts", "PUTs sent again beside themselves", [broker.metric("hedged_puts_total")])
 
 
+def hanging_puts(bench):
+    """One PUT in ten, five and three is never answered; the others take no longer than usual."""
+    if not hasattr(bench.store, "slow_puts"):
+        return print("hanging-puts: left out, since it needs --store s3", flush=True)
+    for one_in in (10, 5, 3):
+        with bench.broker(f"hanging-{one_in}", port=bench.store.slow_puts(one_in, 3600)) as broker:
+            topic = bench.topic(broker, "hanging")
+            runs = [timed_out_or(lambda: bench.honest(broker, "hanging-puts", topic, 1000, 2 * bench.seconds)) for _ in range(bench.rounds)]
+            for key in ("p50_ms", "p99_ms"):
+                bench.tell("hanging-puts", f"{key[:3]} ms, one PUT in {one_in} hangs", [run[key] for run in runs])
+            bench.tell("hanging-puts", f"% of PUTs sent again, one in {one_in} hangs", [100 * broker.metric("hedged_puts_total") / broker.metric("puts_total")])
+
+
 def neighbours(bench):
     """A paced producer beside others that send as fast as they can, on a store whose link takes 20 MB/s."""
     if not hasattr(bench.store, "narrow"):
@@ -382,5 +395,5 @@ def idle(bench):
         bench.tell("idle", "RSS, MiB", [broker.memory_mib("VmRSS")])
 
 
-CASES = {"flood": flood, "partitions": partitions, "java": java, "alone": alone, "paced": paced, "slow-puts": slow_puts, "neighbours": neighbours, "narrow": narrow, "long-polls": long_polls, "behind": behind, "tail": tail, "tail-elsewhere": tail_elsewhere, "catch-up": catch_up, "index": index,
+CASES = {"flood": flood, "partitions": partitions, "java": java, "alone": alone, "paced": paced, "slow-puts": slow_puts, "hanging-puts": hanging_puts, "neighbours": neighbours, "narrow": narrow, "long-polls": long_polls, "behind": behind, "tail": tail, "tail-elsewhere": tail_elsewhere, "catch-up": catch_up, "index": index,
          "commits": commits, "idle": idle}

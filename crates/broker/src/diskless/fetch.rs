@@ -10,7 +10,7 @@ use bytes::Bytes;
 use fullbore_rules::commit::ObjectId;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, Semaphore};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::cache::{BLOCK, ObjectCache, blocks};
 use super::objects::{ObjectError, Objects};
@@ -116,14 +116,12 @@ impl RangeFetcher {
         let _slot = shared.slots.acquire().await;
         let mut backoff = BACKOFF;
         for attempt in 1.. {
-            let began = Instant::now();
             let get = |progress| {
                 let (objects, range) = (shared.objects.clone(), range.clone());
                 async move { objects.get(id, range, progress).await }
             };
             match shared.tries.run(range.len() as u64, get, || ()).await {
                 Ok(bytes) => {
-                    shared.tries.note(began.elapsed(), bytes.len() as u64);
                     shared.counts.succeeded();
                     shared.counts.gets.fetch_add(1, Ordering::Relaxed);
                     shared.counts.get_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);

@@ -2,7 +2,8 @@
 //!
 //! All commits behind an object wait for its PUT, and a reader for its GET. Stores have a long tail: a request that takes several
 //! times the usual is likely to be overtaken by another try. A store that is slow altogether must not be loaded twice, so that
-//! only few are sent again: one in ten, and one a second while the store is silent.
+//! second tries need credit: for one in ten requests, and for one a second while the store is silent. In a slow store the first try
+//! ends first. A second try that overtakes it shows that the first one hangs, and costs nothing.
 //!
 //! Not here: clocks and bytes.
 
@@ -24,7 +25,7 @@ pub(super) const ONE_IN: u32 = 10;
 /// Bytes from which on a request is of the next class: on a narrow link larger ones take longer.
 const CLASSES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
 
-/// The time that requests take, and how many more may be sent again.
+/// The time that tries take, and how many more requests may be sent again.
 #[derive(Debug)]
 pub struct Hedging {
     /// By class of size.
@@ -42,7 +43,7 @@ impl Default for Hedging {
 }
 
 impl Hedging {
-    /// Notes the time that a request of this many bytes took.
+    /// Notes the time that a try of a request of this many bytes took.
     pub fn note(&mut self, took: Duration, bytes: u64) {
         let seen = &mut self.seen[class_of(bytes)];
         if seen.len() == SEEN_MAX {
@@ -75,6 +76,11 @@ impl Hedging {
         let may = self.credit >= ONE_IN;
         self.credit -= if may { ONE_IN } else { 0 };
         may
+    }
+
+    /// Returns the credit for the second tries of one request, the last of which has overtaken the first try.
+    pub fn give_back(&mut self, tries: u32) {
+        self.credit = tries.saturating_mul(ONE_IN).saturating_add(self.credit).min(BURST * ONE_IN);
     }
 }
 
@@ -117,5 +123,15 @@ mod tests {
         assert_eq!((0..100).filter(|at| hedging.take(MS(1000 + at * 100), true)).count(), 10, "one a second");
         assert_eq!((0..10).filter(|_| hedging.take(MS(1_000_000), true)).count(), 4);
         assert_eq!((0..10).filter(|_| hedging.take(MS(2_000_000), false)).count(), 0, "others progress");
+    }
+
+    #[test]
+    fn second_try_overtakes_its_credit_is_given_back() {
+        let mut hedging = Hedging::default();
+        assert_eq!((0..10).filter(|_| hedging.take(MS(500), false)).count(), 4);
+        hedging.give_back(3);
+        assert_eq!((0..10).filter(|_| hedging.take(MS(500), false)).count(), 3);
+        hedging.give_back(u32::MAX);
+        assert_eq!((0..10).filter(|_| hedging.take(MS(500), false)).count(), 4, "and no more than a burst");
     }
 }

@@ -1,15 +1,16 @@
 //! One request of the object store, and the same beside it where it takes too long: the first that succeeds counts.
 //!
 //! A try takes too long while its bytes do not move, or trickle, not because a link is slow. Who has not answered in an outage may
-//! never do, and what is sent after it is answered soon: a second try is given up for a third one every 5 s, and the first
-//! goes on. Few requests have a second try: [`Hedging`] counts them.
+//! never do, and what is sent after it is answered soon: a second try that takes too long, too, is given up for another one, after
+//! twice the time each, and the first goes on. One that fails is replaced after the same pause. All of them need credit, which
+//! [`Hedging`] counts.
 //!
 //! Invariant: at most two tries of a request are under way.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use super::hedge::{Hedging, USUAL_OF_WAIT};
@@ -25,8 +26,14 @@ pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
 /// least: meanwhile nothing is seen to move.
 pub const BUFFERED_MAX: u64 = 4 << 20;
 const BUFFER_LEAVES: u64 = 256 << 10;
-/// Pause after a second try was due and none was left.
-const CREDIT_PAUSE: Duration = Duration::from_secs(1);
+/// Pause after a second try was due and there was no credit: another request may give some back.
+const CREDIT_PAUSE: Duration = Duration::from_millis(100);
+/// The least time without progress of any request after which the store is silent.
+const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
+/// The same as a number of waits for a second try, where that is longer.
+const WAITS_OF_SILENCE: u32 = 4;
+/// Second tries of a request from which on their time is not doubled any more.
+const DOUBLED_MAX: u32 = 8;
 
 /// The requests of one kind.
 #[derive(Debug)]
@@ -45,6 +52,42 @@ pub struct Tries {
 struct Try {
     progress: BodyProgress,
     handle: AbortHandle,
+    is_first: bool,
+}
+
+/// The tries of one request: one or two under way, the older first.
+struct TriedRequest {
+    bytes: u64,
+    /// Progress of the first try, also after that has failed.
+    first: BodyProgress,
+    tries: Vec<Try>,
+    /// Second tries so far, for each of which credit was taken.
+    seconds: u32,
+    /// The earliest time of the next second try.
+    not_before: Instant,
+}
+
+impl TriedRequest {
+    /// Returns the try that began last.
+    fn newest(&self) -> &Try {
+        &self.tries[self.tries.len() - 1]
+    }
+
+    /// Returns the factor of a usual pause before the next second try.
+    fn doubled(&self) -> u32 {
+        1 << self.seconds.saturating_sub(1).min(DOUBLED_MAX)
+    }
+
+    /// Returns the time at which the request is given up, if no byte moves until then.
+    fn ends(&self) -> Instant {
+        moved_last(&self.first, &self.newest().progress) + GIVEN_UP_AFTER
+    }
+
+    /// Takes out a try that has ended, if it is one of them.
+    fn take(&mut self, id: Id) -> Option<Try> {
+        let at = self.tries.iter().position(|one| one.handle.id() == id)?;
+        Some(self.tries.remove(at))
+    }
 }
 
 impl Tries {
@@ -70,68 +113,98 @@ impl Tries {
         F: Future<Output = Result<T, ObjectError>> + Send + 'static,
     {
         let mut under_way = JoinSet::new();
-        let begin = |under_way: &mut JoinSet<_>| {
+        let begin = |under_way: &mut JoinSet<_>, is_first| {
             let progress = BodyProgress::of(self.any.clone());
             let handle = under_way.spawn(task::boxed(start(progress.clone())));
-            Try { progress, handle }
+            Try { progress, handle, is_first }
         };
-        let wait = |has_second: bool| if has_second { None } else { self.hedging.lock().wait(bytes) };
-        let first = begin(&mut under_way);
-        let mut newest = None;
-        let mut not_before = first.progress.began();
+        let first = begin(&mut under_way, true);
+        let (progress, not_before) = (first.progress.clone(), Instant::now());
+        let mut request = TriedRequest { bytes, first: progress, tries: vec![first], seconds: 0, not_before };
         loop {
-            let watched = newest.as_ref().unwrap_or(&first);
-            let due = self.second_due(&watched.progress, wait(newest.is_some())).max(not_before);
-            let end = moved_last(&first, watched) + GIVEN_UP_AFTER;
+            let due = self.second_due(&request).max(request.not_before);
             tokio::select! {
                 biased;
-                Some(done) = under_way.join_next() => match done {
-                    Ok(Ok(done)) => return Ok(done),
-                    Ok(Err(error)) if under_way.is_empty() => return Err(error),
-                    // The other try may succeed; one that was given up says nothing.
-                    _ => {}
-                },
-                () = sleep_until(due.min(end)) => {
-                    if moved_last(&first, watched) + GIVEN_UP_AFTER <= Instant::now() {
+                Some(done) = under_way.join_next_with_id() => {
+                    let id = done.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+                    let ended = request.take(id);
+                    match done.map(|(_, done)| done) {
+                        Ok(Ok(done)) => {
+                            self.succeeded(&request, ended.as_ref());
+                            return Ok(done);
+                        }
+                        Ok(Err(error)) if request.tries.is_empty() => return Err(error),
+                        Err(_) if request.tries.is_empty() => {
+                            return Err(ObjectError::Unavailable(format!("a {} was not carried out", self.name)));
+                        }
+                        // The other try may succeed; one that was given up says nothing.
+                        _ if ended.is_some() => request.not_before = Instant::now() + self.pause(&request),
+                        _ => {}
+                    }
+                }
+                () = sleep_until(due.min(request.ends())) => {
+                    if request.ends() <= Instant::now() {
                         let (name, seconds) = (self.name, GIVEN_UP_AFTER.as_secs());
                         return Err(ObjectError::Unavailable(format!("no progress of a {name} for {seconds} s")));
                     }
-                    if self.second_due(&watched.progress, wait(newest.is_some())) > Instant::now() {
+                    if self.second_due(&request) > Instant::now() {
                         continue;
                     }
-                    let is_silent = self.any.last().elapsed() >= SILENT_MAX;
-                    if !self.hedging.lock().take(self.began.elapsed(), is_silent) {
-                        not_before = Instant::now() + CREDIT_PAUSE;
+                    if !self.take_credit(bytes) {
+                        request.not_before = Instant::now() + CREDIT_PAUSE;
                         continue;
                     }
-                    self.report_silence(&watched.progress);
-                    if let Some(given_up) = newest.take().filter(|_| under_way.len() > 1) {
-                        given_up.handle.abort();
-                    }
-                    newest = Some(begin(&mut under_way));
+                    self.report_silence(&request.newest().progress);
+                    request.tries.drain(1..).for_each(|given_up| given_up.handle.abort());
+                    request.tries.push(begin(&mut under_way, false));
+                    request.seconds += 1;
                     second();
                 }
             }
         }
     }
 
-    /// Notes the time that a request of this many bytes took from its first try on.
-    pub fn note(&self, took: Duration, bytes: u64) {
+    /// Notes that a try of this request has succeeded, which is none of those that are left.
+    fn succeeded(&self, request: &TriedRequest, ended: Option<&Try>) {
+        let Some(ended) = ended else { return };
+        self.note(ended.progress.began().elapsed(), request.bytes);
+        if !ended.is_first {
+            self.hedging.lock().give_back(request.seconds);
+        }
+    }
+
+    /// Notes the time that a try of a request of this many bytes took.
+    fn note(&self, took: Duration, bytes: u64) {
         self.any.moved();
         self.hedging.lock().note(took, bytes);
     }
 
-    /// The time at which a second try is due, if no byte moves until then. `wait` is the time after which a request takes too
-    /// long, where that is known. It counts from the start. Bytes in the system's buffer take about as long again as those
-    /// before them took.
-    fn second_due(&self, progress: &BodyProgress, wait: Option<Duration>) -> Instant {
+    /// Takes the credit for a second try of a request of this many bytes, if there is any.
+    fn take_credit(&self, bytes: u64) -> bool {
+        let mut hedging = self.hedging.lock();
+        let silence = hedging.wait(bytes).map_or(SILENT_MAX, |wait| wait.saturating_mul(WAITS_OF_SILENCE));
+        let is_silent = self.any.last().elapsed() >= silence.clamp(STORE_SILENT_MIN, SILENT_MAX);
+        hedging.take(self.began.elapsed(), is_silent)
+    }
+
+    /// Returns the pause before a try that failed is replaced while the other one goes on.
+    fn pause(&self, request: &TriedRequest) -> Duration {
+        let wait = self.hedging.lock().wait(request.bytes).unwrap_or(STORE_SILENT_MIN);
+        wait.saturating_mul(request.doubled()).min(SILENT_MAX)
+    }
+
+    /// The time at which a second try is due, if no byte of the newest one moves until then. It counts from the start. Bytes in the
+    /// system's buffer take about as long again as those before them took.
+    fn second_due(&self, request: &TriedRequest) -> Instant {
+        let progress = &request.newest().progress;
         let (began, (last, bytes)) = (progress.began(), progress.last());
         let buffered = Duration::from_millis(bytes.min(self.buffered_max) * 1000 / BUFFER_LEAVES);
         let silent = last + SILENT_MAX + buffered;
         // A store that usually takes seconds is slow, and a second try would make it slower.
-        let late = wait.filter(|wait| *wait < SILENT_MAX).map(|wait| {
+        let wait = self.hedging.lock().wait(request.bytes).filter(|wait| *wait < SILENT_MAX);
+        let late = wait.map(|wait| {
             let quiet = wait.mul_f64(USUAL_OF_WAIT).max((last - began) * 3 / 2);
-            (began + wait).max(last + quiet)
+            (began + wait.saturating_mul(request.doubled())).max(last + quiet)
         });
         late.map_or(silent, |late| late.min(silent))
     }
@@ -146,8 +219,8 @@ impl Tries {
 }
 
 /// The last time that bytes moved. Those that a second try hands to the system at its start say nothing.
-fn moved_last(first: &Try, second: &Try) -> Instant {
-    let (began, (first, _), (last, _)) = (second.progress.began(), first.progress.last(), second.progress.last());
+fn moved_last(first: &BodyProgress, newest: &BodyProgress) -> Instant {
+    let (began, (first, _), (last, _)) = (newest.began(), first.last(), newest.last());
     if last - began >= SILENT_MAX { last.max(first) } else { first }
 }
 
@@ -155,6 +228,7 @@ fn moved_last(first: &Try, second: &Try) -> Instant {
 mod tests {
     use super::super::hedge::{BURST, ONE_IN};
     use super::*;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     const S: fn(u64) -> Duration = Duration::from_secs;
@@ -239,6 +313,91 @@ mod tests {
         let done: Result<(), _> = tries.run(1 << 20, request, second).await;
         assert!(done.is_err_and(|error| error.is_retriable()));
         assert_eq!((began.elapsed(), count.into_inner()), (GIVEN_UP_AFTER, 8));
+    }
+
+    /// Store double: each try takes 10 ms, or hangs where a random number is below `hanging` of a hundred.
+    async fn put(store: &Mutex<u64>, hanging: u64) -> Result<(), ObjectError> {
+        let drawn = {
+            let mut state = store.lock();
+            *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (*state >> 33) % 100
+        };
+        let takes = if drawn < hanging { S(100_000) } else { Duration::from_millis(10) };
+        tokio::time::sleep(takes).await;
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn part_of_the_requests_hangs_the_others_go_on() {
+        const REQUESTS: u32 = 2000;
+        for hanging in [0, 10, 20, 30] {
+            let (tries, store) = (Tries::new("PUT", BUFFERED_MAX), Arc::new(Mutex::new(hanging)));
+            (0..20).for_each(|_| tries.note(Duration::from_millis(10), 70_000));
+            let (began, mut longest) = (Instant::now(), Duration::ZERO);
+            for _ in 0..REQUESTS {
+                let one = Instant::now();
+                let request = |_| {
+                    let store = Arc::clone(&store);
+                    async move { put(&store, hanging).await }
+                };
+                tries.run(70_000, request, || ()).await.expect("put");
+                longest = longest.max(one.elapsed());
+                // As producers that wait for their answers.
+                tokio::time::sleep(Duration::from_millis(90)).await;
+            }
+            let of_well = f64::from(REQUESTS) * 0.1 / began.elapsed().as_secs_f64();
+            assert!(of_well >= 1.0 - 0.03 * hanging as f64 - 1e-9, "{hanging} %: {of_well}");
+            assert!(longest < S(10), "{hanging} %: {longest:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn second_try_fails_at_once_the_next_follows_soon() {
+        let (tries, count) = (Tries::new("PUT", BUFFERED_MAX), Arc::new(AtomicUsize::new(0)));
+        (0..20).for_each(|_| tries.note(Duration::from_millis(10), 70_000));
+        let began = Instant::now();
+        let request = |_| {
+            let count = Arc::clone(&count);
+            async move {
+                match count.fetch_add(1, Ordering::Relaxed) {
+                    0 => std::future::pending().await,
+                    1..4 => Err(ObjectError::Unavailable("503".into())),
+                    _ => Ok(()),
+                }
+            }
+        };
+        assert_eq!(tries.run(70_000, request, || ()).await, Ok(()));
+        assert_eq!(began.elapsed(), Duration::from_millis(25 + 25 + 50 + 100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tries_fail_one_after_the_other_the_request_ends() {
+        let (tries, began) = (Tries::new("PUT", BUFFERED_MAX), Instant::now());
+        let request = |_| async {
+            tokio::time::sleep(SILENT_MAX * 3 / 2).await;
+            Err::<(), _>(ObjectError::Unavailable("503".into()))
+        };
+        tries.run(70_000, request, || ()).await.expect_err("none succeeds");
+        assert!(began.elapsed() <= GIVEN_UP_AFTER, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn store_becomes_slow_few_requests_are_sent_again() {
+        let (tries, count) = (Tries::new("PUT", BUFFERED_MAX), AtomicUsize::new(0));
+        (0..64).for_each(|_| tries.note(Duration::from_millis(10), 70_000));
+        for _ in 0..25 {
+            let request = |_| async {
+                tokio::time::sleep(Duration::from_millis(400)).await;
+                Ok(())
+            };
+            let second = || {
+                count.fetch_add(1, Ordering::Relaxed);
+            };
+            let done = futures_util::future::join_all((0..8).map(|_| tries.run(70_000, request, second))).await;
+            assert!(done.into_iter().all(|done| done.is_ok()));
+        }
+        let most = BURST as usize + 200 / ONE_IN as usize;
+        assert!(count.load(Ordering::Relaxed) <= most, "{count:?} of at most {most}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -189,7 +189,6 @@ impl Uploader {
             let began = Instant::now();
             match self.attempt(id, &parts, bytes).await {
                 Ok(()) => {
-                    self.tries.note(began.elapsed(), bytes);
                     self.slots.done(slot, began.elapsed(), bytes);
                     self.counts.succeeded();
                     self.counts.puts.fetch_add(1, Ordering::Relaxed);
