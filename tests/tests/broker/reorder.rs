@@ -3,6 +3,7 @@
 //! Not here: the limits and the ends, which are in `reorder_bounds`.
 
 use fullbore_tests::{Batch, Broker, Client, topic_data, wait_until};
+use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData};
 use fullbore_wire::{ErrorCode, Uuid};
 use std::collections::VecDeque;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 /// The first version that may say `reorder`.
 pub const PRODUCE: i16 = 14;
+const METADATA: i16 = 12;
 pub const SOON: Duration = Duration::from_secs(30);
 /// A wait that no test sits out.
 pub const FOREVER: &str = "fullbore.reorder.wait.ms=3600000";
@@ -308,4 +310,25 @@ fn the_brokers_clock_stamps_a_batch_when_it_is_appended() {
     assert_eq!(first, second, "they are appended together");
     let batches = client.fetch_batches("striped", 0);
     assert_eq!(batches.iter().map(|batch| batch.max_timestamp).collect::<Vec<_>>(), [Some(first); 2]);
+}
+
+/// Answers are in the order of their requests, so that a client that has to learn where its batches go would wait with them.
+#[test]
+fn metadata_is_requested_behind_a_batch_before_its_turn_both_are_answered_soon() {
+    for configs in [&[][..], &[("diskless.enable", "true")]] {
+        let (broker, mut client, topic, id) = start(&[FOREVER], configs);
+        let mut lane = broker.client();
+        send(&mut lane, topic, &one(id, 1));
+        send(&mut lane, topic, &one(id, 2));
+        lane.send(&MetadataRequest::default(), METADATA);
+        let late = [receive_error(&mut lane), receive_error(&mut lane)];
+        assert_eq!(late, [ErrorCode::REQUEST_TIMED_OUT; 2], "{configs:?}");
+        assert!(!lane.receive::<MetadataRequest>(METADATA).1.brokers.is_empty());
+        // They wait on, and who sends one again finds it.
+        send(&mut lane, topic, &one(id, 1));
+        send(&mut client, topic, &one(id, 0));
+        assert_eq!((receive_offset(&mut client), receive_offset(&mut lane)), (0, 1), "{configs:?}");
+        wait_until("the other one has had its turn", SOON, || client.latest("striped", 0) == 3);
+        assert_in_order(&mut client, "striped", 3);
+    }
 }

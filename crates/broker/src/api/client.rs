@@ -7,7 +7,9 @@ use crate::telemetry::Asking;
 use fullbore_wire::{Text, Uuid};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 
 /// Who is at the other end of a connection.
 pub struct Client {
@@ -21,6 +23,8 @@ pub struct Client {
     pub(super) told_versions: Option<Instant>,
     /// From that to its next request: a round trip or longer, since a client needs the answer for what it sends next.
     pub round_trip: Option<Duration>,
+    /// Its requests that stand behind others.
+    pub(super) behind: Arc<LaterRequests>,
     /// What it has asked groups to keep and does not await yet.
     pub unwritten: Arc<Unwritten>,
     /// The session in which it follows partitions, if it is a broker that does.
@@ -39,6 +43,7 @@ impl Client {
             software_version,
             told_versions: None,
             round_trip: None,
+            behind: Arc::default(),
             unwritten,
             followed_by: None,
             reads_in: None,
@@ -55,6 +60,37 @@ impl Client {
     pub(super) fn note_request(&mut self) {
         if let Some(told) = self.told_versions.take() {
             self.round_trip = Some(told.elapsed());
+        }
+    }
+}
+
+/// Requests of a connection other than Produce whose answers are known, or to come: each stands behind those before it.
+#[derive(Debug, Default)]
+pub(super) struct LaterRequests {
+    count: AtomicU64,
+    came: Notify,
+}
+
+impl LaterRequests {
+    /// Notes one more request.
+    pub(super) fn note(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.came.notify_waiters();
+    }
+
+    /// Returns their number so far.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
+    /// Waits until there are more than `count` of them.
+    pub(super) async fn passes(&self, count: u64) {
+        loop {
+            let came = self.came.notified();
+            if self.count() > count {
+                return;
+            }
+            came.await;
         }
     }
 }

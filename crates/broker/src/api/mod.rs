@@ -110,6 +110,9 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
         return Err(Fault::Version { api, version: number });
     };
     let completion = dispatch(api, &mut call, Reply { version, correlation_id, listener }).await?;
+    if completion.is_some() && api != ApiKey::Produce {
+        call.client.behind.note();
+    }
     Ok(completion.map(|completion| (api, completion)))
 }
 
@@ -132,7 +135,8 @@ macro_rules! serve {
 serve! { |call, reply|
     Produce => {
         let request = call.body(reply.version)?;
-        produce::admit(call.broker, request, (call.client.peer, call.header.client_id.as_deref()), reply).await?
+        let client = (call.client.peer, call.header.client_id.as_deref());
+        produce::admit(call.broker, request, (client, &call.client.behind), reply).await?
     },
     Fetch => {
         let request = call.body(reply.version)?;

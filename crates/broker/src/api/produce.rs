@@ -6,6 +6,7 @@
 //! Invariant: an acknowledged batch is in the log exactly once.
 
 use super::call::{Completion, Fault, Reply};
+use super::client::LaterRequests;
 use super::{nodes, topics};
 use crate::control::{Image, Topic, is_internal};
 use crate::diskless::DisklessPartition;
@@ -36,6 +37,8 @@ const ALL: i16 = -1;
 const LONG_BYTES: usize = 2 << 20;
 /// After so long the rest of a long request queues for a place anew, behind those who wait for one.
 const PLACE_MAX: Duration = Duration::from_millis(50);
+/// The longest that a batch before its turn holds up the answer of a request other than Produce on its connection.
+const HOLDS_UP_MAX: Duration = Duration::from_secs(1);
 /// What Kafka's own tools call themselves, which may write to internal topics (`AdminUtils.ADMIN_CLIENT_ID`).
 const ADMIN_CLIENT: &str = "__admin_client";
 /// What Produce 14 says of a topic whose settings are not known.
@@ -48,10 +51,11 @@ const NOT_SAID: i32 = -1;
 pub async fn admit(
     broker: &Arc<Node>,
     request: ProduceRequest,
-    client: (SocketAddr, Option<&str>),
+    (client, behind): ((SocketAddr, Option<&str>), &Arc<LaterRequests>),
     reply: Reply,
 ) -> Result<Option<Completion>, Fault> {
     let (acks, timeout_ms) = (request.acks, request.timeout_ms);
+    let held_up = HeldUp { behind: Arc::clone(behind), from: behind.count(), until: None };
     let image = broker.control.image();
     let mut is_long = prepare(broker, &image, &request).await;
     let mut appending = Appending::new(broker, &image, &request, reply.version.number, client);
@@ -92,7 +96,7 @@ pub async fn admit(
         response.responses.iter_mut().for_each(|topic| topic.name = Text::from(topic.name.to_string()));
     }
     let bytes_held = pending.len() * PENDING_COST + response.responses.iter().map(bytes_of).sum::<usize>();
-    let answer = Box::pin(after(Arc::clone(broker), response, pending, deadline, reply));
+    let answer = Box::pin(after(Arc::clone(broker), response, (pending, held_up), deadline, reply));
     Ok(Some(if is_parked { Completion::Holding(answer, bytes_held) } else { Completion::Later(answer) }))
 }
 
@@ -140,11 +144,35 @@ enum Awaits {
 /// Bytes of one of them, and of what it waits for.
 const PENDING_COST: usize = 256;
 
+/// Answers that a request holds up: those of other requests than Produce that came after it on its connection. A client may need
+/// them to learn where its batches go, and its answers keep the order of its requests.
+struct HeldUp {
+    behind: Arc<LaterRequests>,
+    /// Such requests that came before it.
+    from: u64,
+    /// The end of the time for which the first of them is held up, once it has come.
+    until: Option<tokio::time::Instant>,
+}
+
+impl HeldUp {
+    /// Waits until one has been held up for [`HOLDS_UP_MAX`].
+    async fn for_long(&mut self) {
+        let until = match self.until {
+            Some(until) => until,
+            None => {
+                self.behind.passes(self.from).await;
+                *self.until.insert(tokio::time::Instant::now() + HOLDS_UP_MAX)
+            }
+        };
+        tokio::time::sleep_until(until).await;
+    }
+}
+
 /// Waits for what is pending, then answers.
 async fn after(
     broker: Arc<Node>,
     mut response: ProduceResponse,
-    pending: Vec<PendingBatch>,
+    (pending, mut held_up): (Vec<PendingBatch>, HeldUp),
     deadline: tokio::time::Instant,
     reply: Reply,
 ) -> Result<fullbore_wire::Frame, Fault> {
@@ -153,7 +181,7 @@ async fn after(
         let at = &mut topic.partition_responses[partition];
         let ticket = match awaits {
             Awaits::Ticket(ticket) => Some(ticket),
-            Awaits::Answer(later) => match later.wait(deadline).await {
+            Awaits::Answer(later) => match later.wait(deadline, held_up.for_long()).await {
                 Ok(mut appended) => {
                     let ticket = appended.ticket.take();
                     *at = of_appended(at.index, &appended);

@@ -106,7 +106,7 @@ async fn longest_beside(flooders: u16) -> Duration {
         answers.spawn(async move {
             let sent = Instant::now();
             let answer = append(&partition, &batch, 1).await;
-            answer.wait(sent + PUT * 1000).await.expect("committed");
+            answer.wait(sent + PUT * 1000, std::future::pending()).await.expect("committed");
             sent.elapsed()
         });
         sleep(PUT / 10).await;

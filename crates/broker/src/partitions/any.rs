@@ -173,21 +173,38 @@ impl AnyPartition {
 }
 
 impl LaterAnswer {
-    /// Waits for it, for the store and the replicas not longer than until then.
+    /// Waits for it, for the store and the replicas not longer than until then, and for its turn not longer than until others are
+    /// held up for long.
     ///
     /// # Errors
-    /// [`AppendError`]. Of a batch that is on its way it says nothing of what will become of it: when it is sent again, that is found.
-    pub async fn wait(self, deadline: tokio::time::Instant) -> Result<Appended, AppendError> {
+    /// [`AppendError`]. Of a batch that is on its way or waits for its turn REQUEST_TIMED_OUT says nothing of what will become of it: when it is
+    /// sent again, that is found.
+    pub async fn wait(
+        self,
+        deadline: tokio::time::Instant,
+        others_are_held_up: impl Future<Output = ()>,
+    ) -> Result<Appended, AppendError> {
         let late = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
-        match self {
-            LaterAnswer::Parked(answer) => answer.wait().await,
-            LaterAnswer::ParkedOnItsWay(answer, turn) => {
-                timeout_at(deadline.max(turn), answer.wait()).await.unwrap_or(Err(late))
+        let (answer, until) = match self {
+            LaterAnswer::Parked(answer) => (answer, None),
+            LaterAnswer::ParkedOnItsWay(answer, turn) => (answer, Some(deadline.max(turn))),
+            LaterAnswer::Pending(answer) => {
+                return match timeout_at(deadline, answer).await {
+                    Ok(answered) => answered.unwrap_or(Err(AppendError::Gone)),
+                    Err(_) => Err(late),
+                };
             }
-            LaterAnswer::Pending(answer) => match timeout_at(deadline, answer).await {
-                Ok(answered) => answered.unwrap_or(Err(AppendError::Gone)),
-                Err(_) => Err(late),
-            },
+        };
+        let answered = async {
+            match until {
+                Some(until) => timeout_at(until, answer.wait()).await.unwrap_or(Err(late)),
+                None => answer.wait().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            answered = answered => answered,
+            () = others_are_held_up => Err(late),
         }
     }
 }

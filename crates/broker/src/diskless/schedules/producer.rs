@@ -176,7 +176,7 @@ async fn answer(life: Arc<Life>, mut admitted: UnboundedReceiver<Admitted>) {
     while let Some((mut request, partition, answer)) = admitted.recv().await {
         let answer = match answer {
             Answer::Known(answer) => answer,
-            Answer::Later(later, deadline) => later.wait(deadline).await,
+            Answer::Later(later, deadline) => later.wait(deadline, std::future::pending()).await,
         };
         if let (Ok(appended), Some(partition)) = (&answer, &partition) {
             life.check_is_there(partition, appended.base_offset, request.sent.topic).await;
