@@ -1,6 +1,7 @@
 //! `fullbore consume` beside a broker that is in trouble: what can be read is read, and what waits is told with its reason.
 
 use crate::disk_full::SmallDisk;
+use crate::diskless_lost::files;
 use bytes::{Bytes, BytesMut};
 use fullbore_tests::{Batch, Broker, binary, produce_request, wait_until};
 use fullbore_wire::ErrorCode;
@@ -228,6 +229,33 @@ fn a_bad_batch_of_a_producer_read_is_named_and_skipped_where_that_is_asked_for()
         let reader = Reader::start(&broker, &[flags, &["--skip-bad-batches"]].concat());
         reader.waits_for("what is behind it", |reader| reader.read() == ["0", "1", "behind"]);
         reader.wait_to_be_told(&["skipped the producer's batch at offsets 1 to 1 of partition 0"]);
+        assert_eq!(reader.ended().0, Some(0), "{flags:?}");
+    }
+}
+
+#[test]
+fn object_of_a_diskless_topic_is_gone_its_records_are_skipped_where_that_is_asked_for() {
+    let mut broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[("diskless.enable", "true")]);
+    let objects = broker.data_dir().join("diskless");
+    client.produced(TOPIC, 0, &Batch::of(&["0"]));
+    let before = files(&objects);
+    client.produced(TOPIC, 0, &Batch::of(&["1", "2"]));
+    let gone: Vec<_> = files(&objects).into_iter().filter(|file| !before.contains(file)).collect();
+    client.produced(TOPIC, 0, &Batch::of(&["3"]));
+    broker.stop();
+    assert_eq!(gone.len(), 1, "{gone:?}");
+    std::fs::remove_file(&gone[0]).expect("removed");
+    broker.restart();
+    let reader = Reader::start(&broker, &["--exit"]);
+    reader.wait_to_be_told(&["waiting: ", "KAFKA_STORAGE_ERROR"]);
+    reader.waits_for("what is before it", |reader| reader.read() == ["0"]);
+    drop(reader);
+    for flags in [&["--exit"][..], &["--exit", "--group", "g"]] {
+        let reader = Reader::start(&broker, &[flags, &["--skip-bad-batches"]].concat());
+        reader.waits_for("what is behind it", |reader| reader.read() == ["0", "3"]);
+        reader.wait_to_be_told(&["skipped offsets 1 to 2 of partition 0 of topic 'read'", "object store"]);
         assert_eq!(reader.ended().0, Some(0), "{flags:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! Fetches ranges of objects into the cache: whole blocks, each once however many want it, and so many GETs at a time.
+//! Fetches ranges of objects into the cache: whole blocks, each once however many want it, and so many GETs at a time. Objects that cannot be
+//! read are asked for seldom ([`FailedReads`]).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,9 +11,10 @@ use bytes::Bytes;
 use fullbore_rules::commit::ObjectId;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::cache::{BLOCK, ObjectCache, blocks};
+use super::failed::FailedReads;
 use super::objects::{ObjectError, Objects};
 use super::tries::Tries;
 use super::upload::StoreCounts;
@@ -37,6 +39,7 @@ struct FetcherShared {
     tries: Tries,
     /// Who fetches a block has its lock.
     locks: Mutex<HashMap<(ObjectId, u32), Weak<BlockLock>>>,
+    failed: Mutex<FailedReads>,
     counts: Arc<StoreCounts>,
 }
 
@@ -48,14 +51,15 @@ impl RangeFetcher {
         slots: usize,
         counts: Arc<StoreCounts>,
     ) -> RangeFetcher {
-        let (slots, tries, locks) = (Semaphore::new(slots), Tries::new("GET", 0), Mutex::default());
-        RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, counts }) }
+        let (slots, tries) = (Semaphore::new(slots), Tries::new("GET", 0));
+        let (locks, failed) = (Mutex::default(), Mutex::default());
+        RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, failed, counts }) }
     }
 
     /// Has this range of an object in the cache. Who asks for blocks that are under way waits for those.
     ///
     /// # Errors
-    /// The last attempt's, or the object ends before the range does.
+    /// The last attempt's, also of a fetch shortly before, or the object ends before the range does.
     pub async fn fetch(&self, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
         let end = range.end;
         let missing = self.shared.cache.lock().missing(id, range);
@@ -68,9 +72,9 @@ impl RangeFetcher {
                 let (has, wanted) = (range.start + bytes.len() as u32, range.end.min(end));
                 if has < wanted {
                     // What is there of it would be looked at again and again.
-                    return Err(ObjectError::Unavailable(format!(
-                        "the object {id} ends at {has}, and not at {wanted}"
-                    )));
+                    let short = ObjectError::Unavailable(format!("the object {id} ends at {has}, and not at {wanted}"));
+                    self.shared.failed.lock().failed(id, &short, Instant::now());
+                    return Err(short);
                 }
                 let mut cache = self.shared.cache.lock();
                 for block in blocks(&range) {
@@ -86,6 +90,7 @@ impl RangeFetcher {
 
     /// Drops what was fetched of a range, since it is not what was put.
     pub fn forget(&self, id: ObjectId, range: Range<u32>) {
+        self.shared.failed.lock().wrong(id, &range, Instant::now());
         let mut cache = self.shared.cache.lock();
         blocks(&range).for_each(|block| cache.forget_fetched(id, block));
     }
@@ -114,6 +119,8 @@ impl RangeFetcher {
     async fn get(&self, id: ObjectId, range: Range<u32>) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
         let _slot = shared.slots.acquire().await;
+        let has_failed = shared.failed.lock().check(id, &range, Instant::now())?;
+        let attempts = if has_failed { 1 } else { ATTEMPTS };
         let mut backoff = BACKOFF;
         for attempt in 1.. {
             let get = |progress| {
@@ -122,6 +129,7 @@ impl RangeFetcher {
             };
             match shared.tries.run(range.len() as u64, get, || ()).await {
                 Ok(bytes) => {
+                    shared.failed.lock().succeeded(id);
                     shared.counts.succeeded();
                     shared.counts.gets.fetch_add(1, Ordering::Relaxed);
                     shared.counts.get_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
@@ -132,7 +140,8 @@ impl RangeFetcher {
                     shared.counts.get_failures.fetch_add(1, Ordering::Relaxed);
                     // A store may take a while to show an object that was put.
                     let may_come = error.is_retriable() || matches!(error, ObjectError::NotFound(_));
-                    if attempt >= ATTEMPTS || !may_come {
+                    if attempt >= attempts || !may_come {
+                        shared.failed.lock().failed(id, &error, Instant::now());
                         return Err(error);
                     }
                 }
@@ -197,7 +206,24 @@ mod tests {
         let before = store.gets();
         assert_eq!(fetcher.fetch(2, 0..10).await, Err(ObjectError::NotFound(2)));
         assert_eq!(store.gets() - before, ATTEMPTS as usize);
+        assert_eq!(fetcher.fetch(2, BLOCK..BLOCK + 1).await, Err(ObjectError::NotFound(2)));
+        assert_eq!(store.gets() - before, ATTEMPTS as usize, "it is not asked for again so soon");
         let short = fetcher.fetch(1, 0..11).await.expect_err("it has ten bytes");
         assert_eq!(short.to_string(), "the object store fails: the object 1 ends at 10, and not at 11");
+    }
+    #[tokio::test(start_paused = true)]
+    async fn object_is_gone_its_readers_in_a_loop_cost_a_get_a_second() {
+        let store = StoreDouble::taking(MS(50));
+        let (fetcher, _) = fetcher(&store, 10).await;
+        let (began, before) = (Instant::now(), store.gets());
+        while began.elapsed() < MS(10_000) {
+            let wants = (0..8).map(|block| fetcher.fetch(2, block * BLOCK..block * BLOCK + 1));
+            let done = futures_util::future::join_all(wants).await;
+            assert!(done.iter().all(|done| *done == Err(ObjectError::NotFound(2))));
+            sleep(MS(10)).await;
+        }
+        let gets = store.gets() - before;
+        assert!(gets <= 8 * ATTEMPTS as usize + 10, "{gets} GETs in 10 s");
+        assert!(gets >= 10, "{gets} GETs: it is looked at again");
     }
 }

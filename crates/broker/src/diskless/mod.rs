@@ -7,7 +7,8 @@
 
 mod assemble;
 pub mod cache;
-pub mod fetch;
+pub mod failed;
+mod fetch;
 #[cfg(test)]
 mod flooded;
 mod gather;

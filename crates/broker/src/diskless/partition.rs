@@ -184,7 +184,7 @@ impl DisklessPartition {
         match self.services.reader.find(&self.known, offset..offsets.log_end, max_bytes, at_least_one) {
             Found::Records(records, end_offset) => Ok(Some(read(records, end_offset))),
             Found::Missing => match failed {
-                Some(why) => Err(why),
+                Some(why) => Err(why.at(offset)),
                 None => {
                     self.services.reader.ask(&self.known, offset);
                     Ok(None)

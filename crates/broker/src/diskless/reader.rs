@@ -462,14 +462,19 @@ impl ReaderShared {
         let mut fetches = JoinSet::new();
         for PartAhead { run, range, .. } in ahead {
             let shared = Arc::clone(self);
-            fetches.spawn(task::boxed(async move { shared.fetcher.fetch(run.object, range).await }));
+            fetches.spawn(task::boxed(async move {
+                let fetched = shared.fetcher.fetch(run.object, range).await;
+                fetched.map_err(|error| shared.run_failed(&run, &error))
+            }));
         }
         let mut outcome = Ok(());
         while let Some(fetched) = fetches.join_next().await {
             match fetched {
                 Ok(Ok(())) => partition.wake(),
-                Ok(Err(error)) => outcome = Err(self.fetch_failed(&error)),
-                Err(_) => outcome = Err(ReadError::Storage),
+                // What is wrong where the reader is matters most.
+                Ok(Err(why)) if outcome.is_err() && why.at(offset) != why => {}
+                Ok(Err(why)) => outcome = Err(why),
+                Err(_) => outcome = outcome.and(Err(ReadError::Storage)),
             }
         }
         if outcome.is_err() {
@@ -506,6 +511,14 @@ impl ReaderShared {
             tracing::error!(object, position, left_out, "the object store gave other bytes than were put there");
         }
         self.fetcher.forget(place.object, place.range());
+    }
+
+    /// Returns why a run cannot be read: an object that is not in the store has lost all of it.
+    fn run_failed(&self, run: &BatchRun, error: &ObjectError) -> ReadError {
+        match (self.fetch_failed(error), error) {
+            (_, ObjectError::NotFound(_)) => ReadError::Lost { from: run.base_offset, next: run.end_offset() },
+            (why, _) => why,
+        }
     }
 
     fn fetch_failed(&self, error: &ObjectError) -> ReadError {

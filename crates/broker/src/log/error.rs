@@ -122,6 +122,14 @@ pub enum ReadError {
     /// The disk, or the object store, does not give the records back.
     #[error("the records cannot be read; the broker's log says why")]
     Storage,
+    /// The object of a diskless topic that has the records is not in the object store.
+    #[error("the object of the records is not in the object store")]
+    Lost {
+        /// The first offset of those records.
+        from: i64,
+        /// The offset after the last one.
+        next: i64,
+    },
     /// The partition is deleted, or the broker is stopping.
     #[error("the partition is gone")]
     Gone,
@@ -135,9 +143,20 @@ impl ReadError {
     pub fn code(&self) -> ErrorCode {
         match self {
             ReadError::OffsetOutOfRange => ErrorCode::OFFSET_OUT_OF_RANGE,
-            ReadError::Storage => ErrorCode::KAFKA_STORAGE_ERROR,
+            ReadError::Storage | ReadError::Lost { .. } => ErrorCode::KAFKA_STORAGE_ERROR,
             ReadError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
             ReadError::Role(code) => *code,
+        }
+    }
+}
+
+impl ReadError {
+    /// Returns what it says of a read from this offset: records that are lost are so for who reads them.
+    #[must_use]
+    pub fn at(self, offset: i64) -> ReadError {
+        match self {
+            ReadError::Lost { from, next } if !(from..next).contains(&offset) => ReadError::Storage,
+            why => why,
         }
     }
 }

@@ -174,6 +174,12 @@ impl<S: Sink> Cursor<S> {
         Ok(())
     }
 
+    /// Goes on from this offset on: what is before it is lost.
+    pub(super) fn skip_to(&mut self, offset: i64) {
+        (self.offset, self.start) = (Some(offset), None);
+        self.sink.read_to(offset);
+    }
+
     /// Reads the whole batches among `bytes` from `offset` on, and counts their records in `count`. Returns the bad
     /// batches that were passed over.
     pub(super) fn read(

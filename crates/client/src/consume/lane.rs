@@ -41,7 +41,7 @@ pub struct FetchSettings {
     pub buffer_memory: i32,
     /// check.crcs.
     pub check_crcs: bool,
-    /// True if reading goes on behind a batch that its producer has sent broken.
+    /// True if reading goes on behind a batch that its producer has sent broken, and behind records whose object is lost.
     pub skip_bad_batches: bool,
     /// isolation.level=read_committed: neither records of aborted transactions nor of those still open.
     pub read_committed: bool,
@@ -411,7 +411,9 @@ impl<S: Sink> FetchLane<S> {
                 }
                 if data.error_code.is_err() {
                     self.session.dropped(&key);
-                    self.refused(data.error_code, &key)?;
+                    if !self.skip_lost(data, &key) {
+                        self.refused(data.error_code, &key)?;
+                    }
                     continue;
                 }
                 if let Some(place) = self.waited.remove(&key) {
@@ -427,6 +429,24 @@ impl<S: Sink> FetchLane<S> {
             }
         }
         Ok(true)
+    }
+
+    /// Goes on behind records that the leader has lost for good, where that is set. Returns false if there are none.
+    fn skip_lost(&mut self, data: &PartitionData, key: &PartitionKey) -> bool {
+        let Some(at) = self.position(key).filter(|_| self.settings.skip_bad_batches) else { return false };
+        let from = self.asked.get(key).copied().unwrap_or(0);
+        let cursor = &mut self.cursors[at];
+        if data.error_code != ErrorCode::KAFKA_STORAGE_ERROR || data.next_offset <= from {
+            return false;
+        }
+        let (topic, partition, last) = (&cursor.topic, cursor.partition, data.next_offset - 1);
+        self.progress.notice(format!(
+            "skipped offsets {from} to {last} of partition {partition} of topic '{topic}': their object is not in the object store"
+        ));
+        cursor.skip_to(data.next_offset);
+        self.asked.insert(key.clone(), data.next_offset);
+        self.session.name(key.clone());
+        true
     }
 
     fn refused(&mut self, code: ErrorCode, key: &PartitionKey) -> Result<(), LaneEnd> {

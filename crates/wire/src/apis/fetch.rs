@@ -153,7 +153,8 @@ message! {
         from_offset: i64, 18.., default -1, tag 1002;
         /// Fullbore's own, between brokers: where the leader's log ends, or -1.
         log_end_offset: i64, 18.., default -1, tag 1003;
-        /// Fullbore's own, in sessions that `read_ahead`: where the next answer begins, or -1. A compacted log has a hole before it.
+        /// Fullbore's own, in sessions that `read_ahead`: where the next answer begins, or -1. A compacted log has a hole before it. With an
+        /// error: the offset after records that are lost for good.
         next_offset: i64, 18.., default -1, tag 1004;
     }
 

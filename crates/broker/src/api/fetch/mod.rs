@@ -14,7 +14,7 @@ use crate::control::Image;
 use crate::fetch_sessions::{FetchAdmission, FetchPlan, Fetched, PartitionFetch, PartitionKey, SessionRequest};
 use crate::metrics::Metrics;
 use crate::node::Node;
-use crate::partitions::{AnyPartition, LogOffsets, Read};
+use crate::partitions::{AnyPartition, LogOffsets, Read, ReadError};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
 use home::Stranger;
@@ -269,7 +269,8 @@ fn read_each(
             bytes += minimum.count_size(count, room_for(fetch, &room));
             continue;
         }
-        let mut end_offset = None;
+        let (mut end_offset, mut behind_lost) = (None, None);
+        let found = found.map_err(ReadError::Role);
         let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits.began)?, partition)));
         let mut data = match found {
             Ok((Some(read), _)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
@@ -286,11 +287,16 @@ fn read_each(
                 is_opening = true;
                 awaited(key.index, &partition, fetch.fetch_offset)
             }
-            Err(error_code) => PartitionData { error_code, ..nothing(key.index) },
+            Err(why) => {
+                if let ReadError::Lost { next, .. } = why {
+                    behind_lost = Some(next);
+                }
+                PartitionData { error_code: why.code(), ..nothing(key.index) }
+            }
         };
         if reads_ahead {
             data.from_offset = fetch.fetch_offset;
-            data.next_offset = end_offset.unwrap_or(-1);
+            data.next_offset = end_offset.or(behind_lost).unwrap_or(-1);
         }
         bytes += data.records.as_ref().map_or(0, |records| records.len());
         is_settled |= data.error_code.is_err();
@@ -352,14 +358,14 @@ fn read(
     fetch: &FetchPartition,
     room: &ReadRoom,
     began: Instant,
-) -> Result<Option<Read>, ErrorCode> {
+) -> Result<Option<Read>, ReadError> {
     if partition.is_settled() {
-        partition.check_leads(fetch.current_leader_epoch)?;
+        partition.check_leads(fetch.current_leader_epoch).map_err(ReadError::Role)?;
     }
     let max_bytes = room_for(fetch, room);
     let (offset, began) = (fetch.fetch_offset, began.into_std());
     if !room.is_whole {
-        return partition.try_read(offset, max_bytes, room.is_first, began).map_err(|error| error.code());
+        return partition.try_read(offset, max_bytes, room.is_first, began);
     }
     let read_whole = |max_bytes| partition.try_read_whole(offset, max_bytes, room.is_first, began);
     match read_whole(max_bytes) {
@@ -369,7 +375,6 @@ fn read(
         }
         read => read,
     }
-    .map_err(|error| error.code())
 }
 
 fn of_read(partition_index: i32, read: Read) -> PartitionData {

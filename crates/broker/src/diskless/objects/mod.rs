@@ -193,7 +193,15 @@ impl Objects {
         let len = range.len();
         let range = Some(GetRange::Bounded(u64::from(range.start)..u64::from(range.end)));
         let found = self.store.get_opts(&self.key(id), GetOptions { range, ..GetOptions::default() }).await;
-        let found = found.map_err(|error| ObjectError::of_object(id, error))?;
+        let found = match found.map_err(|error| ObjectError::of_object(id, error)) {
+            Ok(found) => found,
+            Err(gone @ ObjectError::NotFound(_)) => {
+                // So is everything where a folder is not mounted any more.
+                self.still_claimed().await?;
+                return Err(gone);
+            }
+            Err(error) => return Err(error),
+        };
         let (mut bytes, mut chunks) = (BytesMut::with_capacity(len), found.into_stream());
         while let Some(chunk) = chunks.try_next().await.map_err(|error| ObjectError::of_object(id, error))? {
             progress.moved(chunk.len());

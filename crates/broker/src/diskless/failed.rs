@@ -1,0 +1,130 @@
+//! Objects that could not be read lately: who reads them in a loop does not ask the store each time.
+//!
+//! An object whose GETs failed is asked for once in [`PAUSE`], whoever wants which part of it, and its readers have the last error
+//! meanwhile. Bytes that were not those that were put concern their blocks alone, and are fetched anew once at once.
+//!
+//! Pure: time comes in as an argument. Invariant: at most [`FAILED_MAX`] are kept.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use fullbore_rules::commit::ObjectId;
+use tokio::time::Instant;
+
+use super::cache::blocks;
+use super::objects::ObjectError;
+
+/// Time between two GETs of an object that cannot be read.
+pub const PAUSE: Duration = Duration::from_secs(1);
+/// Time after which a failure is forgotten.
+const KEPT: Duration = Duration::from_secs(10);
+/// Failures that are kept; past it, others are asked for each time.
+const FAILED_MAX: usize = 1024;
+
+/// Failures by object, and by block where bytes were wrong.
+#[derive(Debug, Default)]
+pub struct FailedReads(HashMap<(ObjectId, Option<u32>), FailedRead>);
+
+#[derive(Debug)]
+struct FailedRead {
+    error: ObjectError,
+    /// The earliest time of the next GET.
+    next: Instant,
+}
+
+impl FailedReads {
+    /// Returns true if a GET of this range is one of a part that failed lately. It is to be tried once then, and others wait for it.
+    ///
+    /// # Errors
+    /// The last GET's, while the next one is not due.
+    pub fn check(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> Result<bool, ObjectError> {
+        let keys = || std::iter::once(None).chain(blocks(range).map(Some)).map(|block| (id, block));
+        let is_early = |failed: &&FailedRead| now < failed.next;
+        if let Some(failed) = keys().filter_map(|key| self.0.get(&key)).find(is_early) {
+            return Err(failed.error.clone());
+        }
+        let mut has_failed = false;
+        for key in keys() {
+            if let Some(failed) = self.0.get_mut(&key).filter(|failed| now < failed.next + KEPT) {
+                failed.next = now + PAUSE;
+                has_failed = true;
+            }
+        }
+        Ok(has_failed)
+    }
+
+    /// Notes that a GET of an object has succeeded.
+    pub fn succeeded(&mut self, id: ObjectId) {
+        self.0.remove(&(id, None));
+    }
+
+    /// Notes that an object could not be read.
+    pub fn failed(&mut self, id: ObjectId, error: &ObjectError, now: Instant) {
+        self.keep((id, None), error, now + PAUSE, now);
+    }
+
+    /// Notes that bytes of an object were not those that were put.
+    pub fn wrong(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) {
+        let error = ObjectError::Unavailable(format!("it gives other bytes of the object {id} than were put"));
+        for block in blocks(range) {
+            let is_known = self.0.get(&(id, Some(block))).is_some_and(|failed| now < failed.next + KEPT);
+            if !is_known {
+                self.keep((id, Some(block)), &error, now, now);
+            }
+        }
+    }
+
+    fn keep(&mut self, key: (ObjectId, Option<u32>), error: &ObjectError, next: Instant, now: Instant) {
+        if self.0.len() >= FAILED_MAX {
+            self.0.retain(|_, failed| now < failed.next + KEPT);
+        }
+        if self.0.len() < FAILED_MAX || self.0.contains_key(&key) {
+            self.0.insert(key, FailedRead { error: error.clone(), next });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cache::BLOCK;
+    use super::*;
+
+    const GONE: ObjectError = ObjectError::NotFound(1);
+
+    #[test]
+    fn object_has_failed_it_is_asked_for_once_a_pause_whatever_part_is_wanted() {
+        let (mut failed, now) = (FailedReads::default(), Instant::now());
+        assert_eq!(failed.check(1, &(0..5), now), Ok(false));
+        failed.failed(1, &GONE, now);
+        assert_eq!(failed.check(1, &(BLOCK..BLOCK + 1), now + PAUSE / 2), Err(GONE));
+        assert_eq!(failed.check(2, &(0..5), now), Ok(false), "another one");
+        assert_eq!(failed.check(1, &(0..5), now + PAUSE), Ok(true));
+        assert_eq!(failed.check(1, &(0..5), now + PAUSE), Err(GONE), "one at a time");
+        failed.succeeded(1);
+        assert_eq!(failed.check(1, &(0..5), now + PAUSE), Ok(false));
+        failed.failed(1, &GONE, now);
+        assert_eq!(failed.check(1, &(0..5), now + PAUSE + KEPT), Ok(false), "that is long ago");
+    }
+
+    #[test]
+    fn bytes_are_wrong_they_are_fetched_anew_at_once_and_then_once_a_pause() {
+        let (mut failed, now) = (FailedReads::default(), Instant::now());
+        failed.wrong(1, &(0..5), now);
+        assert_eq!(failed.check(1, &(0..5), now), Ok(true));
+        failed.succeeded(1);
+        failed.wrong(1, &(0..5), now);
+        assert!(failed.check(1, &(0..BLOCK + 1), now).is_err());
+        assert_eq!(failed.check(1, &(BLOCK..BLOCK + 1), now), Ok(false), "other blocks are well");
+        assert_eq!(failed.check(1, &(0..5), now + PAUSE), Ok(true));
+    }
+
+    #[test]
+    fn very_many_objects_have_failed_few_are_kept() {
+        let (mut failed, now) = (FailedReads::default(), Instant::now());
+        (0..5000).for_each(|id| failed.failed(id, &GONE, now));
+        assert_eq!(failed.0.len(), FAILED_MAX);
+        failed.failed(9000, &GONE, now + KEPT + PAUSE);
+        assert_eq!(failed.0.len(), 1, "the old ones are forgotten");
+    }
+}
