@@ -9,6 +9,7 @@ use crate::{Client, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -281,6 +282,14 @@ impl Broker {
     /// Open file descriptors.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child").count()
+    }
+
+    /// Bytes on disks of files that it has open and that have no name any more.
+    pub fn bytes_of_removed_files(&self) -> u64 {
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
+        // What is closed meanwhile is not there.
+        let files = entries.filter_map(|entry| std::fs::metadata(entry.ok()?.path()).ok());
+        files.filter(|file| file.is_file() && file.nlink() == 0).map(|file| file.blocks() * 512).sum()
     }
 
     /// Lets it open no further descriptor until [`Broker::allow_descriptors`].

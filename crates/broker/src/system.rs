@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -48,6 +49,30 @@ fn write_beside(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) ->
     written
 }
 
+/// Removes a file and frees its blocks at once, also while it is open: a client may take an answer from it for as long as it
+/// likes. Readers then find the end of the file. A file with another name (a hard link) stays whole under that name.
+///
+/// # Errors
+/// What the system says; the file has its name then.
+pub fn remove_for_good(path: &Path) -> io::Result<()> {
+    // Opened by its name, which is gone next. A file that cannot be opened for another reason is only unlinked.
+    let file = match File::options().write(true).open(path) {
+        Err(error) if is_momentary(&error) => return Err(error),
+        opened => opened.ok(),
+    };
+    fs::remove_file(path)?;
+    let emptied = file.map_or(Ok(()), |file| if is_removed(&file) { file.set_len(0) } else { Ok(()) });
+    if let Err(error) = emptied {
+        tracing::warn!(path = %path.display(), %error, "cannot empty a removed file: its room is free once nobody reads it");
+    }
+    Ok(())
+}
+
+/// Returns true if the open file has no name any more.
+pub fn is_removed(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+}
+
 /// Whether the system refused a write because there is no room.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
@@ -58,4 +83,34 @@ pub fn is_momentary(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);
     errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOMEM].contains(&errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_removed_file_that_is_open_keeps_no_blocks_unless_it_has_another_name() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (path, link) = (folder.path().join("file"), folder.path().join("link"));
+        for has_link in [false, true] {
+            fs::write(&path, vec![1; 1 << 20]).expect("written");
+            if has_link {
+                fs::hard_link(&path, &link).expect("linked");
+            }
+            let reader = File::open(&path).expect("opened");
+            remove_for_good(&path).expect("removed");
+            assert!(!path.exists());
+            let (len, blocks) = reader.metadata().map(|left| (left.len(), left.blocks())).expect("open");
+            if has_link {
+                assert_eq!(len, 1 << 20);
+                assert!(fs::read(&link).expect("whole").iter().all(|byte| *byte == 1));
+            } else {
+                assert_eq!((len, blocks), (0, 0));
+                assert_eq!(reader.read_at(&mut [0], 7).expect("no error"), 0);
+            }
+        }
+        assert_eq!(remove_for_good(&path).expect_err("gone").kind(), io::ErrorKind::NotFound);
+    }
 }

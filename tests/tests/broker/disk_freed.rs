@@ -3,6 +3,7 @@
 
 use crate::delete_records::delete_from;
 use crate::disk_full::SmallDisk;
+use crate::slow_readers::hang_at;
 use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::delete_topics::{DeleteTopicState, DeleteTopicsRequest};
@@ -34,7 +35,8 @@ impl Filled {
     /// With so many partitions more, of which each has a log to be finished and its entries in the checkpoint files.
     fn beside(others: i32) -> Option<Filled> {
         let disk = SmallDisk::mount(DISK)?;
-        let broker = Broker::start_in(&disk.path().join("data"), &[]);
+        // Sockets hold little of an answer.
+        let broker = Broker::start_in(&disk.path().join("data"), &["socket.send.buffer.bytes=65536"]);
         let mut client = broker.client();
         for topic in [LARGE, SMALL] {
             client.create_topic(topic, 1, &[("segment.bytes", "4194304")]);
@@ -115,6 +117,24 @@ fn on_a_full_disk_a_topic_is_deleted_and_its_room_is_there_for_records() {
     let mut client = filled.broker.client();
     assert_eq!(delete_topic(&mut client, LARGE), ErrorCode::NONE);
     filled.takes_records_again(SMALL, filled.small);
+}
+
+#[test]
+fn on_a_full_disk_readers_that_hang_in_answers_keep_no_room_of_what_is_deleted() {
+    let ways: [fn(&mut Client, i64); 3] = [
+        |client, _| assert_eq!(delete_topic(client, LARGE), ErrorCode::NONE),
+        |client, end| assert_eq!(delete_from(client, LARGE, 0, -1, 2).low_watermark, end),
+        |client, _| client.set_config(TOPIC, LARGE, "retention.ms", "1"),
+    ];
+    for free_room in ways {
+        let Some(filled) = Filled::new() else { return };
+        let firsts = (0..filled.large).step_by(20);
+        let slow: Vec<Client> = firsts.map(|first| hang_at(filled.broker.client(), LARGE, first)).collect();
+        free_room(&mut filled.broker.client(), filled.large);
+        filled.takes_records_again(SMALL, filled.small);
+        wait_until("all of it is gone", SOON, || filled.broker.bytes_of_removed_files() == 0);
+        drop(slow);
+    }
 }
 
 /// What the reserve gives up for a deletion is not taken by those who write records all the while.

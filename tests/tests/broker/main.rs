@@ -58,6 +58,7 @@ mod resources;
 mod sequence;
 mod sequence_bounds;
 mod sessions;
+mod slow_readers;
 mod start;
 mod stopping;
 mod telemetry;

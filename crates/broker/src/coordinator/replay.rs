@@ -1,6 +1,7 @@
 //! Reading an internal topic's partition from its start to its end.
 
 use crate::cold::Cold;
+use crate::log::lookup::is_gone;
 use crate::partitions::{ReadError, Replica};
 use crate::validation::OPENED_MAX;
 use bytes::Bytes;
@@ -10,6 +11,9 @@ use std::io;
 
 /// Bytes read at once; a larger batch is read whole.
 const CHUNK_BYTES: u32 = 1 << 20;
+/// Times a chunk is looked up again where its segment is removed before it is read, as compaction does on a full disk.
+const LOOKUPS_MAX: usize = 8;
+
 /// Why a partition cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
@@ -35,9 +39,14 @@ pub enum ReplayError {
 /// [`ReplayError`]; what came before was given.
 pub fn replay(partition: &Replica, mut each: impl FnMut(Bytes, Option<Bytes>)) -> Result<(), ReplayError> {
     let offsets = partition.offsets()?;
-    let mut next = offsets.log_start;
+    let (mut next, mut lookups) = (offsets.log_start, 0);
     while next < offsets.high_watermark {
-        let chunk = memory(partition.read(next, CHUNK_BYTES, true)?.records, partition.cold())?;
+        lookups += 1;
+        let chunk = match memory(partition.read(next, CHUNK_BYTES, true)?.records, partition.cold()) {
+            Err(error) if is_gone(&error) && lookups < LOOKUPS_MAX => continue,
+            chunk => chunk?,
+        };
+        lookups = 0;
         let begin = next;
         for batch in batches(&chunk) {
             let batch = match batch {

@@ -19,7 +19,7 @@ pub const LOG: &str = "log";
 pub const OFFSET_INDEX: &str = "index";
 pub const TIME_INDEX: &str = "timeindex";
 pub const SNAPSHOT: &str = "snapshot";
-/// Appended to the files of a segment that are to be removed.
+/// Appended, after a number, to the files of a segment that are to be removed.
 pub const DELETED: &str = "deleted";
 /// Appended to the files of a segment that a cleaning is writing.
 pub const CLEANED: &str = "cleaned";

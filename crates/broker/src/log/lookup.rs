@@ -1,8 +1,9 @@
 //! Finding records: by offset for a fetch, by time for ListOffsets.
 //!
 //! In two steps, so that no file is read under the partition's lock: an [`OffsetLookup`] is made from what is in
-//! memory, and run without the lock. Segments may be retired in between; the open file still serves,
-//! and an index file that is gone, or that may be of the segment that took the place, makes the caller plan anew.
+//! memory, and run without the lock. Segments may be retired in between; the open file still serves until it is removed
+//! for good. A file that is gone then ([`is_gone`]), or an index that may be of the segment that took the place, makes the
+//! caller plan anew.
 //!
 //! Invariant: nothing at or past the high watermark is ever in a slice.
 
@@ -63,6 +64,12 @@ pub enum Slice {
     TooLarge,
     /// The segment has no batch at or after the offset: compaction took what was there.
     Hole,
+}
+
+/// Returns true for the errors that a removed segment gives to a lookup that was planned before: its index has no name, and
+/// its log file no bytes.
+pub fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }
 
 impl Log {
@@ -294,6 +301,7 @@ mod tests {
     use super::*;
     use crate::config::{BrokerConfig, Properties};
     use crate::log::recovery::Known;
+    use crate::space::Space;
     use crate::validation::ValidBatch;
 
     #[test]
@@ -345,6 +353,29 @@ mod tests {
         std::fs::remove_file(&plan.index_path).expect("removed");
         assert_eq!(plan.whole(&mut slice, &cold).expect("cut"), 4);
         assert_eq!(slice.len as usize, 3 * bytes.len());
+    }
+
+    #[test]
+    fn a_lookup_whose_segment_is_removed_for_good_says_that_it_is_gone() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(&[1; 100]), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        (0..500).for_each(|_| _ = log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended"));
+        // The file is read, and not what is remembered of it.
+        log.recent.clear();
+        let cold = Cold::default();
+        let (begun, first) =
+            (log.plan_read(1, 10_000, 500).expect("planned"), log.plan_read(1, 1, 500).expect("planned"));
+        let Slice::Of(mut slice) = begun.read(10_000, true, &cold).expect("read") else { panic!("records") };
+        let full = Space::open(folder.path(), 0);
+        full.note_full();
+        log.delete_before(500, 0, &full).expect("deleted");
+        assert!(is_gone(&begun.whole(&mut slice, &cold).expect_err("it has no bytes")));
+        assert!(is_gone(&first.read(1, true, &cold).expect_err("it has no bytes")));
     }
 
     #[test]

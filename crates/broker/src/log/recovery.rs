@@ -32,7 +32,7 @@ use super::segment::Segment;
 use super::snapshot;
 use crate::config::TopicConfig;
 use crate::log::cleaner::swap;
-use crate::system::{is_full, is_momentary};
+use crate::system::{is_full, is_momentary, remove_for_good};
 
 /// Bytes before the recovery point that are checked all the same: a write after it began in the middle of a page, and a
 /// torn page is torn as a whole.
@@ -435,7 +435,7 @@ fn list_segments(dir: &Path) -> io::Result<Vec<(i64, u64)>> {
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         if name.ends_with(".tmp") || name.ends_with(&format!(".{DELETED}")) {
-            fs::remove_file(entry.path())?;
+            remove_for_good(&entry.path())?;
             continue;
         }
         match parse_offset_name(name) {

@@ -1,7 +1,8 @@
 //! Forgetting old records: by age, by size, and before a log start that was moved.
 //!
 //! Whole segments only, oldest first. They are renamed at once and removed later, so that a fetch that
-//! has just found one can still send it. On a full disk they are removed at once, and nothing is written before.
+//! has just found one can still send it. On a full disk they are removed at once, and nothing is written before. A removal frees
+//! the blocks of a file that is still being sent, which ends its connection.
 //!
 //! Invariant: the log start never goes back, and never passes the high watermark. A file that could not be written says an
 //! older log start, before which a start finds no segment; it is written with the next look.
@@ -17,7 +18,7 @@ use super::segment::{Segment, modified_ms};
 use super::steps::step;
 use crate::config::TopicConfig;
 use crate::space::Space;
-use crate::system::is_full;
+use crate::system::{is_full, remove_for_good};
 
 /// What was taken out of use.
 #[derive(Debug)]
@@ -160,7 +161,7 @@ pub fn may_be_due(dir: &Path, now_ms: i64, config: &TopicConfig) -> io::Result<b
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         if name.ends_with(&format!(".{DELETED}")) {
-            fs::remove_file(entry.path())?;
+            remove_for_good(&entry.path())?;
         } else if let Some((base_offset, LOG)) = parse_offset_name(name) {
             let size = entry.metadata()?.len();
             total += size;

@@ -10,17 +10,21 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::UNIX_EPOCH;
 
 use super::files::{CLEANED, DELETED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, offset_path};
 use super::index::{Index, OffsetEntry, TimeEntry};
 use super::scan::{Header, Scan, ScanError, go_on_unless};
 use super::steps::step;
-use crate::system::is_full;
+use crate::system::{is_full, remove_for_good};
 
 /// Log files open in this process. Descriptors are limited per process, so the count is, too.
 static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
+
+/// Segments taken out of use by this process. Compaction may retire a segment of the same base offset again before the files of the
+/// first are removed, each of which is kept for its own time.
+static RETIRED: AtomicU64 = AtomicU64::new(0);
 
 /// Log files open now, as far as segments hold them.
 pub fn open_files() -> usize {
@@ -478,16 +482,17 @@ impl Segment {
         Ok(self.first_timestamp)
     }
 
-    /// Takes the segment out of use: its files are removed, or else get a name to be removed under, and these are their new
-    /// paths. After an error it is in use as before.
+    /// Takes the segment out of use: its files are removed for good, or else get a name to be removed under, and these are their
+    /// new paths. After an error it is in use as before.
     pub fn retire(&mut self, at_once: bool) -> io::Result<Vec<PathBuf>> {
         self.close_file();
+        let number = RETIRED.fetch_add(1, Ordering::Relaxed);
         let mut retired = Vec::new();
         for suffix in [LOG, OFFSET_INDEX, TIME_INDEX] {
             step();
             let path = self.path(suffix);
-            let to = offset_path(&self.dir, self.base_offset, &format!("{suffix}.{DELETED}"));
-            match if at_once { fs::remove_file(&path) } else { fs::rename(&path, &to) } {
+            let to = offset_path(&self.dir, self.base_offset, &format!("{suffix}.{number}.{DELETED}"));
+            match if at_once { remove_for_good(&path) } else { fs::rename(&path, &to) } {
                 Ok(()) if at_once => {}
                 Ok(()) => retired.push(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -3,11 +3,13 @@
 //! for each 64 KiB, not for each range. With TLS a frame becomes records as large as they may be, which leave together;
 //! what is in a log is read in bounded pieces.
 //!
-//! Invariants: a frame is written whole or the connection is closed; no copy is kept for a client that does not read.
+//! Invariants: a frame is written whole or the connection is closed, as where its segment is removed before the client has
+//! taken it; no copy is kept for a client that does not read.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
 use crate::cold::{self, Cold};
+use crate::system::is_removed;
 use fullbore_wire::{FileSlice, Frame, Part};
 use rustix::io::{ReadWriteFlags, preadv2};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -286,7 +288,7 @@ async fn encrypt_file(
             },
         };
         if len == 0 {
-            return Err(too_short());
+            return Err(too_short(slice));
         }
         stream.write(&mut [IoSlice::new(&room[..len])]).await?;
         idleness.moved();
@@ -296,8 +298,13 @@ async fn encrypt_file(
     Ok(())
 }
 
-fn too_short() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the log file is shorter than its index says")
+fn too_short(slice: &FileSlice) -> io::Error {
+    let why = if is_removed(&slice.file) {
+        "the segment was deleted before the client took the rest of its answer"
+    } else {
+        "the log file is shorter than its index says"
+    };
+    io::Error::new(io::ErrorKind::UnexpectedEof, why)
 }
 
 async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, cold: &Cold) -> io::Result<()> {
@@ -308,13 +315,16 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, c
         // First room in the socket, then the bytes: a client that does not read would else have them brought in vain.
         stream.writable().await?;
         if let Some(piece) = cold.read(&slice.file, position, count, slice.settled).await? {
+            if piece.is_empty() {
+                return Err(too_short(slice));
+            }
             position += send_piece(stream, &piece).await? as u64;
             idleness.moved();
             continue;
         }
         let send = || Ok(rustix::fs::sendfile(stream, &slice.file, Some(&mut position), count)?);
         match stream.try_io(Interest::WRITABLE, send) {
-            Ok(0) => return Err(too_short()),
+            Ok(0) => return Err(too_short(slice)),
             Ok(_) => idleness.moved(),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
@@ -325,9 +335,6 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, c
 
 /// Sends as much of the piece as the client takes before others need the memory; how much that was.
 async fn send_piece(stream: &TcpStream, piece: &[u8]) -> io::Result<usize> {
-    if piece.is_empty() {
-        return Err(too_short());
-    }
     let held_until = Instant::now() + HOLD_MAX;
     let mut sent = 0;
     while sent < piece.len() {

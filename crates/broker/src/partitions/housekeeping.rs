@@ -20,7 +20,7 @@ use crate::log::{retention, segment};
 use crate::replica::Replica;
 use crate::replica::log_dir::LogDir;
 use crate::replica::state::LogState;
-use crate::system::now_ms;
+use crate::system::{now_ms, remove_for_good};
 
 const ROUND: Duration = Duration::from_secs(1);
 /// The first retention comes soon after the start, whatever the interval.
@@ -195,7 +195,7 @@ impl Housekeeping {
 
     fn remove_doomed(&self) {
         let now = Instant::now();
-        // Who still sends such a file has it open.
+        // What is still being sent of such a file ends with its connection.
         let all = self.log_dir().space.is_full();
         let due: Vec<_> = {
             let mut doomed = self.log_dir().doomed.lock();
@@ -276,10 +276,22 @@ fn expire(partition: &Replica, expiration_ms: i64) {
     }
 }
 
+/// Removes a file, or a folder with its files, and frees their blocks whoever has them open.
 fn remove(path: &Path) -> io::Result<()> {
-    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    let removed = fs::symlink_metadata(path)
+        .and_then(|found| if found.is_dir() { remove_folder(path) } else { remove_for_good(path) });
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     }
+}
+
+fn remove_folder(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            remove_for_good(&entry.path())?;
+        }
+    }
+    fs::remove_dir_all(path)
 }

@@ -9,10 +9,10 @@ use super::Replica;
 use super::state::LogState;
 use crate::log::error::{EpochEnd, LogOffsets, Read, ReadError, TimestampOffset};
 use crate::log::files;
-use crate::log::lookup::Slice;
+use crate::log::lookup::{Slice, is_gone};
 use crate::system::{is_momentary, now_ms};
 
-/// Times a read is planned anew when retention or compaction takes an index file away under it.
+/// Times a read is planned anew when retention or compaction takes a file away under it.
 const PLANS_MAX: usize = 8;
 
 /// How a log is read.
@@ -102,18 +102,21 @@ impl Replica {
             let plan = log.plan_read(from, max_bytes, limit).map_err(|error| self.read_failed(&error))?;
             drop(state);
             plans += 1;
-            let slice = plan.read(max_bytes, at_least_one, &self.log_dir.cold);
+            let found = plan.read(max_bytes, at_least_one, &self.log_dir.cold).and_then(|mut slice| {
+                if let Slice::Of(slice) = &mut slice {
+                    read.read.is_cut = plan.goes_on(slice, limit);
+                    if mode != ReadMode::Committed {
+                        let whole = plan.whole(slice, &self.log_dir.cold)?;
+                        (read.end_offset, read.read.is_cut) = (whole, whole < limit);
+                    }
+                }
+                Ok(slice)
+            });
             if plan.is_stale() && plans < PLANS_MAX {
                 continue;
             }
-            let failed = |error: &io::Error| self.read_failed(error);
-            match slice {
-                Ok(Slice::Of(mut slice)) => {
-                    read.read.is_cut = plan.goes_on(&slice, limit);
-                    if mode != ReadMode::Committed {
-                        let whole = plan.whole(&mut slice, &self.log_dir.cold).map_err(|error| failed(&error))?;
-                        (read.end_offset, read.read.is_cut) = (whole, whole < limit);
-                    }
+            match found {
+                Ok(Slice::Of(slice)) => {
                     read.read.records = Records::File(slice);
                     return Ok(read);
                 }
@@ -122,8 +125,8 @@ impl Replica {
                     return Ok(read);
                 }
                 Ok(Slice::Hole) => (plans, from) = (0, plan.end_offset),
-                Err(error) if error.kind() == io::ErrorKind::NotFound && plans < PLANS_MAX => {}
-                Err(error) => return Err(failed(&error)),
+                Err(error) if is_gone(&error) && plans < PLANS_MAX => {}
+                Err(error) => return Err(self.read_failed(&error)),
             }
         }
     }

@@ -4,9 +4,10 @@ use std::io;
 
 use super::Replica;
 use crate::log::error::{ReadError, TimestampOffset};
+use crate::log::lookup::is_gone;
 use crate::log::times::{LargestPlan, TimePlan};
 
-/// Times a look is planned anew when compaction takes the segment away under it.
+/// Times a look is planned anew when retention or compaction takes the segment away under it.
 const PLANS_MAX: usize = 8;
 
 impl Replica {
@@ -92,8 +93,7 @@ impl Replica {
 
     /// Returns what the look number `plans` found, or `None` where it must be planned anew: the segment was replaced meanwhile.
     fn looked<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
-        let is_gone = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
-        if (plan.is_stale() || is_gone) && plans < PLANS_MAX {
+        if (plan.is_stale() || found.as_ref().is_err_and(is_gone)) && plans < PLANS_MAX {
             return Ok(None);
         }
         found.map(Some).map_err(|error| self.read_failed(&error))

@@ -22,6 +22,7 @@ use crate::log::cleaner::dirty::DirtySegment;
 use crate::log::cleaner::error::CleanError;
 use crate::log::cleaner::output::Output;
 use crate::log::cleaner::reader::BatchReader;
+use crate::log::lookup::is_gone;
 use crate::log::segment::Segment;
 use crate::replica::Replica;
 use crate::replica::log_dir::LogDir;
@@ -107,9 +108,7 @@ impl Cleaning<'_> {
             let mut reader = self.open(found, found.dirty_position)?;
             loop {
                 let position = reader.position();
-                let Some(batch) = reader.next(&mut |bytes| self.pace.before_read(self.partition, bytes))? else {
-                    break;
-                };
+                let Some(batch) = self.next(found, &mut reader)? else { break };
                 if batch.last_offset() < self.dirty.first_dirty || batch.is_control() {
                     continue;
                 }
@@ -122,7 +121,6 @@ impl Cleaning<'_> {
         Ok(Mapped { map, mapped_to: self.dirty.end, cuts })
     }
 
-    /// A segment that retention has taken meanwhile is a change; any other missing file is not.
     fn open(&self, found: &DirtySegment, position: u64) -> Result<BatchReader<'_>, CleanError> {
         let opened = BatchReader::open(
             &found.path,
@@ -131,10 +129,25 @@ impl Cleaning<'_> {
             self.settings.buffer_bytes(),
             &self.log_dir.cold,
         );
-        opened.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound if !self.has(found.source.base_offset) => CleanError::Changed,
-            _ => error.into(),
-        })
+        opened.map_err(|error| self.why(found, error.into()))
+    }
+
+    /// The next batch of a segment; `None` at its end.
+    fn next<'r>(
+        &self,
+        found: &DirtySegment,
+        reader: &'r mut BatchReader<'_>,
+    ) -> Result<Option<BatchView<'r>>, CleanError> {
+        let read = reader.next(&mut |bytes| self.pace.before_read(self.partition, bytes));
+        read.map_err(|error| self.why(found, error))
+    }
+
+    /// Returns [`CleanError::Changed`] for the errors of a segment that retention has removed meanwhile, and others as they are.
+    fn why(&self, found: &DirtySegment, error: CleanError) -> CleanError {
+        match error {
+            CleanError::Io(error) if is_gone(&error) && !self.has(found.source.base_offset) => CleanError::Changed,
+            other => other,
+        }
     }
 
     /// Whether a segment is in the log.
@@ -229,7 +242,7 @@ impl Rewriting<'_> {
             let mut reader = self.job.open(found, 0)?;
             loop {
                 let position = reader.position();
-                let Some(batch) = reader.next(&mut |bytes| pace.before_read(partition, bytes))? else { break };
+                let Some(batch) = self.job.next(found, &mut reader)? else { break };
                 let fate = self.judge(&batch).map_err(|why| found.damaged(position, why))?;
                 is_changed |= fate == Fate::Rewritten;
                 let bytes = match fate {

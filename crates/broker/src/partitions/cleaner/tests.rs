@@ -1,7 +1,7 @@
 //! A crash at every moment of a cleaning, and of the start after such a crash.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ use crate::partitions::{Acks, LogSettings, Origin, Partitions, Replica, led_by};
 use crate::replica::checkpoints::Checkpointed;
 use crate::replica::cleanings::Ending;
 use crate::replica::state::LogState;
+use crate::space::Space;
 use crate::validation::ValidBatch;
 
 const NOW: i64 = 1_700_000_000_000;
@@ -239,6 +240,61 @@ fn a_log_cut_off_and_written_again_while_it_is_cleaned_keeps_what_is_new() {
     assert_eq!(names_left(folder.path()), Vec::<String>::new());
 }
 
+fn is_old_log(name: &str) -> bool {
+    name.contains(".log.") && name.ends_with(".deleted")
+}
+
+#[test]
+fn a_log_cleaned_twice_within_the_delay_keeps_each_of_its_old_files() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (logs, partition) = open(folder.path(), 1500);
+    fill(&partition);
+    let old_files =
+        || names_in(folder.path()).into_iter().filter(|name| is_old_log(name)).collect::<BTreeSet<String>>();
+    assert!(logs.clean_dirtiest(NOW));
+    let first = old_files();
+    for key in (0..KEYS).cycle().take(60) {
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(NOW, Some(&[key]), Some(&[1; 50]), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, NOW).expect("appended");
+    }
+    assert!(logs.clean_dirtiest(NOW));
+    let both = old_files();
+    let of_the_first_segment = both.iter().filter(|name| name.starts_with("00000000000000000000."));
+    assert_eq!(of_the_first_segment.count(), 2);
+    assert!(both.is_superset(&first), "{first:?} {both:?}");
+}
+
+#[test]
+fn a_log_whose_segments_are_removed_for_good_while_it_is_cleaned_is_not_uncleanable() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (logs, partition) = open(folder.path(), 1500);
+    let end = fill(&partition).len() as i64;
+    let removed = Rc::new(RefCell::new(false));
+    let (dir, of, done) = (folder.path().to_owned(), Arc::clone(&partition), Rc::clone(&removed));
+    let look = move || {
+        let is_begun = |name: &String| name.ends_with(".log.cleaned");
+        if !*done.borrow() && names_left(&dir).iter().any(is_begun) {
+            *done.borrow_mut() = true;
+            let (of, dir) = (Arc::clone(&of), dir.clone());
+            let removes = std::thread::spawn(move || {
+                let mut state = of.lock_as_it_is();
+                let LogState::Open(log) = &mut state.log else { panic!("it is open") };
+                let full = Space::open(&dir, 0);
+                full.note_full();
+                log.delete_before(end, NOW, &full).expect("deleted");
+            });
+            removes.join().expect("no panic");
+        }
+    };
+    assert!(watch(look, || logs.clean_dirtiest(NOW)));
+    assert!(*removed.borrow());
+    let status = logs.cleaner_status();
+    assert_eq!((status.runs, status.failures, status.uncleanable_partitions), (0, 0, 0));
+    assert_eq!(names_left(folder.path()), Vec::<String>::new());
+}
+
 #[test]
 fn a_log_cut_off_while_cleaned_segments_take_their_place_keeps_what_is_new() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -247,7 +303,7 @@ fn a_log_cut_off_while_cleaned_segments_take_their_place_keeps_what_is_new() {
     let again = Rc::new(RefCell::new(None));
     let (dir, of, writes) = (folder.path().to_owned(), Arc::clone(&partition), Rc::clone(&again));
     let look = move || {
-        let is_old = |name: &String| name.ends_with(".log.deleted");
+        let is_old = |name: &String| is_old_log(name);
         if writes.borrow().is_none() && names_in(&dir).iter().any(is_old) {
             let writes_again = write_again(&of);
             // It ends only where nothing keeps it from cutting the log off in the middle of this.

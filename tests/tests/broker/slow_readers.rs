@@ -1,0 +1,95 @@
+//! Clients that do not take the answers they asked for: what is deleted meanwhile leaves the disk all the same, and their
+//! connections end.
+
+use crate::tls::Secured;
+use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
+use std::time::Duration;
+
+const TOPIC: &str = "slow";
+const TOPIC_RESOURCE: i8 = 2;
+const FETCH: i16 = 12;
+const SOON: Duration = Duration::from_secs(60);
+const BATCH_BYTES: usize = 1_000_000;
+/// Batches in a segment, and of all of them.
+const IN_SEGMENT: usize = 4;
+const BATCHES: usize = 3 * IN_SEGMENT;
+/// Sockets hold little of an answer.
+const SMALL_SOCKETS: &str = "socket.send.buffer.bytes=65536";
+
+fn batch() -> Batch {
+    Batch::of(&[vec![b'.'; BATCH_BYTES]])
+}
+
+fn fill(broker: &Broker) {
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[("segment.bytes", "4194304")]);
+    (0..BATCHES).for_each(|_| _ = client.produced(TOPIC, 0, &batch()));
+}
+
+/// Has a client ask for a whole segment; its answer has begun to arrive, and it takes nothing.
+pub fn hang_at(mut client: Client, topic: &str, offset: i64) -> Client {
+    let mut segment = fetch_request(&[FetchFrom { topic, partition: 0, offset }], 0, 0);
+    segment.topics[0].partitions[0].partition_max_bytes = i32::MAX;
+    client.send(&segment, FETCH);
+    client.wait_for_answer();
+    client
+}
+
+/// Readers of each segment, plain and over TLS.
+fn hanging(secured: &Secured) -> Vec<Client> {
+    let firsts = (0..BATCHES).step_by(IN_SEGMENT).map(|first| first as i64);
+    let both = |first| [hang_at(secured.broker.client(), TOPIC, first), hang_at(secured.client(), TOPIC, first)];
+    firsts.flat_map(both).collect()
+}
+
+/// The disk has all room back before anybody takes anything, and nobody gets an answer that is not whole.
+fn assert_ended(broker: &Broker, slow: Vec<Client>) {
+    wait_until("nothing of what was removed is on the disk", SOON, || broker.bytes_of_removed_files() == 0);
+    for mut client in slow {
+        assert_eq!(client.wait_for_close(), 0, "no whole answer comes");
+    }
+}
+
+#[test]
+fn readers_that_hang_while_retention_removes_their_segments_keep_no_room_and_are_ended() {
+    let secured =
+        Secured::start(&[SMALL_SOCKETS, "log.retention.check.interval.ms=100", "log.segment.delete.delay.ms=0"]);
+    let broker = &secured.broker;
+    fill(broker);
+    let slow = hanging(&secured);
+    let mut client = broker.client();
+    client.set_config(TOPIC_RESOURCE, TOPIC, "retention.ms", "1");
+    wait_until("old records are gone", SOON, || client.earliest(TOPIC, 0) == BATCHES as i64);
+    wait_until("their files are removed", SOON, || broker.partition_files(TOPIC, 0, "deleted").is_empty());
+    assert_ended(broker, slow);
+    assert_eq!(client.produced(TOPIC, 0, &batch()), BATCHES as i64);
+}
+
+#[test]
+fn readers_that_hang_while_their_topic_is_deleted_and_made_again_keep_no_room_and_are_ended() {
+    let secured = Secured::start(&[SMALL_SOCKETS, "log.segment.delete.delay.ms=0"]);
+    let broker = &secured.broker;
+    fill(broker);
+    let slow = hanging(&secured);
+    broker.client().delete_topic(TOPIC);
+    fill(broker);
+    wait_until("the old folder is removed", SOON, || {
+        let mut entries = std::fs::read_dir(broker.data_dir()).expect("listed");
+        entries.all(|entry| !entry.expect("listed").path().to_string_lossy().ends_with("-delete"))
+    });
+    assert_ended(broker, slow);
+    assert_eq!(broker.client().fetch_records(TOPIC, 0).len(), BATCHES, "the new topic is whole");
+}
+
+#[test]
+fn readers_that_go_on_before_the_delay_has_passed_get_all_of_a_deleted_topic() {
+    let secured = Secured::start(&[SMALL_SOCKETS, "log.segment.delete.delay.ms=3600000"]);
+    let broker = &secured.broker;
+    fill(broker);
+    let slow = hanging(&secured);
+    broker.client().delete_topic(TOPIC);
+    for mut client in slow {
+        let answer = client.receive_frame().expect("a whole answer");
+        assert!(answer.len() > IN_SEGMENT * BATCH_BYTES, "{} bytes", answer.len());
+    }
+}
