@@ -141,9 +141,44 @@ impl Log {
             if !(believed && self.believe(stop, index, next_base, config)?) {
                 self.recover_segment(stop, index, known, config)?;
             }
+            self.refuse_hole(stop, index, config)?;
             index += 1;
         }
         Ok(())
+    }
+
+    /// Refuses a log without the offsets between a segment, the end of which was just found, and the next one: a file is missing, or
+    /// was cut where a batch ends. Only compaction takes offsets out, which shows within segments, too.
+    fn refuse_hole(&mut self, stop: &AtomicBool, index: usize, config: &TopicConfig) -> Result<(), StorageError> {
+        let end = self.log_end;
+        let next_base = self.segments.get(index + 1).map(|next| next.base_offset).filter(|&next_base| end < next_base);
+        let Some(next_base) = next_base.filter(|_| !config.cleanup.compact) else { return Ok(()) };
+        let path = self.segments[index].path(LOG);
+        if self.has_gaps_within(stop).map_err(|error| StorageError::io(&path, error))? {
+            return Ok(());
+        }
+        let why = format!("the offsets from {end} to {} are in no file: restore it from a copy", next_base - 1);
+        Err(StorageError::Corrupt { path, position: self.segments[index].size, why })
+    }
+
+    /// Returns true if a batch begins after the end of the one before it in the same segment.
+    fn has_gaps_within(&mut self, stop: &AtomicBool) -> io::Result<bool> {
+        for segment in &mut self.segments {
+            let was_open = segment.has_open_file();
+            let file = segment.file_to_scan()?;
+            let (mut scan, mut next_offset) = (Scan::new(&file, 0, segment.size), segment.base_offset);
+            while let Ok(Some(batch)) = scan.next() {
+                go_on_unless(stop)?;
+                if batch.base_offset > next_offset {
+                    return Ok(true);
+                }
+                next_offset = batch.last_offset() + 1;
+            }
+            if !was_open {
+                segment.close_file();
+            }
+        }
+        Ok(false)
     }
 
     /// Takes a segment as it is, but for missing or wrong indexes. False if its end is no batch's.
@@ -165,17 +200,17 @@ impl Log {
                 Err(error) => return Err(failed(error)),
             }
         }
-        if let Some(next_base) = next_base {
-            self.log_end = next_base;
-            segment.close_file();
-            return Ok(true);
-        }
-        let last_offset = match segment.last_offset() {
-            Ok(last_offset) => last_offset,
-            Err(ScanError::Bad { .. }) => return Ok(false),
-            Err(ScanError::Io(error)) => return Err(failed(error)),
+        let last_offset = match (segment.last_offset(), next_base) {
+            (Ok(last_offset), _) => last_offset,
+            // Whoever reads it finds out.
+            (Err(ScanError::Bad { .. }), Some(next_base)) => Some(next_base - 1),
+            (Err(ScanError::Bad { .. }), None) => return Ok(false),
+            (Err(ScanError::Io(error)), _) => return Err(failed(error)),
         };
-        segment.resume().map_err(failed)?;
+        match next_base {
+            Some(_) => _ = segment.close_file(),
+            None => segment.resume().map_err(failed)?,
+        }
         self.log_end = last_offset.map_or(segment.base_offset, |last| last + 1);
         Ok(true)
     }

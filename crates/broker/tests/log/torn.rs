@@ -149,3 +149,43 @@ fn the_page_before_the_recovery_point_may_be_torn_by_a_power_cut_and_is_set_asid
     assert_eq!(aside.len(), 1);
     assert_eq!(fs::read(folder.file(&aside[0])).expect("read"), bytes[left.len()..]);
 }
+
+/// The log files of a log of dense offsets, two batches in each but the last.
+fn filled(folder: &mut Folder) -> Vec<String> {
+    let partition = folder.partition();
+    (0..9).for_each(|n| assert_eq!(offset(&partition, &plain(1, &[1; 400])), n));
+    drop(partition);
+    folder.restart();
+    folder.files(".log")
+}
+
+#[test]
+fn a_log_whose_middle_segment_is_missing_or_empty_is_refused_until_it_is_restored() {
+    for is_killed in [false, true] {
+        let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
+        let segments = filled(&mut folder);
+        assert!(segments.len() > 3, "{segments:?}");
+        let path = folder.file(&segments[1]);
+        let whole = fs::read(&path).expect("read");
+        for is_missing in [true, false] {
+            if is_missing { fs::remove_file(&path) } else { fs::write(&path, "") }.expect("damaged");
+            let partition = if is_killed { folder.crash() } else { folder.restart() };
+            assert_eq!(append(&partition, &plain(1, b"v")).expect_err("refused"), AppendError::Storage);
+            assert!(partition.read(0, 100, true).is_err());
+            drop(partition);
+            fs::write(&path, &whole).expect("restored");
+            let partition = if is_killed { folder.crash() } else { folder.restart() };
+            assert_eq!(read_all(&partition, 0).len(), 9);
+        }
+    }
+}
+
+#[test]
+fn a_log_without_its_first_segments_begins_at_the_first_that_is_there() {
+    let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
+    let segments = filled(&mut folder);
+    fs::remove_file(folder.file(&segments[0])).expect("removed");
+    let partition = folder.restart();
+    assert_eq!(partition.offsets().expect("open").log_start, 2);
+    assert_eq!(read_all(&partition, 2).len(), 7);
+}
