@@ -1,6 +1,7 @@
 //! A broker whose disk is full: its partitions go on at other brokers.
 
 use crate::faults::{SOON, TOPIC, befalls, with_topic};
+use crate::watched::metric;
 use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, Disk, produce_request, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
@@ -31,7 +32,9 @@ pub fn on_a_small_disk(lag: &str) -> Option<(Disk, [TempDir; 2], Cluster)> {
     let others = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let small = Disk::make()?;
     let folders: Vec<PathBuf> = [small.data(), others[0].path().to_owned(), others[1].path().to_owned()].into();
-    let plan = ClusterPlan::new(3, &[&format!("replica.lag.time.max.ms={lag}")]).in_folders(&folders);
+    let plan =
+        ClusterPlan::new(3, &[&format!("replica.lag.time.max.ms={lag}"), "fullbore.admin.listener=127.0.0.1:0"])
+            .in_folders(&folders);
     Some((small, others, with_topic(plan.start())))
 }
 
@@ -54,7 +57,17 @@ fn disk_full_its_broker_hands_over_and_nobody_waits_for_it() {
         let ballast = fill_until_it_is_out(&small, cluster);
         load.goes_on();
         cluster.broker(1).wait_for_stderr("the disk is full: other brokers lead");
+        let mut shows = |id: i32, wanted: f64| {
+            let names = ["fullbore_disk_full", "fullbore_control_plane_disk_full"];
+            names.iter().all(|name| metric(cluster, id, name) == Some(wanted))
+        };
+        wait_until("its metrics tell that the disk is full, and that it is out for that", SOON, || {
+            fill(&small.path());
+            shows(1, 1.0)
+        });
+        assert!(shows(2, 0.0), "others have room");
         fs::remove_file(ballast).expect("ours");
+        wait_until("its metrics tell that it is back", SOON, || shows(1, 0.0));
     });
 }
 

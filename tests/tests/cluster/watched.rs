@@ -8,7 +8,7 @@ const SETS: [&str; 3] =
 const SOON: Duration = Duration::from_secs(30);
 
 /// The value of a metric with its labels as the broker shows it now.
-fn metric(cluster: &mut Cluster, id: i32, name: &str) -> Option<f64> {
+pub fn metric(cluster: &mut Cluster, id: i32, name: &str) -> Option<f64> {
     let page = cluster.broker(id).admin_page("/metrics");
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }

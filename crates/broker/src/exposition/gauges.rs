@@ -64,6 +64,8 @@ pub struct MembershipGauges {
     pub broker_epoch: i64,
     /// Whether this broker is held for dead.
     pub is_fenced: bool,
+    /// Whether this broker has handed its leaderships over because its disk is full.
+    pub is_full: bool,
     /// Brokers that are registered.
     pub registered: usize,
     /// Those that are held for dead.
@@ -73,9 +75,11 @@ pub struct MembershipGauges {
 impl MembershipGauges {
     fn of(image: &Image, node_id: i32, broker_epoch: i64) -> Self {
         let nodes = image.nodes();
+        let own = nodes.get(&node_id).map(|node| &node.registration);
         MembershipGauges {
             broker_epoch,
-            is_fenced: nodes.get(&node_id).is_some_and(|node| node.registration.is_fenced),
+            is_fenced: own.is_some_and(|own| own.is_fenced),
+            is_full: own.is_some_and(|own| own.is_full),
             registered: nodes.len(),
             fenced: nodes.values().filter(|node| node.registration.is_fenced).count(),
         }
