@@ -9,7 +9,7 @@ pub enum Befalling {
     Kill(i32),
     Stop(i32),
     PowerCut(i32),
-    /// The disk of a broker that does not run is copied.
+    /// The disk of a broker is copied, as it is at one moment.
     Copy(i32),
     /// The last copy is put in the place of the disk of a broker that does not run.
     PutBack(i32),

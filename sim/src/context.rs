@@ -149,8 +149,8 @@ impl Context {
             return self.close(connection, Node::Database);
         }
         match message {
-            Message::Beat { id, known } => {
-                let answer = self.database.beat(id, known, self.now);
+            Message::Beat { id, known, note } => {
+                let answer = self.database.beat(id, known, note, self.now);
                 self.send(connection, Node::Database, answer);
             }
             Message::Transact { number, command, known } => {

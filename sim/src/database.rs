@@ -11,7 +11,7 @@ use fullbore_wire::ErrorCode;
 
 use crate::cluster::{Cluster, Command, Known, Snapshot};
 use crate::fault::Fault;
-use crate::message::{Beaten, Message};
+use crate::message::{Beaten, Message, Note};
 
 /// Of this many changes of brokers, one does not have the partition in its first piece.
 const LATER_PIECES: u64 = 4;
@@ -23,12 +23,15 @@ pub struct Database {
     aside: Option<Vec<(u64, Arc<Cluster>)>>,
     /// The last beat of each.
     beats: BTreeMap<i32, i64>,
+    /// The newest note of each process of a broker.
+    notes: BTreeMap<(i32, u128), Note>,
     pub is_down: bool,
 }
 
 impl Database {
     pub fn new(cluster: Cluster, mark: u64) -> Database {
-        Database { versions: vec![(mark, Arc::new(cluster))], aside: None, beats: BTreeMap::new(), is_down: false }
+        let versions = vec![(mark, Arc::new(cluster))];
+        Database { versions, aside: None, beats: BTreeMap::new(), notes: BTreeMap::new(), is_down: false }
     }
 
     pub fn newest(&self) -> Snapshot {
@@ -46,11 +49,20 @@ impl Database {
         known.is_none_or(|(number, mark)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == mark))
     }
 
-    pub fn beat(&mut self, id: i32, known: Known, now: i64) -> Message {
+    /// The newest note of this process.
+    pub fn note_of(&self, id: i32, process: u128) -> Option<Note> {
+        self.notes.get(&(id, process)).copied()
+    }
+
+    pub fn beat(&mut self, id: i32, known: Known, note: Note, now: i64) -> Message {
         if !self.knows(known) {
             return Message::WentBack;
         }
         self.beats.insert(id, now);
+        let newest = self.notes.entry((id, note.process)).or_insert(note);
+        if newest.beats < note.beats {
+            *newest = note;
+        }
         let others = self.beats.iter().filter(|(other, _)| **other != id);
         let ages = others.map(|(other, at)| (*other, now - at)).collect();
         Message::Beaten(Box::new(Beaten { snapshot: self.newest(), ages }))

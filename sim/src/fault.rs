@@ -23,12 +23,14 @@ pub enum Fault {
     JudgesAfterOutage,
     /// A broker with an older copy of its folder is held for one that was killed.
     BelievesOlderFolder,
+    /// Numbers that a process told with its beats are not compared with that of the folder.
+    BelievesCopyOfRunningBroker,
     /// A process has its broker's place before what the former one led is another's.
     RegistersBeforeItHandsOver,
 }
 
 /// All of them.
-pub const FAULTS: [Fault; 11] = [
+pub const FAULTS: [Fault; 12] = [
     Fault::AcknowledgesBeforeReplication,
     Fault::CountsWhatWasSent,
     Fault::TruncatesToHighWatermark,
@@ -39,5 +41,6 @@ pub const FAULTS: [Fault; 11] = [
     Fault::AdmitsOldBrokerEpoch,
     Fault::JudgesAfterOutage,
     Fault::BelievesOlderFolder,
+    Fault::BelievesCopyOfRunningBroker,
     Fault::RegistersBeforeItHandsOver,
 ];

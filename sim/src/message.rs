@@ -35,6 +35,7 @@ pub enum Message {
     Beat {
         id: i32,
         known: Known,
+        note: Note,
     },
     Beaten(Box<Beaten>),
     Transact {
@@ -86,6 +87,16 @@ pub struct Fetched {
 pub enum Found {
     Records(Vec<Record>),
     Diverging(EpochEnd),
+}
+
+/// Facts that a beat tells of the disk of the process that sent it.
+#[derive(Clone, Copy, Debug)]
+pub struct Note {
+    pub process: u128,
+    /// A number that was on the disk by then.
+    pub number: u64,
+    /// Beats of the broker up to this one.
+    pub beats: u64,
 }
 
 /// What a beat is answered with.

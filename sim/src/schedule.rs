@@ -139,19 +139,21 @@ fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, Befalling)> {
     times.collect()
 }
 
-/// The disk of a stopped broker is copied, and put back later, when no broker runs; that broker is the first to start again.
+/// The disk of a broker, which is stopped for that or runs on, is copied, and put back later, when no broker runs; that broker is the first
+/// to start again.
 fn older_folder(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, Befalling)> {
-    let mut at = 0;
+    let (mut at, is_stopped) = (0, rng.bool());
     let mut after = |us| {
         at += rng.i64(1_000..us);
         at
     };
-    let mut all = vec![
+    let copied = [
         (0, Befalling::Stop(id)),
         (after(300_000), Befalling::Copy(id)),
         (after(20_000), Befalling::Start(id)),
         (after(1_500_000), Befalling::Kill(id)),
     ];
+    let mut all: Vec<_> = copied.into_iter().filter(|(_, what)| is_stopped || *what != Befalling::Stop(id)).collect();
     all.extend((1..=brokers).map(|other| (after(5_000), Befalling::Kill(other))));
     all.push((after(5_000), Befalling::PutBack(id)));
     all.push((after(5_000), Befalling::Start(id)));

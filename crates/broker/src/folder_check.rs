@@ -9,13 +9,13 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use fullbore_rules::cluster::FolderMarks;
 use fullbore_wire::Uuid;
 
 use crate::config::{BrokerConfig, PlaneSettings};
-use crate::control::{
-    ClusterFolder, Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKERS_FILE, identity_of, look_up_folder,
-};
+use crate::control::{Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKERS_FILE, identity_of, look_up_folder};
 use crate::diskless::index::postgres::known_commits;
+use crate::log::boot::Boots;
 use crate::log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 
 /// Lines of one kind; what more there are is counted.
@@ -46,7 +46,7 @@ pub enum FolderFinding {
         /// Whether that broker runs.
         lives: bool,
     },
-    /// An older copy: the broker was started since with a newer state of it.
+    /// An older copy: the broker has used a newer state of it since.
     Older {
         node_id: i32,
         /// Whether that broker runs.
@@ -129,7 +129,7 @@ impl fmt::Display for FolderFinding {
             ),
             Self::Older { node_id, lives: false } => write!(
                 f,
-                "it is an older copy: node.id={node_id} was started since with a newer state of it. Start the broker with the newest state; with \
+                "it is an older copy: node.id={node_id} has used a newer state of it since. Start the broker with the newest state; with \
                  this one, it gets what it lacks from other replicas, and what no other replica has is lost"
             ),
             Self::Unknown { topic, id, partitions, is_of_cluster: true } => write!(
@@ -193,8 +193,10 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
         findings.extend(known.and_then(|known| known.seen).map(|seen| FolderFinding::WentBack(seen.number)));
     }
     let session = Duration::from_millis(config.session_timeout_ms);
-    findings
-        .extend(found.registered.and_then(|registered| other_folder(node_id, known.as_ref(), &registered, session)));
+    // Read again: the broker may run, and have told the database a newer number meanwhile.
+    let now = identity_of(folder)?;
+    let marks = now.map(|now| (now.folder, now.marks(Boots::look(folder).are_the_same())));
+    findings.extend(found.registered.and_then(|registered| other_folder(node_id, marks, &registered, session)));
     let is_of_cluster = known.is_some();
     listed(unknown(folder, &found, is_of_cluster)?, &mut findings);
     let missing: Vec<FolderFinding> = missing(folder, &found);
@@ -213,15 +215,16 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
 /// Returns the finding where the broker used another folder, or a newer state of this one.
 fn other_folder(
     node_id: i32,
-    own: Option<&ClusterFolder>,
+    own: Option<(Uuid, FolderMarks)>,
     registered: &RegisteredFolder,
     session: Duration,
 ) -> Option<FolderFinding> {
     let lives = registered.beaten.is_some_and(|age| age < session);
-    match own.filter(|own| own.folder == registered.folder) {
-        None => Some(FolderFinding::Replaced { node_id, registered: registered.folder, lives }),
-        Some(own) => own.is_older_than(registered.process).then_some(FolderFinding::Older { node_id, lives }),
-    }
+    let Some((_, marks)) = own.filter(|(folder, _)| *folder == registered.folder) else {
+        return Some(FolderFinding::Replaced { node_id, registered: registered.folder, lives });
+    };
+    let is_older = marks.is_older_than(u128::from_be_bytes(registered.process.0), registered.told);
+    is_older.then_some(FolderFinding::Older { node_id, lives })
 }
 
 /// Partitions whose topics are not in the metadata.

@@ -15,7 +15,7 @@ use crate::error::StartError;
 use crate::fetch_sessions::Sessions;
 use crate::follow_image;
 use crate::groups::Groups;
-use crate::log::boot::former_end;
+use crate::log::boot::{Boots, former_end};
 use crate::loggers::Loggers;
 use crate::long_work::LongWork;
 use crate::lost_ends;
@@ -119,7 +119,9 @@ impl Broker {
         let admin_listener = admin::bind(&config).await?;
         let lock = FolderLock::take(&config.data_dir)?;
         let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
-        let arrival = Arrival { endpoints: endpoints(&config, &listeners), ended: former_end(&config.data_dir) };
+        let (ended, boots) = (former_end(&config.data_dir), Boots::look(&config.data_dir));
+        let endpoints = endpoints(&config, &listeners);
+        let arrival = Arrival { endpoints, ended, is_same_boot: boots.are_the_same() };
         let (control, place) = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         if let Some(place) = place
             && let Err(error) = control.take(place)

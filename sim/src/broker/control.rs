@@ -2,7 +2,7 @@
 
 use fullbore_rules::cluster::lease::PeerSigns;
 use fullbore_rules::cluster::room::{DiskRoom, RoomReport};
-use fullbore_rules::cluster::{FormerEnd, Joining, LogEnd, Member, contenders};
+use fullbore_rules::cluster::{FolderMarks, FormerEnd, Joining, LogEnd, Member, contenders};
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration, ReplicaSettings};
 use fullbore_wire::ErrorCode;
 
@@ -11,7 +11,7 @@ use crate::cluster::{Command, Snapshot};
 use crate::context::Context;
 use crate::database::UNKNOWN_OUTCOME;
 use crate::fault::Fault;
-use crate::message::{Beaten, Message};
+use crate::message::{Beaten, Message, Note};
 use crate::network::{ConnectionId, Node};
 
 /// A command that the database has not answered.
@@ -65,18 +65,27 @@ impl Broker {
         let ended = if lies { FormerEnd::Killed } else { self.disk.ended };
         let (folder, joins, users) = (self.disk.folder, u128::from(process.life), self.disk.users);
         let registered = newest.cluster.members.get(&self.id).map(|member| member.process);
-        let known = registered.filter(|registered| users.is_none_or(|users| users.contains(registered)));
+        let note = registered.and_then(|registered| context.database.note_of(self.id, registered));
+        let told = note.filter(|_| fault != Some(Fault::BelievesCopyOfRunningBroker)).map_or(0, |note| note.number);
+        let noted = (self.disk.ended != FormerEnd::Lost).then_some(self.disk.noted);
+        let mut marks = FolderMarks { users, noted };
+        let known = registered.filter(|registered| !marks.is_older_than(*registered, told));
         let former = known.or(users.map(|users| users[0])).unwrap_or(joins);
         self.disk.users = Some([former, joins]);
-        let users = users.filter(|_| fault != Some(Fault::BelievesOlderFolder));
-        let joining = Joining { folder, process: joins, ended, users };
+        marks.users = users.filter(|_| fault != Some(Fault::BelievesOlderFolder));
+        let joining = Joining { folder, process: joins, ended, marks, told };
         process.commands.push_back(Command::Register { id: self.id, joining });
     }
 
     pub(super) fn beat(&mut self, context: &mut Context) {
         let (node, known) = (self.node(), self.disk.known);
-        let Some(Process { beats: Some(connection), broker_epoch: Some(_), .. }) = self.process else { return };
-        context.send(connection, node, Message::Beat { id: self.id, known });
+        let Some(Process { beats: Some(connection), broker_epoch: Some(_), life, .. }) = self.process else { return };
+        self.beats += 1;
+        self.disk.noted += 1;
+        // A disk that is slow has the number of the beat before.
+        let number = self.disk.noted - u64::from(context.rng.u8(0..4) == 0);
+        let note = Note { process: u128::from(life), number, beats: self.beats };
+        context.send(connection, node, Message::Beat { id: self.id, known, note });
     }
 
     pub(super) fn beaten(&mut self, context: &mut Context, beaten: Beaten) {
@@ -272,6 +281,7 @@ impl Broker {
                 self.disk.ended = FormerEnd::Killed;
                 self.disk.has_lost = false;
                 self.disk.is_copy = false;
+                self.disk.is_live_copy = false;
                 let settings = context.settings;
                 self.open_log(ReplicaSettings {
                     min_insync_replicas: settings.min_insync_replicas,

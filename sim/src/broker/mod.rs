@@ -38,10 +38,14 @@ pub struct Disk {
     folder: u128,
     /// The process that was registered when the last one joined, and that last one.
     users: Option<[u128; 2]>,
+    /// Beats before which a process wrote to the disk. A power cut may take the last ones.
+    noted: u64,
     /// Records were lost, and the cluster does not know it yet.
     pub has_lost: bool,
     /// True for an older copy with which no process has registered.
     is_copy: bool,
+    /// True for one that was taken while a process ran.
+    pub is_live_copy: bool,
 }
 
 impl Disk {
@@ -52,11 +56,23 @@ impl Disk {
     }
 }
 
+/// A copy of a disk, as it is at one moment.
+#[derive(Debug)]
+struct Copied {
+    disk: Disk,
+    /// Beats of the broker by then.
+    beats: u64,
+    /// The process that ran.
+    of: Option<u128>,
+}
+
 #[derive(Debug)]
 pub struct Broker {
     pub id: i32,
     pub disk: Disk,
-    copy: Option<Disk>,
+    copy: Option<Copied>,
+    /// Beats of all processes.
+    beats: u64,
     pub process: Option<Process>,
     pub is_paused: bool,
     pub held: Vec<Held>,
@@ -128,10 +144,12 @@ impl Broker {
             ended: FormerEnd::Clean,
             folder: id as u128,
             users: None,
+            noted: 0,
             has_lost: false,
             is_copy: false,
+            is_live_copy: false,
         };
-        Broker { id, disk, copy: None, process: None, is_paused: false, held: Vec::new() }
+        Broker { id, disk, copy: None, beats: 0, process: None, is_paused: false, held: Vec::new() }
     }
 
     fn node(&self) -> Node {
@@ -201,21 +219,34 @@ impl Broker {
         self.disk.log.truncate(kept);
         self.disk.flushed = kept;
         self.disk.ended = FormerEnd::Lost;
+        self.disk.noted -= context.rng.u64(0..=self.disk.noted.min(9));
     }
 
-    /// Copies the disk, if no process runs.
+    /// Copies the disk, whether or not a process runs.
     pub fn copy_disk(&mut self) {
-        if self.process.is_none() && self.disk.is_whole() {
-            self.copy = Some(self.disk.clone());
+        if self.disk.is_whole() {
+            let of = self.process.as_ref().map(|process| u128::from(process.life));
+            self.copy = Some(Copied { disk: self.disk.clone(), beats: self.beats, of });
         }
+    }
+
+    /// Returns true if the database can tell the copy from the newest state: the process that ran has beaten twice since, as the number of
+    /// one beat may be that of the beat before; or another process has its place.
+    pub fn is_copy_known(&self, context: &Context) -> bool {
+        let Some(Copied { beats, of: Some(process), .. }) = self.copy else { return true };
+        let newest = context.database.newest();
+        let registered = newest.cluster.members.get(&self.id).map(|member| member.process);
+        let note = context.database.note_of(self.id, process);
+        registered != Some(process) || note.is_some_and(|note| note.beats >= beats + 2)
     }
 
     /// Puts the last copy in the disk's place, if no process runs.
     pub fn put_back(&mut self, context: &mut Context) {
         if self.process.is_none()
-            && let Some(copy) = self.copy.take()
+            && let Some(Copied { disk, of, .. }) = self.copy.take()
         {
-            self.disk = Disk { is_copy: true, has_lost: true, is_full: self.disk.is_full, ..copy };
+            let (is_full, is_live_copy) = (self.disk.is_full, of.is_some());
+            self.disk = Disk { is_copy: true, is_live_copy, has_lost: true, is_full, ..disk };
             context.check.truncates(self.id, 0);
         }
     }

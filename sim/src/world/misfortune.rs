@@ -99,8 +99,12 @@ impl World {
     }
 
     /// Whether the power of this broker may fail. What is not flushed is kept by the others, as long as it is one machine at a time of which
-    /// the cluster does not know yet, and there are enough of them, whatever is under way.
+    /// the cluster does not know yet, and there are enough of them, whatever is under way. A copy of a disk in use is told by its number
+    /// alone, which counts for nothing after a boot.
     fn may_lose(&self, id: i32) -> bool {
+        if self.brokers[&id].disk.is_live_copy {
+            return false;
+        }
         if self.context.settings.flushes {
             return true;
         }
@@ -113,15 +117,16 @@ impl World {
         !self.context.database.is_older() && is_one && is_kept(&may_lead) && !is_alone_soon
     }
 
-    /// Returns true if the disk of this broker may be put back to an older state: another replica has every record, and the cluster knows
-    /// of all that others have lost.
+    /// Returns true if the disk of this broker may be put back to an older state: another replica has every record, the cluster knows
+    /// of all that others have lost, and the database knows that the state is an older one.
     fn may_be_older(&self, id: i32) -> bool {
         let newest = self.context.database.newest();
         let replicas = newest.cluster.partition.replicas.iter().filter(|other| **other != id);
         let mut disks = replicas.map(|other| &self.brokers[other].disk);
         let has_all = disks.any(|disk| self.context.check.is_whole(&disk.log));
         let are_whole = self.brokers.values().all(|broker| broker.id == id || broker.disk.is_whole());
-        !self.context.database.is_older() && are_whole && has_all
+        let is_known = self.brokers[&id].is_copy_known(&self.context);
+        !self.context.database.is_older() && are_whole && has_all && is_known
     }
 
     /// Whether everybody has seen a newer version than the one that so many before the newest are: who has not would take the older

@@ -1,4 +1,5 @@
-//! A broker that starts with an older copy of its data folder, or with an empty one, after all brokers have stopped.
+//! A broker that starts with an older copy of its data folder, or with an empty one, after all brokers have stopped. The copy may be one of a
+//! broker that ran, and that went on in the same process.
 
 use crate::checked::checked;
 use fullbore_tests::{Batch, Broker, Client, Cluster, wait_until};
@@ -33,17 +34,40 @@ fn write_half(cluster: &mut Cluster) {
     }
 }
 
-/// Three brokers whose first has been stopped, copied and started again between two halves of the records.
-fn copied(copied: &Path) -> Cluster {
+/// Three brokers of which each has the first half of the records.
+fn half_full() -> Cluster {
     let mut cluster = Cluster::start(3, &["broker.session.timeout.ms=2000"]);
     cluster.create(TOPIC, 1, 3, &[]);
     cluster.wait_for_isr(2, TOPIC, 3);
     write_half(&mut cluster);
+    cluster
+}
+
+/// Three brokers whose first has been stopped, copied and started again between two halves of the records.
+fn copied(copied: &Path) -> Cluster {
+    let mut cluster = half_full();
     cluster.broker(1).stop();
     copy(cluster.broker(1).data_dir(), copied);
     cluster.broker(1).restart();
     cluster.wait_for_isr(2, TOPIC, 3);
     write_half(&mut cluster);
+    cluster
+}
+
+/// Three brokers whose first has been copied, as it was at one moment while it ran, between two halves of the records.
+fn copied_while_it_runs(copied: &Path) -> Cluster {
+    let mut cluster = half_full();
+    cluster.broker(1).freeze();
+    copy(cluster.broker(1).data_dir(), copied);
+    let beats =
+        "SELECT number FROM fullbore.beats JOIN fullbore.brokers USING (broker_id, process) WHERE broker_id = 1";
+    let sent = |cluster: &Cluster| -> u64 { cluster.query(beats).parse().expect("a number") };
+    let before = sent(&cluster);
+    cluster.broker(1).thaw();
+    cluster.wait_for_isr(2, TOPIC, 3);
+    write_half(&mut cluster);
+    // One may have been on its way.
+    wait_until("it has beaten since", Duration::from_secs(60), || sent(&cluster) > before + 2);
     cluster
 }
 
@@ -65,14 +89,16 @@ fn all_stop(cluster: &mut Cluster, first_is_last: bool) {
     }
 }
 
-#[test]
-fn older_folder_of_the_last_in_sync_broker_costs_no_record_and_is_named() {
+/// The copy is named as one while its broker lives and once that is dead, and costs no record of the last replica in sync.
+fn older_folder_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     let place = tempfile::tempdir().expect("a folder");
     let copied_to = place.path().join("copied");
     let mut cluster = copied(&copied_to);
     let folder = cluster.broker(1).data_dir().to_owned();
     let (is_well, told) = checked(&cluster, &[], &copied_to);
     assert!(!is_well && told.contains("it is an older copy: node.id=1 lives"), "{told}");
+    let (is_well, told) = checked(&cluster, &[], &folder);
+    assert!(is_well, "it runs: {told}");
     all_stop(&mut cluster, true);
     let (is_well, told) = checked(&cluster, &[], &folder);
     assert!(is_well, "{told}");
@@ -80,7 +106,7 @@ fn older_folder_of_the_last_in_sync_broker_costs_no_record_and_is_named() {
     wait_until("the check names the older copy, and has the broker for dead", Duration::from_secs(60), || {
         let (is_well, told) = checked(&cluster, &[], &folder);
         assert!(!is_well && told.contains("it is an older copy: node.id=1 "), "{told}");
-        told.contains("was started since with a newer state")
+        told.contains("has used a newer state of it since")
     });
     nothing_is_missing(&mut cluster);
     assert!(cluster.broker(1).stderr().contains("this data folder is an older copy"));
@@ -88,8 +114,7 @@ fn older_folder_of_the_last_in_sync_broker_costs_no_record_and_is_named() {
     assert!(is_well, "it is the newest by now: {told}");
 }
 
-#[test]
-fn older_folder_after_all_brokers_were_killed_costs_no_record() {
+fn older_folder_after_all_were_killed(copied: fn(&Path) -> Cluster) {
     let place = tempfile::tempdir().expect("a folder");
     let copied_to = place.path().join("copied");
     let mut cluster = copied(&copied_to);
@@ -97,6 +122,26 @@ fn older_folder_after_all_brokers_were_killed_costs_no_record() {
     let folder = cluster.broker(1).data_dir().to_owned();
     put_back(Some(&copied_to), &folder);
     nothing_is_missing(&mut cluster);
+}
+
+#[test]
+fn older_folder_of_the_last_in_sync_broker_costs_no_record_and_is_named() {
+    older_folder_of_the_last_in_sync(copied);
+}
+
+#[test]
+fn copy_of_a_running_broker_that_stops_last_costs_no_record_and_is_named() {
+    older_folder_of_the_last_in_sync(copied_while_it_runs);
+}
+
+#[test]
+fn older_folder_after_all_brokers_were_killed_costs_no_record() {
+    older_folder_after_all_were_killed(copied);
+}
+
+#[test]
+fn copy_of_a_running_broker_after_all_brokers_were_killed_costs_no_record() {
+    older_folder_after_all_were_killed(copied_while_it_runs);
 }
 
 #[test]

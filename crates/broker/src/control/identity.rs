@@ -1,9 +1,10 @@
 //! Who a broker's data folder and its store say that it is.
 //!
 //! The folder of a cluster's broker has the file `cluster`: of which cluster and broker it is, an id of its own, the newest version
-//! of the metadata that this broker has seen, and which process uses the folder. A broker by itself has `control.db` instead, which says all
-//! that. Invariants: a folder is of one broker and of one store; the version in it was committed; a process is named in it before it
-//! registers, so that a folder which does not name the registered process is an older copy.
+//! of the metadata that this broker has seen, a number that grows with each beat, and which process uses the folder. A broker by itself has
+//! `control.db` instead, which says all that. Invariants: a folder is of one broker and of one store; the version in it was committed; a
+//! process is named in it before it registers, and a number written to it before the database is told. So a folder is an older copy if it
+//! does not name the registered process, or has a smaller number than this process told.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -13,11 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use fullbore_rules::cluster::FolderMarks;
 use fullbore_wire::Uuid;
 use tokio::sync::watch;
 
 use super::change::Version;
 use super::image::Image;
+use super::notes::{Notes, NotesToWrite, notes};
 use super::sqlite::KeptInDatabase;
 use crate::seldom::Seldom;
 use crate::system;
@@ -71,6 +74,8 @@ pub struct ClusterFolder {
     pub folder: Uuid,
     /// The newest version that this broker has seen.
     pub seen: Option<Version>,
+    /// Beats before which a process wrote to this folder, counted over all processes. 0 in the file of an earlier version.
+    pub noted: u64,
     /// The process that was registered when the last one asked for the broker's place, and that last one. `None` in the file of an
     /// earlier version.
     pub users: Option<[Uuid; 2]>,
@@ -99,11 +104,13 @@ impl ClusterFolder {
             (Some(former), Some(last)) => Some([Uuid::parse(former)?, Uuid::parse(last)?]),
             _ => None,
         };
+        let noted: i64 = value("noted").map_or(Some(0), |noted| noted.parse().ok())?;
         Some(Self {
             cluster_id: Uuid::parse(value("cluster.id")?)?,
             node_id: value("node.id")?.parse().ok()?,
             folder: Uuid::parse(value("folder.id")?)?,
             seen: u64::try_from(number).ok().map(|number| Version { number, mark }),
+            noted: u64::try_from(noted).ok()?,
             users,
         })
     }
@@ -113,9 +120,11 @@ impl ClusterFolder {
         Self { users: Some([process; 2]), ..self }
     }
 
-    /// Returns true if this process, which is registered with the folder's id, used a newer state of the folder.
-    pub fn is_older_than(&self, registered: Uuid) -> bool {
-        self.users.is_some_and(|users| !users.contains(&registered))
+    /// Returns the marks by which an older copy is told. Numbers are not on the disk, so that none counts unless the machine is still in
+    /// the boot in which the folder was used last.
+    pub fn marks(&self, is_same_boot: bool) -> FolderMarks {
+        let users = self.users.map(|users| users.map(|id| u128::from_be_bytes(id.0)));
+        FolderMarks { users, noted: is_same_boot.then_some(self.noted) }
     }
 
     fn head(&self) -> String {
@@ -128,33 +137,46 @@ impl ClusterFolder {
     /// The error of the system.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let users = self.users.map_or_else(String::new, user_lines);
-        let text = format!("{}{}{users}", self.head(), seen_lines(self.seen));
+        let text = format!("{}{}{users}", self.head(), seen_lines(self.seen, self.noted));
         system::replace(&folder.join(FILE), text.as_bytes())?;
         File::open(folder)?.sync_all()
     }
 
-    /// Writes down the newest version that images show, on a thread of its own, until there are no more.
+    /// Writes the newest version that images show, and the numbers that beats request, on a thread of its own, until there are no more
+    /// images.
     ///
     /// # Errors
     /// The file cannot be opened, or the thread not started.
-    pub fn follow(self, folder: &Path, mut images: watch::Receiver<Arc<Image>>) -> io::Result<JoinHandle<()>> {
+    pub fn follow(self, folder: &Path, mut images: watch::Receiver<Arc<Image>>) -> io::Result<(JoinHandle<()>, Notes)> {
         let file = OpenOptions::new().write(true).open(folder.join(FILE))?;
         let at = self.head().len() as u64;
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         images.mark_changed();
+        let (notes, mut to_write) = notes(self.noted);
         let vain = Seldom::default();
         let work = move || {
-            while runtime.block_on(images.changed()).is_ok() {
-                let seen = images.borrow_and_update().version();
+            while runtime.block_on(has_news(&mut images, &mut to_write)) {
+                let (seen, noted) = (images.borrow_and_update().version(), to_write.wanted());
                 // In place: these bytes always have the same length, and are in one sector.
-                if let Err(error) = file.write_all_at(seen_lines(seen).as_bytes(), at)
-                    && let Some(left_out) = vain.due()
-                {
-                    tracing::warn!(%error, left_out, "the newest version of the metadata is not written down");
+                match file.write_all_at(seen_lines(seen, noted).as_bytes(), at) {
+                    Ok(()) => to_write.wrote(noted),
+                    Err(error) => {
+                        if let Some(left_out) = vain.due() {
+                            tracing::warn!(%error, left_out, "the newest version of the metadata is not written down");
+                        }
+                    }
                 }
             }
         };
-        std::thread::Builder::new().name("seen".to_owned()).spawn(work)
+        Ok((std::thread::Builder::new().name("seen".to_owned()).spawn(work)?, notes))
+    }
+}
+
+/// Waits for an image or a request. Returns false once there are no more images.
+async fn has_news(images: &mut watch::Receiver<Arc<Image>>, to_write: &mut NotesToWrite) -> bool {
+    tokio::select! {
+        changed = images.changed() => changed.is_ok(),
+        () = to_write.requested() => true,
     }
 }
 
@@ -170,24 +192,18 @@ impl UsedFolder {
         Self { folder: folder.to_owned(), said }
     }
 
-    /// The processes of which one used this state of the folder last, as numbers.
-    pub fn users(&self) -> Option<[u128; 2]> {
-        self.said.users.map(|users| users.map(|id| u128::from_be_bytes(id.0)))
+    /// Returns what [`ClusterFolder::marks`] does.
+    pub fn marks(&self, is_same_boot: bool) -> FolderMarks {
+        self.said.marks(is_same_boot)
     }
 
-    /// Writes to the file, on the disk, that the process `joining` asks for the place of the process that is `registered` with this folder.
+    /// Writes to the file, on the disk, that the process `joining` asks for the place of the `former` one, which used this state of the
+    /// folder last. Without a former one the folder is an older copy, or another one is registered.
     ///
     /// # Errors
     /// The error of the system.
-    pub fn join(&self, registered: Option<Uuid>, joining: Uuid) -> io::Result<()> {
-        if registered.is_some_and(|registered| self.said.is_older_than(registered)) {
-            tracing::warn!(
-                file = %self.file().display(),
-                "this data folder is an older copy: its broker has used a newer state of it since; other replicas lead, and fill it"
-            );
-        }
-        let known = registered.filter(|registered| !self.said.is_older_than(*registered));
-        let former = known.or(self.said.users.map(|users| users[0])).unwrap_or(joining);
+    pub fn join(&self, former: Option<Uuid>, joining: Uuid) -> io::Result<()> {
+        let former = former.or(self.said.users.map(|users| users[0])).unwrap_or(joining);
         self.write([former, joining])
     }
 
@@ -196,11 +212,12 @@ impl UsedFolder {
         self.folder.join(FILE)
     }
 
-    /// Writes in place, as what is seen is: a full disk has no room for another file.
+    /// Writes in place, as what is seen is: a full disk has no room for another file. In the file of an earlier version the users' lines are
+    /// where the number is now.
     fn write(&self, users: [Uuid; 2]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.file())?;
-        let at = self.said.head().len() + seen_lines(self.said.seen).len();
-        file.write_all_at(user_lines(users).as_bytes(), at as u64)?;
+        let lines = format!("{}{}", seen_lines(self.said.seen, self.said.noted), user_lines(users));
+        file.write_all_at(lines.as_bytes(), self.said.head().len() as u64)?;
         file.sync_all()
     }
 }
@@ -209,9 +226,10 @@ fn user_lines([registered, joining]: [Uuid; 2]) -> String {
     format!("process={registered}\njoining={joining}\n")
 }
 
-fn seen_lines(seen: Option<Version>) -> String {
+/// Lines of one length, whatever they say.
+fn seen_lines(seen: Option<Version>, noted: u64) -> String {
     let number = seen.map_or(-1, |seen| i64::try_from(seen.number).unwrap_or(i64::MAX));
-    format!("version={number:020}\nmark={:016x}\n", seen.map_or(0, |seen| seen.mark))
+    format!("version={number:020}\nmark={:016x}\nnoted={noted:020}\n", seen.map_or(0, |seen| seen.mark))
 }
 
 #[cfg(test)]
@@ -223,9 +241,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("tempdir");
         assert_eq!(ClusterFolder::read(folder.path()).expect("readable"), None);
         for seen in [None, Some(Version { number: 7, mark: u64::MAX }), Some(Version { number: 0, mark: 0 })] {
-            let of =
-                ClusterFolder { cluster_id: Uuid([1; 16]), node_id: 3, folder: Uuid([255; 16]), seen, users: None };
-            for of in [of, of.used_by(Uuid([5; 16]))] {
+            let of = folder_of(seen);
+            for of in [of, of.used_by(Uuid([5; 16])), ClusterFolder { noted: i64::MAX.unsigned_abs(), ..of }] {
                 of.write(folder.path()).expect("written");
                 assert_eq!(ClusterFolder::read(folder.path()).expect("readable"), Some(of));
             }
@@ -240,20 +257,68 @@ mod tests {
         let folder = tempfile::tempdir().expect("tempdir");
         let [a, b, c, d] = [1, 2, 3, 4].map(|id| Uuid([id; 16]));
         let read = || ClusterFolder::read(folder.path()).expect("readable").expect("there");
-        let join = |registered, joining| {
-            UsedFolder::new(folder.path(), read()).join(registered, joining).expect("written");
+        let is_older = |of: ClusterFolder, than: Uuid| of.marks(true).is_older_than(u128::from_be_bytes(than.0), 0);
+        let join = |registered: Option<Uuid>, joining| {
+            let former = registered.filter(|registered| !is_older(read(), *registered));
+            UsedFolder::new(folder.path(), read()).join(former, joining).expect("written");
             read().users.expect("it says so")
         };
         let seen = Some(Version { number: 7, mark: 9 });
-        let of = ClusterFolder { cluster_id: Uuid([1; 16]), node_id: 3, folder: Uuid([255; 16]), seen, users: None };
-        of.write(folder.path()).expect("written");
-        assert!(!read().is_older_than(a), "an earlier version did not say");
+        folder_of(seen).write(folder.path()).expect("written");
+        assert!(!is_older(read(), a), "an earlier version did not say");
         assert_eq!(join(Some(a), b), [a, b]);
         assert_eq!(join(Some(a), c), [a, c], "b has not registered");
         assert_eq!(join(Some(c), d), [c, d], "c has, whether or not it heard of that");
-        assert!(!read().is_older_than(c) && !read().is_older_than(d) && read().is_older_than(b));
+        assert!(!is_older(read(), c) && !is_older(read(), d) && is_older(read(), b));
         assert_eq!(join(Some(b), a), [c, a], "an older copy is one until its process has registered");
         assert_eq!(join(None, b), [c, b], "another folder is registered");
         assert_eq!(read().seen, seen);
+    }
+
+    #[test]
+    fn file_of_an_earlier_version_is_joined_and_has_a_number_from_then_on() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let (of, [a, b]) = (folder_of(Some(Version { number: 7, mark: 9 })), [1, 2].map(|id| Uuid([id; 16])));
+        let said = || ClusterFolder::read(folder.path()).expect("readable").expect("there");
+        for users in [String::new(), user_lines([a, a])] {
+            let lines =
+                format!("{}{}{users}", of.head(), seen_lines(of.seen, 0).replace("noted=00000000000000000000\n", ""));
+            assert!(!lines.contains("noted"), "{lines}");
+            std::fs::write(folder.path().join(FILE), lines).expect("written");
+            assert_eq!(said().noted, 0);
+            UsedFolder::new(folder.path(), said()).join(Some(a), b).expect("written");
+            assert_eq!(said(), ClusterFolder { users: Some([a, b]), ..of });
+        }
+    }
+
+    /// Marks once the machine is still in the boot of before, or is not.
+    #[test]
+    fn folder_whose_machine_booted_has_no_number_that_counts() {
+        let of = ClusterFolder { noted: 5, ..folder_of(None) }.used_by(Uuid([1; 16]));
+        let process = u128::from_be_bytes([1; 16]);
+        assert!(of.marks(true).is_older_than(process, 6) && !of.marks(true).is_older_than(process, 5));
+        assert!(!of.marks(false).is_older_than(process, 6) && of.marks(false).is_older_than(process + 1, 0));
+    }
+
+    #[tokio::test]
+    async fn number_is_in_the_file_before_it_is_told() {
+        let folder = tempfile::tempdir().expect("tempdir");
+        let of = ClusterFolder { noted: 5, ..folder_of(None) }.used_by(Uuid([1; 16]));
+        of.write(folder.path()).expect("written");
+        let (images, watched) = watch::channel(Arc::new(Image::default()));
+        let (thread, mut notes) = of.follow(folder.path(), watched).expect("starts");
+        for _ in 0..100 {
+            let told = notes.next().await;
+            let said = ClusterFolder::read(folder.path()).expect("readable").expect("there");
+            assert!(told >= 5 && said.noted >= told && said.users == of.users, "{told}: {said:?}");
+        }
+        while notes.next().await < 7 {}
+        drop((images, notes));
+        thread.join().expect("it ends");
+    }
+
+    fn folder_of(seen: Option<Version>) -> ClusterFolder {
+        let (cluster_id, folder) = (Uuid([1; 16]), Uuid([255; 16]));
+        ClusterFolder { cluster_id, node_id: 3, folder, seen, noted: 0, users: None }
     }
 }

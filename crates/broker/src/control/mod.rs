@@ -17,6 +17,7 @@ mod image;
 mod internal;
 mod lock;
 mod node;
+mod notes;
 mod owner;
 mod pieces;
 mod plane;
@@ -49,7 +50,7 @@ use crate::config::BrokerConfig;
 use crate::metrics::{CountedCalls, PlaneCalls, PlaneConnection};
 use crate::space::Space;
 use decide::refuse_all;
-use identity::Identity;
+use identity::{ClusterFolder, Identity};
 use owner::Asked;
 use postgres::{Beats, Server};
 use queue::Queue;
@@ -68,7 +69,6 @@ pub use decide::{
     check_replicas, first_unsettled,
 };
 pub use error::OpenError;
-pub(crate) use identity::ClusterFolder;
 pub use image::{Image, Inapplicable, Topic};
 pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
@@ -188,7 +188,7 @@ impl Control {
             let unusable = |source| OpenError::FolderIdentity { file: folder.join(identity::FILE), source };
             of_folder.used_by(shared.process).write(&folder).map_err(unusable)?;
         }
-        let seen = of_folder.follow(&folder, shared.image.clone()).map_err(OpenError::Thread)?;
+        let (seen, notes) = of_folder.follow(&folder, shared.image.clone()).map_err(OpenError::Thread)?;
         shared.threads.lock().push(seen);
         let known = shared.image.clone();
         let queue = self.queue().map(|queue| queue.downgrade()).expect("it is open");
@@ -196,6 +196,7 @@ impl Control {
             of_beats,
             (shared.node_id, shared.process),
             every,
+            notes,
             move || known.borrow().version(),
             move |version| queue.catch_up_to(version),
         );

@@ -67,7 +67,7 @@ pub fn of_cluster(
             return Err(OpenError::OtherCluster { file, stored: known.cluster_id, database, found: cluster_id });
         }
         Some(known) => known,
-        None => ClusterFolder { cluster_id, node_id, folder: random_id(), seen: None, users: None },
+        None => ClusterFolder { cluster_id, node_id, folder: random_id(), seen: None, noted: 0, users: None },
     };
     if let Some(seen) = of_folder.seen {
         let knows = store.knows(seen).map_err(|error| OpenError::of_store(name.clone(), error))?;

@@ -39,7 +39,7 @@ type WantedVersion = Arc<AtomicU64>;
 
 /// What waits for the owner.
 enum Waiting {
-    Command(Asked),
+    Command(Box<Asked>),
     /// Something to be done between two batches.
     Act(Act),
     /// Others may have committed something.
@@ -66,7 +66,7 @@ impl Queue {
     pub async fn enter(&self, asked: Asked) -> Result<(), Asked> {
         match self.sender.reserve().await {
             Ok(place) => {
-                place.send(Waiting::Command(asked));
+                place.send(Waiting::Command(Box::new(asked)));
                 Ok(())
             }
             Err(_) => Err(asked),
@@ -142,7 +142,7 @@ impl Served {
             let mut other = None;
             while let Some(waiting) = next {
                 match waiting {
-                    Waiting::Command(asked) => batch.push(asked),
+                    Waiting::Command(asked) => batch.push(*asked),
                     waiting => {
                         other = Some(waiting);
                         break;

@@ -25,13 +25,15 @@ pub struct Arrival {
     pub endpoints: BTreeMap<String, Endpoint>,
     /// End of the process before it.
     pub ended: FormerEnd,
+    /// True if the machine is known not to have booted since the data folder was used last.
+    pub is_same_boot: bool,
 }
 
 #[cfg(test)]
 impl Arrival {
     /// The arrival of a broker without an address, which has lost nothing.
     pub(crate) fn nowhere() -> Self {
-        Self { endpoints: BTreeMap::new(), ended: FormerEnd::Killed }
+        Self { endpoints: BTreeMap::new(), ended: FormerEnd::Killed, is_same_boot: true }
     }
 }
 
@@ -51,12 +53,11 @@ pub fn started<S: Store>(
     let rack = broker.rack.as_deref().map(Text::from);
     let (store, identity) = open()?;
     let [folder, process] = [identity.folder, random_id()].map(|id| u128::from_be_bytes(id.0));
-    let users = identity.used.as_ref().and_then(UsedFolder::users);
-    let joining = Joining { folder, process, ended: arrival.ended, users };
+    let marks = identity.used.as_ref().map(|used| used.marks(arrival.is_same_boot)).unwrap_or_default();
+    let mut joining = Joining { folder, process, ended: arrival.ended, marks, told: 0 };
     let endpoints = arrival.endpoints;
     let (id, session_timeout_ms) = (broker.node_id, broker.session_timeout_ms);
     let serves_diskless = broker.diskless.is_served;
-    let register = Command::RegisterBroker(RegisterBroker { id, joining, rack, serves_diskless, endpoints });
     let refused = |failure: Failure| {
         let store = identity.store.clone();
         match failure {
@@ -72,10 +73,14 @@ pub fn started<S: Store>(
     owner.read().map_err(refused)?;
     if let Some(used) = &identity.used {
         let image = Arc::clone(&images.borrow());
-        let former = image.node(id).filter(|node| node.folder == identity.folder).map(|node| node.process);
+        let registered = image.node(id).filter(|node| node.folder == identity.folder).map(|node| node.process);
+        let told = registered.map(|process| owner.store.noted_by(id, process)).transpose();
+        joining.told = told.map_err(|error| refused(error.into()))?.unwrap_or(0);
+        let former = registered.filter(|process| !is_older_copy(used, &joining, *process));
         let unusable = |source| OpenError::FolderIdentity { file: used.file(), source };
         used.join(former, Uuid(process.to_be_bytes())).map_err(unusable)?;
     }
+    let register = Command::RegisterBroker(RegisterBroker { id, joining, rack, serves_diskless, endpoints });
     loop {
         let refusal = match owner.transact(&[&register]).map_err(refused)?.pop() {
             Some(Outcome::Done(Err(refusal))) => refusal,
@@ -91,4 +96,16 @@ pub fn started<S: Store>(
     }
     owner.stock_up();
     Ok((owner, Started { identity, images, process: Uuid(process.to_be_bytes()) }))
+}
+
+/// Returns true, and warns, if the process that is registered with the folder used a newer state of it.
+fn is_older_copy(used: &UsedFolder, joining: &Joining, registered: Uuid) -> bool {
+    let is_older = joining.marks.is_older_than(u128::from_be_bytes(registered.0), joining.told);
+    if is_older {
+        tracing::warn!(
+            file = %used.file().display(),
+            "this data folder is an older copy: its broker has used a newer state of it since; other replicas lead, and fill it"
+        );
+    }
+    is_older
 }

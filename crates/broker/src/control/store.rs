@@ -36,6 +36,11 @@ pub trait Store: Send + 'static {
         Ok(None)
     }
 
+    /// Returns the newest number in its data folder that this process of a broker told; 0 if there is none.
+    fn noted_by(&mut self, _broker: i32, _process: Uuid) -> Result<u64, StoreError> {
+        Ok(0)
+    }
+
     /// The longest that a command may wait for its turn; then it is refused, so that callers do not pile up. `None` for a store that is
     /// always there, as one in this machine is.
     fn wait_max(&self) -> Option<Duration> {

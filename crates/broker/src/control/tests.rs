@@ -16,7 +16,7 @@ use std::process::{Command as Process, Stdio};
 
 pub(crate) use memory::Memory;
 
-use fullbore_rules::cluster::{FormerEnd, Joining};
+use fullbore_rules::cluster::{FolderMarks, FormerEnd, Joining};
 use fullbore_wire::Text;
 
 use super::decide::PRODUCER_ID_BLOCK;
@@ -383,7 +383,7 @@ fn registered<S: Store>(store: S, new_id: Box<dyn FnMut() -> Uuid + Send>) -> (O
 
 /// A process of this broker takes its place, in the folder that it has had.
 fn register(id: i32, process: u128) -> Command {
-    let joining = Joining { folder: 7, process, ended: FormerEnd::Killed, users: None };
+    let joining = Joining { folder: 7, process, ended: FormerEnd::Killed, marks: FolderMarks::default(), told: 0 };
     Command::RegisterBroker(RegisterBroker {
         id,
         joining,
@@ -404,7 +404,7 @@ pub(crate) fn member(
     let folder = Uuid(folder.to_be_bytes());
     let identity = Identity { cluster_id, folder, used: None, kept: None, store: PathBuf::from("memory").into() };
     let at = Endpoint { host: Text::from("127.0.0.1"), port };
-    let arrival = Arrival { endpoints: [(listener.to_owned(), at)].into(), ended: FormerEnd::Killed };
+    let arrival = Arrival { endpoints: [(listener.to_owned(), at)].into(), ..Arrival::nowhere() };
     Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))
 }
 

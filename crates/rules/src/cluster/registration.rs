@@ -37,6 +37,32 @@ impl Member {
     }
 }
 
+/// Marks in a data folder, by which an older copy is told from the state that a process left.
+///
+/// ```text
+/// folder      1   2   3   4       a process writes the next number before each of its beats,
+/// database    1   2   3   4       and the beat tells the database which number the folder has
+///               '-- copy, 2       kept after the process told 3: an older copy
+/// ```
+///
+/// Several copies taken between two beats have one number: which of them is the newest is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FolderMarks {
+    /// The processes of which one used this state last; `None` where the folder names none.
+    pub users: Option<[u128; 2]>,
+    /// The last number, counted over all processes; `None` where a power cut may have taken the last ones.
+    pub noted: Option<u64>,
+}
+
+impl FolderMarks {
+    /// Returns true if the `registered` process used a newer state of the folder. `told` is the newest number that this process told the
+    /// database; 0: none.
+    pub fn is_older_than(&self, registered: u128, told: u64) -> bool {
+        let names_others = self.users.is_some_and(|users| !users.contains(&registered));
+        names_others || self.noted.is_some_and(|noted| noted < told)
+    }
+}
+
 /// A process that asks for its broker's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joining {
@@ -46,8 +72,10 @@ pub struct Joining {
     pub process: u128,
     /// How the process before it ended, as it says.
     pub ended: FormerEnd,
-    /// The processes of which one used this state of the folder last, by the folder; `None` where it names none.
-    pub users: Option<[u128; 2]>,
+    /// Marks of the folder.
+    pub marks: FolderMarks,
+    /// The newest number that the process before it told the database; 0: none.
+    pub told: u64,
 }
 
 /// The broker of this process, fenced until it is known to have the metadata, under an epoch that is larger than all before;
@@ -63,8 +91,8 @@ pub fn register(before: Option<&Member>, joining: &Joining, next_epoch: i64) -> 
     if before.process == joining.process {
         return Ok((*before, FormerEnd::Clean));
     }
-    let is_its_state = joining.users.is_none_or(|users| users.contains(&before.process));
-    let is_its_folder = before.folder == joining.folder && is_its_state;
+    let is_older = joining.marks.is_older_than(before.process, joining.told);
+    let is_its_folder = before.folder == joining.folder && !is_older;
     if !is_its_folder && !before.registration.is_fenced {
         return Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION);
     }

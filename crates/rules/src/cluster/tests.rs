@@ -202,7 +202,7 @@ fn an_isr_is_asked_for_by_its_leader_of_now_with_members_of_now() {
 
 #[test]
 fn a_process_takes_its_brokers_place_by_its_folder() {
-    let joining = Joining { folder: 1, process: 11, ended: FormerEnd::Killed, users: None };
+    let joining = Joining { folder: 1, process: 11, ended: FormerEnd::Killed, marks: FolderMarks::default(), told: 0 };
     let (first, ended) = register(None, &joining, 1).expect("nobody was there");
     assert_eq!(
         (first.registration, ended),
@@ -214,7 +214,7 @@ fn a_process_takes_its_brokers_place_by_its_folder() {
     let again = Joining { process: 12, ..joining };
     let (second, ended) = register(Some(&living), &again, 5).expect("it is its folder");
     assert_eq!((second.registration.epoch, second.registration.is_fenced, ended), (5, true, FormerEnd::Killed));
-    let stranger = Joining { folder: 2, process: 13, ended: FormerEnd::Clean, users: None };
+    let stranger = Joining { folder: 2, process: 13, ended: FormerEnd::Clean, marks: FolderMarks::default(), told: 0 };
     assert_eq!(register(Some(&living), &stranger, 6), Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION));
     let (_, ended) = register(Some(&second), &stranger, 6).expect("nobody lives there");
     assert_eq!(ended, FormerEnd::Elsewhere, "an other folder has nothing of the logs");
@@ -222,10 +222,10 @@ fn a_process_takes_its_brokers_place_by_its_folder() {
 
 #[test]
 fn folder_that_does_not_name_the_registered_process_is_as_good_as_another_one() {
-    let joining = Joining { folder: 1, process: 11, ended: FormerEnd::Clean, users: None };
+    let joining = Joining { folder: 1, process: 11, ended: FormerEnd::Clean, marks: FolderMarks::default(), told: 0 };
     let (mut before, _) = register(None, &joining, 1).expect("nobody was there");
     let ended = |before: &Member, users| {
-        let joining = Joining { process: 12, users, ..joining };
+        let joining = Joining { process: 12, marks: FolderMarks { users, noted: None }, ..joining };
         register(Some(before), &joining, 5).map(|(_, ended)| ended)
     };
     for users in [None, Some([11, 11]), Some([10, 11]), Some([11, 10])] {
@@ -234,6 +234,28 @@ fn folder_that_does_not_name_the_registered_process_is_as_good_as_another_one() 
     assert_eq!(ended(&before, Some([9, 10])), Ok(FormerEnd::Elsewhere));
     before.registration.is_fenced = false;
     assert_eq!(ended(&before, Some([9, 10])), Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION));
+}
+
+#[test]
+fn folder_with_a_smaller_number_than_its_process_told_is_as_good_as_another_one() {
+    let of = |users, noted| FolderMarks { users, noted };
+    let joining = Joining { folder: 1, process: 11, ended: FormerEnd::Killed, marks: of(None, None), told: 0 };
+    let (mut before, _) = register(None, &joining, 1).expect("nobody was there");
+    let ended = |before: &Member, marks, told| {
+        let joining = Joining { process: 12, marks, told, ..joining };
+        register(Some(before), &joining, 5).map(|(_, ended)| ended)
+    };
+    let users = Some([10, 11]);
+    for (noted, told) in [(7, 7), (8, 7), (0, 0), (7, 0), (u64::MAX, u64::MAX)] {
+        assert_eq!(ended(&before, of(users, Some(noted)), told), Ok(FormerEnd::Killed), "{noted} of {told}");
+    }
+    assert_eq!(ended(&before, of(users, None), 7), Ok(FormerEnd::Killed), "the machine booted, and took numbers");
+    for marks in [of(users, Some(6)), of(users, Some(0)), of(None, Some(6)), of(Some([9, 10]), Some(7))] {
+        assert_eq!(ended(&before, marks, 7), Ok(FormerEnd::Elsewhere), "{marks:?}");
+    }
+    before.registration.is_fenced = false;
+    assert_eq!(ended(&before, of(users, Some(6)), 7), Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION));
+    assert_eq!(ended(&before, of(users, Some(7)), 7), Ok(FormerEnd::Killed));
 }
 
 #[test]
@@ -261,7 +283,7 @@ fn log_that_is_another_one_leads_only_if_no_replica_has_more() {
 
 #[test]
 fn process_registered_again_by_a_late_attempt_it_has_lost_its_place() {
-    let joining = Joining { folder: 1, process: 12, ended: FormerEnd::Lost, users: None };
+    let joining = Joining { folder: 1, process: 12, ended: FormerEnd::Lost, marks: FolderMarks::default(), told: 0 };
     let (first, _) = register(None, &joining, 7).expect("nobody was there");
     assert!(first.is_held_by(12, 7));
     let older = Joining { process: 11, ended: FormerEnd::Killed, ..joining };

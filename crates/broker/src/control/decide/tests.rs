@@ -10,7 +10,7 @@ use crate::control::command::{
     AlterIsr, BrokerChange, ChangeBroker, Command, ElectLeaders, ElectionKind, GrowTopic, Outcome, RegisterBroker,
 };
 use crate::control::{DeletedTopic, RegisteredBroker};
-use fullbore_rules::cluster::{FormerEnd, Joining};
+use fullbore_rules::cluster::{FolderMarks, FormerEnd, Joining};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
 use proptest::prelude::*;
@@ -263,7 +263,7 @@ fn apply(image: &mut Image, changes: Vec<Change>) {
 }
 
 fn join(image: &mut Image, id: i32, process: u128, ended: FormerEnd) -> Result<(), Refusal> {
-    let joining = Joining { folder: id.unsigned_abs().into(), process, ended, users: None };
+    let joining = Joining { folder: id.unsigned_abs().into(), process, ended, marks: FolderMarks::default(), told: 0 };
     let wanted = RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
     done(image, &Command::RegisterBroker(wanted))
 }
@@ -370,7 +370,7 @@ fn a_broker_that_lost_its_logs_ends_leads_in_a_new_epoch_and_only_if_nobody_kept
 #[test]
 fn a_live_broker_of_another_folder_keeps_its_place() {
     let mut image = cluster();
-    let joining = Joining { folder: 99, process: 99, ended: FormerEnd::Clean, users: None };
+    let joining = Joining { folder: 99, process: 99, ended: FormerEnd::Clean, marks: FolderMarks::default(), told: 0 };
     let wanted = RegisterBroker { id: 1, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
     let register = Command::RegisterBroker(wanted);
     let refusal = done(&mut image, &register).expect_err("refused");

@@ -15,6 +15,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::super::beat::{Beaten, PeerBeat};
 use super::super::change::Version;
+use super::super::notes::Notes;
 use super::super::store::StoreError;
 use super::error::{AskError, damaged};
 use super::read::{NEWEST, version};
@@ -44,6 +45,7 @@ struct Beating<K, B> {
     who: (i32, Uuid),
     every: Duration,
     number: u64,
+    notes: Notes,
     known: K,
     behind: Arc<B>,
     heard: watch::Sender<Beaten>,
@@ -53,8 +55,8 @@ struct Beating<K, B> {
 }
 
 impl Beats {
-    /// Begins to beat for this process of a broker. `known` says which version is at hand; `behind` is told of each that is newer. Neither
-    /// may wait for anything.
+    /// Begins to beat for this process of a broker. `notes` has the numbers of its data folder; `known` says which version is at hand;
+    /// `behind` is told of each that is newer. Neither of these two may wait for anything.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -62,6 +64,7 @@ impl Beats {
         server: Arc<Server>,
         who: (i32, Uuid),
         every: Duration,
+        notes: Notes,
         known: impl Fn() -> Option<Version> + Send + Sync + Clone + 'static,
         behind: impl Fn(u64) + Send + Sync + 'static,
     ) -> io::Result<Self> {
@@ -69,7 +72,7 @@ impl Beats {
         let (tell, heard) = watch::channel(Beaten::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (behind, vain, went_back) = (Arc::new(behind), Seldom::default(), Seldom::default());
-        let mut beating = Beating { server, who, every, number: 0, known, behind, heard: tell, vain, went_back };
+        let mut beating = Beating { server, who, every, number: 0, notes, known, behind, heard: tell, vain, went_back };
         let work = move || {
             runtime.block_on(async {
                 tokio::select! {
@@ -129,8 +132,9 @@ where
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            let noted = self.notes.next().await;
             let known = (self.known)();
-            let answers = session.ask(&self.beat(known), self.server.call_max).await?;
+            let answers = session.ask(&self.beat(known, noted), self.server.call_max).await?;
             let answer = Answer::read(answers).map_err(|error| AskError::lost(error.to_string()))?;
             self.number += 1;
             if let Some(known) = known.filter(|known| answer.lacks(*known)) {
@@ -162,14 +166,15 @@ where
         )
     }
 
-    fn beat(&self, known: Option<Version>) -> String {
+    fn beat(&self, known: Option<Version>, noted: u64) -> String {
         let (broker, process, number) = (self.who.0, literal(&self.who.1), self.number + 1);
         let known = known.map_or(0, |known| known.number);
         format!(
-            "INSERT INTO fullbore.beats (broker_id, process, number, version, at)
-               VALUES ({broker}, {process}, {number}, {known}, clock_timestamp())
+            "INSERT INTO fullbore.beats (broker_id, process, number, version, at, noted)
+               VALUES ({broker}, {process}, {number}, {known}, clock_timestamp(), {noted})
                ON CONFLICT (broker_id, process) DO UPDATE
-                 SET number = excluded.number, version = excluded.version, at = excluded.at;
+                 SET number = excluded.number, version = excluded.version, at = excluded.at,
+                   noted = greatest(beats.noted, excluded.noted);
              SELECT broker_id, process, version,
                greatest(0, ceil(extract(epoch FROM clock_timestamp() - at) * 1000))::bigint, number FROM fullbore.beats;
              {NEWEST};

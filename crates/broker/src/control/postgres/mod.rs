@@ -170,6 +170,17 @@ impl Postgres {
         Ok(Progress::Whole(read::everything(answers)?))
     }
 
+    /// A column of the last beat of this process; 0 before the first one.
+    fn last_beat(&mut self, column: &str, broker: i32, process: Uuid) -> Result<u64, StoreError> {
+        let process = literal(&process);
+        let last = format!("SELECT {column} FROM fullbore.beats WHERE broker_id = {broker} AND process = {process}");
+        let answers = self.connection.begin_with(&last).map_err(AskError::failed)?;
+        match next(&mut answers.into_iter())?.first() {
+            Some(row) => Ok(number::<i64>(row, 0)?.cast_unsigned()),
+            None => Ok(0),
+        }
+    }
+
     /// Whether the database is one in which this version was committed, or one that is too young to know; it keeps so many.
     pub fn knows(&mut self, version: Version) -> Result<bool, StoreError> {
         let since = read::ask_since(version);
@@ -232,13 +243,11 @@ impl Store for Postgres {
     }
 
     fn beats_of(&mut self, broker: i32, process: Uuid) -> Result<Option<u64>, StoreError> {
-        let process = literal(&process);
-        let sent = format!("SELECT number FROM fullbore.beats WHERE broker_id = {broker} AND process = {process}");
-        let answers = self.connection.begin_with(&sent).map_err(AskError::failed)?;
-        match next(&mut answers.into_iter())?.first() {
-            Some(row) => Ok(Some(number::<i64>(row, 0)?.cast_unsigned())),
-            None => Ok(Some(0)),
-        }
+        Ok(Some(self.last_beat("number", broker, process)?))
+    }
+
+    fn noted_by(&mut self, broker: i32, process: Uuid) -> Result<u64, StoreError> {
+        self.last_beat("noted", broker, process)
     }
 
     fn wait_max(&self) -> Option<Duration> {

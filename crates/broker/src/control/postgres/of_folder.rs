@@ -43,6 +43,8 @@ pub struct RegisteredFolder {
     pub process: Uuid,
     /// Time since its last heartbeat.
     pub beaten: Option<Duration>,
+    /// The newest number in the folder that it told; 0: none.
+    pub told: u64,
 }
 
 /// What the file `cluster` of this folder says; `None` where there is none.
@@ -84,7 +86,8 @@ async fn look_up(server: &Server, node_id: i32, known: Option<ClusterFolder>) ->
         Some(row) => {
             let age_ms: Option<i64> = optional_number(row, 2)?;
             let beaten = age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
-            Some(RegisteredFolder { folder: id(row, 0)?, process: id(row, 1)?, beaten })
+            let told = number::<i64>(row, 3)?.cast_unsigned();
+            Some(RegisteredFolder { folder: id(row, 0)?, process: id(row, 1)?, beaten, told })
         }
         None => None,
     };
@@ -105,7 +108,7 @@ fn questions(node_id: i32, seen: u64) -> String {
         "{READ_ONLY};
          SELECT cluster_id FROM fullbore.cluster;
          SELECT version, mark, changes FROM fullbore.versions WHERE version >= {seen} ORDER BY version LIMIT 1;
-         SELECT folder, process, ceil(extract(epoch FROM clock_timestamp() - at) * 1000)::bigint
+         SELECT folder, process, ceil(extract(epoch FROM clock_timestamp() - at) * 1000)::bigint, coalesce(noted, 0)
            FROM fullbore.brokers LEFT JOIN fullbore.beats USING (broker_id, process) WHERE broker_id = ({node_id});
          SELECT id FROM fullbore.topics;
          SELECT name, first, count, ({node_id}) = ANY(isr) FROM fullbore.partitions JOIN fullbore.topics ON id = topic_id

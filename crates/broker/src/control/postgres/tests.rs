@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fullbore_tests::{pgbouncer::PgBouncer, pki::Authority, wait_until};
 
+use super::super::notes::notes;
 use super::super::owner::random_id;
 use super::super::tests::postgres::Database;
 use super::*;
@@ -143,6 +144,7 @@ fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
            fullbore.diskless_objects, fullbore.diskless_runs, fullbore.diskless_producers, fullbore.diskless_store,
            fullbore.diskless_predecessors;
          ALTER TABLE fullbore.brokers DROP COLUMN serves_diskless, DROP COLUMN disk_full;
+         ALTER TABLE fullbore.beats DROP COLUMN noted;
          UPDATE fullbore.schema_version SET version = 0",
     );
     let older = format!("it has schema 0, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate");
@@ -250,15 +252,18 @@ fn brokers_hear_each_others_beats_and_what_is_new() {
             let behind = move |version| {
                 told.fetch_max(version, Ordering::SeqCst);
             };
-            (
-                Beats::start(Arc::clone(&server), (7 + at as i32, process), every, known, behind).expect("starts"),
-                process,
-            )
+            let (who, notes) = ((7 + at as i32, process), notes(40 + at as u64).0);
+            (Beats::start(Arc::clone(&server), who, every, notes, known, behind).expect("starts"), process)
         })
         .collect();
     let rows = |condition: &str| database.run(&format!("SELECT count(*) FROM fullbore.beats WHERE {condition}"));
     let beats_beyond = |broker: i32, number: u64| rows(&format!("broker_id = {broker} AND number > {number}")) == "1";
     wait_until("both beat", HANGS, || beats_beyond(7, 3) && beats_beyond(8, 3));
+    for (at, noted) in [(0, 40), (1, 41)] {
+        let told = store.noted_by(7 + at, beating[at as usize].1).expect("answered");
+        assert_eq!(told, noted, "the number that the folder has, since nobody writes another");
+    }
+    assert_eq!(store.noted_by(7, random_id()).expect("answered"), 0, "this process has not beaten");
     let hears = |at: usize, of: Uuid| beating[at].0.heard().borrow().peers.iter().any(|peer| peer.process == of);
     wait_until("who knows a version of this database hears the other", HANGS, || hears(0, beating[1].1));
     assert!(!hears(1, beating[0].1), "and who knows another one has no database");

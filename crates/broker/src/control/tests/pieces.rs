@@ -150,7 +150,13 @@ fn change_asked_for_in_a_failover_is_committed_between_two_pieces() {
 
 /// The process of a broker with a folder of its own.
 fn register_in(id: i32, process: u128) -> Command {
-    let joining = Joining { folder: id.unsigned_abs().into(), process, ended: FormerEnd::Killed, users: None };
+    let joining = Joining {
+        folder: id.unsigned_abs().into(),
+        process,
+        ended: FormerEnd::Killed,
+        marks: FolderMarks::default(),
+        told: 0,
+    };
     let endpoints = BTreeMap::new();
     Command::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })
 }

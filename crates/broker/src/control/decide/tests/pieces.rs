@@ -39,7 +39,7 @@ fn settle() -> Command {
 }
 
 fn register(id: i32, process: u128, ended: FormerEnd) -> Command {
-    let joining = Joining { folder: id.unsigned_abs().into(), process, ended, users: None };
+    let joining = Joining { folder: id.unsigned_abs().into(), process, ended, marks: FolderMarks::default(), told: 0 };
     let endpoints = BTreeMap::new();
     Command::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })
 }
