@@ -20,6 +20,7 @@ pub mod loggers;
 mod long_work;
 mod lost_ends;
 mod membership;
+mod memory;
 pub mod metrics;
 pub mod net;
 mod node;

@@ -74,6 +74,39 @@ fn a_flood_of_requests_whose_answers_nobody_reads_is_held_back() {
     assert_serves(&broker);
 }
 
+/// Each answer is 78 KB; a connection may have 6.5 MB of them. Freed together, they leave holes below blocks that are used.
+#[test]
+fn connections_with_answers_that_nobody_takes_are_closed_their_memory_goes_back_to_the_system() {
+    const CLIENTS: usize = 100;
+    let broker = Broker::start(&[]);
+    for topic in 0..3 {
+        broker.client().create_topic(&format!("wide-{topic}-{}", "n".repeat(200)), 1000, &[]);
+    }
+    let request = bytes_of(&encode_request(&metadata_of_all(), 9, 0, None).expect("a request")).repeat(1000);
+    let before = broker.rss();
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = broker.client();
+            client.set_write_timeout(SOON);
+            client.send_bytes(&request);
+            client
+        })
+        .collect();
+    let held = || broker.rss().saturating_sub(before) / MIB;
+    wait_until("answers take memory", SOON, || held() > 500);
+    // What others have by then is between the answers, and above them.
+    let others: Vec<_> = (0..200)
+        .map(|_| {
+            let mut other = broker.client();
+            assert!(other.metadata(&[]).topics.is_empty());
+            other
+        })
+        .collect();
+    drop(clients);
+    wait_until("their memory is the system's", SOON, || held() < 100);
+    drop(others);
+}
+
 #[test]
 fn a_request_that_comes_one_byte_at_a_time_is_answered_and_delays_nobody() {
     let broker = Broker::start(&[]);

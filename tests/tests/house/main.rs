@@ -46,6 +46,7 @@ const LAYERS: &[&str] = &[
     "validation",
     "cold",
     "space",
+    "memory",
     "long_work",
     "task",
     "seldom",

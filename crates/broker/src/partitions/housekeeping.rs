@@ -1,5 +1,5 @@
 //! What happens in the background, once a second: retention, removal of files, expiry of producers,
-//! checkpoints, and giving descriptors back.
+//! checkpoints, and giving descriptors and memory back.
 //!
 //! One thread for all partitions, and so it opens none: where retention is due and the log is not open, the opener is asked, and
 //! a later round goes on.
@@ -17,6 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use super::producer_limit::ProducerLimit;
 use super::registry::Registry;
 use crate::log::{retention, segment};
+use crate::memory::Trimmer;
 use crate::replica::Replica;
 use crate::replica::log_dir::LogDir;
 use crate::replica::state::LogState;
@@ -50,6 +51,7 @@ struct Agenda {
     high_watermarks: Instant,
     /// Partitions whose folders are to be looked into once, when all are told.
     unlooked: Option<Vec<Arc<Replica>>>,
+    trimmer: Trimmer,
 }
 
 /// The thread's work, and how it is told.
@@ -115,6 +117,7 @@ impl Housekeeping {
             checkpoint: now + CHECKPOINT_INTERVAL,
             high_watermarks: now,
             unlooked: None,
+            trimmer: Trimmer::new(),
         };
         loop {
             let mut is_stopping = self.is_stopping.lock();
@@ -180,6 +183,7 @@ impl Housekeeping {
             tracing::error!(%error, "list of partitions to be recovered not written");
         }
         space.look();
+        agenda.trimmer.look();
     }
 
     fn look_for_files_set_aside(&self, agenda: &mut Agenda, partitions: &[Arc<Replica>]) {
