@@ -1,11 +1,26 @@
 """Clusters of three brokers that are measured, as processes with their resource use: Fullbore by `fullbore cluster up` with a
 PostgreSQL of its own, and Apache Kafka 4.3.1 with its own defaults, KRaft in the same processes. bench/cluster imports it.
 """
-import json, os, pathlib, signal, subprocess, sys, time
+import json, os, pathlib, random, signal, socket, subprocess, sys, time
 import brokers
 from brokers import FULLBORE, Topics, free_port, wait_for_port
 
 BROKERS = 3
+# Below those that the system gives to connections.
+PORTS = range(20_000, 30_000)
+
+
+def free_range(count):
+    """The first of ports one after the other that nobody listens at."""
+    while True:
+        first = random.choice(PORTS)
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as s:
+                    s.bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            pass
 
 
 class FullboreCluster(Topics):
@@ -18,8 +33,7 @@ class FullboreCluster(Topics):
     def start(self):
         sets = [word for key, value in ({"group.initial.rebalance.delay.ms": 0} | self.settings).items()
                 for word in ("--set", f"{key}={value}")]
-        # Ports of its own, one after the other; a range that is taken is refused.
-        command = [FULLBORE, "cluster", "up", "--brokers", str(BROKERS), "--data-dir", self.folder, "--port", str(free_port() - BROKERS),
+        command = [FULLBORE, "cluster", "up", "--brokers", str(BROKERS), "--data-dir", self.folder, "--port", str(free_range(BROKERS)),
                    "--json", *sets]
         told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
         self.address = told["bootstrap_servers"]

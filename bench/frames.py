@@ -33,13 +33,21 @@ def crc32c(data):
     return crc ^ 0xFFFFFFFF
 
 
-def produce_frame(topic):
+def varint(value):
+    """A number as records have it: zigzag, seven bits a byte."""
+    value, data = value << 1 ^ value >> 63, b""
+    while value > 127:
+        data, value = data + bytes([value & 127 | 128]), value >> 7
+    return data + bytes([value])
+
+
+def produce_frame(topic, partition=0, value=b"x"):
     """Produce 3 with one batch of one record."""
     now = int(time.time() * 1000)
-    record = bytes([0, 0, 0, 1, 2, 0x78, 0])  # attributes, deltas, null key, "x", no headers
-    checked = struct.pack(">hiqqqhii", 0, 0, now, now, -1, -1, -1, 1) + bytes([len(record) * 2]) + record
+    record = bytes([0, 0, 0, 1]) + varint(len(value)) + value + b"\0"  # attributes, deltas, null key, the value, no headers
+    checked = struct.pack(">hiqqqhii", 0, 0, now, now, -1, -1, -1, 1) + varint(len(record)) + record
     batch = struct.pack(">qiibI", 0, 4 + 1 + 4 + len(checked), -1, 2, crc32c(checked)) + checked
-    body = struct.pack(">hhi", -1, -1, 5000) + struct.pack(">i", 1) + text(topic) + struct.pack(">iii", 1, 0, len(batch)) + batch
+    body = struct.pack(">hhi", -1, -1, 5000) + struct.pack(">i", 1) + text(topic) + struct.pack(">iii", 1, partition, len(batch)) + batch
     return framed(0, 3, 1, body)
 
 

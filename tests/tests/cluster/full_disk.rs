@@ -2,16 +2,13 @@
 
 use crate::faults::{SOON, TOPIC, befalls, with_topic};
 use crate::watched::metric;
-use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, Disk, produce_request, wait_until};
+use fullbore_tests::{Client, Cluster, ClusterPlan, Disk, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A lag that lasts longer than a test.
@@ -33,7 +30,7 @@ pub fn on_a_small_disk(lag: &str) -> Option<(Disk, [TempDir; 2], Cluster)> {
     let small = Disk::make()?;
     let folders: Vec<PathBuf> = [small.data(), others[0].path().to_owned(), others[1].path().to_owned()].into();
     let plan =
-        ClusterPlan::new(3, &[&format!("replica.lag.time.max.ms={lag}"), "fullbore.admin.listener=127.0.0.1:0"])
+        ClusterPlan::new(3, &[&format!("replica.lag.time.max.ms={NEVER}"), "fullbore.admin.listener=127.0.0.1:0"])
             .in_folders(&folders);
     Some((small, others, with_topic(plan.start())))
 }
@@ -52,7 +49,7 @@ fn fill_until_it_is_out(small: &Disk, cluster: &Cluster) -> PathBuf {
 
 #[test]
 fn disk_full_its_broker_hands_over_and_nobody_waits_for_it() {
-    let Some((small, _others, cluster)) = on_a_small_disk(NEVER) else { return };
+    let Some((small, _others, cluster)) = on_a_small_disk() else { return };
     befalls(cluster, |cluster, load| {
         let ballast = fill_until_it_is_out(&small, cluster);
         load.goes_on();
@@ -73,7 +70,7 @@ fn disk_full_its_broker_hands_over_and_nobody_waits_for_it() {
 
 #[test]
 fn room_on_a_full_disk_flaps_acks_all_goes_on() {
-    let Some((small, _others, cluster)) = on_a_small_disk(NEVER) else { return };
+    let Some((small, _others, cluster)) = on_a_small_disk() else { return };
     befalls(cluster, |cluster, load| {
         let ballast = fill_until_it_is_out(&small, cluster);
         for _ in 0..3 {
@@ -90,7 +87,7 @@ fn room_on_a_full_disk_flaps_acks_all_goes_on() {
 
 #[test]
 fn disk_full_the_groups_of_its_broker_commit_at_another() {
-    let Some((small, _others, cluster)) = on_a_small_disk(NEVER) else { return };
+    let Some((small, _others, cluster)) = on_a_small_disk() else { return };
     let groups: Vec<String> = (0..20).map(|number| format!("g{number}")).collect();
     let commits = |group: &String| commit(&cluster, group) == ErrorCode::NONE;
     wait_until("every group commits", SOON, || groups.iter().all(commits));
@@ -120,14 +117,6 @@ fn commit(cluster: &Cluster, group: &str) -> ErrorCode {
 
 /// Between two records of a partition.
 const PACE: Duration = Duration::from_millis(20);
-/// Room that comes free at a time while it flaps, how often, and how long.
-const FREED: u64 = 4 << 20;
-const FLAPS_EVERY: Duration = Duration::from_secs(5);
-const FLAPS_FOR: Duration = Duration::from_secs(60);
-/// Time that the disk is full without a break.
-const FULL_FOR: Duration = Duration::from_secs(50);
-/// A partition without an acknowledgement for longer stands still.
-const STANDS_STILL: Duration = Duration::from_secs(1);
 
 /// Produces to one partition with acks=all. Returns the times of the acknowledgements.
 pub fn acknowledged(addresses: &[SocketAddr], partition: i32, is_over: &AtomicBool) -> Vec<Instant> {
@@ -153,61 +142,4 @@ pub fn acknowledged(addresses: &[SocketAddr], partition: i32, is_over: &AtomicBo
         std::thread::sleep(PACE);
     }
     times
-}
-
-/// Returns the part of the time between the two in which the partition did not stand still.
-fn served(times: &[Instant], from: Instant, to: Instant) -> f64 {
-    let within: Vec<Instant> = times.iter().copied().filter(|at| *at > from && *at < to).chain([to]).collect();
-    let gap = |(before, next): (Instant, Instant)| (next - before).saturating_sub(STANDS_STILL);
-    let gaps: Duration = std::iter::once(from).chain(within.clone()).zip(within).map(gap).sum();
-    1.0 - gaps.as_secs_f64() / (to - from).as_secs_f64()
-}
-
-#[test]
-#[ignore = "prints the table of docs/benchmarks.md"]
-fn what_a_full_disk_costs() {
-    let Some((small, _others, cluster)) = on_a_small_disk("30000") else { return };
-    let addresses = [1, 2, 3].map(|id| cluster.address(id));
-    let led = cluster.partitions(2, TOPIC);
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let lanes: Vec<_> = led
-            .iter()
-            .map(|of| {
-                let is_over = &is_over;
-                scope.spawn(move || acknowledged(&addresses, of.partition_index, is_over))
-            })
-            .collect();
-        std::thread::sleep(Duration::from_secs(10));
-        let ballast = fill(&small.path());
-        let full = Instant::now();
-        while full.elapsed() < FULL_FOR {
-            fill(&small.path());
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        let flaps = Instant::now();
-        while flaps.elapsed() < FLAPS_FOR {
-            let kept = fs::metadata(&ballast).expect("ours").len();
-            let file = File::options().write(true).open(&ballast).expect("ours");
-            file.set_len(kept.saturating_sub(FREED)).expect("ours");
-            std::thread::sleep(FLAPS_EVERY / 5);
-            fill(&small.path());
-            std::thread::sleep(FLAPS_EVERY * 4 / 5);
-        }
-        let end = Instant::now();
-        is_over.store(true, Ordering::Relaxed);
-        fs::remove_file(&ballast).expect("ours");
-        for (of, lane) in led.iter().zip(lanes) {
-            let times = lane.join().expect("it answers or closes");
-            let pairs = times.iter().zip(times.iter().skip(1));
-            let while_full = pairs.filter(|(before, next)| **next > full && **before < flaps);
-            let pause = while_full.map(|(before, next)| *next - (*before).max(full)).max();
-            println!(
-                "led by {}: longest pause once full {pause:?}; served {:.1} % of {FULL_FOR:?} full, {:.1} % of {FLAPS_FOR:?} flapping",
-                of.leader_id,
-                100.0 * served(&times, full, flaps),
-                100.0 * served(&times, flaps, end),
-            );
-        }
-    });
 }

@@ -1,7 +1,5 @@
 //! Members over a store that they share, with beats that a test tells.
 
-mod measure;
-
 use super::*;
 use crate::control::PeerBeat;
 use crate::control::tests::{Memory, create, fence_alone, member, wanted};
@@ -27,10 +25,6 @@ fn new_member_on(control: &Control, id: i32, session_timeout_ms: i64, disk: OwnD
 
 fn new_member_with(control: &Control, id: i32, session_timeout_ms: i64, of_disk: (OwnDisk, HangUp)) -> Membership {
     Membership::new(control.clone(), id, session_timeout_ms, LISTENER, Arc::new(|| Urgent::from([])), of_disk)
-}
-
-async fn hand_over_all(control: &Control) {
-    hand_over(control, &mut control.beats().expect("a cluster"), [].into()).await;
 }
 
 struct Running {
