@@ -110,7 +110,7 @@ fn standard_output_of_a_broker_is_closed_it_serves_and_stops_well() {
     let data = folder.path().to_str().expect("UTF-8");
     // The shell's variable `!` is the broker; it is ready once its log says where it listens.
     let script = format!(
-        "\"$0\" serve --listen 127.0.0.1:0 --data-dir {data}/data >&- 2>{data}/log & \
+        ": >{data}/log; \"$0\" serve --listen 127.0.0.1:0 --data-dir {data}/data >&- 2>>{data}/log & \
          until grep -q listening {data}/log; do kill -0 $! || exit 9; done; kill -TERM $!; wait $!"
     );
     let (status, _, stderr) = shell(&script);

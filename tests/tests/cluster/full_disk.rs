@@ -2,13 +2,16 @@
 
 use crate::faults::{SOON, TOPIC, befalls, with_topic};
 use crate::watched::metric;
-use fullbore_tests::{Client, Cluster, ClusterPlan, Disk, wait_until};
+use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, Disk, produce_request, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use std::fs::{self, File};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A lag that lasts longer than a test.
@@ -29,9 +32,8 @@ pub fn on_a_small_disk(lag: &str) -> Option<(Disk, [TempDir; 2], Cluster)> {
     let others = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let small = Disk::make()?;
     let folders: Vec<PathBuf> = [small.data(), others[0].path().to_owned(), others[1].path().to_owned()].into();
-    let plan =
-        ClusterPlan::new(3, &[&format!("replica.lag.time.max.ms={NEVER}"), "fullbore.admin.listener=127.0.0.1:0"])
-            .in_folders(&folders);
+    let plan = ClusterPlan::new(3, &[&format!("replica.lag.time.max.ms={lag}"), "fullbore.admin.listener=127.0.0.1:0"])
+        .in_folders(&folders);
     Some((small, others, with_topic(plan.start())))
 }
 
@@ -49,7 +51,7 @@ fn fill_until_it_is_out(small: &Disk, cluster: &Cluster) -> PathBuf {
 
 #[test]
 fn disk_full_its_broker_hands_over_and_nobody_waits_for_it() {
-    let Some((small, _others, cluster)) = on_a_small_disk() else { return };
+    let Some((small, _others, cluster)) = on_a_small_disk(NEVER) else { return };
     befalls(cluster, |cluster, load| {
         let ballast = fill_until_it_is_out(&small, cluster);
         load.goes_on();
@@ -70,7 +72,7 @@ fn disk_full_its_broker_hands_over_and_nobody_waits_for_it() {
 
 #[test]
 fn room_on_a_full_disk_flaps_acks_all_goes_on() {
-    let Some((small, _others, cluster)) = on_a_small_disk() else { return };
+    let Some((small, _others, cluster)) = on_a_small_disk(NEVER) else { return };
     befalls(cluster, |cluster, load| {
         let ballast = fill_until_it_is_out(&small, cluster);
         for _ in 0..3 {
@@ -87,7 +89,7 @@ fn room_on_a_full_disk_flaps_acks_all_goes_on() {
 
 #[test]
 fn disk_full_the_groups_of_its_broker_commit_at_another() {
-    let Some((small, _others, cluster)) = on_a_small_disk() else { return };
+    let Some((small, _others, cluster)) = on_a_small_disk(NEVER) else { return };
     let groups: Vec<String> = (0..20).map(|number| format!("g{number}")).collect();
     let commits = |group: &String| commit(&cluster, group) == ErrorCode::NONE;
     wait_until("every group commits", SOON, || groups.iter().all(commits));

@@ -124,6 +124,20 @@ fn older_folder_after_all_were_killed(copied: fn(&Path) -> Cluster) {
     nothing_is_missing(&mut cluster);
 }
 
+/// Brokers are held for dead one after the other, so that the last one leads alone.
+#[test]
+fn copy_of_a_running_broker_that_is_killed_last_costs_no_record() {
+    let place = tempfile::tempdir().expect("a folder");
+    let copied_to = place.path().join("copied");
+    let mut cluster = copied_while_it_runs(&copied_to);
+    [3, 2].iter().for_each(|id| cluster.broker(*id).kill());
+    cluster.wait_for_isr(1, TOPIC, 1);
+    cluster.broker(1).kill();
+    let folder = cluster.broker(1).data_dir().to_owned();
+    put_back(Some(&copied_to), &folder);
+    nothing_is_missing(&mut cluster);
+}
+
 #[test]
 fn older_folder_of_the_last_in_sync_broker_costs_no_record_and_is_named() {
     older_folder_of_the_last_in_sync(copied);

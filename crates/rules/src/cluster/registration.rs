@@ -149,10 +149,19 @@ pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<Partiti
 }
 
 /// The partition once this broker's log is another one: nothing is known of what it has. `None` if that changes nothing.
+///
+/// Where it was the last that had every record, all replicas are compared. Those that had lost their ends before may lack more than
+/// others, since the log that is gone went on without them.
 fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let PartitionRegistration { isr, elr, lost, .. } = partition;
-    let counted = [isr, elr, lost].iter().any(|ids| ids.contains(&broker_id));
-    counted.then(|| left_by(partition, broker_id))
+    let was_whole = [isr, elr].iter().any(|ids| ids.contains(&broker_id));
+    (was_whole || lost.contains(&broker_id)).then(|| {
+        let mut left = left_by(partition, broker_id);
+        if was_whole && left.isr.is_empty() && left.elr.is_empty() {
+            left.lost.clear();
+        }
+        left
+    })
 }
 
 /// The partition in which this broker neither leads nor has anything that counts.

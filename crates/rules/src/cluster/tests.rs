@@ -275,6 +275,9 @@ fn log_that_is_another_one_leads_only_if_no_replica_has_more() {
     let lost = PartitionRegistration { lost: vec![1, 2], ..partition(&[], &[], None) };
     let left = replace(&lost, 1, FormerEnd::Elsewhere, &others, 1).expect("it counted");
     assert_eq!(contenders(&left), [2], "2 had every record");
+    let went_on = PartitionRegistration { lost: vec![3], ..partition(&[1], &[], None) };
+    let left = replace(&went_on, 1, FormerEnd::Elsewhere, &others, 1).expect("it was in sync");
+    assert_eq!(contenders(&left), [1, 2, 3], "1 went on without 3, which may have less than 2");
     let only = PartitionRegistration { replicas: vec![1], ..partition(&[1], &[], None) };
     let left = replace(&only, 1, FormerEnd::Elsewhere, &others, 1).expect("it was in sync");
     assert_eq!(elect_among_lost(&left, &brokers(&[]), &[]).expect("nobody else has it").leader, Some(1));

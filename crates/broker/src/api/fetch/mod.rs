@@ -269,7 +269,7 @@ fn read_each(
             bytes += minimum.count_size(count, room_for(fetch, &room));
             continue;
         }
-        let (mut end_offset, mut behind_lost) = (None, None);
+        let mut end_offset = None;
         let found = found.map_err(ReadError::Role);
         let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits.began)?, partition)));
         let mut data = match found {
@@ -287,16 +287,11 @@ fn read_each(
                 is_opening = true;
                 awaited(key.index, &partition, fetch.fetch_offset)
             }
-            Err(why) => {
-                if let ReadError::Lost { next, .. } = why {
-                    behind_lost = Some(next);
-                }
-                PartitionData { error_code: why.code(), ..nothing(key.index) }
-            }
+            Err(why) => unread(key.index, why, reads_ahead),
         };
         if reads_ahead {
             data.from_offset = fetch.fetch_offset;
-            data.next_offset = end_offset.or(behind_lost).unwrap_or(-1);
+            data.next_offset = end_offset.unwrap_or(data.next_offset);
         }
         bytes += data.records.as_ref().map_or(0, |records| records.len());
         is_settled |= data.error_code.is_err();
@@ -387,6 +382,15 @@ fn of_read(partition_index: i32, read: Read) -> PartitionData {
         records: Some(read.records),
         ..Default::default()
     }
+}
+
+/// Returns the answer for a partition that cannot be read. A session that reads ahead is told the end of records that are lost.
+fn unread(partition_index: i32, why: ReadError, reads_ahead: bool) -> PartitionData {
+    let next_offset = match why {
+        ReadError::Lost { next, .. } if reads_ahead => next,
+        _ => UNKNOWN,
+    };
+    PartitionData { error_code: why.code(), next_offset, ..nothing(partition_index) }
 }
 
 /// Returns the answer for a partition whose records are on their way: its offsets, where this broker knows them. A high watermark before the
