@@ -2,20 +2,17 @@
 
 use crate::faults::{SOON, TOPIC, befalls, with_topic};
 use crate::watched::metric;
-use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, Disk, produce_request, wait_until};
+use fullbore_tests::{Client, Cluster, ClusterPlan, Disk, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A lag that lasts longer than a test.
-pub const NEVER: &str = "3600000";
+const NEVER: &str = "3600000";
 
 /// Writes until nothing more fits.
 fn fill(folder: &Path) -> PathBuf {
@@ -27,13 +24,14 @@ fn fill(folder: &Path) -> PathBuf {
     path
 }
 
-/// A cluster whose broker 1 has a small disk. No leader leaves a follower behind that lags for less than `lag`.
-pub fn on_a_small_disk(lag: &str) -> Option<(Disk, [TempDir; 2], Cluster)> {
+/// A cluster whose broker 1 has a small disk. No leader leaves a follower behind for its lag.
+pub fn on_a_small_disk() -> Option<(Disk, [TempDir; 2], Cluster)> {
     let others = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let small = Disk::make()?;
     let folders: Vec<PathBuf> = [small.data(), others[0].path().to_owned(), others[1].path().to_owned()].into();
-    let plan = ClusterPlan::new(3, &[&format!("replica.lag.time.max.ms={lag}"), "fullbore.admin.listener=127.0.0.1:0"])
-        .in_folders(&folders);
+    let plan =
+        ClusterPlan::new(3, &[&format!("replica.lag.time.max.ms={NEVER}"), "fullbore.admin.listener=127.0.0.1:0"])
+            .in_folders(&folders);
     Some((small, others, with_topic(plan.start())))
 }
 
@@ -51,7 +49,7 @@ fn fill_until_it_is_out(small: &Disk, cluster: &Cluster) -> PathBuf {
 
 #[test]
 fn disk_full_its_broker_hands_over_and_nobody_waits_for_it() {
-    let Some((small, _others, cluster)) = on_a_small_disk(NEVER) else { return };
+    let Some((small, _others, cluster)) = on_a_small_disk() else { return };
     befalls(cluster, |cluster, load| {
         let ballast = fill_until_it_is_out(&small, cluster);
         load.goes_on();
@@ -72,7 +70,7 @@ fn disk_full_its_broker_hands_over_and_nobody_waits_for_it() {
 
 #[test]
 fn room_on_a_full_disk_flaps_acks_all_goes_on() {
-    let Some((small, _others, cluster)) = on_a_small_disk(NEVER) else { return };
+    let Some((small, _others, cluster)) = on_a_small_disk() else { return };
     befalls(cluster, |cluster, load| {
         let ballast = fill_until_it_is_out(&small, cluster);
         for _ in 0..3 {
@@ -89,7 +87,7 @@ fn room_on_a_full_disk_flaps_acks_all_goes_on() {
 
 #[test]
 fn disk_full_the_groups_of_its_broker_commit_at_another() {
-    let Some((small, _others, cluster)) = on_a_small_disk(NEVER) else { return };
+    let Some((small, _others, cluster)) = on_a_small_disk() else { return };
     let groups: Vec<String> = (0..20).map(|number| format!("g{number}")).collect();
     let commits = |group: &String| commit(&cluster, group) == ErrorCode::NONE;
     wait_until("every group commits", SOON, || groups.iter().all(commits));
@@ -115,33 +113,4 @@ fn commit(cluster: &Cluster, group: &str) -> ErrorCode {
     let request = OffsetCommitRequest { group_id: group.into(), topics: vec![topic], ..Default::default() };
     let response = Client::connect(cluster.address(coordinator)).call(&request, 8);
     response.topics[0].partitions[0].error_code
-}
-
-/// Between two records of a partition.
-const PACE: Duration = Duration::from_millis(20);
-
-/// Produces to one partition with acks=all. Returns the times of the acknowledgements.
-pub fn acknowledged(addresses: &[SocketAddr], partition: i32, is_over: &AtomicBool) -> Vec<Instant> {
-    let mut times = Vec::new();
-    let mut at = 0;
-    let value = vec![b'.'; 1000];
-    while !is_over.load(Ordering::Relaxed) {
-        let Ok(mut client) = Client::try_connect(addresses[at % addresses.len()]) else { continue };
-        client.set_read_timeout(Duration::from_secs(120));
-        let request = produce_request(TOPIC, partition, Batch::of(&[&value]).bytes());
-        while let Some(response) = client.try_call(&request, 9) {
-            let answer = &response.responses[0].partition_responses[0];
-            if answer.error_code != ErrorCode::NONE {
-                break;
-            }
-            times.push(Instant::now());
-            std::thread::sleep(PACE);
-            if is_over.load(Ordering::Relaxed) {
-                break;
-            }
-        }
-        at += 1;
-        std::thread::sleep(PACE);
-    }
-    times
 }
