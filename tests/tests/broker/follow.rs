@@ -2,7 +2,6 @@
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
 use fullbore_wire::ErrorCode;
-use fullbore_wire::apis::fetch::FetchRequest;
 use std::time::Duration;
 
 const TOPIC: &str = "followed";
@@ -57,30 +56,6 @@ fn readers_that_follow_a_writer_over_rolling_segments_see_each_record_once() {
         reader.join().expect("a reader saw something else");
     }
     assert!(broker.partition_files(TOPIC, 0, "log").len() > 5, "segments rolled meanwhile");
-}
-
-/// Forty megabytes are on their way to a client that has not begun to read when the topic is deleted.
-#[test]
-fn records_on_their_way_survive_the_deletion_of_their_topic() {
-    let broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
-    let mut client = broker.client();
-    client.create_topic(TOPIC, 1, &[]);
-    for n in 0..40_u8 {
-        client.produced(TOPIC, 0, &Batch::of(&[vec![n; 1_000_000]]));
-    }
-    let mut reader = broker.client();
-    let mut request = fetch_request(&[FetchFrom { topic: TOPIC, partition: 0, offset: 0 }], 1, 0);
-    request.topics[0].partitions[0].partition_max_bytes = 50_000_000;
-    reader.send(&request, FETCH);
-    reader.wait_for_answer();
-    client.delete_topic(TOPIC);
-    let folder = broker.partition_dir(TOPIC, 0);
-    wait_until("the files are gone", SOON, || !folder.exists());
-    let (_, response) = reader.receive::<FetchRequest>(FETCH);
-    let records = response.responses[0].partitions[0].records.clone().expect("records");
-    let batches = Batch::parse_all(records.memory().expect("read from a socket"));
-    let values: Vec<u8> = batches.iter().map(|batch| batch.records[0].value[999_999]).collect();
-    assert_eq!(values, (0..40).collect::<Vec<u8>>());
 }
 
 /// retention.bytes deletes closed segments; what is gone is out of range, what is kept is as it was, also after kill -9.
