@@ -10,7 +10,7 @@ use crate::admin;
 use crate::api;
 use crate::config::BrokerConfig;
 use crate::control::{Arrival, ClusterPlace, Control, Endpoint, FolderLock, OpenError, Urgent};
-use crate::diskless::{Diskless, StoreUse};
+use crate::diskless::{self, Diskless, StoreUse};
 use crate::error::StartError;
 use crate::fetch_sessions::Sessions;
 use crate::follow_image;
@@ -122,6 +122,9 @@ impl Broker {
         let (ended, boots) = (former_end(&config.data_dir), Boots::look(&config.data_dir));
         let endpoints = endpoints(&config, &listeners);
         let arrival = Arrival { endpoints, ended, is_same_boot: boots.are_the_same() };
+        let checked = Arc::clone(&config);
+        let check = tokio::task::spawn_blocking(move || diskless::check_index(&checked));
+        check.await.map_err(|error| OpenError::Thread(error.into()))??;
         let (control, place) = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         if let Some(place) = place
             && let Err(error) = control.take(place)

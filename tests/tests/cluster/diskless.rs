@@ -55,6 +55,34 @@ fn shared_with_own_postgres(partitions: i32) -> Shared {
     shared_by(ClusterPlan::with_own_postgres(3, &[SESSION, CALL]), partitions)
 }
 
+/// The metadata of the copy is the newest, as it is where only diskless topics were written since.
+#[test]
+fn index_is_an_older_copy_no_broker_registers_there_and_the_newest_goes_on() {
+    let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=30000", CALL]);
+    let mut shared = shared_by(plan, 1);
+    let cluster = &mut shared.cluster;
+    let produced = |cluster: &mut Cluster, text: &str| {
+        wait_until("it is written", BACK_MAX, || {
+            cluster.broker(1).client().produce(TOPIC, 0, &Batch::of(&[text])).error_code == ErrorCode::NONE
+        });
+    };
+    produced(cluster, "before");
+    cluster.postgres().copy();
+    produced(cluster, "since");
+    ALL.iter().for_each(|id| cluster.broker(*id).kill());
+    cluster.postgres().swap();
+    let sets: Vec<String> = cluster.sets_of(1).to_vec();
+    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let refused = serve_refused(cluster.broker(1).data_dir(), &sets);
+    let line = refused.stderr.lines().last().expect("it says why");
+    assert!(!refused.status.success() && line.contains("went back to an older state"), "{}", refused.stderr);
+    cluster.postgres().swap();
+    cluster.broker(1).restart();
+    let records = cluster.broker(1).client().fetch_records(TOPIC, 0);
+    let texts: Vec<_> = records.iter().map(|record| record.text()).collect();
+    assert_eq!((texts.first().map(String::as_str), texts.last().map(String::as_str)), (Some("before"), Some("since")));
+}
+
 /// Has this befall a cluster while records go out and are read.
 fn befalls(befalls: impl FnOnce(&mut Cluster, &Load)) {
     befalls_cluster(shared(&[], PARTITIONS), befalls);

@@ -50,6 +50,7 @@ pub use upload::StoreUse;
 pub use writer::{Admitted, LookedAt, PendingAnswer};
 
 use crate::config::{BrokerConfig, DisklessConfig, TopicConfig};
+use crate::control::identity_of;
 use crate::metrics::Metrics;
 use crate::space::Space;
 use cache::ObjectCache;
@@ -107,6 +108,21 @@ fn open_index(config: &BrokerConfig, cluster_id: Uuid, space: Arc<Space>) -> Res
             let (index, thread) = IndexOwner::start(Index::new(store, retained)).map_err(of_index)?;
             Ok((index, finder, Some(IndexChanges::over(Box::new(changes))), thread))
         }
+    }
+}
+
+/// Refuses to start on an older copy of a cluster's index, as [`postgres::check_not_older`] does.
+///
+/// # Errors
+/// [`OpenDisklessError::Index`].
+pub fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
+    let Some(plane) = config.control_plane.as_ref().filter(|_| config.diskless.is_served) else { return Ok(()) };
+    match identity_of(&config.data_dir) {
+        Ok(Some(known)) => {
+            postgres::check_not_older(plane, config.node_id, &config.data_dir, known.cluster_id).map_err(of_index)
+        }
+        // The control plane refuses a folder without an identity that can be read.
+        _ => Ok(()),
     }
 }
 

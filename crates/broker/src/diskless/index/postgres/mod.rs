@@ -25,7 +25,7 @@ use std::sync::Arc;
 use fullbore_wire::Uuid;
 
 use super::finder::RunFinder;
-use super::store::RunSource;
+use super::store::{IndexStore, RunSource};
 use crate::config::PlaneSettings;
 use crate::control::{DatabaseConnection, DatabaseServer, StoreError};
 use counter::CommitCounter;
@@ -58,6 +58,27 @@ pub fn open(
     let finders = (0..FINDERS).map(|_| Ok(Box::new(PostgresFinder::new(connection()?)) as Box<dyn RunSource>));
     let finder = RunFinder::over(finders.collect::<Result<_, StoreError>>()?);
     Ok((index, finder, PostgresChanges::new(connection()?, broker_id)))
+}
+
+/// Looks up the index before the broker registers: one that lacks commits of this broker is an older copy, in which a registration would leave
+/// a version that the newest database does not know. Blocks. An index that does not answer is found out about later.
+///
+/// # Errors
+/// [`StoreError::WentBack`].
+pub fn check_not_older(
+    settings: &PlaneSettings,
+    broker_id: i32,
+    data_dir: &Path,
+    cluster_id: Uuid,
+) -> Result<(), StoreError> {
+    if known_commits(data_dir, cluster_id) == 0 {
+        return Ok(());
+    }
+    let (mut index, ..) = open(settings, broker_id, data_dir, cluster_id)?;
+    match index.judged_at(0) {
+        Err(error @ StoreError::WentBack(_)) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn failed(error: &std::io::Error) -> StoreError {
