@@ -12,11 +12,11 @@ use std::time::Duration;
 use fullbore_rules::cluster::FolderMarks;
 use fullbore_wire::Uuid;
 
-use crate::config::{BrokerConfig, PlaneSettings};
 use crate::control::{Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKERS_FILE, identity_of, look_up_folder};
 use crate::diskless::index::postgres::known_commits;
-use crate::log::boot::Boots;
-use crate::log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
+use fullbore_config::{BrokerConfig, PlaneSettings};
+use fullbore_log::boot::Boots;
+use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 
 /// Lines of one kind; what more there are is counted.
 const LINES_MAX: usize = 20;

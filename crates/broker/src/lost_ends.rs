@@ -13,9 +13,9 @@ use fullbore_wire::Uuid;
 use tokio::sync::watch;
 
 use crate::control::{Control, Image, Topic};
-use crate::log::error::StorageError;
 use crate::partitions::Partitions;
-use crate::seldom::Seldom;
+use fullbore_host::seldom::Seldom;
+use fullbore_log::error::StorageError;
 
 /// Partitions of one command.
 const TOLD_MAX: usize = 10_000;

@@ -2,18 +2,18 @@
 //!
 //! Invariant: it is complete before the first connection is accepted, and nothing in it is replaced after that.
 
-use crate::config::{BrokerConfig, ConnectionLimits};
 use crate::control::Control;
 use crate::fetch_sessions::Sessions;
 use crate::groups::Groups;
 use crate::loggers::Loggers;
-use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::partitions::{Partitions, Reordering};
 use crate::replication::Replication;
-use crate::space::Space;
 use crate::telemetry::Telemetry;
-use crate::validation::Decompression;
+use fullbore_config::{BrokerConfig, ConnectionLimits};
+use fullbore_host::long_work::LongWork;
+use fullbore_host::space::Space;
+use fullbore_log::validation::Decompression;
 use fullbore_wire::Text;
 use fullbore_wire::api::ApiKey;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The admin page of a running broker, over a real socket.
 
 use bytes::{Bytes, BytesMut};
-use fullbore_broker::config::{BrokerConfig, Properties};
 use fullbore_broker::{Broker, StartError};
+use fullbore_config::{BrokerConfig, Properties};
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic};

@@ -4,8 +4,8 @@
 
 use crate::failure::Failure;
 use crate::properties::{BOOTSTRAP_SERVERS, Notice, bootstrap_of_shell, read_properties};
-use fullbore_broker::config::Properties;
 use fullbore_client::ConsumerConfig;
+use fullbore_config::Properties;
 use fullbore_producer::config;
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Where client properties come from: files, and the variable that names the cluster.
 
 use crate::failure::Failure;
-use fullbore_broker::config::Properties;
+use fullbore_config::Properties;
 use std::path::Path;
 
 /// The property that names the cluster.

@@ -42,26 +42,11 @@ const LAYERS: &[&str] = &[
     "control",
     "replica",
     "metrics",
-    "log",
-    "validation",
-    "cold",
-    "space",
-    "memory",
-    "long_work",
-    "task",
-    "seldom",
-    "system",
-    "config",
 ];
 
 /// Those that may not know each other though one is below.
-const APART: &[(&str, &str)] = &[
-    ("groups", "replication"),
-    ("coordinator", "replication"),
-    ("partitions", "control"),
-    ("membership", "replica"),
-    ("membership", "log"),
-];
+const APART: &[(&str, &str)] =
+    &[("groups", "replication"), ("coordinator", "replication"), ("partitions", "control"), ("membership", "replica")];
 
 #[test]
 fn no_file_uses_one_that_uses_it() {

@@ -4,8 +4,8 @@
 //! [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time. The oldest without a whole request makes room for the newest: who asks
 //! nothing keeps nobody out. Where all have asked, further ones wait in the system's backlog.
 
-use crate::task;
 use axum::Router;
+use fullbore_host::task;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;

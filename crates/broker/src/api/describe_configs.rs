@@ -2,9 +2,9 @@
 //! and of subscriptions to clients' metrics.
 
 use super::call::{Call, Fault, Reply, once, words};
-use crate::config::{ConfigEntry, Resource, describe_broker, describe_cluster, describe_resource, describe_topic};
 use crate::control::Refusal;
 use crate::node::Node;
+use fullbore_config::{ConfigEntry, Resource, describe_broker, describe_cluster, describe_resource, describe_topic};
 use fullbore_wire::apis::describe_configs::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
     DescribeConfigsResult, DescribeConfigsSynonym,

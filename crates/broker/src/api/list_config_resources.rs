@@ -4,8 +4,8 @@
 use super::call::{Call, Fault, Reply};
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};
 use super::nodes;
-use crate::config::Resource;
 use crate::node::Node;
+use fullbore_config::Resource;
 use fullbore_wire::apis::list_config_resources::{
     ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse,
 };

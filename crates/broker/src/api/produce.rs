@@ -15,7 +15,7 @@ use crate::partitions::{
     Acks, AnswerTicket, AnyPartition, AppendError, Appended, BatchAnswer, EarlyBatches, Lack, LaterAnswer,
     PartitionAppend, Waited,
 };
-use crate::validation::{
+use fullbore_log::validation::{
     Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, RefusedBatch, SHORT_MAX, Sender, TOLD_MAX,
     validate, work_of,
 };

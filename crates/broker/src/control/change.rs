@@ -12,7 +12,7 @@ use fullbore_wire::Uuid;
 use imbl::Vector;
 
 use super::node::RegisteredBroker;
-use crate::config::Resource;
+use fullbore_config::Resource;
 
 /// A topic that was deleted, and of which something may be left.
 #[derive(Debug, Clone, PartialEq, Eq)]

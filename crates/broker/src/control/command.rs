@@ -13,7 +13,7 @@ use fullbore_wire::{ErrorCode, Text, Uuid};
 
 use super::image::Topic;
 use super::node::Endpoint;
-use crate::config::{ConfigError, Resource};
+use fullbore_config::{ConfigError, Resource};
 
 /// A change somebody wants.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use fullbore_wire::Uuid;
 use super::identity::StoreName;
 use super::image::Inapplicable;
 use super::store::StoreError;
-use crate::space::Space;
+use fullbore_host::space::Space;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {

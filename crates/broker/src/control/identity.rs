@@ -22,8 +22,8 @@ use super::change::Version;
 use super::image::Image;
 use super::notes::{Notes, NotesToWrite, notes};
 use super::sqlite::KeptInDatabase;
-use crate::seldom::Seldom;
-use crate::system;
+use fullbore_host::files;
+use fullbore_host::seldom::Seldom;
 
 /// The file.
 pub const FILE: &str = "cluster";
@@ -138,7 +138,7 @@ impl ClusterFolder {
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let users = self.users.map_or_else(String::new, user_lines);
         let text = format!("{}{}{users}", self.head(), seen_lines(self.seen, self.noted));
-        system::replace(&folder.join(FILE), text.as_bytes())?;
+        files::replace(&folder.join(FILE), text.as_bytes())?;
         File::open(folder)?.sync_all()
     }
 

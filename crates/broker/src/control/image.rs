@@ -18,7 +18,7 @@ use imbl::{OrdMap, Vector};
 use super::change::{DeletedTopic, Version};
 use super::node::{Nodes, RegisteredBroker};
 use super::resources::{ConfiguredResource, Resources};
-use crate::config::{ClientMetricsConfig, DynamicConfig, GroupTimeouts, LiveConfig, Resource, TopicConfig};
+use fullbore_config::{ClientMetricsConfig, DynamicConfig, GroupTimeouts, LiveConfig, Resource, TopicConfig};
 
 pub use apply::Inapplicable;
 

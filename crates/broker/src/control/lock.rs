@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 
 use super::error::OpenError;
-use crate::system::is_full;
+use fullbore_host::files::is_full;
 
 const FILE: &str = ".lock";
 /// What Kafka's storage tool formats a folder with; Fullbore writes no such file.

@@ -46,10 +46,10 @@ use fullbore_wire::{ErrorCode, Uuid};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
-use crate::config::BrokerConfig;
 use crate::metrics::{CountedCalls, PlaneCalls, PlaneConnection};
-use crate::space::Space;
 use decide::refuse_all;
+use fullbore_config::BrokerConfig;
+use fullbore_host::space::Space;
 use identity::{ClusterFolder, Identity};
 use owner::Asked;
 use postgres::{Beats, Server};

@@ -19,8 +19,8 @@ use super::image::{Image, Inapplicable};
 use super::pieces::Pieces;
 use super::store::{CommitError, Progress, Store, StoreError, Transaction};
 use super::telling;
-use crate::config::BrokerConfig;
-use crate::seldom::Seldom;
+use fullbore_config::BrokerConfig;
+use fullbore_host::seldom::Seldom;
 
 /// What an image means for others, given the one before.
 pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;

@@ -11,8 +11,8 @@ use super::owner::random_id;
 use super::postgres::{Postgres, Server, UnusableDatabase};
 use super::sqlite::{self, Sqlite};
 use super::store::StoreError;
-use crate::config::{BrokerConfig, PlaneSettings};
-use crate::space::Space;
+use fullbore_config::{BrokerConfig, PlaneSettings};
+use fullbore_host::space::Space;
 
 /// `control.db` in this folder.
 ///

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::config::{
+use fullbore_config::{
     BrokerConfig, ClientMetricsConfig, ConfigError, DynamicConfig, GroupTimeouts, Resource, check_values,
 };
 

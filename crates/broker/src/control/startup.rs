@@ -16,7 +16,7 @@ use super::node::Endpoint;
 use super::owner::{Failure, Owner, random_id};
 use super::store::{Store, StoreError};
 use super::takeover;
-use crate::config::BrokerConfig;
+use fullbore_config::BrokerConfig;
 
 /// Facts that a starting broker registers with.
 #[derive(Debug, Clone)]

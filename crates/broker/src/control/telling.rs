@@ -11,10 +11,10 @@ use super::command::{
     AlterBrokerConfigs, AlterResourceConfigs, AlterTopicConfigs, BrokerScope, Command, ConfigChange, Outcome, Refusal,
 };
 use super::image::Topic;
-use crate::config::Resource;
+use fullbore_config::Resource;
 
 /// The log's target of these lines.
-pub(crate) use crate::system::CHANGES;
+pub(crate) use fullbore_host::files::CHANGES;
 /// Topics, or whatever else a command changes, that are named.
 const NAMED_MAX: usize = 10;
 /// Settings of each that are named.

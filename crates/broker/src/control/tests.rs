@@ -23,7 +23,7 @@ use super::decide::PRODUCER_ID_BLOCK;
 use super::owner::Owner;
 use super::sqlite::Sqlite;
 use super::*;
-use crate::config::Properties;
+use fullbore_config::Properties;
 
 pub(super) fn broker(text: &str) -> Arc<BrokerConfig> {
     Arc::new(BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0)

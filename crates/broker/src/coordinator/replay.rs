@@ -1,10 +1,10 @@
 //! Reading an internal topic's partition from its start to its end.
 
-use crate::cold::Cold;
-use crate::log::lookup::is_gone;
 use crate::partitions::{ReadError, Replica};
-use crate::validation::OPENED_MAX;
 use bytes::Bytes;
+use fullbore_log::cold::Cold;
+use fullbore_log::lookup::is_gone;
+use fullbore_log::validation::OPENED_MAX;
 use fullbore_wire::Records;
 use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batches, decompress};
 use std::io;

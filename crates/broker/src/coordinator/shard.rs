@@ -8,9 +8,9 @@
 
 use super::unreplicated::{Appended, Told, Unreplicated};
 use crate::partitions::Replica;
-use crate::system::now_ms;
-use crate::validation::{InvalidBatch, ValidBatch};
 use bytes::{Bytes, BytesMut};
+use fullbore_host::files::now_ms;
+use fullbore_log::validation::{InvalidBatch, ValidBatch};
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Level, Stamp, record_size_max};
 use parking_lot::Mutex;

@@ -1,9 +1,9 @@
 //! Shards on a real log.
 
 use super::*;
-use crate::config::{BrokerConfig, Properties};
 use crate::partitions::{AppendError, InvalidBatch, Origin, Partitions, led_by};
 use bytes::Bytes;
+use fullbore_config::{BrokerConfig, Properties};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::Compression;

@@ -3,7 +3,7 @@
 //! Where this broker has the only replica, there are none.
 
 use crate::partitions::{AppendError, FlushTicket, ReplicationTicket};
-use crate::task;
+use fullbore_host::task;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;

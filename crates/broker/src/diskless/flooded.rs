@@ -10,10 +10,10 @@ use tokio::time::{Instant, sleep};
 use super::index::by_hand::{IndexByHand, Turn};
 use super::objects::double::StoreDouble;
 use super::*;
-use crate::config::Properties;
 use crate::partitions::{AnyPartition, BatchAnswer, EarlyBatches, LaterAnswer, PartitionAppend, Waited};
 use crate::replica::ticket::Acks;
-use crate::validation::ValidBatch;
+use fullbore_config::Properties;
+use fullbore_log::validation::ValidBatch;
 
 const TOPIC: Uuid = Uuid([1; 16]);
 /// Time of a PUT.

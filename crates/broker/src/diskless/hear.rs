@@ -4,14 +4,14 @@
 //!
 //! Invariant: what others have changed is told within [`INTERVAL`] and the time of an answer, as long as the index answers.
 
-use crate::task;
+use fullbore_host::task;
 use std::sync::Weak;
 use std::time::Duration;
 
 use super::housekeeping::DisklessTopics;
 use super::index::IndexChanges;
 use super::reader::Reader;
-use crate::seldom::Seldom;
+use fullbore_host::seldom::Seldom;
 
 /// Between two questions.
 const INTERVAL: Duration = Duration::from_millis(40);

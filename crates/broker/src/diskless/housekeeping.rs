@@ -3,7 +3,7 @@
 //!
 //! All end with the broker's runtime, and may be cut off anywhere: what is not done is found by the next look.
 
-use crate::task;
+use fullbore_host::task;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,8 +19,8 @@ use super::index::{IndexOwner, UnusedObject};
 use super::objects::{ObjectError, Objects};
 use super::partition::DisklessPartition;
 use super::writer::Writer;
-use crate::config::ObjectCleanerConfig;
-use crate::seldom::Seldom;
+use fullbore_config::ObjectCleanerConfig;
+use fullbore_host::seldom::Seldom;
 
 /// The partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
@@ -180,7 +180,7 @@ mod tests {
     use super::super::objects::BodyProgress;
     use super::super::objects::double::{StoreDouble, s3_storage};
     use super::*;
-    use crate::config::DisklessStorage;
+    use fullbore_config::DisklessStorage;
 
     fn cleaner(objects: &Objects, index: &OwnIndex) -> Cleaner {
         let objects = objects.clone();

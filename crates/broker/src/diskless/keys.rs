@@ -2,7 +2,7 @@
 //!
 //! Invariant: a number is handed out once, and not when it has lain so long that the cleaner may be at it.
 
-use crate::task;
+use fullbore_host::task;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

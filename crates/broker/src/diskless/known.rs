@@ -20,13 +20,13 @@ use tokio::sync::Notify;
 
 use super::assemble::LEADER_EPOCH;
 use super::index::PartitionRow;
-use crate::config::{TimestampType, TopicConfig};
-use crate::log::error::{AppendError, EpochEnd, LogOffsets, ReadError};
-use crate::log::stamping::Stamping;
 use crate::replica::budget::ProducerKey;
 use crate::replica::ticket::Appended;
 use crate::replica::waiters::{Registration, Waiters};
-use crate::validation::ValidBatch;
+use fullbore_config::{TimestampType, TopicConfig};
+use fullbore_log::error::{AppendError, EpochEnd, LogOffsets, ReadError};
+use fullbore_log::stamping::Stamping;
+use fullbore_log::validation::ValidBatch;
 
 /// One partition.
 pub struct KnownPartition {
@@ -338,7 +338,7 @@ mod tests {
     use fullbore_rules::commit::PackedBatch;
 
     use super::*;
-    use crate::config::{BrokerConfig, Properties};
+    use fullbore_config::{BrokerConfig, Properties};
 
     #[test]
     fn what_is_known_of_the_newest_runs_ends_before_a_gap() {

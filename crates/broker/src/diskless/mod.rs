@@ -49,12 +49,12 @@ pub use partition::DisklessPartition;
 pub use upload::StoreUse;
 pub use writer::{Admitted, LookedAt, PendingAnswer};
 
-use crate::config::{BrokerConfig, DisklessConfig, TopicConfig};
 use crate::control::identity_of;
 use crate::metrics::Metrics;
-use crate::space::Space;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
+use fullbore_config::{BrokerConfig, DisklessConfig, TopicConfig};
+use fullbore_host::space::Space;
 use given::GivenOut;
 use housekeeping::{DisklessTopics, Expiring};
 use index::{Deleted, Index, IndexChanges, IndexOwner, IndexThread, RunFinder, SqliteIndex, postgres};

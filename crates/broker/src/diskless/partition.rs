@@ -1,6 +1,6 @@
 //! A diskless partition as requests see it: what is known of it, and what writes and reads it.
 
-use crate::task;
+use fullbore_host::task;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,12 +17,12 @@ use super::reader::{Found, Reader};
 use super::retention;
 use super::writer::{Admitted, LookedAt, Writer};
 use crate::control::CommitError;
-use crate::log::error::{AppendError, Read, ReadError, TimestampOffset};
-use crate::long_work::LongWork;
 use crate::replica::budget::{ProducerKey, Room};
 use crate::replica::reorder::EarlyBatches;
 use crate::replica::ticket::Acks;
-use crate::validation::ValidBatch;
+use fullbore_host::long_work::LongWork;
+use fullbore_log::error::{AppendError, Read, ReadError, TimestampOffset};
+use fullbore_log::validation::ValidBatch;
 
 /// Until it is asked again whether a log start was moved.
 const FIND_AGAIN: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@
 
 mod by_time;
 
-use crate::task;
+use fullbore_host::task;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -31,8 +31,8 @@ use super::index::{PartitionRow, RunFinder};
 use super::known::KnownPartition;
 use super::objects::ObjectError;
 use super::windows::{Window, Windows};
-use crate::log::error::ReadError;
-use crate::seldom::Seldom;
+use fullbore_host::seldom::Seldom;
+use fullbore_log::error::ReadError;
 
 /// Blocks that are fetched ahead of a reader at most, in each of two windows.
 const AHEAD_BLOCKS: usize = 24;

@@ -97,7 +97,7 @@ mod tests {
 
     use super::super::index::{Index, IndexStore, PartitionRow, SqliteIndex, UploadedObject};
     use super::*;
-    use crate::config::{BrokerConfig, Properties};
+    use fullbore_config::{BrokerConfig, Properties};
 
     fn row_of(store: &SqliteIndex) -> PartitionRow {
         store.partitions()[0]

@@ -13,13 +13,13 @@ use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use tokio::task::yield_now;
 
 use super::*;
-use crate::config::{BrokerConfig, Properties};
 use crate::control::StoreError;
-use crate::log::error::AppendError;
 use crate::replica::budget::ProducerKey;
 use crate::replica::reorder::{EarlyBatches, Reordering};
 use crate::replica::ticket::{Acks, Appended};
-use crate::validation::ValidBatch;
+use fullbore_config::{BrokerConfig, Properties};
+use fullbore_log::error::AppendError;
+use fullbore_log::validation::ValidBatch;
 
 const ONE: Uuid = Uuid([1; 16]);
 

@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::hedge::{Hedging, USUAL_OF_WAIT};
 use super::objects::{AnyProgress, BodyProgress, ObjectError};
-use crate::seldom::Seldom;
-use crate::task;
+use fullbore_host::seldom::Seldom;
+use fullbore_host::task;
 
 /// Time without progress after which a request is silent: a second try is due, whatever is usual.
 pub const SILENT_MAX: Duration = Duration::from_secs(5);

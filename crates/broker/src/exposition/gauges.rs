@@ -186,8 +186,8 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{BrokerConfig, Properties, TopicConfig};
     use crate::control::Topic;
+    use fullbore_config::{BrokerConfig, Properties, TopicConfig};
     use fullbore_rules::replica::PartitionRegistration;
     use fullbore_wire::Uuid;
     use std::sync::Arc;

@@ -5,7 +5,7 @@
 use super::entry::{Entry, EntryState};
 use super::{Groups, records, timer};
 use crate::coordinator::{Records, Status};
-use crate::task;
+use fullbore_host::task;
 use fullbore_rules::group::{Effect, Effects, Event, Group, GroupAnswer, Snapshot};
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;

@@ -9,7 +9,7 @@ use super::{Groups, Missing};
 use crate::control::{CONSUMER_OFFSETS, CreateTopic, CreateTopics, Image};
 use crate::coordinator::{InternalTopic, Records, ReplayError, Shard, Status, replay};
 use crate::partitions::ReadError;
-use crate::task;
+use fullbore_host::task;
 use fullbore_rules::group::{Group, Snapshot};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{HashMap, HashSet};

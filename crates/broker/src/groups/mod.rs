@@ -30,14 +30,14 @@ pub use offsets::{CommitOffset, CommittedOffsets, GroupOffsets, OffsetAndMetadat
 pub use regex::TopicRegex;
 pub use take_over::TakeOverError;
 
-use crate::config::{BrokerConfig, OffsetsTopicConfig};
 use crate::control::{Control, Image};
 use crate::coordinator::{InternalTopic, Shard, Status};
 use crate::metrics::Metrics;
 use crate::partitions::{AppendError, Partitions};
-use crate::seldom::Seldom;
 use clock::GroupClock;
 use entry::{Entry, EntryState};
+use fullbore_config::{BrokerConfig, OffsetsTopicConfig};
+use fullbore_host::seldom::Seldom;
 use fullbore_rules::group::{Effects, Group, GroupAnswer, GroupSettings, GroupState, RequestTicket};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard, RwLock};

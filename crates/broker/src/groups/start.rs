@@ -2,8 +2,8 @@
 
 use super::take_over::TakeOverError;
 use super::{Groups, due};
-use crate::config::BrokerConfig;
-use crate::task;
+use fullbore_config::BrokerConfig;
+use fullbore_host::task;
 use std::sync::Arc;
 use tokio::sync::watch;
 

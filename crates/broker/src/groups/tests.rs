@@ -5,10 +5,10 @@ mod limits;
 mod mischance;
 
 use super::*;
-use crate::config::Properties;
 use crate::control::{CreateTopic, CreateTopics, FolderLock, KeptInDatabase, KeptOffset, StoredGroup, TopicRef, older};
 use crate::coordinator::{Records, Unwritten};
-use crate::space::Space;
+use fullbore_config::Properties;
+use fullbore_host::space::Space;
 use fullbore_rules::group::classic::Joining;
 use fullbore_rules::group::{Committer, Snapshot};
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};

@@ -69,12 +69,19 @@ fn a_broker_without_a_log_says_so() {
     assert!(Loggers::default().describe().is_err());
 }
 
-/// Every module that logs, those above it, and the targets that have names of their own.
+/// Every module of the broker's crates that logs, those above it, and the targets that have names of their own.
 fn targets_of_the_source() -> String {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found: BTreeSet<String> =
         ["fullbore", "fullbore::changes", "fullbore::protocol", "fullbore::serve"].map(str::to_owned).into();
-    let mut folders: Vec<PathBuf> = vec![source.clone()];
+    for name in ["broker", "config", "host", "log"] {
+        add_targets(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src"), name, &mut found);
+    }
+    found.into_iter().map(|target| format!("{target}\n")).collect()
+}
+
+/// Adds the modules of the crate `fullbore_NAME`, whose source is in this folder.
+fn add_targets(source: &Path, name: &str, found: &mut BTreeSet<String>) {
+    let mut folders: Vec<PathBuf> = vec![source.to_owned()];
     while let Some(folder) = folders.pop() {
         for path in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
             if path.is_dir() {
@@ -84,18 +91,18 @@ fn targets_of_the_source() -> String {
             let text = fs::read_to_string(&path).expect("text");
             let logs = ["error!(", "warn!(", "info!(", "debug!(", "trace!("].map(|end| format!("tracing::{end}"));
             if !path.ends_with("tests.rs") && logs.iter().any(|logs| text.contains(logs)) {
-                let module = path.strip_prefix(&source).expect("below it").with_extension("");
-                let parts: Vec<_> =
-                    module.iter().map(|part| part.to_string_lossy()).filter(|part| part != "mod").collect();
+                let module = path.strip_prefix(source).expect("below it").with_extension("");
+                let parts: Vec<_> = module.iter().map(|part| part.to_string_lossy()).collect();
+                let is_root = |part: &str| part == "mod" || part == "lib";
+                let parts: Vec<_> = parts.iter().filter(|part| !is_root(part)).map(|part| part.as_ref()).collect();
                 let above = (0..=parts.len()).map(|count| parts[..count].join("::"));
                 found.extend(above.map(|module| match module.as_str() {
-                    "" => "fullbore_broker".to_owned(),
-                    module => format!("fullbore_broker::{module}"),
+                    "" => format!("fullbore_{name}"),
+                    module => format!("fullbore_{name}::{module}"),
                 }));
             }
         }
     }
-    found.into_iter().map(|target| format!("{target}\n")).collect()
 }
 
 #[test]

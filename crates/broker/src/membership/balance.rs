@@ -51,8 +51,8 @@ fn led_by_others(image: &Image, node_id: i32) -> Vec<(String, i32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{BrokerConfig, Properties, TopicConfig};
     use crate::control::{RegisteredBroker, Topic};
+    use fullbore_config::{BrokerConfig, Properties, TopicConfig};
     use fullbore_rules::replica::PartitionRegistration;
     use fullbore_wire::Uuid;
     use std::sync::Arc;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use fullbore_rules::cluster::room::{DiskRoom, RoomReport, RoomWatch};
 
 use crate::control::{BrokerChange, Control, Image, Urgent};
-use crate::seldom::Seldom;
+use fullbore_host::seldom::Seldom;
 
 /// Returns how much room this broker's disk has. Waits for nothing.
 pub type OwnDisk = Box<dyn Fn() -> DiskRoom + Send + Sync>;

@@ -25,11 +25,11 @@ use fullbore_wire::ErrorCode;
 use tokio::sync::watch as channel;
 
 use crate::control::{Beaten, BrokerChange, Control, Image, PeerBeat, RegisteredBroker, Urgent};
-use crate::seldom::Seldom;
 use backoff::Backoff;
 use comeback::{Comeback, is_needed};
 use disk::DiskWatch;
 pub use disk::{HangUp, OwnDisk};
+use fullbore_host::seldom::Seldom;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 

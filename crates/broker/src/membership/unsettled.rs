@@ -11,8 +11,8 @@ use fullbore_wire::Uuid;
 
 use super::backoff::Backoff;
 use crate::control::{Control, Image, Urgent, first_unsettled};
-use crate::seldom::Seldom;
-use crate::task;
+use fullbore_host::seldom::Seldom;
+use fullbore_host::task;
 
 /// Time without progress before a broker takes over, and between two attempts.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);

@@ -2,7 +2,7 @@
 //!
 //! Not the rule, which is [`fullbore_rules::cluster::lease`]'s.
 
-use crate::task;
+use fullbore_host::task;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};

@@ -8,9 +8,9 @@ use super::clients::Clients;
 use super::connection;
 use super::stream::ClientStream;
 use super::tls::Certificates;
-use crate::config::{BrokerConfig, Listener};
 use crate::node::Node;
-use crate::task;
+use fullbore_config::{BrokerConfig, Listener};
+use fullbore_host::task;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
@@ -297,7 +297,7 @@ async fn shake(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Properties;
+    use fullbore_config::Properties;
     use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
 
     /// Nagle's algorithm off, and the sizes of both buffers, of a connection that a listener with these settings accepts.

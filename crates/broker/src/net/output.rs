@@ -8,8 +8,8 @@
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
-use crate::cold::{self, Cold};
-use crate::system::is_removed;
+use fullbore_host::files::is_removed;
+use fullbore_log::cold::{self, Cold};
 use fullbore_wire::{FileSlice, Frame, Part};
 use rustix::io::{ReadWriteFlags, preadv2};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};

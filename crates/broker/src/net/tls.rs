@@ -4,7 +4,7 @@
 //! Not here: the session itself, which is `fullbore_tls`. Invariant: a handshake uses the last certificates that could be
 //! read; what cannot be read is logged and changes nothing.
 
-use crate::config::{Listener, ListenerTls};
+use fullbore_config::{Listener, ListenerTls};
 use fullbore_tls::{Acceptor, FileStamp, MaterialError, Stream};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;

@@ -15,14 +15,14 @@ use tokio::time::timeout_at;
 
 use crate::diskless::LEADER_EPOCH;
 use crate::diskless::{Admitted, DisklessPartition, LookedAt, PendingAnswer};
-use crate::log::error::{AppendError, EpochEnd, LogOffsets, Read, ReadError, TimestampOffset};
-use crate::long_work::LongWork;
 use crate::replica::Replica;
 use crate::replica::budget::{ProducerKey, Room};
 use crate::replica::reorder::{BatchAdmission, EarlyBatches, ParkedAnswer};
 use crate::replica::ticket::{Acks, Appended};
 use crate::replica::waiters::Registration;
-use crate::validation::ValidBatch;
+use fullbore_host::long_work::LongWork;
+use fullbore_log::error::{AppendError, EpochEnd, LogOffsets, Read, ReadError, TimestampOffset};
+use fullbore_log::validation::ValidBatch;
 
 /// One partition.
 #[derive(Clone)]

@@ -199,11 +199,11 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
-    use crate::config::{BrokerConfig, Properties, TopicConfig};
     use crate::diskless::Diskless;
     use crate::metrics::Metrics;
     use crate::partitions::{LogSettings, Origin, Partitions};
-    use crate::space::Space;
+    use fullbore_config::{BrokerConfig, Properties, TopicConfig};
+    use fullbore_host::space::Space;
 
     #[test]
     fn while_as_many_partitions_wait_to_be_out_of_the_way_as_may_be_in_use_further_deletions_wait() {

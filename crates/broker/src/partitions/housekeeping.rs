@@ -16,12 +16,12 @@ use parking_lot::{Condvar, Mutex};
 
 use super::producer_limit::ProducerLimit;
 use super::registry::Registry;
-use crate::log::{retention, segment};
-use crate::memory::Trimmer;
 use crate::replica::Replica;
 use crate::replica::log_dir::LogDir;
 use crate::replica::state::LogState;
-use crate::system::{now_ms, remove_for_good};
+use fullbore_host::files::{now_ms, remove_for_good};
+use fullbore_host::memory::Trimmer;
+use fullbore_log::{retention, segment};
 
 const ROUND: Duration = Duration::from_secs(1);
 /// The first retention comes soon after the start, whatever the interval.
@@ -117,7 +117,7 @@ impl Housekeeping {
             checkpoint: now + CHECKPOINT_INTERVAL,
             high_watermarks: now,
             unlooked: None,
-            trimmer: Trimmer::new(),
+            trimmer: Trimmer::default(),
         };
         loop {
             let mut is_stopping = self.is_stopping.lock();

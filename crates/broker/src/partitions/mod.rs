@@ -13,6 +13,8 @@ mod deletion;
 mod housekeeping;
 mod producer_limit;
 pub(crate) mod registry;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -28,12 +30,6 @@ use fullbore_rules::sequence::Stops;
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
-pub use crate::config::CleanerSettings;
-pub use crate::log::aside::SetAside;
-pub use crate::log::error::{
-    AppendError, EpochEnd, LogOffsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
-};
-pub use crate::log::flushed::FlushTicket;
 pub use crate::replica::Replica;
 pub use crate::replica::cluster::led_by;
 pub use crate::replica::following::{FollowError, FromLeader, Replicated};
@@ -43,31 +39,37 @@ pub use crate::replica::reorder::{BatchAdmission, EarlyBatches, ParkedAnswer, Re
 pub use crate::replica::serving::FollowerPlace;
 pub use crate::replica::ticket::{Acks, AnswerTicket, Appended, ReplicationTicket};
 pub use crate::replica::waiters::Registration;
-pub use crate::validation::{InvalidBatch, ValidBatch};
 pub use any::{AnyPartition, BatchAnswer, Lack, LaterAnswer, PartitionAppend, Waited};
 pub use cleaner::CleanerStatus;
+pub use fullbore_config::CleanerSettings;
+pub use fullbore_log::aside::SetAside;
+pub use fullbore_log::error::{
+    AppendError, EpochEnd, LogOffsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
+};
+pub use fullbore_log::flushed::FlushTicket;
+pub use fullbore_log::validation::{InvalidBatch, ValidBatch};
 
 pub use registry::Origin;
 
-use crate::cold::Cold;
-use crate::config::{BrokerConfig, TopicConfig};
 use crate::diskless::Diskless;
-use crate::log::Log;
-use crate::log::aside;
-use crate::log::boot;
-use crate::log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
-use crate::log::page_cache::PageCache;
 use crate::replica::checkpoints::{Checkpointed, Checkpoints, CleanShutdown};
 use crate::replica::cleanings::Cleanings;
 use crate::replica::cluster::ClusterView;
 use crate::replica::flusher::Flusher;
 use crate::replica::log_dir::LogDir;
 use crate::replica::succession::Succession;
-use crate::seldom::Seldom;
-use crate::space::Space;
-use crate::system::is_full;
 use cleaner::Cleaner;
 use deletion::Deletion;
+use fullbore_config::{BrokerConfig, TopicConfig};
+use fullbore_host::files::is_full;
+use fullbore_host::seldom::Seldom;
+use fullbore_host::space::Space;
+use fullbore_log::Log;
+use fullbore_log::aside;
+use fullbore_log::boot;
+use fullbore_log::cold::Cold;
+use fullbore_log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
+use fullbore_log::page_cache::PageCache;
 use housekeeping::{Housekeeping, IN_USE_ROUNDS, Intervals};
 use registry::Registry;
 

@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use crate::log::Log;
 use crate::replica::Replica;
 use crate::replica::state::LogState;
-use crate::seldom::Seldom;
+use fullbore_host::seldom::Seldom;
+use fullbore_log::Log;
 
 /// The limit, as housekeeping applies it.
 #[derive(Debug)]

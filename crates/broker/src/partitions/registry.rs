@@ -12,9 +12,9 @@ use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;
 use parking_lot::RwLock;
 
-use crate::config::TopicConfig;
 use crate::replica::Replica;
 use crate::replica::log_dir::LogDir;
+use fullbore_config::TopicConfig;
 
 /// Every partition under one data folder.
 #[derive(Debug)]

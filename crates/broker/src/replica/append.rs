@@ -9,9 +9,9 @@ use parking_lot::MutexGuard;
 use super::Replica;
 use super::state::{LogState, ReplicaState};
 use super::ticket::{Acks, AnswerTicket, Appended};
-use crate::config::TimestampType;
-use crate::log::error::AppendError;
-use crate::validation::ValidBatch;
+use fullbore_config::TimestampType;
+use fullbore_log::error::AppendError;
+use fullbore_log::validation::ValidBatch;
 
 impl Replica {
     /// Appends one batch, or finds it appended. Its sequence is checked here.

@@ -1,6 +1,6 @@
 //! The data folder's checkpoint files: what is known of partitions whose logs are not open.
 //!
-//! Not the formats, which are in [`crate::log::files`]. Entries are by name and number, as in Kafka, and names come back:
+//! Not the formats, which are in [`fullbore_log::files`]. Entries are by name and number, as in Kafka, and names come back:
 //! what is said of a deleted partition is out of the files before the next of its name has a folder
 //! ([`Checkpoints::purge`]).
 //!
@@ -15,13 +15,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::log::boot::Boots;
-use crate::log::files::{
+use fullbore_host::files::is_full;
+use fullbore_host::space::Space;
+use fullbore_log::boot::Boots;
+use fullbore_log::files::{
     self, CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_STARTS, OffsetsByPartition, RECOVERY_POINTS, UNRECOVERED,
 };
-use crate::log::recovery::Known;
-use crate::space::Space;
-use crate::system::is_full;
+use fullbore_log::recovery::Known;
 
 /// A partition's name and number.
 pub type TopicPartition = (String, i32);
@@ -393,10 +393,10 @@ mod tests {
     use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
     use super::*;
-    use crate::config::{BrokerConfig, Properties};
     use crate::partitions::{Acks, LogSettings, Origin, Partitions, led_by};
     use crate::replica::Replica;
-    use crate::validation::ValidBatch;
+    use fullbore_config::{BrokerConfig, Properties};
+    use fullbore_log::validation::ValidBatch;
 
     fn key(topic: &str) -> TopicPartition {
         (topic.to_owned(), 0)

@@ -18,8 +18,8 @@ use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 
 use super::checkpoints::{Checkpointed, TopicPartition};
-use crate::log::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
-use crate::space::Space;
+use fullbore_host::space::Space;
+use fullbore_log::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 
 /// What is to be kept of a cleaning.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,7 @@
 //! The few threads that bring to the disk what was written, whatever the number of partitions: those that fsync, and the
 //! one of the page cache.
 //!
-//! What a flush covers is [`crate::log::flush`]'s matter. A partition stands in the queue once, so the queue is
+//! What a flush covers is [`fullbore_log::flush`]'s matter. A partition stands in the queue once, so the queue is
 //! bounded by the number of partitions; what is asked for while it is flushed makes one more flush.
 //!
 //! Locks: a partition's state, then the queue; never the other way round.
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::failures::Failures;
-use crate::log::page_cache::PageCache;
-use crate::space::Space;
+use fullbore_host::space::Space;
+use fullbore_log::page_cache::PageCache;
 
 /// Two, so that one slow disk request does not hold up every partition.
 const THREADS: usize = 2;

@@ -1,6 +1,6 @@
 //! When a replica's log is flushed, and what becomes of it then.
 //!
-//! Not the threads that do it ([`super::flusher`]), nor what a flush covers ([`crate::log::flush`]).
+//! Not the threads that do it ([`super::flusher`]), nor what a flush covers ([`fullbore_log::flush`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use parking_lot::MutexGuard;
 use super::Replica;
 use super::flusher::{Flushable, Reason};
 use super::state::{LogState, ReplicaState};
-use crate::config::TopicConfig;
-use crate::log::LogAppendInfo;
-use crate::log::flush::FlushError;
-use crate::log::flushed::FlushTicket;
+use fullbore_config::TopicConfig;
+use fullbore_log::LogAppendInfo;
+use fullbore_log::flush::FlushError;
+use fullbore_log::flushed::FlushTicket;
 
 /// Between two tries of a flush that could not open what it needed.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -125,9 +125,9 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::config::{BrokerConfig, Properties, TopicConfig};
     use crate::partitions::{Acks, LogSettings, Origin, Partitions, led_by};
-    use crate::validation::ValidBatch;
+    use fullbore_config::{BrokerConfig, Properties, TopicConfig};
+    use fullbore_log::validation::ValidBatch;
 
     fn opened() -> (TempDir, Arc<Partitions>, TopicConfig) {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");

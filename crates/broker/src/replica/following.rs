@@ -18,13 +18,13 @@ use parking_lot::MutexGuard;
 use super::Replica;
 use super::checkpoints::Checkpointed;
 use super::state::{LogState, ReplicaState};
-use crate::config::TopicConfig;
-use crate::log::Log;
-use crate::log::error::{AppendError, StorageError};
-use crate::log::flushed::FlushTicket;
-use crate::log::recovery::Known;
-use crate::space::Space;
-use crate::system::{is_full, is_momentary, now_ms};
+use fullbore_config::TopicConfig;
+use fullbore_host::files::{is_full, is_momentary, now_ms};
+use fullbore_host::space::Space;
+use fullbore_log::Log;
+use fullbore_log::error::{AppendError, StorageError};
+use fullbore_log::flushed::FlushTicket;
+use fullbore_log::recovery::Known;
 
 /// What a leader answered to a follower's fetch, and did not diverge.
 #[derive(Debug, Clone, Copy)]

@@ -7,8 +7,8 @@ use parking_lot::MutexGuard;
 
 use super::Replica;
 use super::state::ReplicaState;
-use crate::log::error::AppendError;
-use crate::task;
+use fullbore_host::task;
+use fullbore_log::error::AppendError;
 
 impl Replica {
     /// Refuses a write while the disk hangs: it would hang as well.

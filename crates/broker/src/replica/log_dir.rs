@@ -14,10 +14,10 @@ use super::cluster::ClusterView;
 use super::flusher::Flusher;
 use super::opener::Opener;
 use super::succession::Succession;
-use crate::cold::Cold;
-use crate::log::aside;
-use crate::seldom::Seldom;
-use crate::space::Space;
+use fullbore_host::seldom::Seldom;
+use fullbore_host::space::Space;
+use fullbore_log::aside;
+use fullbore_log::cold::Cold;
 
 /// One data folder.
 #[derive(Debug)]

@@ -51,12 +51,12 @@ use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 
-use crate::cold::Cold;
-use crate::config::TopicConfig;
-use crate::log::aside::SetAside;
-use crate::log::files::partition_dir;
-use crate::log::recovery::Known;
 use checkpoints::{Checkpointed, Noted, TopicPartition};
+use fullbore_config::TopicConfig;
+use fullbore_log::aside::SetAside;
+use fullbore_log::cold::Cold;
+use fullbore_log::files::partition_dir;
+use fullbore_log::recovery::Known;
 use log_dir::LogDir;
 use opener::OpeningMarks;
 use state::{Flushing, LogState, ReplicaState};

@@ -1,6 +1,6 @@
 //! The threads that open logs, off the threads that serve connections: a log that a crash has left may take seconds.
 //!
-//! Not how a log is opened ([`super::opening`], [`crate::log::recovery`]). Partitions that somebody asks for come first, in the
+//! Not how a log is opened ([`super::opening`], [`fullbore_log::recovery`]). Partitions that somebody asks for come first, in the
 //! order in which they are asked for; the others, those that a crash may have left torn and those where retention is due, are
 //! opened while nobody asks.
 //!
@@ -18,8 +18,8 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-use crate::system::CHANGES;
-use crate::system::give_way;
+use fullbore_host::files::CHANGES;
+use fullbore_host::files::give_way;
 
 /// What has a log that can be opened.
 pub trait Openable: Debug + Send + Sync {

@@ -1,6 +1,6 @@
 //! How a partition's log comes to be open: a state that one waits for, and during which nobody holds the partition's lock.
 //!
-//! Not what is read or repaired, which is [`crate::log::recovery`]'s matter, nor which thread does it ([`super::opener`]).
+//! Not what is read or repaired, which is [`fullbore_log::recovery`]'s matter, nor which thread does it ([`super::opener`]).
 //! Requests ask and wait without a thread ([`Replica::opened`]); background threads open for themselves.
 //!
 //! Invariant: one thread at a time is at a partition's folder, and only that thread ends the state of opening.
@@ -20,12 +20,12 @@ use super::Replica;
 use super::checkpoints::Checkpointed;
 use super::opener::{Openable, OpeningMarks};
 use super::state::{LogState, ReplicaState};
-use crate::log::Log;
-use crate::log::error::StorageError;
-use crate::log::files;
-use crate::log::recovery::Known;
-use crate::system::is_momentary;
-use crate::system::now_ms;
+use fullbore_host::files::is_momentary;
+use fullbore_host::files::now_ms;
+use fullbore_log::Log;
+use fullbore_log::error::StorageError;
+use fullbore_log::files;
+use fullbore_log::recovery::Known;
 
 /// What is to be done with a partition's folder.
 #[derive(Clone, Copy)]

@@ -7,10 +7,10 @@ use fullbore_wire::Records;
 
 use super::Replica;
 use super::state::LogState;
-use crate::log::error::{EpochEnd, LogOffsets, Read, ReadError, TimestampOffset};
-use crate::log::files;
-use crate::log::lookup::{Slice, is_gone};
-use crate::system::{is_momentary, now_ms};
+use fullbore_host::files::{is_momentary, now_ms};
+use fullbore_log::error::{EpochEnd, LogOffsets, Read, ReadError, TimestampOffset};
+use fullbore_log::files;
+use fullbore_log::lookup::{Slice, is_gone};
 
 /// Times a read is planned anew when retention or compaction takes a file away under it.
 const PLANS_MAX: usize = 8;

@@ -23,10 +23,10 @@ use tokio::time::Instant;
 
 use super::budget::Room;
 use super::ticket::{Acks, Appended};
-use crate::config::BrokerConfig;
-use crate::log::error::AppendError;
 use crate::metrics::Metrics;
-use crate::validation::ValidBatch;
+use fullbore_config::BrokerConfig;
+use fullbore_log::error::AppendError;
+use fullbore_log::validation::ValidBatch;
 
 /// What a parked batch costs beside its bytes: its places in the maps, its answer, and the response that waits.
 pub const BATCH_COST: usize = 512;

@@ -13,9 +13,9 @@ use fullbore_rules::sequence::Stops;
 use super::Replica;
 use super::checkpoints::Checkpointed;
 use super::state::LogState;
-use crate::log::Log;
-use crate::log::error::AppendError;
-use crate::log::files;
+use fullbore_log::Log;
+use fullbore_log::error::AppendError;
+use fullbore_log::files;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {

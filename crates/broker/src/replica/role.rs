@@ -19,9 +19,9 @@ use super::checkpoints::Checkpointed;
 use super::state::{LogState, ReplicaState};
 use super::ticket::{Acknowledges, Acks, ReplicationTicket};
 use super::waiters::Registration;
-use crate::config::TopicConfig;
-use crate::log::Log;
-use crate::log::error::{AppendError, ReadError};
+use fullbore_config::TopicConfig;
+use fullbore_log::Log;
+use fullbore_log::error::{AppendError, ReadError};
 
 impl Replica {
     /// From now on the metadata says this of the partition, and these settings are in force. Waits for nobody.

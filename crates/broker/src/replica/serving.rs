@@ -15,7 +15,7 @@ use super::Replica;
 use super::marks::Marks;
 use super::read::{ReadMode, ReadOn};
 use super::waiters::Registration;
-use crate::log::error::{ReadError, StorageError};
+use fullbore_log::error::{ReadError, StorageError};
 
 /// Where a follower's log is, to its leader's.
 #[derive(Debug, Clone, PartialEq, Eq)]

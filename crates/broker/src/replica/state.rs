@@ -13,9 +13,9 @@ use super::failures::{Failures, Mark};
 use super::flusher::Due;
 use super::reorder::Parked;
 use super::ticket::Acks;
-use crate::log::Log;
-use crate::log::error::{AppendError, StorageError};
-use crate::log::recovery::Known;
+use fullbore_log::Log;
+use fullbore_log::error::{AppendError, StorageError};
+use fullbore_log::recovery::Known;
 
 /// No brokers but this one matter to a leader without followers.
 const NOBODY: &Brokers = &BTreeMap::new();

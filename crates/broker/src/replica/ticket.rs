@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use super::waiters::Registration;
-use crate::log::error::AppendError;
-use crate::log::flushed::FlushTicket;
+use fullbore_log::error::AppendError;
+use fullbore_log::flushed::FlushTicket;
 
 /// A batch that is in the log, now or since its first sending.
 #[derive(Debug, Clone)]

@@ -3,9 +3,9 @@
 use std::io;
 
 use super::Replica;
-use crate::log::error::{ReadError, TimestampOffset};
-use crate::log::lookup::is_gone;
-use crate::log::times::{LargestPlan, TimePlan};
+use fullbore_log::error::{ReadError, TimestampOffset};
+use fullbore_log::lookup::is_gone;
+use fullbore_log::times::{LargestPlan, TimePlan};
 
 /// Times a look is planned anew when retention or compaction takes the segment away under it.
 const PLANS_MAX: usize = 8;

@@ -3,7 +3,7 @@
 //! Who may wait and who leaves next is said by [`fullbore_rules::sequence::parking`]; what is held meanwhile is in
 //! [`super::reorder`]. Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
 
-use crate::task;
+use fullbore_host::task;
 use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
@@ -12,8 +12,8 @@ use super::Replica;
 use super::reorder::{BatchAdmission, OUT_OF_ORDER, Reordering};
 use super::state::{LogState, ReplicaState};
 use super::ticket::Acks;
-use crate::log::error::AppendError;
-use crate::validation::ValidBatch;
+use fullbore_log::error::AppendError;
+use fullbore_log::validation::ValidBatch;
 
 impl Replica {
     /// As [`Replica::append`], for a producer whose batches come over several connections: one that is ahead waits

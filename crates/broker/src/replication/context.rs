@@ -1,13 +1,13 @@
 //! What the parts of replication share.
 
 use super::lags::Lags;
-use crate::config::{BrokerConfig, ListenerTls};
 use crate::control::Control;
-use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::partitions::Partitions;
 use fullbore_client::config::ClientConfig;
 use fullbore_client::security::Security;
+use fullbore_config::{BrokerConfig, ListenerTls};
+use fullbore_host::long_work::LongWork;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;

@@ -5,7 +5,7 @@
 use super::context::Context;
 use crate::control::{Image, Refusal};
 use crate::partitions::Replica;
-use crate::task;
+use fullbore_host::task;
 use fullbore_rules::replica::{AlterPartition, PartitionRegistration};
 use fullbore_wire::ErrorCode;
 use parking_lot::Mutex;

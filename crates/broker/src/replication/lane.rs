@@ -10,9 +10,9 @@
 use super::context::Context;
 use super::followed::{Followed, Naming, PartitionId, Taken};
 use crate::partitions::{FlushTicket, Replica};
-use crate::task;
 use fullbore_client::error::ConnectionError;
 use fullbore_client::tokio::Connection;
+use fullbore_host::task;
 use fullbore_rules::replica::pipe::FetchPipe;
 use fullbore_wire::apis::fetch::{
     FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, PartitionData, ReplicaState,

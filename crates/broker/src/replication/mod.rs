@@ -25,13 +25,13 @@ mod tests;
 
 pub use isr::IsrChanges;
 
-use crate::config::BrokerConfig;
 use crate::control::Control;
-use crate::long_work::LongWork;
 use crate::metrics::Metrics;
 use crate::partitions::Partitions;
-use crate::task;
 use context::{Context, client};
+use fullbore_config::BrokerConfig;
+use fullbore_host::long_work::LongWork;
+use fullbore_host::task;
 use lags::Lags;
 use std::sync::Arc;
 use tokio::sync::watch;

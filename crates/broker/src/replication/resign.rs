@@ -4,7 +4,7 @@
 
 use super::context::Context;
 use crate::partitions::Replica;
-use crate::seldom::Seldom;
+use fullbore_host::seldom::Seldom;
 use fullbore_wire::Uuid;
 use std::collections::HashSet;
 use std::sync::Arc;

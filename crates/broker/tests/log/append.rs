@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fullbore_broker::config::TimestampType;
 use fullbore_broker::partitions::{Acks, AppendError, InvalidBatch};
+use fullbore_config::TimestampType;
 use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::batch::{BatchView, Compression, HEADER_LEN, Stamp};
 use fullbore_wire::{ErrorCode, Uuid};

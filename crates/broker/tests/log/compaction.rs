@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use fullbore_broker::config::{CleanupPolicy, Ratio, TimestampType};
 use fullbore_broker::partitions::{Acks, Replica, ValidBatch};
+use fullbore_config::{CleanupPolicy, Ratio, TimestampType};
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Header, RecordIter, Stamp, batches, decompress};
 use proptest::prelude::*;
 

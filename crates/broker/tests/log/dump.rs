@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use fullbore_broker::config::{CleanupPolicy, Ratio};
+use fullbore_config::{CleanupPolicy, Ratio};
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
 use crate::folder::*;

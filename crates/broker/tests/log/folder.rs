@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use fullbore_broker::config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_broker::partitions::{
     Acks, AppendError, Appended, LogSettings, Origin, Partitions, Replica, ValidBatch, led_by,
 };
+use fullbore_config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp, batches};
 use fullbore_wire::{Records, Uuid};

@@ -4,8 +4,8 @@
 use std::fs;
 use std::sync::Arc;
 
-use fullbore_broker::config::CleanupPolicy;
 use fullbore_broker::partitions::{Origin, Partitions, led_by};
+use fullbore_config::CleanupPolicy;
 use fullbore_wire::Uuid;
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags, mknodat, renameat_with};
 
@@ -84,7 +84,7 @@ fn a_cleaning_gives_up_with_its_topic_and_writes_nothing_into_the_next_ones_fold
     let mut folder = Folder::new().with(|config| {
         config.segment_bytes = 2000;
         config.cleanup = CleanupPolicy { delete: false, compact: true };
-        config.min_cleanable_dirty_ratio = fullbore_broker::config::Ratio(0.0);
+        config.min_cleanable_dirty_ratio = fullbore_config::Ratio(0.0);
         config.file_delete_delay_ms = 0;
     });
     folder.settings.cleaner.threads = 0;
@@ -158,7 +158,7 @@ fn how_far_a_deleted_topic_was_clean_is_not_said_of_the_next_one_after_a_kill() 
     let mut folder = Folder::new().with(|config| {
         config.segment_bytes = 2000;
         config.cleanup = CleanupPolicy { delete: false, compact: true };
-        config.min_cleanable_dirty_ratio = fullbore_broker::config::Ratio(0.0);
+        config.min_cleanable_dirty_ratio = fullbore_config::Ratio(0.0);
     });
     folder.settings.cleaner.threads = 0;
     folder.crash();

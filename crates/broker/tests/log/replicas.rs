@@ -32,7 +32,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new(count: i32, change: impl Fn(&mut fullbore_broker::config::TopicConfig)) -> Cluster {
+    fn new(count: i32, change: impl Fn(&mut fullbore_config::TopicConfig)) -> Cluster {
         let ids: Vec<i32> = (1..=count).collect();
         let registered =
             PartitionRegistration { replicas: ids.clone(), isr: ids, leader: Some(1), ..Default::default() };

@@ -1,7 +1,7 @@
 //! A broker in this process and a temporary folder. For the tests of `bench`, too, which name this file.
 
 use fullbore_broker::Broker;
-use fullbore_broker::config::{BrokerConfig, Properties};
+use fullbore_config::{BrokerConfig, Properties};
 use fullbore_tests::Proxy;
 
 /// Clients are told the proxy's address if there is one.

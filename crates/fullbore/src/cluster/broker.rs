@@ -4,7 +4,7 @@
 
 use super::process::Daemon;
 use crate::failure::Failure;
-use fullbore_broker::config::Properties;
+use fullbore_config::Properties;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};

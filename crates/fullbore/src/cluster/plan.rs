@@ -4,7 +4,7 @@
 
 use super::broker::{ADMIN_LISTENER, BrokerFile};
 use crate::failure::Failure;
-use fullbore_broker::config::Properties;
+use fullbore_config::Properties;
 use fullbore_wire::{host_port, split_host_port};
 use std::collections::BTreeSet;
 use std::path::Path;

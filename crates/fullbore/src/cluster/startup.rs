@@ -207,7 +207,7 @@ fn missing(file: &BrokerFile, count: usize) -> Result<Option<String>, ClientErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fullbore_broker::config::Properties;
+    use fullbore_config::Properties;
     use std::os::unix::fs::PermissionsExt;
 
     /// A program instead of this one: what it does, given `$3`, the broker's file.
@@ -284,7 +284,7 @@ mod tests {
         properties.set("log.dirs", folder.path().join("data").display().to_string());
         properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
         properties.set("fullbore.admin.listener", "");
-        let config = fullbore_broker::config::BrokerConfig::from_properties(&properties).expect("valid").0;
+        let config = fullbore_config::BrokerConfig::from_properties(&properties).expect("valid").0;
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let broker = runtime.block_on(fullbore_broker::Broker::start(config)).expect("started");
         let file = planned(1, &broker.addr().to_string()).file;

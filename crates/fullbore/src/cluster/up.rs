@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::output::{self, Format, line};
 use crate::stop::Stop;
 use clap::Args;
-use fullbore_broker::config::BrokerConfig;
+use fullbore_config::BrokerConfig;
 use std::net::TcpListener;
 use std::path::Path;
 

@@ -2,10 +2,10 @@
 
 use super::args::Consume;
 use crate::failure::Failure;
-use fullbore_broker::config::Properties;
 use fullbore_client::ConsumerConfig;
 use fullbore_client::consume::StartOffset;
 use fullbore_client::group::GroupConfig;
+use fullbore_config::Properties;
 use fullbore_wire::Text;
 
 /// The member to be, if there is a group.

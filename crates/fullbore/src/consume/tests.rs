@@ -3,7 +3,7 @@
 use super::format::{FormatPart, Style};
 use super::*;
 use clap::Parser;
-use fullbore_broker::config::Properties;
+use fullbore_config::Properties;
 
 #[derive(Parser)]
 struct Line {

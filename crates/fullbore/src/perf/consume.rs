@@ -14,13 +14,13 @@ use fullbore_bench::report::{
     CONSUME_HEADER, CONSUME_HEADER_DETAILED, Consumed, DateFormat, consume_json, consume_line, consume_progress_line,
     consume_timeout_line, metrics_lines,
 };
-use fullbore_broker::config::Properties;
 use fullbore_client::ClientError;
 use fullbore_client::admin::list_topics;
 use fullbore_client::blocking::{Cluster, PartitionPlace};
 use fullbore_client::consume::{
     ConsumeOutcome, ConsumePlan, ConsumeProgress, Cursor, FetchSettings, Record, Sink, StartOffset, consume,
 };
+use fullbore_config::Properties;
 use fullbore_wire::Text;
 use fullbore_wire::batch::BatchView;
 use std::collections::BTreeMap;

@@ -16,7 +16,7 @@ use fullbore_bench::report::{
     window_line,
 };
 use fullbore_bench::workload::Payload;
-use fullbore_broker::config::Properties;
+use fullbore_config::Properties;
 use fullbore_producer::{BrokerStatus, Producer, ProducerConfig, SendError, config};
 use fullbore_wire::batch::Compression;
 use std::path::PathBuf;

@@ -10,7 +10,7 @@ use fullbore_wire::ErrorCode;
 use super::super::command::{ConfigChange, CreateTopic, Refusal};
 use super::super::image::Topic;
 use super::super::internal::is_internal;
-use crate::config::{BrokerConfig, ConfigError, DISKLESS_ENABLE, INKLESS_ENABLE, NEEDS_STORAGE, asked_diskless};
+use fullbore_config::{BrokerConfig, ConfigError, DISKLESS_ENABLE, INKLESS_ENABLE, NEEDS_STORAGE, asked_diskless};
 
 /// The name that a topic's setting is stored under.
 pub fn stored_name(name: &str) -> &str {

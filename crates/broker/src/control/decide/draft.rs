@@ -21,7 +21,7 @@ use super::{
     create, delete, elect, grow, inapplicable, known, register, relaxed, repeated, resign, settle_all, settle_these,
     tell_log_ends,
 };
-use crate::config::BrokerConfig;
+use fullbore_config::BrokerConfig;
 
 /// Producer ids of one block: one write of the disk per this many producers.
 pub const PRODUCER_ID_BLOCK: i64 = 1000;

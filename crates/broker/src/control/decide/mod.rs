@@ -23,8 +23,8 @@ use super::command::{
 };
 use super::image::{Image, Inapplicable, Topic};
 use super::internal::CLUSTER_METADATA_TOPIC;
-use crate::config::{BrokerConfig, Key, Resource, TOPIC_KEYS, Type};
-use crate::config::{broker_keys, check_dynamic, check_dynamic_limits, check_resource, describe_topic, in_force};
+use fullbore_config::{BrokerConfig, Key, Resource, TOPIC_KEYS, Type};
+use fullbore_config::{broker_keys, check_dynamic, check_dynamic_limits, check_resource, describe_topic, in_force};
 
 pub use draft::{Draft, Drafted, PRODUCER_ID_BLOCK, refuse_all};
 use grow::grow;

@@ -4,12 +4,12 @@ mod diskless;
 mod pieces;
 
 use super::*;
-use crate::config::Properties;
 use crate::control::change::Version;
 use crate::control::command::{
     AlterIsr, BrokerChange, ChangeBroker, Command, ElectLeaders, ElectionKind, GrowTopic, Outcome, RegisterBroker,
 };
 use crate::control::{DeletedTopic, RegisteredBroker};
+use fullbore_config::Properties;
 use fullbore_rules::cluster::{FolderMarks, FormerEnd, Joining};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use fullbore_wire::Uuid;
 
 use super::{Image, Topic};
-use crate::config::{BrokerConfig, ConfigError, DynamicConfig, LiveConfig, TopicConfig, check_dynamic};
 use crate::control::change::{Change, Partitions, Version};
 use crate::control::store::Commit;
+use fullbore_config::{BrokerConfig, ConfigError, DynamicConfig, LiveConfig, TopicConfig, check_dynamic};
 
 /// Why a change cannot be applied here.
 #[derive(Debug, thiserror::Error)]

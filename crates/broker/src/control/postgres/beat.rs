@@ -4,7 +4,7 @@
 //! Not who is held for dead, which others decide. It has a thread of its own, so that neither a long transaction nor a busy broker
 //! delays it, and never takes the lock. Ages are by the database's clock. Invariant: an answer is of a beat that was written.
 
-use crate::task;
+use fullbore_host::task;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::session::PostgresSession;
 use super::statements::literal;
 use super::write::CHANNEL;
 use crate::metrics::CountedCalls;
-use crate::seldom::Seldom;
+use fullbore_host::seldom::Seldom;
 
 /// Between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(50);

@@ -16,7 +16,7 @@ use super::rows::{Rows, flag, id, next, number, optional, optional_number, text}
 use super::schema::{self, Found, SCHEMA_VERSION, SchemaError};
 use super::server::Server;
 use super::session::PostgresSession;
-use crate::config::PlaneSettings;
+use fullbore_config::PlaneSettings;
 
 /// `server_version_num` of the oldest PostgreSQL that has all we need.
 const OLDEST: i64 = 130_000;

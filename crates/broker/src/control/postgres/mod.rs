@@ -43,8 +43,8 @@ use tokio::sync::watch;
 
 use super::change::{Change, Version};
 use super::store::{CommitError, Progress, Store, StoreError, Transaction};
-use crate::config::PlaneSettings;
 use error::AskError;
+use fullbore_config::PlaneSettings;
 use read::Since;
 use rows::{Rows, next, number};
 use schema::{SCHEMA_VERSION, SchemaError};

@@ -16,7 +16,7 @@ use super::read::{Since, since};
 use super::rows::{flag, id, next, number, optional_number, text};
 use super::server::Server;
 use super::session::PostgresSession;
-use crate::config::PlaneSettings;
+use fullbore_config::PlaneSettings;
 
 /// A broker's data folder as the database of its cluster has it.
 #[derive(Debug, Clone, PartialEq, Eq)]

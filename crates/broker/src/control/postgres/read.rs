@@ -16,7 +16,7 @@ use super::record::{self, SetConfigs};
 use super::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
 use super::statements::as_typed;
 use super::write::EVERY_BROKER;
-use crate::config::Resource;
+use fullbore_config::Resource;
 
 /// Versions that are told one by one; who knows less reads everything.
 const SINCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };

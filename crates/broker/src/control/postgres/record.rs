@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::change::{Change, DeletedTopic, Partitions};
 use super::super::node::{Endpoint, RegisteredBroker};
-use crate::config::Resource;
+use fullbore_config::Resource;
 
 /// What somebody sets, by name.
 pub type SetConfigs = BTreeMap<String, String>;

@@ -13,9 +13,9 @@ use tokio_postgres::config::Host;
 use super::settings::SessionSettings;
 use super::tls::{Encryption, MakeSession};
 use super::url::{self, BadServer};
-use crate::config::PlaneSettings;
 use crate::metrics::CountedCalls;
-use crate::seldom::Seldom;
+use fullbore_config::PlaneSettings;
+use fullbore_host::seldom::Seldom;
 
 /// The port of a URL that names none.
 pub const PORT: u16 = 5432;

@@ -3,7 +3,7 @@
 //! Not what rows say, which is `rows`'. Invariant: every call ends once the server is silent for a time limit. A question is a text of statements, sent at once;
 //! each answer is the rows of those that have rows, in their order.
 
-use crate::task;
+use fullbore_host::task;
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::pin::pin;

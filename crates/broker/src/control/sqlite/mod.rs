@@ -27,7 +27,7 @@ use rusqlite::Connection;
 
 use super::change::{Change, Version};
 use super::store::{Commit, CommitError, Progress, Store, StoreError, Transaction};
-use crate::space::Space;
+use fullbore_host::space::Space;
 
 pub(crate) use error::{failed, not_committed};
 pub use open::FILE;

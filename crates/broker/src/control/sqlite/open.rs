@@ -9,8 +9,8 @@ use rusqlite::{Connection, OpenFlags, Transaction, params};
 use super::super::error::OpenError;
 use super::super::identity::Identity;
 use super::{Sqlite, error, kept};
-use crate::config::BrokerConfig;
-use crate::space::Space;
+use fullbore_config::BrokerConfig;
+use fullbore_host::space::Space;
 
 pub const FILE: &str = "control.db";
 /// What each version of the schema changed, from version 1 on. SQLite's user_version says how many a file has.

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::super::change::{Change, DeletedTopic, Partitions, Version};
 use super::{brokers, partitions};
-use crate::config::Resource;
+use fullbore_config::Resource;
 
 type Id = [u8; 16];
 type Settings = BTreeMap<String, String>;

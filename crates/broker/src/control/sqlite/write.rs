@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 
 use super::super::change::{Change, Version};
 use super::{brokers, kept, partitions};
-use crate::config::Resource;
+use fullbore_config::Resource;
 
 /// Versions whose marks are kept.
 const MARKS_MAX: i64 = 100_000;

@@ -11,7 +11,7 @@ use super::super::postgres::{Postgres, Server};
 use super::super::store::{Progress, StoreError, Transaction};
 use super::seam::{afresh, commit_beside, created};
 use super::*;
-use crate::config::PlaneSettings;
+use fullbore_config::PlaneSettings;
 
 /// What takes longer hangs.
 const HANGS: Duration = Duration::from_secs(30);
@@ -220,13 +220,13 @@ fn whatever_clients_name_is_kept_as_it_is() {
     other.catch_up();
     let odd = "it's \\ \\0 \0 $$ ? é \u{1f980}'; DROP SCHEMA fullbore CASCADE; --";
     let changes = vec![("consumer.session.timeout.ms".to_owned(), set("46000"))];
-    let resources = vec![AlterResourceConfig { resource: crate::config::Resource::Group, name: odd.into(), changes }];
+    let resources = vec![AlterResourceConfig { resource: fullbore_config::Resource::Group, name: odd.into(), changes }];
     owner
         .transact(&[&Command::AlterResourceConfigs(AlterResourceConfigs { resources, validate_only: false })])
         .expect("done");
     other.catch_up();
     for image in [&images, &other_images] {
-        assert!(image.borrow().resource(crate::config::Resource::Group, odd).is_some());
+        assert!(image.borrow().resource(fullbore_config::Resource::Group, odd).is_some());
     }
     assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
 }

@@ -1,7 +1,7 @@
 //! What groups and clients' metrics set: kept, shown, and gone when nothing is left.
 
 use super::*;
-use crate::config::Resource;
+use fullbore_config::Resource;
 
 async fn set(
     control: &Control,

@@ -14,7 +14,7 @@ use super::super::store::{Commit, CommitError, Progress, StoreError, Transaction
 use super::memory::Fault;
 use super::postgres::Database;
 use super::*;
-use crate::config::Resource;
+use fullbore_config::Resource;
 
 /// Ids in the same order each time.
 pub(super) fn counted() -> Box<dyn FnMut() -> Uuid + Send> {

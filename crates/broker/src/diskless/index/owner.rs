@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use super::{CommitAnswer, Index, IndexStore, KnownStore, Looked, PartitionRow, UnusedObject, UploadedObject};
 use crate::control::{CommitError, StoreError};
-use crate::system::now_ms;
+use fullbore_host::files::now_ms;
 
 /// How long it waits before it tries again what has to be, and before it looks for what there is to tidy.
 pub(super) const RETRY: Duration = Duration::from_secs(1);

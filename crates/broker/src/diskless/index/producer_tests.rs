@@ -129,7 +129,7 @@ fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     let fifth = make_again(&mut opened, 4, true);
     // The database's clock has gone on since the commit, and goes no further ahead.
     opened.index.expire_producers_after(0);
-    tidy_at::<B>(&mut opened.index, crate::system::now_ms() + 2_000);
+    tidy_at::<B>(&mut opened.index, fullbore_host::files::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
     assert_eq!(opened.another().look_at(fifth, 0).expect("known").expect("there").predecessor.len(), 0);
 }

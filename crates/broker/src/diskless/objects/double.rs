@@ -17,7 +17,7 @@ use object_store::{
     PutOptions, PutPayload, PutResult, Result,
 };
 
-use crate::config::S3Storage;
+use fullbore_config::S3Storage;
 
 /// Settings of a bucket at this server.
 pub fn s3_storage(s3: &S3) -> S3Storage {

@@ -33,9 +33,9 @@ pub use error::ObjectError;
 pub use progress::{AnyProgress, BodyProgress};
 
 use super::index::IndexOwner;
-use crate::config::DisklessStorage;
 pub use claim::Claim;
 use claim::Claimed;
+use fullbore_config::DisklessStorage;
 
 /// How long the start waits for the store, and each later attempt to find out whether it is the right one.
 const CLAIM_MAX: Duration = Duration::from_secs(10);

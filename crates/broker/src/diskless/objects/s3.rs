@@ -10,7 +10,7 @@ use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
 use super::http::Connector;
 use super::profile::ProfileCredentials;
-use crate::config::{S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
+use fullbore_config::{S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
 
 /// A bucket to which no request was sent yet.
 pub struct Bucket {

@@ -7,7 +7,7 @@ use fullbore_tls::Secret;
 use super::super::index::own::OwnIndex;
 use super::double::s3_storage as storage;
 use super::*;
-use crate::config::S3Storage;
+use fullbore_config::S3Storage;
 
 async fn folder(folder: &FilePath, cluster_id: &str, index: &OwnIndex) -> Result<Objects, String> {
     let opened = Objects::open(&DisklessStorage::Folder(folder.into()), cluster_id, index.owner()).await;

@@ -11,9 +11,9 @@ use fullbore_rules::commit::{BatchRun, DisklessPartitionId, PackedBatch};
 
 use super::{Place, Reader, ReaderShared};
 use crate::diskless::known::KnownPartition;
-use crate::log::error::{ReadError, TimestampOffset};
-use crate::log::times;
-use crate::long_work::LongWork;
+use fullbore_host::long_work::LongWork;
+use fullbore_log::error::{ReadError, TimestampOffset};
+use fullbore_log::times;
 
 /// Runs that are looked through at a time.
 const RUNS_LOOKED_AT: usize = 64;

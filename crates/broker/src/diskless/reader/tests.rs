@@ -12,8 +12,8 @@ use super::super::index::{Index, IndexStore, SqliteIndex, UploadedObject};
 use super::super::objects::double::StoreDouble;
 use super::super::objects::{BodyProgress, Objects};
 use super::*;
-use crate::config::{BrokerConfig, Properties};
-use crate::long_work::LongWork;
+use fullbore_config::{BrokerConfig, Properties};
+use fullbore_host::long_work::LongWork;
 
 /// Reads a partition of two batches with a record each, of which the broker has heard of the first.
 struct TwoBatches {

@@ -14,10 +14,10 @@ use super::lane::{Heard, Lane, Sent, Step};
 use super::world::{ms, random};
 use super::{Brokers, Life};
 use crate::diskless::DisklessPartition;
-use crate::log::error::AppendError;
 use crate::partitions::{AnyPartition, BatchAnswer, EarlyBatches, LaterAnswer, PartitionAppend, Waited};
 use crate::replica::ticket::{Acks, Appended};
-use crate::validation::ValidBatch;
+use fullbore_log::error::AppendError;
+use fullbore_log::validation::ValidBatch;
 
 /// How long a request waits for a partition that is being made.
 const OPENED_WITHIN: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ mod looks;
 mod tasks;
 mod turns;
 
-use crate::task;
+use fullbore_host::task;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,12 +36,12 @@ use super::line::{Line, Outcome};
 use super::reader::Reader;
 use super::upload::Uploader;
 use crate::control::StoreError;
-use crate::log::error::AppendError;
 use crate::metrics::Metrics;
 use crate::replica::budget::{Budget, ProducerKey, Room};
 use crate::replica::reorder::{BATCH_COST, Early, EarlyAnswer, Parked, ParkedAnswer};
 use crate::replica::ticket::Appended;
-use crate::seldom::Seldom;
+use fullbore_host::seldom::Seldom;
+use fullbore_log::error::AppendError;
 
 pub use looks::LookedAt;
 use looks::Looks;

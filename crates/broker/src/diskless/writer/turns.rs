@@ -5,7 +5,7 @@
 //! Invariant: a batch that waits is looked at anew whenever something of its producer is committed, here or elsewhere, and whenever something of
 //! it that was in line here turns out to be committed already.
 
-use crate::task;
+use fullbore_host::task;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Weak};
@@ -20,12 +20,12 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::looks::LookedAt;
 use super::{Admitted, Settled, Shared, Waiting, Writer, WriterState};
 use crate::diskless::known::KnownPartition;
-use crate::log::error::AppendError;
 use crate::replica::budget::{ProducerKey, Room};
 use crate::replica::reorder::{Early, EarlyBatches, LaterRoom, OUT_OF_ORDER, Reordering};
 use crate::replica::ticket::{Acks, Appended};
-use crate::system::now_ms;
-use crate::validation::ValidBatch;
+use fullbore_host::files::now_ms;
+use fullbore_log::error::AppendError;
+use fullbore_log::validation::ValidBatch;
 
 /// How often it is looked at what others have committed, where nothing is heard of them, and how long that may take: batches expire meanwhile.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

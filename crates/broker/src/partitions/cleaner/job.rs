@@ -17,17 +17,17 @@ use fullbore_rules::compaction::{Dirty, HashKey, Horizon, OffsetMap, SegmentLimi
 use fullbore_wire::batch::{BatchError, BatchView, Compression, RawRecords, decompress, retain, retain_empty};
 
 use super::replace::replace;
-use crate::config::{CleanerSettings, TopicConfig};
-use crate::log::cleaner::dirty::DirtySegment;
-use crate::log::cleaner::error::CleanError;
-use crate::log::cleaner::output::Output;
-use crate::log::cleaner::reader::BatchReader;
-use crate::log::lookup::is_gone;
-use crate::log::segment::Segment;
 use crate::replica::Replica;
 use crate::replica::log_dir::LogDir;
 use crate::replica::state::LogState;
-use crate::validation::OPENED_MAX;
+use fullbore_config::{CleanerSettings, TopicConfig};
+use fullbore_log::cleaner::dirty::DirtySegment;
+use fullbore_log::cleaner::error::CleanError;
+use fullbore_log::cleaner::output::Output;
+use fullbore_log::cleaner::reader::BatchReader;
+use fullbore_log::lookup::is_gone;
+use fullbore_log::segment::Segment;
+use fullbore_log::validation::OPENED_MAX;
 
 /// What a cleaning did.
 #[derive(Debug, Default, Clone, Copy)]

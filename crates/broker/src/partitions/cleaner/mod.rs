@@ -24,13 +24,13 @@ use fullbore_rules::compaction::{Dirty, Throttle};
 use parking_lot::Mutex;
 
 use super::registry::Registry;
-use crate::config::{CleanerSettings, TopicConfig};
-use crate::log::cleaner::error::CleanError;
 use crate::replica::Replica;
 use crate::replica::checkpoints::Checkpointed;
 use crate::replica::cleanings::{Cleanings, Ending};
 use crate::replica::state::LogState;
-use crate::system::{give_way, is_full, now_ms};
+use fullbore_config::{CleanerSettings, TopicConfig};
+use fullbore_host::files::{give_way, is_full, now_ms};
+use fullbore_log::cleaner::error::CleanError;
 use job::{Cleaning, Pace, Tally};
 
 /// How long a partition is left alone after the system refused something.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use fullbore_rules::compaction::Dirty;
 
-use crate::config::TopicConfig;
-use crate::log::cleaner::dirty::may_be_due;
 use crate::replica::Replica;
 use crate::replica::state::LogState;
+use fullbore_config::TopicConfig;
+use fullbore_log::cleaner::dirty::may_be_due;
 
 impl Replica {
     /// What a cleaning would have to do now; `None` if the partition is not compacted or there is nothing to be had.

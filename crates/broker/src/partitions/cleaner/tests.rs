@@ -14,15 +14,15 @@ use bytes::Bytes;
 use fullbore_wire::batch::{BatchBuilder, Compression, RecordIter, Stamp, batches};
 use fullbore_wire::{Records, Uuid};
 
-use crate::config::{BrokerConfig, CleanupPolicy, Properties, Ratio, TopicConfig};
-use crate::log::cleaner::error::CleanError;
-use crate::log::steps::watch;
 use crate::partitions::{Acks, LogSettings, Origin, Partitions, Replica, led_by};
 use crate::replica::checkpoints::Checkpointed;
 use crate::replica::cleanings::Ending;
 use crate::replica::state::LogState;
-use crate::space::Space;
-use crate::validation::ValidBatch;
+use fullbore_config::{BrokerConfig, CleanupPolicy, Properties, Ratio, TopicConfig};
+use fullbore_host::space::Space;
+use fullbore_log::cleaner::error::CleanError;
+use fullbore_log::steps::watch;
+use fullbore_log::validation::ValidBatch;
 
 const NOW: i64 = 1_700_000_000_000;
 const KEYS: u8 = 7;

@@ -1,6 +1,5 @@
 //! The brokers, a client, and what is in the logs.
 
-use crate::config::{BrokerConfig, Properties};
 use crate::control::tests::memory::{Fault, Memory};
 use crate::control::{BrokerChange, Control, CreateTopic, CreateTopics, ElectLeaders, ElectionKind, Topic, TopicRef};
 use crate::node::Node;
@@ -9,6 +8,7 @@ use crate::start::Broker;
 use bytes::{Bytes, BytesMut};
 use fullbore_client::config::ClientConfig;
 use fullbore_client::tokio::Connection;
+use fullbore_config::{BrokerConfig, Properties};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};

@@ -5,7 +5,7 @@
 use crate::failure::Failure;
 use crate::output;
 use fullbore_broker::Broker;
-use fullbore_broker::config::{BrokerConfig, Properties};
+use fullbore_config::{BrokerConfig, Properties};
 use std::path::Path;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;

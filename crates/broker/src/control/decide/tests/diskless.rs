@@ -1,8 +1,8 @@
 //! What decides whether a topic is diskless, and what it may be then.
 
 use super::*;
-use crate::config::TOPIC_KEYS;
 use crate::control::internal::CONSUMER_OFFSETS;
+use fullbore_config::TOPIC_KEYS;
 
 const BY_DEFAULT: &str = "log.diskless.enable=true";
 const ENABLE: &str = "diskless.enable";

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use fullbore_wire::Uuid;
 
-use crate::seldom::Seldom;
+use fullbore_host::seldom::Seldom;
 
 /// In the data folder.
 pub const FILE: &str = "diskless-counter";

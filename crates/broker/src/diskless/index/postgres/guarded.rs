@@ -4,7 +4,7 @@
 //! so, nothing is written, rather than that offsets are given twice.
 
 use crate::control::{CommitError, DatabaseConnection, StoreError, check_database_schema, database_rows as rows};
-use crate::seldom::Seldom;
+use fullbore_host::seldom::Seldom;
 
 use super::counter::CommitCounter;
 use super::rows::IndexAnswers;

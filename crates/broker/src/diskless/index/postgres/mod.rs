@@ -26,10 +26,10 @@ use fullbore_wire::Uuid;
 
 use super::finder::RunFinder;
 use super::store::{IndexStore, RunSource};
-use crate::config::PlaneSettings;
 use crate::control::{DatabaseConnection, DatabaseServer, StoreError};
 use counter::CommitCounter;
 use finder::PostgresFinder;
+use fullbore_config::PlaneSettings;
 use guarded::Guarded;
 
 pub use changes::PostgresChanges;

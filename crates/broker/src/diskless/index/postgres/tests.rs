@@ -402,7 +402,7 @@ fn many_brokers_make_and_delete_the_same_topics_at_once() {
 fn clock_of_one_broker_is_ahead_age_is_judged_by_the_databases() {
     let opened = OpenedOnPostgres::new(1);
     let mut broker = opened.back_end.index(2);
-    let now_ms = crate::system::now_ms();
+    let now_ms = fullbore_host::files::now_ms();
     let week_ms = 7 * 24 * 3_600_000;
     let judged = broker.store.judged_at(now_ms + week_ms).expect("known");
     assert!((now_ms - 60_000..now_ms + 3_600_000).contains(&judged), "{judged} at {now_ms}");

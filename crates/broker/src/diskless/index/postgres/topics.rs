@@ -17,7 +17,7 @@ use super::guarded::Guarded;
 use super::rows::{IndexAnswers, LIVE, PARTITION, UNUSED, array, each, hex, partition, producer};
 use crate::control::database_rows::{flag, next, text};
 use crate::control::{CommitError, StoreError, sql_literal};
-use crate::system::now_ms;
+use fullbore_host::files::now_ms;
 
 /// None where the topic is not in the metadata.
 pub fn create(

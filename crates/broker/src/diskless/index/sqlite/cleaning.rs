@@ -7,7 +7,7 @@ use rusqlite::{Connection, Params, params};
 
 use super::super::packed::{FORGOTTEN_AT, forgotten_row};
 use super::rows::UNUSED;
-use crate::system::now_ms;
+use fullbore_host::files::now_ms;
 
 /// Removes runs of a partition, and their bytes from what is counted.
 pub fn clear_runs(

@@ -21,9 +21,9 @@ use super::store::{
     UnusedObject,
 };
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
-use crate::space::Space;
 use cleaning::{clear_runs, note_expired, remove_partitions};
 pub use finder::SqliteFinder;
+use fullbore_host::space::Space;
 use rows::{DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, partition_row, runs};
 
 /// What producers have written to a partition from an offset on.

@@ -1,0 +1,42 @@
+use fullbore_wire::Uuid;
+use fullbore_wire::batch::{BatchBuilder, Compression};
+
+use super::*;
+use fullbore_config::Properties;
+use fullbore_log::steps::watch;
+
+#[tokio::test]
+async fn an_append_that_panics_takes_its_partition_out_of_service_and_nobody_else() {
+    let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+    let (id, config) = (Uuid([1; 16]), TopicConfig { flush_messages: Some(1), ..broker.topic_defaults.clone() });
+    logs.put_topic(("t", id), &led_by(1, 2), &Arc::new(config), Origin::New);
+    let [hit, other] = [0, 1].map(|index| logs.find(&id, index).expect("it has just been told of"));
+    let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+    builder.append(0, None, Some(b"v"), &[]);
+    let (bytes, _) = builder.seal(fullbore_wire::batch::Stamp::NONE).expect("sealed");
+    let batch = ValidBatch::unchecked(&bytes);
+    let first = hit.append(&batch, Acks::Leader, 0).expect("appended");
+    // The second is in the file when its thread panics, and not in the log.
+    let late = watch(|| panic!("as a test wants it"), || hit.append(&batch, Acks::Leader, 0).err());
+    assert_eq!(late, Some(AppendError::Storage));
+    // Whether it was flushed before is a matter of luck, but it is told.
+    let _ = first.ticket.expect("asked for").wait(tokio::time::Instant::now()).await;
+    assert_eq!(hit.append(&batch, Acks::Leader, 0).err(), Some(AppendError::Storage));
+    assert_eq!(logs.failed_partitions(), 1);
+    let read = hit.read(0, 1000, true).expect("read");
+    assert_eq!((read.high_watermark, read.records.len()), (1, bytes.len()));
+    assert_eq!(hit.read(2, 1000, true).err(), Some(ReadError::OffsetOutOfRange));
+    for base_offset in 0..2 {
+        assert_eq!(other.append(&batch, Acks::Leader, 0).expect("appended").base_offset, base_offset);
+    }
+    logs.close();
+    drop((hit, other, logs));
+    let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+    logs.put_topic(("t", id), &led_by(1, 2), &Arc::new(broker.topic_defaults.clone()), Origin::Kept);
+    let hit = logs.find(&id, 0).expect("it has just been told of");
+    let end = hit.append(&batch, Acks::Leader, 0).expect("the next start has it in service again").base_offset;
+    assert!(end == 1 || end == 2, "{end}: what was not answered may be there");
+    logs.close();
+}

@@ -1,0 +1,150 @@
+//! Memory that the allocator keeps: freed memory goes back to the system once there is much of it for a while.
+//!
+//! glibc's malloc gives back by itself what is free at the end of an arena, and large blocks. Free blocks below one that is used
+//! stay, which is most of what answers leave that clients did not take. Elsewhere nothing is done here.
+//!
+//! Invariant: the allocator is asked about itself only by a process that has more memory than may be kept.
+
+use std::time::{Duration, Instant};
+
+/// Time between two looks: memory that is used again sooner is not given back.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Bytes of freed memory that the allocator may keep.
+const KEPT_MAX: usize = 64 << 20;
+
+/// Gives freed memory back.
+#[derive(Debug)]
+pub struct Trimmer {
+    due: Instant,
+    history: KeptBytes,
+}
+
+/// Bytes that the allocator kept at earlier looks.
+#[derive(Debug, Default)]
+struct KeptBytes {
+    before: usize,
+    /// Bytes that the last trim left, or fewer since: pages that share a used block.
+    floor: usize,
+}
+
+impl Default for Trimmer {
+    /// A trimmer whose first look is due after an interval.
+    fn default() -> Trimmer {
+        Trimmer { due: Instant::now() + INTERVAL, history: KeptBytes::default() }
+    }
+}
+
+impl Trimmer {
+    /// Looks, if it is time, and gives freed memory back where that is due. Takes milliseconds for a gigabyte, for which
+    /// allocations of some threads wait.
+    pub fn look(&mut self) {
+        if Instant::now() < self.due {
+            return;
+        }
+        self.due = Instant::now() + INTERVAL;
+        let kept = allocator::kept_bytes(KEPT_MAX);
+        if self.history.is_trim_due(kept) {
+            allocator::trim();
+            self.history.trimmed(allocator::kept_bytes(KEPT_MAX));
+            tracing::debug!(kept, left = self.history.floor, "freed memory is given back to the system");
+        }
+    }
+}
+
+impl KeptBytes {
+    /// Takes note of bytes kept. Returns true if more than may be were kept at this look and at the one before, beyond what
+    /// a trim does not give back.
+    fn is_trim_due(&mut self, kept: usize) -> bool {
+        self.floor = self.floor.min(kept);
+        let lasting = kept.min(self.before);
+        self.before = kept;
+        lasting > self.floor + KEPT_MAX
+    }
+
+    fn trimmed(&mut self, left: usize) {
+        *self = KeptBytes { before: left, floor: left };
+    }
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod allocator {
+    /// Returns the bytes of memory that the process has and does not use; 0 if it has no more than `few`.
+    pub(super) fn kept_bytes(few: usize) -> usize {
+        let resident = std::fs::read_to_string("/proc/self/statm").ok().and_then(|statm| private_bytes(&statm));
+        let Some(resident) = resident.filter(|resident| *resident > few) else { return 0 };
+        // SAFETY: the function takes nothing, locks each arena while it counts its blocks, and returns numbers.
+        let counted = unsafe { libc::mallinfo2() };
+        resident.saturating_sub(counted.uordblks + counted.hblkhd)
+    }
+
+    /// Gives back every whole page without a used block.
+    pub(super) fn trim() {
+        // SAFETY: the function touches no block that is used, and locks each arena while it gives back that one's pages.
+        unsafe { libc::malloc_trim(0) };
+    }
+
+    /// Returns the memory that no file backs, of a line with pages: the whole size, the resident pages, those of files.
+    pub(super) fn private_bytes(statm: &str) -> Option<usize> {
+        let mut pages = statm.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
+        let (resident, of_files) = (pages.next()?, pages.next()?);
+        Some(resident.saturating_sub(of_files) * rustix::param::page_size())
+    }
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+mod allocator {
+    pub(super) fn kept_bytes(_few: usize) -> usize {
+        0
+    }
+
+    pub(super) fn trim() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn much_is_kept_for_two_looks_it_is_given_back_once() {
+        let mut history = KeptBytes::default();
+        assert_eq!([60, 1000, 50, 1000].map(|kept| history.is_trim_due(kept * MIB)), [false; 4], "it is used again");
+        assert!(history.is_trim_due(900 * MIB));
+        history.trimmed(200 * MIB);
+        assert_eq!(
+            [200, 250, 260, 264].map(|kept| history.is_trim_due(kept * MIB)),
+            [false; 4],
+            "it cannot be given back"
+        );
+        assert_eq!([300, 300].map(|kept| history.is_trim_due(kept * MIB)), [false, true]);
+        history.trimmed(200 * MIB);
+        assert_eq!(
+            [10, 80, 80].map(|kept| history.is_trim_due(kept * MIB)),
+            [false, false, true],
+            "what was left is used"
+        );
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn blocks_between_used_ones_are_freed_their_memory_is_given_back() {
+        // Smaller than what malloc maps by itself. Other tests run beside this one.
+        let blocks: Vec<Vec<u8>> = (0..4096).map(|_| vec![1; 64 << 10]).collect();
+        let used: Vec<Vec<u8>> = blocks.into_iter().step_by(64).collect();
+        let kept = allocator::kept_bytes(0);
+        assert!(kept > 200 * MIB, "{kept} of 252 MiB");
+        allocator::trim();
+        let left = allocator::kept_bytes(0);
+        assert!(left < kept - 150 * MIB, "{left} of {kept}");
+        assert!(used.iter().all(|block| block.iter().all(|byte| *byte == 1)));
+    }
+
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[test]
+    fn private_memory_is_resident_without_files() {
+        let page = rustix::param::page_size();
+        assert_eq!(allocator::private_bytes("1000 300 100 5 0 90 0\n"), Some(200 * page));
+        assert_eq!(allocator::private_bytes("1000 x"), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! What there is of files that were set aside, for whoever watches the broker.
+//!
+//! Not the setting aside. Somebody may remove these files while the broker runs, so they are counted anew each time, in the
+//! few folders that are known to have any. Invariant: a folder is known once a look at it has found some, until one finds none.
+
+use crate::files::{ASIDE, LOG, parse_offset_name};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// How much was set aside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAside {
+    /// Files.
+    pub files: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+}
+
+/// The folders of one data folder that have files set aside.
+#[derive(Debug, Default)]
+pub struct SetAsideFolders {
+    folders: Mutex<HashMap<PathBuf, SetAside>>,
+    all_told: AtomicBool,
+}
+
+impl SetAsideFolders {
+    /// Every partition is known by now that there was at the start.
+    pub fn set_all_told(&self) {
+        self.all_told.store(true, Relaxed);
+    }
+
+    /// Whether it is.
+    pub fn is_all_told(&self) -> bool {
+        self.all_told.load(Relaxed)
+    }
+
+    /// Looks into a partition's folder.
+    pub fn look(&self, dir: &Path) -> SetAside {
+        let found = count(dir);
+        let mut folders = self.folders.lock();
+        match found {
+            Ok(SetAside { files: 0, .. }) => {
+                folders.remove(dir);
+                SetAside::default()
+            }
+            Ok(found) => *folders.entry(dir.to_owned()).insert_entry(found).get(),
+            // No descriptors, for example: what was known holds.
+            Err(_) => folders.get(dir).copied().unwrap_or_default(),
+        }
+    }
+
+    /// What a folder has, as far as it is known to have any; no other one is looked into.
+    pub fn of(&self, dir: &Path) -> SetAside {
+        let is_known = self.folders.lock().contains_key(dir);
+        if is_known { self.look(dir) } else { SetAside::default() }
+    }
+
+    /// What all of them have.
+    pub fn total(&self) -> SetAside {
+        let known: Vec<PathBuf> = self.folders.lock().keys().cloned().collect();
+        let each = known.iter().map(|dir| self.look(dir));
+        each.fold(SetAside::default(), |sum, one| SetAside {
+            files: sum.files + one.files,
+            bytes: sum.bytes + one.bytes,
+        })
+    }
+}
+
+fn count(dir: &Path) -> io::Result<SetAside> {
+    let mut found = SetAside::default();
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        let suffix = name.to_str().and_then(parse_offset_name).map_or("", |(_, suffix)| suffix);
+        let number =
+            suffix.strip_prefix(LOG).and_then(|rest| rest.strip_prefix('.')).and_then(|rest| rest.strip_prefix(ASIDE));
+        if number.is_some_and(|number| number.parse::<u64>().is_ok()) {
+            match entry.metadata() {
+                Ok(metadata) => found = SetAside { files: found.files + 1, bytes: found.bytes + metadata.len() },
+                // Removed since the folder was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_set_aside_are_counted_until_somebody_removes_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (with, without) = (folder.path().join("t-0"), folder.path().join("t-1"));
+        let (first, second) =
+            (with.join(format!("{:020}.log.aside-1", 7)), with.join(format!("{:020}.log.aside-2", 9)));
+        for dir in [&with, &without] {
+            fs::create_dir(dir).expect("made");
+            for other in [format!("{:020}.log", 0), format!("{:020}.log.aside-3.tmp", 0), "x.log.aside-1".to_owned()] {
+                fs::write(dir.join(other), "other").expect("written");
+            }
+        }
+        fs::write(&first, "12345").expect("written");
+        let found = SetAsideFolders::default();
+        assert_eq!(found.of(&with), SetAside::default(), "nobody has looked");
+        for dir in [&with, &without, &folder.path().join("absent-0")] {
+            found.look(dir);
+        }
+        assert_eq!(found.folders.lock().len(), 1);
+        fs::write(&second, "123").expect("written");
+        let both = SetAside { files: 2, bytes: 8 };
+        assert_eq!((found.of(&with), found.of(&without), found.total()), (both, SetAside::default(), both));
+        fs::remove_file(first).expect("removed");
+        assert_eq!(found.total(), SetAside { files: 1, bytes: 3 });
+        fs::remove_dir_all(&with).expect("removed");
+        assert_eq!(found.total(), SetAside::default());
+        assert!(found.folders.lock().is_empty());
+    }
+}

@@ -1,0 +1,209 @@
+//! What is refused and what is cut, and a crash at every moment of setting aside.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use bytes::BytesMut;
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+
+use crate::Log;
+use crate::error::StorageError;
+use crate::recovery::Known;
+use crate::steps::watch;
+use crate::validation::ValidBatch;
+use fullbore_config::{BrokerConfig, CleanupPolicy, Properties, TopicConfig};
+
+const POWER_CUT: Known =
+    Known { clean: false, recovery_point: 0, log_start: Some(0), rebooted: true, may_have_gaps: false };
+const KILL: Known = Known { rebooted: false, ..POWER_CUT };
+/// Batches, of one record each.
+const BATCHES: usize = 12;
+/// Batches in each segment but the last.
+const IN_SEGMENT: usize = 3;
+
+fn config() -> TopicConfig {
+    let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+    TopicConfig { segment_bytes: (IN_SEGMENT * batch(0).len()) as u64, ..broker.topic_defaults }
+}
+
+fn batch(n: usize) -> BytesMut {
+    let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+    builder.append(0, None, Some(&[n as u8; 200]), &[]);
+    builder.seal(Stamp { producer_id: 5, producer_epoch: 0, base_sequence: n as i32 }).expect("sealed").0
+}
+
+fn open(dir: &Path, known: Known) -> Result<Log, StorageError> {
+    Log::open(&Arc::from(dir), known, 0, &config())
+}
+
+fn append(log: &mut Log, n: usize) -> i64 {
+    let bytes = batch(n);
+    log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config()).expect("appended").base_offset
+}
+
+/// Four segments of three batches.
+fn written() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let mut log = open(folder.path(), Known::NOTHING).expect("opened");
+    (0..BATCHES).for_each(|n| assert_eq!(append(&mut log, n), n as i64));
+    folder
+}
+
+fn segment(dir: &Path, base: usize) -> PathBuf {
+    dir.join(format!("{base:020}.log"))
+}
+
+/// Zeros in the payload of a batch that is in the segment with this base.
+fn punch(dir: &Path, base: usize, n: usize) -> PathBuf {
+    let (path, len) = (segment(dir, base), batch(0).len());
+    let mut bytes = fs::read(&path).expect("read");
+    bytes[(n - base) * len + 100..][..80].fill(0);
+    fs::write(&path, bytes).expect("written");
+    path
+}
+
+fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = fs::read_dir(dir).expect("listed").map(|entry| entry.expect("listed"));
+    let read = |path: PathBuf| fs::read(path).expect("read");
+    let mut files: Vec<_> =
+        entries.map(|entry| (entry.file_name().into_string().expect("text"), read(entry.path()))).collect();
+    files.sort();
+    files
+}
+
+fn copy(from: &Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().expect("temporary folder");
+    files(from).iter().for_each(|(name, bytes)| fs::write(to.path().join(name), bytes).expect("written"));
+    to
+}
+
+/// A refusal that names the file and the byte, and leaves everything as it was.
+fn assert_refused(dir: &Path, known: Known, path: &Path, position: usize) {
+    let before = files(dir);
+    match open(dir, known) {
+        Err(StorageError::Corrupt { path: named, position: at, .. }) => {
+            assert_eq!((named.as_path(), at), (path, position as u64));
+        }
+        other => panic!("not refused: {other:?}"),
+    }
+    assert!(files(dir) == before, "nothing is changed");
+}
+
+#[test]
+fn bad_batches_before_good_ones_are_refused_by_file_and_byte_unless_a_power_cut_explains_them() {
+    let folder = written();
+    let dir = folder.path();
+    let path = punch(dir, 3, 4);
+    let len = batch(0).len();
+    assert_refused(dir, KILL, &path, len);
+    // The page before the recovery point is read, what was flushed before that is not.
+    assert_refused(dir, Known { recovery_point: 5, ..POWER_CUT }, &path, len);
+    let log = open(dir, Known { recovery_point: 4, ..POWER_CUT }).expect("cut");
+    assert_eq!((log.log_end, log.recovery_point(), log.segments.len()), (4, 4, 2));
+}
+
+#[test]
+fn snapshots_indexes_and_epochs_past_the_cut_are_gone() {
+    let folder = written();
+    let dir = folder.path();
+    fs::write(dir.join("leader-epoch-checkpoint"), "0\n3\n0 0\n1 2\n2 7\n").expect("written");
+    punch(dir, 3, 4);
+    let mut log = open(dir, POWER_CUT).expect("cut");
+    let names: Vec<String> = files(dir).into_iter().map(|(name, _)| name).collect();
+    let past = |name: &&String| name[..20].parse::<usize>().is_ok_and(|offset| offset > 4);
+    let past: Vec<&String> = names.iter().filter(past).collect();
+    assert_eq!(past, ["00000000000000000006.log.aside-1", "00000000000000000009.log.aside-1"]);
+    let epochs = fs::read_to_string(dir.join("leader-epoch-checkpoint")).expect("read");
+    assert_eq!(epochs, "0\n2\n0 0\n1 2\n");
+    let states: Vec<_> = log.producers.iter().map(|state| (state.producer_id, state.last_sequence)).collect();
+    assert_eq!(states, [(5, 3)]);
+    (4..BATCHES).for_each(|n| assert_eq!(append(&mut log, n), n as i64));
+    drop(log);
+    assert_eq!(open(dir, KILL).expect("whole").log_end, BATCHES as i64);
+}
+
+#[test]
+fn a_crash_while_what_follows_is_set_aside_loses_none_of_it() {
+    let folder = written();
+    let dir = folder.path();
+    punch(dir, 3, 4);
+    let before = files(dir);
+    let batches_behind: Vec<BytesMut> = (5..BATCHES).map(batch).collect();
+    for (at, moment) in moments_of(dir).iter().enumerate() {
+        let dir = moment.path();
+        let mut log = open(dir, POWER_CUT).unwrap_or_else(|error| panic!("moment {at}: {error}"));
+        assert_eq!(log.log_end, 4, "moment {at}");
+        let left = files(dir);
+        assert!(left.iter().all(|(name, _)| !name.ends_with(".tmp")), "moment {at}");
+        // The offset and the epoch are the log's, the rest is as it was sent.
+        for wanted in &batches_behind {
+            let is_in = |bytes: &[u8]| bytes.windows(wanted.len() - 16).any(|found| *found == wanted[16..]);
+            let is_kept = left.iter().any(|(name, bytes)| name.contains(".aside-") && is_in(bytes));
+            assert!(is_kept, "moment {at}: a batch is lost");
+        }
+        let kept = |files: &[(String, Vec<u8>)]| {
+            files.iter().find(|(name, _)| name.starts_with("00000000000000000000.log")).cloned()
+        };
+        assert!(kept(&left) == kept(&before), "moment {at}: the first segment is as it was");
+        assert_eq!(append(&mut log, 4), 4, "moment {at}");
+    }
+}
+
+/// A compaction has everything on the disk before it gives a segment its name.
+#[test]
+fn no_power_cut_explains_damage_in_what_a_compaction_has_written() {
+    let folder = written();
+    let dir = folder.path();
+    let len = batch(0).len();
+    let bytes = fs::read(segment(dir, 3)).expect("read");
+    let mut left = bytes[len..].to_vec();
+    left[len + 100] ^= 1;
+    fs::write(segment(dir, 3), left).expect("as if its first batch was superseded, and its last one is bad");
+    assert_refused(dir, POWER_CUT, &segment(dir, 3), len);
+    let compacted = TopicConfig { cleanup: CleanupPolicy { delete: false, compact: true }, ..config() };
+    let opened = Log::open(&Arc::from(dir), POWER_CUT, 0, &compacted);
+    assert!(matches!(opened, Err(StorageError::Corrupt { .. })), "{opened:?}");
+}
+
+/// The folder before, at every step of a start after a power cut, and after it.
+fn moments_of(dir: &Path) -> Vec<tempfile::TempDir> {
+    let moments = Rc::new(RefCell::new(vec![copy(dir)]));
+    let look = {
+        let (dir, moments) = (dir.to_owned(), Rc::clone(&moments));
+        move || moments.borrow_mut().push(copy(&dir))
+    };
+    watch(look, || open(dir, POWER_CUT)).expect("cut");
+    let mut moments = moments.take();
+    moments.push(copy(dir));
+    assert!(moments.len() > 8, "{} moments", moments.len());
+    moments
+}
+
+/// The last batch is found from the end, however long it is and wherever a hole is.
+#[test]
+fn the_offsets_that_are_lost_are_told_up_to_the_last_whole_batch() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let config = TopicConfig {
+        max_message_bytes: 1 << 20,
+        compression: None,
+        ..BrokerConfig::from_properties(&Properties::default()).expect("valid").0.topic_defaults
+    };
+    let mut log = Log::open(&Arc::from(folder.path()), Known::NOTHING, 0, &config).expect("opened");
+    let mut ends = Vec::new();
+    for _ in 0..3 {
+        let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+        (0..2).for_each(|_| builder.append(0, None, Some(&[3; 350_000]), &[]));
+        let bytes = builder.seal(Stamp::NONE).expect("sealed").0;
+        log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
+        ends.push(log.segments[0].size);
+    }
+    for (from, end_offset) in [(0, 6), (1, 6), (ends[0], 6), (ends[1], 6), (ends[1] + 1, 4)] {
+        let next_offset = if from > ends[1] { 4 } else { 0 };
+        let aside = log.set_aside(&AtomicBool::new(false), 0, from, next_offset).expect("set aside");
+        assert_eq!((aside.end_offset, aside.files), (end_offset, 1), "from {from}");
+    }
+}

@@ -1,0 +1,171 @@
+//! Putting cleaned segments in the place of those they were made of, so that a crash at any moment leaves the one or the other.
+//!
+//! Names say how far it has come, as Kafka's do. `.cleaned`: being written; a start removes it. `.swap`: whole and on the
+//! disk; a start takes what it covers away and settles it. The log file is renamed after its indexes, so its name alone
+//! counts. What a `.swap` covers is said by its first and last batch: a cleaning keeps the last batch of what it
+//! replaces, if need be without records.
+//!
+//! The partition is locked while the list of segments changes, which is no I/O, and while the new files get their last
+//! names; not while the old ones, of which there may be hundreds, are renamed.
+//!
+//! Invariant: every record that survives is at its offset in the files that a start would use.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Release;
+
+use crate::Log;
+use crate::error::StorageError;
+use crate::files::{CLEANED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, offset_path, parse_offset_name, sync_dir};
+use crate::scan::Scan;
+use crate::segment::{Segment, Stage};
+use crate::steps::step;
+
+impl Log {
+    /// Changes the list of segments: `cleaned` in the place of those with these base offsets, neighbours and not the active one,
+    /// as they were when the log had been cut off so many times ([`Log::cuts`]): what begins there after another cut is something else.
+    /// Those that are out of it, or the new ones back if there are no such segments.
+    pub fn exchange(
+        &mut self,
+        cleaned: Vec<Segment>,
+        sources: &[i64],
+        cuts: u32,
+    ) -> Result<Vec<Segment>, Vec<Segment>> {
+        let found = self.find_run(sources).filter(|_| cuts == self.cuts());
+        let Some(first) = found else { return Err(cleaned) };
+        self.generation.fetch_add(1, Release);
+        let mut after = self.segments.split_off(first);
+        let kept = after.split_off(sources.len());
+        self.segments.extend(cleaned);
+        self.segments.extend(kept);
+        Ok(after.into())
+    }
+
+    /// Gives the files of new segments their last names.
+    pub fn settle(&mut self, bases: &[i64]) -> io::Result<()> {
+        self.generation.fetch_add(1, Release);
+        let mut swapped = self.segments.iter_mut().filter(|segment| bases.contains(&segment.base_offset));
+        swapped.try_for_each(|segment| segment.rename_to(Stage::Settled))
+    }
+
+    /// Where in the list these segments are, one after the other, and the active one not among them.
+    fn find_run(&self, bases: &[i64]) -> Option<usize> {
+        let first = self.segments.iter().position(|segment| Some(&segment.base_offset) == bases.first())?;
+        let run = self.segments.iter().skip(first).map(|segment| segment.base_offset);
+        let is_run = run.take(bases.len()).eq(bases.iter().copied());
+        (is_run && first + bases.len() < self.segments.len()).then_some(first)
+    }
+}
+
+/// Removes what a cleaning had not finished writing, and finishes what it was putting in place, when a log is opened.
+pub fn finish_interrupted(dir: &Path) -> Result<(), StorageError> {
+    let failed = |error| StorageError::io(dir, error);
+    let Some(left) = Leftovers::find(dir).map_err(failed)? else {
+        return Ok(());
+    };
+    for path in &left.unfinished {
+        step();
+        fs::remove_file(path).map_err(failed)?;
+    }
+    if left.whole.is_empty() {
+        return Ok(());
+    }
+    let covered = covered(dir, &left.whole)?;
+    tracing::warn!(dir = %dir.display(), ?covered, "a compaction was interrupted; its last step is done now");
+    for (base_offset, path) in &left.settled {
+        if covered.contains(base_offset) && !left.whole.contains(base_offset) {
+            step();
+            fs::remove_file(path).map_err(failed)?;
+        }
+    }
+    for base_offset in &left.whole {
+        settle_files(dir, *base_offset).map_err(failed)?;
+    }
+    sync_dir(dir).map_err(failed)
+}
+
+/// What is in a folder when a log is opened.
+#[derive(Default)]
+struct Leftovers {
+    /// Files that do not count.
+    unfinished: Vec<PathBuf>,
+    /// Base offsets of the segments that are to take the place of others.
+    whole: Vec<i64>,
+    /// The files of segments in use.
+    settled: Vec<(i64, PathBuf)>,
+}
+
+impl Leftovers {
+    /// `None` if no cleaning has left anything, which is the rule.
+    fn find(dir: &Path) -> io::Result<Option<Leftovers>> {
+        let mut left = Leftovers::default();
+        let (mut swaps, mut first_cleaned) = (Vec::new(), i64::MAX);
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            let Some((base_offset, suffix)) = path.file_name().and_then(|name| parse_offset_name(name.to_str()?))
+            else {
+                continue;
+            };
+            match suffix.rsplit_once('.') {
+                Some((_, CLEANED)) => {
+                    first_cleaned = first_cleaned.min(base_offset);
+                    left.unfinished.push(path.clone());
+                }
+                Some((suffix, SWAP)) => swaps.push((base_offset, suffix == LOG, path.clone())),
+                Some(_) => {}
+                None if [LOG, OFFSET_INDEX, TIME_INDEX].contains(&suffix) => {
+                    left.settled.push((base_offset, path.clone()));
+                }
+                None => {}
+            }
+        }
+        if left.unfinished.is_empty() && swaps.is_empty() {
+            return Ok(None);
+        }
+        let is_whole = |base_offset: i64| {
+            base_offset < first_cleaned && swaps.iter().any(|&(base, is_log, _)| is_log && base == base_offset)
+        };
+        for (base_offset, is_log, path) in &swaps {
+            match (is_whole(*base_offset), is_log) {
+                (true, true) => left.whole.push(*base_offset),
+                (true, false) => {}
+                (false, _) => left.unfinished.push(path.clone()),
+            }
+        }
+        // The log file says whether the rest counts, so it goes first.
+        left.unfinished.sort_by_key(|path| !path.to_string_lossy().contains(".log."));
+        Ok(Some(left))
+    }
+}
+
+/// The offsets from the first segment's base to the last batch of all.
+fn covered(dir: &Path, whole: &[i64]) -> Result<RangeInclusive<i64>, StorageError> {
+    let (mut first, mut last) = (i64::MAX, i64::MIN);
+    for &base_offset in whole {
+        let path = offset_path(dir, base_offset, &format!("{LOG}.{SWAP}"));
+        let failed = |error: io::Error| StorageError::io(&path, error);
+        let file = File::open(&path).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
+        let mut scan = Scan::new(&file, 0, len);
+        (first, last) = (first.min(base_offset), last.max(base_offset));
+        while let Some(batch) = scan.next().map_err(|error| failed(error.into()))? {
+            last = last.max(batch.last_offset());
+        }
+    }
+    Ok(first..=last)
+}
+
+fn settle_files(dir: &Path, base_offset: i64) -> io::Result<()> {
+    for suffix in [TIME_INDEX, OFFSET_INDEX, LOG] {
+        step();
+        let from = offset_path(dir, base_offset, &format!("{suffix}.{SWAP}"));
+        match fs::rename(from, offset_path(dir, base_offset, suffix)) {
+            // Renamed already: the log file comes last.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && suffix != LOG => {}
+            result => result?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! The pieces that were read lately, or are being read.
+//!
+//! Invariant: at most [`SLOTS_MAX`], each used within [`KEPT_FOR`] or about to go.
+
+use super::direct::boundary_before;
+use super::piece::{Piece, Pieces, end_of};
+use fullbore_host::task;
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::OnceCell;
+
+/// Fewer than the pieces there may be, so that what is kept never keeps anybody waiting.
+const SLOTS_MAX: usize = 16;
+/// Slots of pieces that nobody has asked for yet. As many readers have their next piece read meanwhile.
+const AHEAD_MAX: usize = 8;
+/// How long a piece that nobody reads stays, at least.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+/// A piece that was not read for so long gives way to another.
+const IDLE: Duration = Duration::from_millis(200);
+
+/// The slots of one broker.
+#[derive(Default)]
+pub struct Shelf {
+    /// The last used at the end.
+    kept: Vec<ShelvedPiece>,
+    /// Itself, for who takes down what is unused.
+    own: Weak<Mutex<Shelf>>,
+}
+
+struct ShelvedPiece {
+    slot: Arc<Slot>,
+    used: Instant,
+    /// False of what was read ahead.
+    is_asked: bool,
+}
+
+/// The place of a piece: what a file has from `from` up to the next multiple of [`PIECE_MAX`](super::direct::PIECE_MAX), as far as it was settled.
+pub struct Slot {
+    file: Arc<File>,
+    from: u64,
+    end: u64,
+    piece: OnceCell<Arc<Piece>>,
+}
+
+impl Slot {
+    fn new(shelf: &Weak<Mutex<Shelf>>, file: &Arc<File>, position: u64, settled: u64) -> Arc<Slot> {
+        let (from, end) = (boundary_before(position), end_of(position).min(settled));
+        let slot = Arc::new(Slot { file: Arc::clone(file), from, end, piece: OnceCell::new() });
+        task::spawn(take_down_unused(Weak::clone(shelf), Arc::downgrade(&slot)));
+        slot
+    }
+
+    fn is_of(&self, file: &Arc<File>) -> bool {
+        Arc::ptr_eq(&self.file, file)
+    }
+
+    /// Whether it has the byte at `position`, or will have it once it is read.
+    fn has(&self, file: &Arc<File>, position: u64) -> bool {
+        self.is_of(file) && (self.from..self.end).contains(&position)
+    }
+
+    fn is_before(&self, other: &Slot) -> bool {
+        self.end == other.from && self.is_of(&other.file)
+    }
+
+    /// The piece, read now or before.
+    pub async fn piece(&self, pieces: &Pieces) -> io::Result<Arc<Piece>> {
+        self.piece.get_or_try_init(|| pieces.read(Arc::clone(&self.file), self.from, self.end)).await.cloned()
+    }
+}
+
+impl Shelf {
+    /// An empty one.
+    pub fn new() -> Arc<Mutex<Shelf>> {
+        Arc::new_cyclic(|own| Mutex::new(Shelf { kept: Vec::new(), own: Weak::clone(own) }))
+    }
+
+    /// The slot with the byte at `position`, from now on at the latest; `None` if others use all there are.
+    pub fn slot_at(&mut self, file: &Arc<File>, position: u64, settled: u64) -> Option<Arc<Slot>> {
+        let at = self.kept.iter().position(|kept| kept.slot.has(file, position));
+        let slot = match at {
+            Some(at) => self.kept.remove(at).slot,
+            None if self.make_room() => Slot::new(&self.own, file, position, settled),
+            None => return None,
+        };
+        self.kept.push(ShelvedPiece { slot: Arc::clone(&slot), used: Instant::now(), is_asked: true });
+        Some(slot)
+    }
+
+    /// Takes down a slot if there are too many: one whose reader is past it, or else the one unused for longest if
+    /// that is long. Whether there is room then.
+    fn make_room(&mut self) -> bool {
+        if self.kept.len() < SLOTS_MAX {
+            return true;
+        }
+        let is_past =
+            |kept: &ShelvedPiece| self.kept.iter().any(|next| next.is_asked && kept.slot.is_before(&next.slot));
+        let is_idle = |kept: &ShelvedPiece| kept.used.elapsed() >= IDLE;
+        let Some(at) = self.kept.iter().position(is_past).or_else(|| self.kept.iter().position(is_idle)) else {
+            return false;
+        };
+        self.kept.remove(at);
+        true
+    }
+
+    /// Whether there is a slot with the byte at `position`.
+    #[cfg(test)]
+    pub fn has(&self, file: &Arc<File>, position: u64) -> bool {
+        self.slots().any(|slot| slot.has(file, position))
+    }
+
+    /// Whether what lies before the slot is here, too: then somebody reads on.
+    pub fn has_before(&self, slot: &Slot) -> bool {
+        self.slots().any(|other| other.is_before(slot))
+    }
+
+    /// The piece with the byte at `position`, if it is read already.
+    pub fn read_at(&self, file: &File, position: u64) -> Option<Arc<Piece>> {
+        let of_file = self.slots().filter(|slot| std::ptr::eq(Arc::as_ptr(&slot.file), file));
+        let pieces = of_file.filter_map(|slot| slot.piece.get());
+        pieces.filter(|piece| (piece.from..piece.end()).contains(&position)).last().cloned()
+    }
+
+    /// A new slot for what follows, if there is none and it takes nobody's place.
+    pub fn slot_after(&mut self, slot: &Slot, settled: u64) -> Option<Arc<Slot>> {
+        let is_here = self.slots().any(|other| other.has(&slot.file, slot.end));
+        let ahead = self.kept.iter().filter(|kept| !kept.is_asked).count();
+        if is_here || ahead >= AHEAD_MAX || !self.make_room() {
+            return None;
+        }
+        let next = Slot::new(&self.own, &slot.file, slot.end, settled);
+        self.kept.push(ShelvedPiece { slot: Arc::clone(&next), used: Instant::now(), is_asked: false });
+        Some(next)
+    }
+
+    fn slots(&self) -> impl Iterator<Item = &Arc<Slot>> {
+        self.kept.iter().map(|kept| &kept.slot)
+    }
+}
+
+/// Ends with the slot, or with the shelf.
+async fn take_down_unused(shelf: Weak<Mutex<Shelf>>, slot: Weak<Slot>) {
+    while slot.strong_count() > 0 {
+        tokio::time::sleep(KEPT_FOR).await;
+        let is_unused = |kept: &ShelvedPiece| {
+            std::ptr::eq(Arc::as_ptr(&kept.slot), slot.as_ptr()) && kept.used.elapsed() >= KEPT_FOR
+        };
+        let Some(shelf) = shelf.upgrade() else { return };
+        shelf.lock().kept.retain(|kept| !is_unused(kept));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cold::direct::PIECE_MAX;
+
+    const MIB: u64 = PIECE_MAX as u64;
+
+    /// Bytes read for each that is asked for, where so many readers take 1 MiB in turn, as one consumer of so many
+    /// partitions does.
+    fn cost(readers: u64) -> f64 {
+        let file = Arc::new(tempfile::tempfile().expect("temporary file"));
+        let (mut shelf, settled) = (Shelf::default(), u64::MAX);
+        let (mut slots, mut alone, mut asked) = (Vec::new(), 0, 0);
+        for round in 0..12 {
+            for position in (0..readers).map(|reader| reader * 100 * MIB + 500_000 + round * MIB) {
+                for (from, upto) in [(position, end_of(position)), (end_of(position), position + MIB)] {
+                    asked += upto - from;
+                    let Some(slot) = shelf.slot_at(&file, from, settled) else {
+                        alone += upto - from;
+                        continue;
+                    };
+                    let next = shelf.slot_after(&slot, settled);
+                    slots.extend([Some(slot), next].into_iter().flatten());
+                }
+            }
+        }
+        slots.sort_by_key(Arc::as_ptr);
+        slots.dedup_by_key(|slot| Arc::as_ptr(slot));
+        (slots.iter().map(|slot| slot.end - slot.from).sum::<u64>() + alone) as f64 / asked as f64
+    }
+
+    #[tokio::test]
+    async fn many_readers_in_turn_have_little_read_that_nobody_takes() {
+        for readers in [1, 4, 5, 6, 8, 9, 20, 100] {
+            let cost = cost(readers);
+            assert!(cost < 1.3, "{readers} readers: {cost:.2} bytes read for each that is asked for");
+        }
+    }
+}

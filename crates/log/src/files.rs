@@ -1,0 +1,262 @@
+//! Names of the files and folders of a data folder, and the small text files among them.
+//!
+//! Not segments, indexes or snapshots. Every file written here is whole, old or new, at any instant:
+//! it is written beside its place and renamed.
+//!
+//! Formats: Kafka's `LogFileUtils`, `OffsetCheckpointFile`, `PartitionMetadataFile`,
+//! `CleanShutdownFileHandler`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use fullbore_wire::Uuid;
+
+pub use fullbore_host::files::{replace, replace_unsynced};
+
+pub const LOG: &str = "log";
+pub const OFFSET_INDEX: &str = "index";
+pub const TIME_INDEX: &str = "timeindex";
+pub const SNAPSHOT: &str = "snapshot";
+/// Appended, after a number, to the files of a segment that are to be removed.
+pub const DELETED: &str = "deleted";
+/// Appended to the files of a segment that a cleaning is writing.
+pub const CLEANED: &str = "cleaned";
+/// Appended to the files of a segment that is to take the place of others.
+pub const SWAP: &str = "swap";
+/// Appended, with a number, to the files of a log that records were set aside in.
+pub const ASIDE: &str = "aside-";
+/// Appended to the folder of a partition that is to be removed.
+pub const DELETED_DIR: &str = "delete";
+pub const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
+pub const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
+/// The name and format are Kafka's (`ReplicaManager.HighWatermarkFilename`).
+pub const HIGH_WATERMARKS: &str = "replication-offset-checkpoint";
+pub const LOG_STARTS: &str = "log-start-offset-checkpoint";
+/// How far each compacted log is clean.
+pub const CLEANER_OFFSETS: &str = "cleaner-offset-checkpoint";
+/// Not Kafka's: partitions that were never opened since a crash, and whether the machine has booted since.
+pub const UNRECOVERED: &str = "unrecovered-checkpoint";
+pub const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
+const METADATA: &str = "partition.metadata";
+/// The longest file name a Linux file system takes.
+const NAME_MAX: usize = 255;
+
+/// `<20 digits>.<suffix>` in `dir`.
+pub fn offset_path(dir: &Path, offset: i64, suffix: &str) -> PathBuf {
+    dir.join(format!("{offset:020}.{suffix}"))
+}
+
+/// The offset and suffix of such a name.
+pub fn parse_offset_name(name: &str) -> Option<(i64, &str)> {
+    let (digits, suffix) = name.split_once('.')?;
+    (digits.len() == 20).then(|| digits.parse().ok().map(|offset| (offset, suffix)))?
+}
+
+/// The folder of a partition.
+pub fn partition_dir(data_dir: &Path, topic: &str, index: i32) -> PathBuf {
+    data_dir.join(format!("{topic}-{index}"))
+}
+
+/// A name for a partition's folder that is no longer in use; `unique` tells recreated topics apart.
+pub fn retired_dir(data_dir: &Path, topic: &str, index: i32, unique: u128, suffix: &str) -> PathBuf {
+    let tail = format!("-{index}.{unique:032x}-{suffix}");
+    let room = NAME_MAX - tail.len();
+    data_dir.join(format!("{}{tail}", &topic[..topic.len().min(room)]))
+}
+
+/// Makes names created or renamed in `dir` survive a power cut.
+pub fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Offsets by topic and partition, as one checkpoint file holds them.
+pub type OffsetsByPartition = HashMap<(String, i32), i64>;
+
+/// Reads an offset checkpoint; `None` if it is missing or damaged.
+pub fn read_offsets(path: &Path) -> Option<OffsetsByPartition> {
+    let bytes = fs::read(path).ok()?;
+    let offsets = std::str::from_utf8(&bytes).ok().and_then(parse_offsets);
+    if offsets.is_none() {
+        tracing::warn!(path = %path.display(), "damaged checkpoint ignored");
+    }
+    offsets
+}
+
+fn parse_offsets(text: &str) -> Option<OffsetsByPartition> {
+    let mut lines = text.lines();
+    if lines.next()? != "0" {
+        return None;
+    }
+    let count: usize = lines.next()?.parse().ok()?;
+    let mut offsets = HashMap::new();
+    for line in lines {
+        let mut words = line.split(' ');
+        let (topic, partition) = (words.next()?, words.next()?.parse().ok()?);
+        offsets.insert((topic.to_owned(), partition), words.next()?.parse().ok()?);
+    }
+    (offsets.len() == count).then_some(offsets)
+}
+
+/// Writes an offset checkpoint, in order of topic and partition, and has it on the disk before it has the name.
+pub fn write_offsets(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()> {
+    replace(path, offsets_text(offsets).as_bytes())
+}
+
+/// Writes an offset checkpoint, which reaches the disk with the next flush.
+pub fn write_offsets_unsynced(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()> {
+    replace_unsynced(path, offsets_text(offsets).as_bytes())
+}
+
+fn offsets_text(offsets: &OffsetsByPartition) -> String {
+    let mut rows: Vec<_> = offsets.iter().collect();
+    rows.sort();
+    let mut text = format!("0\n{}\n", rows.len());
+    for ((topic, partition), offset) in rows {
+        text.push_str(&format!("{topic} {partition} {offset}\n"));
+    }
+    text
+}
+
+/// The topic id a partition's folder belongs to; `None` if it does not say, or there is no folder.
+///
+/// # Errors
+/// When the system does not tell: that says nothing of whose the folder is.
+pub fn read_topic_id(dir: &Path) -> io::Result<Option<Uuid>> {
+    let bytes = match fs::read(dir.join(METADATA)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read?,
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.lines().find_map(|line| Uuid::parse(line.strip_prefix("topic_id: ")?.trim())))
+}
+
+/// Says to which topic id a partition's folder belongs, before there are records in it: a folder with records that
+/// does not say is not opened. It reaches the disk with the first flush.
+pub fn write_topic_id(dir: &Path, topic_id: Uuid) -> io::Result<()> {
+    let text = format!("version: 0\ntopic_id: {topic_id}\n");
+    replace_unsynced(&dir.join(METADATA), text.as_bytes())
+}
+
+/// Has that on the disk when it returns.
+pub fn sync_topic_id(dir: &Path) -> io::Result<()> {
+    match File::open(dir.join(METADATA)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        file => file?.sync_all(),
+    }
+}
+
+/// Whether a partition's folder holds a segment that is not empty.
+pub fn has_records(dir: &Path) -> io::Result<bool> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let is_segment = name.to_str().and_then(parse_offset_name).is_some_and(|(_, suffix)| suffix == LOG);
+        if is_segment && entry.metadata()?.len() > 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Bytes of the segments in a partition's folder; none if there is no folder.
+pub fn segments_size(dir: &Path) -> io::Result<u64> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries?,
+    };
+    let mut size = 0;
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        if let Some((_, LOG)) = name.to_str().and_then(parse_offset_name) {
+            match entry.metadata() {
+                Ok(metadata) => size += metadata.len(),
+                // Retired since the folder was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(size)
+}
+
+/// Topic and number of every partition's folder.
+pub fn list_partitions(dir: &Path) -> io::Result<Vec<(String, i32)>> {
+    let parse = |name: String| {
+        let (topic, index) = name.rsplit_once('-')?;
+        Some((topic.to_owned(), index.parse().ok()?))
+    };
+    Ok(list_dirs(dir)?.into_iter().filter_map(parse).collect())
+}
+
+/// Topics of which there are folders: name, id, and one more than the largest number. A folder that does not say whose it is, is
+/// left out.
+pub fn topics_in(dir: &Path) -> io::Result<BTreeMap<(String, Uuid), i32>> {
+    let mut topics = BTreeMap::new();
+    for (topic, index) in list_partitions(dir)? {
+        if let Some(id) = read_topic_id(&partition_dir(dir, &topic, index))? {
+            let count = topics.entry((topic, id)).or_insert(0);
+            *count = (*count).max(index.saturating_add(1));
+        }
+    }
+    Ok(topics)
+}
+
+/// Names of the folders in a folder.
+pub fn list_dirs(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir()
+            && let Ok(name) = entry.file_name().into_string()
+        {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_kafkas() {
+        let dir = Path::new("/d");
+        assert_eq!(offset_path(dir, 42, LOG), Path::new("/d/00000000000000000042.log"));
+        assert_eq!(parse_offset_name("00000000000000000042.timeindex"), Some((42, "timeindex")));
+        for strange in ["42.log", "leader-epoch-checkpoint", "0000000000000000004x.log"] {
+            assert_eq!(parse_offset_name(strange), None, "{strange}");
+        }
+        let retired = retired_dir(dir, &"t".repeat(249), 7, 1, "delete");
+        let name = retired.file_name().expect("has a name").len();
+        assert_eq!(name, NAME_MAX);
+    }
+
+    #[test]
+    fn an_offset_checkpoint_comes_back_and_a_damaged_one_knows_nothing() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let path = dir.path().join(RECOVERY_POINTS);
+        let offsets = HashMap::from([(("a.b-c".to_owned(), 3), 17), (("a".to_owned(), 0), 0)]);
+        write_offsets(&path, &offsets).expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "0\n2\na 0 0\na.b-c 3 17\n");
+        assert_eq!(read_offsets(&path), Some(offsets));
+        fs::write(&path, "0\n3\na 0 0\na.b-c 3 17\n").expect("written");
+        assert_eq!(read_offsets(&path), None);
+    }
+
+    #[test]
+    fn a_topic_id_comes_back() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        assert_eq!(read_topic_id(dir.path()).expect("not there"), None);
+        write_topic_id(dir.path(), Uuid([7; 16])).expect("written");
+        assert_eq!(read_topic_id(dir.path()).expect("read"), Some(Uuid([7; 16])));
+        let log = offset_path(dir.path(), 0, LOG);
+        fs::write(&log, "").expect("written");
+        assert!(!has_records(dir.path()).expect("listed"));
+        fs::write(&log, "x").expect("written");
+        assert!(has_records(dir.path()).expect("listed"));
+    }
+}

@@ -1,0 +1,412 @@
+//! Finding records: by offset for a fetch, by time for ListOffsets.
+//!
+//! In two steps, so that no file is read under the partition's lock: an [`OffsetLookup`] is made from what is in
+//! memory, and run without the lock. Segments may be retired in between; the open file still serves until it is removed
+//! for good. A file that is gone then ([`is_gone`]), or an index that may be of the segment that took the place, makes the
+//! caller plan anew.
+//!
+//! Invariant: nothing at or past the high watermark is ever in a slice.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Acquire;
+
+use fullbore_wire::FileSlice;
+
+use super::Log;
+use super::files::OFFSET_INDEX;
+use super::index::{EntryLocation, OffsetEntry};
+use super::recent::BatchPosition;
+use super::scan::{Header, Scan, ScanError};
+use super::segment::Segment;
+use crate::cold::Cold;
+
+/// Where to look for a batch.
+#[derive(Debug)]
+enum LookupStart {
+    /// It is here.
+    At(BatchPosition),
+    /// Not before what the index says.
+    From(EntryLocation<OffsetEntry>),
+}
+
+/// What it takes to find an offset in one segment without its lock.
+#[derive(Debug)]
+pub struct OffsetLookup {
+    file: Arc<File>,
+    index_path: PathBuf,
+    base_offset: i64,
+    offset: i64,
+    /// Bytes of the file that are whole batches.
+    size: u64,
+    start: LookupStart,
+    /// Nothing from this offset on is read, where it is within this segment.
+    limit_offset: Option<i64>,
+    /// Where a batch is known to end, at or before the byte limit, and the offset there.
+    soft_end: Option<(u64, i64)>,
+    /// An entry of the index that is about as far behind the first batch as the byte limit, if that is in memory.
+    near_end: Option<OffsetEntry>,
+    /// Where the next segment begins.
+    pub end_offset: i64,
+    generation: Arc<AtomicU64>,
+    planned_in: u64,
+}
+
+/// What was found of an offset.
+#[derive(Debug)]
+pub enum Slice {
+    /// The batch with the offset, or the next one in the segment, and what follows it.
+    Of(FileSlice),
+    /// The first batch alone is over the limit.
+    TooLarge,
+    /// The segment has no batch at or after the offset: compaction took what was there.
+    Hole,
+}
+
+/// Returns true for the errors that a removed segment gives to a lookup that was planned before: its index has no name, and
+/// its log file no bytes.
+pub fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
+}
+
+impl Log {
+    /// How to read at `offset`, which is at least the log start, and nothing from the offset `limit` on, which is past it.
+    pub fn plan_read(&mut self, offset: i64, max_bytes: u32, limit: i64) -> io::Result<OffsetLookup> {
+        let index = self.segment_of(offset);
+        let is_active = index + 1 == self.segments.len();
+        let end_offset = self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset);
+        let mut plan = OffsetLookup::new(&mut self.segments[index], offset, end_offset, &self.generation)?;
+        if let LookupStart::From(EntryLocation::Entry(Some(first))) = plan.start {
+            let is_before = |entry: &OffsetEntry| entry.position <= first.position.saturating_add(max_bytes);
+            plan.near_end = match self.segments[index].offsets.last_before(is_before) {
+                EntryLocation::Entry(entry) => entry,
+                EntryLocation::OnDisk(_) => None,
+            };
+        }
+        if is_active && let Some(place) = self.recent.find(offset, plan.size) {
+            plan.start = LookupStart::At(place);
+            plan.soft_end = self.recent.end_before(place.position + u64::from(max_bytes));
+        }
+        if limit < end_offset {
+            match self.recent.find(limit, plan.size).filter(|_| is_active) {
+                // A limit is where a batch begins.
+                Some(place) => (plan.size, plan.end_offset) = (place.position, limit),
+                None => plan.limit_offset = Some(limit),
+            }
+        }
+        Ok(plan)
+    }
+
+    /// The place in `segments` of the one that covers `offset`, or of the first.
+    pub fn segment_of(&self, offset: i64) -> usize {
+        let after = self.segments.partition_point(|segment| segment.base_offset <= offset);
+        after.saturating_sub(1)
+    }
+}
+
+impl OffsetLookup {
+    /// How to find `offset` in `segment` through its index.
+    pub fn new(
+        segment: &mut Segment,
+        offset: i64,
+        end_offset: i64,
+        generation: &Arc<AtomicU64>,
+    ) -> io::Result<OffsetLookup> {
+        let relative = offset - segment.base_offset;
+        let found = segment.offsets.last_before(|entry| i64::from(entry.relative_offset) <= relative);
+        Ok(OffsetLookup {
+            file: segment.file()?,
+            index_path: segment.path(OFFSET_INDEX),
+            base_offset: segment.base_offset,
+            offset,
+            size: segment.size,
+            start: LookupStart::From(found),
+            limit_offset: None,
+            soft_end: None,
+            near_end: None,
+            end_offset,
+            generation: Arc::clone(generation),
+            planned_in: generation.load(Acquire),
+        })
+    }
+
+    /// Whether segments were put in the place of others since: what was then read from an index may be another one's.
+    pub fn is_stale(&self) -> bool {
+        self.generation.load(Acquire) != self.planned_in
+    }
+
+    /// The slice from the batch with the offset on; not more than `max_bytes`, unless `at_least_one` asks for a first
+    /// batch that alone is over it.
+    pub fn read(&self, max_bytes: u32, at_least_one: bool, cold: &Cold) -> io::Result<Slice> {
+        let Some(place) = self.place(cold)? else {
+            return Ok(Slice::Hole);
+        };
+        let end = self.end(place.position, cold)?;
+        let first_end = place.position + place.size;
+        if first_end > end {
+            return Ok(Slice::TooLarge);
+        }
+        let allowed = place.position + u64::from(max_bytes);
+        let cut = match self.soft_end {
+            _ if end <= allowed => end,
+            Some((soft_end, _)) if soft_end >= first_end => soft_end,
+            _ => allowed,
+        };
+        let end = if at_least_one { cut.max(first_end) } else { cut };
+        if end < first_end {
+            return Ok(Slice::TooLarge);
+        }
+        Ok(Slice::Of(FileSlice {
+            file: Arc::clone(&self.file),
+            position: place.position,
+            len: u32::try_from(end - place.position).expect("max_bytes or one batch, both below 2^32"),
+            settled: self.size,
+        }))
+    }
+
+    /// Cuts off what is no whole batch at the slice's end; the offset after the last one.
+    pub fn whole(&self, slice: &mut FileSlice, cold: &Cold) -> io::Result<i64> {
+        let end = slice.position + u64::from(slice.len);
+        match self.soft_end {
+            _ if end == self.size && self.limit_offset.is_none() => return Ok(self.end_offset),
+            Some((soft_end, offset)) if soft_end == end => return Ok(offset),
+            _ => {}
+        }
+        let mut scan = self.scan_before(slice.position, end, cold)?;
+        let (mut whole, mut offset) = (slice.position, self.offset);
+        while let Some(batch) = scan.next()? {
+            if batch.end() > end {
+                (whole, offset) = (batch.position, batch.base_offset);
+                break;
+            }
+            (whole, offset) = (batch.end(), batch.last_offset() + 1);
+        }
+        slice.len = u32::try_from(whole - slice.position).unwrap_or(slice.len);
+        Ok(offset)
+    }
+
+    /// Returns true if batches before the offset `limit` are known to follow the slice.
+    pub fn goes_on(&self, slice: &FileSlice, limit: i64) -> bool {
+        let end = slice.position + u64::from(slice.len);
+        self.limit_offset.is_none() && (end < self.size || self.end_offset < limit)
+    }
+
+    /// From the last batch on that the index has between two places, or from the first of them, where a batch begins.
+    fn scan_before<'a>(&'a self, from: u64, end: u64, cold: &'a Cold) -> io::Result<Scan<'a>> {
+        let is_before = |entry: &OffsetEntry| u64::from(entry.position) < end;
+        let entry = match (self.near_end, &self.start) {
+            (Some(entry), _) => Some(entry).filter(is_before),
+            (None, LookupStart::From(found @ EntryLocation::OnDisk(_))) => {
+                // Retention or compaction may take the index away after the plan. Headers alone lead to an end as well.
+                found.load(&self.index_path, is_before).ok().flatten()
+            }
+            (None, _) => None,
+        };
+        if let Some(entry) = entry.filter(|entry| u64::from(entry.position) > from) {
+            let last_offset = self.base_offset + i64::from(entry.relative_offset);
+            let position = u64::from(entry.position);
+            if let Some(scan) = Scan::at_batch(Some(cold), &self.file, position, self.size, last_offset)? {
+                return Ok(scan);
+            }
+        }
+        Ok(Scan::beside(Some(cold), &self.file, from, self.size))
+    }
+
+    fn place(&self, cold: &Cold) -> io::Result<Option<BatchPosition>> {
+        match self.start {
+            LookupStart::At(place) => Ok(Some(place)),
+            LookupStart::From(_) => {
+                let batch = self.find(cold)?;
+                Ok(batch.map(|batch| BatchPosition { position: batch.position, size: u64::from(batch.size) }))
+            }
+        }
+    }
+
+    /// The end of what may be seen, from a batch's position on.
+    fn end(&self, from: u64, cold: &Cold) -> io::Result<u64> {
+        let Some(offset) = self.limit_offset else {
+            return Ok(self.size);
+        };
+        let scan = Scan::beside(Some(cold), &self.file, from, self.size);
+        Ok(first_reaching(scan, offset)?.map_or(self.size, |batch| batch.position))
+    }
+
+    /// The batch with the offset, by the index and the headers after the place it gives.
+    fn find(&self, cold: &Cold) -> io::Result<Option<Header>> {
+        Ok(first_reaching(self.indexed(cold)?, self.offset)?)
+    }
+
+    /// From where the index says on, if the batch it names is there. Headers alone lead to an offset as well.
+    fn indexed<'a>(&'a self, cold: &'a Cold) -> io::Result<Scan<'a>> {
+        let relative = self.offset - self.base_offset;
+        let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
+        let entry = match self.start {
+            LookupStart::From(found) => found.load(&self.index_path, is_before)?,
+            LookupStart::At(_) => None,
+        };
+        if let Some(entry) = entry {
+            let last_offset = self.base_offset + i64::from(entry.relative_offset);
+            let position = u64::from(entry.position);
+            if let Some(scan) = Scan::at_batch(Some(cold), &self.file, position, self.size, last_offset)? {
+                return Ok(scan);
+            }
+            tracing::warn!(index = %self.index_path.display(), "index names a batch that is not there, reading without it");
+        }
+        Ok(Scan::beside(Some(cold), &self.file, 0, self.size))
+    }
+
+    /// What `look` finds first in the batches at or after the offset whose largest timestamp reaches `timestamp`.
+    pub fn find_timestamp<T>(
+        &self,
+        timestamp: i64,
+        cold: &Cold,
+        mut look: impl FnMut(&Header) -> io::Result<Option<T>>,
+    ) -> io::Result<Option<T>> {
+        let mut scan = self.indexed(cold)?;
+        while let Some(batch) = scan.next()? {
+            if batch.last_offset() >= self.offset
+                && batch.max_timestamp >= timestamp
+                && batch.has_records
+                && let Some(found) = look(&batch)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The file the plan is about.
+    pub fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+}
+
+/// The first batch that ends at or after the offset.
+fn first_reaching(mut scan: Scan<'_>, offset: i64) -> Result<Option<Header>, ScanError> {
+    while let Some(batch) = scan.next()? {
+        if batch.last_offset() >= offset {
+            return Ok(Some(batch));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+
+    use super::*;
+    use crate::recovery::Known;
+    use crate::validation::ValidBatch;
+    use fullbore_config::{BrokerConfig, Properties};
+    use fullbore_host::space::Space;
+
+    #[test]
+    fn nothing_past_the_high_watermark_is_read_whether_the_batch_there_is_remembered_or_not() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let known = Known::NOTHING;
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut log = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(&[1; 100]), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let batch = ValidBatch::unchecked(&bytes);
+        for _ in 0..200 {
+            log.append(&batch, 0, 0, &config).expect("appended");
+        }
+        for high_watermark in 1..=200 {
+            for offset in 0..high_watermark {
+                let plan = log.plan_read(offset, 1 << 20, high_watermark).expect("planned");
+                let Slice::Of(slice) = plan.read(1 << 20, true, &Cold::default()).expect("read") else {
+                    panic!("no records")
+                };
+                let size = bytes.len() as u64;
+                assert_eq!(
+                    (slice.position, slice.position + u64::from(slice.len)),
+                    (offset as u64 * size, high_watermark as u64 * size)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_slice_whose_index_is_taken_away_after_it_was_found_is_cut_to_whole_batches() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(&[1; 3000]), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        // More than the entries in memory stand for.
+        for _ in 0..1500 {
+            log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
+        }
+        let cold = Cold::default();
+        let plan = log.plan_read(1, 10_000, 1500).expect("planned");
+        assert!(matches!(plan.start, LookupStart::From(EntryLocation::OnDisk(_))));
+        let Slice::Of(mut slice) = plan.read(10_000, true, &cold).expect("read") else { panic!("records") };
+        std::fs::remove_file(&plan.index_path).expect("removed");
+        assert_eq!(plan.whole(&mut slice, &cold).expect("cut"), 4);
+        assert_eq!(slice.len as usize, 3 * bytes.len());
+    }
+
+    #[test]
+    fn a_lookup_whose_segment_is_removed_for_good_says_that_it_is_gone() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(&[1; 100]), &[]);
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        (0..500).for_each(|_| _ = log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended"));
+        // The file is read, and not what is remembered of it.
+        log.recent.clear();
+        let cold = Cold::default();
+        let (begun, first) =
+            (log.plan_read(1, 10_000, 500).expect("planned"), log.plan_read(1, 1, 500).expect("planned"));
+        let Slice::Of(mut slice) = begun.read(10_000, true, &cold).expect("read") else { panic!("records") };
+        let full = Space::open(folder.path(), 0);
+        full.note_full();
+        log.delete_before(500, 0, &full).expect("deleted");
+        assert!(is_gone(&begun.whole(&mut slice, &cold).expect_err("it has no bytes")));
+        assert!(is_gone(&first.read(1, true, &cold).expect_err("it has no bytes")));
+    }
+
+    #[test]
+    fn a_slice_cut_to_whole_batches_ends_before_the_offset_returned_wherever_the_index_is() {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        (0..3).for_each(|at| builder.append(at, None, Some(&[1; 1000]), &[]));
+        let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
+        let batch = ValidBatch::unchecked(&bytes);
+        // More than the entries in memory stand for.
+        let batches = 1500;
+        for _ in 0..batches {
+            log.append(&batch, 0, 0, &config).expect("appended");
+        }
+        let (size, cold) = (bytes.len() as u64, Cold::default());
+        for first in (0..batches).step_by(7) {
+            for max_bytes in [1, 3000, 5000, 70_000, 300_000, 1 << 30] {
+                for high_watermark in [batches * 3, batches * 3 - 30, 3300].into_iter().filter(|end| *end > first * 3) {
+                    let plan = log.plan_read(first * 3 + 1, max_bytes, high_watermark).expect("planned");
+                    let Slice::Of(mut slice) = plan.read(max_bytes, true, &cold).expect("read") else {
+                        panic!("records")
+                    };
+                    let end_offset = plan.whole(&mut slice, &cold).expect("cut");
+                    let fit = (u64::from(max_bytes) / size).max(1).min((high_watermark / 3 - first) as u64);
+                    assert_eq!((slice.position, u64::from(slice.len)), (first as u64 * size, fit * size));
+                    assert_eq!(end_offset, (first + fit as i64) * 3, "{first} {max_bytes} {high_watermark}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,489 @@
+//! Opening a log: what is on the disk becomes a [`Log`] again, after a clean shutdown or a crash.
+//!
+//! After a clean shutdown the files are believed. After a crash every batch past the recovery point, or in the page
+//! where that is, is read and its checksum compared, and the indexes of those segments are written anew. Bytes that are
+//! no batch are
+//! - a torn tail, and cut off, if they were not flushed and no batch that could continue the log follows them;
+//! - a hole that a power cut has left, if the machine has booted since and everything that was flushed is there, or the page in
+//!   which that ends was torn: what is there is set aside ([`super::aside`]), and cut off as well;
+//! - corruption otherwise: acknowledged records follow, or these were acknowledged, so the partition is refused and the error names
+//!   the file and the byte. Nothing is changed on the disk.
+//!
+//! Invariant: an opened log ends after its last good batch, and its producers are those of its batches.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use fullbore_rules::sequence::Producers;
+
+use super::Log;
+use super::epochs::Epochs;
+use super::error::StorageError;
+use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, parse_offset_name};
+use super::flush::{Flushes, Sealed};
+use super::granted::Granted;
+use super::page_cache::Written;
+use super::recent::Recent;
+use super::scan::{Header, Scan, ScanError, find_later_batch, go_on_unless};
+use super::segment::Segment;
+use super::snapshot;
+use crate::cleaner::swap;
+use fullbore_config::TopicConfig;
+use fullbore_host::files::{is_full, is_momentary, remove_for_good};
+
+/// Bytes before the recovery point that are checked all the same: a write after it began in the middle of a page, and a
+/// torn page is torn as a whole.
+const TORN_MAX: u64 = 4096;
+
+/// What is known of a log before it is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// Whether the broker was shut down cleanly.
+    pub clean: bool,
+    pub recovery_point: i64,
+    /// As the checkpoint has it; `None` if that cannot be read.
+    pub log_start: Option<i64>,
+    /// Whether the machine has booted since a shutdown that was not clean: what was not flushed may be gone.
+    pub rebooted: bool,
+    /// Whether its last segment may lack offsets, as closed ones do: a follower has batches as its leader's compaction left them.
+    pub may_have_gaps: bool,
+}
+
+impl Known {
+    /// What is known of a partition that was never there.
+    pub const NOTHING: Known =
+        Known { clean: true, recovery_point: 0, log_start: Some(0), rebooted: false, may_have_gaps: false };
+}
+
+impl Log {
+    /// Opens the log in `dir`, which exists; an empty folder becomes an empty log.
+    #[cfg(test)]
+    pub fn open(dir: &Arc<Path>, known: Known, now_ms: i64, config: &TopicConfig) -> Result<Log, StorageError> {
+        Log::open_unless(&AtomicBool::new(false), dir, known, now_ms, config)
+    }
+
+    /// Opens the log in `dir`, which exists; an empty folder becomes an empty log. Ends early with an error once `stop` is
+    /// set: the next opening begins anew.
+    pub fn open_unless(
+        stop: &AtomicBool,
+        dir: &Arc<Path>,
+        known: Known,
+        now_ms: i64,
+        config: &TopicConfig,
+    ) -> Result<Log, StorageError> {
+        let failed = |error| StorageError::io(dir.as_ref(), error);
+        swap::finish_interrupted(dir)?;
+        let bases = list_segments(dir).map_err(failed)?;
+        let log_start = known.log_start.unwrap_or(0);
+        // A follower that was ended while it began anew: what it had up to the recovery point is its leader's to send again. Without
+        // followers no offset is given twice.
+        let is_begun_anew = bases.is_empty() && known.may_have_gaps;
+        let mut log = Log {
+            dir: dir.clone(),
+            segments: bases.iter().map(|&(base_offset, size)| Segment::load(dir, base_offset, size, now_ms)).collect(),
+            log_start,
+            log_end: if is_begun_anew { log_start } else { log_start.max(known.recovery_point) },
+            flushes: Flushes::new(dir, known.recovery_point),
+            producers: Producers::default(),
+            granted: Granted::LEAST,
+            epochs: Epochs::empty(dir),
+            snapshot_offset: -1,
+            recent: Recent::default(),
+            written: Written::default(),
+            generation: Arc::default(),
+            idle_rounds: 0,
+        };
+        if log.segments.is_empty() {
+            let first = Segment::create(dir, log.log_end, now_ms).map_err(failed)?;
+            log.segments.push_back(first);
+            return Ok(log.settled());
+        }
+        log.recover_segments(stop, known, config)?;
+        log.load_epochs(stop, known).map_err(failed)?;
+        log.load_producers(stop, now_ms, config).map_err(failed)?;
+        // Most are opened to be asked for their offsets only.
+        log.close_files(true);
+        log.seal_recovered(known).map_err(failed)?;
+        Ok(log.settled())
+    }
+
+    /// Has the next flush cover what a broker that was killed had not flushed, so that the recovery point does not pass it.
+    fn seal_recovered(&mut self, known: Known) -> io::Result<()> {
+        let ends: Vec<i64> = self.segments.iter().skip(1).map(|next| next.base_offset).collect();
+        for (segment, end_offset) in self.segments.iter_mut().zip(ends) {
+            if !known.clean && end_offset > known.recovery_point {
+                self.flushes.seal(Sealed::new(segment, end_offset)?);
+            }
+        }
+        if self.flushes.is_crowded() { self.flush_sealed() } else { Ok(()) }
+    }
+
+    /// Offsets that follow from the segments.
+    fn settled(mut self) -> Log {
+        let first = self.segments[0].base_offset;
+        self.log_start = self.log_start.max(first).min(self.log_end);
+        self.flushes.lower(self.log_end);
+        self
+    }
+
+    /// Settles every segment's contents, and with them the log end.
+    fn recover_segments(&mut self, stop: &AtomicBool, known: Known, config: &TopicConfig) -> Result<(), StorageError> {
+        let mut index = 0;
+        while index < self.segments.len() {
+            let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
+            let believed = match next_base {
+                Some(next_base) => known.clean || next_base <= known.recovery_point,
+                None => known.clean,
+            };
+            if !(believed && self.believe(stop, index, next_base, config)?) {
+                self.recover_segment(stop, index, known, config)?;
+            }
+            self.refuse_hole(stop, index, config)?;
+            index += 1;
+        }
+        Ok(())
+    }
+
+    /// Refuses a log without the offsets between a segment, the end of which was just found, and the next one: a file is missing, or
+    /// was cut where a batch ends. Only compaction takes offsets out, which shows within segments, too.
+    fn refuse_hole(&mut self, stop: &AtomicBool, index: usize, config: &TopicConfig) -> Result<(), StorageError> {
+        let end = self.log_end;
+        let next_base = self.segments.get(index + 1).map(|next| next.base_offset).filter(|&next_base| end < next_base);
+        let Some(next_base) = next_base.filter(|_| !config.cleanup.compact) else { return Ok(()) };
+        let path = self.segments[index].path(LOG);
+        if self.has_gaps_within(stop).map_err(|error| StorageError::io(&path, error))? {
+            return Ok(());
+        }
+        let why = format!("the offsets from {end} to {} are in no file: restore it from a copy", next_base - 1);
+        Err(StorageError::Corrupt { path, position: self.segments[index].size, why })
+    }
+
+    /// Returns true if a batch begins after the end of the one before it in the same segment.
+    fn has_gaps_within(&mut self, stop: &AtomicBool) -> io::Result<bool> {
+        for segment in &mut self.segments {
+            let was_open = segment.has_open_file();
+            let file = segment.file_to_scan()?;
+            let (mut scan, mut next_offset) = (Scan::new(&file, 0, segment.size), segment.base_offset);
+            while let Ok(Some(batch)) = scan.next() {
+                go_on_unless(stop)?;
+                if batch.base_offset > next_offset {
+                    return Ok(true);
+                }
+                next_offset = batch.last_offset() + 1;
+            }
+            if !was_open {
+                segment.close_file();
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes a segment as it is, but for missing or wrong indexes. False if its end is no batch's.
+    fn believe(
+        &mut self,
+        stop: &AtomicBool,
+        index: usize,
+        next_base: Option<i64>,
+        config: &TopicConfig,
+    ) -> Result<bool, StorageError> {
+        let segment = &mut self.segments[index];
+        let path = segment.path(LOG);
+        let failed = |error| StorageError::io(&path, error);
+        if !segment.has_sound_indexes(config.index_interval_bytes).map_err(failed)? {
+            tracing::warn!(path = %path.display(), "index missing or not this segment's, rebuilding");
+            match unless_full(segment.rebuild_indexes(stop, config.index_interval_bytes)) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(false),
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let last_offset = match (segment.last_offset(), next_base) {
+            (Ok(last_offset), _) => last_offset,
+            // Whoever reads it finds out.
+            (Err(ScanError::Bad { .. }), Some(next_base)) => Some(next_base - 1),
+            (Err(ScanError::Bad { .. }), None) => return Ok(false),
+            (Err(ScanError::Io(error)), _) => return Err(failed(error)),
+        };
+        match next_base {
+            Some(_) => _ = segment.close_file(),
+            None => segment.resume().map_err(failed)?,
+        }
+        self.log_end = last_offset.map_or(segment.base_offset, |last| last + 1);
+        Ok(true)
+    }
+
+    /// Reads a whole segment, comparing checksums from the recovery point on, and writes its indexes anew.
+    fn recover_segment(
+        &mut self,
+        stop: &AtomicBool,
+        index: usize,
+        known: Known,
+        config: &TopicConfig,
+    ) -> Result<(), StorageError> {
+        let path = self.segments[index].path(LOG);
+        let failed = |error| StorageError::io(&path, error);
+        let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
+        let segment = &mut self.segments[index];
+        let file = segment.file_to_scan().map_err(failed)?;
+        let len = segment.size;
+        let checked_from = if known.clean { 0 } else { known.recovery_point };
+        let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
+        // Compaction leaves gaps in what may have become the last segment: those behind it may have been moved away.
+        let may_have_gaps = known.may_have_gaps || config.cleanup.compact;
+        let mut walk =
+            Walk { next_offset: segment.base_offset, end: 0, next_base, unchecked, may_have_gaps, has_gaps: false };
+        segment.forget_indexes();
+        let bad = walk.run(stop, segment, &file, len, config).map_err(failed)?;
+        let bad = bad.or_else(|| walk.falls_short(known, config));
+        if let Some(why) = bad {
+            self.cut(stop, index, &walk, why, known)?;
+        }
+        unless_full(self.segments[index].finish_indexes()).map_err(failed)?;
+        self.log_end = walk.next_offset;
+        Ok(())
+    }
+
+    /// Ends the log where a segment's last good batch does, unless what is there, or follows, was acknowledged and cannot be gone.
+    fn cut(
+        &mut self,
+        stop: &AtomicBool,
+        index: usize,
+        walk: &Walk,
+        why: String,
+        known: Known,
+    ) -> Result<(), StorageError> {
+        let path = self.segments[index].path(LOG);
+        let failed = |error| StorageError::io(&path, error);
+        let follows = self.has_records_after(stop, index, walk).map_err(failed)?;
+        let was_flushed = walk.next_offset < known.recovery_point;
+        if follows || was_flushed {
+            let corrupt = |why| StorageError::Corrupt { path: path.clone(), position: walk.end, why };
+            let may_be_lost = if follows { walk.may_be_lost(known) } else { known.rebooted };
+            if !may_be_lost {
+                return Err(corrupt(why));
+            }
+            let aside = self.set_aside(stop, index, walk.end, walk.next_offset).map_err(|error| match error {
+                error if is_momentary(&error) => failed(error),
+                error => corrupt(format!("{why}; what follows cannot be set aside: {error}")),
+            })?;
+            tracing::warn!(
+                path = %path.display(),
+                byte = walk.end,
+                %why,
+                lost = ?(walk.next_offset..aside.end_offset.max(known.recovery_point)),
+                files = aside.files,
+                aside = %aside.first.display(),
+                "the machine stopped before this was flushed; cut off here, and what follows is set aside"
+            );
+        } else {
+            let bytes = self.segments[index].size - walk.end;
+            tracing::warn!(path = %path.display(), from = walk.end, bytes, "torn tail cut off");
+        }
+        self.cut_segment(index, walk.end).map_err(failed)
+    }
+
+    /// Whether records follow what is bad, in this segment or a later one.
+    fn has_records_after(&mut self, stop: &AtomicBool, index: usize, walk: &Walk) -> io::Result<bool> {
+        let segment = &mut self.segments[index];
+        let file = segment.file()?;
+        let follows_here = find_later_batch(stop, &file, walk.end + 1, segment.size, walk.next_offset + 1)?;
+        Ok(follows_here.is_some() || self.segments.iter().skip(index + 1).any(|segment| segment.size > 0))
+    }
+
+    /// The segment becomes the last one.
+    fn cut_segment(&mut self, index: usize, end: u64) -> io::Result<()> {
+        let segment = &mut self.segments[index];
+        let file = segment.file()?;
+        file.set_len(end)?;
+        file.sync_data()?;
+        segment.size = end;
+        self.drop_segments_after(index)
+    }
+
+    /// Removes segments that were begun and never held a batch.
+    fn drop_segments_after(&mut self, index: usize) -> io::Result<()> {
+        self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
+    }
+
+    /// The epochs as the file has them, or as the batches do; and with them the log start. Their file is in the
+    /// partition's folder, and so this log's; the checkpoint may still tell of an older topic with this name, whose
+    /// log start would hide records of this one. But nobody was told of a log start within a segment before the
+    /// checkpoint had it, too: a file that says a larger one is damaged.
+    fn load_epochs(&mut self, stop: &AtomicBool, known: Known) -> io::Result<()> {
+        let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
+            (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),
+            _ => true,
+        };
+        match Epochs::load(&self.dir).filter(believed) {
+            Some(epochs) => {
+                self.epochs = epochs;
+                self.log_start = self.epochs.log_start().unwrap_or(self.log_start);
+                unless_full(self.epochs.truncate_to(self.log_end))
+            }
+            None => {
+                let mut epochs = Epochs::empty(&self.dir);
+                self.for_each_batch(stop, self.segments[0].base_offset, |batch| {
+                    epochs.note(batch.leader_epoch, batch.base_offset);
+                })?;
+                self.epochs = epochs;
+                unless_full(self.epochs.advance_to(self.log_start.min(self.log_end)))?;
+                unless_full(self.epochs.save())
+            }
+        }
+    }
+
+    /// The producers as of the newest snapshot, and then what the batches after it did. What they were granted before
+    /// is kept, though the topic may want less now.
+    pub fn load_producers(&mut self, stop: &AtomicBool, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
+        let mut producers = Producers::default();
+        self.granted = Granted::load(&self.dir)?;
+        let window = self.granted.window().max(config.producer_state_batches_to_retain);
+        let (offset, entries) = snapshot::load(&self.dir, self.log_end)?.unwrap_or((-1, Vec::new()));
+        self.snapshot_offset = offset;
+        producers.restore(entries, now_ms, self.granted.window());
+        let from = offset.max(self.segments[0].base_offset);
+        self.for_each_batch(stop, from, |batch| {
+            if batch.stamp.is_idempotent() && !batch.is_control {
+                producers.append(&batch.stamp, batch.base_offset, batch.max_timestamp, now_ms, window);
+            }
+        })?;
+        self.producers = producers;
+        Ok(())
+    }
+
+    /// Every batch with an offset at or after `from`, in order.
+    fn for_each_batch(&mut self, stop: &AtomicBool, from: i64, mut visit: impl FnMut(&Header)) -> io::Result<()> {
+        if from >= self.log_end {
+            return Ok(());
+        }
+        let first = self.segment_of(from);
+        let last = self.segments.len() - 1;
+        for index in first..=last {
+            let segment = &mut self.segments[index];
+            let start = segment.position_before(from)?;
+            let file = segment.file_to_scan()?;
+            let mut scan = Scan::new(&file, start, segment.size);
+            while let Some(batch) = scan.next()? {
+                go_on_unless(stop)?;
+                if batch.last_offset() >= from {
+                    visit(&batch);
+                }
+            }
+            if index < last {
+                segment.close_file();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// On a full disk a log is opened all the same, to be read and for what frees space: index entries and epochs then stay
+/// in memory until they can be written.
+fn unless_full(written: io::Result<()>) -> io::Result<()> {
+    written.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
+}
+
+/// How far a recovery has come in a segment.
+struct Walk {
+    next_offset: i64,
+    /// The position after the last good batch.
+    end: u64,
+    /// Where the next segment begins; `None` in the last one.
+    next_base: Option<i64>,
+    /// Up to this position no checksums are compared.
+    unchecked: u64,
+    /// Whether the last segment, too, may lack offsets.
+    may_have_gaps: bool,
+    /// Whether compaction has taken batches out.
+    has_gaps: bool,
+}
+
+impl Walk {
+    /// Whether the offsets of a batch, which no checksum covers, follow those before it. Compaction takes whole batches
+    /// out, of the last segment only its leader's, before a follower had them.
+    fn is_due(&self, batch: &Header) -> bool {
+        match self.next_base {
+            None if self.may_have_gaps => batch.base_offset >= self.next_offset,
+            None => batch.base_offset == self.next_offset,
+            Some(next_base) => batch.base_offset >= self.next_offset && batch.last_offset() < next_base,
+        }
+    }
+
+    /// Whether everything that was flushed, as of the checkpoint, is good, and the machine has stopped before what comes
+    /// next was. What a compaction has written was flushed as a whole, unless that was another broker's.
+    fn may_be_lost(&self, known: Known) -> bool {
+        let was_cleaned = self.has_gaps && !known.may_have_gaps;
+        known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned
+    }
+
+    /// What is wrong with a segment of whole batches that ends before the next one begins, where a power cut can have
+    /// taken its end. Compaction may have taken it, too.
+    fn falls_short(&self, known: Known, config: &TopicConfig) -> Option<String> {
+        let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;
+        let is_lost = self.may_be_lost(known) && !config.cleanup.compact;
+        is_lost
+            .then(|| format!("the segment ends before offset {}, the next one begins at {next_base}", self.next_offset))
+    }
+
+    /// Takes note of good batches up to the first bad one; what is wrong with that.
+    fn run(
+        &mut self,
+        stop: &AtomicBool,
+        segment: &mut Segment,
+        file: &fs::File,
+        len: u64,
+        config: &TopicConfig,
+    ) -> io::Result<Option<String>> {
+        let mut scan = Scan::new(file, 0, len);
+        loop {
+            go_on_unless(stop)?;
+            let batch = match scan.next() {
+                Ok(Some(batch)) => batch,
+                Ok(None) => return Ok(None),
+                Err(ScanError::Bad { why, .. }) => return Ok(Some(why)),
+                Err(ScanError::Io(error)) => return Err(error),
+            };
+            if !self.is_due(&batch) || !segment.can_hold(batch.last_offset()) {
+                return Ok(Some(format!("offset {} where {} is due", batch.base_offset, self.next_offset)));
+            }
+            if batch.end() > self.unchecked && !batch.has_valid_crc(file)? {
+                return Ok(Some("the checksum does not match".to_owned()));
+            }
+            unless_full(segment.spill_indexes())?;
+            segment.account(&batch, config.index_interval_bytes);
+            self.has_gaps |= batch.base_offset > self.next_offset;
+            self.next_offset = batch.last_offset() + 1;
+            self.end = batch.end();
+        }
+    }
+}
+
+/// Base offsets and sizes of the segments, in order. Files that a crash left half-done are removed.
+fn list_segments(dir: &Path) -> io::Result<Vec<(i64, u64)>> {
+    let mut segments = Vec::new();
+    let mut indexes = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if name.ends_with(".tmp") || name.ends_with(&format!(".{DELETED}")) {
+            remove_for_good(&entry.path())?;
+            continue;
+        }
+        match parse_offset_name(name) {
+            Some((base_offset, LOG)) => segments.push((base_offset, entry.metadata()?.len())),
+            Some((base_offset, OFFSET_INDEX | TIME_INDEX)) => indexes.push((base_offset, entry.path())),
+            _ => {}
+        }
+    }
+    segments.sort_unstable();
+    for (base_offset, path) in indexes {
+        if segments.binary_search_by_key(&base_offset, |segment| segment.0).is_err() {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(segments)
+}

@@ -1,0 +1,253 @@
+//! Forgetting old records: by age, by size, and before a log start that was moved.
+//!
+//! Whole segments only, oldest first. They are renamed at once and removed later, so that a fetch that
+//! has just found one can still send it. On a full disk they are removed at once, and nothing is written before. A removal frees
+//! the blocks of a file that is still being sent, which ends its connection.
+//!
+//! Invariant: the log start never goes back, and never passes the high watermark. A file that could not be written says an
+//! older log start, before which a start finds no segment; it is written with the next look.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Log;
+use super::files::{DELETED, LOG, parse_offset_name, sync_dir};
+use super::flush::Sealed;
+use super::segment::{Segment, modified_ms};
+use super::steps::step;
+use fullbore_config::TopicConfig;
+use fullbore_host::files::{is_full, remove_for_good};
+use fullbore_host::space::Space;
+
+/// What was taken out of use.
+#[derive(Debug)]
+pub struct Retired {
+    /// To be removed after file.delete.delay.ms, where that was not done at once.
+    pub paths: Vec<PathBuf>,
+    /// What went wrong; the next look tries it again.
+    pub result: io::Result<()>,
+}
+
+impl Log {
+    /// Takes the segments out of use that no setting keeps, and with `at_once` removes their files.
+    pub fn retire_old(&mut self, now_ms: i64, high_watermark: i64, config: &TopicConfig, at_once: bool) -> Retired {
+        match self.count_old(now_ms, high_watermark, config) {
+            Ok(count) => self.retire(count, now_ms, at_once),
+            Err(error) => Retired { paths: Vec::new(), result: Err(error) },
+        }
+    }
+
+    /// Takes so many of the oldest segments out of use.
+    fn retire(&mut self, count: usize, now_ms: i64, at_once: bool) -> Retired {
+        let (mut paths, mut gone) = (Vec::new(), 0);
+        let is_all = count == self.segments.len();
+        let begun = if is_all { self.begin_anew(now_ms) } else { Ok(()) };
+        let retired = begun.and_then(|()| {
+            (0..count).try_for_each(|_| {
+                paths.extend(self.segments[0].retire(at_once)?);
+                self.segments.pop_front();
+                gone += 1;
+                Ok(())
+            })
+        });
+        self.log_start = self.log_start.max(self.segments[0].base_offset);
+        self.flushes.forget_before(self.log_start);
+        step();
+        let kept = self.epochs.advance_to(self.log_start);
+        // There may have been no room for it before.
+        let snapshot = if is_all && retired.is_ok() { self.take_snapshot() } else { Ok(()) };
+        if gone > 0 {
+            tracing::info!(dir = %self.dir.display(), segments = gone, log_start = self.log_start, "old segments deleted");
+        }
+        Retired { paths, result: retired.and(kept).and(snapshot) }
+    }
+
+    /// Begins a new segment after one that is about to go with all before it: its indexes are not worth writing, and a full
+    /// disk is no reason to keep it. If a step fails, the old one stays active.
+    fn begin_anew(&mut self, now_ms: i64) -> io::Result<()> {
+        match self.take_snapshot() {
+            Err(error) if !is_full(&error) => return Err(error),
+            _ => {}
+        }
+        let active = self.segments.back_mut().expect("a log has a segment");
+        let sealed = Sealed::new(active, self.log_end)?;
+        let next = Segment::create(&self.dir, self.log_end, now_ms)?;
+        step();
+        // Its name says where the offsets go on: it is on the disk before the others are gone.
+        if let Err(error) = sync_dir(&self.dir) {
+            next.discard();
+            return Err(error);
+        }
+        self.flushes.seal(sealed);
+        self.segments.push_back(next);
+        self.recent.clear();
+        Ok(())
+    }
+
+    /// How many of the oldest segments nothing keeps.
+    fn count_old(&mut self, now_ms: i64, high_watermark: i64, config: &TopicConfig) -> io::Result<usize> {
+        let total: u64 = self.segments.iter().map(|segment| segment.size).sum();
+        let (retention_bytes, retention_ms) = config.retention();
+        let mut excess = retention_bytes.map_or(0, |most| total.saturating_sub(most));
+        let mut count = 0;
+        while count < self.segments.len() {
+            let end_offset = self.end_of(count);
+            let is_last = count + 1 == self.segments.len();
+            let segment = &mut self.segments[count];
+            let is_before_start = (!is_last || segment.size > 0) && end_offset <= self.log_start;
+            let is_excess = segment.size > 0 && excess >= segment.size && retention_bytes.is_some();
+            let is_expired = match (retention_ms, segment.largest_timestamp()?) {
+                (Some(most), Some(largest)) => now_ms.saturating_sub(largest) > most,
+                _ => false,
+            };
+            let is_old = is_before_start || is_excess || is_expired;
+            if !is_old || end_offset > high_watermark {
+                break;
+            }
+            excess = excess.saturating_sub(segment.size);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// The offset after the last one that a segment may have.
+    fn end_of(&self, index: usize) -> i64 {
+        self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset)
+    }
+
+    /// Moves the log start up to `offset`, which is not past the high watermark. On a full disk the segments before it go
+    /// first, which makes room, and what has to be written may have the reserve.
+    pub fn delete_before(&mut self, offset: i64, now_ms: i64, space: &Space) -> io::Result<()> {
+        if space.is_full() {
+            self.remove_before(offset, now_ms)?;
+        }
+        match self.advance_log_start(offset) {
+            Err(error) if space.note(&error) => {
+                self.remove_before(offset, now_ms)?;
+                space.freeing(is_full, || self.advance_log_start(offset))
+            }
+            result => result,
+        }
+    }
+
+    fn advance_log_start(&mut self, offset: i64) -> io::Result<()> {
+        if offset > self.log_start {
+            // On the disk first, with the epochs: that is what a start believes.
+            self.epochs.advance_to(offset)?;
+            self.log_start = offset;
+        }
+        Ok(())
+    }
+
+    /// Removes the segments that end at or before `offset`.
+    fn remove_before(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
+        let has_records = self.segments.back().is_some_and(|active| active.size > 0);
+        let candidates = self.segments.len() - usize::from(!has_records);
+        let count = (0..candidates).take_while(|&index| self.end_of(index) <= offset).count();
+        self.retire(count, now_ms, true).result.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
+    }
+}
+
+/// Whether the folder of a partition that is not open may hold something to forget. Judged by sizes and by
+/// when the files were last written, so that a partition is opened only when it is due; timestamps older
+/// than their writing are noticed later.
+pub fn may_be_due(dir: &Path, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {
+    let (retention_bytes, retention_ms) = config.retention();
+    let mut oldest: Option<(i64, u64, PathBuf)> = None;
+    let mut total = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        if name.ends_with(&format!(".{DELETED}")) {
+            remove_for_good(&entry.path())?;
+        } else if let Some((base_offset, LOG)) = parse_offset_name(name) {
+            let size = entry.metadata()?.len();
+            total += size;
+            if oldest.as_ref().is_none_or(|oldest| base_offset < oldest.0) {
+                oldest = Some((base_offset, size, entry.path()));
+            }
+        }
+    }
+    let Some((_, size, path)) = oldest.filter(|oldest| oldest.1 > 0) else {
+        return Ok(false);
+    };
+    let is_excess = retention_bytes.is_some_and(|most| total.saturating_sub(most) >= size);
+    let age_ms = now_ms.saturating_sub(modified_ms(&path)?);
+    Ok(is_excess || retention_ms.is_some_and(|most| age_ms > most))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+
+    use super::*;
+    use crate::recovery::Known;
+    use crate::steps::watch;
+    use crate::validation::ValidBatch;
+    use fullbore_config::{BrokerConfig, Properties};
+
+    const KILLED: Known = Known { clean: false, ..Known::NOTHING };
+    const BATCHES: i64 = 12;
+
+    fn config() -> TopicConfig {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        TopicConfig { segment_bytes: 1000, ..broker.topic_defaults }
+    }
+
+    fn open(dir: &Path) -> Log {
+        Log::open(&Arc::from(dir), KILLED, 0, &config()).expect("opened")
+    }
+
+    fn copy(from: &Path) -> tempfile::TempDir {
+        let to = tempfile::tempdir().expect("temporary folder");
+        for entry in fs::read_dir(from).expect("listed") {
+            let entry = entry.expect("listed");
+            fs::copy(entry.path(), to.path().join(entry.file_name())).expect("copied");
+        }
+        to
+    }
+
+    #[test]
+    fn a_kill_at_any_step_of_making_room_moves_the_log_start_to_a_segment_and_no_offset() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let dir = folder.path();
+        let mut log = open(dir);
+        for n in 0..BATCHES {
+            let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+            builder.append(0, None, Some(&[1; 300]), &[]);
+            let stamp = Stamp { producer_id: 5, producer_epoch: 0, base_sequence: n as i32 };
+            let (bytes, _) = builder.seal(stamp).expect("sealed");
+            log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config()).expect("appended");
+        }
+        let bases: Vec<i64> = log.segments.iter().map(|segment| segment.base_offset).collect();
+        for (upto, at_once) in [(7, true), (BATCHES, true), (BATCHES, false)] {
+            let folder = copy(dir);
+            let mut log = open(folder.path());
+            let seen = Rc::new(RefCell::new(vec![]));
+            let (from, into) = (folder.path().to_owned(), seen.clone());
+            watch(
+                move || into.borrow_mut().push(copy(&from)),
+                || {
+                    let count = (0..log.segments.len()).filter(|&index| log.end_of(index) <= upto).count();
+                    log.retire(count, 0, at_once).result.expect("no error")
+                },
+            );
+            assert!(seen.borrow().len() > 5);
+            let mut start = 0;
+            for left in seen.borrow().iter() {
+                let found = open(left.path());
+                assert_eq!(found.log_end, BATCHES);
+                assert!(found.log_start >= start && (found.log_start == BATCHES || bases.contains(&found.log_start)));
+                start = found.log_start;
+                assert_eq!(found.producers.iter().count(), 1);
+            }
+            assert_eq!(open(folder.path()).log_start, log.log_start);
+        }
+    }
+}

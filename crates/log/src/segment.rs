@@ -1,0 +1,536 @@
+//! One segment: a log file, its two indexes, and what is known of its timestamps.
+//!
+//! Not the log: a segment does not know whether it is the active one, nor who may see its records.
+//!
+//! Invariant: bytes before `size` are whole batches in offset order; a failed write leaves the file as
+//! long as it was.
+
+use std::fs::{self, File};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::UNIX_EPOCH;
+
+use super::files::{CLEANED, DELETED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, offset_path};
+use super::index::{Index, OffsetEntry, TimeEntry};
+use super::scan::{Header, Scan, ScanError, go_on_unless};
+use super::steps::step;
+use fullbore_host::files::{is_full, remove_for_good};
+
+/// Log files open in this process. Descriptors are limited per process, so the count is, too.
+static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
+
+/// Segments taken out of use by this process. Compaction may retire a segment of the same base offset again before the files of the
+/// first are removed, each of which is kept for its own time.
+static RETIRED: AtomicU64 = AtomicU64::new(0);
+
+/// Log files open now, as far as segments hold them.
+pub fn open_files() -> usize {
+    OPEN_FILES.load(Ordering::Relaxed)
+}
+
+/// A counted descriptor. Slices being sent may hold the file a little longer.
+#[derive(Debug)]
+struct OpenFile(Arc<File>);
+
+impl OpenFile {
+    fn new(file: File) -> Self {
+        OPEN_FILES.fetch_add(1, Ordering::Relaxed);
+        // In service: what is read ahead would bring into the page cache what `cold` reads around it.
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
+        OpenFile(Arc::new(file))
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        OPEN_FILES.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The largest timestamp of some batches, and the last offset of the first batch that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Largest {
+    pub timestamp: i64,
+    pub offset: i64,
+}
+
+/// A write that did not happen.
+#[derive(Debug)]
+pub enum WriteError {
+    /// The file is as it was.
+    Undone(io::Error),
+    /// The file could not be cut back; what is at its end is not known.
+    Broken(io::Error),
+}
+
+/// How far a segment that a cleaning writes has come; its files' names say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Being written, or not to be used.
+    Cleaned,
+    /// Whole, and on the disk; takes the place of others.
+    Swap,
+    /// A segment like any other.
+    Settled,
+}
+
+/// One segment of a log.
+#[derive(Debug)]
+pub struct Segment {
+    dir: Arc<Path>,
+    pub base_offset: i64,
+    /// Bytes of whole batches.
+    pub size: u64,
+    stage: Stage,
+    file: Option<OpenFile>,
+    /// Whether both index files were there when the segment was loaded.
+    has_index_files: bool,
+    pub offsets: Index<OffsetEntry>,
+    pub times: Index<TimeEntry>,
+    /// `None`: there is no batch, or it was not looked up since the start.
+    largest: Option<Largest>,
+    /// The timestamp of the last time index entry, `i64::MIN` without one.
+    last_indexed_timestamp: i64,
+    /// The timestamp of the first batch; `None` until looked up.
+    first_timestamp: Option<i64>,
+    /// Bytes since the last index entry.
+    unindexed_bytes: u64,
+    /// When the segment came into this process.
+    pub opened_ms: i64,
+}
+
+impl Segment {
+    /// A new file; one that is there is emptied.
+    pub fn create(dir: &Arc<Path>, base_offset: i64, now_ms: i64) -> io::Result<Segment> {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(offset_path(dir, base_offset, LOG))?;
+        let mut segment = Segment::new(dir, base_offset, 0, now_ms);
+        segment.file = Some(OpenFile::new(file));
+        Ok(segment)
+    }
+
+    /// What a cleaning is going to write, beside the segments in use.
+    pub fn create_cleaned(dir: &Arc<Path>, base_offset: i64, now_ms: i64) -> io::Result<Segment> {
+        let mut segment = Segment::new(dir, base_offset, 0, now_ms);
+        segment.stage = Stage::Cleaned;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true);
+        segment.file = Some(OpenFile::new(options.open(segment.path(LOG))?));
+        Ok(segment)
+    }
+
+    /// Gives the files the names of another stage. The log file comes last: its name says that the indexes have theirs.
+    pub fn rename_to(&mut self, stage: Stage) -> io::Result<()> {
+        for suffix in [TIME_INDEX, OFFSET_INDEX, LOG] {
+            step();
+            fs::rename(self.path(suffix), stage_path(&self.dir, self.base_offset, suffix, stage))?;
+        }
+        self.stage = stage;
+        Ok(())
+    }
+
+    /// Has the log file and both indexes on the disk.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.file()?.sync_data()?;
+        [OFFSET_INDEX, TIME_INDEX].into_iter().try_for_each(|suffix| File::open(self.path(suffix))?.sync_data())
+    }
+
+    /// Removes the files.
+    pub fn discard(self) {
+        for suffix in [LOG, OFFSET_INDEX, TIME_INDEX] {
+            let path = self.path(suffix);
+            if let Err(error) = fs::remove_file(&path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(path = %path.display(), %error, "not removed");
+            }
+        }
+    }
+
+    /// A file that is there, of so many bytes, with the indexes beside it as far as they can be right.
+    pub fn load(dir: &Arc<Path>, base_offset: i64, size: u64, now_ms: i64) -> Segment {
+        let mut segment = Segment::new(dir, base_offset, size, now_ms);
+        let len = |suffix| fs::metadata(segment.path(suffix)).map(|file| file.len());
+        let offsets = len(OFFSET_INDEX).ok().and_then(Index::of_file_len);
+        let times = len(TIME_INDEX).ok().and_then(Index::of_file_len);
+        if let (Some(offsets), Some(times)) = (offsets, times) {
+            (segment.offsets, segment.times) = (offsets, times);
+            segment.has_index_files = true;
+        }
+        segment
+    }
+
+    fn new(dir: &Arc<Path>, base_offset: i64, size: u64, now_ms: i64) -> Segment {
+        Segment {
+            dir: dir.clone(),
+            base_offset,
+            size,
+            stage: Stage::Settled,
+            file: None,
+            has_index_files: false,
+            offsets: Index::empty(),
+            times: Index::empty(),
+            largest: None,
+            last_indexed_timestamp: i64::MIN,
+            first_timestamp: None,
+            unindexed_bytes: 0,
+            opened_ms: now_ms,
+        }
+    }
+
+    /// The path of the file with this suffix.
+    pub fn path(&self, suffix: &str) -> PathBuf {
+        stage_path(&self.dir, self.base_offset, suffix, self.stage)
+    }
+
+    /// The log file, opened when it is not.
+    pub fn file(&mut self) -> io::Result<Arc<File>> {
+        if let Some(open) = &self.file {
+            return Ok(open.0.clone());
+        }
+        let file = File::options().read(true).write(true).open(self.path(LOG))?;
+        let open = self.file.insert(OpenFile::new(file));
+        Ok(open.0.clone())
+    }
+
+    /// The log file for who reads it from end to end, with the system reading ahead. To be closed before it is in service.
+    pub fn file_to_scan(&mut self) -> io::Result<Arc<File>> {
+        let file = self.file()?;
+        let _ = rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::Sequential);
+        Ok(file)
+    }
+
+    /// Whether the log file is open.
+    pub fn has_open_file(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Gives the descriptor back; whether there was one.
+    pub fn close_file(&mut self) -> bool {
+        self.file.take().is_some()
+    }
+
+    /// Whether an offset can be said relative to this segment's.
+    pub fn can_hold(&self, offset: i64) -> bool {
+        (0..=i64::from(i32::MAX)).contains(&(offset - self.base_offset))
+    }
+
+    /// Writes a batch at the end: its header and what follows, in one vectored write. The file it went to.
+    pub fn write(&mut self, header: &[u8], payload: &[u8]) -> Result<Arc<File>, WriteError> {
+        let file = self.file().map_err(WriteError::Undone)?;
+        if let Err(error) = write_all_at(&file, header, payload, self.size) {
+            return Err(match file.set_len(self.size) {
+                Ok(()) => WriteError::Undone(error),
+                Err(_) => WriteError::Broken(error),
+            });
+        }
+        self.size += (header.len() + payload.len()) as u64;
+        Ok(file)
+    }
+
+    /// Takes note of a batch that is in the file: index entries and timestamps.
+    pub fn account(&mut self, batch: &Header, index_interval_bytes: u64) {
+        let (timestamp, offset) = (batch.max_timestamp, batch.last_offset());
+        // A batch that compaction has emptied has no record of that time.
+        if batch.has_records && self.largest.is_none_or(|largest| timestamp > largest.timestamp) {
+            self.largest = Some(Largest { timestamp, offset });
+        }
+        self.first_timestamp.get_or_insert(timestamp);
+        if self.unindexed_bytes > index_interval_bytes {
+            self.offsets.push(OffsetEntry { relative_offset: self.relative(offset), position: batch.position as u32 });
+            self.index_time();
+            self.unindexed_bytes = 0;
+        }
+        self.unindexed_bytes += u64::from(batch.size);
+    }
+
+    fn index_time(&mut self) {
+        if let Some(largest) = self.largest.filter(|largest| largest.timestamp > self.last_indexed_timestamp) {
+            self.times.push(TimeEntry { timestamp: largest.timestamp, relative_offset: self.relative(largest.offset) });
+            self.last_indexed_timestamp = largest.timestamp;
+        }
+    }
+
+    fn relative(&self, offset: i64) -> u32 {
+        u32::try_from(offset - self.base_offset).expect("a segment is rolled before its offsets overflow")
+    }
+
+    /// Writes index entries out where many have gathered; to be called before a write, which it may fail.
+    pub fn spill_indexes(&mut self) -> io::Result<()> {
+        if self.offsets.is_tail_full() {
+            self.offsets.write(&self.path(OFFSET_INDEX))?;
+        }
+        if self.times.is_tail_full() {
+            self.times.write(&self.path(TIME_INDEX))?;
+        }
+        Ok(())
+    }
+
+    /// Writes both index files whole, the time index with its last word.
+    pub fn finish_indexes(&mut self) -> io::Result<()> {
+        self.largest_record()?;
+        self.index_time();
+        let (offsets, times) = (self.path(OFFSET_INDEX), self.path(TIME_INDEX));
+        self.offsets.write(&offsets)?;
+        self.times.write(&times)
+    }
+
+    /// Starts both indexes anew and takes note of every batch up to `size`. Checks no checksums.
+    pub fn rebuild_indexes(&mut self, stop: &AtomicBool, index_interval_bytes: u64) -> io::Result<()> {
+        self.forget_indexes();
+        let file = self.file_to_scan()?;
+        let mut scan = Scan::new(&file, 0, self.size);
+        while let Some(batch) = scan.next()? {
+            go_on_unless(stop)?;
+            if !self.can_hold(batch.last_offset()) {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, format!("offset {}", batch.last_offset())));
+            }
+            // What finds no room stays in memory, with the rest.
+            match self.spill_indexes() {
+                Err(error) if !is_full(&error) => return Err(error),
+                _ => self.account(&batch, index_interval_bytes),
+            }
+        }
+        self.finish_indexes()
+    }
+
+    /// As if no batch had been noted.
+    pub fn forget_indexes(&mut self) {
+        (self.offsets, self.times) = (Index::empty(), Index::empty());
+        (self.largest, self.first_timestamp) = (None, None);
+        (self.last_indexed_timestamp, self.unindexed_bytes) = (i64::MIN, 0);
+    }
+
+    /// Whether the index files can be those of this log file: the last offset entry points at the batch it
+    /// names and is high enough for the number of entries, the last time entry is right and no batch after that is
+    /// newer, and none are missing altogether. What is wrong in the middle is noticed when it is looked up.
+    pub fn has_sound_indexes(&mut self, index_interval_bytes: u64) -> io::Result<bool> {
+        if self.size == 0 {
+            return Ok(true);
+        }
+        let file = self.file()?;
+        let Some(entry) = self.offsets.last(&self.path(OFFSET_INDEX))? else {
+            let has_all = self.has_index_files && !self.has_batch_after(index_interval_bytes)?;
+            return Ok(has_all && self.has_sound_times(Scan::new(&file, 0, self.size))?);
+        };
+        let (position, last_offset) = (u64::from(entry.position), self.offset_at(entry.relative_offset));
+        if (entry.relative_offset as usize) < self.offsets.len() - 1 {
+            return Ok(false);
+        }
+        match Scan::at_batch(None, &file, position, self.size, last_offset)? {
+            Some(scan) => self.has_sound_times(scan),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether the last time entry is that of a batch, and no batch of these, the last ones, has a larger timestamp.
+    /// Retention goes by that entry.
+    fn has_sound_times(&self, mut last_batches: Scan<'_>) -> io::Result<bool> {
+        let Some(entry) = self.times.last(&self.path(TIME_INDEX))? else { return Ok(!self.has_records()?) };
+        while let Ok(Some(batch)) = last_batches.next() {
+            if batch.has_records && batch.max_timestamp > entry.timestamp {
+                return Ok(false);
+            }
+        }
+        self.has_batch_of(&entry)
+    }
+
+    /// Whether any batch has records; one without is what compaction leaves of it.
+    fn has_records(&self) -> io::Result<bool> {
+        let file = self.file_to_look_at()?;
+        let mut scan = Scan::new(&file, 0, self.size);
+        while let Ok(Some(batch)) = scan.next() {
+            if batch.has_records {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether a batch begins past this position, as the first batch of an index does.
+    fn has_batch_after(&mut self, position: u64) -> io::Result<bool> {
+        let file = self.file()?;
+        let mut scan = Scan::new(&file, 0, self.size);
+        while let Ok(Some(batch)) = scan.next() {
+            if batch.position > position {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// A position at or before the batch with `offset`, as far as the index knows.
+    pub fn position_before(&self, offset: i64) -> io::Result<u64> {
+        let relative = offset - self.base_offset;
+        let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
+        let found = self.offsets.last_before(is_before).load(&self.path(OFFSET_INDEX), is_before)?;
+        let Some(entry) = found else { return Ok(0) };
+        let (position, last_offset) = (u64::from(entry.position), self.offset_at(entry.relative_offset));
+        if Scan::at_batch(None, &*self.file_to_look_at()?, position, self.size, last_offset)?.is_some() {
+            return Ok(position);
+        }
+        tracing::warn!(path = %self.path(OFFSET_INDEX).display(), "index names a batch that is not there, reading without it");
+        Ok(0)
+    }
+
+    /// Where the first batch that ends at or after `offset` begins, or else where the last whole one ends.
+    pub fn position_of(&self, offset: i64) -> io::Result<u64> {
+        let mut end = if offset <= self.base_offset { 0 } else { self.position_before(offset)? };
+        let file = self.file_to_look_at()?;
+        let mut scan = Scan::new(&file, end, self.size);
+        while let Ok(Some(batch)) = scan.next() {
+            if batch.last_offset() >= offset {
+                return Ok(batch.position);
+            }
+            end = batch.end();
+        }
+        Ok(end)
+    }
+
+    /// An offset at or before the first batch that reaches `timestamp`, less the base offset, as far as the
+    /// time index knows and the batch it names bears out.
+    pub fn offset_before(&self, timestamp: i64) -> io::Result<i64> {
+        let is_before = |entry: &TimeEntry| entry.timestamp <= timestamp;
+        let found = self.times.last_before(is_before).load(&self.path(TIME_INDEX), is_before)?;
+        let Some(entry) = found else { return Ok(0) };
+        if self.has_batch_of(&entry)? {
+            return Ok(i64::from(entry.relative_offset));
+        }
+        tracing::warn!(path = %self.path(TIME_INDEX).display(), "index names a batch that is not there, reading without it");
+        Ok(0)
+    }
+
+    /// Whether the batch that an entry of the time index names is there, with its timestamp.
+    fn has_batch_of(&self, entry: &TimeEntry) -> io::Result<bool> {
+        let named = self.offset_at(entry.relative_offset);
+        let start = self.position_before(named)?;
+        let file = self.file_to_look_at()?;
+        let mut scan = Scan::new(&file, start, self.size);
+        while let Ok(Some(batch)) = scan.next() {
+            if batch.last_offset() >= named {
+                return Ok(batch.last_offset() == named && batch.max_timestamp == entry.timestamp);
+            }
+        }
+        Ok(false)
+    }
+
+    fn offset_at(&self, relative_offset: u32) -> i64 {
+        self.base_offset + i64::from(relative_offset)
+    }
+
+    /// The log file, closed again after a look if it is not open.
+    fn file_to_look_at(&self) -> io::Result<Arc<File>> {
+        match &self.file {
+            Some(open) => Ok(open.0.clone()),
+            None => File::open(self.path(LOG)).map(Arc::new),
+        }
+    }
+
+    /// The offset of the last record, by the headers after the last index entry.
+    pub fn last_offset(&mut self) -> Result<Option<i64>, ScanError> {
+        let entry = self.offsets.last(&self.path(OFFSET_INDEX))?;
+        let file = self.file()?;
+        let mut scan = Scan::new(&file, entry.map_or(0, |entry| u64::from(entry.position)), self.size);
+        let mut last_offset = None;
+        while let Some(batch) = scan.next()? {
+            last_offset = Some(batch.last_offset());
+        }
+        Ok(last_offset)
+    }
+
+    /// Goes on where a clean shutdown left off: the timestamps come from the time index.
+    pub fn resume(&mut self) -> io::Result<()> {
+        if let Some(entry) = self.times.last(&self.path(TIME_INDEX))? {
+            self.last_indexed_timestamp = entry.timestamp;
+        }
+        self.largest_record().map(drop)
+    }
+
+    /// The largest timestamp, or `None` without batches. A segment whose records say none, or whose time index is empty, is as
+    /// old as its file, as in Kafka's `LogSegment.largestTimestamp`.
+    pub fn largest_timestamp(&mut self) -> io::Result<Option<i64>> {
+        match self.largest_record()? {
+            Some(largest) if largest.timestamp >= 0 => Ok(Some(largest.timestamp)),
+            _ if self.size > 0 => modified_ms(&self.path(LOG)).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The largest timestamp of a record, as far as the time index knows; `None` without records.
+    pub fn largest_record(&mut self) -> io::Result<Option<Largest>> {
+        if self.largest.is_none() && self.size > 0 {
+            let entry = self.times.last(&self.path(TIME_INDEX))?;
+            self.largest = entry.map(|entry| Largest {
+                timestamp: entry.timestamp,
+                offset: self.base_offset + i64::from(entry.relative_offset),
+            });
+        }
+        Ok(self.largest)
+    }
+
+    /// The timestamp of the first batch, or `None` without batches.
+    pub fn first_timestamp(&mut self) -> io::Result<Option<i64>> {
+        if self.first_timestamp.is_none() && self.size > 0 {
+            let file = self.file()?;
+            let first = Scan::new(&file, 0, self.size).next()?;
+            self.first_timestamp = first.map(|batch| batch.max_timestamp);
+        }
+        Ok(self.first_timestamp)
+    }
+
+    /// Takes the segment out of use: its files are removed for good, or else get a name to be removed under, and these are their
+    /// new paths. After an error it is in use as before.
+    pub fn retire(&mut self, at_once: bool) -> io::Result<Vec<PathBuf>> {
+        self.close_file();
+        let number = RETIRED.fetch_add(1, Ordering::Relaxed);
+        let mut retired = Vec::new();
+        for suffix in [LOG, OFFSET_INDEX, TIME_INDEX] {
+            step();
+            let path = self.path(suffix);
+            let to = offset_path(&self.dir, self.base_offset, &format!("{suffix}.{number}.{DELETED}"));
+            match if at_once { remove_for_good(&path) } else { fs::rename(&path, &to) } {
+                Ok(()) if at_once => {}
+                Ok(()) => retired.push(to),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if suffix == LOG => return Err(error),
+                // Of no segment now: the next start removes it.
+                Err(error) => tracing::warn!(path = %path.display(), %error, "not removed"),
+            }
+        }
+        Ok(retired)
+    }
+}
+
+fn stage_path(dir: &Path, base_offset: i64, suffix: &str, stage: Stage) -> PathBuf {
+    match stage {
+        Stage::Settled => offset_path(dir, base_offset, suffix),
+        Stage::Cleaned => offset_path(dir, base_offset, &format!("{suffix}.{CLEANED}")),
+        Stage::Swap => offset_path(dir, base_offset, &format!("{suffix}.{SWAP}")),
+    }
+}
+
+/// When a file was last written, in ms.
+pub fn modified_ms(path: &Path) -> io::Result<i64> {
+    let since_epoch = fs::metadata(path)?.modified()?.duration_since(UNIX_EPOCH);
+    Ok(since_epoch.map_or(0, |time| time.as_millis() as i64))
+}
+
+fn write_all_at(file: &File, header: &[u8], payload: &[u8], position: u64) -> io::Result<()> {
+    let slices = [IoSlice::new(header), IoSlice::new(payload)];
+    let written = loop {
+        match rustix::io::pwritev(file, &slices, position) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => break result?,
+        }
+    };
+    // A short write is rare: a signal, or a disk just full.
+    let header_left = header.get(written..).unwrap_or_default();
+    let payload_left = &payload[written.saturating_sub(header.len())..];
+    let position = position + written as u64;
+    file.write_all_at(header_left, position)?;
+    file.write_all_at(payload_left, position + header_left.len() as u64)
+}

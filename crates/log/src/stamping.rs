@@ -1,0 +1,85 @@
+//! What the broker writes into a batch's header: offset, leader epoch and, if its clock counts, time.
+//!
+//! The records stay where they are; only the 61 bytes before them are copied. Invariant: the checksum
+//! holds for what is written, and is computed anew only if something under it changed.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use crc_fast::{CrcAlgorithm, Digest};
+use fullbore_wire::batch::{BatchView, HEADER_LEN, TimestampType as Stamped};
+
+use super::scan::Header;
+use fullbore_config::TimestampType;
+
+/// Where the checksummed part starts, and where in it are the fields set here.
+const CRC_END: usize = 21;
+const ATTRIBUTES: std::ops::Range<usize> = 21..23;
+const MAX_TIMESTAMP: std::ops::Range<usize> = 35..43;
+const LOG_APPEND_TIME: i16 = 0x08;
+
+/// A header to be written in place of the client's.
+pub struct Stamping {
+    bytes: [u8; HEADER_LEN],
+    /// Milliseconds.
+    pub max_timestamp: i64,
+}
+
+impl Stamping {
+    /// The header as the topic's clock has it, its offset and epoch still to be set.
+    pub fn new(batch: &BatchView<'_>, clock: TimestampType, now_ms: i64) -> Stamping {
+        let mut stamping = Stamping::as_is(batch);
+        match (clock, batch.timestamp_type()) {
+            (TimestampType::CreateTime, Stamped::CreateTime) => {}
+            (TimestampType::CreateTime, Stamped::LogAppendTime) => {
+                stamping.retime(batch, batch.attributes() & !LOG_APPEND_TIME, batch.max_timestamp());
+            }
+            (TimestampType::LogAppendTime, _) => {
+                stamping.retime(batch, batch.attributes() | LOG_APPEND_TIME, now_ms);
+            }
+        }
+        stamping
+    }
+
+    /// A whole batch that is stored without its offset, stamped by the topic's clock; and its largest timestamp in ms.
+    pub fn stored(batch: &BatchView<'_>, clock: TimestampType, now_ms: i64, leader_epoch: i32) -> (Bytes, i64) {
+        let mut stamping = Stamping::new(batch, clock, now_ms);
+        let mut bytes = BytesMut::with_capacity(batch.size());
+        bytes.put_slice(stamping.at(0, leader_epoch));
+        bytes.put_slice(batch.payload());
+        (bytes.freeze(), stamping.max_timestamp)
+    }
+
+    /// The header as its leader has it.
+    pub fn as_is(batch: &BatchView<'_>) -> Stamping {
+        let mut bytes = [0; HEADER_LEN];
+        bytes.copy_from_slice(&batch.bytes()[..HEADER_LEN]);
+        Stamping { bytes, max_timestamp: batch.max_timestamp() }
+    }
+
+    /// As it is now.
+    pub fn bytes(&self) -> &[u8; HEADER_LEN] {
+        &self.bytes
+    }
+
+    fn retime(&mut self, batch: &BatchView<'_>, attributes: i16, max_timestamp: i64) {
+        self.bytes[ATTRIBUTES].copy_from_slice(&attributes.to_be_bytes());
+        self.bytes[MAX_TIMESTAMP].copy_from_slice(&max_timestamp.to_be_bytes());
+        self.max_timestamp = max_timestamp;
+        let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+        digest.update(&self.bytes[CRC_END..]);
+        digest.update(batch.payload());
+        let crc = digest.finalize() as u32;
+        self.bytes[17..CRC_END].copy_from_slice(&crc.to_be_bytes());
+    }
+
+    /// The bytes to write for a batch at this offset.
+    pub fn at(&mut self, base_offset: i64, leader_epoch: i32) -> &[u8; HEADER_LEN] {
+        self.bytes[..8].copy_from_slice(&base_offset.to_be_bytes());
+        self.bytes[12..16].copy_from_slice(&leader_epoch.to_be_bytes());
+        &self.bytes
+    }
+
+    /// What a scan will read of it at this position of a file.
+    pub fn header(&self, position: u64) -> Header {
+        Header::parse(position, &self.bytes).expect("the batch was checked before it was stamped")
+    }
+}

@@ -1,0 +1,360 @@
+//! What a follower's log does and a leader's never: it takes batches as the leader has them, and is cut off where it has what
+//! the leader has not.
+//!
+//! Not the decision where to cut, which is [`fullbore_rules::replica::epochs`]'s, nor whether this broker follows.
+//!
+//! Invariant: epochs, producers and indexes are those of the batches that are left, also where a cut breaks off midway: the next
+//! opening works them out from the batches.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fullbore_wire::batch::BatchView;
+
+use super::error::AppendError;
+use super::page_cache::Written;
+use super::scan::Header;
+use super::segment::{Segment, WriteError};
+use super::stamping::Stamping;
+use super::{Log, step};
+use crate::validation::InvalidBatch;
+use fullbore_config::TopicConfig;
+
+impl Log {
+    /// Appends batches with the offsets, the leader epochs and the timestamps that the leader gave them: those from the first on that go
+    /// into one segment in one write. How many that were. They are one after the other in `bytes`, and their checksums were checked.
+    ///
+    /// # Errors
+    /// [`InvalidBatch::Header`] if the first does not come after the log's end; what an append of a leader says otherwise. None is in the
+    /// log then.
+    pub fn append_as_they_are(
+        &mut self,
+        bytes: &[u8],
+        batches: &[BatchView<'_>],
+        now_ms: i64,
+        config: &TopicConfig,
+    ) -> Result<usize, AppendError> {
+        if self.is_broken() {
+            return Err(AppendError::Storage);
+        }
+        let invalid = AppendError::Invalid(InvalidBatch::Header);
+        let (mut headers, mut next, mut epoch) = (Vec::new(), self.log_end, self.epochs.latest().unwrap_or(0));
+        for batch in batches {
+            let header = Header::parse(0, Stamping::as_is(batch).bytes()).ok();
+            let follows = |header: &Header| header.base_offset >= next && header.leader_epoch >= epoch;
+            // One that cannot be appended is the first of the next run, and refused there.
+            let Some(header) = header.filter(follows) else { break };
+            (next, epoch) = (header.last_offset() + 1, header.leader_epoch);
+            headers.push(header);
+        }
+        let first = headers.first().ok_or(invalid)?;
+        headers.truncate(headers.iter().take_while(|header| header.leader_epoch == first.leader_epoch).count());
+        let mut count = 0;
+        self.guarded(|log| {
+            count = log.write_run(&headers, bytes, now_ms, config)?;
+            Ok(())
+        })?;
+        Ok(count)
+    }
+
+    /// Writes as many of them as go into one segment, which are one after the other in memory; how many.
+    fn write_run(&mut self, headers: &[Header], bytes: &[u8], now_ms: i64, config: &TopicConfig) -> io::Result<usize> {
+        let first = &headers[0];
+        if self.must_roll(u64::from(first.size), first.max_timestamp, first.last_offset(), now_ms, config)? {
+            self.roll(now_ms)?;
+        }
+        self.epochs.assign(first.leader_epoch, first.base_offset)?;
+        let window = config.producer_state_batches_to_retain;
+        if headers.iter().any(|header| header.stamp.is_idempotent()) {
+            self.granted.raise(&self.dir, window)?;
+        }
+        let count = self.room_for(headers, config)?;
+        let headers = &headers[..count];
+        let active = self.segments.back_mut().expect("a log has a segment");
+        active.spill_indexes()?;
+        let mut position = active.size;
+        let bytes = &bytes[..headers.iter().map(|header| header.size as usize).sum()];
+        let clock = self.written.clock(bytes.len());
+        match active.write(&[], bytes) {
+            Ok(file) => self.written.add(&file, active.size, bytes.len(), clock),
+            Err(WriteError::Undone(error)) => return Err(error),
+            Err(WriteError::Broken(error)) => {
+                self.flushes.give_up();
+                return Err(error);
+            }
+        }
+        step();
+        for header in headers {
+            if header.base_offset > self.log_end {
+                // What was remembered has no gaps.
+                self.recent.clear();
+            }
+            active.account(&Header { position, ..*header }, config.index_interval_bytes);
+            self.recent.push(header.base_offset, position);
+            if !header.is_control {
+                self.producers.append(&header.stamp, header.base_offset, header.max_timestamp, now_ms, window);
+            }
+            position += u64::from(header.size);
+            self.log_end = header.last_offset() + 1;
+        }
+        Ok(count)
+    }
+
+    /// How many of these batches go into the active segment, which has room for the first.
+    fn room_for(&mut self, headers: &[Header], config: &TopicConfig) -> io::Result<usize> {
+        let active = self.segments.back_mut().expect("a log has a segment");
+        let first_timestamp = active.first_timestamp()?.unwrap_or(headers[0].max_timestamp);
+        let age_max = i64::try_from(config.roll_after_ms()).unwrap_or(i64::MAX);
+        let entries_left = (config.segment_index_bytes / 12) as usize;
+        let entries_left = entries_left.saturating_sub(active.offsets.len().max(active.times.len() + 1));
+        let mut size = active.size;
+        let others = headers.iter().skip(1).take(entries_left).take_while(|header| {
+            size += u64::from(header.size);
+            size + u64::from(headers[0].size) <= config.segment_bytes
+                && header.max_timestamp.saturating_sub(first_timestamp) <= age_max
+                && active.can_hold(header.last_offset())
+        });
+        Ok(1 + others.count())
+    }
+
+    /// Cuts off the batch with `offset`, and all after it. No record goes where the log ends before that.
+    ///
+    /// # Errors
+    /// What the system says. The log may be cut off, and be of no use until it is opened anew.
+    pub fn truncate_to(&mut self, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
+        if offset >= self.log_end {
+            // An append that failed leaves its epoch behind, in which there is no record.
+            return self.epochs.truncate_to(self.log_end);
+        }
+        if offset <= self.segments[0].base_offset {
+            return self.begin_anew_at(offset, now_ms);
+        }
+        let index = self.segment_of(offset);
+        let base_offset = self.segments[index].base_offset;
+        let cut = self.cut_within(index, offset, now_ms, config);
+        if cut.is_err() {
+            // What is before this segment is left, if no more.
+            self.flushes.lower(base_offset);
+        }
+        cut
+    }
+
+    /// Cuts off the batch with `offset`, which is in this segment, and all after it.
+    fn cut_within(&mut self, index: usize, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
+        // The last one first: what a kill leaves has no hole.
+        while self.segments.len() > index + 1
+            && let Some(mut last) = self.segments.pop_back()
+        {
+            last.retire(true)?;
+        }
+        let segment = &mut self.segments[index];
+        let end = segment.position_of(offset)?;
+        let file = segment.file()?;
+        file.set_len(end)?;
+        file.sync_data()?;
+        segment.size = end;
+        let never = AtomicBool::new(false);
+        segment.rebuild_indexes(&never, config.index_interval_bytes)?;
+        segment.resume()?;
+        let last_offset = segment.last_offset().map_err(io::Error::from)?;
+        let log_end = last_offset.map_or(segment.base_offset, |last| last + 1);
+        self.ends_at(log_end)?;
+        self.load_producers(&never, now_ms, config)
+    }
+
+    /// Forgets everything, and goes on at this offset.
+    ///
+    /// # Errors
+    /// What the system says. The log may be empty, and be of no use until it is opened anew.
+    pub fn begin_anew_at(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
+        let first = self.segments[0].base_offset;
+        let begun = self.replace_all_at(offset, now_ms);
+        if begun.is_err() {
+            self.flushes.lower(first);
+        }
+        begun
+    }
+
+    fn replace_all_at(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
+        for segment in &mut self.segments {
+            segment.retire(true)?;
+        }
+        // Until there is another the old ones stay in the list, which is never empty.
+        self.segments = VecDeque::from([Segment::create(&self.dir, offset, now_ms)?]);
+        self.log_start = offset;
+        self.ends_at(offset)?;
+        self.epochs.advance_to(offset)?;
+        self.producers = Default::default();
+        super::snapshot::remove_past(&self.dir, i64::MIN)?;
+        self.snapshot_offset = -1;
+        Ok(())
+    }
+
+    /// The log now ends here, before where it did: what was remembered of what is gone is forgotten.
+    fn ends_at(&mut self, log_end: i64) -> io::Result<()> {
+        self.log_end = log_end;
+        self.log_start = self.log_start.min(log_end);
+        self.flushes.cut(log_end);
+        self.recent.clear();
+        self.written = Written::default();
+        self.generation.fetch_add(1, Ordering::Release);
+        self.epochs.truncate_to(log_end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::os::unix::fs::FileExt;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use bytes::BytesMut;
+    use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::lookup::Slice;
+    use crate::recovery::Known;
+    use crate::steps::watch;
+    use crate::validation::ValidBatch;
+    use fullbore_config::{BrokerConfig, Properties};
+    use fullbore_host::space::Space;
+
+    fn of_one_record() -> BytesMut {
+        let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+        builder.append(0, None, Some(b"v"), &[]);
+        builder.seal(Stamp::NONE).expect("sealed").0
+    }
+
+    /// A log of three batches with a record each.
+    fn of_three(folder: &tempfile::TempDir) -> (Log, TopicConfig) {
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let bytes = of_one_record();
+        let batch = ValidBatch::unchecked(&bytes);
+        for _ in 0..3 {
+            log.append(&batch, 0, 0, &config).expect("appended");
+        }
+        (log, config)
+    }
+
+    #[test]
+    fn a_log_that_is_cut_off_before_its_start_begins_where_it_ends() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (mut log, config) = of_three(&folder);
+        log.delete_before(2, 0, &Space::open(folder.path(), 0)).expect("deleted");
+        log.truncate_to(1, 0, &config).expect("cut off");
+        assert_eq!((log.log_start, log.log_end), (1, 1));
+    }
+
+    #[test]
+    fn a_kill_at_any_step_of_a_cut_leaves_no_hole() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = TopicConfig { segment_bytes: 150, ..broker.topic_defaults };
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let bytes = of_one_record();
+        for _ in 0..12 {
+            log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
+        }
+        assert!(log.segments.len() > 3);
+        let (from, left) = (folder.path().to_owned(), Rc::new(RefCell::new(Vec::new())));
+        let into = Rc::clone(&left);
+        let look = move || {
+            let copy = tempfile::tempdir().expect("temporary folder");
+            for entry in std::fs::read_dir(&from).expect("listed") {
+                let entry = entry.expect("listed");
+                std::fs::copy(entry.path(), copy.path().join(entry.file_name())).expect("copied");
+            }
+            into.borrow_mut().push(copy);
+        };
+        watch(look, || log.truncate_to(1, 0, &config).expect("cut off"));
+        assert!(left.borrow().len() > 5);
+        for copy in left.borrow().iter() {
+            let killed = Known { clean: false, ..Known::NOTHING };
+            let found = Log::open(&copy.path().into(), killed, 0, &config).expect("opened");
+            assert_eq!(found.size(), bytes.len() as u64 * found.log_end.unsigned_abs(), "up to {}", found.log_end);
+        }
+    }
+
+    #[test]
+    fn a_follower_has_gaps_where_its_leader_has_and_opens_with_them_after_a_kill() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        for offset in [0, 1, 10, 20] {
+            let mut bytes = of_one_record();
+            bytes[..8].copy_from_slice(&i64::to_be_bytes(offset));
+            // The leader epoch.
+            bytes[12..16].fill(0);
+            let batch = BatchView::first(&bytes).expect("a batch");
+            assert_eq!(log.append_as_they_are(&bytes, &[batch], 0, &config), Ok(1));
+        }
+        let cold = crate::cold::Cold::default();
+        for (from, expected) in [(1, 1), (2, 10), (9, 10), (11, 20)] {
+            let slice = log.plan_read(from, 1, 21).expect("planned").read(1, true, &cold).expect("read");
+            let Slice::Of(slice) = slice else { panic!("a batch at or after {from}") };
+            let mut base_offset = [0; 8];
+            slice.file.read_exact_at(&mut base_offset, slice.position).expect("read");
+            assert_eq!(i64::from_be_bytes(base_offset), expected, "from {from}");
+        }
+        drop(log);
+        let killed = Known { clean: false, ..Known::NOTHING };
+        for rebooted in [false, true] {
+            let known = Known { may_have_gaps: true, rebooted, ..killed };
+            let found = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
+            assert_eq!(found.log_end, 21);
+        }
+        // A leader's own log has none.
+        Log::open(&folder.path().into(), killed, 0, &config).expect_err("refused");
+    }
+
+    /// The recovery point is of before: whoever began there would join the ISR without the records that its leader would have sent.
+    #[test]
+    fn a_follower_that_is_ended_while_it_begins_anew_begins_at_its_log_start() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let killed = Known { clean: false, recovery_point: 3, log_start: Some(1), ..Known::NOTHING };
+        for (may_have_gaps, log_end) in [(true, 1), (false, 3)] {
+            let folder = folder.path().join(log_end.to_string());
+            std::fs::create_dir(&folder).expect("made");
+            let known = Known { may_have_gaps, ..killed };
+            let found = Log::open(&folder.into(), known, 0, &broker.topic_defaults).expect("opened");
+            assert_eq!((found.log_start, found.log_end), (log_end, log_end));
+        }
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_the_flush_of_what_is_cut_off_does_not_wait_for_ever() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (mut log, config) = of_three(&folder);
+        let waiting = log.flush_ticket(3);
+        let plan = log.plan_flush(true).expect("planned");
+        log.truncate_to(1, 0, &config).expect("cut off");
+        log.flushed(&plan, &plan.run());
+        let answer = timeout(Duration::from_secs(5), waiting.wait()).await.expect("answered");
+        assert_eq!(answer, Err(AppendError::Storage));
+        // What is in the log is flushed as ever.
+        let waiting = log.flush_ticket(1);
+        let plan = log.plan_flush(true).expect("planned");
+        log.flushed(&plan, &plan.run());
+        assert_eq!(waiting.wait().await, Ok(()));
+    }
+
+    #[test]
+    fn a_log_that_cannot_begin_anew_can_still_be_asked() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (mut log, config) = of_three(&folder);
+        // As on a full disk.
+        std::fs::create_dir(folder.path().join("00000000000000000007.log")).expect("made");
+        log.begin_anew_at(7, 0).expect_err("its first segment cannot be made");
+        log.give_up();
+        let _ = log.plan_flush(true);
+        let _ = log.plan_read(0, 1000, 3);
+        log.retire_old(0, 3, &config, false);
+    }
+}

@@ -1,0 +1,151 @@
+//! A batch that may be appended, and what its header must say for that.
+
+use bytes::Bytes;
+use fullbore_config::{TimestampType, TopicConfig};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::batch::BatchView;
+use std::fmt;
+
+/// What is wrong with a batch by its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidBatch {
+    /// Larger than max.message.bytes.
+    #[error("The batch of {size} bytes is larger than max.message.bytes={max}.")]
+    TooLarge {
+        /// Its bytes.
+        size: usize,
+        /// What the topic takes.
+        max: usize,
+    },
+    /// Larger than segment.bytes.
+    #[error("The batch is larger than a segment.")]
+    LargerThanSegment,
+    /// A timestamp too far behind or ahead of the broker's clock.
+    #[error("A timestamp is out of the allowed range.")]
+    Timestamp,
+    /// Header fields that no batch of a client has.
+    #[error("The batch header is not valid.")]
+    Header,
+}
+
+impl InvalidBatch {
+    /// Kafka's code.
+    pub fn code(self) -> ErrorCode {
+        match self {
+            InvalidBatch::TooLarge { .. } => ErrorCode::MESSAGE_TOO_LARGE,
+            InvalidBatch::LargerThanSegment => ErrorCode::RECORD_LIST_TOO_LARGE,
+            InvalidBatch::Timestamp => ErrorCode::INVALID_TIMESTAMP,
+            InvalidBatch::Header => ErrorCode::INVALID_RECORD,
+        }
+    }
+}
+
+/// A batch that may be appended by a leader; there is no other way to one than the checks of this folder.
+#[derive(Clone)]
+pub struct ValidBatch<'a> {
+    batch: ValidBytes<'a>,
+    stamp: Stamp,
+}
+
+#[derive(Clone)]
+enum ValidBytes<'a> {
+    /// As it came.
+    Sent(BatchView<'a>),
+    /// Its own bytes: written in the place of those that came, or copied.
+    Own(Bytes),
+}
+
+impl<'a> ValidBatch<'a> {
+    /// One whose records and checksum are right: it is this broker's own, or they were checked before.
+    ///
+    /// # Errors
+    /// [`InvalidBatch`].
+    pub fn of(batch: BatchView<'a>, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
+        let stamp = check_header(&batch, config, now_ms)?;
+        Ok(ValidBatch { batch: ValidBytes::Sent(batch), stamp })
+    }
+
+    /// The same of bytes that were written in the place of those that came.
+    pub(super) fn rewritten(bytes: Bytes, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
+        let stamp = check_header(&view(&bytes), config, now_ms)?;
+        Ok(ValidBatch { batch: ValidBytes::Own(bytes), stamp })
+    }
+
+    /// A copy that borrows nothing.
+    pub fn to_owned(&self) -> ValidBatch<'static> {
+        ValidBatch { batch: ValidBytes::Own(Bytes::copy_from_slice(self.view().bytes())), stamp: self.stamp }
+    }
+
+    /// The batch.
+    pub fn view(&self) -> BatchView<'_> {
+        match &self.batch {
+            ValidBytes::Sent(batch) => *batch,
+            ValidBytes::Own(bytes) => view(bytes),
+        }
+    }
+
+    /// Whose it is, and in which turn.
+    pub fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    /// As if its checks had passed.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn unchecked(bytes: &'a [u8]) -> ValidBatch<'a> {
+        let batch = BatchView::first(bytes).expect("a batch");
+        let stamp = stamp_of(&batch).expect("a header of a client's");
+        ValidBatch { batch: ValidBytes::Sent(batch), stamp }
+    }
+
+    /// Whether it is stored as it came.
+    #[cfg(test)]
+    pub(super) fn is_as_sent(&self) -> bool {
+        matches!(self.batch, ValidBytes::Sent(_))
+    }
+}
+
+impl fmt::Debug for ValidBatch<'_> {
+    /// No contents.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ValidBatch").field("stamp", &self.stamp).finish_non_exhaustive()
+    }
+}
+
+fn view(bytes: &Bytes) -> BatchView<'_> {
+    BatchView::first(bytes).expect("it is one whole batch, which was written or checked here")
+}
+
+/// Size, timestamps and counts; its stamp.
+fn check_header(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<Stamp, InvalidBatch> {
+    check_size(batch.size(), config)?;
+    if batch.size() as u64 > config.segment_bytes {
+        return Err(InvalidBatch::LargerThanSegment);
+    }
+    check_timestamps(batch, config, now_ms)?;
+    stamp_of(batch)
+}
+
+/// Kafka looks at a batch's size as it comes, and again if it is stored otherwise.
+pub(super) fn check_size(size: usize, config: &TopicConfig) -> Result<(), InvalidBatch> {
+    let max = config.max_message_bytes;
+    if size <= max { Ok(()) } else { Err(InvalidBatch::TooLarge { size, max }) }
+}
+
+/// The first and the largest timestamp of the header. The records' own are for who opens them.
+fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<(), InvalidBatch> {
+    let is_allowed = |timestamp| {
+        config.message_timestamp_type == TimestampType::LogAppendTime || config.allows_timestamp(timestamp, now_ms)
+    };
+    if is_allowed(batch.base_timestamp()) && is_allowed(batch.max_timestamp()) {
+        Ok(())
+    } else {
+        Err(InvalidBatch::Timestamp)
+    }
+}
+
+fn stamp_of(batch: &BatchView<'_>) -> Result<Stamp, InvalidBatch> {
+    let (producer_id, epoch, sequence) = (batch.producer_id(), batch.producer_epoch(), batch.base_sequence());
+    let stamp = Stamp::from_client(producer_id, epoch, sequence, batch.record_count(), batch.last_offset_delta());
+    stamp.map_err(|_: SequenceRefusal| InvalidBatch::Header)
+}
