@@ -158,11 +158,12 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
         }
         let Some(part) = part else { continue };
         let count = blocks(&part.range).len();
-        let is_first = parts.is_empty();
-        if is_first || is_whole && count <= left {
-            parts.push(part);
-            left = left.saturating_sub(count);
+        // A later run that is smaller would leave a hole.
+        if !parts.is_empty() && (!is_whole || count > left) {
+            break;
         }
+        parts.push(part);
+        left = left.saturating_sub(count);
         if !is_whole || left == 0 {
             break;
         }
@@ -355,16 +356,19 @@ impl Reader {
                 self.ask(partition, next);
             }
         }
-        let (mut places, mut bytes) = (Vec::new(), 0_u64);
+        let (mut places, mut bytes, mut next) = (Vec::new(), 0_u64, offset);
         for run in &runs {
             for (position, base_offset, batch) in run.placed() {
                 let end_offset = base_offset + i64::from(batch.record_count);
                 if end_offset <= offset {
                     continue;
                 }
-                if base_offset >= log_end || bytes >= u64::from(max_bytes) && !places.is_empty() {
+                // Nothing is read in the place of records that are not here.
+                let is_gap = base_offset > next;
+                if is_gap || base_offset >= log_end || bytes >= u64::from(max_bytes) && !places.is_empty() {
                     return places;
                 }
+                next = end_offset;
                 bytes += u64::from(batch.size);
                 places.push(Place { object: run.object, position, size: batch.size, base_offset, end_offset });
             }

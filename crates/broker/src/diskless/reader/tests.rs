@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use fullbore_rules::commit::ObjectBatch;
+use fullbore_rules::commit::{ObjectBatch, PackedBatch};
 use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp as Stamped};
@@ -185,5 +185,58 @@ async fn an_answer_holds_no_block_of_which_it_has_little() {
         let block = reader.shared.cache.lock().find(1, 0, BLOCK / 128).expect("it is there").parts.remove(0);
         let held = block.as_ptr()..block.as_ptr().wrapping_add((2 * value.len()).min(BLOCK as usize));
         assert_eq!(pieces.iter().any(|piece| held.contains(&piece.as_ptr())), is_held, "{} bytes", value.len());
+    }
+}
+
+/// A partition's runs, one behind the other, each in an object of its own at `position`, of batches of these sizes with 10 records each.
+fn runs_of(runs: &[(u32, Vec<u32>)]) -> Vec<Arc<BatchRun>> {
+    let mut base_offset = 0;
+    let run = |(object, (position, sizes)): (usize, &(u32, Vec<u32>))| {
+        let batches: Vec<_> =
+            sizes.iter().map(|size| PackedBatch { size: *size, record_count: 10, max_timestamp: 7 }).collect();
+        let run = BatchRun {
+            partition: 1,
+            object: object as ObjectId,
+            base_offset,
+            position: *position,
+            max_timestamp_so_far: 7,
+            batches,
+        };
+        base_offset = run.end_offset();
+        Arc::new(run)
+    };
+    runs.iter().enumerate().map(run).collect()
+}
+
+#[test]
+fn a_run_larger_than_the_blocks_left_ends_what_is_read_ahead() {
+    let half = BLOCK / 2;
+    // The second lies across two blocks, the third within one.
+    let runs = runs_of(&[(0, vec![half]), (half + 1, vec![half]), (0, vec![half])]);
+    let ahead = ahead(0, &runs, 2);
+    assert_eq!(ahead.iter().map(|part| part.end_offset).collect::<Vec<_>>(), [10]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn parts_read_ahead_leave_out_no_batch_between_them(
+        sizes in proptest::collection::vec((0..BLOCK, proptest::collection::vec(1..BLOCK, 1..3)), 1..12),
+        first in 0_usize..24,
+        blocks_max in 1_usize..8,
+    ) {
+        let runs = runs_of(&sizes);
+        let batches: Vec<_> = runs.iter().flat_map(|run| run.placed().map(|(at, base, batch)| (run.object, at, base, batch.size))).collect();
+        let offset = batches[first % batches.len()].2 + 3;
+        let mut expected = batches[first % batches.len()..].iter();
+        for part in ahead(offset, &runs, blocks_max) {
+            let mut at = part.range.start;
+            while at < part.range.end {
+                let (object, position, base, size) = *expected.next().expect("a batch");
+                proptest::prop_assert_eq!((object, position), (part.run.object, at));
+                at += size;
+                proptest::prop_assert!(base + 10 <= part.end_offset);
+            }
+        }
+        proptest::prop_assert!(expected.len() < batches.len() - first % batches.len(), "one batch at least");
     }
 }
