@@ -9,8 +9,8 @@
 //! an epoch no sequence is appended twice and none is skipped.
 //!
 //! Rules: KIP-98, KIP-360, KAFKA-15591 (a first sequence above 0 on a partition never written) and
-//! KIP-1269 (windows of more than five batches). Two rules are ours. Where a topic was deleted and made again, the batch
-//! that follows what its producer wrote to the old one may be the first of the new one. And a batch older than the window that
+//! KIP-1269 (windows of more than five batches). Two rules are ours. Where a topic was deleted and made again, a producer
+//! may begin in the new one with any batch that it wrote to the old one, whose answer may be lost, and with the one after those. And a batch older than the window that
 //! the run proves written is answered DUPLICATE_SEQUENCE_NUMBER, which clients take as success, where
 //! Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER for ever.
 

@@ -213,6 +213,43 @@ fn goes_on(configs: &[(&str, &str)]) {
     assert_eq!(client.latest(VICTIM, 0), 1);
 }
 
+/// As where the connection is cut: to refuse them and to take the one after them would leave a hole.
+#[test]
+fn answers_are_lost_and_the_topic_is_made_again_its_producer_writes_their_batches_again() {
+    writes_again(&[]);
+}
+
+#[test]
+fn answers_are_lost_and_the_diskless_topic_is_made_again_its_producer_writes_their_batches_again() {
+    writes_again(&[("diskless.enable", "true")]);
+}
+
+fn writes_again(configs: &[(&str, &str)]) {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let (id, other) = (client.init_producer_id(), client.init_producer_id());
+    let one = |id, sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    client.create_topic(VICTIM, 1, configs);
+    for sequence in 0..12 {
+        assert_eq!(client.produced(VICTIM, 0, &one(id, sequence)), i64::from(sequence));
+    }
+    assert_eq!(client.produced(VICTIM, 0, &one(other, 0)), 12);
+    for first in [9, 10] {
+        client.delete_topic(VICTIM);
+        client.create_topic(VICTIM, 1, configs);
+        if first == 10 {
+            assert_eq!(client.produced(VICTIM, 0, &one(other, 1)), 0, "which is nothing to the other");
+        }
+        let begins_at = client.latest(VICTIM, 0);
+        for sequence in first..14 {
+            assert_eq!(client.produced(VICTIM, 0, &one(id, sequence)), begins_at + i64::from(sequence - first));
+        }
+        assert_eq!(client.produced(VICTIM, 0, &one(id, 13)), begins_at + 13 - i64::from(first), "it is known");
+        let gap = client.produce(VICTIM, 0, &one(id, 15)).error_code;
+        assert_eq!(gap, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+    }
+}
+
 #[test]
 fn an_idle_producer_goes_on_when_its_topic_is_made_again_twice() {
     idle_goes_on(&[]);

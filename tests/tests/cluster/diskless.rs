@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Barrier;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fullbore_tests::s3::{S3, S3Fault};
 use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, produce_request, serve_refused, wait_until};
@@ -390,8 +390,49 @@ fn a_producer_that_is_not_known_any_more_is_told_the_log_start_offset() {
         sequence += i32::from(answer.error_code == ErrorCode::NONE);
         answer.error_code == ErrorCode::NONE && answer.base_offset == 0
     });
-    let answer = client.produce(TOPIC, 0, &one(1, 1));
+    assert_eq!(client.produce(TOPIC, 0, &one(1, 1)).error_code, ErrorCode::NONE, "it is known where it stopped");
+    let unknown = Batch::of(&["a"]).from_producer(client.init_producer_id(), 0, 7);
+    let answer = client.produce(TOPIC, 0, &unknown);
     assert_eq!((answer.error_code, answer.log_start_offset), (ErrorCode::UNKNOWN_PRODUCER_ID, 0), "{answer:?}");
+}
+
+/// Each waited until what it had never sent was given up, but for the first of them.
+#[test]
+fn topic_is_made_again_several_producers_go_on_at_once_at_any_broker() {
+    let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
+    let cluster = &mut shared.cluster;
+    let ids = [0; 3].map(|_| cluster.broker(1).client().init_producer_id());
+    let one = |of: usize, sequence: i32| Batch::of(&["a"]).from_producer(ids[of], 0, sequence);
+    let mut client = cluster.broker(1).client();
+    for sequence in 0..2 {
+        (0..3).for_each(|of| assert_eq!(client.produce(TOPIC, 0, &one(of, sequence)).error_code, ErrorCode::NONE));
+    }
+    for round in 0..3 {
+        cluster.run(&["topics", "delete", "--topic", TOPIC]);
+        cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
+        cluster.wait_for_same_topic(TOPIC);
+        // The answer of the first's last batch is lost, and the last of them writes where a broker has just been restarted.
+        for (of, sequence) in [(0, round + 1), (1, round + 2), (2, round + 2)] {
+            let broker = ALL[(of + round as usize) % 3];
+            if of == 2 {
+                cluster.broker(broker).stop();
+                cluster.broker(broker).restart();
+                cluster.wait_for_brokers(&ALL);
+            }
+            let mut client = cluster.broker(broker).client();
+            let asked = Instant::now();
+            wait_until("it is taken", SOON, || {
+                let answer = client.produce(TOPIC, 0, &one(of, sequence));
+                let may_come = [ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, ErrorCode::KAFKA_STORAGE_ERROR];
+                assert!(answer.error_code == ErrorCode::NONE || may_come.contains(&answer.error_code), "{answer:?}");
+                answer.error_code == ErrorCode::NONE
+            });
+            assert!(asked.elapsed() < Duration::from_secs(30), "{:?} for {of} in {round}", asked.elapsed());
+        }
+        // The first is where the others are.
+        let mut client = cluster.broker(1).client();
+        assert_eq!(client.produce(TOPIC, 0, &one(0, round + 2)).error_code, ErrorCode::NONE);
+    }
 }
 
 /// Each broker would have a part of the records.

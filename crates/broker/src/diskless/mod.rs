@@ -304,7 +304,7 @@ impl Diskless {
 
     /// Returns the sequences at which producers stopped, in part: other brokers may have taken more, and so may the index.
     fn stops_in(&self, number: DisklessPartitionId) -> Stops {
-        let known = self.services.writer.known(number, |known| known.producers.stops(i64::MAX));
+        let known = self.services.writer.known(number, |known| known.producers.stops());
         known.filter(|_| !self.services.others_commit).unwrap_or_else(Stops::partial)
     }
 

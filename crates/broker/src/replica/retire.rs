@@ -78,7 +78,7 @@ impl Replica {
         if !self.registered().isr.contains(&self.log_dir.cluster.node_id) {
             return Stops::partial();
         }
-        log.producers().stops(self.lock().replica.high_watermark())
+        log.producers().stops()
     }
 
     /// Has the folder renamed and later removed, if it is this topic's, which that of a log that `was_open` is.

@@ -2,7 +2,7 @@
 //!
 //! A client whose topic is deleted and made again while it produces goes on with the sequence that it has come to. On a
 //! partition that was never written that would be refused, since it may have overtaken others; here it is known which one is
-//! next. Where the deleted one was on other brokers, or this one was behind, it is known that there was one, and any sequence
+//! next, and which may be sent again. Where the deleted one was on other brokers, or this one was behind, it is known that there was one, and any sequence
 //! is taken, as Kafka does. Not on the disk: after a restart such a client is refused, as on a partition of which nothing is known.
 //!
 //! Invariant: never more than [`BYTES_MAX`]; what was deleted longest ago is forgotten first.
@@ -84,7 +84,7 @@ mod tests {
             let stamp = Stamp { producer_id, producer_epoch: 0, base_sequence: 0, record_count: 7 };
             producers.append(&stamp, producer_id * 7, 0, 0, 5);
         }
-        producers.stops(0)
+        producers.stops()
     }
 
     #[test]

@@ -42,10 +42,13 @@ impl PartitionState {
         }
     }
 
-    /// Has producers of a deleted partition of the same name go on where they stopped there. Once one has written here, any first sequence of
-    /// another is taken.
-    pub fn succeed(&mut self, stops: Stops) {
+    /// Lets producers of a deleted partition of the same name go on where they stopped there. Of a partition that `is_written` the state is read
+    /// from rows next, where a producer that has written may be missing.
+    pub fn succeed(&mut self, stops: Stops, is_written: bool) {
         self.producers.succeed(stops);
+        if is_written {
+            self.producers.note_forgotten();
+        }
         self.has_forgotten = true;
     }
 

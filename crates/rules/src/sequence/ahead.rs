@@ -12,9 +12,9 @@ impl Producers {
     /// How many sequences are to come before this batch's, if it is early; 0 for every other batch.
     ///
     /// Within an epoch that has written, that is up to half of the range: what is further away is behind. An epoch
-    /// that has not written begins at 0. So does a producer that is not known here, unless it continues what it wrote to
-    /// the deleted partition of the same name, also where [`Producers::check`]
-    /// would take any first sequence of it because its state may have expired: a batch above 0 that races its
+    /// that has not written begins at 0. So does a producer that is not known here, also where [`Producers::check`]
+    /// would take any first sequence of it, because its state may have expired or since it goes on where it stopped on the deleted
+    /// partition of the same name: a batch above 0 that races its
     /// predecessors must not be taken for the first. One that has none sends it without asking for this.
     pub fn ahead(&self, stamp: &Stamp) -> i32 {
         if !stamp.is_valid() {
@@ -26,7 +26,6 @@ impl Producers {
                 let ahead = sequence_distance(known.next_sequence(), stamp.base_sequence);
                 if ahead < HALF_RANGE { ahead } else { 0 }
             }
-            None => self.predecessor.ahead(stamp).unwrap_or(stamp.base_sequence),
             _ => stamp.base_sequence,
         }
     }

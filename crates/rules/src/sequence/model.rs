@@ -35,6 +35,10 @@ enum Step {
         first: i32,
     },
     Restart,
+    /// The topic is deleted and made again, and each client has lost the answers of its last `lost` batches.
+    MakeAgain {
+        lost: usize,
+    },
     /// Everyone falls idle for so long that all but the one who still writes expires.
     Expire {
         survivor: usize,
@@ -59,6 +63,8 @@ struct Client {
     next: i64,
     /// Where in the model's list the broker began to know this epoch; `None` if it knows nothing.
     known_from: Option<usize>,
+    /// The epoch of the last batch that the deleted partition had, and the number of the record after it, until the client writes to this one.
+    stop: Option<(i16, i64)>,
 }
 
 struct Model {
@@ -68,6 +74,12 @@ struct Model {
     log_end_offset: i64,
     now_ms: i64,
     clients: Vec<Client>,
+    /// Whether a client that wrote to this partition may be forgotten.
+    has_forgotten: bool,
+    /// The same of the deleted one.
+    is_partial: bool,
+    /// When silent producers of the deleted one were first looked for.
+    succeeding_since_ms: Option<i64>,
 }
 
 impl Model {
@@ -81,6 +93,9 @@ impl Model {
             log_end_offset: if written { 1 } else { 0 },
             now_ms: 0,
             clients: vec![Client { next, ..Client::default() }; CLIENTS],
+            has_forgotten: false,
+            is_partial: false,
+            succeeding_since_ms: None,
         }
     }
 
@@ -93,7 +108,13 @@ impl Model {
     fn expected(&self, client: usize, epoch: i16, first: i64, records: i32) -> Verdict {
         let known = &self.clients[client];
         let Some(from) = known.known_from else {
-            let free = self.log_end_offset > 0 || first == 0;
+            let is_written = self.log_end_offset > 0;
+            let free = Model::stamp(client, epoch, first, records).base_sequence == 0
+                || match known.stop {
+                    Some((of, next)) if of == epoch => first <= next || is_written && self.has_forgotten,
+                    Some(_) => is_written,
+                    None => is_written || self.is_partial,
+                };
             return if free { Verdict::Append } else { Verdict::Refuse(SequenceRefusal::OutOfOrderSequence) };
         };
         let own: Vec<&Appended> = self.log[from..].iter().filter(|batch| batch.client == client).collect();
@@ -125,6 +146,7 @@ impl Model {
         if verdict == Verdict::Append {
             let (base_offset, timestamp) = (self.log_end_offset, self.now_ms * 7);
             self.clients[client].known_from.get_or_insert(self.log.len());
+            self.clients[client].stop = None;
             self.producers.append(&stamp, base_offset, timestamp, self.now_ms, self.window);
             self.log.push(Appended { client, epoch, first, records, base_offset, timestamp });
             self.log_end_offset += i64::from(records);
@@ -133,7 +155,12 @@ impl Model {
         verdict
     }
 
+    /// A client of which a broker that was restarted knows nothing begins anew.
     fn send(&mut self, client: usize, records: i32) {
+        let Client { epoch, next, known_from, .. } = self.clients[client];
+        if known_from.is_none() && self.expected(client, epoch, next, records) != Verdict::Append {
+            (self.clients[client].epoch, self.clients[client].next) = (epoch + 1, 0);
+        }
         let Client { epoch, next, .. } = self.clients[client];
         assert_eq!(self.produce(client, epoch, next, records), Verdict::Append);
         self.clients[client].next += i64::from(records);
@@ -146,6 +173,7 @@ impl Model {
             Step::Stray { client, skip, records } => self.stray(client, skip, records),
             Step::Bump { client, first } => self.bump(client, first),
             Step::Restart => self.restart(),
+            Step::MakeAgain { lost } => self.make_again(lost),
             Step::Expire { survivor } => self.expire(survivor),
         }
         assert_eq!(self.producers.idle.len(), self.producers.by_id.len());
@@ -164,15 +192,21 @@ impl Model {
     }
 
     fn stray(&mut self, client: usize, skip: i32, records: i32) {
-        let Client { epoch, next, known_from } = self.clients[client];
+        let Client { epoch, next, known_from, stop } = self.clients[client];
         let first = next + i64::from(skip);
-        if skip != 0 && first >= 0 && (known_from.is_some() || self.log_end_offset == 0) {
+        let is_sure = match stop {
+            Some((_, stopped)) => first > stopped && !self.has_forgotten,
+            None => known_from.is_some() || self.log_end_offset == 0 && !self.is_partial,
+        };
+        // A sequence of 0 begins anew, also where it is the one after the last.
+        let begins = known_from.is_none() && first % (1 << 31) == 0;
+        if skip != 0 && first >= 0 && is_sure && !begins {
             assert_ne!(self.produce(client, epoch, first, records), Verdict::Append);
         }
     }
 
     fn bump(&mut self, client: usize, first: i32) {
-        let Client { epoch, next, known_from } = self.clients[client];
+        let Client { epoch, next, known_from, .. } = self.clients[client];
         if known_from.is_none() {
             return;
         }
@@ -190,6 +224,25 @@ impl Model {
         restored.restore(self.producers.snapshot(), self.now_ms, self.producers.window());
         assert!(restored.snapshot().eq(self.producers.snapshot()));
         self.producers = restored;
+        // Not on the disk.
+        (self.has_forgotten, self.is_partial, self.succeeding_since_ms) = (false, false, None);
+        self.clients.iter_mut().for_each(|client| client.stop = None);
+    }
+
+    fn make_again(&mut self, lost: usize) {
+        let mut made = Producers::default();
+        made.succeed(self.producers.stops());
+        for (at, client) in self.clients.iter_mut().enumerate() {
+            let Some(from) = client.known_from.take() else { continue };
+            let own = self.log[from..].iter().rev().filter(|batch| batch.client == at && batch.epoch == client.epoch);
+            let newest = own.clone().next().expect("a known client has appended");
+            client.stop = Some((client.epoch, newest.first + i64::from(newest.records)));
+            client.next = own.take(lost).last().map_or(client.next, |batch| batch.first);
+        }
+        self.is_partial |= self.has_forgotten;
+        (self.has_forgotten, self.succeeding_since_ms) = (false, None);
+        self.log.clear();
+        (self.producers, self.log_end_offset) = (made, 0);
     }
 
     fn expire(&mut self, survivor: usize) {
@@ -197,7 +250,14 @@ impl Model {
         self.send(survivor, 1);
         self.producers.expire(self.now_ms, EXPIRATION_MS);
         let others = self.clients.iter_mut().enumerate().filter(|(client, _)| *client != survivor);
-        others.for_each(|(_, client)| client.known_from = None);
+        others.for_each(|(_, client)| self.has_forgotten |= client.known_from.take().is_some());
+        if self.clients.iter().any(|client| client.stop.is_some()) {
+            let since_ms = *self.succeeding_since_ms.get_or_insert(self.now_ms);
+            if self.now_ms - since_ms >= EXPIRATION_MS {
+                self.is_partial = true;
+                self.clients.iter_mut().for_each(|client| client.stop = None);
+            }
+        }
     }
 
     /// The state rebuilt from the log alone is the live one, as long as nothing expired.
@@ -250,6 +310,7 @@ fn step(window: usize) -> impl Strategy<Value = Step> {
         }),
         2 => (client.clone(), 0..9).prop_map(|(client, first)| Step::Bump { client, first }),
         2 => Just(Step::Restart),
+        2 => (0..2 * window).prop_map(|lost| Step::MakeAgain { lost }),
         1 => client.prop_map(|survivor| Step::Expire { survivor }),
     ]
 }

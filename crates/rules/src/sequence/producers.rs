@@ -32,14 +32,8 @@ impl Producer {
         sequence_add(self.window.newest().last_sequence(), 1)
     }
 
-    fn stop(&self, high_watermark: i64) -> Stop {
-        let mut newest_first = self.window.iter().rev();
-        let acknowledged = newest_first.find(|batch| batch.last_offset() < high_watermark);
-        let unacknowledged = match acknowledged {
-            Some(batch) => sequence_add(batch.last_sequence(), 1),
-            None => self.window.oldest().base_sequence,
-        };
-        Stop { epoch: self.epoch, unacknowledged, unwritten: self.next_sequence() }
+    fn stop(&self) -> Stop {
+        Stop { epoch: self.epoch, unwritten: self.next_sequence() }
     }
 
     fn check(&self, stamp: &Stamp) -> Verdict {
@@ -101,8 +95,10 @@ pub struct Producers {
     turns: u64,
     limit: usize,
     evicted: u64,
-    /// Where producers stopped on the deleted partition of the same name, until something is written here.
-    pub(super) predecessor: Stops,
+    /// Where producers stopped on the deleted partition of the same name that have written nothing here.
+    predecessor: Stops,
+    /// When [`Producers::expire`] first saw the predecessor, in ms.
+    succeeding_since_ms: Option<i64>,
     /// True once the state of a producer that wrote here, or to the deleted partition, may be lost.
     has_forgotten: bool,
 }
@@ -115,13 +111,20 @@ pub struct Stops {
     is_partial: bool,
 }
 
-/// Where one of them stopped. Its next sequence is from the first that may not have been acknowledged to the one after the last
-/// that was written: what waited for replicas when the topic was deleted is refused, and sent again.
+/// Where one of them stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stop {
     epoch: i16,
-    unacknowledged: i32,
+    /// The sequence after the last that was written.
     unwritten: i32,
+}
+
+impl Stop {
+    /// Whether the batch may be its producer's next one. The answers of any batches that were written may be lost, and the first of those is
+    /// sent again first. A batch past the next one has overtaken it: the next one was refused while there was no topic.
+    fn is_continued_by(&self, stamp: &Stamp) -> bool {
+        stamp.producer_epoch == self.epoch && sequence_distance(stamp.base_sequence, self.unwritten) < HALF_RANGE
+    }
 }
 
 impl Stops {
@@ -145,21 +148,18 @@ impl Stops {
         self.by_producer.capacity()
     }
 
-    /// Whether the batch may be its producer's next one. One behind it may not, since it may have overtaken those that were refused
-    /// while there was no topic; where it is not known where its producer stopped, any may.
+    /// Whether the batch goes on where its producer stopped. Where the stop of its producer may be missing, any batch may.
     fn are_continued_by(&self, stamp: &Stamp) -> bool {
-        match self.by_producer.contains_key(&stamp.producer_id) {
-            true => self.ahead(stamp).is_some(),
-            false => self.is_partial,
+        match self.by_producer.get(&stamp.producer_id) {
+            Some(stop) => stop.is_continued_by(stamp),
+            None => self.is_partial,
         }
     }
 
-    /// How many sequences that may not have been acknowledged come before a batch that may be its producer's next one.
-    pub(super) fn ahead(&self, stamp: &Stamp) -> Option<i32> {
-        let stop = self.by_producer.get(&stamp.producer_id)?;
-        let after = |sequence| sequence_distance(stop.unacknowledged, sequence);
-        let ahead = after(stamp.base_sequence);
-        (stop.epoch == stamp.producer_epoch && ahead <= after(stop.unwritten)).then_some(ahead)
+    /// Whether the batch has overtaken the one at which its producer stopped.
+    fn are_overtaken_by(&self, stamp: &Stamp) -> bool {
+        let stop = self.by_producer.get(&stamp.producer_id);
+        stop.is_some_and(|stop| stop.epoch == stamp.producer_epoch && !stop.is_continued_by(stamp))
     }
 }
 
@@ -179,20 +179,28 @@ impl Producers {
             limit: limit.max(1),
             evicted: 0,
             predecessor: Stops::default(),
+            succeeding_since_ms: None,
             has_forgotten: false,
         }
     }
 
-    /// Has producers of a deleted partition of the same name go on where they stopped there, as long as nothing is
-    /// written here. Kafka before 4.5 takes any first sequence; a client for which a refusal of its next batch is fatal,
+    /// Lets producers of a deleted partition of the same name go on where they stopped there, each until it has written here. Kafka
+    /// before 4.5 takes any first sequence; a client for which a refusal of its next batch is fatal,
     /// as it is for librdkafka, outlives its topic there.
     pub fn succeed(&mut self, predecessor: Stops) {
         self.predecessor = predecessor;
+        self.succeeding_since_ms = None;
     }
 
-    /// Where producers stopped on the deleted partition of the same name; nothing once something was written here.
+    /// Where producers stopped on the deleted partition of the same name that have written nothing here.
     pub fn predecessor(&self) -> &Stops {
         &self.predecessor
+    }
+
+    /// Whether the batch of a producer that has written nothing here goes on where it is known to have stopped on the deleted partition.
+    pub fn is_carried_on(&self, stamp: &Stamp) -> bool {
+        let stop = self.predecessor.by_producer.get(&stamp.producer_id);
+        !self.knows(stamp.producer_id) && stop.is_some_and(|stop| stop.is_continued_by(stamp))
     }
 
     /// Notes that an unknown producer may have written to the partition, or to the deleted one before it.
@@ -200,22 +208,24 @@ impl Producers {
         self.has_forgotten = true;
     }
 
-    /// Returns where producers stopped here, and on the partition before this one if nothing was written since. Once something was, the stops are
-    /// partial: an idle producer of the partition before would be refused for ever. Batches past the high watermark may not have been
-    /// acknowledged.
-    pub fn stops(&self, high_watermark: i64) -> Stops {
-        let mut stops = self.predecessor.clone();
-        stops.is_partial |= self.has_forgotten;
-        let here = self.by_id.iter().map(|(&id, producer)| (id, producer.stop(high_watermark)));
-        stops.by_producer.extend(here);
-        stops
+    /// Returns where producers stopped here, and on the partition before this one those that have written nothing since. Where that is
+    /// more than there is room for, only those that have written here: the stops are partial then.
+    pub fn stops(&self) -> Stops {
+        let mut is_partial = self.predecessor.is_partial || self.has_forgotten;
+        let mut by_producer: HashMap<_, _> = self.by_id.iter().map(|(&id, producer)| (id, producer.stop())).collect();
+        if self.predecessor.len() + by_producer.len() <= self.limit {
+            by_producer.extend(&self.predecessor.by_producer);
+        } else {
+            is_partial |= !self.predecessor.by_producer.is_empty();
+        }
+        Stops { by_producer, is_partial }
     }
 
     /// What to do with a batch. Changes nothing; O(log window).
     ///
     /// `log_end_offset` is the partition's next offset: 0 means never written, and only there is a
     /// producer's first sequence certain: 0, or what [`Producers::succeed`] says. Elsewhere its state may have expired or
-    /// been evicted.
+    /// been evicted, unless it is known to have written nothing here.
     pub fn check(&self, stamp: &Stamp, log_end_offset: i64) -> Verdict {
         if !stamp.is_idempotent() {
             return Verdict::Append;
@@ -225,7 +235,9 @@ impl Producers {
         }
         match self.by_id.get(&stamp.producer_id) {
             Some(producer) => producer.check(stamp),
-            None if log_end_offset > 0 || self.predecessor.are_continued_by(stamp) => Verdict::Append,
+            None if self.predecessor.are_continued_by(stamp) => Verdict::Append,
+            None if !self.has_forgotten && self.predecessor.are_overtaken_by(stamp) => first_of_epoch(stamp),
+            None if log_end_offset > 0 => Verdict::Append,
             None => first_of_epoch(stamp),
         }
     }
@@ -239,12 +251,10 @@ impl Producers {
     /// `timestamp` is what a retry is answered with; `window` is the configured number of batches to
     /// retain, and `now_ms` the time of activity [`Producers::expire`] counts from.
     pub fn append(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64, window: usize) {
-        // The partition is written from now on, and any first sequence is taken.
-        self.has_forgotten |= !self.predecessor.is_empty();
-        self.predecessor = Stops::default();
         if !stamp.is_valid() {
             return;
         }
+        self.predecessor.by_producer.remove(&stamp.producer_id);
         let &Stamp { base_sequence, record_count, .. } = stamp;
         let batch = BatchMetadata { base_offset, timestamp, base_sequence, record_count };
         match self.by_id.get_mut(&stamp.producer_id) {
@@ -274,6 +284,18 @@ impl Producers {
             }
             self.forget_longest_idle();
             forgotten(producer_id);
+        }
+        self.expire_predecessor(now_ms, expiration_ms);
+    }
+
+    /// Forgets where producers stopped that have written nothing here for so long.
+    fn expire_predecessor(&mut self, now_ms: i64, expiration_ms: i64) {
+        if self.predecessor.by_producer.is_empty() {
+            return;
+        }
+        let since_ms = *self.succeeding_since_ms.get_or_insert(now_ms);
+        if now_ms.saturating_sub(since_ms) >= expiration_ms {
+            self.predecessor = Stops::partial();
         }
     }
 

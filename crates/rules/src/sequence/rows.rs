@@ -1,6 +1,8 @@
 //! The bugs others had with sequences and producer ids: one test per row of TESTING.md's table 4a that
 //! applies to the pure rules. Rows 4, 5, 10, 13 and 15 need a log, a connection or transactions.
 
+mod made_again;
+
 use std::time::Instant;
 
 use super::*;
@@ -89,104 +91,6 @@ fn row_1_first_sequence_on_a_never_written_partition_must_be_zero() {
 #[test]
 fn row_1_a_partition_emptied_by_delete_records_accepts_any_first_sequence() {
     assert_eq!(Partition::written(5).produce(stamp(7, 0, 17, 5)), Append);
-}
-
-/// Everything is before it.
-const END: i64 = i64::MAX;
-
-/// A partition whose producer 7 has written ten batches of three records before its topic was deleted and made again.
-fn made_again() -> Partition {
-    let mut before = Partition::new(5);
-    before.fill(10);
-    let mut after = Partition::new(5);
-    after.producers.succeed(before.producers.stops(END));
-    after
-}
-
-#[test]
-fn row_1_on_a_topic_made_again_a_producer_goes_on_exactly_where_it_stopped() {
-    let refused = Refuse(OutOfOrderSequence);
-    let mut partition = made_again();
-    // What overtook the next one while there was no topic, what the old one had, another epoch, another producer.
-    for other in [third(11), third(9), stamp(7, 1, 30, 3), stamp(7, 0, 29, 3), stamp(8, 0, 30, 3)] {
-        assert_eq!(partition.produce(other), refused, "{other:?}");
-    }
-    assert_eq!(partition.produce(third(10)), Append);
-    assert_eq!(partition.produce(third(11)), Append);
-    assert_eq!(partition.produce(third(10)), Duplicate { base_offset: 0, timestamp: 0 });
-    assert_eq!(partition.produce(third(9)), refused, "which is not here");
-}
-
-#[test]
-fn row_1_on_a_topic_made_again_a_producer_may_begin_anew() {
-    assert_eq!(made_again().produce(third(0)), Append);
-    assert_eq!(made_again().produce(stamp(7, 1, 0, 3)), Append);
-    assert_eq!(made_again().produce(stamp(8, 0, 0, 3)), Append);
-}
-
-#[test]
-fn row_1_on_a_topic_made_again_what_waited_for_replicas_may_be_sent_again() {
-    let refused = Refuse(OutOfOrderSequence);
-    for (high_watermark, first) in [(24, 8), (25, 8), (0, 5)] {
-        let mut before = Partition::new(5);
-        before.fill(10);
-        for n in 0..=12 {
-            let mut after = Partition::new(5);
-            after.producers.succeed(before.producers.stops(high_watermark));
-            let expected = if n == 0 || (first..=10).contains(&n) { Append } else { refused };
-            assert_eq!(after.produce(third(n)), expected, "batch {n}, acknowledged before {high_watermark}");
-        }
-    }
-}
-
-#[test]
-fn row_1_on_a_topic_made_again_that_was_elsewhere_any_first_sequence_is_taken() {
-    let mut partition = Partition::new(5);
-    partition.producers.succeed(Stops::partial());
-    assert_eq!(partition.produce(third(10)), Append);
-    assert_eq!(partition.produce(third(12)), Refuse(OutOfOrderSequence));
-    assert!(partition.producers.stops(END).len() == 1, "written, it is like any other");
-    assert_eq!(partition.produce(stamp(8, 0, 17, 3)), Append);
-}
-
-#[test]
-fn row_1_a_topic_made_again_twice_remembers_what_was_written_last() {
-    let mut partition = made_again();
-    let mut unwritten = Partition::new(5);
-    unwritten.producers.succeed(partition.producers.stops(END));
-    assert_eq!(unwritten.produce(third(10)), Append, "nothing was written in between");
-    assert_eq!(partition.produce(third(10)), Append);
-    let mut next = Partition::new(5);
-    next.producers.succeed(partition.producers.stops(END));
-    assert_eq!(next.produce(third(10)), Refuse(OutOfOrderSequence));
-    assert_eq!(next.produce(third(11)), Append);
-    assert_eq!(next.producers.stops(END).len(), 1, "and nobody else");
-}
-
-#[test]
-fn row_1_a_topic_made_again_twice_takes_any_first_sequence_of_producers_that_wrote_before_that() {
-    let mut partition = made_again();
-    assert_eq!(partition.produce(stamp(8, 0, 0, 3)), Append);
-    let mut next = Partition::new(5);
-    next.producers.succeed(partition.producers.stops(END));
-    assert_eq!(next.produce(stamp(8, 0, 6, 3)), Refuse(OutOfOrderSequence), "where 8 stopped is known");
-    assert_eq!(next.produce(third(10)), Append, "7 was idle while there was another topic");
-    assert_eq!(next.produce(third(12)), Refuse(OutOfOrderSequence));
-}
-
-#[test]
-fn row_1_on_a_topic_made_again_an_expired_or_evicted_producer_goes_on_with_any_sequence() {
-    for is_evicted in [false, true] {
-        let mut before = Partition { producers: Producers::bounded(1), ..Partition::new(5) };
-        before.fill(10);
-        match is_evicted {
-            true => assert_eq!(before.produce(stamp(8, 0, 0, 3)), Append),
-            false => assert_eq!(before.producers.expire(DAY_MS, DAY_MS), 1),
-        }
-        let mut after = Partition::new(5);
-        after.producers.succeed(before.producers.stops(END));
-        assert_eq!(after.produce(third(10)), Append);
-    }
 }
 
 #[test]

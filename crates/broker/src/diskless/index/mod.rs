@@ -77,7 +77,8 @@ pub struct Looked {
     pub row: PartitionRow,
     /// What was appended of producers since then.
     pub producers: Vec<ProducerRow>,
-    /// Where producers stopped on the deleted partition of the same name, as long as nothing was written to this one.
+    /// Where producers stopped on the deleted partition of the same name that have written nothing to this one. Empty in a look from any
+    /// offset but 0.
     pub predecessor: Stops,
 }
 
@@ -146,7 +147,10 @@ impl<S: IndexStore> Index<S> {
             let state = self.known.get(id)?;
             let mut producers = producers.remove(id).unwrap_or_default();
             producers.retain(|row| row.base_offset() >= *from);
-            let predecessor = state.producers.predecessor().clone();
+            let predecessor = match from {
+                0 => state.producers.predecessor().clone(),
+                _ => Stops::default(),
+            };
             Some(Looked { row: PartitionRow::of(*id, state), producers, predecessor })
         };
         Ok(partitions.iter().map(looked).collect())
@@ -343,15 +347,18 @@ impl<S: IndexStore> Index<S> {
         Ok(CommitAnswer { verdicts, partitions, producers, runs: decision.runs })
     }
 
-    /// Has producers of deleted partitions go on in those of the same names to which nobody has written, as far as these are not known yet.
+    /// Lets producers of deleted partitions go on in those of the same names, as far as these are not known yet. To be called before what was
+    /// appended there is taken over.
     fn succeed(&mut self, partitions: &[PartitionRow]) -> Result<(), StoreError> {
-        let is_new = |row: &&PartitionRow| row.next_offset == 0 && !self.known.contains_key(&row.id);
-        let new: Vec<_> = partitions.iter().filter(is_new).map(|row| row.id).collect();
+        let new = partitions.iter().filter(|row| !self.known.contains_key(&row.id));
+        let new: HashMap<_, _> = new.map(|row| (row.id, row.next_offset > 0)).collect();
         if new.is_empty() {
             return Ok(());
         }
+        let mut ids: Vec<_> = new.keys().copied().collect();
+        ids.sort_unstable();
         let mut before: HashMap<_, Producers> = HashMap::new();
-        for ProducerRow { batches: of, written_ms } in self.store.predecessors(&new)? {
+        for ProducerRow { batches: of, written_ms } in self.store.predecessors(&ids)? {
             let producers = before.entry(of.partition).or_default();
             if of.producer_id == NO_PRODUCER_ID {
                 producers.note_forgotten();
@@ -362,9 +369,9 @@ impl<S: IndexStore> Index<S> {
         }
         for (id, producers) in before {
             let window = self.window_of(id);
-            // What is in the index is committed.
-            let stops = producers.stops(i64::MAX);
-            self.known.entry(id).or_insert_with(|| PartitionState::new(window)).succeed(stops);
+            let stops = producers.stops();
+            let is_written = new.get(&id).copied().unwrap_or(true);
+            self.known.entry(id).or_insert_with(|| PartitionState::new(window)).succeed(stops, is_written);
         }
         Ok(())
     }

@@ -82,9 +82,10 @@ impl Shared {
             // The deletion that would remove the entry has passed.
             return Err(AppendError::Deleted);
         }
+        let is_new = !state.known.contains_key(&number);
         let known = state.known.entry(number).or_insert_with(|| PartitionState::new(row.window));
-        if known.next_offset == 0 && !predecessor.is_empty() {
-            known.succeed(predecessor);
+        if (is_new || known.next_offset == 0) && !predecessor.is_empty() {
+            known.succeed(predecessor, row.next_offset > 0);
         }
         released.extend(self.take_over(&mut state, &[(row, from)], &producers));
         Ok(())

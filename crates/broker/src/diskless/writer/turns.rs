@@ -209,10 +209,14 @@ impl Shared {
 }
 
 impl WriterState {
-    /// Whether a batch that is ahead of its producer's others is refused, or would be taken as the first of a producer that is not known.
+    /// Whether a batch that is ahead of its producer's others is refused, or would be taken as the first of a producer that is not known. One
+    /// that goes on where its producer stopped on the deleted partition of this name has none to wait for.
     fn is_early(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
-        let verdict = self.check(number, stamp, Known::Now);
-        matches!(verdict, Admission::Admit | Admission::Refuse(SequenceRefusal::OutOfOrderSequence))
+        let is_carried_on = || self.known.get(&number).is_some_and(|known| known.producers.is_carried_on(stamp));
+        match self.check(number, stamp, Known::Now) {
+            Admission::Admit => !is_carried_on(),
+            verdict => verdict == Admission::Refuse(SequenceRefusal::OutOfOrderSequence),
+        }
     }
 
     /// What is parked behind batches that failed waits in vain: they are sent again, and it is, too.

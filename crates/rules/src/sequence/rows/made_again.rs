@@ -1,0 +1,158 @@
+//! Row 1 on a topic that is deleted and made again: with which batch a producer may begin in the new partition.
+
+use super::*;
+
+/// A partition whose producer 7 has written ten batches of three records before its topic was deleted and made again.
+fn made_again() -> Partition {
+    let mut before = Partition::new(5);
+    before.fill(10);
+    let mut after = Partition::new(5);
+    after.producers.succeed(before.producers.stops());
+    after
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_a_producer_goes_on_exactly_where_it_stopped() {
+    let refused = Refuse(OutOfOrderSequence);
+    let mut partition = made_again();
+    // What overtook the next one while there was no topic, another epoch, another producer.
+    for other in [third(11), stamp(7, 1, 30, 3), stamp(7, 0, 31, 3), stamp(8, 0, 30, 3)] {
+        assert_eq!(partition.produce(other), refused, "{other:?}");
+    }
+    assert_eq!(partition.produce(third(10)), Append);
+    assert_eq!(partition.produce(third(11)), Append);
+    assert_eq!(partition.produce(third(10)), Duplicate { base_offset: 0, timestamp: 0 });
+    assert_eq!(partition.produce(third(9)), refused, "which is not here");
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_a_producer_may_begin_anew() {
+    assert_eq!(made_again().produce(third(0)), Append);
+    assert_eq!(made_again().produce(stamp(7, 1, 0, 3)), Append);
+    assert_eq!(made_again().produce(stamp(8, 0, 0, 3)), Append);
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_what_was_written_and_not_answered_is_written_again() {
+    for first in 0..=10 {
+        let mut partition = made_again();
+        for n in first..=10 {
+            assert_eq!(partition.produce(third(n)), Append, "batch {n} of those from {first} on");
+        }
+        for n in first.max(6)..=10 {
+            assert_eq!(partition.produce(third(n)), original(n - first), "batch {n} once more");
+        }
+        assert_eq!(partition.produce(third(12)), Refuse(OutOfOrderSequence));
+        if first > 0 {
+            assert_eq!(partition.produce(third(first - 1)), Refuse(OutOfOrderSequence), "which is not here");
+        }
+    }
+}
+
+/// A producer that uses several connections says so of each batch that is not its only one in flight.
+#[test]
+fn row_1_on_a_topic_made_again_a_batch_that_may_race_others_waits_for_those_before_it() {
+    let mut partition = made_again();
+    for n in 1..=11 {
+        assert_eq!(partition.producers.ahead(&third(n)), 3 * n, "batch {n}");
+    }
+    assert_eq!(partition.produce(third(8)), Append, "alone, it has none before it");
+    assert_eq!([8, 9, 10, 11].map(|n| partition.producers.ahead(&third(n))), [0, 0, 3, 6]);
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_each_producer_goes_on_though_others_have_written() {
+    let mut before = Partition::new(5);
+    before.fill(10);
+    for sequence in [0, 3] {
+        assert_eq!(before.produce(stamp(8, 0, sequence, 3)), Append);
+    }
+    let mut after = Partition::new(5);
+    after.producers.succeed(before.producers.stops());
+    assert_eq!(after.produce(stamp(NO_PRODUCER_ID, -1, -1, 4)), Append);
+    assert_eq!(after.produce(stamp(8, 0, 3, 3)), Append);
+    assert!(after.producers.is_carried_on(&third(9)) && after.producers.is_carried_on(&third(10)));
+    assert!(!after.producers.is_carried_on(&third(11)) && !after.producers.is_carried_on(&stamp(8, 0, 6, 3)));
+    assert_eq!(after.produce(third(11)), Refuse(OutOfOrderSequence), "it has overtaken the next one");
+    assert_eq!(after.produce(third(9)), Append);
+    assert!(after.producers.predecessor().is_empty(), "each has written");
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_where_a_producer_stopped_is_forgotten_in_time() {
+    let mut partition = made_again();
+    assert_eq!(partition.produce(stamp(8, 0, 0, 3)), Append);
+    for now_ms in [0, DAY_MS - 1] {
+        partition.producers.expire(now_ms, DAY_MS);
+        assert_eq!(partition.produce(third(11)), Refuse(OutOfOrderSequence), "{now_ms}");
+        assert_eq!(partition.produce(stamp(8, 0, 3 + (now_ms > 0) as i32 * 3, 3)), Append);
+    }
+    partition.producers.expire(DAY_MS, DAY_MS);
+    assert_eq!(partition.producers.predecessor().len(), 0);
+    assert_eq!(partition.produce(third(11)), Append, "it may be anybody's next");
+}
+
+#[test]
+fn row_1_a_topic_made_again_for_ever_remembers_as_many_producers_as_there_is_room_for() {
+    let mut producers = Producers::bounded(3);
+    for producer_id in 0..20 {
+        producers.append(&stamp(producer_id, 0, 0, 1), 0, 0, 0, 5);
+        let mut next = Producers::bounded(3);
+        next.succeed(producers.stops());
+        producers = next;
+        assert!(producers.predecessor().len() <= 3);
+        assert_eq!(producers.check(&stamp(producer_id, 0, 2, 1), 0), Refuse(OutOfOrderSequence));
+        assert_eq!(producers.check(&stamp(0, 0, 1, 1), 0), Append, "{producer_id}");
+    }
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_that_was_elsewhere_any_first_sequence_is_taken() {
+    let mut partition = Partition::new(5);
+    partition.producers.succeed(Stops::partial());
+    assert_eq!(partition.produce(third(10)), Append);
+    assert_eq!(partition.produce(third(12)), Refuse(OutOfOrderSequence));
+    assert!(partition.producers.stops().len() == 1, "written, it is like any other");
+    assert_eq!(partition.produce(stamp(8, 0, 17, 3)), Append);
+}
+
+#[test]
+fn row_1_a_topic_made_again_twice_remembers_what_was_written_last() {
+    let mut partition = made_again();
+    let mut unwritten = Partition::new(5);
+    unwritten.producers.succeed(partition.producers.stops());
+    assert_eq!(unwritten.produce(third(10)), Append, "nothing was written in between");
+    assert_eq!(partition.produce(third(10)), Append);
+    let mut next = Partition::new(5);
+    next.producers.succeed(partition.producers.stops());
+    assert_eq!(next.produce(third(12)), Refuse(OutOfOrderSequence));
+    assert_eq!(next.produce(third(11)), Append);
+    assert_eq!(next.producers.stops().len(), 1, "and nobody else");
+}
+
+#[test]
+fn row_1_a_topic_made_again_twice_remembers_producers_that_wrote_before_that() {
+    let mut partition = made_again();
+    assert_eq!(partition.produce(stamp(8, 0, 0, 3)), Append);
+    let mut next = Partition::new(5);
+    next.producers.succeed(partition.producers.stops());
+    assert_eq!(next.produce(stamp(8, 0, 6, 3)), Refuse(OutOfOrderSequence), "where 8 stopped is known");
+    assert_eq!(next.produce(third(11)), Refuse(OutOfOrderSequence), "and where 7 stopped");
+    assert_eq!(next.produce(third(10)), Append, "7 was idle while there was another topic");
+    assert_eq!(next.produce(third(12)), Refuse(OutOfOrderSequence));
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_an_expired_or_evicted_producer_goes_on_with_any_sequence() {
+    for is_evicted in [false, true] {
+        let mut before = Partition { producers: Producers::bounded(1), ..Partition::new(5) };
+        before.fill(10);
+        match is_evicted {
+            true => assert_eq!(before.produce(stamp(8, 0, 0, 3)), Append),
+            false => assert_eq!(before.producers.expire(DAY_MS, DAY_MS), 1),
+        }
+        let mut after = Partition::new(5);
+        after.producers.succeed(before.producers.stops());
+        assert_eq!(after.produce(third(10)), Append);
+    }
+}
