@@ -6,13 +6,15 @@ use super::batch::{DisklessPartitionId, ObjectBatch, ObjectId};
 use super::object::{CommitVerdict, FinishedObject, ObjectState, Refusal};
 use super::run::BatchRun;
 use super::state::PartitionState;
-use crate::sequence::{self, Stamp};
+use crate::sequence::{self, Producers, SequenceRefusal, Stamp};
 
 /// What a commit is decided on: the newest state of every partition that it touches.
 #[derive(Debug)]
 pub struct Coordinator<'a> {
     /// Those that there are; one that is missing is deleted. They are changed as the commit says.
     pub partitions: &'a mut HashMap<DisklessPartitionId, PartitionState>,
+    /// What is left of the producers of deleted partitions: a batch that one of them has written was committed before the deletion.
+    pub deleted: &'a HashMap<DisklessPartitionId, Producers>,
     /// The wall clock in ms, from which producers' idleness counts.
     pub now_ms: i64,
 }
@@ -85,7 +87,7 @@ fn append(
     let mut verdicts = Vec::with_capacity(object.batches.len());
     for batch in &object.batches {
         let Some(partition) = coordinator.partitions.get_mut(&batch.partition) else {
-            verdicts.push(CommitVerdict::Refused(Refusal::PartitionGone));
+            verdicts.push(gone(coordinator.deleted, batch));
             continue;
         };
         if failed.contains(&(batch.partition, batch.stamp.producer_id)) {
@@ -138,12 +140,24 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
     if let Some(base_offset) = in_partition.filter_map(|run| run.offset_at(batch.position)).next() {
         return CommitVerdict::Appended { base_offset };
     }
-    let Some(partition) = coordinator.partitions.get(&batch.partition) else {
-        return CommitVerdict::Refused(Refusal::PartitionGone);
-    };
+    let Some(partition) = coordinator.partitions.get(&batch.partition) else { return gone(coordinator.deleted, batch) };
     match partition.check(&batch.stamp) {
         sequence::Verdict::Append => CommitVerdict::Refused(Refusal::Earlier),
         sequence::Verdict::Duplicate { base_offset, timestamp } => CommitVerdict::Duplicate { base_offset, timestamp },
         sequence::Verdict::Refuse(why) => CommitVerdict::Refused(Refusal::Sequence(why)),
+    }
+}
+
+/// Decides on a batch whose partition is deleted. Its producer would send it again to the next partition of the name, although it was written.
+fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) -> CommitVerdict {
+    let left = deleted.get(&batch.partition).filter(|left| left.knows(batch.stamp.producer_id));
+    match left.map(|left| left.check(&batch.stamp, 0)) {
+        Some(sequence::Verdict::Duplicate { base_offset, timestamp }) => {
+            CommitVerdict::Duplicate { base_offset, timestamp }
+        }
+        Some(sequence::Verdict::Refuse(why @ SequenceRefusal::DuplicateSequence)) => {
+            CommitVerdict::Refused(Refusal::Sequence(why))
+        }
+        _ => CommitVerdict::Refused(Refusal::PartitionGone),
     }
 }

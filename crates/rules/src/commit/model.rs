@@ -250,7 +250,8 @@ impl World {
         let batches = object.batches.iter().map(|admitted| admitted.batch).collect();
         let state = self.objects[&object.id].clone();
         let finished = FinishedObject { id: object.id, state, batches };
-        let mut coordinator = Coordinator { partitions: &mut self.partitions, now_ms: 0 };
+        let deleted = HashMap::new();
+        let mut coordinator = Coordinator { partitions: &mut self.partitions, deleted: &deleted, now_ms: 0 };
         let decided = super::commit(&mut coordinator, &[finished]);
         if !decided.objects.is_empty() {
             self.objects.insert(object.id, ObjectState::Live(decided.runs.clone()));

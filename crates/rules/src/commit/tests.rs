@@ -5,17 +5,19 @@ use std::collections::HashMap;
 use super::admission::{Admission, Known, PartitionAdmission, TicketId};
 use super::*;
 use crate::sequence::Verdict as Sequence;
-use crate::sequence::{SequenceRefusal, Stamp};
+use crate::sequence::{Producers, SequenceRefusal, Stamp};
 
 const WINDOW: usize = 128;
 
 struct Case {
     partitions: HashMap<DisklessPartitionId, PartitionState>,
+    deleted: HashMap<DisklessPartitionId, Producers>,
 }
 
 impl Case {
     fn new(partitions: i64) -> Case {
-        Case { partitions: (0..partitions).map(|id| (id, PartitionState::new(WINDOW))).collect() }.expired_to(i64::MAX)
+        let partitions = (0..partitions).map(|id| (id, PartitionState::new(WINDOW))).collect();
+        Case { partitions, deleted: HashMap::new() }.expired_to(i64::MAX)
     }
 
     /// Producers with ids up to this may have been forgotten for their silence.
@@ -25,7 +27,8 @@ impl Case {
     }
 
     fn commit(&mut self, objects: &[FinishedObject]) -> CommitDecision {
-        let mut coordinator = Coordinator { partitions: &mut self.partitions, now_ms: 0 };
+        let Case { partitions, deleted } = self;
+        let mut coordinator = Coordinator { partitions, deleted, now_ms: 0 };
         commit(&mut coordinator, objects)
     }
 
@@ -122,6 +125,38 @@ fn a_commit_that_is_repeated_says_the_same_and_appends_nothing() {
     assert_eq!((first.verdicts[0][3], again.verdicts[0][3]), (OUT_OF_ORDER, CommitVerdict::Refused(Refusal::Earlier)));
     assert!(again.runs.is_empty() && again.objects.is_empty() && again.producers.is_empty());
     assert_eq!(case.partitions[&1].next_offset, before);
+}
+
+/// As where the answer of a commit is lost, and its topic deleted before the same is asked for again.
+#[test]
+fn partition_is_deleted_what_was_committed_before_is_answered_as_made() {
+    let mut case = Case::new(2);
+    let batches: Vec<_> = (0..3).map(|n| batch(1, stamp(7, 10 * n, 10))).collect();
+    assert_eq!(case.verdicts(1, &batches), [appended(0), appended(10), appended(20)]);
+    let mut gone = case.partitions.remove(&1).expect("there").producers;
+    let made = |n: i64| CommitVerdict::Duplicate { base_offset: 10 * n, timestamp: 10 * n };
+    let refused = |why| CommitVerdict::Refused(why);
+    // Its runs are cleared; or it is asked for by way of another object.
+    for state in [ObjectState::Live(Vec::new()), ObjectState::Registered] {
+        let again = FinishedObject { state, ..object(1, &batches) };
+        case.deleted.clear();
+        assert_eq!(case.commit(std::slice::from_ref(&again)).verdicts[0], [refused(Refusal::PartitionGone); 3]);
+        case.deleted.insert(1, gone.clone());
+        assert_eq!(case.commit(&[again]).verdicts[0], [made(0), made(1), made(2)]);
+    }
+    let others = [
+        batch(1, stamp(7, 30, 10)),
+        batch(1, stamp(7, 15, 10)),
+        batch(1, stamp(8, 0, 10)),
+        batch(1, Stamp { producer_epoch: 1, ..stamp(7, 0, 10) }),
+        batch(1, stamp(-1, -1, 10)),
+    ];
+    assert_eq!(case.verdicts(2, &others), [refused(Refusal::PartitionGone); 5], "they were never written");
+    // Of each producer the newest batches are kept: what is before them in their run was written, too.
+    (3..300).for_each(|n| gone.append(&stamp(7, 10 * n, 10), i64::from(10 * n), 0, 0, 5));
+    case.deleted.insert(1, gone);
+    let old = refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence));
+    assert_eq!(case.verdicts(3, &batches[..1]), [old], "at an offset that is forgotten");
 }
 
 #[test]

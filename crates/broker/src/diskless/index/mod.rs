@@ -320,9 +320,9 @@ impl<S: IndexStore> Index<S> {
         now_ms: i64,
     ) -> Result<CommitAnswer, CommitError> {
         let objects = with_states(objects, found.objects);
-        self.bring_up_to_date(touched, found.partitions, &found.producers);
+        let deleted = self.bring_up_to_date(touched, found.partitions, &found.producers);
         let Index { known, .. } = self;
-        let mut coordinator = Coordinator { partitions: known, now_ms };
+        let mut coordinator = Coordinator { partitions: known, deleted: &deleted, now_ms };
         let mut decision = commit(&mut coordinator, &objects);
         let verdicts = std::mem::take(&mut decision.verdicts);
         let row = |id: &DisklessPartitionId| self.known.get(id).map(|state| PartitionRow::of(*id, state));
@@ -380,16 +380,18 @@ impl<S: IndexStore> Index<S> {
         objects.iter().flat_map(|object| &object.batches).map(|batch| batch.partition).collect()
     }
 
-    /// Takes over what others have committed; forgets what is deleted.
+    /// Takes over what others have committed; forgets what is deleted, and returns what is left of the producers of that.
     fn bring_up_to_date(
         &mut self,
         touched: &BTreeSet<DisklessPartitionId>,
         partitions: Vec<PartitionRow>,
         producers: &[ProducerRow],
-    ) {
+    ) -> HashMap<DisklessPartitionId, Producers> {
         let there: BTreeSet<_> = partitions.iter().map(|row| row.id).collect();
+        let (mut deleted, window): (HashMap<_, Producers>, _) = (HashMap::new(), self.window);
         for gone in touched.difference(&there) {
-            self.known.remove(gone);
+            let known = self.known.remove(gone).map(|state| state.producers);
+            deleted.insert(*gone, known.unwrap_or_default());
             self.windows.remove(gone);
             self.trims.forget(*gone);
         }
@@ -401,9 +403,14 @@ impl<S: IndexStore> Index<S> {
         }
         for row in producers {
             // Those of a deleted one stay for the next of its name.
-            let Some(state) = self.known.get_mut(&row.batches.partition) else { continue };
+            let (mut state, mut left) =
+                (self.known.get_mut(&row.batches.partition), deleted.get_mut(&row.batches.partition));
             for (stamp, base_offset, timestamp) in &row.batches.batches {
-                state.take_over(stamp, *base_offset, *timestamp, row.written_ms);
+                match (&mut state, &mut left) {
+                    (Some(state), _) => state.take_over(stamp, *base_offset, *timestamp, row.written_ms),
+                    (None, Some(left)) => left.append(stamp, *base_offset, *timestamp, row.written_ms, window),
+                    (None, None) => {}
+                }
             }
         }
         for row in partitions {
@@ -411,6 +418,7 @@ impl<S: IndexStore> Index<S> {
                 row.put_into(state);
             }
         }
+        deleted
     }
 }
 

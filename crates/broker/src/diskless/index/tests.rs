@@ -152,6 +152,7 @@ on_each_back_end! {
     an_object_that_is_committed_answers_from_its_rows
     what_another_has_committed_is_taken_over
     without_its_partition_or_its_object_a_batch_is_refused
+    partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made
     a_commit_that_fails_leaves_nothing_and_is_made_again
     what_is_not_known_of_many_partitions_is_read_in_pieces
     an_object_of_which_nothing_was_appended_is_unused_and_answers_as_before
@@ -218,6 +219,31 @@ fn without_its_partition_or_its_object_a_batch_is_refused<B: BackEnd>() {
     let missing = [CommitVerdict::Refused(Refusal::PartitionGone)];
     assert_eq!(opened.commit(object, &[batch(partition + 1, 0, 0)]), missing);
     assert!(opened.index.look_at(partition + 1, 0).expect("known").is_none());
+}
+
+/// Its producer would write it a second time, to the next topic of the name.
+fn partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made<B: BackEnd>() {
+    let made = |base_offset| CommitVerdict::Duplicate { base_offset, timestamp: NOW };
+    for is_still_known in [false, true] {
+        let mut opened = Opened::<B>::new(1);
+        let partition = opened.partitions[0];
+        let first = opened.object();
+        opened.commit(first, &[batch(partition, 0, 0)]);
+        let lost =
+            UploadedObject { id: opened.object(), batches: vec![batch(partition, 0, 10), batch(partition, 100, 20)] };
+        opened.another().commit(std::slice::from_ref(&lost), NOW).expect("committed");
+        if is_still_known {
+            opened.index.look_at(partition, 0).expect("known").expect("there");
+        }
+        opened.back_end.store().delete(TOPIC, &[]).expect("deleted");
+        let mut tidier = opened.another();
+        while tidier.tidy(2, opened.back_end.now_ms()).expect("tidied") {}
+        assert!(opened.back_end.finder().runs_from(partition, 0, 1).expect("read").is_empty(), "its runs are cleared");
+        let verdicts = opened.index.commit(&[lost], NOW).expect("answered").verdicts;
+        assert_eq!(verdicts, [[made(10), made(20)]], "still known: {is_still_known}");
+        let (late, gone) = (opened.object(), [CommitVerdict::Refused(Refusal::PartitionGone)]);
+        assert_eq!(opened.commit(late, &[batch(partition, 0, 30)]), gone, "it was never made");
+    }
 }
 
 fn a_commit_that_fails_leaves_nothing_and_is_made_again<B: BackEnd>() {

@@ -155,8 +155,9 @@ impl SqliteIndex {
         for (id, known_to) in &question.partitions {
             if let Some(row) = partition(&self.connection, *id).map_err(|error| sqlite_failed(&error))? {
                 found.partitions.push(row);
-                self.producers(PRODUCERS, *id, *known_to, &mut found.producers)?;
             }
+            // Also what a deleted one has left.
+            self.producers(PRODUCERS, *id, *known_to, &mut found.producers)?;
         }
         for id in &question.objects {
             if let Some(state) = self.object(*id)? {
