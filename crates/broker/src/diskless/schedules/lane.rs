@@ -96,8 +96,6 @@ pub struct Lane {
     attempts: BTreeMap<u64, Attempt>,
     next_attempt: u64,
     topic: Option<Uuid>,
-    /// The topic when the epoch began.
-    topic_of_epoch: Option<Uuid>,
     /// Whether something was acknowledged of this epoch in this topic.
     is_known: bool,
     wants_epoch: bool,
@@ -127,7 +125,6 @@ impl Lane {
                 attempts: BTreeMap::new(),
                 next_attempt: 0,
                 topic: None,
-                topic_of_epoch: None,
                 is_known: false,
                 wants_epoch: false,
                 next_at: ms(by.below(2_000)),
@@ -235,7 +232,6 @@ impl Lane {
     fn send(&mut self, at: usize, was_first: bool, topic: Uuid) -> Sent {
         let attempt = self.next_attempt;
         self.next_attempt += 1;
-        self.topic_of_epoch.get_or_insert(topic);
         self.attempts.insert(attempt, Attempt { batch: at, was_first });
         let batch = &mut self.batches[at];
         batch.in_flight.push(attempt);
@@ -291,10 +287,8 @@ impl Lane {
             }
             Heard::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
                 if was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty() {
-                    // What was written to a topic that is deleted may be forgotten with it.
-                    if self.topic_of_epoch == Some(topic) {
-                        world.wrong(|| format!("{} is next, and is out of order", name()));
-                    }
+                    // Also where it was written, or not, to a topic that is deleted.
+                    world.wrong(|| format!("{} is next, and is out of order", name()));
                     self.wants_epoch = true;
                 }
             }
@@ -315,7 +309,7 @@ impl Lane {
     /// A new epoch, once nothing is in flight.
     fn begin_epoch(&mut self) {
         (self.epoch, self.next_sequence) = (self.epoch + 1, 0);
-        (self.wants_epoch, self.topic_of_epoch, self.is_known) = (false, None, false);
+        (self.wants_epoch, self.is_known) = (false, false);
         for at in 0..self.batches.len() {
             let batch = &mut self.batches[at];
             if batch.known != Known::Open {
