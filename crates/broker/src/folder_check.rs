@@ -13,7 +13,7 @@ use fullbore_rules::cluster::FolderMarks;
 use fullbore_wire::Uuid;
 
 use crate::control::{Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKERS_FILE, identity_of, look_up_folder};
-use crate::diskless::index::postgres::known_commits;
+use crate::diskless::index::{Lacking, lacking, noted_changes};
 use fullbore_config::{BrokerConfig, PlaneSettings};
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
@@ -69,10 +69,7 @@ pub enum FolderFinding {
     },
     More(usize, Box<FolderFinding>),
     /// It knows of more changes to diskless topics than the database.
-    DisklessWentBack {
-        known: i64,
-        found: i64,
-    },
+    DisklessWentBack(Lacking),
     /// What the database says instead.
     Database(Finding),
     /// It is the broker's, and has so many partitions that are the broker's.
@@ -152,10 +149,10 @@ impl fmt::Display for FolderFinding {
                 "it has no {topic}-{partition}, of which it had what is before offset {end}: the next start gets it from its leader"
             ),
             Self::More(count, _) => write!(f, "and {count} more such lines"),
-            Self::DisklessWentBack { known, found } => write!(
+            Self::DisklessWentBack(Lacking { broker_id, known, found }) => write!(
                 f,
-                "it knows of {known} changes that this broker made to diskless topics, and the database has {found}: that went back to an \
-                 older state, and the broker will write nothing to them"
+                "it knows of {known} changes that broker {broker_id} made to diskless topics, and the database has {found}: that went back \
+                 to an older state, and the broker does not start"
             ),
             Self::Database(finding) => finding.fmt(f),
             Self::Whole { partitions } => write!(f, "it is this broker's, and has {partitions} of its partitions"),
@@ -201,10 +198,8 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
     listed(unknown(folder, &found, is_of_cluster)?, &mut findings);
     let missing: Vec<FolderFinding> = missing(folder, &found);
     listed(missing, &mut findings);
-    let commits = known_commits(folder, found.cluster_id);
-    if commits > found.diskless_commits {
-        findings.push(FolderFinding::DisklessWentBack { known: commits, found: found.diskless_commits });
-    }
+    let lacks = lacking(&noted_changes(folder, found.cluster_id), &found.diskless_changes);
+    findings.extend(lacks.map(FolderFinding::DisklessWentBack));
     if is_of_cluster && !findings.iter().any(FolderFinding::is_wrong) {
         let is_there = |(topic, index): &&(String, i32)| partition_dir(folder, topic, *index).exists();
         findings.push(FolderFinding::Whole { partitions: found.replicas.keys().filter(is_there).count() });

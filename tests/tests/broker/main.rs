@@ -23,6 +23,7 @@ mod diskless_cold;
 mod diskless_ends;
 mod diskless_full;
 mod diskless_lost;
+mod diskless_older;
 mod diskless_polls;
 mod diskless_store;
 mod fetch;

@@ -70,10 +70,10 @@ fn what_a_data_folder_and_the_database_do_not_agree_in_is_named_before_a_start()
     fs::rename(folder.join("away"), folder.join("kept-0")).expect("there");
 
     let id = identity.lines().find_map(|line| line.strip_prefix("cluster.id=")).expect("it says");
-    let number = format!("counter={:020}\n", 9);
-    fs::write(folder.join("diskless-counter"), format!("cluster.id={id}\n{number}{number}")).expect("written");
+    let noted = format!("cluster.id={id}\nbroker.7={:020}\n", 9);
+    fs::write(folder.join("diskless-counter"), noted.repeat(2)).expect("written");
     let (is_well, told) = checked(&cluster, &[], &folder);
-    assert!(!is_well && told.contains("it knows of 9 changes that this broker made to diskless topics"), "{told}");
+    assert!(!is_well && told.contains("it knows of 9 changes that broker 7 made to diskless topics"), "{told}");
     fs::remove_file(folder.join("diskless-counter")).expect("there");
 
     // As an older copy has it.

@@ -6,6 +6,7 @@ mod checked;
 mod command;
 mod database;
 mod diskless;
+mod diskless_older;
 mod diskless_zones;
 mod faults;
 mod frozen;

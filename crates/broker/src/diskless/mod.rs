@@ -57,7 +57,7 @@ use fullbore_config::{BrokerConfig, DisklessConfig, TopicConfig};
 use fullbore_host::space::Space;
 use given::GivenOut;
 use housekeeping::{DisklessTopics, Expiring};
-use index::{Deleted, Index, IndexChanges, IndexOwner, IndexThread, RunFinder, SqliteIndex, postgres};
+use index::{Deleted, Index, IndexChanges, IndexOwner, IndexThread, Lacking, RunFinder, SqliteIndex, postgres};
 use known::KnownPartition;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
@@ -84,6 +84,12 @@ pub enum OpenDisklessError {
     /// The object store.
     #[error(transparent)]
     Objects(#[from] StartObjectsError),
+    /// The index is an older copy.
+    #[error(
+        "the index of diskless topics went back to an older state, or is another one: {0}; restore the newest copy, or remove {FILE} from the \
+         data folder of each broker to go on without the records that it lacks", FILE = index::NOTED_CHANGES
+    )]
+    OlderIndex(Lacking),
     /// The index, or its thread.
     #[error("the index of diskless topics: {0}")]
     Index(String),
@@ -111,18 +117,17 @@ fn open_index(config: &BrokerConfig, cluster_id: Uuid, space: Arc<Space>) -> Res
     }
 }
 
-/// Refuses to start on an older copy of a cluster's index, as [`postgres::check_not_older`] does.
+/// Refuses to start on an older copy of a cluster's index, as [`postgres::lacks`] finds it.
 ///
 /// # Errors
-/// [`OpenDisklessError::Index`].
+/// [`OpenDisklessError::OlderIndex`].
 pub fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
     let Some(plane) = config.control_plane.as_ref().filter(|_| config.diskless.is_served) else { return Ok(()) };
-    match identity_of(&config.data_dir) {
-        Ok(Some(known)) => {
-            postgres::check_not_older(plane, config.node_id, &config.data_dir, known.cluster_id).map_err(of_index)
-        }
-        // The control plane refuses a folder without an identity that can be read.
-        _ => Ok(()),
+    // The control plane refuses a folder without an identity that can be read.
+    let Ok(Some(known)) = identity_of(&config.data_dir) else { return Ok(()) };
+    match postgres::lacks(plane, config.node_id, &config.data_dir, known.cluster_id) {
+        Some(lacks) => Err(OpenDisklessError::OlderIndex(lacks)),
+        None => Ok(()),
     }
 }
 

@@ -8,6 +8,7 @@
 //! - [`BatchRun`]: a row, one for the adjacent batches of a partition in an object.
 //! - [`admission`]: what a broker may take of a producer before anything of it is committed.
 //! - [`rotation`]: when an object is closed and uploaded.
+//! - [`ObjectNumbers`]: which numbers objects have.
 //! - [`fair`]: whose batches go first where there are more than an object takes.
 //!
 //! What it is not: it knows no tables, no object store, no wire format and no clock.
@@ -21,6 +22,7 @@ mod decide;
 pub mod fair;
 #[cfg(test)]
 mod model;
+mod numbers;
 mod object;
 pub mod rotation;
 mod run;
@@ -31,6 +33,7 @@ mod uploads;
 
 pub use batch::{DisklessPartitionId, ObjectBatch, ObjectId};
 pub use decide::{AppendedBatches, CommitDecision, CommittedObject, Coordinator, commit};
+pub use numbers::ObjectNumbers;
 pub use object::{CommitVerdict, FinishedObject, ObjectState, Refusal};
 pub use run::{BatchRun, PackedBatch};
 pub use state::PartitionState;

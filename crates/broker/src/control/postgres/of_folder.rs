@@ -30,8 +30,8 @@ pub struct FolderInDatabase {
     pub topics: HashSet<Uuid>,
     /// Partitions of which the broker is to have a replica, and whether that counts as in sync.
     pub replicas: BTreeMap<(String, i32), bool>,
-    /// How many transactions of this broker have changed diskless topics.
-    pub diskless_commits: i64,
+    /// Transactions of each broker that have changed diskless topics.
+    pub diskless_changes: BTreeMap<i32, i64>,
 }
 
 /// The process that started last as a broker.
@@ -98,9 +98,10 @@ async fn look_up(server: &Server, node_id: i32, known: Option<ClusterFolder>) ->
         let is_in_sync = flag(&row, 3)?;
         replicas.extend((first..first.saturating_add(count)).map(|index| ((topic.to_owned(), index), is_in_sync)));
     }
-    let commits = next(&mut answers)?;
-    let row = commits.first().ok_or_else(|| Finding::Damaged("an answer is missing".to_owned()))?;
-    Ok(FolderInDatabase { cluster_id, knows_seen, registered, topics, replicas, diskless_commits: number(row, 0)? })
+    let changes = next(&mut answers)?;
+    let diskless_changes =
+        changes.iter().map(|row| Ok((number(row, 0)?, number(row, 1)?))).collect::<Result<_, super::StoreError>>()?;
+    Ok(FolderInDatabase { cluster_id, knows_seen, registered, topics, replicas, diskless_changes })
 }
 
 fn questions(node_id: i32, seen: u64) -> String {
@@ -113,7 +114,7 @@ fn questions(node_id: i32, seen: u64) -> String {
          SELECT id FROM fullbore.topics;
          SELECT name, first, count, ({node_id}) = ANY(isr) FROM fullbore.partitions JOIN fullbore.topics ON id = topic_id
            WHERE ({node_id}) = ANY(replicas);
-         SELECT coalesce((SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = ({node_id})), 0);
+         SELECT broker_id, counter FROM fullbore.diskless_brokers;
          COMMIT"
     )
 }

@@ -17,6 +17,7 @@ const SCHEMAS: &[&str] = &[
     include_str!("serving.sql"),
     include_str!("full_disks.sql"),
     include_str!("noted.sql"),
+    include_str!("object_numbers.sql"),
 ];
 /// The one that this Fullbore knows.
 pub const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;

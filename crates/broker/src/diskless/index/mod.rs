@@ -7,6 +7,7 @@
 //! - [`store`]: what is needed of a back end.
 //! - [`sqlite`]: a file, for one broker; [`postgres`]: a database, for those of a cluster.
 //! - [`owner`]: the thread that commits, which all of a broker ask.
+//! - [`noted`]: changes that are known to be committed, which an older copy lacks.
 //! - [`finder`]: where records are, which does not wait for commits.
 //!
 //! Not here: objects' bytes, nor who waits for a verdict.
@@ -18,6 +19,7 @@ pub mod by_hand;
 mod finder;
 #[cfg(test)]
 mod measure;
+mod noted;
 #[cfg(test)]
 pub mod own;
 mod owner;
@@ -36,14 +38,15 @@ mod trimming;
 use std::collections::{BTreeSet, HashMap};
 
 use fullbore_rules::commit::{
-    BatchRun, CommitVerdict, Coordinator, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId, ObjectState,
-    PartitionState, commit,
+    BatchRun, CommitVerdict, Coordinator, DisklessPartitionId, FinishedObject, ObjectBatch, ObjectId, ObjectNumbers,
+    ObjectState, PartitionState, commit,
 };
 
 use fullbore_rules::sequence::{NO_PRODUCER_ID, Producers, Stops};
 use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
+pub use noted::{FILE as NOTED_CHANGES, Lacking, lacking, noted_changes};
 pub use owner::{Deleted, IndexOwner, IndexThread, QueuePlace};
 pub use sqlite::SqliteIndex;
 pub use store::{
@@ -53,7 +56,7 @@ pub use store::{
 
 use trimming::Trims;
 
-use crate::control::{CommitError, StoreError};
+use crate::control::{CommitError, StoreError, random_id};
 
 /// Between two rounds through all partitions in search of silent producers, in ms.
 const EXPIRY_INTERVAL_MS: i64 = 600_000;
@@ -430,6 +433,12 @@ fn with_states(objects: &[UploadedObject], mut states: HashMap<ObjectId, ObjectS
         batches: object.batches.clone(),
     };
     objects.iter().map(finished).collect()
+}
+
+/// Numbers for objects from a random one on.
+fn random_numbers() -> ObjectNumbers {
+    let [first, second, third, fourth, ..] = random_id().0;
+    ObjectNumbers::new(u32::from_be_bytes([first, second, third, fourth]))
 }
 
 /// What a store says where its contents cannot be.

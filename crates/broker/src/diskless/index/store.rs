@@ -37,7 +37,8 @@ pub trait IndexStore: Send {
         false
     }
 
-    /// Numbers for objects that are about to be uploaded, given once.
+    /// Registers objects that are about to be uploaded, at most `count`, and returns their numbers: [`ObjectNumbers`](fullbore_rules::commit::ObjectNumbers)
+    /// that no other object has, also where this index is an older copy. Fewer where some that were drawn are taken.
     ///
     /// # Errors
     /// None is registered, or that is not known; those are never used then.

@@ -32,7 +32,7 @@ async fn two_batches_of(value: &[u8]) -> TwoBatches {
     let bytes = builder.seal(Stamped::NONE).expect("sealed").0.freeze();
     let size = bytes.len() as u32;
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut store = SqliteIndex::open(folder.path()).expect("made");
+    let mut store = SqliteIndex::open(folder.path()).expect("made").numbered_from(1);
     let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
     let object = store.register(1, 0).expect("registered")[0];
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };

@@ -212,7 +212,8 @@ impl Driver {
     /// The index of a folder, with whom it is to be asked by.
     pub fn open(world: &Arc<World>, life: u64) -> (crate::diskless::index::IndexOwner, Driver) {
         let plan = Arc::<Mutex<Plan>>::default();
-        let inner = SqliteIndex::open(&world.folder).expect("opened");
+        // Each life has numbers of its own, the same in each run.
+        let inner = SqliteIndex::open(&world.folder).expect("opened").numbered_from((life as u32) << 16);
         let store = TroubledIndex { inner, plan: Arc::clone(&plan), forgets: world.setup.has_forgotten };
         let index = crate::diskless::index::Index::new(store, world.setup.window);
         let (owner, index) = IndexByHand::new(index);

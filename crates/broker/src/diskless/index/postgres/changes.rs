@@ -4,11 +4,12 @@
 //! what has a number up to some one. Counters are read before rows: a row that is newer than its broker's counter is told again. A row that was changed by two
 //! brokers says the later one, and so is told because of that one. Invariant: what was changed before a call is told by it or was told before.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use super::super::noted::{ChangeCounts, NotedChanges, lacking};
 use super::super::store::{ChangeSource, PartitionRow};
-use super::rows::{PARTITION, each, partition};
-use crate::control::database_rows::{next, number};
+use super::rows::{PARTITION, change_counts, each, partition};
+use crate::control::database_rows::next;
 use crate::control::{DatabaseConnection, StoreError};
 
 /// Hears of them.
@@ -16,13 +17,14 @@ pub struct PostgresChanges {
     connection: DatabaseConnection,
     broker_id: i32,
     /// What was seen of each other broker: of one that is not in it, nothing.
-    seen: BTreeMap<i32, i64>,
+    seen: ChangeCounts,
+    noted: Arc<NotedChanges>,
 }
 
 impl PostgresChanges {
-    /// For this broker.
-    pub fn new(connection: DatabaseConnection, broker_id: i32) -> PostgresChanges {
-        PostgresChanges { connection, broker_id, seen: BTreeMap::new() }
+    /// For this broker, which notes what others have committed.
+    pub fn new(connection: DatabaseConnection, broker_id: i32, noted: Arc<NotedChanges>) -> PostgresChanges {
+        PostgresChanges { connection, broker_id, seen: ChangeCounts::new(), noted }
     }
 
     fn question(&self) -> String {
@@ -49,17 +51,17 @@ impl PostgresChanges {
 
 impl ChangeSource for PostgresChanges {
     fn changed(&mut self) -> Result<Vec<PartitionRow>, StoreError> {
+        let mut known = self.noted.counts();
+        known.remove(&self.broker_id);
         let answers = self.connection.begin_with(&self.question()).map_err(|error| error.failed())?;
         let mut answers = answers.into_iter();
-        let counters = each(&next(&mut answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
-        let counters: BTreeMap<i32, i64> = counters.into_iter().collect();
-        let seen = &self.seen;
+        let counters = change_counts(&next(&mut answers)?)?;
         // It may be the right database again with the next call; what is seen stays.
-        if let Some((_, counter)) = seen.iter().find(|(broker, seen)| counters.get(broker).is_none_or(|now| now < seen))
-        {
-            return Err(StoreError::WentBack(counter.cast_unsigned()));
+        if let Some(lacks) = lacking(&known, &counters) {
+            return Err(StoreError::WentBack(lacks.known.cast_unsigned()));
         }
-        let new: Vec<i32> = counters.keys().filter(|broker| !seen.contains_key(broker)).copied().collect();
+        self.noted.raise(&counters);
+        let new: Vec<i32> = counters.keys().filter(|broker| !self.seen.contains_key(broker)).copied().collect();
         let mut rows = each(&next(&mut answers)?, partition)?;
         if !new.is_empty() {
             rows.extend(self.ask_of_new(&new)?);

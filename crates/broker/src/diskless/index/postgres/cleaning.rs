@@ -23,12 +23,14 @@ const REGISTERED_FOR: &str = "interval '1 hour'";
 /// After what time an object is deleted from the store once more.
 const DELETED_FOR: &str = "interval '1 day'";
 
-/// Numbers for objects.
-pub fn register(session: &mut Guarded, count: usize) -> Result<Vec<ObjectId>, CommitError> {
+/// Registers objects under these numbers, and returns those that no object had.
+pub fn register(session: &mut Guarded, drawn: &[ObjectId]) -> Result<Vec<ObjectId>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     let mut answers = session.end(&format!(
-        "INSERT INTO fullbore.diskless_objects (state, live_bytes, changed_at)
-         SELECT {REGISTERED}, 0, clock_timestamp() FROM generate_series(1, {count}) RETURNING id"
+        "INSERT INTO fullbore.diskless_objects (id, state, live_bytes, changed_at)
+         SELECT id, {REGISTERED}, 0, clock_timestamp() FROM unnest({}::bigint[]) AS drawn (id)
+         ON CONFLICT DO NOTHING RETURNING id",
+        array(drawn.iter())
     ))?;
     let mut ids = numbers(&mut answers)?;
     ids.sort_unstable();

@@ -4,16 +4,16 @@
 
 use std::collections::HashMap;
 
-use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId, ObjectState};
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId, ObjectNumbers, ObjectState};
 use fullbore_rules::sequence::Stamp;
 use fullbore_wire::Uuid;
 
-use super::super::damaged;
 use super::super::packed::{pack_producer, pack_run};
 use super::super::store::{
     CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, ProducerRowPlace,
     UnusedObject,
 };
+use super::super::{damaged, random_numbers};
 use super::guarded::Guarded;
 use super::rows::{
     DELETED, IndexAnswers, LIVE, PARTITION, PRODUCER, REGISTERED, RUN, UNUSED, array, each, hex, partition, producer,
@@ -26,6 +26,7 @@ use crate::control::{CommitError, StoreError};
 /// The index of all brokers, as one of them changes it.
 pub struct PostgresIndex {
     pub(super) session: Guarded,
+    numbers: ObjectNumbers,
     /// The largest next offset that was seen of each partition.
     ends: HashMap<DisklessPartitionId, i64>,
     /// Whether partitions of topics that the metadata does not know have been looked for, which is done once.
@@ -35,7 +36,7 @@ pub struct PostgresIndex {
 impl PostgresIndex {
     /// Over this connection.
     pub fn new(session: Guarded) -> PostgresIndex {
-        PostgresIndex { session, ends: HashMap::new(), has_looked_for_unknown: false }
+        PostgresIndex { session, numbers: random_numbers(), ends: HashMap::new(), has_looked_for_unknown: false }
     }
 
     fn found(&mut self, question: &CommitQuestion, mut answers: IndexAnswers) -> Result<CommitFound, StoreError> {
@@ -100,8 +101,9 @@ impl IndexStore for PostgresIndex {
         self.session.abandon();
     }
 
-    fn register(&mut self, count: usize, _now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
-        cleaning::register(&mut self.session, count)
+    fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
+        let drawn = self.numbers.draw(count, now_ms);
+        cleaning::register(&mut self.session, &drawn)
     }
 
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {

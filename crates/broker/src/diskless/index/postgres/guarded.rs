@@ -3,25 +3,27 @@
 //! Invariant: none begins on a database that lacks what this broker knows to be committed, or whose tables are of another version. While it is
 //! so, nothing is written, rather than that offsets are given twice.
 
+use std::sync::Arc;
+
 use crate::control::{CommitError, DatabaseConnection, StoreError, check_database_schema, database_rows as rows};
 use fullbore_host::seldom::Seldom;
 
-use super::counter::CommitCounter;
-use super::rows::IndexAnswers;
+use super::super::noted::{ChangeCounts, NotedChanges, lacking};
+use super::rows::{CHANGE_COUNTS, IndexAnswers, change_counts};
 
 /// A connection for transactions.
 pub struct Guarded {
     connection: DatabaseConnection,
     broker_id: i32,
-    counter: CommitCounter,
+    noted: Arc<NotedChanges>,
     is_open: bool,
     went_back: Seldom,
 }
 
 impl Guarded {
-    /// For this broker, which knows of so many transactions of its own.
-    pub fn new(connection: DatabaseConnection, broker_id: i32, counter: CommitCounter) -> Guarded {
-        Guarded { connection, broker_id, counter, is_open: false, went_back: Seldom::default() }
+    /// For this broker, which knows of these changes.
+    pub fn new(connection: DatabaseConnection, broker_id: i32, noted: Arc<NotedChanges>) -> Guarded {
+        Guarded { connection, broker_id, noted, is_open: false, went_back: Seldom::default() }
     }
 
     /// This broker.
@@ -50,29 +52,23 @@ impl Guarded {
 
     fn begin_as(&mut self, begin: &str, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.abandon();
-        let guard = format!(
-            "SELECT coalesce((SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = {}), 0), version
-             FROM fullbore.schema_version",
-            self.broker_id
-        );
-        let answers = self.connection.begin_with(&format!("{begin}; {guard}; {statements}"));
+        // Read before the database is, since others may commit meanwhile.
+        let known = self.noted.counts();
+        let schema = "SELECT 0, version FROM fullbore.schema_version";
+        let answers = self.connection.begin_with(&format!("{begin}; {schema}; {CHANGE_COUNTS}; {statements}"));
         let mut answers = answers.map_err(|error| error.failed())?.into_iter();
         self.is_open = true;
-        let checked = rows::next(&mut answers).and_then(|guard| {
-            check_database_schema(&guard)?;
-            self.check_counter(rows::number(&guard[0], 0)?)
-        });
+        let checked = self.check(&known, &mut answers);
         self.or_abandon(checked.map(|()| answers))
     }
 
-    fn check_counter(&mut self, found: i64) -> Result<(), StoreError> {
-        let known = self.counter.known();
-        if found < known {
-            return Err(
-                self.has_gone_back(&format!("it has {found} transactions of this broker, which made {known}"), known)
-            );
+    fn check(&mut self, known: &ChangeCounts, answers: &mut IndexAnswers) -> Result<(), StoreError> {
+        check_database_schema(&rows::next(answers)?)?;
+        let found = change_counts(&rows::next(answers)?)?;
+        if let Some(lacks) = lacking(known, &found) {
+            return Err(self.has_gone_back(&lacks.to_string(), lacks.known));
         }
-        self.counter.raise(found);
+        self.noted.raise(&found);
         Ok(())
     }
 
@@ -128,7 +124,7 @@ impl Guarded {
         if let Ok(counted) = rows::next(&mut answers)
             && let Some(Ok(number)) = counted.first().map(|row| rows::number(row, 0))
         {
-            self.counter.raise(number);
+            self.noted.raise_own(number);
         }
         Ok(answers)
     }

@@ -3,7 +3,7 @@
 //! No decisions. Locks are taken in one order, so that nobody waits in a circle: partitions by id, then objects by id, then the row of this
 //! broker; never that of the cluster's version. Transactions are READ COMMITTED, so that what follows a lock sees what was committed before it.
 //!
-//! - `guarded`: a transaction, begun only on a database that has all that this broker knows to be committed; `counter` is what it knows.
+//! - `guarded`: a transaction, begun only on a database that has all that this broker knows to be committed (`super::noted`).
 //! - `commits`: the store of the index, and a commit; `topics`: partitions made, deleted, cut off; `cleaning`: what is of no use any more.
 //! - `finder`, `changes`: reads beside the commits, over connections of their own.
 //! - `rows`: values as literals, rows as values.
@@ -11,7 +11,6 @@
 mod changes;
 mod cleaning;
 mod commits;
-mod counter;
 mod finder;
 mod guarded;
 mod rows;
@@ -25,16 +24,16 @@ use std::sync::Arc;
 use fullbore_wire::Uuid;
 
 use super::finder::RunFinder;
-use super::store::{IndexStore, RunSource};
+use super::noted::{Lacking, NotedChanges, lacking, noted_changes};
+use super::store::RunSource;
+use crate::control::database_rows::next;
 use crate::control::{DatabaseConnection, DatabaseServer, StoreError};
-use counter::CommitCounter;
 use finder::PostgresFinder;
 use fullbore_config::PlaneSettings;
 use guarded::Guarded;
 
 pub use changes::PostgresChanges;
 pub use commits::PostgresIndex;
-pub use counter::known_commits;
 
 /// Connections that find runs, and so finds at a time.
 const FINDERS: usize = 2;
@@ -53,32 +52,25 @@ pub fn open(
     let server = DatabaseServer::new(settings, &format!("fullbore {broker_id} diskless"));
     let server = Arc::new(server.map_err(|bad| StoreError::Failed(bad.0))?);
     let connection = || DatabaseConnection::new(Arc::clone(&server)).map_err(|error| failed(&error));
-    let counter = CommitCounter::open(data_dir, cluster_id).map_err(|error| failed(&error))?;
-    let index = PostgresIndex::new(Guarded::new(connection()?, broker_id, counter));
+    let noted = Arc::new(NotedChanges::open(data_dir, cluster_id, broker_id).map_err(|error| failed(&error))?);
+    let index = PostgresIndex::new(Guarded::new(connection()?, broker_id, Arc::clone(&noted)));
     let finders = (0..FINDERS).map(|_| Ok(Box::new(PostgresFinder::new(connection()?)) as Box<dyn RunSource>));
     let finder = RunFinder::over(finders.collect::<Result<_, StoreError>>()?);
-    Ok((index, finder, PostgresChanges::new(connection()?, broker_id)))
+    Ok((index, finder, PostgresChanges::new(connection()?, broker_id, noted)))
 }
 
-/// Looks up the index before the broker registers: one that lacks commits of this broker is an older copy, in which a registration would leave
-/// a version that the newest database does not know. Blocks. An index that does not answer is found out about later.
-///
-/// # Errors
-/// [`StoreError::WentBack`].
-pub fn check_not_older(
-    settings: &PlaneSettings,
-    broker_id: i32,
-    data_dir: &Path,
-    cluster_id: Uuid,
-) -> Result<(), StoreError> {
-    if known_commits(data_dir, cluster_id) == 0 {
-        return Ok(());
+/// Returns the changes that the index lacks of those that this broker knows to be committed: it is an older copy then, in which a registration would
+/// leave a version that the newest database does not know. Blocks. An index that does not answer lacks nothing yet.
+pub fn lacks(settings: &PlaneSettings, broker_id: i32, data_dir: &Path, cluster_id: Uuid) -> Option<Lacking> {
+    let known = noted_changes(data_dir, cluster_id);
+    if known.is_empty() {
+        return None;
     }
-    let (mut index, ..) = open(settings, broker_id, data_dir, cluster_id)?;
-    match index.judged_at(0) {
-        Err(error @ StoreError::WentBack(_)) => Err(error),
-        _ => Ok(()),
-    }
+    let server = DatabaseServer::new(settings, &format!("fullbore {broker_id} diskless")).ok()?;
+    let mut connection = DatabaseConnection::new(Arc::new(server)).ok()?;
+    let mut answers = connection.begin_with(rows::CHANGE_COUNTS).ok()?.into_iter();
+    let found = next(&mut answers).and_then(|rows| rows::change_counts(&rows)).ok()?;
+    lacking(&known, &found)
 }
 
 fn failed(error: &std::io::Error) -> StoreError {

@@ -7,6 +7,7 @@ use std::fmt::{Display, Write};
 use fullbore_rules::commit::{AppendedBatches, BatchRun};
 
 use super::super::damaged;
+use super::super::noted::ChangeCounts;
 use super::super::packed::{unpack_offset, unpack_producer, unpack_run};
 use super::super::store::{PartitionRow, ProducerRow, ProducerRowPlace};
 use crate::control::StoreError;
@@ -28,6 +29,14 @@ pub const PARTITION: &str =
 pub const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, encode(batches, 'hex')";
 /// The columns of a producer's row, of `fullbore.diskless_producers AS r`.
 pub const PRODUCER: &str = "r.partition, r.producer_id, r.written_ms, encode(r.batches, 'hex')";
+
+/// Reads the changes that each broker has committed.
+pub const CHANGE_COUNTS: &str = "SELECT broker_id, counter FROM fullbore.diskless_brokers ORDER BY broker_id";
+
+/// The rows of [`CHANGE_COUNTS`].
+pub fn change_counts(rows: &Rows) -> Result<ChangeCounts, StoreError> {
+    Ok(each(rows, |row| Ok((number(row, 0)?, number(row, 1)?)))?.into_iter().collect())
+}
 
 /// An array of numbers, or of bytes that were written by [`hex`].
 pub fn array(values: impl Iterator<Item = impl Display>) -> String {

@@ -322,7 +322,7 @@ fn a_database_that_went_back_is_not_committed_to() {
         let done = index.commit(&[object(at)], NOW).map(|answer| answer.verdicts);
         matches!(done, Err(CommitError::Refused(StoreError::WentBack(_))))
     };
-    assert!(went_back(&mut one, 3), "a partition ends before what was read of it");
+    assert!(went_back(&mut one, 3), "a transaction of the other that it has noted is missing");
     assert!(went_back(&mut one, 3), "and so it is seen again");
     assert!(went_back(&mut other, 3), "a transaction of its own is missing");
     assert!(matches!(other.store.register(1, NOW), Err(CommitError::Refused(StoreError::WentBack(_)))));
@@ -330,7 +330,7 @@ fn a_database_that_went_back_is_not_committed_to() {
     drop(other);
     let mut other = broker(1).0;
     assert!(went_back(&mut other, 3), "so it is after a start");
-    std::fs::remove_file(folders[1].path().join(counter::FILE)).expect("removed");
+    std::fs::remove_file(folders[1].path().join(crate::diskless::index::NOTED_CHANGES)).expect("removed");
     assert_eq!(server.run(&database, "SELECT next_offset FROM fullbore.diskless_partitions"), "20");
     server.swap();
     assert_eq!(until_known(&mut one, &object(3)), [appended(30)]);

@@ -10,16 +10,16 @@ mod rows;
 use std::path::Path;
 use std::sync::Arc;
 
-use fullbore_rules::commit::{AppendedBatches, BatchRun, DisklessPartitionId, ObjectId, ObjectState};
+use fullbore_rules::commit::{AppendedBatches, BatchRun, DisklessPartitionId, ObjectId, ObjectNumbers, ObjectState};
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::damaged;
 use super::packed::{FORGOTTEN_AT, LAST_BASE_OFFSET, pack_producer, pack_run, unpack_offset, unpack_producer};
 use super::store::{
     CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, ProducerRowPlace,
     UnusedObject,
 };
+use super::{damaged, random_numbers};
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
 use cleaning::{clear_runs, note_expired, remove_partitions};
 pub use finder::SqliteFinder;
@@ -46,6 +46,7 @@ const DELETED_MS: i64 = 86_400_000;
 pub struct SqliteIndex {
     connection: Connection,
     space: Arc<Space>,
+    numbers: ObjectNumbers,
     /// How many rows had been changed when the write-ahead log was moved to the file last.
     moved: u64,
 }
@@ -58,7 +59,7 @@ impl SqliteIndex {
     pub fn open_in(folder: &Path, space: Arc<Space>) -> Result<SqliteIndex, StoreError> {
         let is_full = |error: &StoreError| *error == StoreError::Full;
         let connection = space.freeing(is_full, || file::open(folder))?;
-        Ok(SqliteIndex { connection, space, moved: 0 })
+        Ok(SqliteIndex { connection, space, numbers: random_numbers(), moved: 0 })
     }
 
     /// The same without a reserve.
@@ -68,6 +69,12 @@ impl SqliteIndex {
     #[cfg(test)]
     pub fn open(folder: &Path) -> Result<SqliteIndex, StoreError> {
         SqliteIndex::open_in(folder, Arc::new(Space::open(folder, 0)))
+    }
+
+    /// Draws numbers for objects from `start` on.
+    #[cfg(test)]
+    pub fn numbered_from(self, start: u32) -> SqliteIndex {
+        SqliteIndex { numbers: ObjectNumbers::new(start), ..self }
     }
 
     /// Makes every write fail, as a disk would that refuses them, or lets it through again.
@@ -281,11 +288,18 @@ impl IndexStore for SqliteIndex {
     }
 
     fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError> {
-        let registered = self.in_transaction(|connection| {
-            let mut insert =
-                connection.prepare_cached("INSERT INTO objects (state, live_bytes, changed_ms) VALUES (?1, 0, ?2)")?;
-            let insert_one = |_| insert.execute(params![REGISTERED, now_ms]).map(|_| connection.last_insert_rowid());
-            (0..count).map(insert_one).collect()
+        let drawn = self.numbers.draw(count, now_ms);
+        let registered = self.in_transaction(move |connection| {
+            let insert =
+                "INSERT INTO objects (id, state, live_bytes, changed_ms) VALUES (?1, ?2, 0, ?3) ON CONFLICT DO NOTHING";
+            let mut insert = connection.prepare_cached(insert)?;
+            let mut taken = Vec::with_capacity(drawn.len());
+            for id in drawn {
+                if insert.execute(params![id, REGISTERED, now_ms])? > 0 {
+                    taken.push(id);
+                }
+            }
+            Ok(taken)
         });
         registered.map_err(|error| sqlite_not_committed(&error))
     }

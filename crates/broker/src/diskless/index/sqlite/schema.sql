@@ -1,4 +1,4 @@
--- The index of diskless partitions. Numbers are given once: of a table with AUTOINCREMENT none comes back.
+-- The index of diskless partitions. Numbers of partitions are given once: of a table with AUTOINCREMENT none comes back.
 CREATE TABLE partitions (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     topic_id BLOB NOT NULL,
@@ -30,9 +30,9 @@ CREATE TABLE predecessors (
     PRIMARY KEY (topic, partition_index)
 ) STRICT, WITHOUT ROWID;
 
--- state: 0 registered, 1 live, 2 unused, 3 deleted from the store.
+-- Numbers are drawn by who registers an object. state: 0 registered, 1 live, 2 unused, 3 deleted from the store.
 CREATE TABLE objects (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    id INTEGER PRIMARY KEY,
     state INTEGER NOT NULL,
     live_bytes INTEGER NOT NULL,
     changed_ms INTEGER NOT NULL

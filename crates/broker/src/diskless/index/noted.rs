@@ -1,0 +1,215 @@
+//! Changes of the index that are known to be committed, counted by the broker that made them: in memory, and in a file of the data folder.
+//!
+//! An index with fewer of them is an older copy. The file is written in place and reaches the disk when the system likes: it may count fewer
+//! changes than were committed, and never more. Invariant: a count is believed if the file was written whole, and for this cluster.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fullbore_wire::Uuid;
+use parking_lot::Mutex;
+
+use fullbore_host::seldom::Seldom;
+
+/// Name of the file in the data folder.
+pub const FILE: &str = "diskless-counter";
+/// Time between two writes of the file for changes of other brokers.
+const OTHERS_EVERY: Duration = Duration::from_secs(1);
+
+/// Changes that each broker has committed.
+pub type ChangeCounts = BTreeMap<i32, i64>;
+
+/// Changes of one broker that an index lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lacking {
+    pub broker_id: i32,
+    pub known: i64,
+    pub found: i64,
+}
+
+impl fmt::Display for Lacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Lacking { broker_id, known, found } = self;
+        write!(f, "it has {found} changes of broker {broker_id}, of which {known} were committed")
+    }
+}
+
+/// Returns the first broker of which an index with the changes `found` lacks some that are `known`.
+pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
+    known.iter().find_map(|(&broker_id, &known)| {
+        let found = found.get(&broker_id).copied().unwrap_or(0);
+        (found < known).then_some(Lacking { broker_id, known, found })
+    })
+}
+
+/// The largest counts that are known.
+pub struct NotedChanges {
+    cluster_id: Uuid,
+    /// Changes of this broker are written at once.
+    broker_id: i32,
+    noted: Mutex<Noted>,
+    unwritten: Seldom,
+}
+
+struct Noted {
+    file: File,
+    counts: ChangeCounts,
+    is_written: bool,
+    written: Option<Instant>,
+}
+
+impl NotedChanges {
+    /// Opens the file of this folder, or makes it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> io::Result<NotedChanges> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(FILE))?;
+        let counts = noted_changes(folder, cluster_id);
+        if counts.is_empty() {
+            // A longer text of another cluster would stay behind a shorter one.
+            file.set_len(0)?;
+        }
+        let noted = Mutex::new(Noted { file, counts, is_written: true, written: None });
+        Ok(NotedChanges { cluster_id, broker_id, noted, unwritten: Seldom::default() })
+    }
+
+    /// Returns the counts so far.
+    pub fn counts(&self) -> ChangeCounts {
+        self.noted.lock().counts.clone()
+    }
+
+    /// Notes `number` changes of this broker.
+    pub fn raise_own(&self, number: i64) {
+        self.raise(&ChangeCounts::from([(self.broker_id, number)]));
+    }
+
+    /// Notes changes that were found in the index. Those of other brokers are written within a second, at the next call.
+    pub fn raise(&self, found: &ChangeCounts) {
+        let mut noted = self.noted.lock();
+        let mut is_own = false;
+        for (&broker_id, &number) in found {
+            let known = noted.counts.entry(broker_id).or_insert(0);
+            if number > *known {
+                *known = number;
+                noted.is_written = false;
+                is_own |= broker_id == self.broker_id;
+            }
+        }
+        let is_due = is_own || noted.written.is_none_or(|at| at.elapsed() >= OTHERS_EVERY);
+        if !noted.is_written && is_due {
+            self.write(&mut noted);
+        }
+    }
+
+    fn write(&self, noted: &mut Noted) {
+        (noted.is_written, noted.written) = (true, Some(Instant::now()));
+        let text = text(&noted.counts, self.cluster_id);
+        if let Err(error) = noted.file.write_all_at(text.as_bytes(), 0)
+            && let Some(left_out) = self.unwritten.due()
+        {
+            tracing::warn!(%error, left_out, "cannot write {FILE}: a start may not see that the index went back to an older state; make room");
+        }
+    }
+}
+
+impl Drop for NotedChanges {
+    fn drop(&mut self) {
+        let noted = &mut *self.noted.lock();
+        if !noted.is_written {
+            self.write(noted);
+        }
+    }
+}
+
+/// Returns the counts in the file of this folder; none where it cannot be believed. Makes no file.
+pub fn noted_changes(folder: &Path, cluster_id: Uuid) -> ChangeCounts {
+    std::fs::read(folder.join(FILE)).ok().and_then(|bytes| parse(&bytes, cluster_id)).unwrap_or_default()
+}
+
+/// Everything is there twice, so that no part of one text counts with a part of another. Numbers have a fixed width: a text is never shorter
+/// than the one before it.
+fn text(counts: &ChangeCounts, cluster_id: Uuid) -> String {
+    let mut text = format!("cluster.id={cluster_id}\n");
+    for (broker_id, number) in counts {
+        writeln!(text, "broker.{broker_id}={number:020}").expect("a text takes everything");
+    }
+    text.repeat(2)
+}
+
+fn parse(bytes: &[u8], cluster_id: Uuid) -> Option<ChangeCounts> {
+    let written = std::str::from_utf8(bytes).ok()?;
+    let half = written.get(..written.len() / 2)?;
+    let count = |line: &str| {
+        let (broker_id, number) = line.strip_prefix("broker.")?.split_once('=')?;
+        Some((broker_id.parse().ok()?, number.parse().ok()?))
+    };
+    let counts: ChangeCounts = half.lines().skip(1).map(count).collect::<Option<_>>()?;
+    (written == text(&counts, cluster_id)).then_some(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_written_the_same_cluster_reads_them_again_unless_they_are_torn() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let open = |cluster: u8| NotedChanges::open(folder.path(), Uuid([cluster; 16]), 1).expect("opened");
+        let noted = open(1);
+        assert_eq!(noted.counts(), ChangeCounts::new());
+        noted.raise_own(17);
+        noted.raise_own(5);
+        noted.raise(&ChangeCounts::from([(1, 20), (-2, 3), (30, 4)]));
+        let counts = ChangeCounts::from([(1, 20), (-2, 3), (30, 4)]);
+        assert_eq!((noted.counts(), open(1).counts()), (counts.clone(), counts.clone()));
+        let path = folder.path().join(FILE);
+        let whole = std::fs::read(&path).expect("read");
+        for end in 0..whole.len() {
+            std::fs::write(&path, &whole[..end]).expect("written");
+            assert_eq!(noted_changes(folder.path(), Uuid([1; 16])), ChangeCounts::new(), "{end} bytes");
+        }
+        let mut torn = whole.clone();
+        torn[44] = b'9';
+        std::fs::write(&path, torn).expect("written");
+        assert_eq!(noted_changes(folder.path(), Uuid([1; 16])), ChangeCounts::new());
+        std::fs::write(&path, whole).expect("written");
+        open(2).raise_own(1);
+        assert_eq!(open(2).counts(), ChangeCounts::from([(1, 1)]), "nothing of the longer text is left");
+    }
+
+    #[test]
+    fn other_brokers_commit_their_counts_are_written_once_a_second_and_at_the_end() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let read = || noted_changes(folder.path(), Uuid([1; 16])).get(&2).copied();
+        let noted = NotedChanges::open(folder.path(), Uuid([1; 16]), 1).expect("opened");
+        let other = |number| noted.raise(&ChangeCounts::from([(2, number)]));
+        other(1);
+        assert_eq!(read(), Some(1));
+        other(2);
+        assert_eq!(read(), Some(1), "that was a moment ago");
+        noted.noted.lock().written = Instant::now().checked_sub(OTHERS_EVERY);
+        other(2);
+        assert_eq!(read(), Some(2));
+        other(3);
+        noted.raise_own(1);
+        assert_eq!(read(), Some(3), "with its own");
+        other(4);
+        drop(noted);
+        assert_eq!(read(), Some(4));
+    }
+
+    #[test]
+    fn index_has_fewer_changes_of_a_broker_or_none_it_lacks_them() {
+        let known = ChangeCounts::from([(1, 5), (2, 7)]);
+        assert_eq!(lacking(&known, &ChangeCounts::from([(1, 5), (2, 9), (3, 1)])), None);
+        let found = ChangeCounts::from([(1, 5), (2, 6)]);
+        assert_eq!(lacking(&known, &found), Some(Lacking { broker_id: 2, known: 7, found: 6 }));
+        assert_eq!(lacking(&known, &ChangeCounts::new()), Some(Lacking { broker_id: 1, known: 5, found: 0 }));
+    }
+}

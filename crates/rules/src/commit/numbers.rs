@@ -1,0 +1,60 @@
+//! Numbers of objects, drawn so that an older copy of the index gives none that the newest has given.
+//!
+//! A number has the second in which it was drawn, and below it one of 2^31, from a random one on. A copy that knows nothing of an
+//! object is restored later than the object was made. Numbers drawn one after the other are near each other, as rows and their
+//! indexes like it.
+//!
+//! What it is not: registration, in which the index refuses a number that it has. Invariant: a process that draws fewer than 2^31 a second
+//! draws none twice, unless its clock is set back.
+
+use super::batch::ObjectId;
+
+/// Bits below the seconds.
+const BITS: u32 = 31;
+
+/// Draws numbers for the objects of one process.
+#[derive(Debug)]
+pub struct ObjectNumbers {
+    next: u32,
+}
+
+impl ObjectNumbers {
+    /// The first number has `start` in its lower bits, which is random.
+    pub fn new(start: u32) -> ObjectNumbers {
+        ObjectNumbers { next: start }
+    }
+
+    /// Draws `count` numbers at a time in ms since 1970.
+    pub fn draw(&mut self, count: usize, now_ms: i64) -> Vec<ObjectId> {
+        let second = i64::from(now_ms.div_euclid(1000) as u32) << BITS;
+        let below = (1 << BITS) - 1;
+        let mut one = |_| {
+            let number = second | i64::from(self.next & below);
+            self.next = self.next.wrapping_add(1);
+            number
+        };
+        (0..count).map(&mut one).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_drawn_later_or_elsewhere_they_are_others() {
+        let mut numbers = ObjectNumbers::new(u32::MAX);
+        let first = numbers.draw(2, 1_700_000_000_999);
+        let later = numbers.draw(1, 1_700_000_001_000);
+        assert_eq!(first, [(1_700_000_000 << 31) | 0x7fff_ffff, 1_700_000_000 << 31]);
+        assert_eq!(later, [(1_700_000_001 << 31) | 1]);
+        assert_ne!(ObjectNumbers::new(7).draw(1, 0), ObjectNumbers::new(8).draw(1, 0));
+    }
+
+    #[test]
+    fn clock_is_far_off_numbers_are_not_negative() {
+        for now_ms in [i64::MIN, -1, 0, i64::MAX] {
+            assert!(ObjectNumbers::new(u32::MAX).draw(2, now_ms).iter().all(|number| *number >= 0), "{now_ms}");
+        }
+    }
+}

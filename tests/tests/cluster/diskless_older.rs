@@ -1,0 +1,96 @@
+//! Older copies of a PostgreSQL that has the index of diskless topics: a broker that ran since is refused on them, and whoever starts there
+//! writes over no object.
+
+use std::fs;
+use std::time::Duration;
+
+use fullbore_tests::{Batch, Cluster, ClusterPlan, serve_refused, wait_until};
+use fullbore_wire::ErrorCode;
+use tempfile::TempDir;
+
+use crate::diskless::{TOPIC, shared_by};
+use crate::faults::ALL;
+
+const CALL: &str = "control.plane.timeout.ms=2000";
+const BACK_MAX: Duration = Duration::from_secs(60);
+
+/// Acknowledged by this broker.
+fn produced(cluster: &mut Cluster, broker: i32, text: &str) {
+    wait_until("it is written", BACK_MAX, || {
+        cluster.broker(broker).client().produce(TOPIC, 0, &Batch::of(&[text])).error_code == ErrorCode::NONE
+    });
+}
+
+fn texts(cluster: &mut Cluster, broker: i32) -> Vec<String> {
+    cluster.broker(broker).client().fetch_records(TOPIC, 0).iter().map(|record| record.text()).collect()
+}
+
+/// The last line of a start of the broker on its folder.
+fn refused(cluster: &mut Cluster, broker: i32) -> String {
+    let sets: Vec<String> = cluster.sets_of(broker).to_vec();
+    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let refused = serve_refused(cluster.broker(broker).data_dir(), &sets);
+    assert!(!refused.status.success(), "{}", refused.stderr);
+    refused.stderr.lines().last().expect("it says why").to_owned()
+}
+
+/// The metadata of the copy is the newest, as it is where only diskless topics were written since.
+#[test]
+fn index_is_an_older_copy_broker_that_committed_nothing_since_is_refused() {
+    let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=30000", CALL]);
+    let mut shared = shared_by(plan, 1);
+    let cluster = &mut shared.cluster;
+    produced(cluster, 1, "before");
+    cluster.postgres().copy();
+    produced(cluster, 2, "since");
+    let heard = cluster.query("SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = 2");
+    let noted = format!("broker.2={:020}\n", heard.parse::<i64>().expect("a number"));
+    let note = cluster.broker(1).data_dir().join("diskless-counter");
+    wait_until("the first broker has noted what the second has committed", BACK_MAX, || {
+        fs::read_to_string(&note).is_ok_and(|text| text.contains(&noted))
+    });
+    ALL.iter().for_each(|id| cluster.broker(*id).kill());
+    cluster.postgres().swap();
+    let line = refused(cluster, 1);
+    assert!(line.contains("went back to an older state") && line.contains("changes of broker 2"), "{line}");
+    assert!(line.contains("diskless-counter"), "it names the remedy: {line}");
+    cluster.postgres().swap();
+    cluster.broker(1).restart();
+    assert_eq!(texts(cluster, 1), ["before", "since"]);
+    // Whoever removes the note goes on without the records.
+    cluster.broker(1).kill();
+    cluster.postgres().swap();
+    fs::remove_file(&note).expect("removed");
+    cluster.broker(1).restart();
+    assert_eq!(texts(cluster, 1), ["before"]);
+    produced(cluster, 1, "other");
+    assert_eq!(texts(cluster, 1), ["before", "other"]);
+}
+
+/// The brokers know nothing of what the copy lacks, since their folders are new.
+#[test]
+fn index_is_an_older_copy_new_brokers_write_over_no_object_of_the_newest() {
+    let mut plan = ClusterPlan::with_own_postgres(1, &["broker.session.timeout.ms=2000", CALL]);
+    let store = TempDir::new().expect("a folder");
+    plan.set(0, "diskless.storage", store.path().to_str().expect("a path"));
+    let mut cluster = plan.start();
+    cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
+    let swapped = |cluster: &mut Cluster| {
+        cluster.broker(1).kill();
+        cluster.postgres().swap();
+        let folder = cluster.broker(1).data_dir().to_owned();
+        fs::remove_dir_all(&folder).expect("ours");
+        fs::create_dir(&folder).expect("made");
+        cluster.broker(1).restart();
+    };
+    let numbered = |what: &str, count: usize| (0..count).map(|number| format!("{what} {number}")).collect::<Vec<_>>();
+    let newest = numbered("newest", 100);
+    produced(&mut cluster, 1, &newest[0]);
+    cluster.postgres().copy();
+    newest[1..].iter().for_each(|text| produced(&mut cluster, 1, text));
+    swapped(&mut cluster);
+    assert_eq!(texts(&mut cluster, 1), newest[..1]);
+    numbered("older", 200).iter().for_each(|text| produced(&mut cluster, 1, text));
+    swapped(&mut cluster);
+    assert_eq!(texts(&mut cluster, 1), newest);
+}
