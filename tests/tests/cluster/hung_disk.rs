@@ -1,9 +1,12 @@
 //! A broker whose disk hangs, so that writes to it do not come back: its partitions go on at other brokers.
 
+use std::path::PathBuf;
+
+use crate::diskless;
 use crate::faults::{ALL, PARTITIONS, SOON, TOPIC, befalls};
 use crate::full_disk::on_a_small_disk;
 use crate::records::logs_are_equal;
-use fullbore_tests::{Batch, Client, Cluster, wait_until};
+use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, Disk, wait_until};
 
 /// Waits until broker 1 leads nothing, and no leader waits for it.
 fn wait_until_it_is_out(cluster: &Cluster) {
@@ -52,4 +55,19 @@ fn write_hangs_until_another_leads_it_is_not_acknowledged_and_cut_off() {
     let records: Vec<String> = client.fetch_records(TOPIC, partition).iter().map(|record| record.text()).collect();
     assert_eq!(records, ["before", "after"]);
     logs_are_equal(&mut cluster, TOPIC, PARTITIONS, &ALL);
+}
+
+#[test]
+fn disk_hangs_its_broker_acknowledges_diskless_records() {
+    let Some(small) = Disk::make() else { return };
+    let others = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let folders: Vec<PathBuf> = [small.data(), others[0].path().to_owned(), others[1].path().to_owned()].into();
+    let mut shared = diskless::shared_by(ClusterPlan::new(3, &[]).in_folders(&folders), 1);
+    let mut client = shared.cluster.broker(1).client();
+    client.produced(diskless::TOPIC, 0, &Batch::of(&["before"]));
+    let frozen = small.freeze();
+    for offset in 1..=5 {
+        assert_eq!(client.produced(diskless::TOPIC, 0, &Batch::of(&["meanwhile"])), offset);
+    }
+    drop(frozen);
 }

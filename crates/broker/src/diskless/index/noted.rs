@@ -9,10 +9,12 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fullbore_wire::Uuid;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use fullbore_host::seldom::Seldom;
 
@@ -47,20 +49,36 @@ pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
     })
 }
 
-/// The largest counts that are known.
+/// The largest counts that are known. A thread of its own writes the file: no commit waits for a data folder that hangs.
 pub struct NotedChanges {
-    cluster_id: Uuid,
     /// Changes of this broker are written at once.
     broker_id: i32,
-    noted: Mutex<Noted>,
-    unwritten: Seldom,
+    shared: Arc<SharedNotes>,
+    writer: Option<JoinHandle<()>>,
 }
 
+struct SharedNotes {
+    noted: Mutex<Noted>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
 struct Noted {
-    file: File,
     counts: ChangeCounts,
-    is_written: bool,
-    written: Option<Instant>,
+    /// What the writer does next.
+    next: NextWrite,
+    is_closed: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum NextWrite {
+    /// The file has all counts.
+    #[default]
+    Nothing,
+    /// Counts of other brokers, once the last write is a second old.
+    Others,
+    /// Counts of this broker.
+    Own,
 }
 
 impl NotedChanges {
@@ -75,13 +93,17 @@ impl NotedChanges {
             // A longer text of another cluster would stay behind a shorter one.
             file.set_len(0)?;
         }
-        let noted = Mutex::new(Noted { file, counts, is_written: true, written: None });
-        Ok(NotedChanges { cluster_id, broker_id, noted, unwritten: Seldom::default() })
+        let noted = Noted { counts, ..Noted::default() };
+        let shared = Arc::new(SharedNotes { noted: Mutex::new(noted), changed: Condvar::new() });
+        let of_writer = Arc::clone(&shared);
+        let writer = thread::Builder::new().name("diskless-counter".to_owned());
+        let writer = writer.spawn(move || of_writer.write_all(&file, cluster_id))?;
+        Ok(NotedChanges { broker_id, shared, writer: Some(writer) })
     }
 
     /// Returns the counts so far.
     pub fn counts(&self) -> ChangeCounts {
-        self.noted.lock().counts.clone()
+        self.shared.noted.lock().counts.clone()
     }
 
     /// Notes `number` changes of this broker.
@@ -89,40 +111,66 @@ impl NotedChanges {
         self.raise(&ChangeCounts::from([(self.broker_id, number)]));
     }
 
-    /// Notes changes that were found in the index. Those of other brokers are written within a second, at the next call.
+    /// Notes changes that were found in the index. Those of other brokers are written within a second.
     pub fn raise(&self, found: &ChangeCounts) {
-        let mut noted = self.noted.lock();
-        let mut is_own = false;
+        let mut noted = self.shared.noted.lock();
+        let before = noted.next;
         for (&broker_id, &number) in found {
             let known = noted.counts.entry(broker_id).or_insert(0);
             if number > *known {
                 *known = number;
-                noted.is_written = false;
-                is_own |= broker_id == self.broker_id;
+                let is_own = broker_id == self.broker_id || noted.next == NextWrite::Own;
+                noted.next = if is_own { NextWrite::Own } else { NextWrite::Others };
             }
         }
-        let is_due = is_own || noted.written.is_none_or(|at| at.elapsed() >= OTHERS_EVERY);
-        if !noted.is_written && is_due {
-            self.write(&mut noted);
+        if noted.next != before {
+            self.shared.changed.notify_one();
+        }
+    }
+}
+
+impl SharedNotes {
+    /// Writes the counts as they rise, the newest of them, until the notes are closed.
+    fn write_all(&self, file: &File, cluster_id: Uuid) {
+        let unwritten = Seldom::default();
+        let mut due = Instant::now();
+        while let Some(counts) = self.next_counts(due) {
+            let written = file.write_all_at(text(&counts, cluster_id).as_bytes(), 0);
+            due = Instant::now() + OTHERS_EVERY;
+            if let Err(error) = written
+                && let Some(left_out) = unwritten.due()
+            {
+                tracing::warn!(%error, left_out, "cannot write {FILE}: a start may not see that the index went back to an older state; make room");
+            }
         }
     }
 
-    fn write(&self, noted: &mut Noted) {
-        (noted.is_written, noted.written) = (true, Some(Instant::now()));
-        let text = text(&noted.counts, self.cluster_id);
-        if let Err(error) = noted.file.write_all_at(text.as_bytes(), 0)
-            && let Some(left_out) = self.unwritten.due()
-        {
-            tracing::warn!(%error, left_out, "cannot write {FILE}: a start may not see that the index went back to an older state; make room");
+    /// Waits for counts that are to be written; those of other brokers before `due` only where the notes are closed. `None` once they are closed
+    /// and written.
+    fn next_counts(&self, due: Instant) -> Option<ChangeCounts> {
+        let mut noted = self.noted.lock();
+        loop {
+            match noted.next {
+                NextWrite::Nothing if noted.is_closed => return None,
+                NextWrite::Nothing => self.changed.wait(&mut noted),
+                NextWrite::Others if !noted.is_closed && Instant::now() < due => {
+                    self.changed.wait_until(&mut noted, due);
+                }
+                NextWrite::Others | NextWrite::Own => {
+                    noted.next = NextWrite::Nothing;
+                    return Some(noted.counts.clone());
+                }
+            }
         }
     }
 }
 
 impl Drop for NotedChanges {
     fn drop(&mut self) {
-        let noted = &mut *self.noted.lock();
-        if !noted.is_written {
-            self.write(noted);
+        self.shared.noted.lock().is_closed = true;
+        self.shared.changed.notify_one();
+        if let Some(writer) = self.writer.take() {
+            let _ = writer.join();
         }
     }
 }
@@ -155,6 +203,8 @@ fn parse(bytes: &[u8], cluster_id: Uuid) -> Option<ChangeCounts> {
 
 #[cfg(test)]
 mod tests {
+    use fullbore_tests::wait_until;
+
     use super::*;
 
     #[test]
@@ -167,7 +217,9 @@ mod tests {
         noted.raise_own(5);
         noted.raise(&ChangeCounts::from([(1, 20), (-2, 3), (30, 4)]));
         let counts = ChangeCounts::from([(1, 20), (-2, 3), (30, 4)]);
-        assert_eq!((noted.counts(), open(1).counts()), (counts.clone(), counts.clone()));
+        assert_eq!(noted.counts(), counts);
+        drop(noted);
+        assert_eq!(open(1).counts(), counts);
         let path = folder.path().join(FILE);
         let whole = std::fs::read(&path).expect("read");
         for end in 0..whole.len() {
@@ -189,16 +241,16 @@ mod tests {
         let read = || noted_changes(folder.path(), Uuid([1; 16])).get(&2).copied();
         let noted = NotedChanges::open(folder.path(), Uuid([1; 16]), 1).expect("opened");
         let other = |number| noted.raise(&ChangeCounts::from([(2, number)]));
+        let started = Instant::now();
         other(1);
-        assert_eq!(read(), Some(1));
+        wait_until("the first count", Duration::from_secs(30), || read() == Some(1));
         other(2);
-        assert_eq!(read(), Some(1), "that was a moment ago");
-        noted.noted.lock().written = Instant::now().checked_sub(OTHERS_EVERY);
-        other(2);
-        assert_eq!(read(), Some(2));
+        let before = read();
+        assert!(before == Some(1) || started.elapsed() >= OTHERS_EVERY, "{before:?}: that was a moment ago");
+        wait_until("the second count", Duration::from_secs(30), || read() == Some(2));
         other(3);
         noted.raise_own(1);
-        assert_eq!(read(), Some(3), "with its own");
+        wait_until("its own with the third", Duration::from_secs(30), || read() == Some(3));
         other(4);
         drop(noted);
         assert_eq!(read(), Some(4));
