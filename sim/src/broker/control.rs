@@ -1,7 +1,7 @@
 //! The control plane's side: registration, beats, commands one at a time, images, and whom this broker holds for dead.
 
 use fullbore_rules::cluster::lease::PeerSigns;
-use fullbore_rules::cluster::room::{DiskRoom, RoomReport};
+use fullbore_rules::cluster::room::{DiskRoom, RoomReport, is_missed};
 use fullbore_rules::cluster::{FolderMarks, FormerEnd, Joining, LogEnd, Member, contenders};
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration, ReplicaSettings};
 use fullbore_wire::ErrorCode;
@@ -132,7 +132,8 @@ impl Broker {
             return;
         };
         let disk = if self.disk.is_full { DiskRoom::Full } else { DiskRoom::Ample };
-        match room.look(context.now / LEASE_MS_US, disk, own.is_full) {
+        let is_missed = || is_missed(&image.cluster.partition, self.id, image.cluster.min_insync_replicas);
+        match room.look(context.now / LEASE_MS_US, disk, own.is_full, is_missed) {
             Some(RoomReport::Full) => self.ask(context, Command::Full(state)),
             Some(RoomReport::Room) => self.ask(context, Command::Room(state)),
             None => {}

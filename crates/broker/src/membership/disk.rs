@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use fullbore_rules::cluster::room::{DiskRoom, RoomReport, RoomWatch};
+use fullbore_rules::cluster::room::{self, DiskRoom, RoomReport, RoomWatch};
 
 use crate::control::{BrokerChange, Control, Image, Urgent};
 use fullbore_host::seldom::Seldom;
@@ -37,7 +37,8 @@ impl DiskWatch {
         let Some(node) = image.node(own.broker_id) else { return };
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         let disk = (self.disk)();
-        let Some(report) = self.rule.look(now_ms, disk, node.registration.is_full) else { return };
+        let report = self.rule.look(now_ms, disk, node.registration.is_full, || is_missed(image, own.broker_id));
+        let Some(report) = report else { return };
         let change = match report {
             RoomReport::Full => BrokerChange::Full,
             RoomReport::Room => BrokerChange::Room,
@@ -66,4 +67,13 @@ impl DiskWatch {
             }
         }
     }
+}
+
+/// Returns true if a partition of this broker takes no acks=all writes without it.
+fn is_missed(image: &Image, broker_id: i32) -> bool {
+    let mut topics = image.topics().filter(|topic| !topic.config.diskless);
+    topics.any(|topic| {
+        let min_isr = topic.config.min_insync_replicas;
+        topic.partitions.iter().any(|partition| room::is_missed(partition, broker_id, min_isr))
+    })
 }

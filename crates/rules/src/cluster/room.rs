@@ -7,8 +7,11 @@
 //! ```
 //!
 //! A disk that gets a little room now and then is full all the time, and each report costs elections: leaving is quick, coming back slow, and
-//! slower each time that the disk is full again soon after. A disk that hangs is reported at once: the broker has waited for the write for
+//! slower each time that the disk is full again soon after. A broker whose partitions take no writes without it comes back after the shortest
+//! time: there are no elections to save. A disk that hangs is reported at once: the broker has waited for the write for
 //! long. What it is not: it frees nothing, and it refuses no write.
+
+use crate::replica::PartitionRegistration;
 
 /// A disk as a broker finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +62,15 @@ impl Default for RoomWatch {
 
 impl RoomWatch {
     /// Returns what is to be reported now, at this time of a clock that only goes forward. `is_full` is the broker's state in the metadata:
-    /// a report is due until it is there.
-    pub fn look(&mut self, now_ms: i64, disk: DiskRoom, is_full: bool) -> Option<RoomReport> {
+    /// a report is due until it is there. `is_missed` returns true if a partition has too few replicas in sync while this broker is out of it;
+    /// it is called only where the answer counts.
+    pub fn look(
+        &mut self,
+        now_ms: i64,
+        disk: DiskRoom,
+        is_full: bool,
+        is_missed: impl FnOnce() -> bool,
+    ) -> Option<RoomReport> {
         match disk {
             DiskRoom::Ample => drop(self.ample_since_ms.get_or_insert(now_ms)),
             DiskRoom::Tight => self.ample_since_ms = None,
@@ -73,7 +83,8 @@ impl RoomWatch {
                 self.full_since_ms = Some(self.full_since_ms.unwrap_or(now_ms).min(now_ms - FULL_MS));
             }
         }
-        let is_over = self.ample_since_ms.is_some_and(|since| now_ms - since >= self.room_ms);
+        let lasted_ms = self.ample_since_ms.map_or(0, |since| now_ms - since);
+        let is_over = lasted_ms >= self.room_ms || is_full && lasted_ms >= ROOM_MIN_MS && is_missed();
         if is_over {
             self.full_since_ms = None;
         }
@@ -98,6 +109,12 @@ impl RoomWatch {
     }
 }
 
+/// Returns true if this broker has a replica of the partition that is out of sync, and too few others are in sync for acks=all.
+pub fn is_missed(partition: &PartitionRegistration, broker_id: i32, min_insync_replicas: usize) -> bool {
+    let is_out = partition.replicas.contains(&broker_id) && !partition.isr.contains(&broker_id);
+    is_out && partition.isr.len() < min_insync_replicas.min(partition.replicas.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,6 +126,7 @@ mod tests {
         watch: RoomWatch,
         now_ms: i64,
         is_full: bool,
+        is_missed: bool,
     }
 
     impl Broker {
@@ -117,7 +135,7 @@ mod tests {
             let began_ms = self.now_ms;
             let mut reports = Vec::new();
             while self.now_ms < began_ms + for_ms {
-                if let Some(report) = self.watch.look(self.now_ms, disk, self.is_full) {
+                if let Some(report) = self.watch.look(self.now_ms, disk, self.is_full, || self.is_missed) {
                     self.is_full = report == RoomReport::Full;
                     reports.push((self.now_ms - began_ms, report));
                 }
@@ -182,21 +200,33 @@ mod tests {
     }
 
     #[test]
+    fn full_again_soon_it_comes_back_after_the_shortest_time_where_it_is_missed() {
+        let mut broker = Broker { is_missed: true, ..Broker::default() };
+        for _ in 0..5 {
+            assert_eq!(broker.looks(2_000, Full), [(1_000, RoomReport::Full)]);
+            assert_eq!(broker.looks(5_500, Ample), [(5_000, RoomReport::Room)]);
+        }
+        broker.is_missed = false;
+        assert_eq!(broker.looks(2_000, Full), [(1_000, RoomReport::Full)]);
+        assert_eq!(broker.looks(40_500, Ample), [(40_000, RoomReport::Room)], "the wait has grown meanwhile");
+    }
+
+    #[test]
     fn report_is_not_carried_out_it_is_due_again_and_no_wait_grows() {
         let mut watch = RoomWatch::default();
-        assert_eq!(watch.look(0, Full, false), None);
+        assert_eq!(watch.look(0, Full, false, || false), None);
         for now_ms in (1_000..20_000).step_by(500) {
-            assert_eq!(watch.look(now_ms, Full, false), Some(RoomReport::Full));
+            assert_eq!(watch.look(now_ms, Full, false, || false), Some(RoomReport::Full));
         }
-        assert_eq!(watch.look(20_000, Ample, true), None);
-        assert_eq!(watch.look(25_000, Ample, true), Some(RoomReport::Room));
-        assert_eq!(watch.look(25_500, Ample, true), Some(RoomReport::Room));
+        assert_eq!(watch.look(20_000, Ample, true, || false), None);
+        assert_eq!(watch.look(25_000, Ample, true, || false), Some(RoomReport::Room));
+        assert_eq!(watch.look(25_500, Ample, true, || false), Some(RoomReport::Room));
     }
 
     #[test]
     fn broker_is_restarted_on_a_full_disk_it_reports_again() {
         let mut watch = RoomWatch::default();
-        assert_eq!(watch.look(0, Full, false), None);
-        assert_eq!(watch.look(1_000, Full, false), Some(RoomReport::Full));
+        assert_eq!(watch.look(0, Full, false, || false), None);
+        assert_eq!(watch.look(1_000, Full, false, || false), Some(RoomReport::Full));
     }
 }
