@@ -22,6 +22,8 @@ use fullbore_host::seldom::Seldom;
 pub const FILE: &str = "diskless-counter";
 /// Time between two writes of the file for changes of other brokers.
 const OTHERS_EVERY: Duration = Duration::from_secs(1);
+/// Time for which a commit waits for a write of the file, from that one's begin: a data folder that hangs costs one commit this much.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Changes that each broker has committed.
 pub type ChangeCounts = BTreeMap<i32, i64>;
@@ -49,7 +51,7 @@ pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
     })
 }
 
-/// The largest counts that are known. A thread of its own writes the file: no commit waits for a data folder that hangs.
+/// The largest counts that are known. A thread of its own writes the file, so that a data folder that hangs holds no commit for long.
 pub struct NotedChanges {
     /// Changes of this broker are written at once.
     broker_id: i32,
@@ -60,6 +62,7 @@ pub struct NotedChanges {
 struct SharedNotes {
     noted: Mutex<Noted>,
     changed: Condvar,
+    written: Condvar,
 }
 
 #[derive(Default)]
@@ -67,6 +70,8 @@ struct Noted {
     counts: ChangeCounts,
     /// What the writer does next.
     next: NextWrite,
+    /// Begin of the write under way.
+    began: Option<Instant>,
     is_closed: bool,
 }
 
@@ -94,7 +99,8 @@ impl NotedChanges {
             file.set_len(0)?;
         }
         let noted = Noted { counts, ..Noted::default() };
-        let shared = Arc::new(SharedNotes { noted: Mutex::new(noted), changed: Condvar::new() });
+        let shared =
+            Arc::new(SharedNotes { noted: Mutex::new(noted), changed: Condvar::new(), written: Condvar::new() });
         let of_writer = Arc::clone(&shared);
         let writer = thread::Builder::new().name("diskless-counter".to_owned());
         let writer = writer.spawn(move || of_writer.write_all(&file, cluster_id))?;
@@ -106,9 +112,15 @@ impl NotedChanges {
         self.shared.noted.lock().counts.clone()
     }
 
-    /// Notes `number` changes of this broker.
+    /// Notes `number` changes of this broker, and waits until they are written, for [`PATIENCE`] at most.
     pub fn raise_own(&self, number: i64) {
         self.raise(&ChangeCounts::from([(self.broker_id, number)]));
+        let mut noted = self.shared.noted.lock();
+        let until = noted.began.unwrap_or_else(Instant::now) + PATIENCE;
+        let mut is_late = false;
+        while (noted.next == NextWrite::Own || noted.began.is_some()) && !is_late {
+            is_late = self.shared.written.wait_until(&mut noted, until).timed_out();
+        }
     }
 
     /// Notes changes that were found in the index. Those of other brokers are written within a second.
@@ -136,6 +148,8 @@ impl SharedNotes {
         let mut due = Instant::now();
         while let Some(counts) = self.next_counts(due) {
             let written = file.write_all_at(text(&counts, cluster_id).as_bytes(), 0);
+            self.noted.lock().began = None;
+            self.written.notify_all();
             due = Instant::now() + OTHERS_EVERY;
             if let Err(error) = written
                 && let Some(left_out) = unwritten.due()
@@ -158,6 +172,7 @@ impl SharedNotes {
                 }
                 NextWrite::Others | NextWrite::Own => {
                     noted.next = NextWrite::Nothing;
+                    noted.began = Some(Instant::now());
                     return Some(noted.counts.clone());
                 }
             }
