@@ -1,6 +1,6 @@
-//! What the parts of a broker need of the machine: files, room on the disk, tasks and threads, memory, seldom lines of the log.
+//! The machine as the parts of a broker use it: files, room on the disk, tasks and threads, memory, rate-limited log lines.
 //!
-//! It knows no topic, no protocol and no configuration.
+//! Not here: topics, the protocol, configuration.
 
 pub mod files;
 pub mod long_work;

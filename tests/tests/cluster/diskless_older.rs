@@ -1,5 +1,5 @@
-//! Older copies of a PostgreSQL that has the index of diskless topics: a broker that ran since is refused on them, and whoever starts there
-//! writes over no object.
+//! Older copies of a PostgreSQL that has the index of diskless topics: they refuse a broker that ran since, and a new broker on them writes
+//! over no object.
 
 use std::fs;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn index_is_an_older_copy_broker_that_committed_nothing_since_is_refused() {
     let line = refused(cluster, 1);
     assert!(line.contains("went back to an older state") && line.contains("changes of broker 2"), "{line}");
     assert!(line.contains("diskless-counter"), "it names the remedy: {line}");
-    // Whoever removes the note goes on without the records.
+    // Without the note the broker starts, and the records are gone.
     fs::remove_file(&note).expect("removed");
     cluster.broker(1).restart();
     assert_eq!(texts(cluster, 1), ["before"]);

@@ -1,7 +1,7 @@
 //! The few threads that bring to the disk what was written, whatever the number of partitions: those that fsync, and the
 //! one of the page cache.
 //!
-//! What a flush covers is [`fullbore_log::flush`]'s matter. A partition stands in the queue once, so the queue is
+//! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition stands in the queue once, so the queue is
 //! bounded by the number of partitions; what is asked for while it is flushed makes one more flush.
 //!
 //! Locks: a partition's state, then the queue; never the other way round.

@@ -11,6 +11,7 @@
 //! time: there are no elections to save. A disk that hangs is reported at once: the broker has waited for the write for
 //! long. What it is not: it frees nothing, and it refuses no write.
 
+use super::election::min_insync;
 use crate::replica::PartitionRegistration;
 
 /// A disk as a broker finds it.
@@ -112,7 +113,7 @@ impl RoomWatch {
 /// Returns true if this broker has a replica of the partition that is out of sync, and too few others are in sync for acks=all.
 pub fn is_missed(partition: &PartitionRegistration, broker_id: i32, min_insync_replicas: usize) -> bool {
     let is_out = partition.replicas.contains(&broker_id) && !partition.isr.contains(&broker_id);
-    is_out && partition.isr.len() < min_insync_replicas.min(partition.replicas.len())
+    is_out && partition.isr.len() < min_insync(partition, min_insync_replicas)
 }
 
 #[cfg(test)]

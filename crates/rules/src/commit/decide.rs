@@ -13,7 +13,7 @@ use crate::sequence::{self, Producers, SequenceRefusal, Stamp};
 pub struct Coordinator<'a> {
     /// Those that there are; one that is missing is deleted. They are changed as the commit says.
     pub partitions: &'a mut HashMap<DisklessPartitionId, PartitionState>,
-    /// What is left of the producers of deleted partitions: a batch that one of them has written was committed before the deletion.
+    /// Producers of deleted partitions, as far as they are kept: a batch in their windows was committed before the deletion.
     pub deleted: &'a HashMap<DisklessPartitionId, Producers>,
     /// The wall clock in ms, from which producers' idleness counts.
     pub now_ms: i64,

@@ -74,7 +74,7 @@ struct Model {
     log_end_offset: i64,
     now_ms: i64,
     clients: Vec<Client>,
-    /// Whether a client that wrote to this partition may be forgotten.
+    /// True if a client that wrote to this partition may be forgotten.
     has_forgotten: bool,
     /// The same of the deleted one.
     is_partial: bool,

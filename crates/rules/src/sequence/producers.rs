@@ -95,7 +95,7 @@ pub struct Producers {
     turns: u64,
     limit: usize,
     evicted: u64,
-    /// Where producers stopped on the deleted partition of the same name that have written nothing here.
+    /// Stops, on the deleted partition of the same name, of producers that have written nothing here.
     predecessor: Stops,
     /// When [`Producers::expire`] first saw the predecessor, in ms.
     succeeding_since_ms: Option<i64>,
@@ -111,7 +111,7 @@ pub struct Stops {
     is_partial: bool,
 }
 
-/// Where one of them stopped.
+/// Stop of one producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stop {
     epoch: i16,
@@ -120,7 +120,7 @@ struct Stop {
 }
 
 impl Stop {
-    /// Whether the batch may be its producer's next one. The answers of any batches that were written may be lost, and the first of those is
+    /// Returns true if the batch may be its producer's next one. Answers of written batches may be lost, and the first of those batches is
     /// sent again first. A batch past the next one has overtaken it: the next one was refused while there was no topic.
     fn is_continued_by(&self, stamp: &Stamp) -> bool {
         stamp.producer_epoch == self.epoch && sequence_distance(stamp.base_sequence, self.unwritten) < HALF_RANGE
@@ -148,7 +148,7 @@ impl Stops {
         self.by_producer.capacity()
     }
 
-    /// Whether the batch goes on where its producer stopped. Where the stop of its producer may be missing, any batch may.
+    /// Returns true if the batch goes on where its producer stopped. Where the stop of its producer may be missing, any batch may.
     fn are_continued_by(&self, stamp: &Stamp) -> bool {
         match self.by_producer.get(&stamp.producer_id) {
             Some(stop) => stop.is_continued_by(stamp),
@@ -156,7 +156,7 @@ impl Stops {
         }
     }
 
-    /// Whether the batch has overtaken the one at which its producer stopped.
+    /// Returns true if the batch has overtaken the one at which its producer stopped.
     fn are_overtaken_by(&self, stamp: &Stamp) -> bool {
         let stop = self.by_producer.get(&stamp.producer_id);
         stop.is_some_and(|stop| stop.epoch == stamp.producer_epoch && !stop.is_continued_by(stamp))
@@ -192,12 +192,12 @@ impl Producers {
         self.succeeding_since_ms = None;
     }
 
-    /// Where producers stopped on the deleted partition of the same name that have written nothing here.
+    /// Returns the stops, on the deleted partition of the same name, of producers that have written nothing here.
     pub fn predecessor(&self) -> &Stops {
         &self.predecessor
     }
 
-    /// Whether the batch of a producer that has written nothing here goes on where it is known to have stopped on the deleted partition.
+    /// Returns true if the batch of a producer that has written nothing here goes on where it is known to have stopped on the deleted partition.
     pub fn is_carried_on(&self, stamp: &Stamp) -> bool {
         let stop = self.predecessor.by_producer.get(&stamp.producer_id);
         !self.knows(stamp.producer_id) && stop.is_some_and(|stop| stop.is_continued_by(stamp))
@@ -288,7 +288,7 @@ impl Producers {
         self.expire_predecessor(now_ms, expiration_ms);
     }
 
-    /// Forgets where producers stopped that have written nothing here for so long.
+    /// Forgets the stops of producers that have written nothing here for `expiration_ms`.
     fn expire_predecessor(&mut self, now_ms: i64, expiration_ms: i64) {
         if self.predecessor.by_producer.is_empty() {
             return;

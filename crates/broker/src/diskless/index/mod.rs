@@ -80,8 +80,8 @@ pub struct Looked {
     pub row: PartitionRow,
     /// What was appended of producers since then.
     pub producers: Vec<ProducerRow>,
-    /// Where producers stopped on the deleted partition of the same name that have written nothing to this one. Empty in a look from any
-    /// offset but 0.
+    /// Last sequences, on the deleted partition of the same name, of producers that have written nothing to this one. Empty in a look from
+    /// any offset but 0.
     pub predecessor: Stops,
 }
 

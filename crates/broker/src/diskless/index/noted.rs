@@ -68,14 +68,15 @@ struct SharedNotes {
 #[derive(Default)]
 struct Noted {
     counts: ChangeCounts,
-    /// What the writer does next.
+    /// Next work of the writer.
     next: NextWrite,
     /// Begin of the write under way.
     began: Option<Instant>,
     is_closed: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Work of the writer, the most urgent last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum NextWrite {
     /// The file has all counts.
     #[default]
@@ -131,8 +132,8 @@ impl NotedChanges {
             let known = noted.counts.entry(broker_id).or_insert(0);
             if number > *known {
                 *known = number;
-                let is_own = broker_id == self.broker_id || noted.next == NextWrite::Own;
-                noted.next = if is_own { NextWrite::Own } else { NextWrite::Others };
+                let write = if broker_id == self.broker_id { NextWrite::Own } else { NextWrite::Others };
+                noted.next = noted.next.max(write);
             }
         }
         if noted.next != before {

@@ -71,7 +71,7 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
             [appended(0), appended(10)]
         );
     }
-    // One that comes after others have written, here and where all of it was read before, and where nothing is known yet.
+    // A producer begins after others have written: at a broker that has read all of it, and at one that knows nothing yet.
     let left = |index: &mut Index<B::Store>| index.look_at(partition, 0).expect("known").expect("there").predecessor;
     let mut other = opened.another();
     assert_eq!((left(&mut opened.index).len(), left(&mut other).len()), (1, 1));

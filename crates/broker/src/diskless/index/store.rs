@@ -51,7 +51,7 @@ pub trait IndexStore: Send {
     /// None is made, or that is not known.
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError>;
 
-    /// What each producer has written last to the deleted partition of the same name, as rows of these partitions; in the
+    /// Last batches of each producer on the deleted partition of the same name, as rows of these partitions; in the
     /// transaction, if there is one. A partition leaves that behind until the next one of its name is deleted, or its producers have expired. Where
     /// others may have written, one row is of [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
     ///

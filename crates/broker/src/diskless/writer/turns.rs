@@ -209,8 +209,8 @@ impl Shared {
 }
 
 impl WriterState {
-    /// Whether a batch that is ahead of its producer's others is refused, or would be taken as the first of a producer that is not known. One
-    /// that goes on where its producer stopped on the deleted partition of this name has none to wait for.
+    /// Returns true if a batch is ahead of its producer's others: it is refused, or would be taken as the first of an unknown producer. A
+    /// batch that goes on where its producer stopped on the deleted partition of this name has none to wait for.
     fn is_early(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
         let is_carried_on = || self.known.get(&number).is_some_and(|known| known.producers.is_carried_on(stamp));
         match self.check(number, stamp, Known::Now) {

@@ -49,7 +49,7 @@ fn row_1_on_a_topic_made_again_what_was_written_and_not_answered_is_written_agai
     }
 }
 
-/// A producer that uses several connections says so of each batch that is not its only one in flight.
+/// A producer with several connections sets `reorder` in each batch that is not its only one in flight.
 #[test]
 fn row_1_on_a_topic_made_again_a_batch_that_may_race_others_waits_for_those_before_it() {
     let mut partition = made_again();
