@@ -1,6 +1,6 @@
 .PHONY: test soak check format lint
 
-# Everything: installs what it needs, formatting, lints, Rust tests, real clients. Ends with `N passed, N failed`.
+# Everything: installs what it needs, formatting, real clients, Rust tests with lints. Ends with `N passed, N failed`.
 test:
 	@tests/all
 
