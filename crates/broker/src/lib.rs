@@ -16,7 +16,6 @@ pub mod groups;
 pub mod loggers;
 mod lost_ends;
 mod membership;
-pub mod metrics;
 pub mod net;
 mod node;
 pub mod partitions;

@@ -5,9 +5,9 @@
 //! before there is one for it. Rules are in [`fullbore_rules::telemetry`].
 
 use crate::control::Image;
-use crate::metrics::Metrics;
 use crc_fast::CrcAlgorithm;
 use fullbore_config::{ClientMetricsConfig, ClientTrait};
+use fullbore_host::metrics::Metrics;
 use fullbore_rules::telemetry::{Clients, Push, Subscription, TelemetryRefusal};
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;

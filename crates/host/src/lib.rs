@@ -1,10 +1,11 @@
-//! The machine as the parts of a broker use it: files, room on the disk, tasks and threads, memory, rate-limited log lines.
+//! The machine as the parts of a broker use it: files, room on the disk, tasks and threads, memory, counters, rate-limited log lines.
 //!
-//! Not here: topics, the protocol, configuration.
+//! Not here: topics, requests, configuration.
 
 pub mod files;
 pub mod long_work;
 pub mod memory;
+pub mod metrics;
 pub mod seldom;
 pub mod space;
 pub mod task;

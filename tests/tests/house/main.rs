@@ -41,7 +41,6 @@ const LAYERS: &[&str] = &[
     "membership",
     "control",
     "replica",
-    "metrics",
 ];
 
 /// Those that may not know each other though one is below.

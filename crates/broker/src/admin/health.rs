@@ -4,8 +4,8 @@
 //! or an object store, is no reason to send clients to none of them.
 
 use crate::diskless::{Diskless, StoreTrouble};
-use crate::metrics::PlaneSeen;
 use crate::node::Node;
+use fullbore_host::metrics::PlaneSeen;
 use rustix::fs::{Access, access};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -46,9 +46,9 @@ use fullbore_wire::{ErrorCode, Uuid};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
-use crate::metrics::{CountedCalls, PlaneCalls, PlaneConnection};
 use decide::refuse_all;
 use fullbore_config::BrokerConfig;
+use fullbore_host::metrics::{CountedCalls, PlaneCalls, PlaneConnection};
 use fullbore_host::space::Space;
 use identity::{ClusterFolder, Identity};
 use owner::Asked;

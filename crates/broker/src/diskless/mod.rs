@@ -50,10 +50,10 @@ pub use upload::StoreUse;
 pub use writer::{Admitted, LookedAt, PendingAnswer};
 
 use crate::control::identity_of;
-use crate::metrics::Metrics;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
 use fullbore_config::{BrokerConfig, DisklessConfig, TopicConfig};
+use fullbore_host::metrics::Metrics;
 use fullbore_host::space::Space;
 use given::GivenOut;
 use housekeeping::{DisklessTopics, Expiring};

@@ -3,7 +3,7 @@
 //! Invariant: a row says all there is to say of a family; the page and `docs/metrics.md` add nothing.
 
 use super::gauges::Page;
-use crate::metrics::{Errors, PlaneConnection};
+use fullbore_host::metrics::{Errors, PlaneConnection};
 use fullbore_rules::group::GroupState;
 use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType::{self, Counter, Gauge, Histogram, Info};

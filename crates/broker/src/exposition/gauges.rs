@@ -2,9 +2,9 @@
 
 use crate::control::Image;
 use crate::diskless::{Diskless, StoreUse};
-use crate::metrics::{Counters, Metrics, PlaneSeen, Process};
 use crate::node::Node;
 use crate::partitions::{CleanerStatus, SetAside};
+use fullbore_host::metrics::{Counters, Metrics, PlaneSeen, Process};
 use fullbore_rules::group::GroupState;
 use fullbore_wire::api::ApiKey;
 

@@ -10,8 +10,8 @@ mod gauges;
 pub use docs::markdown;
 pub use gauges::{Gauges, SlowGauges};
 
-use crate::metrics::Metrics;
 use families::FAMILIES;
+use fullbore_host::metrics::Metrics;
 use gauges::Page;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
@@ -40,9 +40,9 @@ pub fn page(metrics: &Metrics, gauges: Gauges) -> String {
 mod tests {
     use super::*;
     use crate::diskless::StoreUse;
-    use crate::metrics::Process;
-    use crate::metrics::{CountedCalls, PlaneConnection, PlaneSeen};
     use crate::partitions::{CleanerStatus, SetAside};
+    use fullbore_host::metrics::Process;
+    use fullbore_host::metrics::{CountedCalls, PlaneConnection, PlaneSeen};
     use fullbore_wire::ErrorCode;
     use fullbore_wire::api::ApiKey;
     use gauges::{MembershipGauges, ReplicationGauges};

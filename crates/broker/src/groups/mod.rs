@@ -32,11 +32,11 @@ pub use take_over::TakeOverError;
 
 use crate::control::{Control, Image};
 use crate::coordinator::{InternalTopic, Shard, Status};
-use crate::metrics::Metrics;
 use crate::partitions::{AppendError, Partitions};
 use clock::GroupClock;
 use entry::{Entry, EntryState};
 use fullbore_config::{BrokerConfig, OffsetsTopicConfig};
+use fullbore_host::metrics::Metrics;
 use fullbore_host::seldom::Seldom;
 use fullbore_rules::group::{Effects, Group, GroupAnswer, GroupSettings, GroupState, RequestTicket};
 use fullbore_wire::{ErrorCode, Text};

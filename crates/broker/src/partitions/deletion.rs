@@ -200,9 +200,9 @@ mod tests {
 
     use super::*;
     use crate::diskless::Diskless;
-    use crate::metrics::Metrics;
     use crate::partitions::{LogSettings, Origin, Partitions};
     use fullbore_config::{BrokerConfig, Properties, TopicConfig};
+    use fullbore_host::metrics::Metrics;
     use fullbore_host::space::Space;
 
     #[test]

@@ -23,8 +23,8 @@ use tokio::time::Instant;
 
 use super::budget::Room;
 use super::ticket::{Acks, Appended};
-use crate::metrics::Metrics;
 use fullbore_config::BrokerConfig;
+use fullbore_host::metrics::Metrics;
 use fullbore_log::error::AppendError;
 use fullbore_log::validation::ValidBatch;
 

@@ -2,12 +2,12 @@
 
 use super::lags::Lags;
 use crate::control::Control;
-use crate::metrics::Metrics;
 use crate::partitions::Partitions;
 use fullbore_client::config::ClientConfig;
 use fullbore_client::security::Security;
 use fullbore_config::{BrokerConfig, ListenerTls};
 use fullbore_host::long_work::LongWork;
+use fullbore_host::metrics::Metrics;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;

@@ -26,11 +26,11 @@ mod tests;
 pub use isr::IsrChanges;
 
 use crate::control::Control;
-use crate::metrics::Metrics;
 use crate::partitions::Partitions;
 use context::{Context, client};
 use fullbore_config::BrokerConfig;
 use fullbore_host::long_work::LongWork;
+use fullbore_host::metrics::Metrics;
 use fullbore_host::task;
 use lags::Lags;
 use std::sync::Arc;

@@ -24,7 +24,7 @@ use super::server::Server;
 use super::session::PostgresSession;
 use super::statements::literal;
 use super::write::CHANNEL;
-use crate::metrics::CountedCalls;
+use fullbore_host::metrics::CountedCalls;
 use fullbore_host::seldom::Seldom;
 
 /// Between two attempts to connect.

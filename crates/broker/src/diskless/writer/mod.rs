@@ -36,10 +36,10 @@ use super::line::{Line, Outcome};
 use super::reader::Reader;
 use super::upload::Uploader;
 use crate::control::StoreError;
-use crate::metrics::Metrics;
 use crate::replica::budget::{Budget, ProducerKey, Room};
 use crate::replica::reorder::{BATCH_COST, Early, EarlyAnswer, Parked, ParkedAnswer};
 use crate::replica::ticket::Appended;
+use fullbore_host::metrics::Metrics;
 use fullbore_host::seldom::Seldom;
 use fullbore_log::error::AppendError;
 

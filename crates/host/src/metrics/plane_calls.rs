@@ -41,7 +41,7 @@ pub struct PlaneCalls {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct CallsOfConnection {
+pub struct CallsOfConnection {
     pub answered: Histogram,
     pub failed: Counter,
 }
@@ -86,7 +86,7 @@ impl PlaneCalls {
         (!patience.is_zero()).then_some(PlaneSeen { answers, since_answer, newest })
     }
 
-    pub(crate) fn of(&self, connection: PlaneConnection) -> &CallsOfConnection {
+    pub fn of(&self, connection: PlaneConnection) -> &CallsOfConnection {
         &self.by_connection[connection as usize]
     }
 

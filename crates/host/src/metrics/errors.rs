@@ -10,7 +10,7 @@ const CODES: usize = 144;
 
 /// Errors by code.
 #[derive(Debug)]
-pub(crate) struct Errors {
+pub struct Errors {
     /// At index code + 1.
     by_code: [Counter; CODES],
 }

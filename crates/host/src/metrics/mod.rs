@@ -1,4 +1,4 @@
-//! What the broker counts: a handful of relaxed additions on the way of a request, read when somebody asks.
+//! Counters of the broker: a handful of relaxed additions on the way of a request, read by the metrics page.
 //!
 //! Not here: what is shown of it (`exposition`), and the HTTP page (`admin`). Invariant: recording takes no lock, allocates nothing and never waits.
 
@@ -12,7 +12,7 @@ pub use plane_calls::{CountedCalls, PlaneCalls, PlaneConnection, PlaneSeen};
 pub use process::Process;
 
 use counter::Counter;
-pub(crate) use errors::Errors;
+pub use errors::Errors;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::api::ApiKey;
 use histogram::Histogram;
@@ -36,69 +36,69 @@ const SLOTS: [u8; API_CODES] = {
 /// A handle on the counters, cheap to clone. They start at zero with the broker and only rise.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    pub(crate) counters: Arc<Counters>,
+    pub counters: Arc<Counters>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Counters {
-    pub(crate) started: Instant,
-    pub(crate) connections: Connections,
-    pub(crate) apis: [PerApi; ApiKey::ALL.len()],
-    pub(crate) produce: ProduceCounters,
-    pub(crate) fetch: Fetch,
-    pub(crate) replication: ReplicationCounters,
-    pub(crate) telemetry: Telemetry,
-    pub(crate) groups: GroupCounters,
-    pub(crate) offsets: OffsetCommits,
-    pub(crate) plane: Arc<PlaneCalls>,
+pub struct Counters {
+    pub started: Instant,
+    pub connections: Connections,
+    pub apis: [PerApi; ApiKey::ALL.len()],
+    pub produce: ProduceCounters,
+    pub fetch: Fetch,
+    pub replication: ReplicationCounters,
+    pub telemetry: Telemetry,
+    pub groups: GroupCounters,
+    pub offsets: OffsetCommits,
+    pub plane: Arc<PlaneCalls>,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Connections {
-    pub(crate) accepted: Counter,
-    pub(crate) closed: Counter,
-    pub(crate) refused: Counter,
+pub struct Connections {
+    pub accepted: Counter,
+    pub closed: Counter,
+    pub refused: Counter,
 }
 
 /// One API's counters, on cache lines of their own so that producers do not slow consumers down.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct PerApi {
-    pub(crate) duration: Histogram,
-    pub(crate) response_bytes: Counter,
+pub struct PerApi {
+    pub duration: Histogram,
+    pub response_bytes: Counter,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct ProduceCounters {
-    pub(crate) batches: Counter,
-    pub(crate) records: Counter,
-    pub(crate) bytes: Counter,
-    pub(crate) unanswered: Counter,
-    pub(crate) errors: Errors,
-    pub(crate) reorder: Reorder,
+pub struct ProduceCounters {
+    pub batches: Counter,
+    pub records: Counter,
+    pub bytes: Counter,
+    pub unanswered: Counter,
+    pub errors: Errors,
+    pub reorder: Reorder,
 }
 
 /// Batches that came before their turn: what came and what has left.
 #[derive(Debug, Default)]
-pub(crate) struct Reorder {
-    pub(crate) parked: Counter,
-    pub(crate) parked_bytes: Counter,
-    pub(crate) left: Counter,
-    pub(crate) left_bytes: Counter,
-    pub(crate) expired: Counter,
+pub struct Reorder {
+    pub parked: Counter,
+    pub parked_bytes: Counter,
+    pub left: Counter,
+    pub left_bytes: Counter,
+    pub expired: Counter,
 }
 
 impl Reorder {
     /// Batches parked now.
-    pub(crate) fn batches_now(&self) -> u64 {
+    pub fn batches_now(&self) -> u64 {
         // What left first: a batch that comes and goes in between must not make the difference negative.
         let left = self.left.get();
         self.parked.get().saturating_sub(left)
     }
 
-    pub(crate) fn bytes_now(&self) -> u64 {
+    pub fn bytes_now(&self) -> u64 {
         let left = self.left_bytes.get();
         self.parked_bytes.get().saturating_sub(left)
     }
@@ -106,39 +106,39 @@ impl Reorder {
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Fetch {
-    pub(crate) bytes: Counter,
-    pub(crate) errors: Errors,
+pub struct Fetch {
+    pub bytes: Counter,
+    pub errors: Errors,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct ReplicationCounters {
-    pub(crate) bytes_in: Counter,
-    pub(crate) bytes_out: Counter,
-    pub(crate) isr_shrinks: Counter,
-    pub(crate) isr_expands: Counter,
+pub struct ReplicationCounters {
+    pub bytes_in: Counter,
+    pub bytes_out: Counter,
+    pub isr_shrinks: Counter,
+    pub isr_expands: Counter,
 }
 
 /// Clients' own metrics.
 #[derive(Debug, Default)]
-pub(crate) struct Telemetry {
-    pub(crate) pushes: Counter,
-    pub(crate) bytes: Counter,
-    pub(crate) errors: Errors,
+pub struct Telemetry {
+    pub pushes: Counter,
+    pub bytes: Counter,
+    pub errors: Errors,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct GroupCounters {
-    pub(crate) stable: Counter,
-    pub(crate) expired_members: Counter,
+pub struct GroupCounters {
+    pub stable: Counter,
+    pub expired_members: Counter,
 }
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct OffsetCommits {
-    pub(crate) committed: Counter,
-    pub(crate) errors: Errors,
+pub struct OffsetCommits {
+    pub committed: Counter,
+    pub errors: Errors,
 }
 
 impl Default for Counters {
@@ -159,7 +159,7 @@ impl Default for Counters {
 }
 
 impl Counters {
-    pub(crate) fn api(&self, api: ApiKey) -> &PerApi {
+    pub fn api(&self, api: ApiKey) -> &PerApi {
         &self.apis[usize::from(SLOTS[api as usize])]
     }
 }
@@ -283,7 +283,7 @@ impl Metrics {
     }
 
     /// Connections now.
-    pub(crate) fn connections_open(&self) -> u64 {
+    pub fn connections_open(&self) -> u64 {
         // Closed first: a connection that comes and goes in between must not make the difference negative.
         let closed = self.counters.connections.closed.get();
         self.counters.connections.accepted.get().saturating_sub(closed)

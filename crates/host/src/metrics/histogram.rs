@@ -36,14 +36,14 @@ const BOUNDS_NS: [u64; 20] = [
 
 /// Durations seen so far.
 #[derive(Debug, Default)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     /// One more than there are bounds, for what exceeds them all.
     buckets: [Counter; BOUNDS_NS.len() + 1],
     sum_ns: Counter,
 }
 
 /// A histogram at some moment.
-pub(crate) struct Seen {
+pub struct Seen {
     /// Bound in seconds, the last one infinite, and how many were in that bucket alone.
     pub buckets: Vec<(f64, u64)>,
     pub count: u64,
