@@ -10,8 +10,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::error::EpochEnd;
 use super::files::{LEADER_EPOCHS, replace};
+use crate::partition::read::EpochEnd;
 
 /// The epochs of one partition's log.
 #[derive(Debug)]

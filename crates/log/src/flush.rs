@@ -15,8 +15,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::files::{self, OFFSET_INDEX, TIME_INDEX};
-use super::flushed::{FlushTicket, Flushed};
 use super::segment::Segment;
+use crate::partition::flushed::{FlushTicket, Flushed};
 use fullbore_host::files::is_momentary;
 
 /// Sealed segments that may wait for their flush; with more, the append that rolls flushes them itself.
@@ -246,7 +246,7 @@ mod tests {
 
     use super::*;
     use crate::Log;
-    use crate::error::AppendError;
+    use crate::partition::error::AppendError;
     use crate::recovery::Known;
     use crate::validation::ValidBatch;
     use fullbore_config::{BrokerConfig, Properties};

@@ -1,9 +1,9 @@
 //! The log of one partition on the disk, as Kafka keeps it: segments with their indexes, producers' state and leader epochs.
 //!
-//! It knows neither who leads nor who else has the partition, has no lock, and starts no thread but that of the page cache;
-//! [`crate::replica`] has those. All calls block on the disk.
+//! It knows neither leader nor followers, has no lock, and starts no thread but that of the page cache;
+//! the broker's `replica` has those. All calls block on the disk.
 //!
-//! An append goes through here, `stamping`, `segment` and `index`; a read is planned by `lookup` and done without the log; a log
+//! An append goes through here, `partition::stamping`, `segment` and `index`; a read is planned by `lookup` and done without the log; a log
 //! is opened by `recovery`, forgets its oldest by `retention`, and is cut off by `truncate`. Each of those files is a part of
 //! [`Log`]; those that they use (`segment`, `index`, `flush`, `epochs`, `snapshot`, ...) do not know it.
 //!
@@ -18,18 +18,17 @@ mod epochs;
 pub mod error;
 pub mod files;
 pub mod flush;
-pub mod flushed;
 mod granted;
 mod index;
 pub mod lookup;
 pub mod page_cache;
+pub mod partition;
 mod recent;
 pub mod recovery;
 pub mod retention;
 mod scan;
 pub mod segment;
 mod snapshot;
-pub mod stamping;
 pub mod steps;
 pub mod times;
 mod truncate;
@@ -46,15 +45,16 @@ use fullbore_rules::sequence::{Producers, Stamp, Stops, Verdict};
 use fullbore_wire::batch::BatchView;
 
 use self::epochs::Epochs;
-use self::error::AppendError;
 use self::flush::{FlushError, FlushPlan, Flushes, Sealed};
-use self::flushed::FlushTicket;
 use self::granted::Granted;
 use self::page_cache::{PageCache, Written};
+use self::partition::error::AppendError;
 use self::recent::Recent;
+use self::scan::Header;
 use self::segment::{Segment, WriteError};
-use self::stamping::Stamping;
 use self::steps::step;
+use crate::partition::flushed::FlushTicket;
+use crate::partition::stamping::Stamping;
 use crate::validation::ValidBatch;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::is_full;
@@ -195,7 +195,7 @@ impl Log {
         }
         step();
         // The batch is in the log: nothing fails from here on.
-        active.account(&stamping.header(position), config.index_interval_bytes);
+        active.account(&Header::of(&stamping, position), config.index_interval_bytes);
         self.recent.push(base_offset, position);
         self.producers.append(&stamp, base_offset, stamping.max_timestamp, now_ms, window);
         self.log_end = end_offset;

@@ -16,6 +16,7 @@ use fullbore_rules::sequence::Stamp;
 use fullbore_wire::batch::{BatchView, HEADER_LEN};
 
 use crate::cold::Cold;
+use crate::partition::stamping::Stamping;
 
 /// Bytes read at a time. Small batches lie together; of large ones only the header is wanted.
 const WINDOW: usize = 4096;
@@ -42,6 +43,11 @@ pub struct Header {
 }
 
 impl Header {
+    /// Returns the header that a scan will read of a stamped batch at `position`.
+    pub fn of(stamping: &Stamping, position: u64) -> Header {
+        Header::parse(position, stamping.bytes()).expect("the batch was checked before it was stamped")
+    }
+
     /// Reads the header of a batch at `position`; what is wrong with it, if no writer could have meant it.
     pub fn parse(position: u64, bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
         let size = BatchView::peek_len(bytes).map_err(|error| error.to_string())?;

@@ -13,10 +13,10 @@ use bytes::Bytes;
 use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, TimestampType, decompress};
 
 use super::Log;
-use super::error::TimestampOffset;
 use super::lookup::OffsetLookup;
 use super::scan::Header;
 use crate::cold::Cold;
+use crate::partition::read::TimestampOffset;
 
 /// How many times its topic's max.message.bytes a batch may take when it is decompressed to look at its timestamps,
 /// and how many bytes in any case. The header answers for a batch that takes more.

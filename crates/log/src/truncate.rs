@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fullbore_wire::batch::BatchView;
 
-use super::error::AppendError;
 use super::page_cache::Written;
 use super::scan::Header;
 use super::segment::{Segment, WriteError};
-use super::stamping::Stamping;
 use super::{Log, step};
+use crate::partition::error::AppendError;
+use crate::partition::stamping::Stamping;
 use crate::validation::InvalidBatch;
 use fullbore_config::TopicConfig;
 

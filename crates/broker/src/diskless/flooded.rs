@@ -11,8 +11,8 @@ use super::index::by_hand::{IndexByHand, Turn};
 use super::objects::double::StoreDouble;
 use super::*;
 use crate::partitions::{AnyPartition, BatchAnswer, EarlyBatches, LaterAnswer, PartitionAppend, Waited};
-use crate::replica::ticket::Acks;
 use fullbore_config::Properties;
+use fullbore_log::partition::ticket::Acks;
 use fullbore_log::validation::ValidBatch;
 
 const TOPIC: Uuid = Uuid([1; 16]);

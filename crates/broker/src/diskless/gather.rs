@@ -15,8 +15,8 @@ use fullbore_rules::commit::fair::FairClock;
 use fullbore_rules::commit::rotation::{ActiveObject, OBJECT_BATCHES_MAX};
 use fullbore_rules::sequence::Stamp;
 
-use crate::replica::budget::{ProducerKey, Room};
-use crate::replica::reorder::BATCH_COST;
+use fullbore_log::partition::budget::{ProducerKey, Room};
+use fullbore_log::partition::reorder::BATCH_COST;
 
 /// A batch as it came, whole and checked.
 #[derive(Debug)]

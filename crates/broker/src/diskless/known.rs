@@ -20,12 +20,13 @@ use tokio::sync::Notify;
 
 use super::assemble::LEADER_EPOCH;
 use super::index::PartitionRow;
-use crate::replica::budget::ProducerKey;
-use crate::replica::ticket::Appended;
-use crate::replica::waiters::{Registration, Waiters};
 use fullbore_config::{TimestampType, TopicConfig};
-use fullbore_log::error::{AppendError, EpochEnd, LogOffsets, ReadError};
-use fullbore_log::stamping::Stamping;
+use fullbore_log::partition::budget::ProducerKey;
+use fullbore_log::partition::error::{AppendError, ReadError};
+use fullbore_log::partition::read::{EpochEnd, LogOffsets};
+use fullbore_log::partition::stamping::Stamping;
+use fullbore_log::partition::ticket::Appended;
+use fullbore_log::partition::waiters::{Registration, Waiters};
 use fullbore_log::validation::ValidBatch;
 
 /// One partition.

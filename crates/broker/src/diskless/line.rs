@@ -21,7 +21,7 @@ use fullbore_rules::sequence::Stamp;
 
 use super::gather::{Gathering, NewBatch};
 use super::index::UploadedObject;
-use crate::replica::budget::Room;
+use fullbore_log::partition::budget::Room;
 
 /// Batches of a commit, of which an object has half at most: what has gathered while the index was away could take longer than the index may, again and
 /// again.
@@ -352,7 +352,7 @@ mod tests {
     use fullbore_rules::sequence::NO_PRODUCER_ID;
 
     use super::*;
-    use crate::replica::budget::ProducerKey;
+    use fullbore_log::partition::budget::ProducerKey;
 
     const AT: Duration = Duration::from_secs(1);
 

@@ -17,11 +17,12 @@ use super::reader::{Found, Reader};
 use super::retention;
 use super::writer::{Admitted, LookedAt, Writer};
 use crate::control::CommitError;
-use crate::replica::budget::{ProducerKey, Room};
-use crate::replica::reorder::EarlyBatches;
-use crate::replica::ticket::Acks;
 use fullbore_host::long_work::LongWork;
-use fullbore_log::error::{AppendError, Read, ReadError, TimestampOffset};
+use fullbore_log::partition::budget::{ProducerKey, Room};
+use fullbore_log::partition::error::{AppendError, ReadError};
+use fullbore_log::partition::read::{Read, TimestampOffset};
+use fullbore_log::partition::reorder::EarlyBatches;
+use fullbore_log::partition::ticket::Acks;
 use fullbore_log::validation::ValidBatch;
 
 /// Until it is asked again whether a log start was moved.

@@ -32,7 +32,7 @@ use super::known::KnownPartition;
 use super::objects::ObjectError;
 use super::windows::{Window, Windows};
 use fullbore_host::seldom::Seldom;
-use fullbore_log::error::ReadError;
+use fullbore_log::partition::error::ReadError;
 
 /// Blocks that are fetched ahead of a reader at most, in each of two windows.
 const AHEAD_BLOCKS: usize = 24;

@@ -14,11 +14,11 @@ use tokio::task::yield_now;
 
 use super::*;
 use crate::control::StoreError;
-use crate::replica::budget::ProducerKey;
-use crate::replica::reorder::{EarlyBatches, Reordering};
-use crate::replica::ticket::{Acks, Appended};
 use fullbore_config::{BrokerConfig, Properties};
-use fullbore_log::error::AppendError;
+use fullbore_log::partition::budget::ProducerKey;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::reorder::{EarlyBatches, Reordering};
+use fullbore_log::partition::ticket::{Acks, Appended};
 use fullbore_log::validation::ValidBatch;
 
 const ONE: Uuid = Uuid([1; 16]);

@@ -16,12 +16,13 @@ use tokio::time::timeout_at;
 use crate::diskless::LEADER_EPOCH;
 use crate::diskless::{Admitted, DisklessPartition, LookedAt, PendingAnswer};
 use crate::replica::Replica;
-use crate::replica::budget::{ProducerKey, Room};
-use crate::replica::reorder::{BatchAdmission, EarlyBatches, ParkedAnswer};
-use crate::replica::ticket::{Acks, Appended};
-use crate::replica::waiters::Registration;
 use fullbore_host::long_work::LongWork;
-use fullbore_log::error::{AppendError, EpochEnd, LogOffsets, Read, ReadError, TimestampOffset};
+use fullbore_log::partition::budget::{ProducerKey, Room};
+use fullbore_log::partition::error::{AppendError, ReadError};
+use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset};
+use fullbore_log::partition::reorder::{BatchAdmission, EarlyBatches, ParkedAnswer};
+use fullbore_log::partition::ticket::{Acks, Appended};
+use fullbore_log::partition::waiters::Registration;
 use fullbore_log::validation::ValidBatch;
 
 /// One partition.

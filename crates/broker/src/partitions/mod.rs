@@ -33,20 +33,20 @@ use parking_lot::Mutex;
 pub use crate::replica::Replica;
 pub use crate::replica::cluster::led_by;
 pub use crate::replica::following::{FollowError, FromLeader, Replicated};
-pub use crate::replica::marks::Marks;
 pub use crate::replica::read::ReadOn;
-pub use crate::replica::reorder::{BatchAdmission, EarlyBatches, ParkedAnswer, Reordering};
 pub use crate::replica::serving::FollowerPlace;
-pub use crate::replica::ticket::{Acks, AnswerTicket, Appended, ReplicationTicket};
-pub use crate::replica::waiters::Registration;
 pub use any::{AnyPartition, BatchAnswer, Lack, LaterAnswer, PartitionAppend, Waited};
 pub use cleaner::CleanerStatus;
 pub use fullbore_config::CleanerSettings;
 pub use fullbore_log::aside::SetAside;
-pub use fullbore_log::error::{
-    AppendError, EpochEnd, LogOffsets, OpenError, Read, ReadError, StorageError, TimestampOffset,
-};
-pub use fullbore_log::flushed::FlushTicket;
+pub use fullbore_log::error::{OpenError, StorageError};
+pub use fullbore_log::partition::error::{AppendError, ReadError};
+pub use fullbore_log::partition::flushed::FlushTicket;
+pub use fullbore_log::partition::marks::Marks;
+pub use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset};
+pub use fullbore_log::partition::reorder::{BatchAdmission, EarlyBatches, ParkedAnswer, Reordering};
+pub use fullbore_log::partition::ticket::{Acks, AnswerTicket, Appended, ReplicationTicket};
+pub use fullbore_log::partition::waiters::Registration;
 pub use fullbore_log::validation::{InvalidBatch, ValidBatch};
 
 pub use registry::Origin;

@@ -8,9 +8,9 @@ use parking_lot::MutexGuard;
 
 use super::Replica;
 use super::state::{LogState, ReplicaState};
-use super::ticket::{Acks, AnswerTicket, Appended};
 use fullbore_config::TimestampType;
-use fullbore_log::error::AppendError;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::ticket::{Acks, AnswerTicket, Appended};
 use fullbore_log::validation::ValidBatch;
 
 impl Replica {

@@ -13,7 +13,7 @@ use super::state::{LogState, ReplicaState};
 use fullbore_config::TopicConfig;
 use fullbore_log::LogAppendInfo;
 use fullbore_log::flush::FlushError;
-use fullbore_log::flushed::FlushTicket;
+use fullbore_log::partition::flushed::FlushTicket;
 
 /// Between two tries of a flush that could not open what it needed.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);

@@ -22,8 +22,9 @@ use fullbore_config::TopicConfig;
 use fullbore_host::files::{is_full, is_momentary, now_ms};
 use fullbore_host::space::Space;
 use fullbore_log::Log;
-use fullbore_log::error::{AppendError, StorageError};
-use fullbore_log::flushed::FlushTicket;
+use fullbore_log::error::StorageError;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::flushed::FlushTicket;
 use fullbore_log::recovery::Known;
 
 /// What a leader answered to a follower's fetch, and did not diverge.

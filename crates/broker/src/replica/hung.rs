@@ -8,7 +8,7 @@ use parking_lot::MutexGuard;
 use super::Replica;
 use super::state::ReplicaState;
 use fullbore_host::task;
-use fullbore_log::error::AppendError;
+use fullbore_log::partition::error::AppendError;
 
 impl Replica {
     /// Refuses a write while the disk hangs: it would hang as well.

@@ -2,7 +2,7 @@
 //!
 //! The role, and the high watermark with it, is what the image of the metadata says (`role`), decided by
 //! [`fullbore_rules::replica`]. A leader appends (`append`, batches that come before their turn in `turns`) and reads
-//! (`read`, `times`), and serves its followers (`serving`), whose sessions are told what moved (`marks`); a follower has its
+//! (`read`, `times`), and serves its followers (`serving`), whose sessions are told what moved ([`fullbore_log::partition::marks`]); a follower has its
 //! leader's batches (`following`). A log is opened when somebody first needs it
 //! (`opening`, by the threads of `opener`), flushed by those of `flusher`, and goes with its topic (`retire`).
 //! [`log_dir::LogDir`] is what all replicas of a data folder share.
@@ -16,7 +16,6 @@
 //! and on other replicas.
 
 mod append;
-pub(crate) mod budget;
 pub(crate) mod checkpoints;
 pub(crate) mod cleanings;
 pub(crate) mod cluster;
@@ -26,20 +25,16 @@ mod flushing;
 pub(crate) mod following;
 mod hung;
 pub(crate) mod log_dir;
-pub(crate) mod marks;
 pub(crate) mod opener;
 mod opening;
 pub(crate) mod read;
-pub(crate) mod reorder;
 mod retire;
 mod role;
 pub(crate) mod serving;
 pub(crate) mod state;
 pub(crate) mod succession;
-pub(crate) mod ticket;
 mod times;
 mod turns;
-pub(crate) mod waiters;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -56,11 +51,11 @@ use fullbore_config::TopicConfig;
 use fullbore_log::aside::SetAside;
 use fullbore_log::cold::Cold;
 use fullbore_log::files::partition_dir;
+use fullbore_log::partition::waiters::{Registration, Waiters};
 use fullbore_log::recovery::Known;
 use log_dir::LogDir;
 use opener::OpeningMarks;
 use state::{Flushing, LogState, ReplicaState};
-use waiters::{Registration, Waiters};
 
 /// One partition. All calls may block on the disk, the first one for as long as a recovery takes, but for those that
 /// `opening` has for who must not.

@@ -8,9 +8,10 @@ use fullbore_wire::Records;
 use super::Replica;
 use super::state::LogState;
 use fullbore_host::files::{is_momentary, now_ms};
-use fullbore_log::error::{EpochEnd, LogOffsets, Read, ReadError, TimestampOffset};
 use fullbore_log::files;
 use fullbore_log::lookup::{Slice, is_gone};
+use fullbore_log::partition::error::ReadError;
+use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset};
 
 /// Times a read is planned anew when retention or compaction takes a file away under it.
 const PLANS_MAX: usize = 8;

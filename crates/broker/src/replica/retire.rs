@@ -14,8 +14,8 @@ use super::Replica;
 use super::checkpoints::Checkpointed;
 use super::state::LogState;
 use fullbore_log::Log;
-use fullbore_log::error::AppendError;
 use fullbore_log::files;
+use fullbore_log::partition::error::AppendError;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {

@@ -17,11 +17,11 @@ use tokio::sync::Notify;
 use super::Replica;
 use super::checkpoints::Checkpointed;
 use super::state::{LogState, ReplicaState};
-use super::ticket::{Acknowledges, Acks, ReplicationTicket};
-use super::waiters::Registration;
 use fullbore_config::TopicConfig;
 use fullbore_log::Log;
-use fullbore_log::error::{AppendError, ReadError};
+use fullbore_log::partition::error::{AppendError, ReadError};
+use fullbore_log::partition::ticket::{Acknowledges, Acks, ReplicationTicket};
+use fullbore_log::partition::waiters::Registration;
 
 impl Replica {
     /// From now on the metadata says this of the partition, and these settings are in force. Waits for nobody.

@@ -12,10 +12,11 @@ use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
 
 use super::Replica;
-use super::marks::Marks;
 use super::read::{ReadMode, ReadOn};
-use super::waiters::Registration;
-use fullbore_log::error::{ReadError, StorageError};
+use fullbore_log::error::StorageError;
+use fullbore_log::partition::error::ReadError;
+use fullbore_log::partition::marks::Marks;
+use fullbore_log::partition::waiters::Registration;
 
 /// Where a follower's log is, to its leader's.
 #[derive(Debug, Clone, PartialEq, Eq)]

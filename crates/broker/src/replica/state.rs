@@ -11,10 +11,11 @@ use fullbore_wire::ErrorCode;
 use super::cluster::ClusterView;
 use super::failures::{Failures, Mark};
 use super::flusher::Due;
-use super::reorder::Parked;
-use super::ticket::Acks;
 use fullbore_log::Log;
-use fullbore_log::error::{AppendError, StorageError};
+use fullbore_log::error::StorageError;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::reorder::Parked;
+use fullbore_log::partition::ticket::Acks;
 use fullbore_log::recovery::Known;
 
 /// No brokers but this one matter to a leader without followers.

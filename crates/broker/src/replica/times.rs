@@ -3,8 +3,9 @@
 use std::io;
 
 use super::Replica;
-use fullbore_log::error::{ReadError, TimestampOffset};
 use fullbore_log::lookup::is_gone;
+use fullbore_log::partition::error::ReadError;
+use fullbore_log::partition::read::TimestampOffset;
 use fullbore_log::times::{LargestPlan, TimePlan};
 
 /// Times a look is planned anew when retention or compaction takes the segment away under it.

@@ -1,7 +1,7 @@
 //! Batches that come over several connections, in the turn of their producer's sequence.
 //!
 //! Who may wait and who leaves next is said by [`fullbore_rules::sequence::parking`]; what is held meanwhile is in
-//! [`super::reorder`]. Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
+//! [`fullbore_log::partition::reorder`]. Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
 
 use fullbore_host::task;
 use std::sync::{Arc, Weak};
@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 use tokio::time::Instant;
 
 use super::Replica;
-use super::reorder::{BatchAdmission, OUT_OF_ORDER, Reordering};
 use super::state::{LogState, ReplicaState};
-use super::ticket::Acks;
-use fullbore_log::error::AppendError;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::reorder::{BatchAdmission, OUT_OF_ORDER, Reordering};
+use fullbore_log::partition::ticket::Acks;
 use fullbore_log::validation::ValidBatch;
 
 impl Replica {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fullbore_host::metrics::Metrics;
 use fullbore_broker::partitions::{Acks, AppendError, BatchAdmission, ParkedAnswer, Reordering, Replica};
 use fullbore_config::{BrokerConfig, Properties, TopicConfig};
+use fullbore_host::metrics::Metrics;
 use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::ErrorCode;
 

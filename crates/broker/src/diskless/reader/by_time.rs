@@ -12,7 +12,8 @@ use fullbore_rules::commit::{BatchRun, DisklessPartitionId, PackedBatch};
 use super::{Place, Reader, ReaderShared};
 use crate::diskless::known::KnownPartition;
 use fullbore_host::long_work::LongWork;
-use fullbore_log::error::{ReadError, TimestampOffset};
+use fullbore_log::partition::error::ReadError;
+use fullbore_log::partition::read::TimestampOffset;
 use fullbore_log::times;
 
 /// Runs that are looked through at a time.

@@ -13,7 +13,8 @@ use tokio::time::{sleep, timeout};
 use super::Brokers;
 use super::world::{World, ms};
 use crate::diskless::DisklessPartition;
-use fullbore_log::error::{Read, ReadError};
+use fullbore_log::partition::error::ReadError;
+use fullbore_log::partition::read::Read;
 
 /// By topic and partition, what was read: by first offset, the batch.
 pub type Seen = HashMap<(Uuid, i32), BTreeMap<i64, Bytes>>;

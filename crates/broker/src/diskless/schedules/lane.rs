@@ -17,7 +17,7 @@ use fullbore_wire::{ErrorCode, Uuid};
 use parking_lot::Mutex;
 
 use super::world::{Setup, World, ms, random};
-use fullbore_log::error::AppendError;
+use fullbore_log::partition::error::AppendError;
 
 /// Connections of a lane that stripes.
 const STRIPES: usize = 3;

@@ -32,9 +32,9 @@ use tokio::time::{sleep, timeout};
 use super::Diskless;
 use super::index::{IndexChanges, RunFinder};
 use super::objects::Objects;
-use crate::replica::reorder::Reordering;
 use fullbore_config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_host::metrics::Metrics;
+use fullbore_log::partition::reorder::Reordering;
 use index::{Driver, PolledChanges};
 use world::{Setup, World, ms, random};
 

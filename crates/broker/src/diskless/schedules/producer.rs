@@ -15,8 +15,8 @@ use super::world::{ms, random};
 use super::{Brokers, Life};
 use crate::diskless::DisklessPartition;
 use crate::partitions::{AnyPartition, BatchAnswer, EarlyBatches, LaterAnswer, PartitionAppend, Waited};
-use crate::replica::ticket::{Acks, Appended};
-use fullbore_log::error::AppendError;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::ticket::{Acks, Appended};
 use fullbore_log::validation::ValidBatch;
 
 /// How long a request waits for a partition that is being made.

@@ -12,7 +12,7 @@ use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
 use super::looks::LookedAt;
 use super::{Settled, Shared, Writer};
 use crate::diskless::index::{Looked, UNKNOWN_AT_ONCE};
-use fullbore_log::error::AppendError;
+use fullbore_log::partition::error::AppendError;
 
 impl Writer {
     /// Brings what is known of partitions up to date. A caller that gives up has the outcomes of the questions answered

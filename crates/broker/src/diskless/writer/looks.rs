@@ -10,7 +10,7 @@ use fullbore_rules::commit::DisklessPartitionId;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::diskless::index::QueuePlace;
-use fullbore_log::error::AppendError;
+use fullbore_log::partition::error::AppendError;
 
 /// Outcome of a look at each of some partitions.
 pub type LookedAt = HashMap<DisklessPartitionId, Result<(), AppendError>>;

@@ -36,12 +36,12 @@ use super::line::{Line, Outcome};
 use super::reader::Reader;
 use super::upload::Uploader;
 use crate::control::StoreError;
-use crate::replica::budget::{Budget, ProducerKey, Room};
-use crate::replica::reorder::{BATCH_COST, Early, EarlyAnswer, Parked, ParkedAnswer};
-use crate::replica::ticket::Appended;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::seldom::Seldom;
-use fullbore_log::error::AppendError;
+use fullbore_log::partition::budget::{Budget, ProducerKey, Room};
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::reorder::{BATCH_COST, Early, EarlyAnswer, Parked, ParkedAnswer};
+use fullbore_log::partition::ticket::Appended;
 
 pub use looks::LookedAt;
 use looks::Looks;

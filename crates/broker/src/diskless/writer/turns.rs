@@ -20,11 +20,11 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::looks::LookedAt;
 use super::{Admitted, Settled, Shared, Waiting, Writer, WriterState};
 use crate::diskless::known::KnownPartition;
-use crate::replica::budget::{ProducerKey, Room};
-use crate::replica::reorder::{Early, EarlyBatches, LaterRoom, OUT_OF_ORDER, Reordering};
-use crate::replica::ticket::{Acks, Appended};
 use fullbore_host::files::now_ms;
-use fullbore_log::error::AppendError;
+use fullbore_log::partition::budget::{ProducerKey, Room};
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::reorder::{Early, EarlyBatches, LaterRoom, OUT_OF_ORDER, Reordering};
+use fullbore_log::partition::ticket::{Acks, Appended};
 use fullbore_log::validation::ValidBatch;
 
 /// How often it is looked at what others have committed, where nothing is heard of them, and how long that may take: batches expire meanwhile.

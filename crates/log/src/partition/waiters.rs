@@ -42,7 +42,7 @@ impl Waiter {
 
 /// The waiters of one partition. At most one entry per partition and pending fetch.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters {
+pub struct Waiters {
     /// Length of the list, so that an append without waiters takes no lock.
     count: AtomicUsize,
     /// The partition is gone, and nothing moves here any more.
@@ -83,11 +83,11 @@ pub struct Registration {
 }
 
 impl Registration {
-    pub(crate) fn new(waiters: &Arc<Waiters>, waiter: &Arc<Notify>) -> Self {
+    pub fn new(waiters: &Arc<Waiters>, waiter: &Arc<Notify>) -> Self {
         Registration::of(waiters, Waiter::One(Arc::clone(waiter)))
     }
 
-    pub(crate) fn marking(waiters: &Arc<Waiters>, marks: &Arc<Marks>, place: u32) -> Self {
+    pub fn marking(waiters: &Arc<Waiters>, marks: &Arc<Marks>, place: u32) -> Self {
         Registration::of(waiters, Waiter::OfMany(Arc::clone(marks), place))
     }
 

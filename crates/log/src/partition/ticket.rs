@@ -11,9 +11,9 @@ use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
+use super::error::AppendError;
+use super::flushed::FlushTicket;
 use super::waiters::Registration;
-use fullbore_log::error::AppendError;
-use fullbore_log::flushed::FlushTicket;
 
 /// A batch that is in the log, now or since its first sending.
 #[derive(Debug, Clone)]
@@ -43,8 +43,8 @@ pub enum Acks {
 /// replica in sync, where the client does.
 #[derive(Debug, Clone)]
 pub struct AnswerTicket {
-    pub(crate) flushed: Option<FlushTicket>,
-    pub(crate) replicated: Option<ReplicationTicket>,
+    pub flushed: Option<FlushTicket>,
+    pub replicated: Option<ReplicationTicket>,
 }
 
 impl AnswerTicket {
@@ -88,7 +88,7 @@ pub trait Acknowledges: Debug + Send + Sync {
 
 impl ReplicationTicket {
     /// One for all before `end_offset`, appended in this epoch.
-    pub(super) fn new(replica: Arc<dyn Acknowledges>, leader_epoch: i32, end_offset: i64) -> ReplicationTicket {
+    pub fn new(replica: Arc<dyn Acknowledges>, leader_epoch: i32, end_offset: i64) -> ReplicationTicket {
         ReplicationTicket { replica, leader_epoch, end_offset }
     }
 

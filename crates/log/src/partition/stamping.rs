@@ -7,7 +7,6 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crc_fast::{CrcAlgorithm, Digest};
 use fullbore_wire::batch::{BatchView, HEADER_LEN, TimestampType as Stamped};
 
-use super::scan::Header;
 use fullbore_config::TimestampType;
 
 /// Where the checksummed part starts, and where in it are the fields set here.
@@ -76,10 +75,5 @@ impl Stamping {
         self.bytes[..8].copy_from_slice(&base_offset.to_be_bytes());
         self.bytes[12..16].copy_from_slice(&leader_epoch.to_be_bytes());
         &self.bytes
-    }
-
-    /// What a scan will read of it at this position of a file.
-    pub fn header(&self, position: u64) -> Header {
-        Header::parse(position, &self.bytes).expect("the batch was checked before it was stamped")
     }
 }

@@ -22,16 +22,16 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::budget::Room;
+use super::error::AppendError;
 use super::ticket::{Acks, Appended};
+use crate::validation::ValidBatch;
 use fullbore_config::BrokerConfig;
 use fullbore_host::metrics::Metrics;
-use fullbore_log::error::AppendError;
-use fullbore_log::validation::ValidBatch;
 
 /// What a parked batch costs beside its bytes: its places in the maps, its answer, and the response that waits.
 pub const BATCH_COST: usize = 512;
 
-pub(crate) const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
+pub const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
 const FENCED: AppendError = AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
 
 /// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or
@@ -86,7 +86,7 @@ impl Reordering {
     }
 
     /// Whether nothing is parked any more.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
@@ -111,7 +111,7 @@ impl Reordering {
 
 /// Bytes counted as held until it is dropped.
 #[derive(Debug)]
-pub(crate) struct HeldBytes {
+pub struct HeldBytes {
     reordering: Arc<Reordering>,
     bytes: usize,
 }
@@ -166,7 +166,7 @@ pub struct Parked {
 
 /// One early batch.
 #[derive(Debug)]
-pub(crate) struct Early {
+pub struct Early {
     batch: ValidBatch<'static>,
     acks: Acks,
     answers: Vec<EarlyAnswer>,
@@ -176,14 +176,14 @@ pub(crate) struct Early {
 
 /// What a batch needs in its turn, and holds from the start.
 #[derive(Debug)]
-pub(crate) struct LaterRoom {
-    pub(crate) room: Room,
+pub struct LaterRoom {
+    pub room: Room,
     /// Bytes that batches may hold so before their turn: less than there are, or those they wait for would find no room.
-    pub(crate) early_bytes_max: usize,
+    pub early_bytes_max: usize,
 }
 
 /// Where the answer of one copy goes.
-pub(crate) type EarlyAnswer = oneshot::Sender<Result<Appended, AppendError>>;
+pub type EarlyAnswer = oneshot::Sender<Result<Appended, AppendError>>;
 
 impl Early {
     /// One more copy waits for the same answer. With too many, the oldest does not wait any longer: the connection of
@@ -199,20 +199,20 @@ impl Early {
         ParkedAnswer(awaited)
     }
 
-    pub(crate) fn batch(&self) -> &ValidBatch<'static> {
+    pub fn batch(&self) -> &ValidBatch<'static> {
         &self.batch
     }
 
-    pub(crate) fn acks(&self) -> Acks {
+    pub fn acks(&self) -> Acks {
         self.acks
     }
 
     /// Who goes on with it answers it, and has what it needs from now on.
-    pub(crate) fn into_parts(self) -> (ValidBatch<'static>, Vec<EarlyAnswer>, Option<Room>) {
+    pub fn into_parts(self) -> (ValidBatch<'static>, Vec<EarlyAnswer>, Option<Room>) {
         (self.batch, self.answers, self.later)
     }
 
-    pub(crate) fn appended(self, appended: &Appended) {
+    pub fn appended(self, appended: &Appended) {
         let view = self.batch.view();
         self.held.reordering.metrics.appended(view.size(), view.record_count());
         for answer in self.answers {
@@ -222,13 +222,13 @@ impl Early {
     }
 
     /// It was appended before.
-    pub(crate) fn was_appended(self, appended: &Appended) {
+    pub fn was_appended(self, appended: &Appended) {
         for answer in self.answers {
             let _ = answer.send(Ok(appended.clone()));
         }
     }
 
-    pub(crate) fn refuse(self, error: AppendError) {
+    pub fn refuse(self, error: AppendError) {
         for answer in self.answers {
             self.held.reordering.metrics.produce_failed(error.code());
             let _ = answer.send(Err(error));
@@ -237,21 +237,21 @@ impl Early {
 }
 
 /// Batches that have waited long enough.
-pub(crate) struct Expired {
+pub struct Expired {
     batches: Vec<Early>,
     reordering: Arc<Reordering>,
 }
 
 impl Expired {
     /// Takes some of them out.
-    pub(crate) fn split(mut self, is_one: impl Fn(&Stamp) -> bool) -> (Vec<Early>, Expired) {
+    pub fn split(mut self, is_one: impl Fn(&Stamp) -> bool) -> (Vec<Early>, Expired) {
         let (some, others) = self.batches.into_iter().partition(|early| is_one(&early.batch.stamp()));
         self.batches = others;
         (some, self)
     }
 
     /// Answers them; to be called without a lock.
-    pub(crate) fn refuse(self) {
+    pub fn refuse(self) {
         self.reordering.metrics.reorder_expired(self.batches.len());
         refuse_all(self.batches, OUT_OF_ORDER);
     }
@@ -259,48 +259,48 @@ impl Expired {
 
 impl Parked {
     /// Whether somebody is to see to it that batches expire, who does so from now on.
-    pub(crate) fn wants_watch(&mut self) -> bool {
+    pub fn wants_watch(&mut self) -> bool {
         !self.batches.is_empty() && !std::mem::replace(&mut self.is_watched, true)
     }
 
-    pub(crate) fn is_watched(&self) -> bool {
+    pub fn is_watched(&self) -> bool {
         self.is_watched
     }
 
     /// The batch that follows one that was appended, taken out; those of an older epoch are refused.
-    pub(crate) fn next_after(&mut self, stamp: &Stamp) -> Option<Early> {
+    pub fn next_after(&mut self, stamp: &Stamp) -> Option<Early> {
         let Freed { fenced, next } = self.batches.appended(stamp);
         refuse_all(fenced, FENCED);
         next
     }
 
     /// Refuses those of a producer.
-    pub(crate) fn give_up(&mut self, producer_id: i64, error: AppendError) {
+    pub fn give_up(&mut self, producer_id: i64, error: AppendError) {
         refuse_all(self.batches.give_up(producer_id), error);
     }
 
     /// Takes out those of a producer.
-    pub(crate) fn take_all(&mut self, producer_id: i64) -> Vec<Early> {
+    pub fn take_all(&mut self, producer_id: i64) -> Vec<Early> {
         self.batches.give_up(producer_id).into_iter().collect()
     }
 
     /// Whether something of this producer is parked.
-    pub(crate) fn has(&self, producer_id: i64) -> bool {
+    pub fn has(&self, producer_id: i64) -> bool {
         self.batches.has(producer_id)
     }
 
     /// Each batch of a producer, in any order.
-    pub(crate) fn stamps_of(&self, producer_id: i64) -> Vec<Stamp> {
+    pub fn stamps_of(&self, producer_id: i64) -> Vec<Stamp> {
         self.batches.stamps_of(producer_id).collect()
     }
 
     /// Takes out one batch.
-    pub(crate) fn take(&mut self, stamp: &Stamp) -> Option<Early> {
+    pub fn take(&mut self, stamp: &Stamp) -> Option<Early> {
         self.batches.take_out(stamp)
     }
 
     /// Takes out what has waited long enough; and when the next is due.
-    pub(crate) fn expire(&mut self, reordering: &Arc<Reordering>) -> (Expired, Option<Instant>) {
+    pub fn expire(&mut self, reordering: &Arc<Reordering>) -> (Expired, Option<Instant>) {
         let batches = self.batches.expire(reordering.now_ms()).into_iter().collect();
         let due_ms = self.batches.next_due_ms();
         let due = due_ms.and_then(|due_ms| reordering.started.checked_add(Duration::from_millis(due_ms)));
@@ -311,7 +311,7 @@ impl Parked {
     ///
     /// # Errors
     /// [`AppendError`]; no batch of its producer waits for it then.
-    pub(crate) fn park(
+    pub fn park(
         &mut self,
         batch: &ValidBatch<'_>,
         acks: Acks,

@@ -1,0 +1,14 @@
+//! The vocabulary of a partition, which classic and diskless ones share: how a batch is stamped, refused and answered, what a read returns,
+//! and who waits meanwhile.
+//!
+//! Not here: a log, an index, a role. Nothing in this folder knows the rest of the crate but `validation`.
+
+pub mod budget;
+pub mod error;
+pub mod flushed;
+pub mod marks;
+pub mod read;
+pub mod reorder;
+pub mod stamping;
+pub mod ticket;
+pub mod waiters;
