@@ -26,6 +26,7 @@ mod diskless_lost;
 mod diskless_older;
 mod diskless_polls;
 mod diskless_store;
+mod diskless_wal;
 mod fetch;
 mod follow;
 mod groups;

@@ -57,6 +57,7 @@ use fullbore_host::metrics::Metrics;
 use fullbore_host::space::Space;
 use given::GivenOut;
 use housekeeping::{DisklessTopics, Expiring};
+use index::{DISKLESS_DB, OpenFileError};
 use index::{Deleted, Index, IndexChanges, IndexOwner, IndexThread, Lacking, RunFinder, SqliteIndex, postgres};
 use known::KnownPartition;
 use objects::{Objects, StartObjectsError};
@@ -90,9 +91,24 @@ pub enum OpenDisklessError {
          data folder of each broker to go on without the records that it lacks", FILE = index::NOTED_CHANGES
     )]
     OlderIndex(Lacking),
+    /// The file of the index is an older copy, or its write-ahead log is damaged.
+    #[error(
+        "cannot use {DISKLESS_DB}: {0}, so that diskless records are missing which were acknowledged; bring back the newest {DISKLESS_DB} with its \
+         {DISKLESS_DB}-wal, which may be damaged, or remove {FILE} from the data folder to go on without them", FILE = index::NOTED_CHANGES
+    )]
+    OlderFile(Lacking),
     /// The index, or its thread.
     #[error("the index of diskless topics: {0}")]
     Index(String),
+}
+
+impl From<OpenFileError> for OpenDisklessError {
+    fn from(error: OpenFileError) -> OpenDisklessError {
+        match error {
+            OpenFileError::Lacks(lacking) => OpenDisklessError::OlderFile(lacking),
+            OpenFileError::Store(error) => of_index(error),
+        }
+    }
 }
 
 /// What a start has of the index, with the thread that is to be kept.
@@ -103,7 +119,7 @@ fn open_index(config: &BrokerConfig, cluster_id: Uuid, space: Arc<Space>) -> Res
     let retained = config.diskless.batches_to_retain;
     match &config.control_plane {
         None => {
-            let store = SqliteIndex::open_in(&config.data_dir, space).map_err(of_index)?;
+            let store = SqliteIndex::open_in(&config.data_dir, (cluster_id, config.node_id), space)?;
             let finder = RunFinder::open(&config.data_dir).map_err(of_index)?;
             let (index, thread) = IndexOwner::start(Index::new(store, retained)).map_err(of_index)?;
             Ok((index, finder, None, thread))

@@ -7,7 +7,7 @@ use super::tests::{BackEnd, Opened, SqliteBackEnd, appended, batch};
 
 #[test]
 fn a_file_of_an_older_version_is_upgraded() {
-    for version in [1, 2, 3] {
+    for version in [1, 2, 3, 4] {
         let mut opened = Opened::<SqliteBackEnd>::new(1);
         let (partition, object) = (opened.partitions[0], opened.object());
         opened.commit(object, &[batch(partition, 0, 0)]);

@@ -1,11 +1,18 @@
 //! The file of the index of one broker: made, brought to this version's schema, connected to.
 //!
-//! Not what is read and written there, which is [`super`]'s. Invariant: what is opened has the schema of this version.
+//! Not what is read and written there, which is [`super`]'s. Invariant: an opened file has the schema of this version, and every change that
+//! this broker has noted. SQLite ends the recovery of its write-ahead log silently at the first frame with a wrong checksum, so that the commits
+//! from there on are missing: such a file is refused before anything is written to it, and its log stays for repair.
 
+use std::fs;
+use std::io;
 use std::path::Path;
 
+use fullbore_wire::Uuid;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
+use super::super::noted::{ChangeCounts, FILE as NOTED_CHANGES, Lacking, NotedChanges, lacking};
 use crate::control::{StoreError, sqlite_failed};
 
 /// In the data folder.
@@ -13,14 +20,18 @@ pub const NAME: &str = "diskless.db";
 const SCHEMA: &str = include_str!("schema.sql");
 const SCHEMA_VERSION: i64 = 1 + UPGRADES.len() as i64;
 /// What each version changed, from version 2 on.
-const UPGRADES: [&str; 3] = [
+const UPGRADES: [&str; 4] = [
     "ALTER TABLE partitions ADD COLUMN expired_to INTEGER NOT NULL DEFAULT -1;",
     "ALTER TABLE partitions ADD COLUMN topic TEXT;
      CREATE INDEX partitions_by_name ON partitions (topic, partition_index);
      CREATE TABLE predecessors (topic TEXT NOT NULL, partition_index INTEGER NOT NULL, partition INTEGER NOT NULL UNIQUE,
        PRIMARY KEY (topic, partition_index)) STRICT, WITHOUT ROWID;",
     "CREATE TABLE store (singleton INTEGER PRIMARY KEY CHECK (singleton = 1), store_id TEXT NOT NULL) STRICT;",
+    "CREATE TABLE changes (singleton INTEGER PRIMARY KEY CHECK (singleton = 1), number INTEGER NOT NULL) STRICT;
+     INSERT INTO changes VALUES (1, 0);",
 ];
+/// The first version whose transactions are counted.
+const COUNTED_SINCE: i64 = 5;
 /// Bytes of a page. A commit to many partitions changes two pages of each, of which it adds a line to: small ones are less to write.
 const PAGE: i64 = 1024;
 /// Bytes of the write-ahead log at which a commit moves it to the file itself, if nobody has done so between commits.
@@ -30,25 +41,67 @@ const CACHE_MAX: i64 = 16 << 20;
 /// Statements that are kept compiled.
 const STATEMENTS_MAX: usize = 32;
 
-/// Opens the file of this folder, or makes it.
+/// Why a file is not used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenFileError {
+    /// An older copy, or one whose write-ahead log is damaged.
+    #[error("{0}")]
+    Lacks(Lacking),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<rusqlite::Error> for OpenFileError {
+    fn from(error: rusqlite::Error) -> OpenFileError {
+        OpenFileError::Store(sqlite_failed(&error))
+    }
+}
+
+/// Opens the file of this folder, or makes it, with this broker's note of its changes.
 ///
 /// # Errors
 /// The disk, or what is in the file.
-pub fn open(folder: &Path) -> Result<Connection, StoreError> {
-    let failed = |error: rusqlite::Error| sqlite_failed(&error);
-    let connection = connect(folder).map_err(failed)?;
-    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
-    let made = match usize::try_from(version) {
-        Ok(0) => make(&connection, SCHEMA),
-        Ok(older) if older <= UPGRADES.len() => make(&connection, &UPGRADES[older - 1..].concat()),
-        _ if version == SCHEMA_VERSION => Ok(()),
+pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connection, NotedChanges), OpenFileError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
+        _ => StoreError::Failed(error.to_string()),
+    };
+    if !folder.join(NAME).try_exists().map_err(failed)? {
+        begin_note_anew(folder).map_err(failed)?;
+    }
+    let noted = NotedChanges::open(folder, cluster_id, broker_id).map_err(failed)?;
+    let connection = connect(folder)?;
+    // Closing the only connection moves what SQLite has taken of the log to the file, and removes the log.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let found = ChangeCounts::from([(broker_id, if version < COUNTED_SINCE { 0 } else { changes(&connection)? })]);
+    if let Some(lacks) = lacking(&noted.counts(), &found) {
+        return Err(OpenFileError::Lacks(lacks));
+    }
+    match usize::try_from(version) {
+        Ok(0) => make(&connection, SCHEMA)?,
+        Ok(older) if older <= UPGRADES.len() => make(&connection, &UPGRADES[older - 1..].concat())?,
+        _ if version == SCHEMA_VERSION => {}
         _ => {
             let other = format!("{NAME} has schema {version}, this Fullbore knows {SCHEMA_VERSION}");
-            return Err(StoreError::Failed(other));
+            return Err(StoreError::Failed(other).into());
         }
-    };
-    made.map_err(failed)?;
-    Ok(connection)
+    }
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
+    noted.raise(&found);
+    Ok((connection, noted))
+}
+
+/// Removes the note of a file that is lost: a store with its objects is refused for that, and any other may be begun anew.
+fn begin_note_anew(folder: &Path) -> io::Result<()> {
+    match fs::remove_file(folder.join(NOTED_CHANGES)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn changes(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.query_row("SELECT number FROM changes", [], |row| row.get(0))
 }
 
 fn make(connection: &Connection, statements: &str) -> rusqlite::Result<()> {
@@ -87,8 +140,11 @@ pub fn make_older(connection: &Connection, version: usize) {
         "ALTER TABLE partitions DROP COLUMN expired_to; PRAGMA user_version = 1",
         "DROP INDEX partitions_by_name; DROP TABLE predecessors; ALTER TABLE partitions DROP COLUMN topic; PRAGMA user_version = 2",
         "DROP TABLE store; PRAGMA user_version = 3",
+        "DROP TABLE changes; PRAGMA user_version = 4",
     ];
     for step in steps[version - 1..].iter().rev() {
         connection.execute_batch(step).expect("altered");
     }
+    let folder = Path::new(connection.path().expect("a file")).parent().expect("in a folder");
+    begin_note_anew(folder).expect("removed");
 }

@@ -1,6 +1,9 @@
 //! The index of one broker: a file of SQLite of its own, so that no change of the metadata waits for a commit of records.
 //!
 //! What makes and upgrades it is in `file`, what reads beside the commits in `finder`. A commit that returned is on the disk (write-ahead log, `synchronous=FULL`).
+//!
+//! Each transaction that changes rows adds one to the number in `changes`, which is noted beside the file after its COMMIT ([`super::noted`]):
+//! the note is never ahead of what is on the disk, and a later start compares them.
 
 mod cleaning;
 mod file;
@@ -14,6 +17,7 @@ use fullbore_rules::commit::{AppendedBatches, BatchRun, DisklessPartitionId, Obj
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+use super::noted::NotedChanges;
 use super::packed::{FORGOTTEN_AT, LAST_BASE_OFFSET, pack_producer, pack_run, unpack_offset, unpack_producer};
 use super::store::{
     CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, ProducerRowPlace,
@@ -22,6 +26,7 @@ use super::store::{
 use super::{damaged, random_numbers};
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
 use cleaning::{clear_runs, note_expired, remove_partitions};
+pub use file::{NAME, OpenFileError};
 pub use finder::SqliteFinder;
 use fullbore_host::space::Space;
 use rows::{DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, partition_row, runs};
@@ -45,6 +50,7 @@ const DELETED_MS: i64 = 86_400_000;
 /// The open file.
 pub struct SqliteIndex {
     connection: Connection,
+    noted: NotedChanges,
     space: Arc<Space>,
     numbers: ObjectNumbers,
     /// How many rows had been changed when the write-ahead log was moved to the file last.
@@ -56,19 +62,23 @@ impl SqliteIndex {
     ///
     /// # Errors
     /// The disk, or what is in the file.
-    pub fn open_in(folder: &Path, space: Arc<Space>) -> Result<SqliteIndex, StoreError> {
-        let is_full = |error: &StoreError| *error == StoreError::Full;
-        let connection = space.freeing(is_full, || file::open(folder))?;
-        Ok(SqliteIndex { connection, space, numbers: random_numbers(), moved: 0 })
+    pub fn open_in(
+        folder: &Path,
+        (cluster_id, broker_id): (Uuid, i32),
+        space: Arc<Space>,
+    ) -> Result<SqliteIndex, OpenFileError> {
+        let is_full = |error: &OpenFileError| *error == OpenFileError::Store(StoreError::Full);
+        let (connection, noted) = space.freeing(is_full, || file::open(folder, cluster_id, broker_id))?;
+        Ok(SqliteIndex { connection, noted, space, numbers: random_numbers(), moved: 0 })
     }
 
-    /// The same without a reserve.
+    /// The same without a reserve, for one broker of one cluster.
     ///
     /// # Errors
     /// The same.
     #[cfg(test)]
-    pub fn open(folder: &Path) -> Result<SqliteIndex, StoreError> {
-        SqliteIndex::open_in(folder, Arc::new(Space::open(folder, 0)))
+    pub fn open(folder: &Path) -> Result<SqliteIndex, OpenFileError> {
+        SqliteIndex::open_in(folder, (Uuid([7; 16]), 1), Arc::new(Space::open(folder, 0)))
     }
 
     /// Draws numbers for objects from `start` on.
@@ -83,7 +93,7 @@ impl SqliteIndex {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 
-    /// Makes the file what it was in an older version.
+    /// Makes the file what it was in an older version, which noted no changes.
     #[cfg(test)]
     pub fn make_older(&self, version: usize) {
         file::make_older(&self.connection, version);
@@ -122,7 +132,11 @@ impl SqliteIndex {
 
     fn in_transaction<T>(&self, work: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         self.run("BEGIN IMMEDIATE")?;
-        let done = work(&self.connection).and_then(|done| self.run("COMMIT").map(|()| done));
+        let before = self.connection.total_changes();
+        let done = work(&self.connection).and_then(|done| match self.connection.total_changes() == before {
+            true => self.run("COMMIT").map(|()| done),
+            false => self.commit_counted().map(|()| done),
+        });
         if done.is_err() {
             self.roll_back();
         }
@@ -142,6 +156,15 @@ impl SqliteIndex {
             }
             done => done,
         }
+    }
+
+    /// Ends a transaction that changes rows, and notes it.
+    fn commit_counted(&self) -> rusqlite::Result<()> {
+        let raise = "UPDATE changes SET number = number + 1 RETURNING number";
+        let number = self.connection.prepare_cached(raise)?.query_row([], |row| row.get(0))?;
+        self.run("COMMIT")?;
+        self.noted.raise_own(number);
+        Ok(())
     }
 
     fn run(&self, statement: &str) -> rusqlite::Result<()> {
@@ -249,7 +272,7 @@ impl SqliteIndex {
             let packed = pack_producer(&of.batches);
             producer.execute(params![of.partition, base_offset, of.producer_id, write.now_ms, packed])?;
         }
-        self.run("COMMIT")
+        self.commit_counted()
     }
 }
 

@@ -67,3 +67,10 @@ CREATE TABLE producers (
     batches BLOB NOT NULL,
     PRIMARY KEY (partition, base_offset)
 ) STRICT, WITHOUT ROWID;
+
+-- Transactions that have changed this file. Each adds one, so that a file which lacks some of them is known by a note beside it.
+CREATE TABLE changes (
+    singleton INTEGER PRIMARY KEY CHECK (singleton = 1),
+    number INTEGER NOT NULL
+) STRICT;
+INSERT INTO changes VALUES (1, 0);

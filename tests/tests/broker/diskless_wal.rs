@@ -1,0 +1,139 @@
+//! Damage to the write-ahead log of the index of diskless topics, in which SQLite ends its recovery silently: no acknowledged record vanishes.
+
+use std::fs;
+use std::path::PathBuf;
+
+use fullbore_tests::{Batch, Broker, serve_refused};
+
+const TOPIC: &str = "diskless";
+const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
+/// Batches of which each is acknowledged before the next one, so that each has a commit of its own.
+const BATCHES: usize = 30;
+const REFUSED: &str = "cannot use diskless.db: ";
+/// Bytes of the log's header, and of a frame: a header and a page.
+const HEADER: usize = 32;
+const FRAME: usize = 24 + 1024;
+
+/// The files of an index, as a kill has left them.
+struct Killed {
+    broker: Broker,
+    files: Vec<(PathBuf, Vec<u8>)>,
+}
+
+impl Killed {
+    /// Acknowledged records, some of them before a clean stop, and a broker that was killed afterwards.
+    fn after_records() -> Killed {
+        let mut broker = Broker::start(&[]);
+        broker.client().create_topic(TOPIC, 1, CONFIGS);
+        produce(&broker, 0..BATCHES / 2);
+        broker.stop();
+        broker.restart();
+        produce(&broker, BATCHES / 2..BATCHES);
+        broker.kill();
+        let path = |name: &str| broker.data_dir().join(name);
+        let files = ["diskless.db", "diskless.db-wal", "diskless-counter"].map(path);
+        let files = files.map(|path| (path.clone(), fs::read(path).unwrap_or_default())).to_vec();
+        Killed { broker, files }
+    }
+
+    fn wal(&self) -> &(PathBuf, Vec<u8>) {
+        &self.files[1]
+    }
+
+    /// The same files again, with another log.
+    fn set_wal(&self, bytes: &[u8]) {
+        for (path, bytes) in &self.files {
+            fs::write(path, bytes).expect("written");
+        }
+        fs::write(&self.wal().0, bytes).expect("written");
+    }
+
+    fn assert_refused(&self, place: &str) {
+        let found = fs::read(&self.wal().0).expect("read");
+        let refused = serve_refused(self.broker.data_dir(), &[]);
+        let line = refused.stderr.lines().last().unwrap_or_default();
+        assert!(!refused.status.success() && line.contains(REFUSED), "{place}: {}", refused.stderr);
+        assert!(line.contains("diskless.db-wal") && line.contains("diskless-counter"), "it names the remedies: {line}");
+        assert!(fs::read(&self.wal().0).expect("read") == found, "{place}: the damaged log is left for repair");
+    }
+
+    fn assert_serves_all(&mut self) {
+        self.broker.restart();
+        assert_eq!(texts(&self.broker), numbered(0..BATCHES));
+        self.broker.kill();
+    }
+}
+
+fn numbered(numbers: std::ops::Range<usize>) -> Vec<String> {
+    numbers.map(|number| format!("record {number}")).collect()
+}
+
+fn produce(broker: &Broker, numbers: std::ops::Range<usize>) {
+    let mut client = broker.client();
+    for text in numbered(numbers) {
+        client.produced(TOPIC, 0, &Batch::of(&[text]));
+    }
+}
+
+fn texts(broker: &Broker) -> Vec<String> {
+    broker.client().fetch_records(TOPIC, 0).iter().map(|record| record.text()).collect()
+}
+
+fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes[at] ^= 0x40;
+    bytes
+}
+
+/// The offset of the last whole frame.
+fn last_frame(wal: &[u8]) -> usize {
+    HEADER + ((wal.len() - HEADER) / FRAME - 1) * FRAME
+}
+
+#[test]
+fn byte_of_the_write_ahead_log_flips_after_a_kill_the_start_is_refused() {
+    let mut killed = Killed::after_records();
+    let wal = killed.wal().1.clone();
+    let (last, middle) = (last_frame(&wal), HEADER + (wal.len() - HEADER) / FRAME / 2 * FRAME);
+    let places = [
+        ("the header", 9),
+        ("the header of the first frame", HEADER + 18),
+        ("the first frame", HEADER + 500),
+        ("the middle", middle + 700),
+        ("the last frame", last + 24 + 1000),
+    ];
+    for (place, at) in places {
+        killed.set_wal(&flipped(&wal, at));
+        killed.assert_refused(place);
+    }
+    killed.set_wal(&wal);
+    killed.assert_serves_all();
+}
+
+#[test]
+fn log_ends_in_a_torn_frame_after_a_kill_the_broker_serves_every_record() {
+    let mut killed = Killed::after_records();
+    let wal = killed.wal().1.clone();
+    let last = last_frame(&wal);
+    let frame = wal[last..last + FRAME].to_vec();
+    for torn in [frame[..20].to_vec(), frame[..600].to_vec(), flipped(&frame, 100)] {
+        killed.set_wal(&[&wal[..last + FRAME], &torn].concat());
+        killed.assert_serves_all();
+    }
+}
+
+#[test]
+fn note_is_removed_from_beside_a_damaged_log_the_broker_goes_on_with_what_is_left() {
+    let mut killed = Killed::after_records();
+    let wal = killed.wal().1.clone();
+    killed.set_wal(&flipped(&wal, last_frame(&wal) - 3 * FRAME));
+    killed.assert_refused("three frames before the end");
+    fs::remove_file(killed.broker.data_dir().join("diskless-counter")).expect("removed");
+    killed.broker.restart();
+    let left = texts(&killed.broker);
+    assert!(left.len() < BATCHES && left == numbered(0..left.len()), "{left:?}");
+    produce(&killed.broker, 100..101);
+    killed.broker.kill();
+    killed.broker.restart();
+    assert_eq!(texts(&killed.broker), [left, numbered(100..101)].concat());
+}
