@@ -6,6 +6,7 @@ mod said;
 
 use broker::{Broker, NOBODY};
 use said::{Said, said};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -301,6 +302,69 @@ fn a_groups_offsets_are_moved_shown_and_forgotten() {
     assert_eq!(place.ok("groups delete --group g"), deleted);
     let told = place.refused("groups describe --group g");
     assert!(told.contains("consumer group 'g' does not exist; `fullbore groups list` shows those that do"), "{told}");
+}
+
+/// Requests that a command sent, and the most of one API that were under way at a time, by API.
+fn requests(protocol_log: &str) -> BTreeMap<String, (usize, usize)> {
+    let (mut found, mut due) = (BTreeMap::<String, (usize, usize)>::new(), BTreeMap::<String, usize>::new());
+    for line in protocol_log.lines() {
+        let Some((_, api)) = line.split_once("api=\"") else { continue };
+        let api = api.split('"').next().unwrap_or_default().to_owned();
+        let under_way = due.entry(api.clone()).or_default();
+        if line.contains("fullbore::protocol: request") {
+            *under_way += 1;
+            let (sent, most) = found.entry(api).or_default();
+            (*sent, *most) = (*sent + 1, (*most).max(*under_way));
+        } else {
+            *under_way -= 1;
+        }
+    }
+    found
+}
+
+#[test]
+fn offsets_of_many_groups_are_reset_with_few_requests() {
+    let place = Place::new();
+    place.ok("topics create --topic a --partitions 2");
+    let groups: String = (0..100).map(|number| format!(" --group g{number:03}")).collect();
+    let reset = |flags: &str| {
+        let (status, stdout, log) =
+            place.run(&format!("groups reset-offsets{groups} {flags} --execute --debug protocol"));
+        assert_eq!(status, Some(0), "{log}");
+        let rows: Vec<&str> = stdout.lines().filter_map(|line| line.split_whitespace().next()).skip(1).collect();
+        assert!(rows.len() == 200 && rows.is_sorted(), "{stdout}");
+        let sent = requests(&log);
+        let (commits, under_way) = sent["OffsetCommit"];
+        assert!(commits == 100 && (2..=32).contains(&under_way), "{sent:?}");
+        sent.into_iter()
+            .filter(|(api, _)| api != "OffsetCommit" && api != "ApiVersions")
+            .map(|(api, (sent, _))| (api, sent))
+            .collect::<BTreeMap<String, usize>>()
+    };
+    let counts =
+        |all: &[(&str, usize)]| all.iter().map(|(api, sent)| ((*api).to_owned(), *sent)).collect::<BTreeMap<_, _>>();
+    // To any broker, to describe, and to commit; partitions, and again for their leaders.
+    let first = reset("--topic a --to-latest");
+    let described = [("ConsumerGroupDescribe", 1), ("DescribeGroups", 1), ("FindCoordinator", 2)];
+    assert_eq!(first, counts(&[&described[..], &[("Metadata", 2), ("ListOffsets", 1)]].concat()));
+    let shifted = reset("--all-topics --shift-by 1");
+    let described = [("ConsumerGroupDescribe", 1), ("DescribeGroups", 1), ("FindCoordinator", 3), ("OffsetFetch", 1)];
+    assert_eq!(shifted, counts(&[&described[..], &[("Metadata", 3), ("ListOffsets", 2)]].concat()));
+}
+
+#[test]
+fn one_of_many_groups_cannot_be_reset_the_others_are() {
+    let place = Place::new();
+    place.ok("topics create --topic a");
+    place.ok("groups reset-offsets --group g1 --group g3 --topic a --to-latest --execute");
+    let line = "groups reset-offsets --group g3 --group g2 --group g1 --all-topics --to-earliest --execute --json";
+    let (status, stdout, stderr) = place.run(line);
+    assert!(status == Some(1) && stderr.contains("group 'g2' has no offsets"), "{stderr}");
+    let group = |id: &str| {
+        let offsets = "[{\"topic\":\"a\",\"partition\":0,\"new_offset\":0}]";
+        format!("{{\"group\":\"{id}\",\"is_executed\":true,\"offsets\":{offsets}}}")
+    };
+    assert_eq!(stdout, format!("{{\"groups\":[{},{}]}}\n", group("g1"), group("g3")));
 }
 
 #[test]

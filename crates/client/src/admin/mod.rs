@@ -13,7 +13,10 @@ pub use configs::{
     describe_configs,
 };
 pub use elections::{Elected, Election, PartitionElection, elect_leaders};
-pub use groups::{CommittedOffset, GroupAdmin, GroupDescription, GroupListing, GroupMember, GroupProtocol};
+pub use groups::{
+    CommittedOffset, CommittedOffsets, GroupAdmin, GroupDescription, GroupListing, GroupMember, GroupOutcomes,
+    GroupProtocol, OffsetsToCommit,
+};
 pub(crate) use groups::{coordinator_in, coordinator_of, coordinator_request};
 pub use log_dirs::{DamagedLogs, LogDamage, LogDir, LogDirPartition, SetAside, log_damage, log_dirs};
 pub use records::{HIGH_WATERMARK, RecordsBefore, RecordsDeleted, delete_records};

@@ -75,6 +75,9 @@ pub struct PartitionPlace {
     pub leader: Option<String>,
 }
 
+/// Partitions of a topic with their leaders, in order, or the topic's error code.
+pub type TopicPlaces = Result<Vec<PartitionPlace>, ErrorCode>;
+
 impl Cluster {
     /// A cluster known by `host:port,host:port,...`. Connects later.
     ///
@@ -221,14 +224,38 @@ impl Cluster {
         kept.ask(request, max, || self.bootstrap.connect(address))
     }
 
+    /// Asks the broker at `address` each of these requests, which have a weight, without waiting for the answers before it: those under way weigh
+    /// `weight_max` at most. Returns the answers in order, with the error that ended them early.
+    pub(crate) fn ask_each_at<R: Request>(
+        &mut self,
+        address: &str,
+        requests: impl IntoIterator<Item = (usize, R)>,
+        limits: (i16, usize),
+    ) -> (Vec<R::Response>, Option<ClientError>) {
+        let _wait = self.awaited().begin(address);
+        let kept = self.others.entry(address.to_owned()).or_default();
+        kept.ask_each(requests, limits, || self.bootstrap.connect(address))
+    }
+
+    /// Returns the newest version of an API that the broker at `address` and this program speak.
+    ///
+    /// # Errors
+    /// As [`Connection::connect`] and [`Connection::version`].
+    pub(crate) fn version_at<R: Request>(&mut self, address: &str) -> Result<i16, ClientError> {
+        let _wait = self.awaited().begin(address);
+        let kept = self.others.entry(address.to_owned()).or_default();
+        kept.get(|| self.bootstrap.connect(address))?.version::<R>()
+    }
+
     /// Whether the broker at `address` has the API in a version this program speaks.
     ///
     /// # Errors
     /// As [`Connection::connect`].
     pub fn offers<R: Request>(&mut self, address: &str) -> Result<bool, ClientError> {
-        let _wait = self.awaited().begin(address);
-        let kept = self.others.entry(address.to_owned()).or_default();
-        Ok(kept.get(|| self.bootstrap.connect(address))?.version::<R>().is_ok())
+        match self.version_at::<R>(address) {
+            Err(ClientError::Version { .. }) => Ok(false),
+            version => version.map(|_| true),
+        }
     }
 
     /// Every broker that is alive, by id.
@@ -252,6 +279,22 @@ impl Cluster {
             return Ok(BTreeMap::new());
         }
         places_in(&self.metadata(Some(topics))?)
+    }
+
+    /// Returns the partitions of each of these topics, or the error code of a topic that cannot be read.
+    ///
+    /// # Errors
+    /// When no broker answers.
+    pub fn topics(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, TopicPlaces>, ClientError> {
+        if topics.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let response = self.metadata(Some(topics))?;
+        let of_topic = |topic: &MetadataResponseTopic| {
+            let found = if topic.error_code.is_err() { Err(topic.error_code) } else { Ok(places(&response, topic)) };
+            (topic.name.clone().unwrap_or_default(), found)
+        };
+        Ok(response.topics.iter().map(of_topic).collect())
     }
 
     /// The time for which a broker may be silent.
@@ -394,10 +437,14 @@ fn places(response: &MetadataResponse, topic: &MetadataResponseTopic) -> Vec<Par
 
 /// The error of one topic's description.
 pub(crate) fn check_topic(code: ErrorCode, topic: &str) -> Result<(), ClientError> {
+    if code.is_err() { Err(refused_topic(code, topic)) } else { Ok(()) }
+}
+
+/// Returns the error of a topic with this code.
+pub fn refused_topic(code: ErrorCode, topic: &str) -> ClientError {
     match code {
-        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => Err(ClientError::NoTopic(topic.to_owned())),
-        code if code.is_err() => Err(ClientError::kafka(format!("cannot read topic '{topic}'"), code, None)),
-        _ => Ok(()),
+        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => ClientError::NoTopic(topic.to_owned()),
+        code => ClientError::kafka(format!("cannot read topic '{topic}'"), code, None),
     }
 }
 

@@ -6,6 +6,7 @@
 use super::connection::Connection;
 use crate::error::ClientError;
 use fullbore_wire::api::{ApiKey, Request};
+use std::collections::VecDeque;
 
 /// A connection, or none yet; made by whoever uses it, since the broker it leads to may have moved.
 #[derive(Default)]
@@ -61,6 +62,39 @@ impl KeptConnection {
                 return Err(error);
             }
         }
+    }
+
+    /// Sends each of these requests, which have a weight, with at most `weight_max` of them without an answer; one is always sent. Returns the
+    /// answers in order, with the error that ended them early.
+    pub(crate) fn ask_each<R: Request>(
+        &mut self,
+        requests: impl IntoIterator<Item = (usize, R)>,
+        (max, weight_max): (i16, usize),
+        connect: impl FnOnce() -> Result<Connection, ClientError>,
+    ) -> (Vec<R::Response>, Option<ClientError>) {
+        let mut answers = Vec::new();
+        let asked = self.get(connect).and_then(|connection| {
+            let version = connection.version::<R>()?.min(max);
+            let (mut due, mut weight_due) = (VecDeque::new(), 0);
+            for (weight, request) in requests {
+                while !due.is_empty() && weight_due + weight > weight_max {
+                    answers.push(connection.receive::<R>(version)?.1);
+                    weight_due -= due.pop_front().unwrap_or(0);
+                }
+                connection.send(&request, version)?;
+                due.push_back(weight);
+                weight_due += weight;
+            }
+            for _ in due {
+                answers.push(connection.receive::<R>(version)?.1);
+            }
+            Ok(())
+        });
+        if asked.is_err() {
+            // Answers that are still due would be taken for those to later requests.
+            self.0 = None;
+        }
+        (answers, asked.err())
     }
 }
 

@@ -10,7 +10,7 @@ mod offsets;
 mod socket;
 
 pub use awaited::Awaited;
-pub use cluster::{BrokerAddress, Cluster, PartitionPlace};
+pub use cluster::{BrokerAddress, Cluster, PartitionPlace, TopicPlaces, refused_topic};
 pub(crate) use cluster::{check_topic, metadata_request, places_in};
 pub use connection::{Connection, Stopper};
 pub(crate) use kept::KeptConnection;

@@ -35,17 +35,31 @@ impl Cluster {
         of: &[(Text, i32)],
         timestamp: i64,
     ) -> Result<BTreeMap<(Text, i32), i64>, ClientError> {
+        match self.offsets_found_at(of, timestamp) {
+            (_, Some(error)) => Err(error),
+            (offsets, None) => Ok(offsets),
+        }
+    }
+
+    /// As [`Cluster::offsets_at`], with the offsets that were found beside the reason for which others were not.
+    pub fn offsets_found_at(
+        &mut self,
+        of: &[(Text, i32)],
+        timestamp: i64,
+    ) -> (BTreeMap<(Text, i32), i64>, Option<ClientError>) {
         let until = Instant::now() + LEADER_PATIENCE.min(self.patience() * 3 / 2);
         let _wait = self.awaited().begin("the leaders of partitions");
         let (mut offsets, mut left) = (BTreeMap::new(), of.to_vec());
         loop {
-            let mut outcome = self.offsets_now(&left, timestamp)?;
+            let mut outcome = match self.offsets_now(&left, timestamp) {
+                Ok(outcome) => outcome,
+                Err(error) => return (offsets, Some(error)),
+            };
             offsets.append(&mut outcome.offsets);
             match outcome.unreached {
-                _ if outcome.moved.is_empty() => return Ok(offsets),
-                Some(error @ ClientError::Silent { .. }) => return Err(error),
-                Some(error) if Instant::now() + LEADER_BACKOFF > until => return Err(error),
-                None if Instant::now() + LEADER_BACKOFF > until => return Ok(offsets),
+                _ if outcome.moved.is_empty() => return (offsets, None),
+                error @ Some(ClientError::Silent { .. }) => return (offsets, error),
+                error if Instant::now() + LEADER_BACKOFF > until => return (offsets, error),
                 _ => left = outcome.moved,
             }
             std::thread::sleep(LEADER_BACKOFF);

@@ -4,9 +4,9 @@ use crate::failure::Failure;
 use clap::{ArgGroup, Args};
 use fullbore_client::ClientError;
 use fullbore_client::admin::GroupAdmin;
-use fullbore_client::blocking::Cluster;
+use fullbore_client::blocking::{TopicPlaces, refused_topic};
 use fullbore_wire::Text;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The groups.
 #[derive(Args, Debug)]
@@ -57,25 +57,24 @@ pub fn topic(text: &str) -> Result<SelectedTopic, String> {
     if name.is_empty() { Err(allowed()) } else { Ok(SelectedTopic { name: name.into(), partitions }) }
 }
 
-/// The partitions meant, each once, in order; all exist and have leaders.
+/// Returns the partitions meant, each once, in order; all exist and have leaders. `places` has what is known of the topics.
 ///
 /// # Errors
 /// The first that does not or has none.
-pub fn partitions(cluster: &mut Cluster, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
-    let names: BTreeSet<Text> = topics.iter().map(|topic| topic.name.clone()).collect();
-    let found = cluster.partitions_of(&names.iter().cloned().collect::<Vec<_>>())?;
+pub fn partitions(places: &BTreeMap<Text, TopicPlaces>, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
     let mut meant = BTreeSet::new();
     for topic in topics {
-        let places = found.get(&topic.name).ok_or_else(|| ClientError::NoTopic(topic.name.to_string()))?;
+        let found = places.get(&topic.name).ok_or_else(|| ClientError::NoTopic(topic.name.to_string()))?;
+        let places = found.as_ref().map_err(|code| refused_topic(*code, &topic.name))?;
         let all = || places.iter().map(|place| place.partition).collect();
         for partition in topic.partitions.clone().unwrap_or_else(all) {
-            let Some(place) = places.iter().find(|place| place.partition == partition) else {
+            let Ok(at) = places.binary_search_by_key(&partition, |place| place.partition) else {
                 let (name, count) = (&topic.name, places.len());
                 return Err(Failure::new(format!(
                     "partition {partition} of topic '{name}' does not exist; it has {count}, from 0 on"
                 )));
             };
-            if place.leader.is_none() {
+            if places[at].leader.is_none() {
                 return Err(ClientError::NoLeader { topic: topic.name.to_string(), partition }.into());
             }
             meant.insert((topic.name.clone(), partition));

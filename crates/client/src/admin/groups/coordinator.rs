@@ -50,6 +50,45 @@ impl<'a> GroupAdmin<'a> {
         })
     }
 
+    /// Asks the coordinators of these groups, each about all of its own at a time, until every group has an outcome. Groups whose coordinator is
+    /// loading or has moved are asked for again, as long as patience allows.
+    pub(super) fn at_coordinators<T>(
+        &mut self,
+        ids: &[Text],
+        mut ask: impl FnMut(&mut Cluster, &BrokerAddress, &[Text]) -> CoordinatorAnswer<T>,
+    ) -> GroupOutcomes<T> {
+        let _wait = self.cluster.awaited().begin(match ids {
+            [id] => format!("the coordinator of group '{id}'"),
+            _ => format!("the coordinators of {} groups", ids.len()),
+        });
+        let until = Instant::now() + self.patience;
+        let mut outcomes = GroupOutcomes { of_groups: BTreeMap::new(), broken: None };
+        let mut left = ids.to_vec();
+        while !left.is_empty() {
+            outcomes.broken = None;
+            let found = coordinators_found(self.cluster, &left).map_err(|error| outcomes.broken = Some(error));
+            let (by_coordinator, without) = found.unwrap_or_default();
+            let mut answered: Vec<(Text, Result<T, ClientError>)> =
+                without.into_iter().map(|(id, error)| (id, Err(error))).collect();
+            for (coordinator, ids) in by_coordinator {
+                let answer = ask(self.cluster, &coordinator, &ids);
+                answered.extend(answer.of_groups);
+                outcomes.broken = outcomes.broken.take().or(answer.broken);
+            }
+            let is_last = Instant::now() + RETRY_BACKOFF >= until;
+            let settled = |outcome: &Result<T, ClientError>| is_last || !outcome.as_ref().is_err_and(is_passing);
+            outcomes.of_groups.extend(answered.into_iter().filter(|(_, outcome)| settled(outcome)));
+            left.retain(|id| !outcomes.of_groups.contains_key(id));
+            if is_last || outcomes.broken.as_ref().is_some_and(|error| !is_passing(error)) {
+                break;
+            }
+            if !left.is_empty() {
+                std::thread::sleep(RETRY_BACKOFF);
+            }
+        }
+        outcomes
+    }
+
     pub(super) fn patiently<T>(
         &mut self,
         mut attempt: impl FnMut(&mut Cluster) -> Result<T, ClientError>,
@@ -66,11 +105,50 @@ impl<'a> GroupAdmin<'a> {
     }
 }
 
+/// Outcomes of groups by their id.
+#[derive(Debug)]
+pub struct GroupOutcomes<T> {
+    of_groups: BTreeMap<Text, Result<T, ClientError>>,
+    /// Why groups without an outcome were not answered.
+    broken: Option<ClientError>,
+}
+
+impl<T> GroupOutcomes<T> {
+    /// Takes the outcome of a group. Groups that were not answered have the reason, the first of them in the coordinator's words.
+    ///
+    /// # Errors
+    /// The group's, or its coordinator's.
+    pub fn take(&mut self, id: &Text) -> Result<T, ClientError> {
+        match self.of_groups.remove(id) {
+            Some(outcome) => outcome,
+            None => Err(self.broken.take().unwrap_or_else(|| no_coordinator(id))),
+        }
+    }
+}
+
+/// Answers of one coordinator about its groups.
+pub(super) struct CoordinatorAnswer<T> {
+    pub of_groups: Vec<(Text, Result<T, ClientError>)>,
+    /// Why other groups were not answered.
+    pub broken: Option<ClientError>,
+}
+
+/// Coordinators with their groups, and the errors of groups without one.
+type Coordinators = (BTreeMap<BrokerAddress, Vec<Text>>, Vec<(Text, ClientError)>);
+
 /// The coordinators of these groups, each with its own.
+///
+/// # Errors
+/// The first group's without a coordinator, or that no broker answers.
 pub(super) fn coordinators(
     cluster: &mut Cluster,
     ids: &[Text],
 ) -> Result<BTreeMap<BrokerAddress, Vec<Text>>, ClientError> {
+    let (by_coordinator, without) = coordinators_found(cluster, ids)?;
+    without.into_iter().next().map_or(Ok(by_coordinator), |(_, error)| Err(error))
+}
+
+fn coordinators_found(cluster: &mut Cluster, ids: &[Text]) -> Result<Coordinators, ClientError> {
     let mut found: Vec<Coordinator> = Vec::new();
     if cluster.any()?.version::<FindCoordinatorRequest>()? >= FIND_SEVERAL_VERSION {
         let request = FindCoordinatorRequest { coordinator_keys: ids.to_vec(), ..Default::default() };
@@ -90,13 +168,17 @@ pub(super) fn coordinators(
         }
     }
     let mut by_coordinator: BTreeMap<BrokerAddress, Vec<Text>> = BTreeMap::new();
+    let mut without = Vec::new();
     for found in found {
         let what = format!("cannot find the coordinator of group '{}'", found.key);
-        check(what, found.error_code, found.error_message.as_deref())?;
+        if let Err(error) = check(what, found.error_code, found.error_message.as_deref()) {
+            without.push((found.key, error));
+            continue;
+        }
         let broker = BrokerAddress { id: found.node_id, host: found.host, port: found.port };
         by_coordinator.entry(broker).or_default().push(found.key);
     }
-    Ok(by_coordinator)
+    Ok((by_coordinator, without))
 }
 
 /// The coordinator of one group.

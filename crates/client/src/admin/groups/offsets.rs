@@ -1,17 +1,30 @@
 //! The offsets a group has committed: read, set from outside, forget.
 
-use super::coordinator::{GroupAdmin, check, check_group};
+use super::coordinator::{CoordinatorAnswer, GroupAdmin, GroupOutcomes, check, check_group};
+use crate::blocking::{BrokerAddress, Cluster};
 use crate::error::ClientError;
-use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use fullbore_wire::apis::offset_commit::{
+    OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,
+};
 use fullbore_wire::apis::offset_delete::{OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic};
-use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse};
+use fullbore_wire::apis::offset_fetch::{
+    OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse, OffsetFetchResponseGroup,
+};
 use fullbore_wire::{ErrorCode, Text};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// From the next version on topics have ids instead of names.
 const NAMED_VERSION_MAX: i16 = 9;
 /// The coordinator takes so many partitions in one commit from a tool.
 const COMMIT_PARTITIONS_MAX: usize = 10_000;
+/// OffsetFetch from this version on takes several groups.
+const FETCH_SEVERAL_VERSION: i16 = 8;
+/// Groups whose offsets are asked for in one request.
+const FETCH_GROUPS_MAX: usize = 100;
+/// Weight of a commit beside its partitions, and of commits under way: 32 of a partition each, or one of many. A broker that still writes
+/// answers may not read the next request.
+const COMMIT_WEIGHT: usize = 31;
+const COMMITS_WEIGHT_MAX: usize = 1024;
 
 /// One partition's committed offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,47 +37,34 @@ pub struct CommittedOffset {
     pub metadata: Text,
 }
 
+/// New offsets of a group.
+pub type OffsetsToCommit = BTreeMap<(Text, i32), i64>;
+/// Committed offsets of a group.
+pub type CommittedOffsets = BTreeMap<(Text, i32), CommittedOffset>;
+
 impl GroupAdmin<'_> {
     /// Every offset the group has committed; none where nobody knows the group.
     ///
     /// # Errors
     /// The coordinator's.
-    pub fn committed(&mut self, id: &Text) -> Result<BTreeMap<(Text, i32), CommittedOffset>, ClientError> {
-        // The fields of both layouts, of which each version sends its own.
-        let group = OffsetFetchRequestGroup { group_id: id.clone(), topics: None, ..Default::default() };
-        let request =
-            OffsetFetchRequest { group_id: id.clone(), topics: None, groups: vec![group], ..Default::default() };
-        self.at_coordinator(id, |cluster, coordinator| {
-            let response = cluster.ask_at(&coordinator.address(), &request, NAMED_VERSION_MAX)?;
-            let code = response.groups.first().map_or(response.error_code, |group| group.error_code);
-            match code {
-                ErrorCode::GROUP_ID_NOT_FOUND => Ok(BTreeMap::new()),
-                code => check(format!("cannot read the offsets of group '{id}'"), code, None)
-                    .and_then(|()| read(id, response)),
-            }
-        })
+    pub fn committed(&mut self, id: &Text) -> Result<CommittedOffsets, ClientError> {
+        self.committed_each(std::slice::from_ref(id)).take(id)
     }
 
-    /// Sets offsets of a group without members.
+    /// As [`GroupAdmin::committed`] of each of these groups, many in a request.
+    pub fn committed_each(&mut self, ids: &[Text]) -> GroupOutcomes<CommittedOffsets> {
+        self.at_coordinators(ids, committed_at)
+    }
+
+    /// Sets offsets of groups without members, with a bounded number of requests under way.
     ///
-    /// # Errors
-    /// The first partition's that was refused; others may have been set.
-    pub fn commit(&mut self, id: &Text, offsets: &BTreeMap<(Text, i32), i64>) -> Result<(), ClientError> {
-        let offsets: Vec<(&(Text, i32), &i64)> = offsets.iter().collect();
-        for some in offsets.chunks(COMMIT_PARTITIONS_MAX) {
-            let request = OffsetCommitRequest { group_id: id.clone(), topics: to_commit(some), ..Default::default() };
-            self.at_coordinator(id, |cluster, coordinator| {
-                let response = cluster.ask_at(&coordinator.address(), &request, NAMED_VERSION_MAX)?;
-                for topic in &response.topics {
-                    for partition in topic.partitions.iter().filter(|partition| partition.error_code.is_err()) {
-                        let action = format!("set the offset of {}-{} for", topic.name, partition.partition_index);
-                        check_group(id, &action, partition.error_code, None)?;
-                    }
-                }
-                Ok(())
-            })?;
-        }
-        Ok(())
+    /// The outcome of a group is an error where one of its partitions was refused; others may have been set.
+    pub fn commit_each(&mut self, groups: &BTreeMap<Text, OffsetsToCommit>) -> GroupOutcomes<()> {
+        let ids: Vec<Text> = groups.keys().cloned().collect();
+        self.at_coordinators(&ids, |cluster, coordinator, ids| {
+            let offsets = ids.iter().filter_map(|id| Some((id, groups.get(id)?)));
+            commit_at(cluster, coordinator, &offsets.collect::<Vec<_>>())
+        })
     }
 
     /// Forgets offsets; the outcome of each partition.
@@ -99,30 +99,112 @@ impl GroupAdmin<'_> {
     }
 }
 
-fn read(id: &Text, response: OffsetFetchResponse) -> Result<BTreeMap<(Text, i32), CommittedOffset>, ClientError> {
-    let mut rows: Vec<(Text, i32, CommittedOffset, ErrorCode)> = Vec::new();
-    let epoch = |epoch: i32| (epoch >= 0).then_some(epoch);
-    for topic in response.groups.into_iter().flat_map(|group| group.topics) {
-        rows.extend(topic.partitions.into_iter().map(|found| {
-            let leader_epoch = epoch(found.committed_leader_epoch);
-            let metadata = found.metadata.unwrap_or_default();
-            let committed = CommittedOffset { offset: found.committed_offset, leader_epoch, metadata };
-            (topic.name.clone(), found.partition_index, committed, found.error_code)
-        }));
+/// Reads the committed offsets of groups at their coordinator.
+fn committed_at(
+    cluster: &mut Cluster,
+    coordinator: &BrokerAddress,
+    ids: &[Text],
+) -> CoordinatorAnswer<CommittedOffsets> {
+    let address = coordinator.address();
+    let mut answer = CoordinatorAnswer { of_groups: Vec::with_capacity(ids.len()), broken: None };
+    let at_once = match cluster.version_at::<OffsetFetchRequest>(&address) {
+        Ok(version) if version < FETCH_SEVERAL_VERSION => 1,
+        Ok(_) => FETCH_GROUPS_MAX,
+        Err(error) => return CoordinatorAnswer { broken: Some(error), ..answer },
+    };
+    for ids in ids.chunks(at_once) {
+        // The fields of both layouts, of which each version sends its own.
+        let group = |id: &Text| OffsetFetchRequestGroup { group_id: id.clone(), topics: None, ..Default::default() };
+        let (group_id, groups) = (ids[0].clone(), ids.iter().map(group).collect());
+        let request = OffsetFetchRequest { group_id, topics: None, groups, ..Default::default() };
+        match cluster.ask_at(&address, &request, NAMED_VERSION_MAX) {
+            Ok(response) => answer.of_groups.extend(read(&ids[0], response)),
+            Err(error) => return CoordinatorAnswer { broken: Some(error), ..answer },
+        }
     }
-    for topic in response.topics {
-        rows.extend(topic.partitions.into_iter().map(|found| {
-            let leader_epoch = epoch(found.committed_leader_epoch);
-            let metadata = found.metadata.unwrap_or_default();
-            let committed = CommittedOffset { offset: found.committed_offset, leader_epoch, metadata };
-            (topic.name.clone(), found.partition_index, committed, found.error_code)
-        }));
+    answer
+}
+
+/// Sets the offsets of groups at their coordinator.
+fn commit_at(
+    cluster: &mut Cluster,
+    coordinator: &BrokerAddress,
+    groups: &[(&Text, &OffsetsToCommit)],
+) -> CoordinatorAnswer<()> {
+    let mut parts: Vec<(&Text, Vec<(&(Text, i32), &i64)>)> = Vec::new();
+    for (id, offsets) in groups {
+        let offsets: Vec<(&(Text, i32), &i64)> = offsets.iter().collect();
+        parts.extend(offsets.chunks(COMMIT_PARTITIONS_MAX).map(|some| (*id, some.to_vec())));
     }
+    let request = |(id, some): &(&Text, Vec<(&(Text, i32), &i64)>)| {
+        let topics = to_commit(some);
+        (COMMIT_WEIGHT + some.len(), OffsetCommitRequest { group_id: (*id).clone(), topics, ..Default::default() })
+    };
+    let limits = (NAMED_VERSION_MAX, COMMITS_WEIGHT_MAX);
+    let (answers, broken) = cluster.ask_each_at(&coordinator.address(), parts.iter().map(request), limits);
+    let unanswered: BTreeSet<&Text> = parts[answers.len()..].iter().map(|(id, _)| *id).collect();
+    let mut of_groups: BTreeMap<&Text, Result<(), ClientError>> = groups.iter().map(|(id, _)| (*id, Ok(()))).collect();
+    for ((id, _), answer) in parts.iter().zip(&answers) {
+        let before = of_groups.insert(id, Ok(())).unwrap_or(Ok(()));
+        of_groups.insert(id, before.and_then(|()| check_committed(id, answer)));
+    }
+    let answered = of_groups.into_iter().filter(|(id, _)| !unanswered.contains(id));
+    CoordinatorAnswer { of_groups: answered.map(|(id, outcome)| (id.clone(), outcome)).collect(), broken }
+}
+
+/// Returns the first refusal of a partition.
+fn check_committed(id: &Text, answer: &OffsetCommitResponse) -> Result<(), ClientError> {
+    for topic in &answer.topics {
+        for partition in topic.partitions.iter().filter(|partition| partition.error_code.is_err()) {
+            let action = format!("set the offset of {}-{} for", topic.name, partition.partition_index);
+            check_group(id, &action, partition.error_code, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the offsets of each group in an answer; without groups in it, as in older versions, it is about `id`.
+fn read(id: &Text, response: OffsetFetchResponse) -> Vec<(Text, Result<CommittedOffsets, ClientError>)> {
+    if response.groups.is_empty() {
+        let partitions = response.topics.into_iter().flat_map(|topic| {
+            let name = topic.name;
+            topic.partitions.into_iter().map(move |found| {
+                let epoch = found.committed_leader_epoch;
+                (name.clone(), found.partition_index, found.committed_offset, epoch, found.metadata, found.error_code)
+            })
+        });
+        return vec![(id.clone(), read_group(id, response.error_code, partitions))];
+    }
+    let of_group = |group: OffsetFetchResponseGroup| {
+        let partitions = group.topics.into_iter().flat_map(|topic| {
+            let name = topic.name;
+            topic.partitions.into_iter().map(move |found| {
+                let epoch = found.committed_leader_epoch;
+                (name.clone(), found.partition_index, found.committed_offset, epoch, found.metadata, found.error_code)
+            })
+        });
+        let outcome = read_group(&group.group_id, group.error_code, partitions);
+        (group.group_id, outcome)
+    };
+    response.groups.into_iter().map(of_group).collect()
+}
+
+fn read_group(
+    id: &Text,
+    code: ErrorCode,
+    partitions: impl Iterator<Item = (Text, i32, i64, i32, Option<Text>, ErrorCode)>,
+) -> Result<CommittedOffsets, ClientError> {
+    if code == ErrorCode::GROUP_ID_NOT_FOUND {
+        return Ok(BTreeMap::new());
+    }
+    check(format!("cannot read the offsets of group '{id}'"), code, None)?;
     let mut offsets = BTreeMap::new();
-    for (topic, partition, committed, code) in rows {
+    for (topic, partition, offset, epoch, metadata, code) in partitions {
         check(format!("cannot read the offset of {topic}-{partition} of group '{id}'"), code, None)?;
-        if committed.offset >= 0 {
-            offsets.insert((topic, partition), committed);
+        if offset >= 0 {
+            let leader_epoch = (epoch >= 0).then_some(epoch);
+            let metadata = metadata.unwrap_or_default();
+            offsets.insert((topic, partition), CommittedOffset { offset, leader_epoch, metadata });
         }
     }
     Ok(offsets)

@@ -53,11 +53,10 @@ impl Row {
 /// The rows of each group: first the partitions that members read, those of the busiest member first, then the others
 /// with offsets.
 pub fn of(groups: &mut GroupAdmin<'_>, described: &[GroupDescription]) -> Result<Vec<Vec<Row>>, ClientError> {
-    let mut rows = Vec::new();
-    for group in described {
-        let committed = groups.committed(&group.id)?;
-        rows.push(of_group(group, committed));
-    }
+    let ids: Vec<Text> = described.iter().map(|group| group.id.clone()).collect();
+    let mut committed = groups.committed_each(&ids);
+    let of_each = described.iter().map(|group| Ok(of_group(group, committed.take(&group.id)?)));
+    let mut rows = of_each.collect::<Result<Vec<Vec<Row>>, ClientError>>()?;
     let wanted: BTreeSet<(Text, i32)> = rows.iter().flatten().map(|row| (row.topic.clone(), row.partition)).collect();
     let ends = groups.cluster().offsets_at(&wanted.into_iter().collect::<Vec<_>>(), LATEST)?;
     for row in rows.iter_mut().flatten() {

@@ -1,9 +1,11 @@
-//! `groups reset-offsets`: what the user types and sees. Where the offsets come from is in `scenario`, the file of
+//! `groups reset-offsets`: what the user types and sees. Where the offsets come from is in `scenario`, what logs have in `logs`, the file of
 //! `--export` and `--from-file` in `csv`, times in `time`.
 //!
+//! All groups go through each step together, so that thousands of them cost few round trips.
 //! Invariant: without --execute nothing is changed; with it, only groups without members are.
 
 mod csv;
+mod logs;
 mod offsets;
 mod scenario;
 mod time;
@@ -17,11 +19,11 @@ use crate::table::{aligned, row};
 use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_client::ClientError;
-use fullbore_client::admin::GroupAdmin;
+use fullbore_client::admin::{CommittedOffsets, GroupAdmin};
 use fullbore_wire::Text;
 use offsets::ResetOffsets;
 use scenario::Scenario;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -85,47 +87,41 @@ pub fn run(reset: &Reset) -> Result<(), Failure> {
     let mut groups = GroupAdmin::of(&mut cluster, reset.at.patience())?;
     let ids = reset.which.ids(&mut groups)?;
     let scenario = reset.scenario(file);
-    let (mut done, mut failed): (Vec<(Text, ResetOffsets)>, Vec<Failure>) = (Vec::new(), Vec::new());
-    for (id, found) in ids.iter().zip(groups.describe(&ids)?) {
-        let state = match found {
-            Ok(group) => Ok(group.state),
-            // A group that does not exist yet gets its first offsets.
-            Err(ClientError::NoGroup(_)) => Ok("Dead".into()),
-            Err(error) => Err(error.into()),
-        };
-        let offsets = state.and_then(|state| {
-            check_inactive(id, &state)?;
-            reset.offsets(&mut groups, id, &scenario)
-        });
-        match offsets {
-            Ok(offsets) => done.push((id.clone(), offsets)),
-            Err(failure) => failed.push(failure),
-        }
-    }
+    let mut failed = BTreeMap::new();
+    let described = groups.describe(&ids)?;
+    let inactive = kept(ids.into_iter().zip(described), &mut failed, |id, found| match found {
+        Ok(group) => check_inactive(id, &group.state),
+        // A group that does not exist yet gets its first offsets.
+        Err(ClientError::NoGroup(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    });
+    let mut done = reset.offsets(&mut groups, inactive.into_keys().collect(), &scenario, &mut failed)?;
+    let mut unset = BTreeMap::new();
     if reset.execute {
-        failed.extend(commit_each(&mut done, |id, offsets| groups.commit(id, offsets)));
+        let mut outcomes = groups.commit_each(&done);
+        done = kept(done, &mut unset, |id, offsets| Ok(outcomes.take(id).map(|()| offsets)?));
     }
-    show(reset, &done);
-    match failed.into_iter().next() {
+    show(reset, &done.into_iter().collect::<Vec<_>>());
+    match failed.into_values().chain(unset.into_values()).next() {
         Some(first) => Err(first),
         None => Ok(()),
     }
 }
 
-/// Sets the offsets of each group, leaves out those whose cannot be set, and says why.
-fn commit_each(
-    groups: &mut Vec<(Text, ResetOffsets)>,
-    mut commit: impl FnMut(&Text, &ResetOffsets) -> Result<(), ClientError>,
-) -> Vec<Failure> {
-    let mut failed = Vec::new();
-    groups.retain(|(id, offsets)| match commit(id, offsets) {
-        Ok(()) => true,
-        Err(error) => {
-            failed.push(error.into());
-            false
+/// Returns what becomes of each group, without those that fail, which are added to `failed`.
+fn kept<A, B>(
+    groups: impl IntoIterator<Item = (Text, A)>,
+    failed: &mut BTreeMap<Text, Failure>,
+    mut step: impl FnMut(&Text, A) -> Result<B, Failure>,
+) -> BTreeMap<Text, B> {
+    let mut left = BTreeMap::new();
+    for (id, group) in groups {
+        match step(&id, group) {
+            Ok(group) => drop(left.insert(id, group)),
+            Err(failure) => drop(failed.insert(id, failure)),
         }
-    });
-    failed
+    }
+    left
 }
 
 fn check_inactive(id: &Text, state: &str) -> Result<(), Failure> {
@@ -154,24 +150,50 @@ impl Reset {
         }
     }
 
-    fn offsets(&self, groups: &mut GroupAdmin<'_>, id: &Text, scenario: &Scenario) -> Result<ResetOffsets, Failure> {
-        let topics: Vec<SelectedTopic> = match (scenario, self.all_topics) {
+    /// Returns the new offsets of these groups. Coordinators and leaders are asked for many groups at a time.
+    fn offsets(
+        &self,
+        groups: &mut GroupAdmin<'_>,
+        ids: Vec<Text>,
+        scenario: &Scenario,
+        failed: &mut BTreeMap<Text, Failure>,
+    ) -> Result<BTreeMap<Text, ResetOffsets>, Failure> {
+        let needs_committed = self.all_topics || scenario.needs_committed();
+        let mut committed = needs_committed.then(|| groups.committed_each(&ids));
+        let topics = kept(ids.into_iter().map(|id| (id, ())), failed, |id, ()| {
+            let committed = committed.as_mut().map_or_else(|| Ok(CommittedOffsets::new()), |found| found.take(id))?;
+            Ok((self.topics(id, &committed, scenario)?, committed))
+        });
+        let names: BTreeSet<Text> =
+            topics.values().flat_map(|(topics, _)| topics).map(|topic| topic.name.clone()).collect();
+        let places = groups.cluster().topics(&names.into_iter().collect::<Vec<_>>())?;
+        let found = kept(topics, failed, |_, (topics, committed)| Ok((partitions(&places, &topics)?, committed)));
+        let mut wanted = BTreeSet::new();
+        for (of, committed) in found.values() {
+            wanted.extend(of.iter().filter(|key| scenario.needs_log(key, committed)).cloned());
+        }
+        let mut logs = scenario.ask(groups.cluster(), &wanted);
+        Ok(kept(found, failed, |id, (of, committed)| scenario.offsets(id, &of, &committed, &mut logs)))
+    }
+
+    fn topics(
+        &self,
+        id: &Text,
+        committed: &CommittedOffsets,
+        scenario: &Scenario,
+    ) -> Result<Vec<SelectedTopic>, Failure> {
+        match (scenario, self.all_topics) {
             (Scenario::File(plan), _) => match plan.get(id) {
-                Some(offsets) => offsets.keys().map(only).collect(),
-                None => return Err(Failure::new(format!("the file of --from-file has no offsets for group '{id}'"))),
+                Some(offsets) => Ok(offsets.keys().map(only).collect()),
+                None => Err(Failure::new(format!("the file of --from-file has no offsets for group '{id}'"))),
             },
-            (_, true) => {
-                let committed = groups.committed(id)?;
-                if committed.is_empty() {
-                    let next = "name them with --topic";
-                    return Err(Failure::new(format!("group '{id}' has no offsets, so --all-topics is none; {next}")));
-                }
-                committed.keys().map(only).collect()
+            (_, true) if committed.is_empty() => {
+                let next = "name them with --topic";
+                Err(Failure::new(format!("group '{id}' has no offsets, so --all-topics is none; {next}")))
             }
-            (_, false) => self.topic.clone(),
-        };
-        let partitions = partitions(groups.cluster(), &topics)?;
-        scenario.offsets(groups, id, &partitions)
+            (_, true) => Ok(committed.keys().map(only).collect()),
+            (_, false) => Ok(self.topic.clone()),
+        }
     }
 }
 
@@ -239,15 +261,18 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_takes_no_offsets_does_not_keep_the_others() {
-        let mut groups: Vec<(Text, ResetOffsets)> = ["a", "b", "c"].map(|id| (id.into(), BTreeMap::new())).into();
-        let failed = commit_each(&mut groups, |id, _| match &**id {
-            "b" => Err(ClientError::NoGroup(id.to_string())),
-            _ => Ok(()),
+    fn group_fails_the_others_are_kept_in_order() {
+        let (groups, mut failed) = (["a", "b", "c"].map(|id| (id.into(), id)), BTreeMap::new());
+        let left = kept(groups, &mut failed, |id, group| match &**id {
+            "b" => Err(ClientError::NoGroup(id.to_string()).into()),
+            _ => Ok(group),
         });
-        let done: Vec<&str> = groups.iter().map(|(id, _)| &**id).collect();
-        assert_eq!((done, failed.len()), (vec!["a", "c"], 1));
-        assert!(failed[0].to_string().contains("'b'"), "{}", failed[0]);
+        assert_eq!(left, BTreeMap::from([("a".into(), "a"), ("c".into(), "c")]));
+        assert!(
+            failed.len() == 1 && failed["b"].to_string().contains("'b'"),
+            "{:?}",
+            failed.get("b").map(|b| b.to_string())
+        );
     }
 
     #[test]

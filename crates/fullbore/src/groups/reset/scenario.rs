@@ -2,14 +2,14 @@
 //!
 //! Invariant: every new offset is within its partition's log as it was when it was asked for.
 
+use super::logs::LogOffsets;
 use super::offsets::ResetOffsets;
 use crate::failure::Failure;
 use crate::output;
-use fullbore_client::ClientError;
-use fullbore_client::admin::GroupAdmin;
-use fullbore_client::blocking::{EARLIEST, LATEST};
+use fullbore_client::admin::CommittedOffsets;
+use fullbore_client::blocking::{Cluster, EARLIEST, LATEST};
 use fullbore_wire::Text;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One of kafka-consumer-groups.sh's.
 #[derive(Debug)]
@@ -31,22 +31,53 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// The new offset of each of these partitions, which exist and have leaders.
+    /// Returns true if new offsets depend on those that the group has committed.
+    pub fn needs_committed(&self) -> bool {
+        matches!(self, Scenario::Current | Scenario::ShiftBy(_))
+    }
+
+    /// Returns true if a new offset depends on the partition's log, where the group has committed these.
+    pub fn needs_log(&self, key: &(Text, i32), committed: &CommittedOffsets) -> bool {
+        !matches!(self, Scenario::Current) || !committed.contains_key(key)
+    }
+
+    /// Asks for what new offsets of these partitions depend on in their logs, of each once for all groups.
+    pub fn ask(&self, cluster: &mut Cluster, of: &BTreeSet<(Text, i32)>) -> LogOffsets {
+        let mut logs = LogOffsets::default();
+        match self {
+            Scenario::Earliest => logs.ask(cluster, of, EARLIEST),
+            Scenario::Latest | Scenario::Current => logs.ask(cluster, of, LATEST),
+            Scenario::At(timestamp) => {
+                logs.ask(cluster, of, *timestamp);
+                let late = logs.without_record_at(*timestamp);
+                logs.ask(cluster, &late, LATEST);
+            }
+            Scenario::Offset(_) | Scenario::ShiftBy(_) | Scenario::File(_) => {
+                logs.ask(cluster, of, EARLIEST);
+                logs.ask(cluster, of, LATEST);
+            }
+        }
+        logs
+    }
+
+    /// The new offset of each of these partitions.
     ///
     /// # Errors
-    /// The cluster's; a shift of a partition without an offset.
-    pub fn offsets(&self, groups: &mut GroupAdmin<'_>, id: &Text, of: &[(Text, i32)]) -> Result<ResetOffsets, Failure> {
+    /// A leader's; a shift of a partition without an offset.
+    pub fn offsets(
+        &self,
+        id: &Text,
+        of: &[(Text, i32)],
+        committed: &CommittedOffsets,
+        logs: &mut LogOffsets,
+    ) -> Result<ResetOffsets, Failure> {
         match self {
-            Scenario::Earliest => found(groups, of, EARLIEST),
-            Scenario::Latest => found(groups, of, LATEST),
-            Scenario::At(timestamp) => at(groups, of, *timestamp),
-            Scenario::Offset(offset) => within(groups, of.iter().map(|key| (key.clone(), *offset)).collect()),
-            Scenario::File(plan) => {
-                let planned = plan.get(id).cloned().unwrap_or_default();
-                within(groups, planned)
-            }
+            Scenario::Earliest => logs.each(of, EARLIEST),
+            Scenario::Latest => logs.each(of, LATEST),
+            Scenario::At(timestamp) => at(logs, of, *timestamp),
+            Scenario::Offset(offset) => within(logs, of.iter().map(|key| (key.clone(), *offset)).collect()),
+            Scenario::File(plan) => within(logs, plan.get(id).cloned().unwrap_or_default()),
             Scenario::ShiftBy(by) => {
-                let committed = groups.committed(id)?;
                 let shifted = |key: &(Text, i32)| match committed.get(key) {
                     Some(committed) => Ok((key.clone(), committed.offset.saturating_add(*by))),
                     None => Err(Failure::new(format!(
@@ -56,52 +87,36 @@ impl Scenario {
                     ))),
                 };
                 let shifted: Result<ResetOffsets, Failure> = of.iter().map(shifted).collect();
-                within(groups, shifted?)
+                within(logs, shifted?)
             }
             Scenario::Current => {
-                let committed = groups.committed(id)?;
-                let (with, without): (Vec<_>, Vec<_>) = of.iter().cloned().partition(|key| committed.contains_key(key));
-                let mut offsets = found(groups, &without, LATEST)?;
-                offsets.extend(with.into_iter().map(|key| {
-                    let offset = committed[&key].offset;
-                    (key, offset)
-                }));
-                Ok(offsets)
+                let offset = |key: &(Text, i32)| {
+                    let offset = match committed.get(key) {
+                        Some(committed) => committed.offset,
+                        None => logs.get(key, LATEST)?,
+                    };
+                    Ok((key.clone(), offset))
+                };
+                of.iter().map(offset).collect()
             }
         }
-    }
-}
-
-/// What leaders answer; all of them must.
-fn found(groups: &mut GroupAdmin<'_>, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
-    if of.is_empty() {
-        return Ok(ResetOffsets::new());
-    }
-    let offsets = groups.cluster().offsets_at(of, timestamp)?;
-    match of.iter().find(|key| !offsets.contains_key(*key)) {
-        Some((topic, partition)) => {
-            Err(ClientError::NoLeader { topic: topic.to_string(), partition: *partition }.into())
-        }
-        None => Ok(offsets),
     }
 }
 
 /// The end where no record is that late.
-fn at(groups: &mut GroupAdmin<'_>, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
-    let mut offsets = found(groups, of, timestamp)?;
-    let late: Vec<(Text, i32)> =
-        offsets.iter().filter(|(_, offset)| **offset < 0).map(|(key, _)| key.clone()).collect();
-    for (topic, partition) in &late {
+fn at(logs: &mut LogOffsets, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
+    let mut offsets = logs.each(of, timestamp)?;
+    for ((topic, partition), offset) in offsets.iter_mut().filter(|(_, offset)| **offset < 0) {
         output::tell(format!("No record of partition {partition} of topic {topic} is that late; its end is taken."));
+        *offset = logs.get(&(topic.clone(), *partition), LATEST)?;
     }
-    offsets.extend(found(groups, &late, LATEST)?);
     Ok(offsets)
 }
 
 /// Offsets beyond a log become its start or end, and that is said.
-fn within(groups: &mut GroupAdmin<'_>, offsets: ResetOffsets) -> Result<ResetOffsets, Failure> {
+fn within(logs: &mut LogOffsets, offsets: ResetOffsets) -> Result<ResetOffsets, Failure> {
     let of: Vec<(Text, i32)> = offsets.keys().cloned().collect();
-    let (starts, ends) = (found(groups, &of, EARLIEST)?, found(groups, &of, LATEST)?);
+    let (starts, ends) = (logs.each(&of, EARLIEST)?, logs.each(&of, LATEST)?);
     let clamp = |(key, offset): ((Text, i32), i64)| {
         let (start, end) = (starts[&key], ends[&key]);
         let kept = offset.min(end).max(start);

@@ -1,0 +1,57 @@
+//! Where the logs of partitions start, end, or reach a time, asked once for all groups.
+//!
+//! Not here: which of it a new offset depends on. Invariant: an offset that no leader gave is an error of the group that needs it, and of no other.
+
+use super::offsets::ResetOffsets;
+use crate::failure::Failure;
+use fullbore_client::ClientError;
+use fullbore_client::blocking::Cluster;
+use fullbore_wire::Text;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Offsets that leaders gave, by the time that was asked for.
+#[derive(Debug, Default)]
+pub struct LogOffsets {
+    at: BTreeMap<i64, ResetOffsets>,
+    /// Why some leader was not reached; the first group that needs one of its partitions says so.
+    unreached: Option<ClientError>,
+}
+
+impl LogOffsets {
+    /// Asks the leaders of these partitions.
+    pub fn ask(&mut self, cluster: &mut Cluster, of: &BTreeSet<(Text, i32)>, timestamp: i64) {
+        if of.is_empty() {
+            return;
+        }
+        let of: Vec<(Text, i32)> = of.iter().cloned().collect();
+        let (found, unreached) = cluster.offsets_found_at(&of, timestamp);
+        self.at.entry(timestamp).or_default().extend(found);
+        self.unreached = self.unreached.take().or(unreached);
+    }
+
+    /// Returns the partitions without a record of this time or later.
+    pub fn without_record_at(&self, timestamp: i64) -> BTreeSet<(Text, i32)> {
+        let found = self.at.get(&timestamp).into_iter().flatten();
+        found.filter(|(_, offset)| **offset < 0).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Returns the offset of a partition.
+    ///
+    /// # Errors
+    /// That its leader gave none.
+    pub fn get(&mut self, key: &(Text, i32), timestamp: i64) -> Result<i64, Failure> {
+        if let Some(offset) = self.at.get(&timestamp).and_then(|found| found.get(key)) {
+            return Ok(*offset);
+        }
+        let none = || ClientError::NoLeader { topic: key.0.to_string(), partition: key.1 };
+        Err(self.unreached.take().unwrap_or_else(none).into())
+    }
+
+    /// Returns the offset of each of these partitions.
+    ///
+    /// # Errors
+    /// The first that has none.
+    pub fn each(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
+        of.iter().map(|key| Ok((key.clone(), self.get(key, timestamp)?))).collect()
+    }
+}
