@@ -1,8 +1,11 @@
-//! Batches out of an object, with their offsets: the 16 bytes before what the checksum covers are written anew, the rest is as it is.
+//! Batches into an object, and out of it with their offsets: the 16 bytes before what the checksum covers are written anew, the rest is as it is.
+//!
+//! In an object, a batch has the object's number in the place of its offset, so that bytes of another object are found out.
 //!
 //! Invariant: what is given out is whole batches, each with the leader epoch of diskless partitions.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use fullbore_rules::commit::ObjectId;
 use fullbore_wire::Records;
 use fullbore_wire::batch::{BatchView, crc32c};
 use std::sync::Arc;
@@ -13,6 +16,8 @@ use super::given::GivenOut;
 pub const LEADER_EPOCH: i32 = 0;
 /// Bytes at the front of a batch that are written anew: offset, length, leader epoch.
 const FRONT: usize = 16;
+/// Bytes of a stored batch that have its object's number.
+const MARK: std::ops::Range<usize> = 0..8;
 /// Where the checksum is, and where what it covers begins.
 const CRC: std::ops::Range<usize> = 17..21;
 /// A batch up to this size is copied: that is cheaper than a piece of its own on the socket.
@@ -77,8 +82,18 @@ impl Assembly {
     }
 }
 
-/// Whether these are the pieces of one whole batch whose checksum is right.
-pub fn is_intact(parts: &[Bytes]) -> bool {
+/// Returns a whole batch as it is stored in an object. Copies it only if its bytes are shared.
+pub fn marked(batch: Bytes, object: ObjectId) -> Bytes {
+    let mut batch = batch.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+    if let Some(mark) = batch.get_mut(MARK) {
+        mark.copy_from_slice(&object.to_be_bytes());
+    }
+    batch.freeze()
+}
+
+/// Returns true if these are the pieces of one whole batch with a right checksum, which was put into this object. One without a mark is of an
+/// older broker.
+pub fn is_intact(parts: &[Bytes], object: ObjectId) -> bool {
     let whole;
     let batch = match parts {
         [one] => one,
@@ -88,7 +103,8 @@ pub fn is_intact(parts: &[Bytes]) -> bool {
         }
     };
     let is_one = BatchView::first(batch).is_ok_and(|view| view.size() == batch.len());
-    is_one && batch.get(CRC.end..).is_some_and(|covered| crc32c(covered).to_be_bytes() == batch[CRC])
+    let is_of_object = batch.get(MARK).is_some_and(|mark| *mark == object.to_be_bytes() || *mark == [0; MARK.end]);
+    is_one && is_of_object && batch.get(CRC.end..).is_some_and(|covered| crc32c(covered).to_be_bytes() == batch[CRC])
 }
 
 #[cfg(test)]
@@ -115,20 +131,24 @@ mod tests {
             let batches: Vec<_> = fullbore_wire::batch::batches(&all).map(|batch| batch.expect("whole")).collect();
             assert_eq!(batches.iter().map(BatchView::base_offset).collect::<Vec<_>>(), [10, 11, 12], "cut at {at}");
             assert_eq!(batches[1].payload(), BatchView::first(&large).expect("whole").payload());
-            assert!(batches.iter().all(|batch| is_intact(&[Bytes::copy_from_slice(batch.bytes())])));
+            assert!(
+                batches.iter().all(|batch| is_intact(&[Bytes::copy_from_slice(batch.bytes())], batch.base_offset()))
+            );
         }
     }
 
     #[test]
     fn what_is_changed_on_its_way_is_found() {
         let good = batch(b"records");
-        assert!(is_intact(std::slice::from_ref(&good)));
+        assert!(is_intact(std::slice::from_ref(&good), 5), "of an older broker");
+        let good = marked(good, 5);
+        assert!(is_intact(std::slice::from_ref(&good), 5) && !is_intact(std::slice::from_ref(&good), 6));
         for at in CRC.start..good.len() {
             let mut bad = good.to_vec();
             bad[at] ^= 1;
-            assert!(!is_intact(&[Bytes::from(bad)]), "byte {at}");
+            assert!(!is_intact(&[Bytes::from(bad)], 5), "byte {at}");
         }
-        assert!(!is_intact(&[good.slice(..good.len() - 1)]) && !is_intact(&[good.clone(), good.clone()]));
-        assert!(!is_intact(&[]));
+        assert!(!is_intact(&[good.slice(..good.len() - 1)], 5) && !is_intact(&[good.clone(), good.clone()], 5));
+        assert!(!is_intact(&[], 5));
     }
 }

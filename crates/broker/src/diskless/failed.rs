@@ -1,7 +1,7 @@
 //! Objects that could not be read lately: who reads them in a loop does not ask the store each time.
 //!
 //! An object whose GETs failed is asked for once in [`PAUSE`], whoever wants which part of it, and its readers have the last error
-//! meanwhile. Bytes that were not those that were put concern their blocks alone, and are fetched anew once at once.
+//! meanwhile. Bytes that were not those that were put, or are not there, concern their blocks alone; wrong ones are fetched anew once at once.
 //!
 //! Pure: time comes in as an argument. Invariant: at most [`FAILED_MAX`] are kept.
 
@@ -29,6 +29,8 @@ pub struct FailedReads(HashMap<(ObjectId, Option<u32>), FailedRead>);
 #[derive(Debug)]
 struct FailedRead {
     error: ObjectError,
+    /// GETs in a row that failed so.
+    times: u32,
     /// The earliest time of the next GET.
     next: Instant,
 }
@@ -48,6 +50,7 @@ impl FailedReads {
         for key in keys() {
             if let Some(failed) = self.0.get_mut(&key).filter(|failed| now < failed.next + KEPT) {
                 failed.next = now + PAUSE;
+                failed.times = failed.times.saturating_add(1);
                 has_failed = true;
             }
         }
@@ -59,20 +62,27 @@ impl FailedReads {
         self.0.remove(&(id, None));
     }
 
-    /// Notes that an object could not be read.
-    pub fn failed(&mut self, id: ObjectId, error: &ObjectError, now: Instant) {
-        self.keep((id, None), error, now + PAUSE, now);
+    /// Notes that a range of an object could not be read.
+    pub fn failed(&mut self, id: ObjectId, range: &Range<u32>, error: &ObjectError, now: Instant) {
+        match *error {
+            ObjectError::Short { end, .. } => {
+                let missing = end.max(range.start)..range.end;
+                blocks(&missing).for_each(|block| self.keep((id, Some(block)), error, now + PAUSE, now));
+            }
+            _ => self.keep((id, None), error, now + PAUSE, now),
+        }
     }
 
-    /// Notes that bytes of an object were not those that were put.
-    pub fn wrong(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) {
-        let error = ObjectError::Unavailable(format!("it gives other bytes of the object {id} than were put"));
+    /// Notes that bytes of an object were not those that were put. Returns how many GETs in a row have brought such bytes.
+    pub fn wrong(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> u32 {
+        let error = ObjectError::Unavailable(format!("it gives other bytes of the object {id:016x} than were put"));
         for block in blocks(range) {
             let is_known = self.0.get(&(id, Some(block))).is_some_and(|failed| now < failed.next + KEPT);
             if !is_known {
                 self.keep((id, Some(block)), &error, now, now);
             }
         }
+        blocks(range).filter_map(|block| self.0.get(&(id, Some(block)))).map(|failed| failed.times).max().unwrap_or(1)
     }
 
     fn keep(&mut self, key: (ObjectId, Option<u32>), error: &ObjectError, next: Instant, now: Instant) {
@@ -80,7 +90,7 @@ impl FailedReads {
             self.0.retain(|_, failed| now < failed.next + KEPT);
         }
         if self.0.len() < FAILED_MAX || self.0.contains_key(&key) {
-            self.0.insert(key, FailedRead { error: error.clone(), next });
+            self.0.insert(key, FailedRead { error: error.clone(), times: 1, next });
         }
     }
 }
@@ -96,35 +106,46 @@ mod tests {
     fn object_has_failed_it_is_asked_for_once_a_pause_whatever_part_is_wanted() {
         let (mut failed, now) = (FailedReads::default(), Instant::now());
         assert_eq!(failed.check(1, &(0..5), now), Ok(false));
-        failed.failed(1, &GONE, now);
+        failed.failed(1, &(0..5), &GONE, now);
         assert_eq!(failed.check(1, &(BLOCK..BLOCK + 1), now + PAUSE / 2), Err(GONE));
         assert_eq!(failed.check(2, &(0..5), now), Ok(false), "another one");
         assert_eq!(failed.check(1, &(0..5), now + PAUSE), Ok(true));
         assert_eq!(failed.check(1, &(0..5), now + PAUSE), Err(GONE), "one at a time");
         failed.succeeded(1);
         assert_eq!(failed.check(1, &(0..5), now + PAUSE), Ok(false));
-        failed.failed(1, &GONE, now);
+        failed.failed(1, &(0..5), &GONE, now);
         assert_eq!(failed.check(1, &(0..5), now + PAUSE + KEPT), Ok(false), "that is long ago");
     }
 
     #[test]
     fn bytes_are_wrong_they_are_fetched_anew_at_once_and_then_once_a_pause() {
         let (mut failed, now) = (FailedReads::default(), Instant::now());
-        failed.wrong(1, &(0..5), now);
+        assert_eq!([failed.wrong(1, &(0..5), now), failed.wrong(1, &(0..5), now)], [1, 1], "of one GET");
         assert_eq!(failed.check(1, &(0..5), now), Ok(true));
         failed.succeeded(1);
-        failed.wrong(1, &(0..5), now);
+        assert_eq!(failed.wrong(1, &(0..5), now), 2);
         assert!(failed.check(1, &(0..BLOCK + 1), now).is_err());
         assert_eq!(failed.check(1, &(BLOCK..BLOCK + 1), now), Ok(false), "other blocks are well");
         assert_eq!(failed.check(1, &(0..5), now + PAUSE), Ok(true));
+        assert_eq!(failed.wrong(1, &(0..5), now + PAUSE), 3);
+    }
+
+    #[test]
+    fn object_is_short_blocks_before_its_end_are_asked_for() {
+        let (mut failed, now) = (FailedReads::default(), Instant::now());
+        let short = ObjectError::Short { id: 1, end: BLOCK };
+        failed.failed(1, &(0..3 * BLOCK), &short, now);
+        assert_eq!(failed.check(1, &(0..BLOCK), now), Ok(false));
+        assert_eq!(failed.check(1, &(0..BLOCK + 1), now), Err(short.clone()));
+        assert_eq!(failed.check(1, &(2 * BLOCK..2 * BLOCK + 1), now), Err(short));
     }
 
     #[test]
     fn very_many_objects_have_failed_few_are_kept() {
         let (mut failed, now) = (FailedReads::default(), Instant::now());
-        (0..5000).for_each(|id| failed.failed(id, &GONE, now));
+        (0..5000).for_each(|id| failed.failed(id, &(0..5), &GONE, now));
         assert_eq!(failed.0.len(), FAILED_MAX);
-        failed.failed(9000, &GONE, now + KEPT + PAUSE);
+        failed.failed(9000, &(0..5), &GONE, now + KEPT + PAUSE);
         assert_eq!(failed.0.len(), 1, "the old ones are forgotten");
     }
 }

@@ -59,7 +59,7 @@ impl RangeFetcher {
     /// Has this range of an object in the cache. Who asks for blocks that are under way waits for those.
     ///
     /// # Errors
-    /// The last attempt's, also of a fetch shortly before, or the object ends before the range does.
+    /// The last attempt's, also of a fetch shortly before, or the object ends before the range does: what there is of it is in the cache then.
     pub async fn fetch(&self, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
         let end = range.end;
         let missing = self.shared.cache.lock().missing(id, range);
@@ -68,31 +68,36 @@ impl RangeFetcher {
             // Whoever had the locks may have fetched them.
             let still = self.shared.cache.lock().missing(id, range);
             for range in still {
-                let bytes = self.get(id, range.clone()).await?;
-                let (has, wanted) = (range.start + bytes.len() as u32, range.end.min(end));
-                if has < wanted {
-                    // What is there of it would be looked at again and again.
-                    let short = ObjectError::Unavailable(format!("the object {id} ends at {has}, and not at {wanted}"));
-                    self.shared.failed.lock().failed(id, &short, Instant::now());
+                let wanted = range.start..range.end.min(end);
+                let bytes = self.get(id, range.clone(), wanted.len()).await?;
+                self.insert(id, &range, &bytes);
+                if bytes.len() < wanted.len() {
+                    let short = ObjectError::Short { id, end: range.start + bytes.len() as u32 };
+                    self.shared.failed.lock().failed(id, &wanted, &short, Instant::now());
                     return Err(short);
-                }
-                let mut cache = self.shared.cache.lock();
-                for block in blocks(&range) {
-                    let from = ((block * BLOCK - range.start) as usize).min(bytes.len());
-                    let to = (from + BLOCK as usize).min(bytes.len());
-                    // A copy, since a slice would hold the bytes of all of them.
-                    cache.insert_fetched(id, block, Bytes::copy_from_slice(&bytes[from..to]));
                 }
             }
         }
         Ok(())
     }
 
-    /// Drops what was fetched of a range, since it is not what was put.
-    pub fn forget(&self, id: ObjectId, range: Range<u32>) {
-        self.shared.failed.lock().wrong(id, &range, Instant::now());
+    /// Has the blocks of a range in the cache, as far as there are bytes of them.
+    fn insert(&self, id: ObjectId, range: &Range<u32>, bytes: &Bytes) {
+        let mut cache = self.shared.cache.lock();
+        for block in blocks(range) {
+            let from = ((block * BLOCK - range.start) as usize).min(bytes.len());
+            let to = (from + BLOCK as usize).min(bytes.len());
+            // A copy, since a slice would hold the bytes of all of them.
+            cache.insert_fetched(id, block, Bytes::copy_from_slice(&bytes[from..to]));
+        }
+    }
+
+    /// Drops what was fetched of a range, since it is not what was put. Returns how many GETs in a row have brought such bytes.
+    pub fn forget(&self, id: ObjectId, range: Range<u32>) -> u32 {
+        let times = self.shared.failed.lock().wrong(id, &range, Instant::now());
         let mut cache = self.shared.cache.lock();
         blocks(&range).for_each(|block| cache.forget_fetched(id, block));
+        times
     }
 
     /// The locks of all blocks of a range, in their order, so that nobody waits in a circle.
@@ -116,7 +121,8 @@ impl RangeFetcher {
         guards
     }
 
-    async fn get(&self, id: ObjectId, range: Range<u32>) -> Result<Bytes, ObjectError> {
+    /// Gets a range, or fewer than `wanted` bytes if no attempt brought more.
+    async fn get(&self, id: ObjectId, range: Range<u32>, wanted: usize) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
         let _slot = shared.slots.acquire().await;
         let has_failed = shared.failed.lock().check(id, &range, Instant::now())?;
@@ -128,6 +134,7 @@ impl RangeFetcher {
                 async move { objects.get(id, range, progress).await }
             };
             match shared.tries.run(range.len() as u64, get, || ()).await {
+                Ok(bytes) if bytes.len() < wanted && attempt < attempts => {}
                 Ok(bytes) => {
                     shared.failed.lock().succeeded(id);
                     shared.counts.succeeded();
@@ -141,7 +148,7 @@ impl RangeFetcher {
                     // A store may take a while to show an object that was put.
                     let may_come = error.is_retriable() || matches!(error, ObjectError::NotFound(_));
                     if attempt >= attempts || !may_come {
-                        shared.failed.lock().failed(id, &error, Instant::now());
+                        shared.failed.lock().failed(id, &range, &error, Instant::now());
                         return Err(error);
                     }
                 }
@@ -197,7 +204,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_fails_is_tried_again_and_what_is_not_there_is_an_error() {
         let store = StoreDouble::taking(MS(50));
-        let (fetcher, _) = fetcher(&store, 10).await;
+        let (fetcher, cache) = fetcher(&store, 10).await;
         store.fail_next(2);
         assert_eq!(fetcher.fetch(1, 0..10).await, Ok(()));
         store.hang_next(1);
@@ -209,7 +216,10 @@ mod tests {
         assert_eq!(fetcher.fetch(2, BLOCK..BLOCK + 1).await, Err(ObjectError::NotFound(2)));
         assert_eq!(store.gets() - before, ATTEMPTS as usize, "it is not asked for again so soon");
         let short = fetcher.fetch(1, 0..11).await.expect_err("it has ten bytes");
-        assert_eq!(short.to_string(), "the object store fails: the object 1 ends at 10, and not at 11");
+        assert_eq!(short, ObjectError::Short { id: 1, end: 10 });
+        assert!(cache.lock().find(1, 0, 10).is_some(), "what there is of it");
+        let short = fetcher.fetch(1, BLOCK..BLOCK + 1).await.expect_err("it has ten bytes");
+        assert_eq!(short, ObjectError::Short { id: 1, end: BLOCK });
     }
     #[tokio::test(start_paused = true)]
     async fn object_is_gone_its_readers_in_a_loop_cost_a_get_a_second() {

@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 use super::assemble::LEADER_EPOCH;
 use super::index::PartitionRow;
 use fullbore_config::{TimestampType, TopicConfig};
+use fullbore_host::seldom::Seldom;
 use fullbore_log::partition::budget::ProducerKey;
 use fullbore_log::partition::error::{AppendError, ReadError};
 use fullbore_log::partition::read::{EpochEnd, LogOffsets};
@@ -41,6 +42,7 @@ pub struct KnownPartition {
     records: Mutex<KnownRecords>,
     waiters: Arc<Waiters>,
     is_gone: AtomicBool,
+    lost: Seldom,
 }
 
 /// A batch with what its admission needs to know.
@@ -100,6 +102,7 @@ impl KnownPartition {
             records: Mutex::default(),
             waiters: Arc::default(),
             is_gone: AtomicBool::new(false),
+            lost: Seldom::default(),
         }
     }
 
@@ -286,6 +289,23 @@ impl KnownPartition {
     pub(super) fn failed(&self, why: ReadError) {
         self.records.lock().failed = Some((Instant::now(), why));
         self.wake();
+    }
+
+    /// Reports records that the object store does not give back.
+    pub(super) fn lost(&self, offsets: Range<i64>, why: &str) {
+        if let Some(left_out) = self.lost.due() {
+            let (topic, partition, from, to) = (&*self.topic, self.index, offsets.start, offsets.end - 1);
+            tracing::error!(
+                topic,
+                partition,
+                from,
+                to,
+                why,
+                left_out,
+                "cannot read records of a diskless topic: their readers stand still; restore the object, or go on behind them \
+                 with fullbore consume --skip-bad-batches"
+            );
+        }
     }
 
     /// Log start, high watermark and log end, of which the last two are one.

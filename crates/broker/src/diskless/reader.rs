@@ -17,7 +17,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
-use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId, PackedBatch};
 use fullbore_wire::Records;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
@@ -42,7 +42,7 @@ pub const AHEAD_BYTES: u64 = 16 << 20;
 const JOBS: usize = 16;
 /// Windows of a partition that wait for that at a time, or are under way.
 const ASKED_MAX: usize = 16;
-/// How often bytes whose checksum is wrong are fetched anew.
+/// GETs in a row with wrong bytes after which a batch counts as lost.
 const WRONG_MAX: u32 = 3;
 
 /// What was found of an offset.
@@ -310,9 +310,8 @@ impl Reader {
         let is_copied = are_little_of_blocks(fetched.map(|(place, _)| (place.object, place.range())));
         let (mut assembly, mut end_offset) = (Assembly::default(), start);
         for (place, bytes) in found {
-            if !bytes.is_uploaded && !is_intact(&bytes.parts) {
-                self.shared.is_wrong(place);
-                partition.failed(ReadError::Storage);
+            if !bytes.is_uploaded && !is_intact(&bytes.parts, place.object) {
+                partition.failed(self.shared.is_wrong(partition, place));
                 break;
             }
             assembly.add(place.base_offset, bytes.parts, is_copied);
@@ -465,10 +464,10 @@ impl ReaderShared {
         self.windows.lock().insert(number, window);
         let mut fetches = JoinSet::new();
         for PartAhead { run, range, .. } in ahead {
-            let shared = Arc::clone(self);
+            let (shared, partition) = (Arc::clone(self), Arc::clone(partition));
             fetches.spawn(task::boxed(async move {
                 let fetched = shared.fetcher.fetch(run.object, range).await;
-                fetched.map_err(|error| shared.run_failed(&run, &error))
+                fetched.map_err(|error| shared.run_failed(&partition, &run, &error))
             }));
         }
         let mut outcome = Ok(());
@@ -481,25 +480,32 @@ impl ReaderShared {
                 Err(_) => outcome = outcome.and(Err(ReadError::Storage)),
             }
         }
-        if outcome.is_err() {
-            // Where records are may have changed.
-            self.windows.lock().forget(number);
+        match outcome {
+            // The records before those are read first.
+            Err(ReadError::Lost { from, .. }) if from > offset => Ok(()),
+            Err(why) => {
+                // Where records are may have changed.
+                self.windows.lock().forget(number);
+                Err(why)
+            }
+            Ok(()) => Ok(()),
         }
-        outcome
     }
 
-    /// One batch, with its offset.
-    async fn batch(&self, place: Place) -> Result<Bytes, ReadError> {
+    /// One batch of a partition, with its offset.
+    async fn batch(&self, partition: &KnownPartition, place: Place) -> Result<Bytes, ReadError> {
         let range = place.range();
         for _ in 0..WRONG_MAX {
             let found = self.cache.lock().find(place.object, place.position, place.size);
             match found {
-                Some(found) if found.is_uploaded || is_intact(&found.parts) => {
+                Some(found) if found.is_uploaded || is_intact(&found.parts, place.object) => {
                     let mut assembly = Assembly::default();
                     assembly.add(place.base_offset, found.parts, true);
                     return Ok(assembly.finish_whole());
                 }
-                Some(_) => self.is_wrong(place),
+                Some(_) => {
+                    self.is_wrong(partition, place);
+                }
                 None => {
                     self.fetcher.fetch(place.object, range.clone()).await.map_err(|error| self.fetch_failed(&error))?
                 }
@@ -508,21 +514,30 @@ impl ReaderShared {
         Err(ReadError::Storage)
     }
 
-    /// What the store gave is not what was put there: it is fetched anew when it is asked for.
-    fn is_wrong(&self, place: Place) {
-        if let Some(left_out) = self.failures.due() {
-            let Place { object, position, .. } = place;
-            tracing::error!(object, position, left_out, "the object store gave other bytes than were put there");
+    /// Drops bytes that are not what was put, so that they are fetched anew. Returns why the batch cannot be read: it is lost if several GETs have
+    /// brought such bytes.
+    fn is_wrong(&self, partition: &KnownPartition, place: Place) -> ReadError {
+        let Place { object, position, base_offset, end_offset, .. } = place;
+        if self.fetcher.forget(object, place.range()) < WRONG_MAX {
+            return ReadError::Storage;
         }
-        self.fetcher.forget(place.object, place.range());
+        let why = format!("the object {object:016x} has other bytes at {position} than were put");
+        partition.lost(base_offset..end_offset, &why);
+        ReadError::Lost { from: base_offset, next: end_offset }
     }
 
-    /// Returns why a run cannot be read: an object that is not in the store has lost all of it.
-    fn run_failed(&self, run: &BatchRun, error: &ObjectError) -> ReadError {
-        match (self.fetch_failed(error), error) {
-            (_, ObjectError::NotFound(_)) => ReadError::Lost { from: run.base_offset, next: run.end_offset() },
-            (why, _) => why,
-        }
+    /// Returns why a run cannot be read: what is not in the store of its object is lost.
+    fn run_failed(&self, partition: &KnownPartition, run: &BatchRun, error: &ObjectError) -> ReadError {
+        let end = match *error {
+            ObjectError::NotFound(_) => 0,
+            ObjectError::Short { end, .. } => end,
+            _ => return self.fetch_failed(error),
+        };
+        let is_there = |(position, _, batch): &(u32, i64, &PackedBatch)| position.saturating_add(batch.size) <= end;
+        let first = run.placed().find(|placed| !is_there(placed));
+        let lost = first.map_or(run.base_offset, |(_, base_offset, _)| base_offset)..run.end_offset();
+        partition.lost(lost.clone(), &error.to_string());
+        ReadError::Lost { from: lost.start, next: lost.end }
     }
 
     fn fetch_failed(&self, error: &ObjectError) -> ReadError {

@@ -416,7 +416,9 @@ impl<S: Sink> FetchLane<S> {
                     }
                     continue;
                 }
-                if let Some(place) = self.waited.remove(&key) {
+                // An answer without records before the end is no more than a delay.
+                let is_read = !bytes_of(data).is_empty() || (0..=wanted).contains(&data.high_watermark);
+                if is_read && let Some(place) = self.waited.remove(&key) {
                     self.progress.waiting.serve(&place);
                 }
                 if self.session.is_ahead() && bytes_of(data).is_empty() {
@@ -441,7 +443,7 @@ impl<S: Sink> FetchLane<S> {
         }
         let (topic, partition, last) = (&cursor.topic, cursor.partition, data.next_offset - 1);
         self.progress.notice(format!(
-            "skipped offsets {from} to {last} of partition {partition} of topic '{topic}': their object is not in the object store"
+            "skipped offsets {from} to {last} of partition {partition} of topic '{topic}': the object store does not have them any more"
         ));
         cursor.skip_to(data.next_offset);
         self.asked.insert(key.clone(), data.next_offset);
@@ -462,7 +464,9 @@ impl<S: Sink> FetchLane<S> {
                 return Err(LaneEnd::Failed(ConsumeError::OutOfRange { topic, partition, offset }));
             }
             code => {
-                let error = ClientError::refused(format!("cannot read partition {partition} of topic '{topic}'"), code);
+                let at = self.asked.get(key).map(|offset| format!(" at offset {offset}")).unwrap_or_default();
+                let what = format!("cannot read partition {partition} of topic '{topic}'{at}");
+                let error = ClientError::refused(what, code);
                 // Kafka's broker answers like this what it did not expect, and may not the next time.
                 if !error.is_retriable() && code != ErrorCode::UNKNOWN_SERVER_ERROR {
                     return Err(LaneEnd::Failed(error.into()));

@@ -105,8 +105,8 @@ pub struct Consume {
     /// read_committed leaves out records of transactions that are open or were aborted.
     #[arg(long, value_name = "LEVEL")]
     pub(super) isolation_level: Option<String>,
-    /// Go on behind a batch that its producer has sent so that it cannot be read, or whose object is not in the object store any
-    /// more, and say which it was.
+    /// Go on behind a batch that its producer has sent so that it cannot be read, or that the object store does not have any more,
+    /// and say which it was.
     #[arg(long)]
     pub(super) skip_bad_batches: bool,
     /// A file of consumer properties.

@@ -70,8 +70,8 @@ pub enum ReadError {
     /// The disk, or the object store, does not give the records back.
     #[error("the records cannot be read; the broker's log says why")]
     Storage,
-    /// The object of a diskless topic that has the records is not in the object store.
-    #[error("the object of the records is not in the object store")]
+    /// The object store does not have the records of a diskless topic any more.
+    #[error("the object store does not have the records any more")]
     Lost {
         /// The first offset of those records.
         from: i64,

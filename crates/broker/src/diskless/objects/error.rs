@@ -9,8 +9,16 @@ use fullbore_rules::commit::ObjectId;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
     /// There is none of this number.
-    #[error("the object {0} is not in the store")]
+    #[error("the object {0:016x} is not in the store")]
     NotFound(ObjectId),
+    /// There is less of it than was put.
+    #[error("the object {id:016x} ends at byte {end} in the store, and is longer")]
+    Short {
+        /// Its number.
+        id: ObjectId,
+        /// Bytes of it that there are, at most.
+        end: u32,
+    },
     /// The store does not let this broker.
     #[error("the object store refuses: {0}")]
     Denied(String),
@@ -48,7 +56,7 @@ pub enum ObjectError {
 impl ObjectError {
     /// Whether another attempt may do.
     pub fn is_retriable(&self) -> bool {
-        matches!(self, ObjectError::Unavailable(_) | ObjectError::Unclaimed(_))
+        matches!(self, ObjectError::Unavailable(_) | ObjectError::Unclaimed(_) | ObjectError::Short { .. })
     }
 
     /// Why nothing was put: where it should go is not there, if nothing else.
@@ -71,6 +79,15 @@ impl ObjectError {
             _ => ObjectError::of_put(error),
         }
     }
+
+    /// Returns why no bytes from `start` on were read.
+    pub(super) fn of_range(id: ObjectId, start: u32, error: object_store::Error) -> ObjectError {
+        let text = error.to_string();
+        match status(&text) == Some(RANGE_NOT_SATISFIABLE) || text.contains(STARTS_BEHIND) {
+            true => ObjectError::Short { id, end: start },
+            false => ObjectError::of_object(id, error),
+        }
+    }
 }
 
 /// Whether an answer says that the request itself is wrong, such as one with a redirect to another region. What an attempt later may get
@@ -81,6 +98,12 @@ fn is_refusal(text: &str) -> bool {
         |status| status == NOT_IMPLEMENTED || (300..500).contains(&status) && !matches!(status, 408 | 425 | 429);
     is_bare || status(text).is_some_and(is_final)
 }
+
+/// The answer to a request of bytes behind the end of an object.
+const RANGE_NOT_SATISFIABLE: u16 = 416;
+
+/// The library's words for the same of an object in a folder.
+const STARTS_BEHIND: &str = "but object was only";
 
 /// The answer to a request that the store does not know.
 const NOT_IMPLEMENTED: u16 = 501;

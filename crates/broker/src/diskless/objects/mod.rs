@@ -190,10 +190,10 @@ impl Objects {
     pub async fn get(&self, id: ObjectId, range: Range<u32>, progress: BodyProgress) -> Result<Bytes, ObjectError> {
         self.claimed().await?;
         delay(self.delays.1).await;
-        let len = range.len();
+        let (len, start) = (range.len(), range.start);
         let range = Some(GetRange::Bounded(u64::from(range.start)..u64::from(range.end)));
         let found = self.store.get_opts(&self.key(id), GetOptions { range, ..GetOptions::default() }).await;
-        let found = match found.map_err(|error| ObjectError::of_object(id, error)) {
+        let found = match found.map_err(|error| ObjectError::of_range(id, start, error)) {
             Ok(found) => found,
             Err(gone @ ObjectError::NotFound(_)) => {
                 // So is everything where a folder is not mounted any more.

@@ -87,7 +87,7 @@ impl Reader {
             }
             let batches = runs.iter().flat_map(|run| kept(run, floor));
             for (place, _) in batches.filter(|(_, batch)| batch.max_timestamp >= timestamp_ms) {
-                let bytes = self.shared.batch(place).await?;
+                let bytes = self.shared.batch(partition, place).await?;
                 let opened_max = partition.config().max_message_bytes;
                 let look = || times::first_record_at(&bytes, timestamp_ms, floor, opened_max);
                 let found = long.run(look).await;
@@ -122,7 +122,7 @@ impl Reader {
                     continue;
                 }
                 let of_batch = if place.base_offset < floor {
-                    let bytes = self.shared.batch(place).await?;
+                    let bytes = self.shared.batch(partition, place).await?;
                     let opened_max = partition.config().max_message_bytes;
                     long.run(|| times::largest_at(&bytes, floor, opened_max)).await
                 } else {

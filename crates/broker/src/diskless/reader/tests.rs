@@ -8,6 +8,7 @@ use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Stamp as Stamped};
 
+use super::super::assemble::marked;
 use super::super::index::{Index, IndexStore, SqliteIndex, UploadedObject};
 use super::super::objects::double::StoreDouble;
 use super::super::objects::{BodyProgress, Objects};
@@ -27,6 +28,11 @@ async fn two_batches() -> TwoBatches {
 }
 
 async fn two_batches_of(value: &[u8]) -> TwoBatches {
+    two_batches_as(value, |batches, _| batches.into()).await
+}
+
+/// Puts into the store what `stored` makes of the batches and their object's number.
+async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> Vec<Bytes>) -> TwoBatches {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     builder.append(7, None, Some(value), &[]);
     let bytes = builder.seal(Stamped::NONE).expect("sealed").0.freeze();
@@ -40,7 +46,7 @@ async fn two_batches_of(value: &[u8]) -> TwoBatches {
     let uploaded = UploadedObject { id: object, batches: vec![batch(0), batch(size)] };
     Index::new(store, 5).commit(&[uploaded], 0).expect("committed");
     let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
-    objects.put(object, vec![bytes.clone(), bytes], BodyProgress::default()).await.expect("put");
+    objects.put(object, stored([bytes.clone(), bytes], object), BodyProgress::default()).await.expect("put");
 
     let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 24)));
     let fetcher = RangeFetcher::new(objects, Arc::clone(&cache), 1, Arc::default());
@@ -117,6 +123,50 @@ async fn what_the_index_has_and_the_broker_has_not_heard_of_is_not_read() {
         }
     };
     assert_eq!(BatchView::first(&found).expect("a batch").size(), found.len(), "one batch");
+}
+
+/// Reads until there are records, or it is known that they are lost. Returns the offset behind them.
+async fn read(reader: &Reader, known: &Arc<KnownPartition>, offset: i64) -> Result<i64, ReadError> {
+    let (began, waiter) = (Instant::now(), Arc::default());
+    let _registration = known.register(&waiter);
+    loop {
+        if let Found::Records(_, end) = reader.find(known, offset..known.offsets().log_end, 1 << 20, true) {
+            return Ok(end);
+        }
+        match known.failed_since(began).map(|why| why.at(offset)) {
+            Some(lost @ ReadError::Lost { .. }) => return Err(lost),
+            _ => reader.ask(known, offset),
+        }
+        waiter.notified().await;
+    }
+}
+
+#[tokio::test]
+async fn store_gives_the_bytes_of_another_object_they_are_lost_to_readers() {
+    let swapped = |batches: [Bytes; 2], object| batches.map(|batch| marked(batch, object + 1)).into();
+    let TwoBatches { reader, known, folder } = two_batches_as(b"value", swapped).await;
+    known.moved(&SqliteIndex::open(folder.path()).expect("opened").partitions()[0], Vec::new());
+    assert_eq!(read(&reader, &known, 0).await, Err(ReadError::Lost { from: 0, next: 1 }));
+    assert_eq!(read(&reader, &known, 1).await, Err(ReadError::Lost { from: 1, next: 2 }));
+}
+
+#[tokio::test]
+async fn object_ends_within_a_batch_those_before_it_are_read() {
+    let cut = |batches: [Bytes; 2], object| {
+        let [first, second] = batches.map(|batch| marked(batch, object));
+        vec![first, second.slice(..second.len() - 1)]
+    };
+    let TwoBatches { reader, known, folder } = two_batches_as(b"value", cut).await;
+    known.moved(&SqliteIndex::open(folder.path()).expect("opened").partitions()[0], Vec::new());
+    assert_eq!(read(&reader, &known, 0).await, Ok(1));
+    assert_eq!(read(&reader, &known, 1).await, Err(ReadError::Lost { from: 1, next: 2 }));
+}
+
+#[tokio::test]
+async fn object_is_empty_its_records_are_lost() {
+    let TwoBatches { reader, known, folder } = two_batches_as(b"value", |_, _| Vec::new()).await;
+    known.moved(&SqliteIndex::open(folder.path()).expect("opened").partitions()[0], Vec::new());
+    assert_eq!(read(&reader, &known, 0).await, Err(ReadError::Lost { from: 0, next: 2 }));
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
+use crate::diskless::assemble::marked;
 use crate::diskless::index::UploadedObject;
 use crate::diskless::line::ClosedObject;
 
@@ -33,17 +34,20 @@ impl Shared {
 
     /// Puts one object into the store.
     pub(super) async fn upload(self: Arc<Self>, object: ClosedObject) {
-        let ClosedObject { number, parts } = object;
+        let ClosedObject { number, mut parts } = object;
         let uploaded = match self.keys.next().await {
-            Ok(id) => match self.uploader.upload(id, parts.clone()).await {
-                Ok(()) => Some(id),
-                Err(error) => {
-                    if let Some(left_out) = self.upload_failures.due() {
-                        tracing::error!(%error, left_out, "an object did not get into the store; its batches are refused");
+            Ok(id) => {
+                parts = parts.into_iter().map(|batch| marked(batch, id)).collect();
+                match self.uploader.upload(id, parts.clone()).await {
+                    Ok(()) => Some(id),
+                    Err(error) => {
+                        if let Some(left_out) = self.upload_failures.due() {
+                            tracing::error!(%error, left_out, "an object did not get into the store; its batches are refused");
+                        }
+                        None
                     }
-                    None
                 }
-            },
+            }
             Err(error) => {
                 self.tell_commit_failure(&error.into());
                 None
