@@ -1,6 +1,6 @@
 //! The idempotent-producer state of one partition: which batch may be appended, which was already.
 //!
-//! A batch that comes too early can wait in [`parking`].
+//! A batch that comes too early can wait in [`parking`]. One behind a refused batch gets that one's error ([`RefusedBatches`]).
 //!
 //! What it is not: it knows no transactions, no log and no wire format. The caller asks
 //! [`Producers::check`] before it writes, writes, and reports the write with [`Producers::append`].
@@ -17,6 +17,7 @@
 mod ahead;
 pub mod parking;
 mod producers;
+mod refused;
 mod snapshot;
 mod window;
 
@@ -28,8 +29,13 @@ mod rows;
 mod shrink;
 
 pub use producers::{PRODUCERS_MAX, ProducerState, Producers, Stops};
+pub use refused::RefusedBatches;
 pub use snapshot::SnapshotEntry;
 pub use window::{WINDOW_MAX, WINDOW_MIN};
+
+use std::fmt;
+
+use fullbore_wire::ErrorCode;
 
 /// The producer id of a batch that is not idempotent.
 pub const NO_PRODUCER_ID: i64 = -1;
@@ -127,6 +133,45 @@ pub enum SequenceRefusal {
     InvalidProducerEpoch,
     /// INVALID_RECORD (87): no producer stamps a batch like this.
     InvalidRecord,
+    /// The error of an earlier batch, which its client sends again, and this one after it. See [`RefusedBatches`].
+    BehindRefused(ErrorCode),
+}
+
+impl SequenceRefusal {
+    /// Returns the refusal of a batch behind one that was refused with `code`. Clients send that one again only at some errors.
+    fn behind(code: ErrorCode) -> SequenceRefusal {
+        match code.is_retriable() {
+            true => SequenceRefusal::BehindRefused(code),
+            false => SequenceRefusal::OutOfOrderSequence,
+        }
+    }
+
+    /// Returns true if batches before this one are missing here.
+    pub fn is_early(self) -> bool {
+        matches!(self, SequenceRefusal::OutOfOrderSequence | SequenceRefusal::BehindRefused(_))
+    }
+
+    /// Kafka's code.
+    pub fn code(self) -> ErrorCode {
+        match self {
+            SequenceRefusal::OutOfOrderSequence => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
+            SequenceRefusal::DuplicateSequence => ErrorCode::DUPLICATE_SEQUENCE_NUMBER,
+            SequenceRefusal::InvalidProducerEpoch => ErrorCode::INVALID_PRODUCER_EPOCH,
+            SequenceRefusal::InvalidRecord => ErrorCode::INVALID_RECORD,
+            SequenceRefusal::BehindRefused(code) => code,
+        }
+    }
+}
+
+impl fmt::Display for SequenceRefusal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SequenceRefusal::BehindRefused(code) => {
+                write!(formatter, "an earlier batch of its producer was refused and comes first: {}", code.message())
+            }
+            other => write!(formatter, "refused by the producer's sequence: {other:?}"),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::validation::InvalidBatch;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
     /// The producer's sequence does not allow it.
-    #[error("refused by the producer's sequence: {0:?}")]
+    #[error("{0}")]
     Sequence(SequenceRefusal),
     /// It was none that may be appended.
     #[error("{0}")]
@@ -47,10 +47,7 @@ impl AppendError {
     /// Kafka's code.
     pub fn code(&self) -> ErrorCode {
         match self {
-            AppendError::Sequence(SequenceRefusal::OutOfOrderSequence) => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
-            AppendError::Sequence(SequenceRefusal::DuplicateSequence) => ErrorCode::DUPLICATE_SEQUENCE_NUMBER,
-            AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch) => ErrorCode::INVALID_PRODUCER_EPOCH,
-            AppendError::Sequence(SequenceRefusal::InvalidRecord) => ErrorCode::INVALID_RECORD,
+            AppendError::Sequence(why) => why.code(),
             AppendError::Invalid(why) => why.code(),
             AppendError::Storage | AppendError::Again | AppendError::Full => ErrorCode::KAFKA_STORAGE_ERROR,
             AppendError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
