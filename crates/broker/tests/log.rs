@@ -19,6 +19,8 @@ mod parking;
 mod power_cut;
 #[path = "log/recreated.rs"]
 mod recreated;
+#[path = "log/refused.rs"]
+mod refused;
 #[path = "log/replicas.rs"]
 mod replicas;
 #[path = "log/restart.rs"]

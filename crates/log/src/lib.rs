@@ -154,11 +154,6 @@ impl Log {
         })
     }
 
-    /// Whether batches of its producer are to come before this one.
-    pub fn is_ahead(&self, batch: &ValidBatch<'_>) -> bool {
-        self.producers.ahead(&batch.stamp()) > 0
-    }
-
     /// After a panic: what is in memory may not be what is in the files. The batch under way is not read; the next start finds
     /// it, if it is whole.
     fn give_up_midway(&mut self, before: Option<(i64, u64)>) {

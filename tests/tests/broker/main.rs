@@ -1,5 +1,6 @@
 //! The broker from outside: one process per test, its wire, its files, its end.
 
+mod behind_refused;
 mod bulk;
 mod cluster;
 mod cold;

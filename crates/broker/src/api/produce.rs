@@ -17,7 +17,7 @@ use crate::partitions::{
 };
 use fullbore_log::validation::{
     Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, RefusedBatch, SHORT_MAX, Sender, TOLD_MAX,
-    validate, work_of,
+    claimed_stamp, validate, work_of,
 };
 use fullbore_wire::apis::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,
@@ -389,7 +389,8 @@ impl<'a> Appending<'a> {
             let message = format!("Cannot append to internal topic {}", topic.name);
             return Err(RefusedBatch::new(ErrorCode::INVALID_TOPIC_EXCEPTION, message).into());
         }
-        let partition = topics::opened_or_new(self.broker, topic, data.index)?;
+        let partition = topics::opened_or_new(self.broker, topic, data.index)
+            .inspect_err(|code| turned_away(self.broker, topic, data, *code))?;
         let now_ms = self.broker.now_ms();
         let from =
             Sender { may_zstd: self.version >= ZSTD_FROM, is_transactional: self.request.transactional_id.is_some() };
@@ -437,6 +438,15 @@ impl<'a> Appending<'a> {
         self.broker.metrics.produce_failed(why.code);
         self.failed = why.code;
         self.responses[topic].partition_responses.push(refused(index, why));
+    }
+}
+
+/// Notes that a batch is refused before it was validated. Its header is believed: at worst a batch that is out of order is answered with `code`.
+fn turned_away(broker: &Node, topic: &Topic, data: &PartitionProduceData, code: ErrorCode) {
+    if let Some(partition) = broker.partitions.find_any(&topic.id, data.index)
+        && let Some(stamp) = data.records.as_ref().and_then(Records::memory).and_then(|bytes| claimed_stamp(bytes))
+    {
+        partition.turned_away(&stamp, code);
     }
 }
 

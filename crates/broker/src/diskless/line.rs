@@ -17,7 +17,8 @@ use bytes::Bytes;
 use fullbore_rules::commit::admission::{Admission, Known, PartitionAdmission, TicketId};
 use fullbore_rules::commit::rotation::{Close, OBJECT_BATCHES_MAX, Rotation, RotationSettings};
 use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, PartitionState, Refusal};
-use fullbore_rules::sequence::Stamp;
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
+use fullbore_wire::ErrorCode;
 
 use super::gather::{Gathering, NewBatch};
 use super::index::UploadedObject;
@@ -106,10 +107,10 @@ impl Line {
         self.hurries = true;
     }
 
-    /// A batch is refused before it was admitted; see [`PartitionAdmission::turned_away`].
-    pub fn turned_away(&mut self, partition: DisklessPartitionId, stamp: &Stamp) {
+    /// Notes that a batch is refused before it was admitted; see [`PartitionAdmission::turned_away`].
+    pub fn turned_away(&mut self, partition: DisklessPartitionId, stamp: &Stamp, refused: (ErrorCode, Duration)) {
         let admission = self.admission.entry(partition).or_default();
-        admission.turned_away(stamp);
+        admission.turned_away(stamp, refused);
         if admission.is_empty() {
             self.admission.remove(&partition);
         }
@@ -118,11 +119,23 @@ impl Line {
     /// Nothing more is written to a partition.
     pub fn forget(&mut self, partition: DisklessPartitionId) {
         if let Some(admission) = self.admission.get_mut(&partition) {
-            admission.forget_failed();
+            admission.forget_refused();
             if admission.is_empty() {
                 self.admission.remove(&partition);
             }
         }
+    }
+
+    /// Forgets the batches that were refused long ago.
+    pub fn forget_old(&mut self, now: Duration) {
+        self.admission.values_mut().for_each(|admission| admission.forget_old(now));
+        self.admission.retain(|_, admission| !admission.is_empty());
+    }
+
+    /// Returns the refusal of a batch that is known to come before its turn.
+    pub fn of_early(&self, partition: DisklessPartitionId, stamp: &Stamp, now: Duration) -> SequenceRefusal {
+        let admission = self.admission.get(&partition);
+        admission.map_or(SequenceRefusal::OutOfOrderSequence, |admission| admission.of_early(stamp, now))
     }
 
     /// Bytes that are admitted and not answered.
@@ -141,10 +154,10 @@ impl Line {
         partition: DisklessPartitionId,
         stamp: &Stamp,
         committed: &PartitionState,
-        known: Known,
+        (known, now): (Known, Duration),
     ) -> Admission {
         let nothing = PartitionAdmission::default();
-        self.admission.get(&partition).unwrap_or(&nothing).check(stamp, committed, known)
+        self.admission.get(&partition).unwrap_or(&nothing).check(stamp, committed, known, now)
     }
 
     /// How many sequences are missing before a batch; see [`PartitionAdmission::ahead`].
@@ -226,7 +239,7 @@ impl Line {
     }
 
     /// What is to be committed next, unless a commit is under way; and what has failed before it.
-    pub fn next_commit(&mut self) -> (Vec<UploadedObject>, Vec<(TicketId, Outcome)>) {
+    pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(TicketId, Outcome)>) {
         let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {
             return (commit, outcomes);
@@ -236,7 +249,7 @@ impl Line {
                 Upload::UnderWay => break,
                 Upload::Failed if self.in_commit > 0 => break,
                 Upload::Failed => {
-                    self.fail_first(&mut outcomes);
+                    self.fail_first(&mut outcomes, now);
                     continue;
                 }
                 Upload::Tried(id) => id,
@@ -264,7 +277,7 @@ impl Line {
     }
 
     /// The commit is made; what became of each batch of each object.
-    pub fn committed(&mut self, verdicts: &[Vec<CommitVerdict>]) -> Vec<(TicketId, Outcome)> {
+    pub fn committed(&mut self, verdicts: &[Vec<CommitVerdict>], now: Duration) -> Vec<(TicketId, Outcome)> {
         let mut outcomes = Vec::new();
         let objects: Vec<InLine> = self.objects.drain(..std::mem::take(&mut self.in_commit)).collect();
         let answered = objects.iter().zip(verdicts).flat_map(|(object, of)| object.batches.iter().zip(of));
@@ -279,7 +292,7 @@ impl Line {
                 CommitVerdict::Refused(why) => Outcome::Refused(why),
             };
             match outcome {
-                Outcome::Refused(_) => dead.extend(admission.failed(&batch.stamp, *ticket)),
+                Outcome::Refused(why) => dead.extend(admission.failed(&batch.stamp, *ticket, (why.code(), now))),
                 _ => admission.committed(&batch.stamp, *ticket),
             }
             outcomes.push((*ticket, outcome));
@@ -301,14 +314,15 @@ impl Line {
     }
 
     /// The first object failed to be uploaded.
-    fn fail_first(&mut self, outcomes: &mut Vec<(TicketId, Outcome)>) {
+    fn fail_first(&mut self, outcomes: &mut Vec<(TicketId, Outcome)>, now: Duration) {
         let Some(object) = self.objects.pop_front() else { return };
         self.bytes -= object.bytes;
         let mut dead = BTreeSet::new();
         for (ticket, batch) in &object.batches {
             let admission = self.admission.entry(batch.partition).or_default();
             if admission.is_pending(&batch.stamp, *ticket) || !batch.stamp.is_idempotent() {
-                dead.extend(admission.failed(&batch.stamp, *ticket));
+                let refused = (ErrorCode::KAFKA_STORAGE_ERROR, now);
+                dead.extend(admission.failed(&batch.stamp, *ticket, refused));
                 outcomes.push((*ticket, Outcome::NotUploaded));
             } else if dead.remove(ticket) {
                 outcomes.push((*ticket, Outcome::NotUploaded));
@@ -393,14 +407,14 @@ mod tests {
         let (second, later) = closed(&mut line, vec![batch(2, 7, 2)]);
         assert_eq!(first.parts.concat(), [[8; 10], [7; 10], [7; 10]].concat());
         line.uploaded(second.number, Ok(102));
-        assert!(line.next_commit().0.is_empty(), "the first is not in the store");
+        assert!(line.next_commit(AT).0.is_empty(), "the first is not in the store");
         line.uploaded(first.number, Ok(101));
-        let (commit, failed) = line.next_commit();
+        let (commit, failed) = line.next_commit(AT);
         assert_eq!((commit[0].id, commit[1].id, failed), (101, 102, vec![]));
         assert_eq!(commit[0].batches.iter().map(|batch| batch.position).collect::<Vec<_>>(), [0, 10, 20]);
-        assert!(line.next_commit().0.is_empty(), "one at a time");
+        assert!(line.next_commit(AT).0.is_empty(), "one at a time");
         let verdicts = [vec![appended(5), appended(0), appended(1)], vec![appended(2)]];
-        let outcomes = line.committed(&verdicts);
+        let outcomes = line.committed(&verdicts, AT);
         let expected = [(tickets[1], 5), (tickets[0], 0), (tickets[2], 1), (later[0], 2)];
         assert_eq!(outcomes, expected.map(|(ticket, offset)| (ticket, committed(offset))));
         assert_eq!((line.bytes(), line.admission.len()), (0, 0));
@@ -411,11 +425,11 @@ mod tests {
         let mut line = line();
         let (first, _) = closed(&mut line, vec![batch(1, 7, 0)]);
         line.uploaded(first.number, Ok(101));
-        let (commit, _) = line.next_commit();
+        let (commit, _) = line.next_commit(AT);
         line.commit_unknown();
         let (second, _) = closed(&mut line, vec![batch(1, 7, 1)]);
         line.uploaded(second.number, Ok(102));
-        let (again, _) = line.next_commit();
+        let (again, _) = line.next_commit(AT);
         assert_eq!((again[0].id, &again[0].batches, again[1].id), (101, &commit[0].batches, 102));
     }
 
@@ -426,12 +440,12 @@ mod tests {
             let (object, _) = closed(&mut line, (0..8_000).map(|_| batch(1, NO_PRODUCER_ID, 0)).collect());
             line.uploaded(object.number, Ok(object.number as ObjectId));
         }
-        let (first, _) = line.next_commit();
+        let (first, _) = line.next_commit(AT);
         assert_eq!(first.iter().map(|object| object.id).collect::<Vec<_>>(), [0, 1]);
         line.commit_unknown();
-        assert_eq!(line.next_commit().0.len(), 2, "and no more the next time");
-        line.committed(&vec![vec![appended(0); 8_000]; 2]);
-        assert_eq!(line.next_commit().0.iter().map(|object| object.id).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(line.next_commit(AT).0.len(), 2, "and no more the next time");
+        line.committed(&vec![vec![appended(0); 8_000]; 2], AT);
+        assert_eq!(line.next_commit(AT).0.iter().map(|object| object.id).collect::<Vec<_>>(), [2, 3]);
     }
 
     #[test]
@@ -457,27 +471,29 @@ mod tests {
         let (second, of_second) = closed(&mut line, vec![batch(1, 7, 1), batch(1, 8, 1), batch(2, 7, 0)]);
         let filled = [line.admit(batch(1, 7, 2), AT), line.admit(batch(1, 8, 2), AT)];
         line.uploaded(first.number, Ok(101));
-        line.next_commit();
+        line.next_commit(AT);
         let refused = CommitVerdict::Refused(Refusal::PartitionGone);
-        let outcomes = line.committed(&[vec![refused, appended(0)]]);
+        let outcomes = line.committed(&[vec![refused, appended(0)]], AT);
         let dead = [(of_second[0], Outcome::Dead), (filled[0], Outcome::Dead)];
         let own = [(of_first[0], Outcome::Refused(Refusal::PartitionGone)), (of_first[1], committed(0))];
         assert_eq!(outcomes, [own, dead].concat());
         line.uploaded(second.number, Ok(102));
-        let (commit, _) = line.next_commit();
+        let (commit, _) = line.next_commit(AT);
         let left: Vec<_> = commit[0].batches.iter().map(|batch| (batch.partition, batch.stamp.producer_id)).collect();
         assert_eq!(left, [(1, 8), (2, 7)], "without the dead");
         assert_eq!(line.close(AT).parts.len(), 1);
         // It is sent again, behind nothing.
         let committed = PartitionState::new(5);
-        assert_eq!(line.check(1, &batch(1, 7, 0).stamp, &committed, Known::Now), Admission::Admit);
+        assert_eq!(line.check(1, &batch(1, 7, 0).stamp, &committed, (Known::Now, AT)), Admission::Admit);
     }
 
     #[test]
     fn nothing_is_kept_of_who_is_turned_away_without_a_sequence() {
         let mut line = line();
-        (0..3).for_each(|partition| line.turned_away(partition, &batch(partition, 7, 3).stamp));
-        line.turned_away(30_000, &batch(30_000, NO_PRODUCER_ID, 0).stamp);
+        (0..3).for_each(|partition| {
+            line.turned_away(partition, &batch(partition, 7, 3).stamp, (ErrorCode::KAFKA_STORAGE_ERROR, AT))
+        });
+        line.turned_away(30_000, &batch(30_000, NO_PRODUCER_ID, 0).stamp, (ErrorCode::KAFKA_STORAGE_ERROR, AT));
         assert_eq!(line.admission.len(), 3);
     }
 
@@ -489,15 +505,15 @@ mod tests {
         let (third, dead) = closed(&mut line, vec![batch(1, 7, 3), batch(1, 9, 0)]);
         line.uploaded(second.number, Err(()));
         line.uploaded(third.number, Ok(103));
-        assert_eq!(line.next_commit().1, []);
+        assert_eq!(line.next_commit(AT).1, []);
         line.uploaded(first.number, Ok(101));
-        assert_eq!(line.next_commit().0.len(), 1);
-        line.committed(&[vec![appended(0)]]);
-        let (commit, outcomes) = line.next_commit();
+        assert_eq!(line.next_commit(AT).0.len(), 1);
+        line.committed(&[vec![appended(0)]], AT);
+        let (commit, outcomes) = line.next_commit(AT);
         let not_uploaded = failing.iter().map(|ticket| (*ticket, Outcome::NotUploaded));
         assert_eq!(outcomes, not_uploaded.chain([(dead[0], Outcome::Dead)]).collect::<Vec<_>>());
         assert_eq!(commit[0].batches.len(), 1);
-        line.committed(&[vec![appended(1)]]);
+        line.committed(&[vec![appended(1)]], AT);
         // Where the producer failed is known as long as there is the partition.
         assert_eq!((line.bytes(), line.admission.len()), (0, 1));
         line.forget(1);

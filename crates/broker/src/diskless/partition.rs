@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::commit::admission::Known;
-use fullbore_rules::sequence::ProducerState;
-use fullbore_wire::Records;
+use fullbore_rules::sequence::{ProducerState, Stamp};
+use fullbore_wire::{ErrorCode, Records};
 
 use super::index::{IndexOwner, PartitionRow};
 use super::known::KnownPartition;
@@ -65,7 +65,7 @@ impl DisklessPartition {
         (producer, known, room): (ProducerKey, Known, Option<Room>),
     ) -> Result<Admitted, AppendError> {
         if !self.services.claim.is_made() {
-            self.turned_away(batch);
+            self.turned_away(&batch.stamp(), AppendError::Storage.code());
             return Err(AppendError::Storage);
         }
         let number = self.known.number().ok_or(AppendError::Storage)?;
@@ -84,10 +84,10 @@ impl DisklessPartition {
         self.services.writer.admit(self.known.offer((number, producer), batch, now_ms), known, room)
     }
 
-    /// A batch is refused, since [`DisklessPartition::look`] failed.
-    pub fn turned_away(&self, batch: &ValidBatch<'_>) {
+    /// Notes that a batch is refused with this error, before it is looked at or since [`DisklessPartition::look`] failed.
+    pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
-            self.services.writer.turned_away(number, &batch.stamp());
+            self.services.writer.turned_away(number, stamp, code);
         }
     }
 

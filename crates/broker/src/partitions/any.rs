@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fullbore_rules::commit::admission::Known;
-use fullbore_rules::sequence::ProducerState;
+use fullbore_rules::sequence::{ProducerState, Stamp};
 use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
@@ -123,7 +123,7 @@ impl AnyPartition {
                 let room = waited.room.take();
                 let known = match partition.known.number().and_then(|number| waited.looked.get(&number)) {
                     Some(Err(why)) => {
-                        partition.turned_away(batch);
+                        partition.turned_away(&batch.stamp(), why.code());
                         return Err(*why);
                     }
                     // The look began after the batch had come, with the rest of its request.
@@ -142,6 +142,14 @@ impl AnyPartition {
                     Admitted::Full(size) => BatchAnswer::Lacks(Lack::Room(producer, size)),
                 })
             }
+        }
+    }
+
+    /// Notes that a batch was refused with this error before [`AnyPartition::append`]: what is behind it may be in flight.
+    pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
+        match self {
+            AnyPartition::Classic(replica) => replica.turned_away(stamp, code),
+            AnyPartition::Diskless(partition) => partition.turned_away(stamp, code),
         }
     }
 

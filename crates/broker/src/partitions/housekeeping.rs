@@ -275,6 +275,7 @@ fn descriptors_max() -> usize {
 }
 
 fn expire(partition: &Replica, expiration_ms: i64) {
+    partition.forget_old_refusals();
     if let LogState::Open(log) = &mut partition.lock_as_it_is().log {
         log.expire_producers(now_ms(), expiration_ms);
     }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use fullbore_rules::replica::{self, Now};
-use fullbore_rules::sequence::SequenceRefusal;
 use parking_lot::MutexGuard;
 
 use super::Replica;
@@ -19,11 +18,14 @@ impl Replica {
     /// # Errors
     /// [`AppendError`]; the log is then as it was before.
     pub fn append(self: &Arc<Self>, batch: &ValidBatch<'_>, acks: Acks, now_ms: i64) -> Result<Appended, AppendError> {
-        self.check_disk()?;
-        let mut state = self.lock();
-        state.check_append(acks)?;
-        self.log_to_write(&mut state)?;
-        self.append_locked(state, batch, acks, now_ms)
+        let append = || {
+            self.check_disk()?;
+            let mut state = self.lock();
+            state.check_append(acks)?;
+            self.log_to_write(&mut state)?;
+            self.append_locked(state, batch, acks, now_ms)
+        };
+        self.noting_refusal(batch, append())
     }
 
     /// Appends as [`Replica::append`] does, with acks=all, if this is the leader's epoch still.
@@ -80,21 +82,19 @@ impl Replica {
         log.note_use();
         let space = &self.log_dir.space;
         let Some(_admission) = space.admit_append() else { return Err(AppendError::Full) };
+        self.check_behind(log, &batch.stamp())?;
         let outcome = match log.append(batch, leader_epoch, now_ms, &config) {
             Ok(outcome) => outcome,
             Err(error) => {
                 if error == AppendError::Full {
                     space.note_full();
                 }
-                // What was sent behind a batch that found no room is early only because of that.
-                let follows =
-                    error == AppendError::Sequence(SequenceRefusal::OutOfOrderSequence) && log.is_ahead(batch);
-                let error = if follows && space.is_full() { AppendError::Full } else { error };
                 state.mark_if_broken(&self.log_dir.flusher.failures);
                 return Err(error);
             }
         };
         space.note_written();
+        self.note_written(&batch.stamp());
         let log_start_offset = log.log_start();
         log.hand_over_written(&self.log_dir.flusher.page_cache);
         if !outcome.is_duplicate {

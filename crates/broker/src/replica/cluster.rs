@@ -1,7 +1,7 @@
 //! Who this broker is, and the others, as partitions need them.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fullbore_rules::replica::{self, Brokers, Now, PartitionRegistration};
 use parking_lot::RwLock;
@@ -25,6 +25,11 @@ impl ClusterView {
     /// Replaces the brokers that are known.
     pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
         *self.brokers.write() = Arc::clone(brokers);
+    }
+
+    /// Returns the time since the broker's start, which no step of the clock changes.
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// What holds at this moment.

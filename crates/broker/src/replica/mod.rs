@@ -1,7 +1,8 @@
 //! This broker's copy of a partition: its log under a lock, its role, and who waits for it.
 //!
 //! The role, and the high watermark with it, is what the image of the metadata says (`role`), decided by
-//! [`fullbore_rules::replica`]. A leader appends (`append`, batches that come before their turn in `turns`) and reads
+//! [`fullbore_rules::replica`]. A leader appends (`append`, batches that come before their turn in `turns`, behind refused ones in
+//! `refused`) and reads
 //! (`read`, `times`), and serves its followers (`serving`), whose sessions are told what moved ([`fullbore_log::partition::marks`]); a follower has its
 //! leader's batches (`following`). A log is opened when somebody first needs it
 //! (`opening`, by the threads of `opener`), flushed by those of `flusher`, and goes with its topic (`retire`).
@@ -28,6 +29,7 @@ pub(crate) mod log_dir;
 pub(crate) mod opener;
 mod opening;
 pub(crate) mod read;
+mod refused;
 mod retire;
 mod role;
 pub(crate) mod serving;
@@ -42,6 +44,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Acquire;
 
 use fullbore_rules::replica::{self as rules, LocalLog, PartitionRegistration};
+use fullbore_rules::sequence::RefusedBatches;
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
@@ -93,6 +96,8 @@ pub struct Replica {
     /// Once it is deleted, whether its folder is out of the way; held while that is done.
     retired: Mutex<Option<bool>>,
     waiters: Arc<Waiters>,
+    /// Batches of idempotent producers that were refused, and are sent again.
+    refused: Mutex<RefusedBatches>,
 }
 
 impl Replica {
@@ -138,6 +143,7 @@ impl Replica {
             leaving: AtomicBool::new(false),
             retired: Mutex::new(None),
             waiters: Arc::default(),
+            refused: Mutex::default(),
         }
     }
 

@@ -30,6 +30,16 @@ impl Replica {
         now_ms: i64,
         reordering: Option<&Arc<Reordering>>,
     ) -> Result<BatchAdmission, AppendError> {
+        self.noting_refusal(batch, self.append_or_park(batch, acks, now_ms, reordering))
+    }
+
+    fn append_or_park(
+        self: &Arc<Self>,
+        batch: &ValidBatch<'_>,
+        acks: Acks,
+        now_ms: i64,
+        reordering: Option<&Arc<Reordering>>,
+    ) -> Result<BatchAdmission, AppendError> {
         self.check_disk()?;
         let mut state = self.lock();
         state.check_append(acks)?;
@@ -45,7 +55,7 @@ impl Replica {
             // What it waits for cannot come.
             return Err(AppendError::Storage);
         }
-        let reordering = reordering.ok_or(OUT_OF_ORDER)?;
+        let Some(reordering) = reordering else { return Err(self.out_of_turn(&stamp)) };
         if reordering.is_closed() {
             return Err(AppendError::Gone);
         }
@@ -56,7 +66,10 @@ impl Replica {
         }
         // While a task watches, it is kept though empty, or the next batch would bring another task.
         state.parked = Some(parked).filter(|parked| parked.is_watched());
-        answer.map(BatchAdmission::Parked)
+        match answer {
+            Err(OUT_OF_ORDER) => Err(self.out_of_turn(&stamp)),
+            answer => answer.map(BatchAdmission::Parked),
+        }
     }
 
     /// What an append means for the batches parked behind it: those that follow are appended, those of an older epoch
@@ -79,6 +92,7 @@ impl Replica {
                 Ok((appended, _)) => early.appended(&appended),
                 Err(error) => {
                     failed = Some(error);
+                    self.turned_away(&stamp, error.code());
                     early.refuse(error);
                 }
             }
@@ -98,7 +112,7 @@ impl Replica {
             state.parked = None;
         }
         drop(state);
-        expired.refuse();
+        expired.refuse(|stamp| self.out_of_turn(stamp));
         due
     }
 

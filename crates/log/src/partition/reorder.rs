@@ -250,10 +250,13 @@ impl Expired {
         (some, self)
     }
 
-    /// Answers them; to be called without a lock.
-    pub fn refuse(self) {
+    /// Answers them with the error of each; to be called without a lock.
+    pub fn refuse(self, error_of: impl Fn(&Stamp) -> AppendError) {
         self.reordering.metrics.reorder_expired(self.batches.len());
-        refuse_all(self.batches, OUT_OF_ORDER);
+        for early in self.batches {
+            let error = error_of(&early.batch.stamp());
+            early.refuse(error);
+        }
     }
 }
 

@@ -14,6 +14,6 @@ mod wrong_records;
 pub use decompression::{Decompression, Invalid, LargeBatchPermit, OPENED_MAX, Opening, OpeningBudget};
 pub use destination::Destination;
 pub use refused::RefusedBatch;
-pub use valid::{InvalidBatch, ValidBatch};
+pub use valid::{InvalidBatch, ValidBatch, claimed_stamp};
 pub use validate::{SHORT_MAX, Sender, validate, work_of};
 pub use wrong_records::TOLD_MAX;

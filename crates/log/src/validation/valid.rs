@@ -144,6 +144,11 @@ fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) ->
     }
 }
 
+/// Returns the stamp by the header of the batch at the start of `bytes`, nothing of which was checked.
+pub fn claimed_stamp(bytes: &[u8]) -> Option<Stamp> {
+    stamp_of(&BatchView::first(bytes).ok()?).ok()
+}
+
 fn stamp_of(batch: &BatchView<'_>) -> Result<Stamp, InvalidBatch> {
     let (producer_id, epoch, sequence) = (batch.producer_id(), batch.producer_epoch(), batch.base_sequence());
     let stamp = Stamp::from_client(producer_id, epoch, sequence, batch.record_count(), batch.last_offset_delta());

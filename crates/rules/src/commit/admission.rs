@@ -7,16 +7,15 @@
 //! What it is not: it holds no bytes and waits for nobody.
 //!
 //! Invariants: what is pending of a producer is one unbroken run of sequences of its epochs; once a batch has failed, no batch that was admitted
-//! behind it is pending any more, and none behind it is taken for the first of a producer that is not known.
+//! behind it is pending any more, and none behind it is taken for the first of a producer that is not known ([`RefusedBatches`]).
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use fullbore_wire::ErrorCode;
 
 use super::state::PartitionState;
-use crate::sequence::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_add, sequence_distance};
-
-/// Producers of a partition of which it is kept where they failed; past it, those with the smallest ids are forgotten.
-const FAILED_MAX: usize = 1000;
+use crate::sequence::{HALF_RANGE, RefusedBatches, SequenceRefusal, Stamp, Verdict, sequence_add, sequence_distance};
 
 /// A batch that is admitted, by a number of its broker's.
 pub type TicketId = u64;
@@ -60,13 +59,13 @@ struct PendingBatch {
 #[derive(Clone, Debug, Default)]
 pub struct PartitionAdmission {
     by_producer: HashMap<i64, VecDeque<PendingBatch>>,
-    /// The batch that a producer has to send again, since it failed: what is behind it may be on its way already.
-    failed: BTreeMap<i64, Stamp>,
+    /// Batches that their clients have to send again, and first.
+    refused: RefusedBatches,
 }
 
 impl PartitionAdmission {
-    /// What to do with a batch. `committed` is what is known to be committed.
-    pub fn check(&self, stamp: &Stamp, committed: &PartitionState, known: Known) -> Admission {
+    /// What to do with a batch at `now`. `committed` is what is known to be committed.
+    pub fn check(&self, stamp: &Stamp, committed: &PartitionState, known: Known, now: Duration) -> Admission {
         if !stamp.is_idempotent() {
             return Admission::Admit;
         }
@@ -86,18 +85,15 @@ impl PartitionAdmission {
             }
         }
         let is_known = committed.producers.knows(stamp.producer_id);
-        match committed.check(stamp) {
-            // Any first sequence would be taken of it.
-            Verdict::Append if !is_known && self.is_behind_failed(stamp) => match known {
-                Known::Perhaps => Admission::Ask,
-                Known::Now => Admission::Refuse(SequenceRefusal::OutOfOrderSequence),
-            },
-            Verdict::Duplicate { base_offset, timestamp } => Admission::Duplicate { base_offset, timestamp },
+        let verdict = match committed.check(stamp) {
             // It would follow what is committed, but others of its producer are pending, which it does not follow.
-            Verdict::Append if self.by_producer.contains_key(&stamp.producer_id) => match known {
-                Known::Perhaps => Admission::Ask,
-                Known::Now => Admission::Refuse(SequenceRefusal::OutOfOrderSequence),
-            },
+            Verdict::Append if self.by_producer.contains_key(&stamp.producer_id) => {
+                Verdict::Refuse(SequenceRefusal::OutOfOrderSequence)
+            }
+            verdict => verdict,
+        };
+        match self.refused.judge(stamp, verdict, is_known, now) {
+            Verdict::Duplicate { base_offset, timestamp } => Admission::Duplicate { base_offset, timestamp },
             Verdict::Append if is_known || known == Known::Now => Admission::Admit,
             Verdict::Refuse(why) if known == Known::Now => Admission::Refuse(why),
             Verdict::Append | Verdict::Refuse(_) => Admission::Ask,
@@ -124,7 +120,7 @@ impl PartitionAdmission {
         if stamp.is_idempotent() {
             let pending = self.by_producer.entry(stamp.producer_id).or_default();
             pending.push_back(PendingBatch { stamp: *stamp, ticket });
-            self.failed.remove(&stamp.producer_id);
+            self.refused.written(stamp);
         }
     }
 
@@ -140,50 +136,38 @@ impl PartitionAdmission {
         }
     }
 
-    /// A batch has failed: it is pending no more, nor is any that was admitted of its producer behind it. Those are dead: nothing of them may
+    /// A batch has failed at `now` with `code`: it is pending no more, nor is any that was admitted of its producer behind it. Those are dead: nothing of them may
     /// be committed, so that they can be sent again. Their tickets, in their order.
     #[must_use = "whoever waits for them is to be answered"]
-    pub fn failed(&mut self, stamp: &Stamp, ticket: TicketId) -> Vec<TicketId> {
+    pub fn failed(&mut self, stamp: &Stamp, ticket: TicketId, (code, now): (ErrorCode, Duration)) -> Vec<TicketId> {
         let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) else { return Vec::new() };
         let Some(at) = place(pending, ticket) else { return Vec::new() };
         let dead = pending.drain(at..).skip(1).map(|of| of.ticket).collect();
         if pending.is_empty() {
             self.by_producer.remove(&stamp.producer_id);
-            self.note_failed(stamp);
         }
+        self.refused.note(stamp, code, now);
         dead
     }
 
-    /// A batch is refused before it was admitted, for no reason of its own.
-    pub fn turned_away(&mut self, stamp: &Stamp) {
-        if stamp.is_idempotent() && !self.by_producer.contains_key(&stamp.producer_id) && !self.is_behind_failed(stamp)
-        {
-            self.note_failed(stamp);
-        }
+    /// Notes that a batch is refused at `now` with `code` before it was admitted.
+    pub fn turned_away(&mut self, stamp: &Stamp, (code, now): (ErrorCode, Duration)) {
+        self.refused.note(stamp, code, now);
     }
 
-    fn note_failed(&mut self, stamp: &Stamp) {
-        self.failed.insert(stamp.producer_id, *stamp);
-        if self.failed.len() > FAILED_MAX {
-            self.failed.pop_first();
-        }
+    /// Returns the refusal of a batch that is known to come before its turn.
+    pub fn of_early(&self, stamp: &Stamp, now: Duration) -> SequenceRefusal {
+        self.refused.of_early(stamp, now)
     }
 
-    /// It does not matter any more which batches have failed.
-    pub fn forget_failed(&mut self) {
-        self.failed.clear();
+    /// Forgets the batches that were refused long ago.
+    pub fn forget_old(&mut self, now: Duration) {
+        self.refused.forget_old(now);
     }
 
-    fn is_behind_failed(&self, stamp: &Stamp) -> bool {
-        self.failed.get(&stamp.producer_id).is_some_and(|failed| {
-            let behind = sequence_distance(failed.base_sequence, stamp.base_sequence);
-            match stamp.producer_epoch.cmp(&failed.producer_epoch) {
-                Ordering::Less => false,
-                Ordering::Equal => (1..HALF_RANGE).contains(&behind),
-                // Its first batch may have failed with the one of the epoch before.
-                Ordering::Greater => stamp.base_sequence != 0,
-            }
-        })
+    /// Forgets all batches that were refused.
+    pub fn forget_refused(&mut self) {
+        self.refused.clear();
     }
 
     /// Whether any batch of a producer is pending.
@@ -198,7 +182,7 @@ impl PartitionAdmission {
 
     /// Whether nothing is pending of an idempotent producer, and none has to send anything again.
     pub fn is_empty(&self) -> bool {
-        self.by_producer.is_empty() && self.failed.is_empty()
+        self.by_producer.is_empty() && self.refused.is_empty()
     }
 }
 

@@ -7,6 +7,9 @@
 //! The check itself is tested: with each [`Fault`] it finds schedules that break a promise.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use fullbore_wire::ErrorCode;
 
 use super::admission::{Admission, Known, PartitionAdmission, TicketId};
 use super::*;
@@ -158,10 +161,10 @@ impl World {
         let ticket = self.next_id() as TicketId;
         let here = &mut self.brokers[broker];
         let admission = here.admission.entry(partition).or_default();
-        let mut admitted = admission.check(&stamp, &here.known[&partition], Known::Perhaps);
+        let mut admitted = admission.check(&stamp, &here.known[&partition], Known::Perhaps, Duration::ZERO);
         if admitted == Admission::Ask {
             here.known.insert(partition, self.partitions[&partition].clone());
-            admitted = admission.check(&stamp, &here.known[&partition], Known::Now);
+            admitted = admission.check(&stamp, &here.known[&partition], Known::Now, Duration::ZERO);
         }
         self.clients[at].batches[n] = match admitted {
             Admission::Admit => {
@@ -292,7 +295,9 @@ impl World {
 
     fn fail(&mut self, broker: usize, admitted: &Admitted) {
         let ObjectBatch { partition, stamp, .. } = admitted.batch;
-        let dead = self.brokers[broker].admission.entry(partition).or_default().failed(&stamp, admitted.ticket);
+        let refused = (ErrorCode::KAFKA_STORAGE_ERROR, Duration::ZERO);
+        let dead =
+            self.brokers[broker].admission.entry(partition).or_default().failed(&stamp, admitted.ticket, refused);
         dead.into_iter().chain([admitted.ticket]).for_each(|ticket| self.answer(ticket, Sent::No));
     }
 

@@ -1,5 +1,7 @@
 //! An object that is to be committed, and what becomes of its batches.
 
+use fullbore_wire::ErrorCode;
+
 use super::batch::{ObjectBatch, ObjectId};
 use super::run::BatchRun;
 use crate::sequence::SequenceRefusal;
@@ -58,4 +60,15 @@ pub enum Refusal {
     Behind,
     /// It was refused when its object was committed, for a reason that holds no longer: to be sent again.
     Earlier,
+}
+
+impl Refusal {
+    /// Kafka's code.
+    pub fn code(self) -> ErrorCode {
+        match self {
+            Refusal::Sequence(why) => why.code(),
+            Refusal::PartitionGone => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+            Refusal::ObjectGone | Refusal::Behind | Refusal::Earlier => ErrorCode::KAFKA_STORAGE_ERROR,
+        }
+    }
 }

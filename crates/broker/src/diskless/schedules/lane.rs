@@ -278,6 +278,11 @@ impl Lane {
             }
             Heard::Refused(AppendError::Storage | AppendError::Again | AppendError::Deleted | AppendError::Role(_)) => {
             }
+            Heard::Refused(AppendError::Sequence(SequenceRefusal::BehindRefused(_))) => {
+                if was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty() {
+                    world.wrong(|| format!("{} is next, and is behind another", name()));
+                }
+            }
             Heard::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
                 if !batch.may_be_written && batch.known == Known::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is a duplicate, and was never written", name()));

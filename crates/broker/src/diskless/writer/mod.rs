@@ -101,6 +101,8 @@ struct Shared {
 
 struct WriterState {
     line: Line,
+    /// Where the line's clock begins.
+    started: Instant,
     /// What is known to be committed, as far as it was asked for or committed here.
     known: HashMap<DisklessPartitionId, PartitionState>,
     waiting: HashMap<TicketId, Waiting>,
@@ -134,8 +136,10 @@ impl Writer {
     ) -> Writer {
         let mut line = Line::new(settings);
         line.set_slots(uploader.window());
+        let started = Instant::now();
         let state = WriterState {
             line,
+            started,
             known: HashMap::new(),
             waiting: HashMap::new(),
             stored: VecDeque::new(),
@@ -153,7 +157,7 @@ impl Writer {
             index,
             uploader,
             reader,
-            started: Instant::now(),
+            started,
             metrics,
             commit_failures: Seldom::default(),
             upload_failures: Seldom::default(),
@@ -175,8 +179,8 @@ impl Writer {
         match state.check(offered.number, &offered.stamp, known) {
             Admission::Ask => Ok(Admitted::Ask),
             Admission::Refuse(why) => {
-                // One behind it may be on its way.
-                state.line.turned_away(offered.number, &offered.stamp);
+                // One behind it may be in flight.
+                state.line.turned_away(offered.number, &offered.stamp, (why.code(), shared.now()));
                 Err(AppendError::Sequence(why))
             }
             Admission::Duplicate { base_offset, timestamp } => {
@@ -203,9 +207,9 @@ impl Writer {
         self.shared.budget.take(producer, size + BATCH_COST).await
     }
 
-    /// A batch is refused since it could not be looked up what is known of its producer: one behind it may be on its way.
-    pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp) {
-        self.shared.state.lock().line.turned_away(number, stamp);
+    /// Notes that a batch is refused with this error before it is looked at: one behind it may be in flight.
+    pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp, code: ErrorCode) {
+        self.shared.state.lock().line.turned_away(number, stamp, (code, self.shared.now()));
     }
 
     /// So many batches are retained of each producer of these partitions; never fewer than before.
@@ -220,6 +224,7 @@ impl Writer {
 
     /// Forgets producers of which nothing came for so long.
     pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
+        self.shared.state.lock().line.forget_old(self.shared.now());
         // One partition at a time, so that no batch waits for all of them.
         let numbers: Vec<_> = self.shared.state.lock().known.keys().copied().collect();
         for number in numbers {
@@ -326,7 +331,7 @@ impl Shared {
     /// Goes on with what is in the store: the next commit, if none is under way.
     fn go_on(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        let (objects, failed) = state.line.next_commit();
+        let (objects, failed) = state.line.next_commit(self.now());
         let answers = state.answers(failed);
         let given_up = state.give_up_parked(&answers);
         state.drop_left_behind();
@@ -361,7 +366,7 @@ impl Shared {
         }
         let mut state = self.state.lock();
         let mut released = self.take_over(&mut state, &partitions, &producers);
-        let outcomes = state.line.committed(&verdicts);
+        let outcomes = state.line.committed(&verdicts, self.now());
         let answers = state.answers(outcomes);
         if state.others_commit {
             // Of what was committed before, over another broker, there is no row: but it is not in line any more.
@@ -392,10 +397,11 @@ impl WriterState {
         let nothing = PartitionState::new(0);
         #[cfg(test)]
         let known = if ASKS_NOBODY.get() { Known::Now } else { known };
+        let now = self.started.elapsed();
         match self.known.get(&number) {
-            Some(committed) if !self.others_commit => self.line.check(number, stamp, committed, Known::Now),
-            Some(committed) => self.line.check(number, stamp, committed, known),
-            None => self.line.check(number, stamp, &nothing, known),
+            Some(committed) if !self.others_commit => self.line.check(number, stamp, committed, (Known::Now, now)),
+            Some(committed) => self.line.check(number, stamp, committed, (known, now)),
+            None => self.line.check(number, stamp, &nothing, (known, now)),
         }
     }
 

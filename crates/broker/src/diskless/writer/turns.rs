@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::commit::admission::{Admission, Known};
-use fullbore_rules::sequence::{SequenceRefusal, Stamp};
+use fullbore_rules::sequence::Stamp;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -68,7 +68,9 @@ impl Writer {
         if !early.are_sent && (early.wait_in.is_none() || !state.is_early(number, &stamp)) {
             return Ok(ControlFlow::Continue(room));
         }
-        let reordering = early.wait_in.ok_or(OUT_OF_ORDER)?;
+        let out_of_turn =
+            |state: &WriterState| AppendError::Sequence(state.line.of_early(number, &stamp, self.shared.now()));
+        let Some(reordering) = early.wait_in else { return Err(out_of_turn(&state)) };
         if reordering.is_closed() {
             return Err(AppendError::Gone);
         }
@@ -84,7 +86,10 @@ impl Writer {
         } else if !parked.is_watched() {
             state.parked.remove(&number);
         }
-        answer.map(|answer| ControlFlow::Break(Admitted::Parked(answer)))
+        match answer {
+            Err(OUT_OF_ORDER) => Err(out_of_turn(&state)),
+            answer => answer.map(|answer| ControlFlow::Break(Admitted::Parked(answer))),
+        }
     }
 }
 
@@ -203,7 +208,8 @@ impl Shared {
         let (forgotten, expired) = expired;
         let log_start_offset = watch.partition.offsets().log_start;
         forgotten.into_iter().for_each(|early| early.refuse(AppendError::UnknownProducer { log_start_offset }));
-        expired.refuse();
+        let of_early = |stamp: &Stamp| self.state.lock().line.of_early(watch.number, stamp, self.now());
+        expired.refuse(|stamp| AppendError::Sequence(of_early(stamp)));
         due
     }
 }
@@ -215,7 +221,8 @@ impl WriterState {
         let is_carried_on = || self.known.get(&number).is_some_and(|known| known.producers.is_carried_on(stamp));
         match self.check(number, stamp, Known::Now) {
             Admission::Admit => !is_carried_on(),
-            verdict => verdict == Admission::Refuse(SequenceRefusal::OutOfOrderSequence),
+            Admission::Refuse(why) => why.is_early(),
+            Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => false,
         }
     }
 

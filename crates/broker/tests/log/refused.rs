@@ -1,0 +1,87 @@
+//! Batches behind one that was refused for the partition's role, which has changed meanwhile.
+
+use std::sync::Arc;
+
+use fullbore_broker::metrics::Metrics;
+use fullbore_broker::partitions::{Acks, AppendError, BatchAdmission, Reordering, Replica};
+use fullbore_config::{BrokerConfig, Properties};
+use fullbore_rules::replica::PartitionRegistration;
+use fullbore_wire::ErrorCode;
+
+use super::folder::{Folder, NOW, idempotent, valid};
+
+/// The metadata of broker 1 and a follower.
+struct Metadata {
+    partition: Arc<Replica>,
+    epoch: i32,
+}
+
+impl Metadata {
+    fn of(folder: &Folder) -> Metadata {
+        Metadata { partition: folder.partition(), epoch: 1 }
+    }
+
+    fn tell(&mut self, leader: i32, isr: &[i32]) {
+        self.epoch += 1;
+        let registered = PartitionRegistration {
+            replicas: vec![1, 2],
+            isr: isr.to_vec(),
+            leader: Some(leader),
+            leader_epoch: self.epoch,
+            partition_epoch: self.epoch,
+            ..PartitionRegistration::default()
+        };
+        self.partition.follow(&Arc::new(registered), &self.partition.config());
+    }
+
+    fn error(&self, sequence: i32) -> ErrorCode {
+        let batch = idempotent(9, 0, sequence, 1);
+        let batch = valid(&self.partition, &batch).expect("valid");
+        self.partition.append(&batch, Acks::All, NOW).map_or_else(|why| why.code(), |_| ErrorCode::NONE)
+    }
+
+    /// As [`Metadata::error`], of a client that sends over several connections.
+    fn in_turn(&self, sequence: i32, reordering: Option<&Arc<Reordering>>) -> Result<BatchAdmission, AppendError> {
+        let batch = idempotent(9, 0, sequence, 1);
+        self.partition.append_in_turn(&valid(&self.partition, &batch)?, Acks::All, NOW, reordering)
+    }
+}
+
+const WELL: (i32, &[i32]) = (1, &[1, 2]);
+
+#[tokio::test]
+async fn role_refused_a_batch_what_follows_gets_the_same_error_until_it_is_sent_again() {
+    for ((leader, isr), code) in
+        [((1, &[1][..]), ErrorCode::NOT_ENOUGH_REPLICAS), ((2, &[1, 2]), ErrorCode::NOT_LEADER_OR_FOLLOWER)]
+    {
+        let folder = Folder::new().with(|config| config.min_insync_replicas = 2);
+        let mut metadata = Metadata::of(&folder);
+        metadata.tell(leader, isr);
+        assert_eq!(metadata.error(0), code);
+        metadata.tell(WELL.0, WELL.1);
+        assert_eq!([1, 2, 3].map(|sequence| metadata.error(sequence)), [code; 3]);
+        assert_eq!([0, 1, 2, 3].map(|sequence| metadata.error(sequence)), [ErrorCode::NONE; 4]);
+        assert_eq!(metadata.error(5), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+        // The window is full once more, and the leader goes in its midst.
+        metadata.tell(leader, isr);
+        assert_eq!(metadata.error(4), code);
+        metadata.tell(WELL.0, WELL.1);
+        assert_eq!([5, 3, 4].map(|sequence| metadata.error(sequence)), [code, ErrorCode::NONE, ErrorCode::NONE]);
+    }
+}
+
+#[tokio::test]
+async fn batch_waits_in_vain_for_a_refused_one_gets_its_error() {
+    let typed = Properties::parse("fullbore.reorder.wait.ms=20").expect("properties");
+    let reordering = Reordering::new(&BrokerConfig::from_properties(&typed).expect("a config").0, Metrics::default());
+    let folder = Folder::new().with(|config| config.min_insync_replicas = 2);
+    let mut metadata = Metadata::of(&folder);
+    metadata.tell(1, &[1]);
+    let refused = metadata.in_turn(0, Some(&reordering)).expect_err("too few in sync");
+    assert_eq!(refused.code(), ErrorCode::NOT_ENOUGH_REPLICAS);
+    metadata.tell(WELL.0, WELL.1);
+    let Ok(BatchAdmission::Parked(answer)) = metadata.in_turn(1, Some(&reordering)) else { panic!("it may wait") };
+    assert_eq!(answer.wait().await.expect_err("due").code(), ErrorCode::NOT_ENOUGH_REPLICAS);
+    assert_eq!(metadata.in_turn(1, None).expect_err("it may not").code(), ErrorCode::NOT_ENOUGH_REPLICAS);
+    assert_eq!([0, 1].map(|sequence| metadata.error(sequence)), [ErrorCode::NONE; 2]);
+}
