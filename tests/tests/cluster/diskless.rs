@@ -435,6 +435,36 @@ fn topic_is_made_again_several_producers_go_on_at_once_at_any_broker() {
     }
 }
 
+/// It waited `fullbore.reorder.wait.ms` for nothing, and was refused for good.
+#[test]
+fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on_at_once_at_any_broker() {
+    let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
+    let cluster = &mut shared.cluster;
+    let [idle, busy] = [0; 2].map(|_| cluster.broker(1).client().init_producer_id());
+    let one = |of: i64, sequence: i32| Batch::of(&["a"]).from_producer(of, 0, sequence);
+    let take = |client: &mut Client, batch: &Batch| {
+        let asked = Instant::now();
+        wait_until("it is taken", SOON, || {
+            let answer = client.produce(TOPIC, 0, batch);
+            let may_come = [ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, ErrorCode::KAFKA_STORAGE_ERROR];
+            assert!(answer.error_code == ErrorCode::NONE || may_come.contains(&answer.error_code), "{answer:?}");
+            answer.error_code == ErrorCode::NONE
+        });
+        assert!(asked.elapsed() < Duration::from_secs(30), "{:?}", asked.elapsed());
+    };
+    let mut client = cluster.broker(1).client();
+    take(&mut client, &one(idle, 0));
+    for sequence in 0..4 {
+        take(&mut client, &one(busy, sequence));
+        cluster.run(&["topics", "delete", "--topic", TOPIC]);
+        cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
+        cluster.wait_for_same_topic(TOPIC);
+    }
+    take(&mut cluster.broker(2).client(), &one(idle, 1));
+    take(&mut cluster.broker(3).client(), &one(busy, 4));
+    take(&mut cluster.broker(3).client(), &one(idle, 2));
+}
+
 /// Each broker would have a part of the records.
 #[test]
 fn a_broker_with_a_store_of_its_own_does_not_start() {

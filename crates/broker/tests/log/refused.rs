@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fullbore_broker::metrics::Metrics;
+use fullbore_host::metrics::Metrics;
 use fullbore_broker::partitions::{Acks, AppendError, BatchAdmission, Reordering, Replica};
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_rules::replica::PartitionRegistration;

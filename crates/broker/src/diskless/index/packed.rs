@@ -1,5 +1,7 @@
 //! Batches as they lie packed in one column: fixed widths, big endian.
 
+use std::time::Duration;
+
 use fullbore_rules::commit::PackedBatch;
 use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 
@@ -7,7 +9,12 @@ use super::damaged;
 use crate::control::StoreError;
 
 /// Offset, before all others, of the row of [`forgotten_row`]. Its producer is [`NO_PRODUCER_ID`].
+///
+/// Before it are the rows that are carried over from the deleted partition before, of producers that have written nothing to this one.
 pub const FORGOTTEN_AT: i64 = -1;
+
+/// Time in which a deletion carries over the stops of producers that have written nothing to what is deleted. What is left out then counts as forgotten.
+pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
 /// Bytes of a batch of a run: size, offsets, largest timestamp.
 const RUN_BATCH: usize = 4 + 4 + 8;

@@ -12,6 +12,8 @@ use super::{Index, IndexStore, UploadedObject, trimming};
 on_each_back_end! {
     producers_go_on_where_their_topic_is_made_again
     a_producer_that_was_idle_goes_on_where_its_topic_is_made_again_twice
+    producer_is_idle_in_several_topics_of_a_name_its_stop_is_carried_over
+    partition_leaves_more_producers_than_its_limit_only_its_own_are_left
     what_deleted_partitions_leave_is_removed_in_time
     producers_are_trimmed_to_what_is_retained
     the_rows_of_very_many_producers_are_trimmed_too
@@ -103,6 +105,65 @@ fn a_producer_that_was_idle_goes_on_where_its_topic_is_made_again_twice<B: BackE
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
 }
 
+fn left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartitionId) -> usize {
+    index.look_at(partition, 0).expect("known").expect("there").predecessor.len()
+}
+
+/// In a cluster it waited for what it had sent long ago, and was refused for good.
+fn producer_is_idle_in_several_topics_of_a_name_its_stop_is_carried_over<B: BackEnd>() {
+    let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
+    let mut opened = Opened::<B>::new(2);
+    let object = opened.object();
+    // Each of the others goes on in another life, and 7 in the last one.
+    let all: Vec<_> = (7..11).map(|of| by(of, batch(opened.partitions[0], 100 * of as u32, 0))).collect();
+    opened.commit(object, &all);
+    for life in 1..4 {
+        let partition = make_again(&mut opened, life, life != 2);
+        opened.tidy();
+        opened.again();
+        assert_eq!((left::<B>(&mut opened.index, partition), left::<B>(&mut opened.another(), partition)), (4, 4));
+        let object = opened.object();
+        assert_eq!(opened.commit(object, &[by(7 + i64::from(life), batch(partition, 0, 10))]), [appended(0)]);
+        assert_eq!((left::<B>(&mut opened.index, partition), left::<B>(&mut opened.another(), partition)), (3, 3));
+    }
+    // To one only what has no producer is written.
+    let partition = make_again(&mut opened, 4, true);
+    let object = opened.object();
+    assert_eq!(opened.commit(object, &[by(-1, batch(partition, 0, -1))]), [appended(0)]);
+    let partition = make_again(&mut opened, 5, false);
+    opened.tidy();
+    opened.again();
+    assert_eq!(left::<B>(&mut opened.index, partition), 4);
+    for (producer_id, next) in [(7, 10), (8, 20), (9, 20), (10, 20)] {
+        let object = opened.object();
+        let overtaken = by(producer_id, batch(partition, 0, next + 10));
+        assert_eq!(opened.commit(object, &[overtaken]), gap, "{producer_id} stopped before");
+    }
+    let object = opened.object();
+    assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
+}
+
+/// As of a partition that is there, what is known beyond the limit is left out; any next batch of those producers is taken.
+fn partition_leaves_more_producers_than_its_limit_only_its_own_are_left<B: BackEnd>() {
+    let half = PRODUCERS_MAX as i64 / 2;
+    for (second, expected) in [(half, PRODUCERS_MAX), (half + 1, half as usize + 1)] {
+        let mut opened = Opened::<B>::new(2);
+        let mut partition = opened.partitions[0];
+        for (life, ids) in [(1, 0..half), (2, half..half + second)] {
+            let object = opened.object();
+            let batches: Vec<_> = ids.map(|id| by(id, batch(partition, id as u32 * 100, 0))).collect();
+            opened.commit(object, &batches);
+            partition = make_again(&mut opened, life, true);
+        }
+        opened.tidy();
+        opened.again();
+        assert_eq!(left::<B>(&mut opened.index, partition), expected);
+        let object = opened.object();
+        let next = [by(half, batch(partition, 0, 10)), by(0, batch(partition, 100, 10))];
+        assert_eq!(opened.commit(object, &next), [appended(0), appended(10)]);
+    }
+}
+
 fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let rows = |opened: &mut Opened<B>, id: DisklessPartitionId| {
@@ -123,13 +184,13 @@ fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     let third = make_again(&mut opened, 2, false);
     let left = (rows(&mut opened, first), rows(&mut opened, second));
     assert_eq!(left, (0, 2), "what the next one left counts, and that there was one before it");
-    // Without producers it leaves only that, nor does what came before it count any more.
+    // Without producers of its own it leaves that, and what the one before it has left.
     let object = opened.object();
     let anonymous = by(-1, batch(third, 0, -1));
     assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
     let fourth = make_again(&mut opened, 3, true);
-    assert_eq!((rows(&mut opened, second), rows(&mut opened, third)), (0, 1));
-    assert_eq!(opened.another().look_at(fourth, 0).expect("known").expect("there").predecessor.len(), 0);
+    assert_eq!((rows(&mut opened, second), rows(&mut opened, third)), (0, 2));
+    assert_eq!(left::<B>(&mut opened.another(), fourth), 1);
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
@@ -137,7 +198,7 @@ fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     opened.index.expire_producers_after(0);
     tidy_at::<B>(&mut opened.index, fullbore_host::files::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
-    assert_eq!(opened.another().look_at(fifth, 0).expect("known").expect("there").predecessor.len(), 0);
+    assert_eq!(left::<B>(&mut opened.another(), fifth), 0);
 }
 
 fn producers_are_trimmed_to_what_is_retained<B: BackEnd>() {

@@ -52,8 +52,9 @@ pub trait IndexStore: Send {
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError>;
 
     /// Last batches of each producer on the deleted partition of the same name, as rows of these partitions; in the
-    /// transaction, if there is one. A partition leaves that behind until the next one of its name is deleted, or its producers have expired. Where
-    /// others may have written, one row is of [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
+    /// transaction, if there is one. A partition leaves that behind until the next one of its name is deleted, or its producers have expired;
+    /// to the next one it leaves its producers that have written nothing there. Where others may have written, one row is
+    /// of [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
     ///
     /// # Errors
     /// It is not known.

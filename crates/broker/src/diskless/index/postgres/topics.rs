@@ -7,17 +7,22 @@
 //! Invariant: there are no partitions of a topic that was deleted before they were made. A broker may be slow, and carry out the creation when all
 //! others have carried out the deletion: nobody would delete what it makes.
 
+use std::time::Instant;
+
 use fullbore_rules::commit::DisklessPartitionId;
-use fullbore_rules::sequence::NO_PRODUCER_ID;
+use fullbore_rules::sequence::{NO_PRODUCER_ID, PRODUCERS_MAX};
 use fullbore_wire::Uuid;
 
-use super::super::packed::{FORGOTTEN_AT, forgotten_row};
+use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row};
 use super::super::store::{KnownStore, PartitionRow, ProducerRow};
 use super::guarded::Guarded;
 use super::rows::{IndexAnswers, LIVE, PARTITION, UNUSED, array, each, hex, partition, producer};
-use crate::control::database_rows::{flag, next, text};
+use crate::control::database_rows::{flag, next, number, text};
 use crate::control::{CommitError, StoreError, sql_literal};
 use fullbore_host::files::now_ms;
+
+/// Partitions in a statement that carries over what others have left: of each it may read tens of thousands of rows.
+const CARRIED_AT_ONCE: usize = 4;
 
 /// None where the topic is not in the metadata.
 pub fn create(
@@ -35,6 +40,7 @@ pub fn create(
         session.abandon();
         return Ok(Vec::new());
     }
+    carry_over(session, &mut answers)?;
     let made = session.end(&format!(
         "{};
          UPDATE fullbore.diskless_partitions SET topic = {name} WHERE topic_id = {topic} AND topic IS NULL;
@@ -53,24 +59,62 @@ pub fn create(
 /// What the partitions have is left to be cleared.
 pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> {
     let of_topic = format!("p.topic_id = {}", sql_literal(&topic_id));
-    session.begin(&lock_partitions(&of_topic)).map_err(CommitError::Refused)?;
-    session.end(&remove_partitions(&of_topic)).map(drop)
+    remove(session, &of_topic)
 }
 
 /// The same of partitions whose topics are not in the metadata: where no broker that has the store was there when a topic was deleted, nobody else
 /// deletes its partitions.
 pub fn delete_unknown(session: &mut Guarded) -> Result<(), CommitError> {
     let unknown = "NOT EXISTS (SELECT 1 FROM fullbore.topics AS t WHERE t.id = p.topic_id)";
-    session.begin(&lock_partitions(unknown)).map_err(CommitError::Refused)?;
-    session.end(&remove_partitions(unknown)).map(drop)
+    remove(session, unknown)
 }
 
+fn remove(session: &mut Guarded, which: &str) -> Result<(), CommitError> {
+    let mut answers = session.begin(&lock_partitions(which)).map_err(CommitError::Refused)?;
+    carry_over(session, &mut answers)?;
+    session.end(&remove_partitions(which)).map(drop)
+}
+
+/// Locks these partitions, and reads which of them replace a deleted one of their names.
 fn lock_partitions(which: &str) -> String {
-    format!("SELECT p.id FROM fullbore.diskless_partitions AS p WHERE {which} ORDER BY p.id FOR UPDATE")
+    format!(
+        "SELECT p.id FROM fullbore.diskless_partitions AS p WHERE {which} ORDER BY p.id FOR UPDATE;
+         SELECT p.id FROM fullbore.diskless_partitions AS p JOIN fullbore.diskless_predecessors AS before USING (topic, partition_index)
+           WHERE {which} AND p.next_offset > 0 ORDER BY p.id"
+    )
 }
 
-/// Removes these partitions. One that was written is its name's last from now on, and what the one before it has left is cleared. A partition
-/// that has forgotten producers leaves a row for that.
+/// Leaves to partitions that are removed next, of which [`lock_partitions`] was answered, what those before them have left of producers that have
+/// written nothing to them.
+fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), CommitError> {
+    let replacing = next(answers).and_then(|_| each(&next(answers)?, |row| number(row, 0)));
+    let replacing = replacing.inspect_err(|_| session.abandon()).map_err(CommitError::Refused)?;
+    let began = Instant::now();
+    // A statement has a time limit, and a deletion that exceeded it would never be made.
+    let pieces = replacing.chunks(CARRIED_AT_ONCE).take_while(|_| began.elapsed() < CARRIED_FOR);
+    pieces.map(carry).try_for_each(|piece| session.ask(&piece).map(drop)).map_err(CommitError::Refused)
+}
+
+/// Gives partitions, before all that they have, the newest row of each producer that has written only to the deleted one of their name; none where
+/// there are too many producers, since one that is forgotten has stopped elsewhere.
+fn carry(ids: &[DisklessPartitionId]) -> String {
+    format!(
+        "INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)
+           SELECT p.id, {FORGOTTEN_AT} - r.age, r.producer_id, r.written_ms, r.batches FROM fullbore.diskless_partitions AS p
+           JOIN fullbore.diskless_predecessors AS before USING (topic, partition_index)
+           CROSS JOIN LATERAL (SELECT newest.*, count(*) OVER () AS producers,
+               row_number() OVER (PARTITION BY newest.partition ORDER BY newest.base_offset DESC) AS age
+             FROM (SELECT DISTINCT ON (producer_id) * FROM fullbore.diskless_producers AS of
+               WHERE of.partition IN (p.id, before.partition) AND of.producer_id <> {NO_PRODUCER_ID}
+               ORDER BY of.producer_id, of.partition = p.id DESC, of.base_offset DESC) AS newest) AS r
+           WHERE p.id = ANY({}::bigint[]) AND r.partition = before.partition AND r.producers <= {PRODUCERS_MAX}
+           ON CONFLICT DO NOTHING",
+        array(ids.iter())
+    )
+}
+
+/// Removes these partitions. One that was written is its name's last from now on, and what the one before it has left is cleared, but for what was
+/// carried over. A partition that has forgotten producers leaves a row for that.
 fn remove_partitions(which: &str) -> String {
     let clear = |partitions: &str| {
         format!(

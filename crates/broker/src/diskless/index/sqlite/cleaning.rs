@@ -1,11 +1,13 @@
 //! What takes rows away: runs that may not be read any more, partitions that are deleted, producers that are silent. Each is a part of a
 //! transaction.
 
-use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
-use fullbore_rules::sequence::NO_PRODUCER_ID;
-use rusqlite::{Connection, Params, params};
+use std::time::Instant;
 
-use super::super::packed::{FORGOTTEN_AT, forgotten_row};
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
+use fullbore_rules::sequence::{NO_PRODUCER_ID, PRODUCERS_MAX};
+use rusqlite::{Connection, OptionalExtension, Params, params};
+
+use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row};
 use super::rows::UNUSED;
 use fullbore_host::files::now_ms;
 
@@ -44,8 +46,8 @@ pub fn clear_runs(
     Ok(())
 }
 
-/// Removes the partitions that a query finds. One that was written is its name's last from now on, and what the one before it has left is cleared.
-/// A partition that has forgotten producers leaves a row for that.
+/// Removes the partitions that a query finds. One that was written is its name's last from now on: what the one before it has left of producers that have
+/// written nothing to it is carried over, and the rest cleared. A partition that has forgotten producers leaves a row for that.
 pub fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
     let found =
         connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
@@ -63,7 +65,11 @@ pub fn remove_partitions(connection: &Connection, query: &str, params: impl Para
            WHERE id = ?1 AND next_offset > 0 AND topic IS NOT NULL AND EXISTS (SELECT 1 FROM producers WHERE partition = ?1)",
         "DELETE FROM partitions WHERE id = ?1",
     ];
+    let began = Instant::now();
     for id in ids {
+        if began.elapsed() < CARRIED_FOR {
+            carry_over(connection, id)?;
+        }
         let row = params![id, FORGOTTEN_AT, NO_PRODUCER_ID, now_ms(), forgotten_row()];
         connection.prepare_cached(forgotten)?.execute(row)?;
         for statement in statements {
@@ -71,6 +77,26 @@ pub fn remove_partitions(connection: &Connection, query: &str, params: impl Para
         }
     }
     Ok(())
+}
+
+/// Leaves to a partition, before all that it has, the newest row of each producer that has written only to the deleted one of its name; none where
+/// there are too many producers, since one that is forgotten has stopped elsewhere.
+fn carry_over(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
+    let before =
+        "SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index)
+         WHERE p.id = ?1 AND p.next_offset > 0";
+    let before = connection.prepare_cached(before)?.query_row([id], |row| row.get(0)).optional()?;
+    let Some(before): Option<DisklessPartitionId> = before else { return Ok(()) };
+    let carry = "WITH newest AS (SELECT * FROM
+           (SELECT *, row_number() OVER (PARTITION BY producer_id ORDER BY partition = ?1 DESC, base_offset DESC) AS age
+             FROM producers WHERE partition IN (?1, ?2) AND producer_id <> ?4) WHERE age = 1)
+         INSERT OR IGNORE INTO producers (partition, base_offset, producer_id, written_ms, batches)
+           SELECT ?1, ?3 - row_number() OVER (ORDER BY base_offset DESC), producer_id, written_ms, batches FROM newest
+           WHERE partition = ?2 AND (SELECT count(*) FROM newest) <= ?5";
+    connection
+        .prepare_cached(carry)?
+        .execute(params![id, before, FORGOTTEN_AT, NO_PRODUCER_ID, PRODUCERS_MAX as i64])
+        .map(drop)
 }
 
 /// Leaves the newest row of each producer of a partition.

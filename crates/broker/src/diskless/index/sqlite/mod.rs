@@ -18,7 +18,7 @@ use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::noted::NotedChanges;
-use super::packed::{FORGOTTEN_AT, LAST_BASE_OFFSET, pack_producer, pack_run, unpack_offset, unpack_producer};
+use super::packed::{LAST_BASE_OFFSET, pack_producer, pack_run, unpack_offset, unpack_producer};
 use super::store::{
     CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, ProducerRowPlace,
     UnusedObject,
@@ -350,7 +350,7 @@ impl IndexStore for SqliteIndex {
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
         let mut found = Vec::new();
         for id in ids {
-            self.producers(PRODUCERS_BEFORE, *id, FORGOTTEN_AT, &mut found)?;
+            self.producers(PRODUCERS_BEFORE, *id, i64::MIN, &mut found)?;
         }
         Ok(found)
     }

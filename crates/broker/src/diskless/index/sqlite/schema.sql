@@ -22,7 +22,8 @@ CREATE TABLE cleared (
     before INTEGER NOT NULL
 ) STRICT;
 
--- Of each name the last deleted partition that was written, whose producers' rows are kept: the newest of each.
+-- Of each name the last deleted partition that was written, whose producers' rows are kept: the newest of each, and at offsets below 0 what is
+-- carried over of producers that had written only to those before it.
 CREATE TABLE predecessors (
     topic TEXT NOT NULL,
     partition_index INTEGER NOT NULL,
