@@ -257,6 +257,42 @@ pub fn decode_request<R: Request>(r: &mut Reader, v: Version) -> Result<R, Decod
     R::decode(r, v)
 }
 
+/// What decoding a request costs, apart from the frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestSize {
+    /// Elements of all its arrays.
+    pub elements: usize,
+    /// Bytes of memory of these arrays once they are decoded.
+    pub bytes: usize,
+}
+
+struct Measure {
+    reader: Reader,
+    version: Version,
+}
+
+impl Visit for Measure {
+    type Output = Result<RequestSize, DecodeError>;
+    fn visit<R: Request>(mut self) -> Self::Output {
+        let before = self.reader.elements_left();
+        R::decode(&mut self.reader, self.version)?;
+        Ok(RequestSize { elements: before - self.reader.elements_left(), bytes: self.reader.measured() })
+    }
+}
+
+/// Measures the body of a request without keeping its arrays, which takes a fraction of the time of decoding. The reader stays where it is.
+///
+/// # Errors
+/// As of [`decode_request`]; [`DecodeError::Count`] also for more than `elements_max` elements, if there is such a limit.
+pub fn measure_request(
+    key: ApiKey,
+    r: &Reader,
+    version: Version,
+    elements_max: Option<usize>,
+) -> Result<RequestSize, DecodeError> {
+    key.visit(Measure { reader: r.measuring(elements_max), version })
+}
+
 /// ApiVersions answers with header v0 always, so that a client can read it before it knows the versions.
 fn response_header(key: ApiKey, v: Version) -> Version {
     if v.flexible && key != ApiKey::ApiVersions { FLEXIBLE } else { CLASSIC }

@@ -27,12 +27,41 @@ pub struct Version {
 pub struct Reader {
     bytes: Bytes,
     elements_left: usize,
+    /// Bytes of the arrays passed so far, in a reader that keeps none of them.
+    measured: Option<usize>,
 }
 
 impl Reader {
     /// A cursor at the start of `bytes` that yields at most `elements_max` array elements in all.
     pub fn new(bytes: Bytes, elements_max: usize) -> Self {
-        Reader { bytes, elements_left: elements_max }
+        Reader { bytes, elements_left: elements_max, measured: None }
+    }
+
+    /// A cursor at the same place that keeps no arrays and counts what they would take; `None` in `elements_max` leaves the budget as it is.
+    pub(crate) fn measuring(&self, elements_max: Option<usize>) -> Reader {
+        let elements_left = elements_max.map_or(self.elements_left, |max| max.min(self.elements_left));
+        Reader { bytes: self.bytes.clone(), elements_left, measured: Some(0) }
+    }
+
+    /// Array elements that may still be read.
+    pub(crate) fn elements_left(&self) -> usize {
+        self.elements_left
+    }
+
+    /// Bytes of the arrays that a measuring reader has passed.
+    pub(crate) fn measured(&self) -> usize {
+        self.measured.unwrap_or(0)
+    }
+
+    /// Counts an array of `count` values. Returns true if they are to be kept.
+    fn keeps<T>(&mut self, count: usize) -> bool {
+        match &mut self.measured {
+            None => true,
+            Some(bytes) => {
+                *bytes = bytes.saturating_add(count.saturating_mul(size_of::<T>()));
+                false
+            }
+        }
     }
 
     /// Bytes not yet read.
@@ -333,6 +362,12 @@ impl<T: Codec> NullCodec for Vec<T> {
     }
     fn decode_nullable(r: &mut Reader, v: Version) -> Result<Option<Self>, DecodeError> {
         let Some(count) = r.count(v, T::size_min(v))? else { return Ok(None) };
+        if !r.keeps::<T>(count) {
+            for _ in 0..count {
+                T::decode(r, v)?;
+            }
+            return Ok(Some(Vec::new()));
+        }
         let mut elements = Vec::with_capacity(count);
         for _ in 0..count {
             elements.push(T::decode(r, v)?);
@@ -400,13 +435,16 @@ impl Reader {
             }
             previous = Some(tag);
             let size = self.uvarint()? as usize;
-            let mut field = Reader::new(self.take(size)?, self.elements_left);
-            if let Some(bytes) = known(tag, &mut field)? {
+            let bytes = self.take(size)?;
+            let mut field = Reader { bytes, ..*self };
+            if let Some(bytes) = known(tag, &mut field)?
+                && field.keeps::<(u32, Bytes)>(1)
+            {
                 unknown.0.reserve_exact(count - read);
                 unknown.0.push((tag, bytes));
             }
             field.finish().map_err(|_| DecodeError::Tag(tag))?;
-            self.elements_left = field.elements_left;
+            (self.elements_left, self.measured) = (field.elements_left, field.measured);
         }
         Ok(unknown)
     }

@@ -166,6 +166,54 @@ fn record(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     }
 }
 
+/// What measuring says, what measuring allocates, and what decoding allocates.
+struct Measured {
+    v: Version,
+    bytes: Bytes,
+}
+
+impl Visit for Measured {
+    type Output = Option<(api::RequestSize, usize, usize)>;
+    fn visit<R: Request>(self) -> Self::Output {
+        let reader = Reader::new(self.bytes.clone(), REQUEST_ELEMENTS_MAX);
+        let mut measured = None;
+        let measuring = peak_of(|| measured = Some(api::measure_request(R::KEY, &reader, self.v, None)));
+        let decoded = R::decode(&mut Reader::new(self.bytes.clone(), REQUEST_ELEMENTS_MAX), self.v);
+        let measured = measured.expect("it was measured");
+        assert_eq!(measured.as_ref().err(), decoded.as_ref().err(), "both refuse the same");
+        drop(decoded);
+        Some((measured.ok()?, measuring, cost::<R>(self.bytes, self.v)))
+    }
+}
+
+#[test]
+fn requests_are_measured_their_arrays_are_counted_and_not_kept() {
+    let (mut well, mut most) = (0, 0);
+    for seed in 0..200 {
+        let mut dice = Dice(seed);
+        for (key, side, version) in every_message().filter(|(_, side, _)| matches!(side, Side::Request)) {
+            let message = Schema::new(key, side, version).message(&mut dice);
+            let bytes = if seed % 4 > 0 { message.into() } else { with_a_claim(message, &mut dice) };
+            let Some((size, measuring, decoding)) = key.visit(Measured { v: version, bytes }) else { continue };
+            // Beside arrays, cut slices of a frame allocate what shares it.
+            assert!(size.bytes <= decoding && decoding <= size.bytes + 256, "{key:?} {version:?}: {size:?}, {decoding}");
+            assert!(measuring <= 256, "{key:?} {version:?}: measuring took {measuring}, seed {seed}");
+            (well, most) = (well + 1, most.max(size.bytes));
+        }
+    }
+    assert!(well > 10_000 && most > 1_000, "{well} requests of at most {most} bytes");
+}
+
+#[test]
+fn request_of_more_elements_than_the_limit_is_not_measured_to_its_end() {
+    let v = ApiKey::OffsetFetch.version(5).expect("a version of OffsetFetch");
+    let body = [&[0, 1, b'g', 0, 0, 0, 1, 0, 1, b't', 0, 0, 0, 9][..], &[0; 36]].concat();
+    let reader = Reader::new(body.into(), REQUEST_ELEMENTS_MAX);
+    let measured = |max| api::measure_request(ApiKey::OffsetFetch, &reader, v, max).map(|size| size.elements);
+    assert_eq!([measured(None), measured(Some(10))], [Ok(10), Ok(10)]);
+    assert_eq!(measured(Some(9)), Err(fullbore_wire::DecodeError::Count(9)));
+}
+
 #[test]
 fn a_produce_request_allocates_its_arrays_and_nothing_else() {
     for version in ApiKey::Produce.versions() {
