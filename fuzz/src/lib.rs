@@ -22,7 +22,7 @@ pub fn requests(data: &[u8]) {
     embedded::<ConsumerProtocolSubscription>(data);
     embedded::<ConsumerProtocolAssignment>(data);
     if let Ok(header) = RequestHeader::decode(&mut api::request_reader(Bytes::copy_from_slice(data))) {
-        assert!(header.api().is_some() || header.tagged.0.is_empty());
+        assert!(header.api().is_some() || header.tagged.fields().is_empty());
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Invariant: it is complete before the first connection is accepted, and nothing in it is replaced after that.
 
+use crate::api::WideWork;
 use crate::control::Control;
 use crate::fetch_sessions::Sessions;
 use crate::groups::Groups;
@@ -46,6 +47,8 @@ pub struct Node {
     pub loggers: Loggers,
     /// Where what takes long is done.
     pub long_work: LongWork,
+    /// Places and memory for requests of thousands of entries.
+    pub wide: WideWork,
     /// Bounds the memory of batches that are decompressed.
     pub decompression: Decompression,
     /// What one connection may use.

@@ -175,6 +175,7 @@ impl Broker {
             limits: config.as_ref().into(),
             loggers,
             long_work: LongWork::default(),
+            wide: api::WideWork::default(),
             decompression: Decompression::default(),
             sessions: Sessions::new(config.fetch_session_cache_slots),
             reordering: Reordering::new(&config, metrics.clone()),

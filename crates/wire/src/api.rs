@@ -307,12 +307,24 @@ pub fn encode_response<R: Request>(
     v: Version,
     correlation_id: i32,
 ) -> Result<Frame, EncodeError> {
+    encode_response_with::<R>(v, correlation_id, |w| response.encode(w, v))
+}
+
+/// Writes a whole response frame, whose body `put` writes.
+///
+/// # Errors
+/// As of `put`.
+pub fn encode_response_with<R: Request>(
+    v: Version,
+    correlation_id: i32,
+    put: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
+) -> Result<Frame, EncodeError> {
     let mut w = Writer::with_capacity(256);
     correlation_id.encode(&mut w, CLASSIC)?;
     if response_header(R::KEY, v).flexible {
         w.put_uvarint(0);
     }
-    response.encode(&mut w, v)?;
+    put(&mut w)?;
     w.finish()
 }
 
@@ -381,7 +393,7 @@ mod tests {
         let mut reader = request_reader(header(&[1, 9, 1, 0xaa, 0xff]));
         let header = RequestHeader::decode(&mut reader).expect("a header");
         assert_eq!((header.client_id.as_deref(), header.correlation_id), (Some("c"), 5));
-        assert_eq!(header.tagged.0, [(9, Bytes::from_static(&[0xaa]))]);
+        assert_eq!(header.tagged.fields(), [(9, Bytes::from_static(&[0xaa]))]);
         assert_eq!(reader.remaining(), 1);
     }
 }

@@ -178,7 +178,7 @@ impl Writer {
         self.put_slice(&(if present { 1i8 } else { -1 }).to_be_bytes());
     }
 
-    fn put_length(&mut self, len: Option<usize>, v: Version, short: bool) -> Result<(), EncodeError> {
+    pub(crate) fn put_length(&mut self, len: Option<usize>, v: Version, short: bool) -> Result<(), EncodeError> {
         let max = if short { i16::MAX as usize } else { i32::MAX as usize - 1 };
         if let Some(len) = len.filter(|len| *len > max) {
             return Err(EncodeError::TooLong(len));
@@ -376,9 +376,23 @@ impl<T: Codec> NullCodec for Vec<T> {
     }
 }
 
-/// The fields of a flexible message that this program does not know, kept as they came (KIP-482).
+/// The fields of a flexible message that this program does not know, kept as they came (KIP-482). Every struct has them, and hardly
+/// any has one: none takes a word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TaggedFields(pub Vec<(u32, Bytes)>);
+#[allow(clippy::box_collection, reason = "a vector takes three words in each of a million structs")]
+pub struct TaggedFields(Option<Box<Vec<(u32, Bytes)>>>);
+
+impl TaggedFields {
+    /// The fields with these tags, in ascending order.
+    pub fn new(fields: Vec<(u32, Bytes)>) -> TaggedFields {
+        TaggedFields((!fields.is_empty()).then(|| Box::new(fields)))
+    }
+
+    /// Each tag and its bytes.
+    pub fn fields(&self) -> &[(u32, Bytes)] {
+        self.0.as_ref().map_or(&[], |fields| fields)
+    }
+}
 
 /// Gathers the known tagged fields of one struct while it is encoded.
 pub(crate) struct TagWriter(Vec<(u32, Writer)>);
@@ -398,7 +412,7 @@ impl TagWriter {
 
     /// Writes known and unknown fields in ascending tag order.
     pub(crate) fn finish(mut self, w: &mut Writer, unknown: &TaggedFields) -> Result<(), EncodeError> {
-        for (tag, bytes) in &unknown.0 {
+        for (tag, bytes) in unknown.fields() {
             let mut field = Writer::with_capacity(bytes.len());
             field.put_slice(bytes);
             self.0.push((*tag, field));
@@ -426,7 +440,7 @@ impl Reader {
     ) -> Result<TaggedFields, DecodeError> {
         let count = self.uvarint()? as usize;
         self.spend(count, 2)?;
-        let mut unknown = TaggedFields::default();
+        let mut unknown = Vec::new();
         let mut previous = None;
         for read in 0..count {
             let tag = self.uvarint()?;
@@ -440,13 +454,13 @@ impl Reader {
             if let Some(bytes) = known(tag, &mut field)?
                 && field.keeps::<(u32, Bytes)>(1)
             {
-                unknown.0.reserve_exact(count - read);
-                unknown.0.push((tag, bytes));
+                unknown.reserve_exact(count - read);
+                unknown.push((tag, bytes));
             }
             field.finish().map_err(|_| DecodeError::Tag(tag))?;
             (self.elements_left, self.measured) = (field.elements_left, field.measured);
         }
-        Ok(unknown)
+        Ok(TaggedFields::new(unknown))
     }
 
     /// Tagged fields of a struct that knows none.

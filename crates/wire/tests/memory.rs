@@ -196,7 +196,10 @@ fn requests_are_measured_their_arrays_are_counted_and_not_kept() {
             let bytes = if seed % 4 > 0 { message.into() } else { with_a_claim(message, &mut dice) };
             let Some((size, measuring, decoding)) = key.visit(Measured { v: version, bytes }) else { continue };
             // Beside arrays, cut slices of a frame allocate what shares it.
-            assert!(size.bytes <= decoding && decoding <= size.bytes + 256, "{key:?} {version:?}: {size:?}, {decoding}");
+            assert!(
+                size.bytes <= decoding && decoding <= size.bytes + 256,
+                "{key:?} {version:?}: {size:?}, {decoding}"
+            );
             assert!(measuring <= 256, "{key:?} {version:?}: measuring took {measuring}, seed {seed}");
             (well, most) = (well + 1, most.max(size.bytes));
         }

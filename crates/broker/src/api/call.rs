@@ -3,8 +3,8 @@
 use super::client::Client;
 use crate::control::{Control, Refusal, shown};
 use crate::node::Node;
-use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response};
-use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Reader, Text, Version};
+use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response, encode_response_with};
+use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Reader, Text, Version, Writer};
 use std::collections::HashSet;
 use std::future::Future;
 use std::hash::Hash;
@@ -106,6 +106,18 @@ impl Reply {
     /// [`Fault::Answer`].
     pub fn frame<R: Request>(self, response: &R::Response) -> Result<Frame, Fault> {
         encode_response::<R>(response, self.version, self.correlation_id)
+            .map_err(|error| Fault::Answer { api: R::KEY, error })
+    }
+
+    /// The frame of a response whose body `put` writes.
+    ///
+    /// # Errors
+    /// [`Fault::Answer`].
+    pub fn frame_with<R: Request>(
+        self,
+        put: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
+    ) -> Result<Frame, Fault> {
+        encode_response_with::<R>(self.version, self.correlation_id, put)
             .map_err(|error| Fault::Answer { api: R::KEY, error })
     }
 }

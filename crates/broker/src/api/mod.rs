@@ -4,6 +4,7 @@
 //! Produce, Fetch and the commits of offsets are admitted at once and may complete later; every other API completes before
 //! the next request of its connection is admitted, so that clients see Kafka's ordering. What is admitted is carried out
 //! whatever stands before its answer: what happens only when a completion is awaited has no effect outside of its answer.
+//! Requests of thousands of entries are carried out apart from the threads that serve connections ([`wide`]).
 
 mod alter_configs;
 mod alter_partition_reassignments;
@@ -65,9 +66,13 @@ mod shown_tests;
 mod sync_group;
 mod topics;
 mod update_features;
+mod wide;
+#[cfg(test)]
+mod wide_tests;
 
 pub use call::{Answer, Call, Completion, Fault, Reply};
 pub use client::Client;
+pub use wide::WideWork;
 
 use std::time::Duration;
 
@@ -109,7 +114,15 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
         }
         return Err(Fault::Version { api, version: number });
     };
-    let completion = dispatch(api, &mut call, Reply { version, correlation_id, listener }).await?;
+    let reply = Reply { version, correlation_id, listener };
+    let broker = call.broker;
+    let completion = match broker.wide.measure(api, &call.reader, version).await? {
+        None => dispatch(api, &mut call, reply).await?,
+        Some(bytes) => {
+            let admitted = Box::pin(broker.wide.drive(bytes, dispatch(api, &mut call, reply))).await?;
+            admitted.map(|completion| wide::driven(broker, bytes, completion))
+        }
+    };
     if completion.is_some() && api != ApiKey::Produce {
         call.client.behind.note();
     }
@@ -140,7 +153,7 @@ serve! { |call, reply|
     },
     Fetch => {
         let request = call.body(reply.version)?;
-        Some(fetch::admit(call, request, reply)?)
+        Some(fetch::admit(call, request, reply).await?)
     },
     ListOffsets => ready(list_offsets::handle(call, reply).await?),
     Metadata => ready(metadata::handle(call, reply).await?),

@@ -4,7 +4,7 @@
 //! are no transactions, so that every offset is stable.
 
 use super::call::{Call, Completion, Fault, Reply, once};
-use crate::control::Image;
+use crate::control::{Image, Topic};
 use crate::groups::{GroupOffsets, Missing, OffsetAndMetadata, TopicOffsets};
 use crate::node::Node;
 use fullbore_rules::group::Group;
@@ -87,10 +87,14 @@ fn answer(broker: &Node, image: &Image, version: i16, asked: OffsetFetchRequestG
     let member = asked.member_id.as_deref();
     let allows = |group: &Group| group.check_fetch(member, asked.member_epoch);
     let topics = asked.topics.map(|topics| once(topics, |topic| (topic.name.clone(), topic.topic_id)));
-    let found = broker.groups.committed(&group.group_id, allows, |held| match &topics {
-        None => all(image, version, held),
-        Some(topics) => topics.iter().map(|topic| of_topic(image, version, topic, held)).collect(),
-    });
+    let found = match &topics {
+        None => broker.groups.committed(&group.group_id, allows, |held| all(image, version, held)),
+        Some(topics) => {
+            // Copied out: other groups commit under the same lock, and the request may name a million partitions.
+            let held = broker.groups.committed(&group.group_id, allows, |held| of_topics(image, version, topics, held));
+            held.map(|held| topics.iter().map(|topic| of_topic(image, version, topic, &held)).collect())
+        }
+    };
     match found {
         Ok(found) => group.topics = found,
         Err(code) => {
@@ -111,17 +115,33 @@ fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode)
     topics.unwrap_or_default().into_iter().map(of_topic).collect()
 }
 
+/// What a group has of these topics.
+fn of_topics(
+    image: &Image,
+    version: i16,
+    asked: &[OffsetFetchRequestTopics],
+    held: Option<&GroupOffsets>,
+) -> GroupOffsets {
+    let Some(held) = held else { return GroupOffsets::new() };
+    let ids = asked.iter().filter_map(|topic| Some(find(image, version, topic)?.id));
+    ids.filter_map(|id| Some((id, held.get(&id)?.clone()))).collect()
+}
+
+fn find<'i>(image: &'i Image, version: i16, asked: &OffsetFetchRequestTopics) -> Option<&'i Arc<Topic>> {
+    if version >= TOPIC_IDS { image.topic_by_id(asked.topic_id) } else { image.topic(&asked.name) }
+}
+
 fn of_topic(
     image: &Image,
     version: i16,
     asked: &OffsetFetchRequestTopics,
-    held: Option<&GroupOffsets>,
+    held: &GroupOffsets,
 ) -> OffsetFetchResponseTopics {
-    let by_ids = version >= TOPIC_IDS;
-    let found = if by_ids { image.topic_by_id(asked.topic_id) } else { image.topic(&asked.name) };
+    let found = find(image, version, asked);
     // By name, what does not exist has no offsets; an id nobody knows is an error.
-    let error_code = if by_ids && found.is_none() { ErrorCode::UNKNOWN_TOPIC_ID } else { ErrorCode::NONE };
-    let of_topic = found.and_then(|topic| held?.get(&topic.id));
+    let is_unknown = version >= TOPIC_IDS && found.is_none();
+    let error_code = if is_unknown { ErrorCode::UNKNOWN_TOPIC_ID } else { ErrorCode::NONE };
+    let of_topic = found.and_then(|topic| held.get(&topic.id));
     let partition = |index: i32| OffsetFetchResponsePartitions {
         error_code,
         ..partition(index, of_topic.and_then(|of_topic| of_topic.partitions.get(&index)))

@@ -3,7 +3,8 @@
 //! A session is a list of partitions with what was last said of each. Its epoch counts requests, so that a lost one is
 //! noticed. Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, and at most [`PARTITIONS_MAX`]
 //! partitions in all of them; where there is no room a fetch is served without a session. A full cache forgets the
-//! longest unused session, and the client starts another. However many fetches of a session are pending, its list is
+//! longest unused session, and the client starts another. The cache's lock is held for no longer than a look at each session takes, and no
+//! session is locked or freed under it: one may have half a million partitions. However many fetches of a session are pending, its list is
 //! there once, and registered with its partitions once: a fetch refers to the session as it is, and is refused once the
 //! session has gone on without it, as Kafka does.
 //!
@@ -12,22 +13,24 @@
 //! and a partition that has an error leaves the session, which ends with the connection that opened it.
 
 mod partition;
+mod request;
 
-pub use partition::{Fetched, PartitionFetch, PartitionKey};
+#[cfg(test)]
+pub use partition::TopicKey;
+pub use partition::{Failure, Fetched, Outcome, PartitionFetch};
+pub use request::SessionRequest;
 
 use crate::partitions::Registration;
 use fullbore_wire::ErrorCode;
-use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
 use parking_lot::{Mutex, MutexGuard};
-use partition::keys;
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Partitions of all sessions: about 150 MB, and 30 MB while all of them are waited for.
+/// Partitions of all sessions: about 24 MB beside the topics' names, and 30 MB while all of them are waited for.
 const PARTITIONS_MAX: usize = 500_000;
 /// A session unused for this long gives way to a new one (Kafka's `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTABLE_AFTER_MS: i64 = 120_000;
@@ -37,17 +40,20 @@ const INITIAL_EPOCH: i32 = 0;
 /// The id that is none.
 const NO_SESSION: i32 = 0;
 
-/// What was last told of a partition.
-#[derive(Clone, Copy, Default, PartialEq)]
-struct Told {
-    high_watermark: i64,
-    log_start_offset: i64,
-}
-
 /// Bytes that a registration takes, here and in the list of its partition.
 const REGISTRATION_BYTES: usize = 64;
-/// Bytes that a topic's name takes beside itself.
-const NAME_BYTES: usize = 64;
+/// A session, and what is known of it without its lock.
+struct SharedSession {
+    state: Mutex<Session>,
+    last_used_ms: AtomicI64,
+    partitions: AtomicUsize,
+}
+
+impl SharedSession {
+    fn lock(&self) -> MutexGuard<'_, Session> {
+        self.state.lock()
+    }
+}
 
 /// What one consumer reads on one connection or over several.
 struct Session {
@@ -57,10 +63,8 @@ struct Session {
     reads_ahead: bool,
     /// How many of the broker's session partitions these are.
     share: PartitionsPermit,
-    told: HashMap<PartitionKey, Told>,
     /// The epoch the next request must have.
     next_epoch: i32,
-    last_used_ms: i64,
     /// Requests admitted and not yet answered.
     unanswered: usize,
     /// Who is woken for the last request, if it waits for records.
@@ -119,7 +123,7 @@ pub struct Sessions {
 
 #[derive(Default)]
 struct Cache {
-    sessions: HashMap<i32, Arc<Mutex<Session>>>,
+    sessions: HashMap<i32, Arc<SharedSession>>,
     /// How many there were, and what makes ids of that which nobody can guess: who knows an id can disturb the session.
     opened: u64,
     ids: RandomState,
@@ -129,52 +133,20 @@ struct Cache {
 pub struct ConnectionSession {
     cache: Arc<Mutex<Cache>>,
     id: i32,
-    session: Weak<Mutex<Session>>,
+    session: Weak<SharedSession>,
 }
 
 impl Drop for ConnectionSession {
     fn drop(&mut self) {
-        if let Entry::Occupied(place) = self.cache.lock().sessions.entry(self.id)
-            && std::ptr::eq(Arc::as_ptr(place.get()), self.session.as_ptr())
-        {
-            place.remove();
-        }
-    }
-}
-
-/// What a fetch says of its session and its partitions. Nothing of the request's frame is in it.
-pub struct SessionRequest {
-    session_id: i32,
-    session_epoch: i32,
-    read_ahead: bool,
-    wanted: Vec<PartitionFetch>,
-    forgotten: HashSet<PartitionKey>,
-    names_bytes: usize,
-}
-
-impl SessionRequest {
-    /// What this request says.
-    pub fn of(request: &FetchRequest) -> SessionRequest {
-        let wanted = wanted_once(request);
-        let forgotten = &request.forgotten_topics_data;
-        let names = request.topics.iter().map(|topic| &topic.topic).chain(forgotten.iter().map(|topic| &topic.topic));
-        SessionRequest {
-            session_id: request.session_id,
-            session_epoch: request.session_epoch,
-            read_ahead: request.read_ahead,
-            wanted,
-            names_bytes: names.map(|name| name.len() + NAME_BYTES).sum(),
-            forgotten: forgotten
-                .iter()
-                .flat_map(|topic| keys(&topic.topic, topic.topic_id, &topic.partitions, |index| *index))
-                .collect(),
-        }
-    }
-
-    /// Bytes of memory it takes.
-    pub fn bytes_held(&self) -> usize {
-        let forgotten = self.forgotten.capacity() * (size_of::<PartitionKey>() + 1);
-        self.names_bytes + self.wanted.capacity() * size_of::<PartitionFetch>() + forgotten
+        let mut cache = self.cache.lock();
+        let ended = match cache.sessions.entry(self.id) {
+            Entry::Occupied(place) if std::ptr::eq(Arc::as_ptr(place.get()), self.session.as_ptr()) => {
+                Some(place.remove())
+            }
+            _ => None,
+        };
+        drop(cache);
+        drop(ended);
     }
 }
 
@@ -196,6 +168,11 @@ impl Behind {
     /// Bytes of memory it takes.
     pub fn bytes_held(&self) -> usize {
         self.asked.bytes_held()
+    }
+
+    /// Partitions that it names.
+    pub fn partitions(&self) -> usize {
+        self.asked.partitions()
     }
 }
 
@@ -221,13 +198,13 @@ enum Reads {
 
 /// A request of a session that is not answered yet.
 struct SessionTurn {
-    session: Arc<Mutex<Session>>,
+    session: Arc<SharedSession>,
     /// What the session expects next as long as this is its last request; 0 before it was planned.
     next_epoch: i32,
 }
 
 impl SessionTurn {
-    fn new(session: &Arc<Mutex<Session>>, state: &mut Session, next_epoch: i32) -> SessionTurn {
+    fn new(session: &Arc<SharedSession>, state: &mut Session, next_epoch: i32) -> SessionTurn {
         state.unanswered += 1;
         SessionTurn { session: Arc::clone(session), next_epoch }
     }
@@ -260,7 +237,19 @@ impl Sessions {
         self.cache.lock().sessions.len()
     }
 
-    fn find(&self, id: i32) -> Option<Arc<Mutex<Session>>> {
+    /// Partitions of a session; 0 if there is no such session.
+    pub fn partitions_of(&self, id: i32) -> usize {
+        self.find(id).map_or(0, |session| session.partitions.load(Ordering::Relaxed))
+    }
+
+    /// Takes a session out of the cache.
+    fn remove(&self, id: i32) {
+        let ended = self.cache.lock().sessions.remove(&id);
+        // Not under the lock.
+        drop(ended);
+    }
+
+    fn find(&self, id: i32) -> Option<Arc<SharedSession>> {
         self.cache.lock().sessions.get(&id).cloned()
     }
 
@@ -303,7 +292,7 @@ impl Sessions {
     fn plan(&self, asked: SessionRequest, now_ms: i64) -> Result<FetchPlan, ErrorCode> {
         let (id, epoch) = (asked.session_id, asked.session_epoch);
         if epoch == FINAL_EPOCH || epoch == INITIAL_EPOCH {
-            self.cache.lock().sessions.remove(&id);
+            self.remove(id);
             return Ok(if epoch == INITIAL_EPOCH { self.open(asked, now_ms) } else { FetchPlan::once(asked) });
         }
         let session = self.find(id).ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
@@ -312,10 +301,11 @@ impl Sessions {
             return Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH);
         }
         state.next_epoch = next(epoch);
-        state.last_used_ms = now_ms;
+        session.last_used_ms.store(now_ms, Ordering::Relaxed);
         // Of a request on another connection, which hears that the session has gone on.
         let before = state.waiting.take();
         let has_room = state.update(asked);
+        session.partitions.store(state.wanted.len(), Ordering::Relaxed);
         let reads_ahead = state.reads_ahead;
         let turn = SessionTurn::new(&session, &mut state, next(epoch));
         drop(state);
@@ -323,7 +313,7 @@ impl Sessions {
             before.waiter.notify_one();
         }
         if !has_room {
-            self.cache.lock().sessions.remove(&id);
+            self.remove(id);
             // The client begins again with a full fetch, which is served without a session.
             return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
         }
@@ -338,21 +328,28 @@ impl Sessions {
         let mut cache = self.cache.lock();
         let mut share = PartitionsPermit::none(&self.partitions);
         while cache.sessions.len() >= self.slots || !share.resize(asked.wanted.len()) {
-            if !cache.evict(now_ms) {
+            let Some(oldest) = cache.evict(now_ms) else {
+                drop(cache);
                 return FetchPlan::once(asked);
-            }
+            };
+            // Its partitions count until it is freed.
+            drop(cache);
+            drop(oldest);
+            cache = self.cache.lock();
         }
         let reads_ahead = asked.read_ahead;
-        let session = Arc::new(Mutex::new(Session {
-            reads_ahead,
-            wanted: Arc::new(asked.wanted),
-            share,
-            told: HashMap::new(),
-            next_epoch: next(INITIAL_EPOCH),
-            last_used_ms: now_ms,
-            unanswered: 0,
-            waiting: None,
-        }));
+        let session = Arc::new(SharedSession {
+            last_used_ms: AtomicI64::new(now_ms),
+            partitions: AtomicUsize::new(asked.wanted.len()),
+            state: Mutex::new(Session {
+                reads_ahead,
+                wanted: Arc::new(asked.wanted),
+                share,
+                next_epoch: next(INITIAL_EPOCH),
+                unanswered: 0,
+                waiting: None,
+            }),
+        });
         let turn = SessionTurn::new(&session, &mut session.lock(), next(INITIAL_EPOCH));
         let session_id = cache.free_id();
         cache.sessions.insert(session_id, session);
@@ -361,13 +358,11 @@ impl Sessions {
 }
 
 impl Cache {
-    /// Forgets the session that was unused for longest, if that is long enough.
-    fn evict(&mut self, now_ms: i64) -> bool {
-        let oldest = self.sessions.iter().map(|(id, session)| (session.lock().last_used_ms, *id)).min();
-        match oldest {
-            Some((used, id)) if now_ms - used > EVICTABLE_AFTER_MS => self.sessions.remove(&id).is_some(),
-            _ => false,
-        }
+    /// Forgets the session that was unused for longest, if that is long enough. It is to be freed without the lock.
+    fn evict(&mut self, now_ms: i64) -> Option<Arc<SharedSession>> {
+        let last_used_ms = |session: &SharedSession| session.last_used_ms.load(Ordering::Relaxed);
+        let (used, id) = self.sessions.iter().map(|(id, session)| (last_used_ms(session), *id)).min()?;
+        if now_ms - used > EVICTABLE_AFTER_MS { self.sessions.remove(&id) } else { None }
     }
 
     fn free_id(&mut self) -> i32 {
@@ -387,74 +382,86 @@ impl Session {
     fn update(&mut self, asked: SessionRequest) -> bool {
         let SessionRequest { wanted: changed, forgotten, .. } = asked;
         if !forgotten.is_empty() {
-            Arc::make_mut(&mut self.wanted).retain(|wanted| !forgotten.contains(&wanted.key));
-            self.told.retain(|key, _| !forgotten.contains(key));
+            Arc::make_mut(&mut self.wanted).retain(|wanted| !forgotten.has(wanted));
         }
         if !changed.is_empty() {
-            let wanted = Arc::make_mut(&mut self.wanted);
-            let places: HashMap<PartitionKey, usize> =
-                wanted.iter().enumerate().map(|(at, wanted)| (wanted.key.clone(), at)).collect();
-            for mut change in changed {
-                let reads_on = self.reads_ahead && change.fetch.read_on;
-                match places.get(&change.key) {
-                    Some(at) => {
-                        if reads_on {
-                            change.fetch.fetch_offset = wanted[*at].fetch.fetch_offset;
-                        }
-                        wanted[*at] = change;
-                    }
-                    // The partition had an error, which the client reads later.
-                    None if reads_on => {}
-                    None => wanted.push(change),
-                }
-            }
+            self.change(changed);
         }
         self.share.resize(self.wanted.len())
     }
 
-    /// Whether a partition's outcome must be in an incremental response; remembers it as told.
-    fn is_news(&mut self, key: &PartitionKey, data: &PartitionData) -> bool {
-        let told = Told { high_watermark: data.high_watermark, log_start_offset: data.log_start_offset };
-        let changed = self.told.insert(key.clone(), told) != Some(told);
-        let is_elsewhere = data.preferred_read_replica != PartitionData::default().preferred_read_replica;
-        let has_records = data.records.as_ref().is_some_and(|records| !records.is_empty());
-        changed || is_elsewhere || data.error_code.is_err() || has_records
-    }
-
-    /// Moves the partitions to where their records in the answer end. Those with an error leave the session, which
-    /// would return it with each answer. The partitions looked at are the first ones, in the same order.
-    fn read_on(&mut self, fetched: &[Fetched]) {
-        let is_moved = |of: &Fetched| of.end_offset.is_some_and(|end| end != of.data.from_offset);
-        if fetched.iter().any(is_moved) {
-            for (wanted, read) in Arc::make_mut(&mut self.wanted).iter_mut().zip(fetched) {
-                if let Some(end) = read.end_offset.filter(|_| wanted.key == read.key) {
-                    wanted.fetch.fetch_offset = end;
-                }
+    /// Changes and adds partitions.
+    fn change(&mut self, mut changed: Vec<PartitionFetch>) {
+        let places = request::places(&changed);
+        let wanted = Arc::make_mut(&mut self.wanted);
+        let mut is_new = vec![true; changed.len()];
+        for known in wanted.iter_mut() {
+            if let Some(at) = places.get(&known.key()) {
+                let change = changed[*at].clone();
+                let reads_on = self.reads_ahead && change.reads_on;
+                known.change(change, reads_on);
+                is_new[*at] = false;
             }
         }
-        let failed: HashSet<_> = fetched.iter().filter(|of| of.data.error_code.is_err()).map(|of| &of.key).collect();
-        if !failed.is_empty() {
-            Arc::make_mut(&mut self.wanted).retain(|wanted| !failed.contains(&wanted.key));
-        }
+        let mut is_new = is_new.into_iter();
+        // One that is to be read on, and is not in the session, had an error, which the client reads later.
+        changed.retain(|change| is_new.next().unwrap_or(false) && !(self.reads_ahead && change.reads_on));
+        wanted.append(&mut changed);
     }
 
-    /// Partitions that returned data go to the end, so that none starves behind a busy one. No more than the first
-    /// `looked_at` are among them.
-    fn rotate(&mut self, served: &HashSet<PartitionKey>, looked_at: usize) {
-        if !served.is_empty() && served.len() < self.wanted.len() {
-            let wanted = Arc::make_mut(&mut self.wanted);
-            let first = wanted.drain(..looked_at.min(wanted.len()));
-            let (served, rest): (Vec<_>, Vec<_>) = first.partition(|wanted| served.contains(&wanted.key));
-            wanted.splice(..0, rest);
-            wanted.extend(served);
+    /// Takes over what an answer says of the first `fetched` partitions, in the same order: what the client is sent, where those of a
+    /// session that reads ahead go on, and who comes last next time. Returns the part that is news.
+    fn answered(&mut self, mut fetched: Vec<Fetched>, shows_all: bool) -> Vec<Fetched> {
+        let (mut at, reads_ahead) = (0, self.reads_ahead);
+        let (mut served, mut failed) = (Vec::new(), Vec::new());
+        let wanted = Arc::make_mut(&mut self.wanted);
+        fetched.retain(|fetched| {
+            let Some(ahead) = wanted[at..].iter().position(|wanted| wanted.is_of(fetched)) else { return true };
+            at += ahead;
+            let read = &mut wanted[at];
+            if reads_ahead && let Some(end) = fetched.outcome.moves_to() {
+                read.fetch_offset = end;
+            }
+            if reads_ahead && fetched.outcome.is_failed() {
+                failed.push(at);
+            }
+            if fetched.outcome.records_bytes() > 0 {
+                served.push(at);
+            }
+            at += 1;
+            read.is_news(fetched) || shows_all
+        });
+        place_last(wanted, at, &served, &failed);
+        fetched
+    }
+}
+
+/// Moves the `served` ones of the first `looked_at` partitions to the end, so that none starves behind a busy one, unless all are served.
+/// Those that `failed` leave a session that reads ahead, which would return their error with each answer.
+fn place_last(wanted: &mut Vec<PartitionFetch>, looked_at: usize, served: &[usize], failed: &[usize]) {
+    let rotates = !served.is_empty() && served.len() < wanted.len() - failed.len();
+    if !rotates && failed.is_empty() {
+        return;
+    }
+    let (mut served, mut failed) = (served.iter().peekable(), failed.iter().peekable());
+    let (mut first, mut last) = (Vec::with_capacity(looked_at), Vec::new());
+    for (at, partition) in wanted.drain(..looked_at).enumerate() {
+        let is_failed = failed.next_if(|failed| **failed == at).is_some();
+        let is_served = served.next_if(|served| **served == at).is_some();
+        match (is_failed, is_served && rotates) {
+            (true, _) => {}
+            (false, true) => last.push(partition),
+            (false, false) => first.push(partition),
         }
     }
+    wanted.splice(..0, first);
+    wanted.append(&mut last);
 }
 
 impl FetchPlan {
     /// Without a session.
     fn once(asked: SessionRequest) -> FetchPlan {
-        let reads = Reads::Once(Arc::new(asked.wanted), asked.names_bytes);
+        let reads = Reads::Once(Arc::new(asked.wanted), asked.topics_bytes);
         FetchPlan { session_id: 0, reads_ahead: false, incremental: false, reads, waiting: None }
     }
 
@@ -494,6 +501,11 @@ impl FetchPlan {
         })
     }
 
+    /// Partitions that it reads.
+    pub fn partitions(&self) -> usize {
+        self.wanted().map_or(0, |wanted| wanted.len())
+    }
+
     /// Bytes of memory it takes while it waits. What is its session's is not the fetch's: there is one list and one
     /// waiting fetch a session.
     pub fn bytes_held(&self) -> usize {
@@ -511,55 +523,10 @@ impl FetchPlan {
     /// As of [`FetchPlan::wanted`].
     pub fn shown(&self, fetched: Vec<Fetched>) -> Result<Vec<Fetched>, ErrorCode> {
         let Reads::Session(turn) = &self.reads else { return Ok(fetched) };
-        let mut session = turn.lock()?;
-        let looked_at = fetched.len();
-        if self.reads_ahead {
-            session.read_on(&fetched);
-        }
-        let mut served = HashSet::new();
-        let shown = fetched
-            .into_iter()
-            .filter(|Fetched { key, data, .. }| {
-                if data.records.as_ref().is_some_and(|records| !records.is_empty()) {
-                    served.insert(key.clone());
-                }
-                let is_news = session.is_news(key, data);
-                if self.reads_ahead && data.error_code.is_err() {
-                    session.told.remove(key);
-                }
-                is_news || !self.incremental
-            })
-            .collect();
-        session.rotate(&served, looked_at);
-        Ok(shown)
+        Ok(turn.lock()?.answered(fetched, !self.incremental))
     }
 }
 
 fn next(epoch: i32) -> i32 {
     epoch.checked_add(1).unwrap_or(1)
-}
-
-/// As Kafka has it: of a partition named twice, the last one counts.
-fn wanted_once(request: &FetchRequest) -> Vec<PartitionFetch> {
-    let mut once: Vec<PartitionFetch> =
-        Vec::with_capacity(request.topics.iter().map(|topic| topic.partitions.len()).sum());
-    let mut places = HashMap::new();
-    for wanted in wanted(request) {
-        match places.entry(wanted.key.clone()) {
-            Entry::Occupied(place) => once[*place.get()] = wanted,
-            Entry::Vacant(place) => {
-                place.insert(once.len());
-                once.push(wanted);
-            }
-        }
-    }
-    once
-}
-
-fn wanted(request: &FetchRequest) -> impl Iterator<Item = PartitionFetch> + '_ {
-    request.topics.iter().flat_map(|topic| {
-        keys(&topic.topic, topic.topic_id, &topic.partitions, |p| p.partition)
-            .zip(&topic.partitions)
-            .map(|(key, fetch)| PartitionFetch { key, fetch: fetch.clone() })
-    })
 }

@@ -1,46 +1,183 @@
 //! A partition in a fetch: its name, what is wanted of it, and what came of it.
+//!
+//! Lists of a million of them are legal, so that an entry is small and shares its topic with its neighbours.
 
 use fullbore_wire::apis::fetch::{FetchPartition, PartitionData};
-use fullbore_wire::{Text, Uuid};
+use fullbore_wire::{ErrorCode, Text, Uuid};
+use std::sync::Arc;
 
-/// A partition as requests name it: by topic name or by topic id, whichever the version has.
+/// A topic as requests name it: by name or by id, whichever the version has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TopicKey {
+    /// The name, or empty.
+    pub name: Text,
+    /// The id, or zero.
+    pub id: Uuid,
+}
+
+/// A partition of a topic as requests name it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PartitionKey {
-    /// The topic's name, or empty.
-    pub topic: Text,
-    /// The topic's id, or zero.
-    pub topic_id: Uuid,
-    /// The partition.
+    /// Its topic.
+    pub topic: Arc<TopicKey>,
+    /// Its index.
     pub index: i32,
+}
+
+/// Offsets that a session's client has last been sent of a partition.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Told {
+    high_watermark: i64,
+    log_start_offset: i64,
+}
+
+impl Told {
+    /// Offsets that no partition has: nothing was sent.
+    pub(super) const NEVER: Told = Told { high_watermark: i64::MIN, log_start_offset: i64::MIN };
+
+    fn of(fetched: &Fetched) -> Told {
+        let (high_watermark, log_start_offset) = fetched.outcome.offsets();
+        Told { high_watermark, log_start_offset }
+    }
 }
 
 /// One partition to fetch from.
 #[derive(Clone, Debug)]
 pub struct PartitionFetch {
-    /// Which.
-    pub key: PartitionKey,
-    /// From where and how much.
-    pub fetch: FetchPartition,
+    /// Its topic.
+    pub topic: Arc<TopicKey>,
+    /// The partition.
+    pub index: i32,
+    /// Bytes that the answer should not exceed.
+    pub partition_max_bytes: i32,
+    /// The first offset wanted.
+    pub fetch_offset: i64,
+    /// The leader epoch that the client knows, or -1.
+    pub current_leader_epoch: i32,
+    /// True if a session that reads ahead is to go on where it is.
+    pub(super) reads_on: bool,
+    pub(super) told: Told,
+}
+
+impl PartitionFetch {
+    /// A partition as a request has it.
+    pub(super) fn new(topic: &Arc<TopicKey>, asked: &FetchPartition) -> PartitionFetch {
+        PartitionFetch {
+            topic: Arc::clone(topic),
+            index: asked.partition,
+            partition_max_bytes: asked.partition_max_bytes,
+            fetch_offset: asked.fetch_offset,
+            current_leader_epoch: asked.current_leader_epoch,
+            reads_on: asked.read_on,
+            told: Told::NEVER,
+        }
+    }
+
+    /// Its key.
+    pub(super) fn key(&self) -> PartitionKey {
+        PartitionKey { topic: Arc::clone(&self.topic), index: self.index }
+    }
+
+    /// Returns true if this is the outcome of the partition.
+    pub(super) fn is_of(&self, fetched: &Fetched) -> bool {
+        self.index == fetched.index && (Arc::ptr_eq(&self.topic, &fetched.topic) || self.topic == fetched.topic)
+    }
+
+    /// Takes over a later request for the same partition.
+    pub(super) fn change(&mut self, change: PartitionFetch, reads_on: bool) {
+        let (fetch_offset, told) = (self.fetch_offset, self.told);
+        *self = PartitionFetch { told, ..change };
+        if reads_on {
+            self.fetch_offset = fetch_offset;
+        }
+    }
+
+    /// Returns true if the outcome must be in an incremental response; remembers it as sent.
+    pub(super) fn is_news(&mut self, fetched: &Fetched) -> bool {
+        let told = Told::of(fetched);
+        let changed = std::mem::replace(&mut self.told, told) != told;
+        changed || !matches!(&fetched.outcome, Outcome::Read(data) if !has_records(data))
+    }
 }
 
 /// The outcome for one partition.
 pub struct Fetched {
-    /// Which.
-    pub key: PartitionKey,
+    /// Its topic.
+    pub topic: Arc<TopicKey>,
+    /// The partition.
+    pub index: i32,
     /// As it goes into the response.
-    pub data: PartitionData,
-    /// The offset after the records, in a session that reads ahead.
-    pub end_offset: Option<i64>,
+    pub outcome: Outcome,
 }
 
-/// The keys of a topic's partitions. The name is copied: a session outlives the request, and a slice would keep all of
-/// the request's frame.
-pub fn keys<'t, P>(
-    topic: &Text,
-    topic_id: Uuid,
-    partitions: &'t [P],
-    index: impl Fn(&P) -> i32 + 't,
-) -> impl Iterator<Item = PartitionKey> + 't {
-    let topic = Text::from(topic.as_str());
-    partitions.iter().map(move |p| PartitionKey { topic: topic.clone(), topic_id, index: index(p) })
+/// What came of a fetch from one partition.
+pub enum Outcome {
+    /// An error.
+    Failed(Failure),
+    /// The broker to fetch from instead.
+    Elsewhere(i32),
+    /// Offsets and records, as they go into the response. In a session that reads ahead `next_offset` is the one after the records.
+    Read(Box<PartitionData>),
+}
+
+/// Why nothing was read.
+#[derive(Clone, Copy)]
+pub struct Failure {
+    /// The error.
+    pub code: ErrorCode,
+    /// The offset that was to be read, in a session that reads ahead, or -1.
+    pub from_offset: i64,
+    /// The offset after records that are lost, in a session that reads ahead, or -1.
+    pub next_offset: i64,
+}
+
+impl Outcome {
+    /// Offsets that are not known: clients keep what they had.
+    pub const UNKNOWN: i64 = -1;
+
+    fn offsets(&self) -> (i64, i64) {
+        match self {
+            Outcome::Read(data) => (data.high_watermark, data.log_start_offset),
+            Outcome::Failed(..) | Outcome::Elsewhere(_) => (Self::UNKNOWN, Self::UNKNOWN),
+        }
+    }
+
+    /// Returns true if there is an error.
+    pub(super) fn is_failed(&self) -> bool {
+        matches!(self, Outcome::Failed(..))
+    }
+
+    /// Returns the offset after the records if it is another one than they were read from, in a session that reads ahead.
+    pub(super) fn moves_to(&self) -> Option<i64> {
+        match self {
+            Outcome::Read(data) if data.next_offset != Self::UNKNOWN && data.next_offset != data.from_offset => {
+                Some(data.next_offset)
+            }
+            _ => None,
+        }
+    }
+
+    /// Bytes of records.
+    pub fn records_bytes(&self) -> usize {
+        match self {
+            Outcome::Read(data) => data.records.as_ref().map_or(0, |records| records.len()),
+            Outcome::Failed(..) | Outcome::Elsewhere(_) => 0,
+        }
+    }
+}
+
+fn has_records(data: &PartitionData) -> bool {
+    data.records.as_ref().is_some_and(|records| !records.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nine hundred thousand of each are in memory at a time.
+    #[test]
+    fn entries_of_lists_are_small() {
+        assert!(size_of::<PartitionFetch>() <= 48, "{}", size_of::<PartitionFetch>());
+        assert!(size_of::<Fetched>() <= 40, "{}", size_of::<Fetched>());
+    }
 }

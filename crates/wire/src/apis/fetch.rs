@@ -6,8 +6,9 @@
 //! 18 the follower's high watermark (KIP-1166), and Fullbore's own fields between brokers, whose tags begin at 1000.
 
 use super::produce::{LeaderIdAndEpoch, NodeEndpoint};
-use crate::message::message;
-use crate::{ErrorCode, Records, Text, Uuid};
+use crate::codec::TagWriter;
+use crate::message::{message, within};
+use crate::{Codec, EncodeError, ErrorCode, Records, Text, Uuid, Version, Writer};
 
 message! {
     /// Batches wanted from any number of partitions.
@@ -180,5 +181,80 @@ message! {
         producer_id: i64, 4..;
         /// The transaction's first offset in this partition.
         first_offset: i64, 4..;
+    }
+}
+
+impl FetchResponse {
+    /// Writes what precedes the topics of a response, of which `count` follow, each by itself: one of a million partitions need not be in
+    /// memory as a whole. Its own topics are left out, and [`FetchResponse::encode_end`] ends it.
+    ///
+    /// # Errors
+    /// When the response cannot be written in this version.
+    pub fn encode_start(&self, count: usize, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
+        if within(1.., v.number) {
+            self.throttle_time_ms.encode(w, v)?;
+        }
+        if within(7.., v.number) {
+            self.error_code.encode(w, v)?;
+            self.session_id.encode(w, v)?;
+        }
+        w.put_length(Some(count), v, false)
+    }
+
+    /// Writes what follows the topics.
+    ///
+    /// # Errors
+    /// When the response cannot be written in this version.
+    pub fn encode_end(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError> {
+        if !v.flexible {
+            return Ok(());
+        }
+        let tags = TagWriter::new();
+        let tags = match within(16.., v.number) && !self.node_endpoints.is_empty() {
+            true => tags.put(0, &self.node_endpoints, v)?,
+            false => tags,
+        };
+        tags.finish(w, &self.tagged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::ApiKey;
+
+    #[test]
+    fn response_written_by_topic_is_the_response_as_a_whole() {
+        let topic = |partitions: i32| FetchableTopicResponse {
+            topic: Text::from_static("t"),
+            topic_id: Uuid([7; 16]),
+            partitions: (0..partitions)
+                .map(|partition_index| PartitionData {
+                    partition_index,
+                    records: Some(Records::default()),
+                    ..Default::default()
+                })
+                .collect(),
+            ..Default::default()
+        };
+        let of = |topics: Vec<FetchableTopicResponse>, nodes: usize| FetchResponse {
+            throttle_time_ms: 1,
+            error_code: ErrorCode::UNKNOWN_TOPIC_ID,
+            session_id: 7,
+            responses: topics,
+            node_endpoints: vec![NodeEndpoint::default(); nodes],
+            ..Default::default()
+        };
+        for response in [of(vec![], 0), of(vec![topic(1), topic(200)], 2), of(vec![topic(0); 130], 1)] {
+            for number in ApiKey::Fetch.versions() {
+                let v = ApiKey::Fetch.version(number).expect("a version of Fetch");
+                let (mut whole, mut parts) = (Writer::with_capacity(0), Writer::with_capacity(0));
+                response.encode(&mut whole, v).expect("encoded");
+                response.encode_start(response.responses.len(), &mut parts, v).expect("encoded");
+                response.responses.iter().try_for_each(|topic| topic.encode(&mut parts, v)).expect("encoded");
+                response.encode_end(&mut parts, v).expect("encoded");
+                assert_eq!(parts.into_bytes(), whole.into_bytes(), "version {number}");
+            }
+        }
     }
 }

@@ -102,7 +102,7 @@ fn large_records_go_out_by_reference() {
 
 #[test]
 fn one_tag_cannot_be_written_twice() {
-    let twice = TaggedFields(vec![(8, Bytes::new()), (8, Bytes::new())]);
+    let twice = TaggedFields::new(vec![(8, Bytes::new()), (8, Bytes::new())]);
     let request = ProduceRequest { tagged: twice, ..Default::default() };
     assert_eq!(api::encode_request(&request, 9, 1, None).err(), Some(EncodeError::Tag(8)));
 }

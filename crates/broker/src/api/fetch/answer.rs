@@ -1,46 +1,123 @@
 //! The response of a fetch: partitions grouped by topic again, in the order they were looked at.
+//!
+//! Invariant: the response is written by topic and [`TOPIC_PARTITIONS_MAX`] partitions at most, so that one of a million takes no more memory
+//! than its bytes. A topic of more is in the response several times, as is one whose partitions are apart.
 
+use super::UNKNOWN;
 use crate::api::call::{Fault, Reply};
 use crate::api::{nodes, topics};
-use crate::fetch_sessions::Fetched;
+use crate::fetch_sessions::{Failure, Fetched, Outcome};
 use crate::node::Node;
-use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse};
-use fullbore_wire::{ErrorCode, Frame};
+use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData};
+use fullbore_wire::{Codec, ErrorCode, Frame};
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Partitions of a topic that are in memory at a time.
+const TOPIC_PARTITIONS_MAX: usize = 1000;
 
 /// The response to a fetch that was carried out.
 pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
-    let mut responses: Vec<FetchableTopicResponse> = Vec::new();
+    let groups = groups(&shown);
+    let mut response = FetchResponse { session_id, ..Default::default() };
     let mut leaders = BTreeSet::new();
-    for Fetched { key, mut data, .. } in shown {
-        if matches!(data.error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) {
-            let image = broker.control.image();
-            let topic = topics::find(&image, &key.topic, key.topic_id).ok();
-            if let Some(leader) =
-                topic.and_then(|of| nodes::leader_elsewhere(broker, &image, reply.listener, (of, key.index)))
-            {
-                leaders.insert(leader.leader_id);
-                data.current_leader = leader;
+    let mut shown = shown.into_iter();
+    reply.frame_with::<FetchRequest>(|w| {
+        response.encode_start(groups.len(), w, reply.version)?;
+        for len in groups {
+            let mut topic = FetchableTopicResponse { partitions: Vec::with_capacity(len), ..Default::default() };
+            for fetched in shown.by_ref().take(len) {
+                if topic.partitions.is_empty() {
+                    (topic.topic, topic.topic_id) = (fetched.topic.name.clone(), fetched.topic.id);
+                }
+                let data = data(broker, fetched, reply);
+                if data.current_leader.leader_id >= 0 {
+                    leaders.insert(data.current_leader.leader_id);
+                }
+                topic.partitions.push(data);
             }
+            topic.encode(w, reply.version)?;
         }
-        match responses.last_mut() {
-            Some(last) if last.topic == key.topic && last.topic_id == key.topic_id => last.partitions.push(data),
-            _ => responses.push(FetchableTopicResponse {
-                topic: key.topic,
-                topic_id: key.topic_id,
-                partitions: vec![data],
-                ..Default::default()
-            }),
+        if !leaders.is_empty() {
+            response.node_endpoints = nodes::endpoints(broker, &broker.control.image(), reply.listener, &leaders);
+        }
+        response.encode_end(w, reply.version)
+    })
+}
+
+/// The lengths of neighbours of one topic.
+fn groups(shown: &[Fetched]) -> Vec<usize> {
+    let mut groups = Vec::new();
+    for (at, fetched) in shown.iter().enumerate() {
+        match groups.last_mut() {
+            Some(len) if *len < TOPIC_PARTITIONS_MAX && is_of_topic(fetched, &shown[at - 1]) => *len += 1,
+            _ => groups.push(1),
         }
     }
-    let node_endpoints = match leaders.is_empty() {
-        true => Vec::new(),
-        false => nodes::endpoints(broker, &broker.control.image(), reply.listener, &leaders),
+    groups
+}
+
+fn is_of_topic(fetched: &Fetched, other: &Fetched) -> bool {
+    Arc::ptr_eq(&fetched.topic, &other.topic) || fetched.topic == other.topic
+}
+
+/// What the response says of a partition.
+fn data(broker: &Node, fetched: Fetched, reply: Reply) -> PartitionData {
+    let Fetched { topic, index, outcome } = fetched;
+    let Failure { code, from_offset, next_offset } = match outcome {
+        Outcome::Read(data) => return *data,
+        Outcome::Elsewhere(preferred_read_replica) => {
+            return PartitionData { preferred_read_replica, ..nothing(index) };
+        }
+        Outcome::Failed(failure) => failure,
     };
-    reply.frame::<FetchRequest>(&FetchResponse { session_id, responses, node_endpoints, ..Default::default() })
+    let mut data = PartitionData { error_code: code, from_offset, next_offset, ..nothing(index) };
+    if matches!(code, ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) {
+        let image = broker.control.image();
+        let topic = topics::find(&image, &topic.name, topic.id).ok();
+        if let Some(leader) = topic.and_then(|of| nodes::leader_elsewhere(broker, &image, reply.listener, (of, index)))
+        {
+            data.current_leader = leader;
+        }
+    }
+    data
+}
+
+/// The answer for a partition of which nothing can be said.
+pub(super) fn nothing(partition_index: i32) -> PartitionData {
+    PartitionData {
+        partition_index,
+        high_watermark: UNKNOWN,
+        last_stable_offset: UNKNOWN,
+        log_start_offset: UNKNOWN,
+        aborted_transactions: None,
+        records: Some(Default::default()),
+        ..Default::default()
+    }
 }
 
 /// The response to a fetch that could not be.
 pub fn error(error_code: ErrorCode, session_id: i32, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<FetchRequest>(&FetchResponse { error_code, session_id, ..Default::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fetch_sessions::TopicKey;
+    use fullbore_wire::{Text, Uuid};
+
+    #[test]
+    fn topic_of_very_many_partitions_is_written_in_pieces() {
+        let topic = |name| Arc::new(TopicKey { name: Text::from_static(name), id: Uuid::ZERO });
+        let of = |topic: &Arc<TopicKey>, count| {
+            (0..count)
+                .map(|index| Fetched { topic: Arc::clone(topic), index, outcome: Outcome::Elsewhere(2) })
+                .collect()
+        };
+        let shown: Vec<Vec<Fetched>> =
+            vec![of(&topic("a"), 2), of(&topic("a"), 1), of(&topic("b"), 1), of(&topic("c"), 2_500)];
+        assert_eq!(groups(&shown.into_iter().flatten().collect::<Vec<_>>()), [3, 1, 1_000, 1_000, 500]);
+        assert_eq!(groups(&[]), Vec::<usize>::new());
+    }
 }

@@ -9,13 +9,14 @@ mod answer;
 mod home;
 pub mod replica;
 
+use super::wide::ENTRIES_SHORT_MAX;
 use super::{Call, Completion, Fault, Reply, topics};
 use crate::control::Image;
-use crate::fetch_sessions::{FetchAdmission, FetchPlan, Fetched, PartitionFetch, PartitionKey, SessionRequest};
+use crate::fetch_sessions::{Failure, FetchAdmission, FetchPlan, Fetched, Outcome, PartitionFetch, SessionRequest};
 use crate::node::Node;
 use crate::partitions::{AnyPartition, LogOffsets, Read, ReadError};
 use fullbore_host::metrics::Metrics;
-use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, PartitionData};
+use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
 use home::Stranger;
 use std::sync::Arc;
@@ -29,23 +30,34 @@ const WAIT_MAX: Duration = Duration::from_secs(300);
 /// milliseconds. After a crash one may take seconds, and then the answer says nothing of its partition.
 const OPENING_WAIT: Duration = Duration::from_millis(500);
 /// Offsets that are not known: clients keep what they had.
-const UNKNOWN: i64 = -1;
+const UNKNOWN: i64 = Outcome::UNKNOWN;
 
-/// To look at more partitions than this takes longer than a millisecond or two.
-const SHORT_LOOK_MAX: usize = 2000;
 /// An answer of a session that reads ahead is full once less than this share of it is left.
 const FULL_SHARE: usize = 8;
 /// Bytes of memory that a pending fetch takes beside the lists it has of its own.
 const PENDING_BYTES: usize = 2048;
+/// Bytes of memory that looking at a partition and answering for it takes, if there are no records.
+const LOOK_BYTES: usize = 128;
 
 /// Admits a fetch: settles its session, and answers at once if enough is there.
 ///
 /// # Errors
 /// When the response cannot be written.
-pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
+pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     if request.replica_id.max(request.replica_state.replica_id) >= 0 {
         return replica::admit(call, request, reply);
     }
+    let broker = call.broker;
+    let partitions = broker.sessions.partitions_of(request.session_id);
+    if partitions <= ENTRIES_SHORT_MAX {
+        return admit_consumer(call, request, reply);
+    }
+    // The request may be short: what it changes, forgets or reads is looked for in all of the session.
+    Box::pin(broker.wide.drive(partitions * LOOK_BYTES, async { admit_consumer(call, request, reply) })).await
+}
+
+/// Admits the fetch of a consumer.
+fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     let broker = call.broker;
     let began = Instant::now();
     let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes);
@@ -58,14 +70,15 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
         stranger: Stranger::of(broker, call.listener, &request.rack_id),
     };
     // From here on nothing is kept of the request's frame, which may be part of a large buffer.
-    let asked = SessionRequest::of(&request);
-    drop(request);
+    let asked = SessionRequest::of(request);
     let plan = match broker.sessions.admit(asked, broker.now_ms()) {
         Ok(FetchAdmission::Planned(plan)) => plan,
         Ok(FetchAdmission::Behind(behind)) => {
             let held = PENDING_BYTES + behind.bytes_held();
+            let partitions = behind.partitions();
             let broker = Arc::clone(broker);
-            let answer = Box::pin(async move {
+            let node = Arc::clone(&broker);
+            let answer = async move {
                 // There may be many of them, each with thousands of partitions to look at.
                 tokio::task::yield_now().await;
                 match broker.sessions.plan_behind(behind, broker.now_ms()) {
@@ -75,8 +88,8 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
                     }
                     Err(code) => refused(&broker, code, reply),
                 }
-            });
-            return Ok(Completion::Holding(answer, held));
+            };
+            return Ok(holding(&node, answer, partitions, held));
         }
         Err(code) => return refused(broker, code, reply).map(Completion::Ready),
     };
@@ -84,7 +97,7 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
         call.client.reads_in = Some(session);
     }
     match plan.wanted() {
-        Ok(wanted) if wanted.len() <= SHORT_LOOK_MAX => {
+        Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX => {
             let fetched = attempt(broker, &wanted, &limits, plan.reads_ahead);
             // Else the session copies its list to change it.
             drop(wanted);
@@ -96,10 +109,24 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
         Ok(_) => {}
         Err(code) => return refused(broker, code, reply).map(Completion::Ready),
     }
-    let held = PENDING_BYTES + plan.bytes_held();
+    let (partitions, held) = (plan.partitions(), PENDING_BYTES + plan.bytes_held());
+    let node = Arc::clone(broker);
+    let answer = async move { answer_later(&node, plan, &limits, reply).await };
+    Ok(holding(broker, answer, partitions, held))
+}
+
+/// An answer that comes later, apart from the threads that serve connections if it is of very many partitions.
+fn holding(
+    broker: &Arc<Node>,
+    answer: impl Future<Output = Result<Frame, Fault>> + Send + 'static,
+    partitions: usize,
+    held: usize,
+) -> Completion {
+    if partitions <= ENTRIES_SHORT_MAX {
+        return Completion::Holding(Box::pin(answer), held);
+    }
     let broker = Arc::clone(broker);
-    let answer = Box::pin(async move { answer_later(&broker, plan, &limits, reply).await });
-    Ok(Completion::Holding(answer, held))
+    Completion::Holding(Box::pin(async move { broker.wide.drive(partitions * LOOK_BYTES, answer).await }), held)
 }
 
 /// Waits, and answers.
@@ -130,10 +157,10 @@ fn refused(broker: &Node, code: ErrorCode, reply: Reply) -> Result<Frame, Fault>
 
 /// What is told of partitions is what there is to count: those left out have neither records nor an error.
 fn count(shown: &[Fetched], metrics: &Metrics) {
-    for Fetched { data, .. } in shown {
-        match &data.records {
-            _ if data.error_code.is_err() => metrics.fetch_failed(data.error_code),
-            Some(records) if !records.is_empty() => metrics.fetched(records.len()),
+    for Fetched { outcome, .. } in shown {
+        match outcome {
+            Outcome::Failed(failure) => metrics.fetch_failed(failure.code),
+            outcome if outcome.records_bytes() > 0 => metrics.fetched(outcome.records_bytes()),
             _ => {}
         }
     }
@@ -181,7 +208,7 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
             register(broker, plan, &waiter)?;
         }
         // Registered first, looked second: an append between the two has already woken the waiter.
-        let fetched = look(broker, plan, limits, Depth::Sizes).await?;
+        let fetched = look(broker, plan, limits, Depth::Sizes)?;
         let deadline = if fetched.is_opening { opening_deadline } else { limits.deadline };
         if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_counted) {
             return Ok(fetched);
@@ -195,24 +222,23 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
             }
         };
         if !timeout_at(deadline, grown).await.unwrap_or(false) {
-            return look(broker, plan, limits, Depth::Records).await;
+            return look(broker, plan, limits, Depth::Records);
         }
     }
 }
 
-/// Reads every partition once, or as far as `depth`; very many of them off the threads that serve connections.
-async fn look(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
+/// Reads every partition once, or as far as `depth`.
+fn look(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
-    let attempt = || match depth {
+    Ok(match depth {
         Depth::Sizes => attempt(broker, &wanted, limits, plan.reads_ahead),
         Depth::Records => read_each(broker, (&wanted, depth), limits, plan.reads_ahead),
-    };
-    Ok(if wanted.len() > SHORT_LOOK_MAX { broker.long_work.run(attempt).await } else { attempt() })
+    })
 }
 
 fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result<(), ErrorCode> {
     let image = broker.control.image();
-    let found = |wanted: &PartitionFetch| partition(broker, &image, &wanted.key).ok();
+    let found = |wanted: &PartitionFetch| partition(broker, &image, wanted).ok();
     let registered =
         plan.wanted()?.iter().filter_map(found).map(|partition| partition.register(waiter)).collect::<Vec<_>>();
     plan.keep_registered(Arc::clone(waiter), registered)
@@ -244,14 +270,15 @@ fn read_each(
     let (mut bytes, mut is_settled, mut is_opening, mut is_counted) = (0, wanted.is_empty(), false, false);
     let mut minimum = Minimum { left: limits.min_bytes, reads_ahead };
     let homeward = limits.stranger.as_ref().map(|stranger| stranger.homeward(broker, &image));
-    for PartitionFetch { key, fetch } in wanted {
-        let topic = topics::find(&image, &key.topic, key.topic_id);
+    for fetch in wanted {
+        let index = fetch.index;
+        let outcome_is = |outcome| Fetched { topic: Arc::clone(&fetch.topic), index, outcome };
+        let topic = topics::find(&image, &fetch.topic.name, fetch.topic.id);
         if let (Ok(topic), Some(homeward)) = (topic, &homeward)
-            && let Some(preferred_read_replica) = homeward.broker_of(topic, key.index)
+            && let Some(preferred_read_replica) = homeward.broker_of(topic, index)
         {
             is_settled = true;
-            let data = PartitionData { preferred_read_replica, ..nothing(key.index) };
-            partitions.push(Fetched { key: key.clone(), data, end_offset: None });
+            partitions.push(outcome_is(Outcome::Elsewhere(preferred_read_replica)));
             continue;
         }
         if reads_ahead && bytes > limits.max_bytes - limits.max_bytes / FULL_SHARE {
@@ -259,7 +286,7 @@ fn read_each(
             break;
         }
         let left = limits.max_bytes.saturating_sub(bytes);
-        let found = topic.and_then(|topic| topics::partition(broker, topic, key.index));
+        let found = topic.and_then(|topic| topics::partition(broker, topic, index));
         let room = ReadRoom { left, is_first: bytes == 0, is_whole: reads_ahead };
         if depth == Depth::Sizes
             && let Ok(partition) = &found
@@ -269,40 +296,36 @@ fn read_each(
             bytes += minimum.count_size(count, room_for(fetch, &room));
             continue;
         }
-        let mut end_offset = None;
         let found = found.map_err(ReadError::Role);
         let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits.began)?, partition)));
-        let mut data = match found {
+        let outcome = match found {
             Ok((Some(read), _)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
                 // The next answer begins with this partition: looks at further ones would mostly find as little room.
                 minimum.left = 0;
                 break;
             }
             Ok((Some(read), _)) => {
-                end_offset = read.end_offset;
                 minimum.count((read.records.len(), read.is_cut), room_for(fetch, &room));
-                of_read(key.index, read)
+                bytes += read.records.len();
+                Outcome::Read(of_read(fetch, read, reads_ahead))
             }
             Ok((None, partition)) => {
                 is_opening = true;
-                awaited(key.index, &partition, fetch.fetch_offset)
+                Outcome::Read(awaited(fetch, &partition, reads_ahead))
             }
-            Err(why) => unread(key.index, why, reads_ahead),
+            Err(why) => {
+                is_settled = true;
+                Outcome::Failed(unread(fetch, why, reads_ahead))
+            }
         };
-        if reads_ahead {
-            data.from_offset = fetch.fetch_offset;
-            data.next_offset = end_offset.unwrap_or(data.next_offset);
-        }
-        bytes += data.records.as_ref().map_or(0, |records| records.len());
-        is_settled |= data.error_code.is_err();
-        partitions.push(Fetched { key: key.clone(), data, end_offset });
+        partitions.push(outcome_is(outcome));
     }
     let has_enough = if bytes == 0 { limits.min_bytes == 0 && !is_opening } else { minimum.left == 0 };
     Attempt { partitions, is_enough: is_settled || has_enough, is_opening, is_counted }
 }
 
-fn partition(broker: &Node, image: &Image, key: &PartitionKey) -> Result<AnyPartition, ErrorCode> {
-    topics::partition(broker, topics::find(image, &key.topic, key.topic_id)?, key.index)
+fn partition(broker: &Node, image: &Image, wanted: &PartitionFetch) -> Result<AnyPartition, ErrorCode> {
+    topics::partition(broker, topics::find(image, &wanted.topic.name, wanted.topic.id)?, wanted.index)
 }
 
 /// Room in an answer for one partition.
@@ -342,7 +365,7 @@ impl Minimum {
 }
 
 /// Returns the bytes that a partition may give.
-fn room_for(fetch: &FetchPartition, room: &ReadRoom) -> u32 {
+fn room_for(fetch: &PartitionFetch, room: &ReadRoom) -> u32 {
     let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
     u32::try_from(asked.min(room.left)).unwrap_or(u32::MAX)
 }
@@ -350,7 +373,7 @@ fn room_for(fetch: &FetchPartition, room: &ReadRoom) -> u32 {
 /// Reads one partition. `None` while its records are on their way.
 fn read(
     partition: &AnyPartition,
-    fetch: &FetchPartition,
+    fetch: &PartitionFetch,
     room: &ReadRoom,
     began: Instant,
 ) -> Result<Option<Read>, ReadError> {
@@ -372,45 +395,38 @@ fn read(
     }
 }
 
-fn of_read(partition_index: i32, read: Read) -> PartitionData {
-    PartitionData {
-        partition_index,
+fn of_read(fetch: &PartitionFetch, read: Read, reads_ahead: bool) -> Box<PartitionData> {
+    Box::new(PartitionData {
+        partition_index: fetch.index,
         high_watermark: read.high_watermark,
         last_stable_offset: read.last_stable_offset,
         log_start_offset: read.log_start_offset,
         aborted_transactions: None,
+        from_offset: if reads_ahead { fetch.fetch_offset } else { UNKNOWN },
+        next_offset: read.end_offset.filter(|_| reads_ahead).unwrap_or(UNKNOWN),
         records: Some(read.records),
         ..Default::default()
-    }
+    })
 }
 
-/// Returns the answer for a partition that cannot be read. A session that reads ahead is told the end of records that are lost.
-fn unread(partition_index: i32, why: ReadError, reads_ahead: bool) -> PartitionData {
+/// Returns why a partition cannot be read. A session that reads ahead is told the end of records that are lost.
+fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> Failure {
     let next_offset = match why {
         ReadError::Lost { next, .. } if reads_ahead => next,
         _ => UNKNOWN,
     };
-    PartitionData { error_code: why.code(), next_offset, ..nothing(partition_index) }
+    Failure { code: why.code(), from_offset: if reads_ahead { fetch.fetch_offset } else { UNKNOWN }, next_offset }
 }
 
 /// Returns the answer for a partition whose records are on their way: its offsets, where this broker knows them. A high watermark before the
 /// client's position is left out: another broker may have written more than this one has heard of.
-fn awaited(partition_index: i32, partition: &AnyPartition, fetch_offset: i64) -> PartitionData {
-    let known = partition.known_offsets().filter(|offsets| offsets.high_watermark >= fetch_offset);
-    let Some(LogOffsets { log_start, high_watermark, .. }) = known else { return nothing(partition_index) };
-    let last_stable_offset = high_watermark;
-    PartitionData { high_watermark, last_stable_offset, log_start_offset: log_start, ..nothing(partition_index) }
-}
-
-/// The answer for a partition of which nothing can be said.
-fn nothing(partition_index: i32) -> PartitionData {
-    PartitionData {
-        partition_index,
-        high_watermark: UNKNOWN,
-        last_stable_offset: UNKNOWN,
-        log_start_offset: UNKNOWN,
-        aborted_transactions: None,
-        records: Some(Default::default()),
-        ..Default::default()
+fn awaited(fetch: &PartitionFetch, partition: &AnyPartition, reads_ahead: bool) -> Box<PartitionData> {
+    let known = partition.known_offsets().filter(|offsets| offsets.high_watermark >= fetch.fetch_offset);
+    let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };
+    let mut data = Box::new(PartitionData { from_offset, ..answer::nothing(fetch.index) });
+    if let Some(LogOffsets { log_start, high_watermark, .. }) = known {
+        (data.high_watermark, data.last_stable_offset) = (high_watermark, high_watermark);
+        data.log_start_offset = log_start;
     }
+    data
 }

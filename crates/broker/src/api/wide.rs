@@ -1,0 +1,122 @@
+//! Wide requests: those of thousands of entries, say partitions, each of which takes time and memory.
+//!
+//! A wide request is measured before it is decoded, and decoded, carried out and answered apart from the threads that serve
+//! connections: each poll of it has a place and room in memory. Fetches of large sessions are driven the same way, however short they are.
+//! Not here: long work of requests with few entries, see [`fullbore_host::long_work`].
+//!
+//! Invariant: nothing is awaited while a place or room is held. Memory that a request keeps from one poll to the next is charged to its connection.
+
+use super::call::{Completion, Fault};
+use crate::node::Node;
+use fullbore_host::long_work::{LongWork, is_in_place};
+use fullbore_wire::api::{ApiKey, RequestSize, measure_request};
+use fullbore_wire::{DecodeError, Reader, Version};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use tokio::sync::Semaphore;
+
+/// A body of fewer bytes is not measured: what it may hold takes a few milliseconds at most.
+const SHORT_BODY: usize = 16 * 1024;
+/// Entries that take a millisecond or two.
+pub const ENTRIES_SHORT_MAX: usize = 2000;
+/// Bytes of memory of all polls at a time. A poll that takes more has all of it.
+const BYTES_MAX: usize = 256 << 20;
+/// Memory of a request and its answer, in sizes of the decoded request: the request, what is made of it, the answer and its bytes.
+const COST_SHARE: usize = 3;
+/// Polls at a time, on a machine of few processors.
+const PLACES_MIN: usize = 4;
+
+/// Places and memory for wide requests, of one broker.
+pub struct WideWork {
+    places: LongWork,
+    bytes: Semaphore,
+    #[cfg(test)]
+    polls: std::sync::atomic::AtomicUsize,
+}
+
+impl Default for WideWork {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        WideWork {
+            places: LongWork::with_places(processors.max(PLACES_MIN)),
+            bytes: Semaphore::new(BYTES_MAX),
+            #[cfg(test)]
+            polls: Default::default(),
+        }
+    }
+}
+
+impl WideWork {
+    /// Returns the polls so far.
+    #[cfg(test)]
+    pub fn polls(&self) -> usize {
+        self.polls.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    /// Takes all memory.
+    #[cfg(test)]
+    pub async fn take_memory(&self) -> tokio::sync::SemaphorePermit<'_> {
+        self.bytes.acquire_many(BYTES_MAX as u32).await.expect("never closed")
+    }
+
+    /// Returns the memory that a request takes if it is wide, `None` if it is not.
+    ///
+    /// # Errors
+    /// [`Fault::Body`] for a body that cannot be decoded.
+    pub async fn measure(&self, api: ApiKey, body: &Reader, version: Version) -> Result<Option<usize>, Fault> {
+        let len = body.remaining();
+        if len <= SHORT_BODY {
+            return Ok(None);
+        }
+        let measured = match measure_request(api, body, version, Some(ENTRIES_SHORT_MAX)) {
+            Err(DecodeError::Count(_)) => self.places.run(|| measure_request(api, body, version, None)).await,
+            short => short,
+        };
+        let RequestSize { elements, bytes } = measured.map_err(|error| Fault::Body { api, error })?;
+        Ok((elements > ENTRIES_SHORT_MAX).then(|| len + COST_SHARE * bytes))
+    }
+
+    /// Carries out a future: waits for room for `bytes` and for a place before each poll.
+    pub async fn drive<F: Future>(&self, bytes: usize, future: F) -> F::Output {
+        if is_in_place() {
+            return future.await;
+        }
+        let mut future = pin!(future);
+        loop {
+            let permits = bytes.min(BYTES_MAX) as u32;
+            let room = self.bytes.acquire_many(permits).await.expect("never closed");
+            #[cfg(test)]
+            self.polls.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            if let Poll::Ready(output) = self.places.poll_once(future.as_mut()).await {
+                return output;
+            }
+            drop(room);
+            woken().await;
+        }
+    }
+}
+
+/// Drives the answer of a wide request, too.
+pub fn driven(broker: &Arc<Node>, bytes: usize, completion: Completion) -> Completion {
+    let drive = |answer| {
+        let broker = Arc::clone(broker);
+        Box::pin(async move { broker.wide.drive(bytes, answer).await })
+    };
+    match completion {
+        Completion::Ready(frame) => Completion::Ready(frame),
+        Completion::Later(answer) => Completion::Later(drive(answer)),
+        Completion::Holding(answer, held) => Completion::Holding(drive(answer), held),
+    }
+}
+
+/// Waits until the task is woken.
+async fn woken() {
+    let mut is_polled = false;
+    poll_fn(|_| match std::mem::replace(&mut is_polled, true) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}

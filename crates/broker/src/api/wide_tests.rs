@@ -1,0 +1,118 @@
+//! Requests of thousands of entries are carried out in places of their own, with room in memory.
+
+use super::leadership_tests::{Opened, TOPIC};
+use super::wide::ENTRIES_SHORT_MAX;
+use crate::control::CreateTopic;
+use fullbore_wire::api::Request;
+use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic};
+use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
+use fullbore_wire::apis::offset_fetch::{OffsetFetchRequest, OffsetFetchRequestTopic};
+use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
+use fullbore_wire::{ErrorCode, Text};
+use std::sync::Arc;
+
+const FEW: i32 = 1000;
+const MANY: i32 = 3 * ENTRIES_SHORT_MAX as i32;
+
+async fn opened() -> Opened {
+    let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
+    Opened::with("auto.create.topics.enable=false\n", topic).await
+}
+
+/// Sends a request. Returns the polls in places that it took.
+fn polls<R: Request>(opened: &mut Opened, request: &R, version: i16) -> (usize, R::Response) {
+    let wide = |opened: &Opened| opened.broker.node().wide.polls();
+    let before = wide(opened);
+    let response = opened.call(request, version);
+    (wide(opened) - before, response)
+}
+
+fn fetch(session: (i32, i32), topics: Vec<FetchTopic>, forgotten: Vec<ForgottenTopic>) -> FetchRequest {
+    let (session_id, session_epoch) = session;
+    FetchRequest {
+        session_id,
+        session_epoch,
+        topics,
+        forgotten_topics_data: forgotten,
+        max_bytes: 1000,
+        ..Default::default()
+    }
+}
+
+fn unknown(partitions: std::ops::Range<i32>) -> Vec<FetchTopic> {
+    let partitions = partitions.map(|partition| FetchPartition { partition, ..Default::default() }).collect();
+    vec![FetchTopic { topic: Text::from("unknown"), partitions, ..Default::default() }]
+}
+
+fn partitions_in(response: &FetchResponse) -> usize {
+    response.responses.iter().map(|topic| topic.partitions.len()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_many_entries_come_they_are_carried_out_in_places_and_short_ones_are_not() {
+    let mut opened = opened().await;
+    for (count, expected) in [(FEW, 0), (MANY, 1)] {
+        let asked = fetch((0, -1), unknown(0..count), vec![]);
+        assert_eq!(polls(&mut opened, &asked, 12).0, expected, "Fetch of {count}");
+
+        let partition_data = (0..count).map(|index| PartitionProduceData { index, ..Default::default() }).collect();
+        let topic_data = vec![TopicProduceData { name: Text::from("unknown"), partition_data, ..Default::default() }];
+        let asked = ProduceRequest { acks: 1, topic_data, ..Default::default() };
+        assert_eq!(polls(&mut opened, &asked, 9).0, expected, "Produce of {count}");
+
+        let partition = |partition_index| ListOffsetsPartition { partition_index, ..Default::default() };
+        let partitions = (0..count).map(partition).collect();
+        let topics = vec![ListOffsetsTopic { name: Text::from("unknown"), partitions, ..Default::default() }];
+        let asked = ListOffsetsRequest { topics, ..Default::default() };
+        assert_eq!(polls(&mut opened, &asked, 6).0, expected, "ListOffsets of {count}");
+
+        let topic =
+            |index| MetadataRequestTopic { name: Some(format!("unknown-{index}").into()), ..Default::default() };
+        let asked = MetadataRequest { topics: Some((0..count).map(topic).collect()), ..Default::default() };
+        assert_eq!(polls(&mut opened, &asked, 9).0, expected, "Metadata of {count}");
+
+        let partition_indexes = (0..count).collect();
+        let topic = OffsetFetchRequestTopic { name: Text::from("unknown"), partition_indexes, ..Default::default() };
+        let asked = OffsetFetchRequest { group_id: Text::from("g"), topics: Some(vec![topic]), ..Default::default() };
+        // Once for admission, and once for the answer in its turn.
+        assert_eq!(polls(&mut opened, &asked, 7).0, 2 * expected, "OffsetFetch of {count}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_of_many_partitions_go_on_their_short_requests_are_carried_out_in_places() {
+    let mut opened = opened().await;
+    let (_, response) = polls(&mut opened, &fetch((0, 0), unknown(0..MANY), vec![]), 12);
+    assert_eq!(partitions_in(&response), MANY as usize);
+    let id = response.session_id;
+    let (turns, response) = polls(&mut opened, &fetch((id, 1), vec![], vec![]), 12);
+    assert!(turns > 0 && partitions_in(&response) == MANY as usize, "{turns} turns");
+    let (turns, _) = polls(&mut opened, &fetch((id, 2), unknown(7..8), vec![]), 12);
+    assert!(turns > 0, "a change is looked for in the session");
+    let partitions = (1..MANY).collect();
+    let forgotten = vec![ForgottenTopic { topic: Text::from("unknown"), partitions, ..Default::default() }];
+    let (_, response) = polls(&mut opened, &fetch((id, 3), vec![], forgotten), 12);
+    assert_eq!((response.error_code, partitions_in(&response)), (ErrorCode::NONE, 1));
+    let (turns, response) = polls(&mut opened, &fetch((id, 4), vec![], vec![]), 12);
+    assert_eq!((turns, partitions_in(&response)), (0, 1), "the session is short again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_is_taken_requests_of_many_entries_wait_and_short_ones_are_answered() {
+    let (mut opened, node) = {
+        let opened = opened().await;
+        let node = Arc::clone(opened.broker.node());
+        (opened, node)
+    };
+    let room = node.wide.take_memory().await;
+    assert_eq!(polls(&mut opened, &fetch((0, -1), unknown(0..FEW), vec![]), 12).0, 0);
+    let waiting = std::thread::spawn(move || polls(&mut opened, &fetch((0, -1), unknown(0..MANY), vec![]), 12));
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((node.wide.polls(), waiting.is_finished()), (0, false));
+    drop(room);
+    let (turns, response) = waiting.join().expect("answered");
+    assert_eq!((turns, partitions_in(&response)), (1, MANY as usize));
+}
