@@ -59,8 +59,10 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 async fn named(call: &Call<'_>, wanted: Vec<MetadataRequestTopic>, create: bool) -> Vec<MetadataResponseTopic> {
     let broker = call.broker;
     let image = broker.control.image();
+    let creates = create && broker.config.auto_create_topics_enable;
     let missing: Vec<CreateTopic> = wanted
         .iter()
+        .filter(|_| creates)
         .filter_map(|topic| topic.name.as_ref().filter(|name| topic.topic_id.is_zero() && image.topic(name).is_none()))
         .filter(|name| may_be_auto_created(name))
         .map(|name| CreateTopic {
@@ -71,7 +73,7 @@ async fn named(call: &Call<'_>, wanted: Vec<MetadataRequestTopic>, create: bool)
         })
         .collect();
     let mut refused = std::collections::HashMap::new();
-    if create && broker.config.auto_create_topics_enable && !missing.is_empty() {
+    if !missing.is_empty() {
         let names: Vec<String> = missing.iter().map(|topic| topic.name.clone()).collect();
         let outcomes = call.control().create_topics(CreateTopics { topics: missing, validate_only: false }).await;
         for (name, outcome) in names.into_iter().zip(outcomes) {

@@ -115,18 +115,28 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
         return Err(Fault::Version { api, version: number });
     };
     let reply = Reply { version, correlation_id, listener };
-    let broker = call.broker;
-    let completion = match broker.wide.measure(api, &call.reader, version).await? {
+    let wide = call.broker.wide.measure(api, &call.reader, version).await?;
+    let completion = match wide {
         None => dispatch(api, &mut call, reply).await?,
-        Some(bytes) => {
-            let admitted = Box::pin(broker.wide.drive(bytes, dispatch(api, &mut call, reply))).await?;
-            admitted.map(|completion| wide::driven(broker, bytes, completion))
-        }
+        Some(bytes) => Box::pin(dispatch_wide(bytes, api, &mut call, reply)).await?,
     };
     if completion.is_some() && api != ApiKey::Produce {
         call.client.behind.note();
     }
     Ok(completion.map(|completion| (api, completion)))
+}
+
+/// Carries out a request that takes `bytes` of memory as [`dispatch`] does, apart from the threads that serve connections.
+async fn dispatch_wide(
+    bytes: usize,
+    api: ApiKey,
+    call: &mut Call<'_>,
+    reply: Reply,
+) -> Result<Option<Completion>, Fault> {
+    let broker = call.broker;
+    let _turn = broker.wide.command_turn(api).await;
+    let admitted = broker.wide.drive(bytes, dispatch(api, call, reply)).await?;
+    Ok(admitted.map(|completion| wide::driven(broker, bytes, completion)))
 }
 
 /// One declaration for what is served and what is advertised: an API with an arm is both, any other is neither.

@@ -4,7 +4,8 @@
 //! connections: each poll of it has a place and room in memory. Fetches of large sessions are driven the same way, however short they are.
 //! Not here: long work of requests with few entries, see [`fullbore_host::long_work`].
 //!
-//! Invariant: nothing is awaited while a place or room is held. Memory that a request keeps from one poll to the next is charged to its connection.
+//! Invariant: nothing is awaited while a place or room is held. Memory that a request keeps from one poll to the next is charged to its
+//! connection, which has one request at a time in admission; a wide command, which keeps most, has the broker to itself.
 
 use super::call::{Completion, Fault};
 use crate::node::Node;
@@ -15,7 +16,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A body of fewer bytes is not measured: what it may hold takes a few milliseconds at most.
 const SHORT_BODY: usize = 16 * 1024;
@@ -23,8 +24,8 @@ const SHORT_BODY: usize = 16 * 1024;
 pub const ENTRIES_SHORT_MAX: usize = 2000;
 /// Bytes of memory of all polls at a time. A poll that takes more has all of it.
 const BYTES_MAX: usize = 256 << 20;
-/// Memory of a request and its answer, in sizes of the decoded request: the request, what is made of it, the answer and its bytes.
-const COST_SHARE: usize = 3;
+/// Bytes of memory that handling and answering an entry takes, at most about: what is made of it, its answer and the bytes of that.
+const ENTRY_BYTES: usize = 448;
 /// Polls at a time, on a machine of few processors.
 const PLACES_MIN: usize = 4;
 
@@ -32,6 +33,8 @@ const PLACES_MIN: usize = 4;
 pub struct WideWork {
     places: LongWork,
     bytes: Semaphore,
+    /// The turn of a wide command.
+    commands: Semaphore,
     #[cfg(test)]
     polls: std::sync::atomic::AtomicUsize,
 }
@@ -42,6 +45,7 @@ impl Default for WideWork {
         WideWork {
             places: LongWork::with_places(processors.max(PLACES_MIN)),
             bytes: Semaphore::new(BYTES_MAX),
+            commands: Semaphore::new(1),
             #[cfg(test)]
             polls: Default::default(),
         }
@@ -57,7 +61,7 @@ impl WideWork {
 
     /// Takes all memory.
     #[cfg(test)]
-    pub async fn take_memory(&self) -> tokio::sync::SemaphorePermit<'_> {
+    pub async fn take_memory(&self) -> SemaphorePermit<'_> {
         self.bytes.acquire_many(BYTES_MAX as u32).await.expect("never closed")
     }
 
@@ -75,7 +79,29 @@ impl WideWork {
             short => short,
         };
         let RequestSize { elements, bytes } = measured.map_err(|error| Fault::Body { api, error })?;
-        Ok((elements > ENTRIES_SHORT_MAX).then(|| len + COST_SHARE * bytes))
+        Ok((elements > ENTRIES_SHORT_MAX).then(|| len + bytes + ENTRY_BYTES * elements))
+    }
+
+    /// Waits for the turn of a wide request that the control plane carries out, which holds several times its memory until it is done.
+    /// `None` for any other request.
+    pub async fn command_turn(&self, api: ApiKey) -> Option<SemaphorePermit<'_>> {
+        use ApiKey::*;
+        let is_command = matches!(
+            api,
+            CreateTopics
+                | DeleteTopics
+                | CreatePartitions
+                | ElectLeaders
+                | AlterConfigs
+                | IncrementalAlterConfigs
+                | CreateAcls
+                | DeleteAcls
+                | UpdateFeatures
+        );
+        match is_command {
+            true => Some(self.commands.acquire().await.expect("never closed")),
+            false => None,
+        }
     }
 
     /// Carries out a future: waits for room for `bytes` and for a place before each poll.

@@ -3,7 +3,8 @@
 use super::leadership_tests::{Opened, TOPIC};
 use super::wide::ENTRIES_SHORT_MAX;
 use crate::control::CreateTopic;
-use fullbore_wire::api::Request;
+use fullbore_wire::api::{ApiKey, Request};
+use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
@@ -115,4 +116,21 @@ async fn memory_is_taken_requests_of_many_entries_wait_and_short_ones_are_answer
     drop(room);
     let (turns, response) = waiting.join().expect("answered");
     assert_eq!((turns, partitions_in(&response)), (1, MANY as usize));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_of_many_entries_is_carried_out_others_like_it_wait_and_fetches_do_not() {
+    let mut opened = opened().await;
+    let node = Arc::clone(opened.broker.node());
+    let turn = node.wide.command_turn(ApiKey::CreateTopics).await.expect("a command");
+    assert_eq!(polls(&mut opened, &fetch((0, -1), unknown(0..MANY), vec![]), 12).0, 1);
+    let topic_names = (0..MANY).map(|index| format!("unknown-{index}").into()).collect();
+    let asked = DeleteTopicsRequest { topic_names, timeout_ms: 1000, ..Default::default() };
+    let waiting = std::thread::spawn(move || polls(&mut opened, &asked, 3));
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!((node.wide.polls(), waiting.is_finished()), (1, false));
+    drop(turn);
+    assert_eq!(waiting.join().expect("answered").1.responses.len(), MANY as usize);
 }

@@ -17,7 +17,7 @@ mod request;
 
 #[cfg(test)]
 pub use partition::TopicKey;
-pub use partition::{Failure, Fetched, Outcome, PartitionFetch};
+pub use partition::{Fetched, Outcome, PartitionFetch};
 pub use request::SessionRequest;
 
 use crate::partitions::Registration;
@@ -161,7 +161,7 @@ pub enum FetchAdmission {
 /// A fetch behind another of its session.
 pub struct Behind {
     asked: SessionRequest,
-    _turn: SessionTurn,
+    turn: SessionTurn,
 }
 
 impl Behind {
@@ -170,9 +170,9 @@ impl Behind {
         self.asked.bytes_held()
     }
 
-    /// Partitions that it names.
+    /// Partitions that it names, and those of its session.
     pub fn partitions(&self) -> usize {
-        self.asked.partitions()
+        self.asked.partitions() + self.turn.session.partitions.load(Ordering::Relaxed)
     }
 }
 
@@ -274,7 +274,7 @@ impl Sessions {
             let mut state = session.lock();
             if state.unanswered > 0 {
                 let turn = SessionTurn::new(&session, &mut state, 0);
-                return Ok(FetchAdmission::Behind(Behind { asked, _turn: turn }));
+                return Ok(FetchAdmission::Behind(Behind { asked, turn }));
             }
         }
         self.plan(asked, now_ms).map(FetchAdmission::Planned)
@@ -285,7 +285,7 @@ impl Sessions {
     /// # Errors
     /// As of [`Sessions::admit`].
     pub fn plan_behind(&self, behind: Behind, now_ms: i64) -> Result<FetchPlan, ErrorCode> {
-        let Behind { asked, _turn } = behind;
+        let Behind { asked, turn: _turn } = behind;
         self.plan(asked, now_ms)
     }
 

@@ -113,22 +113,18 @@ pub struct Fetched {
 /// What came of a fetch from one partition.
 pub enum Outcome {
     /// An error.
-    Failed(Failure),
+    Failed {
+        /// The error's code.
+        code: ErrorCode,
+        /// The offset that was to be read, in a session that reads ahead, or -1.
+        from_offset: i64,
+        /// The offset after records that are lost, in a session that reads ahead, or -1.
+        next_offset: i64,
+    },
     /// The broker to fetch from instead.
     Elsewhere(i32),
     /// Offsets and records, as they go into the response. In a session that reads ahead `next_offset` is the one after the records.
     Read(Box<PartitionData>),
-}
-
-/// Why nothing was read.
-#[derive(Clone, Copy)]
-pub struct Failure {
-    /// The error.
-    pub code: ErrorCode,
-    /// The offset that was to be read, in a session that reads ahead, or -1.
-    pub from_offset: i64,
-    /// The offset after records that are lost, in a session that reads ahead, or -1.
-    pub next_offset: i64,
 }
 
 impl Outcome {
@@ -138,13 +134,13 @@ impl Outcome {
     fn offsets(&self) -> (i64, i64) {
         match self {
             Outcome::Read(data) => (data.high_watermark, data.log_start_offset),
-            Outcome::Failed(..) | Outcome::Elsewhere(_) => (Self::UNKNOWN, Self::UNKNOWN),
+            Outcome::Failed { .. } | Outcome::Elsewhere(_) => (Self::UNKNOWN, Self::UNKNOWN),
         }
     }
 
     /// Returns true if there is an error.
     pub(super) fn is_failed(&self) -> bool {
-        matches!(self, Outcome::Failed(..))
+        matches!(self, Outcome::Failed { .. })
     }
 
     /// Returns the offset after the records if it is another one than they were read from, in a session that reads ahead.
@@ -161,7 +157,7 @@ impl Outcome {
     pub fn records_bytes(&self) -> usize {
         match self {
             Outcome::Read(data) => data.records.as_ref().map_or(0, |records| records.len()),
-            Outcome::Failed(..) | Outcome::Elsewhere(_) => 0,
+            Outcome::Failed { .. } | Outcome::Elsewhere(_) => 0,
         }
     }
 }

@@ -6,7 +6,7 @@
 use super::UNKNOWN;
 use crate::api::call::{Fault, Reply};
 use crate::api::{nodes, topics};
-use crate::fetch_sessions::{Failure, Fetched, Outcome};
+use crate::fetch_sessions::{Fetched, Outcome};
 use crate::node::Node;
 use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData};
 use fullbore_wire::{Codec, ErrorCode, Frame};
@@ -64,12 +64,12 @@ fn is_of_topic(fetched: &Fetched, other: &Fetched) -> bool {
 /// What the response says of a partition.
 fn data(broker: &Node, fetched: Fetched, reply: Reply) -> PartitionData {
     let Fetched { topic, index, outcome } = fetched;
-    let Failure { code, from_offset, next_offset } = match outcome {
+    let (code, from_offset, next_offset) = match outcome {
         Outcome::Read(data) => return *data,
         Outcome::Elsewhere(preferred_read_replica) => {
             return PartitionData { preferred_read_replica, ..nothing(index) };
         }
-        Outcome::Failed(failure) => failure,
+        Outcome::Failed { code, from_offset, next_offset } => (code, from_offset, next_offset),
     };
     let mut data = PartitionData { error_code: code, from_offset, next_offset, ..nothing(index) };
     if matches!(code, ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) {

@@ -12,10 +12,10 @@ pub mod replica;
 use super::wide::ENTRIES_SHORT_MAX;
 use super::{Call, Completion, Fault, Reply, topics};
 use crate::control::Image;
-use crate::fetch_sessions::{Failure, FetchAdmission, FetchPlan, Fetched, Outcome, PartitionFetch, SessionRequest};
+use crate::fetch_sessions::{FetchAdmission, FetchPlan, Fetched, Outcome, PartitionFetch, SessionRequest};
 use crate::node::Node;
 use crate::partitions::{AnyPartition, LogOffsets, Read, ReadError};
-use fullbore_host::metrics::Metrics;
+use fullbore_host::long_work::is_in_place;
 use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
 use home::Stranger;
@@ -97,7 +97,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
         call.client.reads_in = Some(session);
     }
     match plan.wanted() {
-        Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX => {
+        Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX || is_in_place() => {
             let fetched = attempt(broker, &wanted, &limits, plan.reads_ahead);
             // Else the session copies its list to change it.
             drop(wanted);
@@ -159,7 +159,7 @@ fn refused(broker: &Node, code: ErrorCode, reply: Reply) -> Result<Frame, Fault>
 fn count(shown: &[Fetched], metrics: &Metrics) {
     for Fetched { outcome, .. } in shown {
         match outcome {
-            Outcome::Failed(failure) => metrics.fetch_failed(failure.code),
+            Outcome::Failed { code, .. } => metrics.fetch_failed(*code),
             outcome if outcome.records_bytes() > 0 => metrics.fetched(outcome.records_bytes()),
             _ => {}
         }
@@ -315,7 +315,7 @@ fn read_each(
             }
             Err(why) => {
                 is_settled = true;
-                Outcome::Failed(unread(fetch, why, reads_ahead))
+                unread(fetch, why, reads_ahead)
             }
         };
         partitions.push(outcome_is(outcome));
@@ -409,13 +409,14 @@ fn of_read(fetch: &PartitionFetch, read: Read, reads_ahead: bool) -> Box<Partiti
     })
 }
 
-/// Returns why a partition cannot be read. A session that reads ahead is told the end of records that are lost.
-fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> Failure {
+/// Returns the outcome for a partition that cannot be read. A session that reads ahead is told the end of records that are lost.
+fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> Outcome {
     let next_offset = match why {
         ReadError::Lost { next, .. } if reads_ahead => next,
         _ => UNKNOWN,
     };
-    Failure { code: why.code(), from_offset: if reads_ahead { fetch.fetch_offset } else { UNKNOWN }, next_offset }
+    let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };
+    Outcome::Failed { code: why.code(), from_offset, next_offset }
 }
 
 /// Returns the answer for a partition whose records are on their way: its offsets, where this broker knows them. A high watermark before the
