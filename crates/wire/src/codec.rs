@@ -441,7 +441,7 @@ impl Reader {
         let count = self.uvarint()? as usize;
         self.spend(count, 2)?;
         let mut unknown = Vec::new();
-        let mut previous = None;
+        let (mut previous, mut is_first) = (None, true);
         for read in 0..count {
             let tag = self.uvarint()?;
             if previous >= Some(tag) {
@@ -451,11 +451,14 @@ impl Reader {
             let size = self.uvarint()? as usize;
             let bytes = self.take(size)?;
             let mut field = Reader { bytes, ..*self };
-            if let Some(bytes) = known(tag, &mut field)?
-                && field.keeps::<(u32, Bytes)>(1)
-            {
-                unknown.reserve_exact(count - read);
-                unknown.push((tag, bytes));
+            if let Some(bytes) = known(tag, &mut field)? {
+                if std::mem::take(&mut is_first) {
+                    field.keeps::<Vec<(u32, Bytes)>>(1);
+                }
+                if field.keeps::<(u32, Bytes)>(1) {
+                    unknown.reserve_exact(count - read);
+                    unknown.push((tag, bytes));
+                }
             }
             field.finish().map_err(|_| DecodeError::Tag(tag))?;
             (self.elements_left, self.measured) = (field.elements_left, field.measured);

@@ -115,10 +115,9 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
         return Err(Fault::Version { api, version: number });
     };
     let reply = Reply { version, correlation_id, listener };
-    let wide = call.broker.wide.measure(api, &call.reader, version).await?;
-    let completion = match wide {
-        None => dispatch(api, &mut call, reply).await?,
-        Some(bytes) => Box::pin(dispatch_wide(bytes, api, &mut call, reply)).await?,
+    let completion = match wide::is_measured(&call.reader) {
+        false => dispatch(api, &mut call, reply).await?,
+        true => Box::pin(dispatch_measured(api, &mut call, reply)).await?,
     };
     if completion.is_some() && api != ApiKey::Produce {
         call.client.behind.note();
@@ -126,14 +125,12 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
     Ok(completion.map(|completion| (api, completion)))
 }
 
-/// Carries out a request that takes `bytes` of memory as [`dispatch`] does, apart from the threads that serve connections.
-async fn dispatch_wide(
-    bytes: usize,
-    api: ApiKey,
-    call: &mut Call<'_>,
-    reply: Reply,
-) -> Result<Option<Completion>, Fault> {
+/// Carries out a request as [`dispatch`] does, apart from the threads that serve connections if it is wide.
+async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Result<Option<Completion>, Fault> {
     let broker = call.broker;
+    let Some(bytes) = broker.wide.measure(api, &call.reader, reply.version).await? else {
+        return dispatch(api, call, reply).await;
+    };
     let _turn = broker.wide.command_turn(api).await;
     let admitted = broker.wide.drive(bytes, dispatch(api, call, reply)).await?;
     Ok(admitted.map(|completion| wide::driven(broker, bytes, completion)))

@@ -29,6 +29,11 @@ const ENTRY_BYTES: usize = 448;
 /// Polls at a time, on a machine of few processors.
 const PLACES_MIN: usize = 4;
 
+/// Returns true if a request of this body may be wide.
+pub fn is_measured(body: &Reader) -> bool {
+    body.remaining() > SHORT_BODY
+}
+
 /// Places and memory for wide requests, of one broker.
 pub struct WideWork {
     places: LongWork,
@@ -70,16 +75,12 @@ impl WideWork {
     /// # Errors
     /// [`Fault::Body`] for a body that cannot be decoded.
     pub async fn measure(&self, api: ApiKey, body: &Reader, version: Version) -> Result<Option<usize>, Fault> {
-        let len = body.remaining();
-        if len <= SHORT_BODY {
-            return Ok(None);
-        }
         let measured = match measure_request(api, body, version, Some(ENTRIES_SHORT_MAX)) {
             Err(DecodeError::Count(_)) => self.places.run(|| measure_request(api, body, version, None)).await,
             short => short,
         };
         let RequestSize { elements, bytes } = measured.map_err(|error| Fault::Body { api, error })?;
-        Ok((elements > ENTRIES_SHORT_MAX).then(|| len + bytes + ENTRY_BYTES * elements))
+        Ok((elements > ENTRIES_SHORT_MAX).then(|| body.remaining() + bytes + ENTRY_BYTES * elements))
     }
 
     /// Waits for the turn of a wide request that the control plane carries out, which holds several times its memory until it is done.
