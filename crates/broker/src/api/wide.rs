@@ -4,8 +4,8 @@
 //! connections: each poll of it has a place and room in memory. Fetches of large sessions are driven the same way, however short they are.
 //! Not here: long work of requests with few entries, see [`fullbore_host::long_work`].
 //!
-//! Invariant: nothing is awaited while a place or room is held. Memory that a request keeps from one poll to the next is charged to its
-//! connection, which has one request at a time in admission; a wide command, which keeps most, has the broker to itself.
+//! Invariant: room is taken before a place, and nothing is awaited in a place. Memory that a request keeps from one poll to the next is
+//! charged to its connection, which admits one request at a time; of wide commands, which keep most, one is carried out at a time.
 
 use super::call::{Completion, Fault};
 use crate::node::Node;
