@@ -2,7 +2,6 @@
 //!
 //! Invariant: it is complete before the first connection is accepted, and nothing in it is replaced after that.
 
-use crate::api::WideWork;
 use crate::control::Control;
 use crate::fetch_sessions::Sessions;
 use crate::groups::Groups;
@@ -14,6 +13,7 @@ use fullbore_config::{BrokerConfig, ConnectionLimits};
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::space::Space;
+use fullbore_host::wide_work::WideWork;
 use fullbore_log::validation::Decompression;
 use fullbore_wire::Text;
 use fullbore_wire::api::ApiKey;

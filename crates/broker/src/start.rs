@@ -27,6 +27,7 @@ use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::space::Space;
 use fullbore_host::task::{self, Apart};
+use fullbore_host::wide_work::WideWork;
 use fullbore_log::boot::{Boots, former_end};
 use fullbore_log::validation::Decompression;
 use fullbore_wire::Text;
@@ -175,7 +176,7 @@ impl Broker {
             limits: config.as_ref().into(),
             loggers,
             long_work: LongWork::default(),
-            wide: api::WideWork::default(),
+            wide: WideWork::default(),
             decompression: Decompression::default(),
             sessions: Sessions::new(config.fetch_session_cache_slots),
             reordering: Reordering::new(&config, metrics.clone()),

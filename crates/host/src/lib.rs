@@ -9,3 +9,4 @@ pub mod metrics;
 pub mod seldom;
 pub mod space;
 pub mod task;
+pub mod wide_work;

@@ -72,7 +72,6 @@ mod wide_tests;
 
 pub use call::{Answer, Call, Completion, Fault, Reply};
 pub use client::Client;
-pub use wide::WideWork;
 
 use std::time::Duration;
 
@@ -128,10 +127,10 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
 /// Carries out a request as [`dispatch`] does, apart from the threads that serve connections if it is wide.
 async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Result<Option<Completion>, Fault> {
     let broker = call.broker;
-    let Some(bytes) = broker.wide.measure(api, &call.reader, reply.version).await? else {
+    let Some(bytes) = wide::measure(&broker.wide, api, &call.reader, reply.version).await? else {
         return dispatch(api, call, reply).await;
     };
-    let _turn = broker.wide.command_turn(api).await;
+    let _turn = wide::command_turn(&broker.wide, api).await;
     let admitted = broker.wide.drive(bytes, dispatch(api, call, reply)).await?;
     Ok(admitted.map(|completion| wide::driven(broker, bytes, completion)))
 }

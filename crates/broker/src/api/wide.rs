@@ -9,119 +9,56 @@
 
 use super::call::{Completion, Fault};
 use crate::node::Node;
-use fullbore_host::long_work::{LongWork, is_in_place};
+use fullbore_host::wide_work::WideWork;
 use fullbore_wire::api::{ApiKey, RequestSize, measure_request};
 use fullbore_wire::{DecodeError, Reader, Version};
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::SemaphorePermit;
 
 /// A body of fewer bytes is not measured: what it may hold takes a few milliseconds at most.
 const SHORT_BODY: usize = 16 * 1024;
 /// Entries that take a millisecond or two.
 pub const ENTRIES_SHORT_MAX: usize = 2000;
-/// Bytes of memory of all polls at a time. A poll that takes more has all of it.
-const BYTES_MAX: usize = 256 << 20;
 /// Bytes of memory that handling and answering an entry takes, at most about: what is made of it, its answer and the bytes of that.
 const ENTRY_BYTES: usize = 448;
-/// Polls at a time, on a machine of few processors.
-const PLACES_MIN: usize = 4;
 
 /// Returns true if a request of this body may be wide.
 pub fn is_measured(body: &Reader) -> bool {
     body.remaining() > SHORT_BODY
 }
 
-/// Places and memory for wide requests, of one broker.
-pub struct WideWork {
-    places: LongWork,
-    bytes: Semaphore,
-    /// The turn of a wide command.
-    commands: Semaphore,
-    #[cfg(test)]
-    polls: std::sync::atomic::AtomicUsize,
+/// Returns the memory that a request takes if it is wide, `None` if it is not.
+///
+/// # Errors
+/// [`Fault::Body`] for a body that cannot be decoded.
+pub async fn measure(wide: &WideWork, api: ApiKey, body: &Reader, version: Version) -> Result<Option<usize>, Fault> {
+    let measured = match measure_request(api, body, version, Some(ENTRIES_SHORT_MAX)) {
+        Err(DecodeError::Count(_)) => wide.run(|| measure_request(api, body, version, None)).await,
+        short => short,
+    };
+    let RequestSize { elements, bytes } = measured.map_err(|error| Fault::Body { api, error })?;
+    Ok((elements > ENTRIES_SHORT_MAX).then(|| body.remaining() + bytes + ENTRY_BYTES * elements))
 }
 
-impl Default for WideWork {
-    fn default() -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        WideWork {
-            places: LongWork::with_places(processors.max(PLACES_MIN)),
-            bytes: Semaphore::new(BYTES_MAX),
-            commands: Semaphore::new(1),
-            #[cfg(test)]
-            polls: Default::default(),
-        }
-    }
-}
-
-impl WideWork {
-    /// Returns the polls so far.
-    #[cfg(test)]
-    pub fn polls(&self) -> usize {
-        self.polls.load(std::sync::atomic::Ordering::SeqCst)
-    }
-
-    /// Takes all memory.
-    #[cfg(test)]
-    pub async fn take_memory(&self) -> SemaphorePermit<'_> {
-        self.bytes.acquire_many(BYTES_MAX as u32).await.expect("never closed")
-    }
-
-    /// Returns the memory that a request takes if it is wide, `None` if it is not.
-    ///
-    /// # Errors
-    /// [`Fault::Body`] for a body that cannot be decoded.
-    pub async fn measure(&self, api: ApiKey, body: &Reader, version: Version) -> Result<Option<usize>, Fault> {
-        let measured = match measure_request(api, body, version, Some(ENTRIES_SHORT_MAX)) {
-            Err(DecodeError::Count(_)) => self.places.run(|| measure_request(api, body, version, None)).await,
-            short => short,
-        };
-        let RequestSize { elements, bytes } = measured.map_err(|error| Fault::Body { api, error })?;
-        Ok((elements > ENTRIES_SHORT_MAX).then(|| body.remaining() + bytes + ENTRY_BYTES * elements))
-    }
-
-    /// Waits for the turn of a wide request that the control plane carries out, which holds several times its memory until it is done.
-    /// `None` for any other request.
-    pub async fn command_turn(&self, api: ApiKey) -> Option<SemaphorePermit<'_>> {
-        use ApiKey::*;
-        let is_command = matches!(
-            api,
-            CreateTopics
-                | DeleteTopics
-                | CreatePartitions
-                | ElectLeaders
-                | AlterConfigs
-                | IncrementalAlterConfigs
-                | CreateAcls
-                | DeleteAcls
-                | UpdateFeatures
-        );
-        match is_command {
-            true => Some(self.commands.acquire().await.expect("never closed")),
-            false => None,
-        }
-    }
-
-    /// Carries out a future: waits for room for `bytes` and for a place before each poll.
-    pub async fn drive<F: Future>(&self, bytes: usize, future: F) -> F::Output {
-        if is_in_place() {
-            return future.await;
-        }
-        let mut future = pin!(future);
-        loop {
-            let permits = bytes.min(BYTES_MAX) as u32;
-            let room = self.bytes.acquire_many(permits).await.expect("never closed");
-            #[cfg(test)]
-            self.polls.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            if let Poll::Ready(output) = self.places.poll_once(future.as_mut()).await {
-                return output;
-            }
-            drop(room);
-            woken().await;
-        }
+/// Waits for the turn of a wide request that the control plane carries out, which holds several times its memory until it is done.
+/// `None` for any other request.
+pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermit<'_>> {
+    use ApiKey::*;
+    let is_command = matches!(
+        api,
+        CreateTopics
+            | DeleteTopics
+            | CreatePartitions
+            | ElectLeaders
+            | AlterConfigs
+            | IncrementalAlterConfigs
+            | CreateAcls
+            | DeleteAcls
+            | UpdateFeatures
+    );
+    match is_command {
+        true => Some(wide.command_turn().await),
+        false => None,
     }
 }
 
@@ -136,14 +73,4 @@ pub fn driven(broker: &Arc<Node>, bytes: usize, completion: Completion) -> Compl
         Completion::Later(answer) => Completion::Later(drive(answer)),
         Completion::Holding(answer, held) => Completion::Holding(drive(answer), held),
     }
-}
-
-/// Waits until the task is woken.
-async fn woken() {
-    let mut is_polled = false;
-    poll_fn(|_| match std::mem::replace(&mut is_polled, true) {
-        true => Poll::Ready(()),
-        false => Poll::Pending,
-    })
-    .await;
 }

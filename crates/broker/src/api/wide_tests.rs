@@ -3,7 +3,7 @@
 use super::leadership_tests::{Opened, TOPIC};
 use super::wide::ENTRIES_SHORT_MAX;
 use crate::control::CreateTopic;
-use fullbore_wire::api::{ApiKey, Request};
+use fullbore_wire::api::Request;
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
@@ -122,7 +122,7 @@ async fn memory_is_taken_requests_of_many_entries_wait_and_short_ones_are_answer
 async fn command_of_many_entries_is_carried_out_others_like_it_wait_and_fetches_do_not() {
     let mut opened = opened().await;
     let node = Arc::clone(opened.broker.node());
-    let turn = node.wide.command_turn(ApiKey::CreateTopics).await.expect("a command");
+    let turn = node.wide.command_turn().await;
     assert_eq!(polls(&mut opened, &fetch((0, -1), unknown(0..MANY), vec![]), 12).0, 1);
     let topic_names = (0..MANY).map(|index| format!("unknown-{index}").into()).collect();
     let asked = DeleteTopicsRequest { topic_names, timeout_ms: 1000, ..Default::default() };

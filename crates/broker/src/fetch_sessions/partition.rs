@@ -26,18 +26,18 @@ pub struct PartitionKey {
 
 /// Offsets that a session's client has last been sent of a partition.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Told {
+pub(super) struct SentOffsets {
     high_watermark: i64,
     log_start_offset: i64,
 }
 
-impl Told {
+impl SentOffsets {
     /// Offsets that no partition has: nothing was sent.
-    pub(super) const NEVER: Told = Told { high_watermark: i64::MIN, log_start_offset: i64::MIN };
+    pub(super) const NEVER: SentOffsets = SentOffsets { high_watermark: i64::MIN, log_start_offset: i64::MIN };
 
-    fn of(fetched: &Fetched) -> Told {
+    fn of(fetched: &Fetched) -> SentOffsets {
         let (high_watermark, log_start_offset) = fetched.outcome.offsets();
-        Told { high_watermark, log_start_offset }
+        SentOffsets { high_watermark, log_start_offset }
     }
 }
 
@@ -56,7 +56,7 @@ pub struct PartitionFetch {
     pub current_leader_epoch: i32,
     /// True if a session that reads ahead is to go on where it is.
     pub(super) reads_on: bool,
-    pub(super) told: Told,
+    pub(super) told: SentOffsets,
 }
 
 impl PartitionFetch {
@@ -69,7 +69,7 @@ impl PartitionFetch {
             fetch_offset: asked.fetch_offset,
             current_leader_epoch: asked.current_leader_epoch,
             reads_on: asked.read_on,
-            told: Told::NEVER,
+            told: SentOffsets::NEVER,
         }
     }
 
@@ -94,9 +94,9 @@ impl PartitionFetch {
 
     /// Returns true if the outcome must be in an incremental response; remembers it as sent.
     pub(super) fn is_news(&mut self, fetched: &Fetched) -> bool {
-        let told = Told::of(fetched);
+        let told = SentOffsets::of(fetched);
         let changed = std::mem::replace(&mut self.told, told) != told;
-        changed || !matches!(&fetched.outcome, Outcome::Read(data) if !has_records(data))
+        changed || !matches!(&fetched.outcome, PartitionOutcome::Read(data) if !has_records(data))
     }
 }
 
@@ -107,11 +107,11 @@ pub struct Fetched {
     /// The partition.
     pub index: i32,
     /// As it goes into the response.
-    pub outcome: Outcome,
+    pub outcome: PartitionOutcome,
 }
 
 /// What came of a fetch from one partition.
-pub enum Outcome {
+pub enum PartitionOutcome {
     /// An error.
     Failed {
         /// The error's code.
@@ -127,26 +127,28 @@ pub enum Outcome {
     Read(Box<PartitionData>),
 }
 
-impl Outcome {
+impl PartitionOutcome {
     /// Offsets that are not known: clients keep what they had.
     pub const UNKNOWN: i64 = -1;
 
     fn offsets(&self) -> (i64, i64) {
         match self {
-            Outcome::Read(data) => (data.high_watermark, data.log_start_offset),
-            Outcome::Failed { .. } | Outcome::Elsewhere(_) => (Self::UNKNOWN, Self::UNKNOWN),
+            PartitionOutcome::Read(data) => (data.high_watermark, data.log_start_offset),
+            PartitionOutcome::Failed { .. } | PartitionOutcome::Elsewhere(_) => (Self::UNKNOWN, Self::UNKNOWN),
         }
     }
 
     /// Returns true if there is an error.
     pub(super) fn is_failed(&self) -> bool {
-        matches!(self, Outcome::Failed { .. })
+        matches!(self, PartitionOutcome::Failed { .. })
     }
 
     /// Returns the offset after the records if it is another one than they were read from, in a session that reads ahead.
     pub(super) fn moves_to(&self) -> Option<i64> {
         match self {
-            Outcome::Read(data) if data.next_offset != Self::UNKNOWN && data.next_offset != data.from_offset => {
+            PartitionOutcome::Read(data)
+                if data.next_offset != Self::UNKNOWN && data.next_offset != data.from_offset =>
+            {
                 Some(data.next_offset)
             }
             _ => None,
@@ -156,8 +158,8 @@ impl Outcome {
     /// Bytes of records.
     pub fn records_bytes(&self) -> usize {
         match self {
-            Outcome::Read(data) => data.records.as_ref().map_or(0, |records| records.len()),
-            Outcome::Failed { .. } | Outcome::Elsewhere(_) => 0,
+            PartitionOutcome::Read(data) => data.records.as_ref().map_or(0, |records| records.len()),
+            PartitionOutcome::Failed { .. } | PartitionOutcome::Elsewhere(_) => 0,
         }
     }
 }

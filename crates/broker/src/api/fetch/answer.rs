@@ -3,16 +3,16 @@
 //! Invariant: the response is written by topic and [`TOPIC_PARTITIONS_MAX`] partitions at most, so that one of a million takes no more memory
 //! than its bytes. A topic of more is in the response several times, as is one whose partitions are apart.
 
-use super::UNKNOWN;
 use crate::api::call::{Fault, Reply};
 use crate::api::{nodes, topics};
-use crate::fetch_sessions::{Fetched, Outcome};
+use crate::fetch_sessions::{Fetched, PartitionOutcome};
 use crate::node::Node;
 use fullbore_wire::apis::fetch::{FetchRequest, FetchResponse, FetchableTopicResponse, PartitionData};
 use fullbore_wire::{Codec, ErrorCode, Frame};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 /// Partitions of a topic that are in memory at a time.
 const TOPIC_PARTITIONS_MAX: usize = 1000;
 
@@ -65,11 +65,11 @@ fn is_of_topic(fetched: &Fetched, other: &Fetched) -> bool {
 fn data(broker: &Node, fetched: Fetched, reply: Reply) -> PartitionData {
     let Fetched { topic, index, outcome } = fetched;
     let (code, from_offset, next_offset) = match outcome {
-        Outcome::Read(data) => return *data,
-        Outcome::Elsewhere(preferred_read_replica) => {
+        PartitionOutcome::Read(data) => return *data,
+        PartitionOutcome::Elsewhere(preferred_read_replica) => {
             return PartitionData { preferred_read_replica, ..nothing(index) };
         }
-        Outcome::Failed { code, from_offset, next_offset } => (code, from_offset, next_offset),
+        PartitionOutcome::Failed { code, from_offset, next_offset } => (code, from_offset, next_offset),
     };
     let mut data = PartitionData { error_code: code, from_offset, next_offset, ..nothing(index) };
     if matches!(code, ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) {
@@ -112,7 +112,7 @@ mod tests {
         let topic = |name| Arc::new(TopicKey { name: Text::from_static(name), id: Uuid::ZERO });
         let of = |topic: &Arc<TopicKey>, count| {
             (0..count)
-                .map(|index| Fetched { topic: Arc::clone(topic), index, outcome: Outcome::Elsewhere(2) })
+                .map(|index| Fetched { topic: Arc::clone(topic), index, outcome: PartitionOutcome::Elsewhere(2) })
                 .collect()
         };
         let shown: Vec<Vec<Fetched>> =

@@ -12,10 +12,11 @@ pub mod replica;
 use super::wide::ENTRIES_SHORT_MAX;
 use super::{Call, Completion, Fault, Reply, topics};
 use crate::control::Image;
-use crate::fetch_sessions::{FetchAdmission, FetchPlan, Fetched, Outcome, PartitionFetch, SessionRequest};
+use crate::fetch_sessions::{FetchAdmission, FetchPlan, Fetched, PartitionFetch, PartitionOutcome, SessionRequest};
 use crate::node::Node;
 use crate::partitions::{AnyPartition, LogOffsets, Read, ReadError};
 use fullbore_host::long_work::is_in_place;
+use fullbore_host::metrics::Metrics;
 use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
 use home::Stranger;
@@ -30,7 +31,7 @@ const WAIT_MAX: Duration = Duration::from_secs(300);
 /// milliseconds. After a crash one may take seconds, and then the answer says nothing of its partition.
 const OPENING_WAIT: Duration = Duration::from_millis(500);
 /// Offsets that are not known: clients keep what they had.
-const UNKNOWN: i64 = Outcome::UNKNOWN;
+const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 
 /// An answer of a session that reads ahead is full once less than this share of it is left.
 const FULL_SHARE: usize = 8;
@@ -159,7 +160,7 @@ fn refused(broker: &Node, code: ErrorCode, reply: Reply) -> Result<Frame, Fault>
 fn count(shown: &[Fetched], metrics: &Metrics) {
     for Fetched { outcome, .. } in shown {
         match outcome {
-            Outcome::Failed { code, .. } => metrics.fetch_failed(*code),
+            PartitionOutcome::Failed { code, .. } => metrics.fetch_failed(*code),
             outcome if outcome.records_bytes() > 0 => metrics.fetched(outcome.records_bytes()),
             _ => {}
         }
@@ -278,7 +279,7 @@ fn read_each(
             && let Some(preferred_read_replica) = homeward.broker_of(topic, index)
         {
             is_settled = true;
-            partitions.push(outcome_is(Outcome::Elsewhere(preferred_read_replica)));
+            partitions.push(outcome_is(PartitionOutcome::Elsewhere(preferred_read_replica)));
             continue;
         }
         if reads_ahead && bytes > limits.max_bytes - limits.max_bytes / FULL_SHARE {
@@ -307,11 +308,11 @@ fn read_each(
             Ok((Some(read), _)) => {
                 minimum.count((read.records.len(), read.is_cut), room_for(fetch, &room));
                 bytes += read.records.len();
-                Outcome::Read(of_read(fetch, read, reads_ahead))
+                PartitionOutcome::Read(of_read(fetch, read, reads_ahead))
             }
             Ok((None, partition)) => {
                 is_opening = true;
-                Outcome::Read(awaited(fetch, &partition, reads_ahead))
+                PartitionOutcome::Read(awaited(fetch, &partition, reads_ahead))
             }
             Err(why) => {
                 is_settled = true;
@@ -410,13 +411,13 @@ fn of_read(fetch: &PartitionFetch, read: Read, reads_ahead: bool) -> Box<Partiti
 }
 
 /// Returns the outcome for a partition that cannot be read. A session that reads ahead is told the end of records that are lost.
-fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> Outcome {
+fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> PartitionOutcome {
     let next_offset = match why {
         ReadError::Lost { next, .. } if reads_ahead => next,
         _ => UNKNOWN,
     };
     let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };
-    Outcome::Failed { code: why.code(), from_offset, next_offset }
+    PartitionOutcome::Failed { code: why.code(), from_offset, next_offset }
 }
 
 /// Returns the answer for a partition whose records are on their way: its offsets, where this broker knows them. A high watermark before the

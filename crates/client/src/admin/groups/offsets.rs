@@ -125,18 +125,21 @@ fn committed_at(
     answer
 }
 
+/// Offsets of one group that go in one request.
+type CommitPart<'a> = (&'a Text, Vec<(&'a (Text, i32), &'a i64)>);
+
 /// Sets the offsets of groups at their coordinator.
 fn commit_at(
     cluster: &mut Cluster,
     coordinator: &BrokerAddress,
     groups: &[(&Text, &OffsetsToCommit)],
 ) -> CoordinatorAnswer<()> {
-    let mut parts: Vec<(&Text, Vec<(&(Text, i32), &i64)>)> = Vec::new();
+    let mut parts: Vec<CommitPart<'_>> = Vec::new();
     for (id, offsets) in groups {
         let offsets: Vec<(&(Text, i32), &i64)> = offsets.iter().collect();
         parts.extend(offsets.chunks(COMMIT_PARTITIONS_MAX).map(|some| (*id, some.to_vec())));
     }
-    let request = |(id, some): &(&Text, Vec<(&(Text, i32), &i64)>)| {
+    let request = |(id, some): &CommitPart<'_>| {
         let topics = to_commit(some);
         (COMMIT_WEIGHT + some.len(), OffsetCommitRequest { group_id: (*id).clone(), topics, ..Default::default() })
     };
