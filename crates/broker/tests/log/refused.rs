@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fullbore_host::metrics::Metrics;
 use fullbore_broker::partitions::{Acks, AppendError, BatchAdmission, Reordering, Replica};
 use fullbore_config::{BrokerConfig, Properties};
+use fullbore_host::metrics::Metrics;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::ErrorCode;
 

@@ -182,8 +182,8 @@ fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     let object = opened.object();
     opened.commit(object, &[batch(second, 0, 3_000)]);
     let third = make_again(&mut opened, 2, false);
-    let left = (rows(&mut opened, first), rows(&mut opened, second));
-    assert_eq!(left, (0, 2), "what the next one left counts, and that there was one before it");
+    let rows_left = (rows(&mut opened, first), rows(&mut opened, second));
+    assert_eq!(rows_left, (0, 2), "what the next one left counts, and that there was one before it");
     // Without producers of its own it leaves that, and what the one before it has left.
     let object = opened.object();
     let anonymous = by(-1, batch(third, 0, -1));

@@ -183,14 +183,10 @@ impl Cluster {
             Verdict::Duplicate { .. } if self.bug == Some(Bug::NoMemory) => (ErrorCode::NONE, self.append(attempt)),
             Verdict::Append => (ErrorCode::NONE, self.append(attempt)),
             Verdict::Duplicate { base_offset, .. } => (ErrorCode::NONE, base_offset),
-            Verdict::Refuse(SequenceRefusal::DuplicateSequence) if !self.kafka => {
-                (ErrorCode::DUPLICATE_SEQUENCE_NUMBER, -1)
-            }
-            Verdict::Refuse(SequenceRefusal::DuplicateSequence | SequenceRefusal::OutOfOrderSequence) => {
+            Verdict::Refuse(SequenceRefusal::DuplicateSequence) if self.kafka => {
                 (ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
             }
-            Verdict::Refuse(SequenceRefusal::InvalidProducerEpoch) => (ErrorCode::INVALID_PRODUCER_EPOCH, -1),
-            Verdict::Refuse(SequenceRefusal::InvalidRecord) => (ErrorCode::INVALID_RECORD, -1),
+            Verdict::Refuse(why) => (why.code(), -1),
         };
         self.answer(node, code, offset)
     }

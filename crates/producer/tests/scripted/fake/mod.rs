@@ -6,7 +6,7 @@ mod apis;
 
 use apis::Answer;
 use bytes::BytesMut;
-use fullbore_rules::sequence::{Producers, SequenceRefusal, Stamp, Verdict};
+use fullbore_rules::sequence::{Producers, Stamp, Verdict};
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::batch::{BatchView, RecordIter, decompress};
 use fullbore_wire::{ErrorCode, Frame, Part, Uuid};
@@ -394,10 +394,7 @@ impl State {
                 (end, ErrorCode::NONE)
             }
             Verdict::Duplicate { base_offset, .. } => (base_offset, ErrorCode::NONE),
-            Verdict::Refuse(SequenceRefusal::OutOfOrderSequence) => (-1, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER),
-            Verdict::Refuse(SequenceRefusal::DuplicateSequence) => (-1, ErrorCode::DUPLICATE_SEQUENCE_NUMBER),
-            Verdict::Refuse(SequenceRefusal::InvalidProducerEpoch) => (-1, ErrorCode::INVALID_PRODUCER_EPOCH),
-            Verdict::Refuse(SequenceRefusal::InvalidRecord) => (-1, ErrorCode::INVALID_RECORD),
+            Verdict::Refuse(why) => (-1, why.code()),
         }
     }
 
