@@ -364,7 +364,7 @@ fn one_of_many_groups_cannot_be_reset_the_others_are() {
         let offsets = "[{\"topic\":\"a\",\"partition\":0,\"new_offset\":0}]";
         format!("{{\"group\":\"{id}\",\"is_executed\":true,\"offsets\":{offsets}}}")
     };
-    assert_eq!(stdout, format!("{{\"groups\":[{},{}]}}\n", group("g1"), group("g3")));
+    assert_eq!(stdout, format!("{{\"groups\":[{},\n{}]}}\n", group("g1"), group("g3")));
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub struct CommittedOffset {
 
 /// New offsets of a group.
 pub type OffsetsToCommit = BTreeMap<(Text, i32), i64>;
+/// A partition and its new offset.
+type NewOffset<'a> = (&'a (Text, i32), &'a i64);
 /// Committed offsets of a group.
 pub type CommittedOffsets = BTreeMap<(Text, i32), CommittedOffset>;
 
@@ -125,21 +127,18 @@ fn committed_at(
     answer
 }
 
-/// Offsets of one group that go in one request.
-type CommitPart<'a> = (&'a Text, Vec<(&'a (Text, i32), &'a i64)>);
-
 /// Sets the offsets of groups at their coordinator.
 fn commit_at(
     cluster: &mut Cluster,
     coordinator: &BrokerAddress,
     groups: &[(&Text, &OffsetsToCommit)],
 ) -> CoordinatorAnswer<()> {
-    let mut parts: Vec<CommitPart<'_>> = Vec::new();
+    let mut parts: Vec<(&Text, Vec<NewOffset<'_>>)> = Vec::new();
     for (id, offsets) in groups {
-        let offsets: Vec<(&(Text, i32), &i64)> = offsets.iter().collect();
+        let offsets: Vec<NewOffset<'_>> = offsets.iter().collect();
         parts.extend(offsets.chunks(COMMIT_PARTITIONS_MAX).map(|some| (*id, some.to_vec())));
     }
-    let request = |(id, some): &CommitPart<'_>| {
+    let request = |(id, some): &(&Text, Vec<NewOffset<'_>>)| {
         let topics = to_commit(some);
         (COMMIT_WEIGHT + some.len(), OffsetCommitRequest { group_id: (*id).clone(), topics, ..Default::default() })
     };
@@ -213,7 +212,7 @@ fn read_group(
     Ok(offsets)
 }
 
-fn to_commit(offsets: &[(&(Text, i32), &i64)]) -> Vec<OffsetCommitRequestTopic> {
+fn to_commit(offsets: &[NewOffset<'_>]) -> Vec<OffsetCommitRequestTopic> {
     let mut topics: Vec<OffsetCommitRequestTopic> = Vec::new();
     for ((topic, partition_index), offset) in offsets {
         if topics.last().is_none_or(|last| last.name != *topic) {
