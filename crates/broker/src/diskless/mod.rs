@@ -57,8 +57,9 @@ use fullbore_host::metrics::Metrics;
 use fullbore_host::space::Space;
 use given::GivenOut;
 use housekeeping::{DisklessTopics, Expiring};
-use index::{DISKLESS_DB, OpenFileError};
-use index::{Deleted, Index, IndexChanges, IndexOwner, IndexThread, Lacking, RunFinder, SqliteIndex, postgres};
+use index::{
+    Deleted, Index, IndexChanges, IndexOwner, IndexThread, Lacking, OpenFileError, RunFinder, SqliteIndex, postgres,
+};
 use known::KnownPartition;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
@@ -93,8 +94,8 @@ pub enum OpenDisklessError {
     OlderIndex(Lacking),
     /// The file of the index is an older copy, or its write-ahead log is damaged.
     #[error(
-        "cannot use {DISKLESS_DB}: {0}, so that diskless records are missing which were acknowledged; bring back the newest {DISKLESS_DB} with its \
-         {DISKLESS_DB}-wal, which may be damaged, or remove {FILE} from the data folder to go on without them", FILE = index::NOTED_CHANGES
+        "cannot use diskless.db: {0}, so that diskless records are missing which were acknowledged; bring back the newest diskless.db with its \
+         diskless.db-wal, which may be damaged, or remove {FILE} from the data folder to go on without them", FILE = index::NOTED_CHANGES
     )]
     OlderFile(Lacking),
     /// The index, or its thread.

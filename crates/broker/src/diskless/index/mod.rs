@@ -48,7 +48,7 @@ use fullbore_wire::Uuid;
 pub use finder::{IndexChanges, RunFinder};
 pub use noted::{FILE as NOTED_CHANGES, Lacking, lacking, noted_changes};
 pub use owner::{Deleted, IndexOwner, IndexThread, QueuePlace};
-pub use sqlite::{NAME as DISKLESS_DB, OpenFileError, SqliteIndex};
+pub use sqlite::{OpenFileError, SqliteIndex};
 pub use store::{
     ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
     ProducerRowPlace, RunSource, UnusedObject,

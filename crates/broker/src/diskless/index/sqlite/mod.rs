@@ -26,7 +26,7 @@ use super::store::{
 use super::{damaged, random_numbers};
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
 use cleaning::{clear_runs, note_expired, remove_partitions};
-pub use file::{NAME, OpenFileError};
+pub use file::OpenFileError;
 pub use finder::SqliteFinder;
 use fullbore_host::space::Space;
 use rows::{DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, partition_row, runs};
