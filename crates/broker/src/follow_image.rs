@@ -36,6 +36,9 @@ pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> 
 /// Takes the logs from one image to the next.
 pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
     logs.put_brokers(after.registrations());
+    if let (Some(diskless), Some(own)) = (logs.diskless(), after.node(config.node_id)) {
+        diskless.leave_out(!own.serves_diskless);
+    }
     after.each_change_since(before, |change| match change {
         (Some(old), Some(new)) if old.id == new.id => put(logs, new, origin),
         (old, new) => {

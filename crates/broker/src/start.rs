@@ -322,7 +322,11 @@ fn member(node: &Node, clients: &Arc<Clients>) -> Membership {
     let space = Arc::clone(&node.space);
     let clients = Arc::clone(clients);
     let of_disk: (OwnDisk, HangUp) = (Box::new(move || space.room()), Box::new(move || clients.hang_up()));
-    Membership::new(node.control.clone(), config.node_id, session_timeout_ms, listener, in_use, of_disk)
+    let member = Membership::new(node.control.clone(), config.node_id, session_timeout_ms, listener, in_use, of_disk);
+    match node.partitions.diskless() {
+        Some(diskless) => member.with_store(Arc::clone(diskless.health())),
+        None => member,
+    }
 }
 
 /// Where clients reach this broker, by the name of the listener.

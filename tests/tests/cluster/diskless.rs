@@ -16,8 +16,8 @@ use crate::records::{Load, produced_while};
 pub const TOPIC: &str = "diskless";
 const PARTITIONS: i32 = 3;
 /// Diskless topics have no replicas, so that a broker that has gone is held for dead by its session alone.
-const SESSION: &str = "broker.session.timeout.ms=2000";
-const CALL: &str = "control.plane.timeout.ms=2000";
+pub const SESSION: &str = "broker.session.timeout.ms=2000";
+pub const CALL: &str = "control.plane.timeout.ms=2000";
 const SOON: Duration = Duration::from_secs(30);
 const BACK_MAX: Duration = Duration::from_secs(60);
 

@@ -14,6 +14,7 @@ mod full_disk;
 mod hung_disk;
 mod hunted;
 mod links;
+mod lost_store;
 mod marks;
 mod older;
 mod pooled;

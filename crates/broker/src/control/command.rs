@@ -99,6 +99,10 @@ pub enum BrokerChange {
     Full,
     /// Its disk has room again, and answers.
     Room,
+    /// It has lost the object store: it serves no diskless partitions, as long as others do.
+    StoreLost,
+    /// It serves diskless partitions again.
+    StoreBack,
 }
 
 /// The ISRs that a leader asks for, each for itself (KIP-497).

@@ -110,6 +110,12 @@ impl Image {
         self.nodes.by_id().get(&id)
     }
 
+    /// Returns true if another broker than this one serves diskless partitions, and stays.
+    pub fn others_serve_diskless(&self, id: i32) -> bool {
+        let stays = |node: &RegisteredBroker| !node.registration.is_fenced && !node.registration.is_shutting_down;
+        self.nodes().iter().any(|(other, node)| *other != id && node.serves_diskless && stays(node))
+    }
+
     /// The brokers as decisions about replicas need them.
     pub fn registrations(&self) -> &Arc<Brokers> {
         self.nodes.registrations()

@@ -36,7 +36,7 @@ struct FetcherShared {
     objects: Objects,
     cache: Arc<Mutex<ObjectCache>>,
     slots: Semaphore,
-    tries: Tries,
+    tries: Arc<Tries>,
     /// Who fetches a block has its lock.
     locks: Mutex<HashMap<(ObjectId, u32), Weak<BlockLock>>>,
     failed: Mutex<FailedReads>,
@@ -51,9 +51,14 @@ impl RangeFetcher {
         slots: usize,
         counts: Arc<StoreCounts>,
     ) -> RangeFetcher {
-        let (slots, tries) = (Semaphore::new(slots), Tries::new("GET", 0));
+        let (slots, tries) = (Semaphore::new(slots), Arc::new(Tries::new("GET", 0)));
         let (locks, failed) = (Mutex::default(), Mutex::default());
         RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, failed, counts }) }
+    }
+
+    /// The GETs.
+    pub fn tries(&self) -> &Arc<Tries> {
+        &self.shared.tries
     }
 
     /// Has this range of an object in the cache. Who asks for blocks that are under way waits for those.
@@ -137,14 +142,13 @@ impl RangeFetcher {
                 Ok(bytes) if bytes.len() < wanted && attempt < attempts => {}
                 Ok(bytes) => {
                     shared.failed.lock().succeeded(id);
-                    shared.counts.succeeded();
+                    shared.counts.get_succeeded();
                     shared.counts.gets.fetch_add(1, Ordering::Relaxed);
                     shared.counts.get_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     return Ok(bytes);
                 }
                 Err(error) => {
-                    shared.counts.failed(&error);
-                    shared.counts.get_failures.fetch_add(1, Ordering::Relaxed);
+                    shared.counts.get_failed(&error);
                     // A store may take a while to show an object that was put.
                     let may_come = error.is_retriable() || matches!(error, ObjectError::NotFound(_));
                     if attempt >= attempts || !may_come {

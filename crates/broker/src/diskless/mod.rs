@@ -13,12 +13,14 @@ mod fetch;
 mod flooded;
 mod gather;
 mod given;
+mod health;
 mod hear;
 mod hedge;
 mod housekeeping;
 pub mod index;
 mod keys;
 pub mod known;
+mod left_out;
 pub mod line;
 pub mod objects;
 pub mod partition;
@@ -45,6 +47,8 @@ use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
 pub use assemble::LEADER_EPOCH;
+pub use health::StoreHealth;
+pub use left_out::LeftOut;
 pub use partition::DisklessPartition;
 pub use upload::StoreUse;
 pub use writer::{Admitted, LookedAt, PendingAnswer};
@@ -75,6 +79,7 @@ pub struct Diskless {
     topics: Arc<DisklessTopics>,
     services: Services,
     counts: Arc<StoreCounts>,
+    health: Arc<StoreHealth>,
     thread: Mutex<Option<IndexThread>>,
     /// `producer.id.expiration.ms`; the largest number before it is known.
     producers_expire_after_ms: Arc<AtomicI64>,
@@ -185,7 +190,12 @@ impl Diskless {
         let (index, finder, changes, thread) = open_index(config, cluster_id, space)?;
         let objects = Objects::open(&config.diskless.storage, &cluster_id.to_string(), index.clone()).await?;
         let objects = objects.delayed(put, get);
-        let diskless = Diskless::with_index(objects, &config.diskless, (index, finder, changes), retention, metrics);
+        let of_index = (index, finder, changes);
+        let diskless = Diskless::with_index(objects.clone(), &config.diskless, of_index, retention, metrics);
+        if !objects.claim().is_made() {
+            diskless.counts.put_failed();
+        }
+        StoreHealth::start(&diskless.health, objects);
         *diskless.thread.lock() = Some(thread);
         Ok(diskless)
     }
@@ -206,6 +216,7 @@ impl Diskless {
         let counts = Arc::new(StoreCounts::default());
         let fetcher = RangeFetcher::new(objects.clone(), Arc::clone(&cache), GETS, Arc::clone(&counts));
         let given = GivenOut::new(fetched_bytes as u64);
+        let gets = Arc::clone(fetcher.tries());
         let reader = Reader::new((cache, given), fetcher, finder);
         let uploads = UploadSettings {
             attempts_max: config.upload_attempts_max,
@@ -213,6 +224,7 @@ impl Diskless {
             slots: config.upload_slots,
         };
         let uploader = Uploader::new(objects.clone(), uploads, Arc::clone(&counts));
+        let health = Arc::new(StoreHealth::new(Arc::clone(&counts), Arc::clone(uploader.tries()), gets));
         let rotation = RotationSettings {
             bytes_max: config.object_bytes_max,
             interval: Duration::from_millis(config.commit_interval_ms),
@@ -230,8 +242,8 @@ impl Diskless {
         if let Some(changes) = changes {
             hear::start(Arc::downgrade(&topics), changes, reader.clone());
         }
-        let services = Services { claim, writer, reader, index, others_commit };
-        Diskless { topics, services, counts, thread: Mutex::default(), producers_expire_after_ms }
+        let services = Services { claim, writer, reader, index, others_commit, left_out: LeftOut::default() };
+        Diskless { topics, services, counts, health, thread: Mutex::default(), producers_expire_after_ms }
     }
 
     /// From now on the topic has this many partitions, with these settings. Waits for nobody; the index is told in the background.
@@ -345,7 +357,20 @@ impl Diskless {
     pub fn store_trouble(&self) -> Option<StoreTrouble> {
         match self.services.claim.is_made() {
             false => Some(StoreTrouble::Unclaimed),
-            true => self.counts.failing_for().map(StoreTrouble::Failing),
+            true => self.counts.failing_for().or_else(|| self.health.lost_for()).map(StoreTrouble::Failing),
+        }
+    }
+
+    /// The object store as this broker finds it.
+    pub fn health(&self) -> &Arc<StoreHealth> {
+        &self.health
+    }
+
+    /// From now on the cluster leaves this broker out of who serves, or does not. What waits for a store that does not answer is refused: another
+    /// broker may take it.
+    pub fn leave_out(&self, is_left_out: bool) {
+        if self.services.left_out.set(is_left_out) {
+            self.topics.read().values().flatten().for_each(|partition| partition.known.wake());
         }
     }
 

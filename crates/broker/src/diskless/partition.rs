@@ -12,6 +12,7 @@ use fullbore_wire::{ErrorCode, Records};
 
 use super::index::{IndexOwner, PartitionRow};
 use super::known::KnownPartition;
+use super::left_out::LeftOut;
 use super::objects::Claim;
 use super::reader::{Found, Reader};
 use super::retention;
@@ -45,6 +46,7 @@ pub struct Services {
     pub(super) index: IndexOwner,
     /// Whether other brokers write the same partitions.
     pub(super) others_commit: bool,
+    pub(super) left_out: LeftOut,
 }
 
 /// Appends.
@@ -82,6 +84,11 @@ impl DisklessPartition {
             }
         }
         self.services.writer.admit(self.known.offer((number, producer), batch, now_ms), known, room)
+    }
+
+    /// Whether the cluster leaves this broker out.
+    pub fn left_out(&self) -> &LeftOut {
+        &self.services.left_out
     }
 
     /// Notes that a batch is refused with this error, before it is looked at or since [`DisklessPartition::look`] failed.

@@ -45,7 +45,25 @@ pub struct Tries {
     /// Bytes of a body that may have moved into a buffer only.
     buffered_max: u64,
     any: AnyProgress,
+    under_way: Mutex<UnderWay>,
     began: Instant,
+}
+
+/// Requests that are under way.
+#[derive(Debug)]
+struct UnderWay {
+    count: usize,
+    /// The time at which the first of them began, after which there was always one.
+    since: Instant,
+}
+
+/// One request that is under way, until it is dropped.
+struct Counted<'t>(&'t Tries);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.under_way.lock().count -= 1;
+    }
 }
 
 /// One try that is under way.
@@ -94,7 +112,38 @@ impl Tries {
     /// No request was made yet. `buffered_max` bytes of a body may be seen to move before they leave.
     pub fn new(name: &'static str, buffered_max: u64) -> Tries {
         let (hedging, silences, any) = (Mutex::default(), Seldom::default(), AnyProgress::default());
-        Tries { name, hedging, silences, buffered_max, any, began: Instant::now() }
+        let began = Instant::now();
+        let under_way = Mutex::new(UnderWay { count: 0, since: began });
+        Tries { name, hedging, silences, buffered_max, any, under_way, began }
+    }
+
+    /// Returns how long requests have been under way of which none has made progress or succeeded, counted from `answered` at the earliest. `None`
+    /// if none is under way.
+    pub fn silent_for(&self, answered: Option<Instant>) -> Option<Duration> {
+        let since = {
+            let under_way = self.under_way.lock();
+            (under_way.count > 0).then_some(under_way.since)?
+        };
+        Some(answered.unwrap_or(since).max(since).max(self.any.last()).elapsed())
+    }
+
+    /// Returns the time after which a small request takes too long, as far as that is known.
+    pub fn usual_wait(&self) -> Option<Duration> {
+        self.hedging.lock().wait(0)
+    }
+
+    /// Returns the number of requests under way.
+    pub fn under_way(&self) -> usize {
+        self.under_way.lock().count
+    }
+
+    fn counted(&self) -> Counted<'_> {
+        let mut under_way = self.under_way.lock();
+        if under_way.count == 0 {
+            under_way.since = Instant::now();
+        }
+        under_way.count += 1;
+        Counted(self)
     }
 
     /// Runs a request with a body of this many bytes until one of its tries succeeds, or the last one fails. `second` is called for each try but the first.
@@ -112,6 +161,7 @@ impl Tries {
         T: Send + 'static,
         F: Future<Output = Result<T, ObjectError>> + Send + 'static,
     {
+        let _counted = self.counted();
         let mut under_way = JoinSet::new();
         let begin = |under_way: &mut JoinSet<_>, is_first| {
             let progress = BodyProgress::of(self.any.clone());

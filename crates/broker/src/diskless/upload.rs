@@ -35,8 +35,14 @@ pub struct StoreCounts {
     pub get_bytes: AtomicU64,
     /// Attempts of that which failed.
     pub get_failures: AtomicU64,
-    /// The first attempt of either that failed since one succeeded.
-    failing_since: Mutex<Option<Instant>>,
+    failing: Mutex<FailingSince>,
+}
+
+/// The first attempts that failed since the store was last seen to answer.
+#[derive(Debug, Default)]
+struct FailingSince {
+    put: Option<Instant>,
+    get: Option<Instant>,
 }
 
 /// The same at one moment, with what waits.
@@ -70,21 +76,39 @@ impl StoreUse {
 }
 
 impl StoreCounts {
-    /// Notes a PUT or GET that succeeded.
-    pub fn succeeded(&self) {
-        *self.failing_since.lock() = None;
+    /// Notes a PUT that succeeded.
+    pub fn put_succeeded(&self) {
+        *self.failing.lock() = FailingSince::default();
     }
 
-    /// Notes an attempt that failed. An object that is not there is an answer of the store.
-    pub fn failed(&self, error: &ObjectError) {
+    /// Notes a GET that succeeded: a store may still refuse each PUT.
+    pub fn get_succeeded(&self) {
+        self.failing.lock().get = None;
+    }
+
+    /// Notes an attempt of a PUT that failed.
+    pub fn put_failed(&self) {
+        self.put_failures.fetch_add(1, Ordering::Relaxed);
+        self.failing.lock().put.get_or_insert_with(Instant::now);
+    }
+
+    /// Counts PUTs as failed that are under way, and have hung for long.
+    pub fn put_hung(&self, count: usize) {
+        self.put_failures.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    /// Notes an attempt of a GET that failed. An object that is not there is an answer of the store.
+    pub fn get_failed(&self, error: &ObjectError) {
+        self.get_failures.fetch_add(1, Ordering::Relaxed);
         if !matches!(error, ObjectError::NotFound(_)) {
-            self.failing_since.lock().get_or_insert_with(Instant::now);
+            self.failing.lock().get.get_or_insert_with(Instant::now);
         }
     }
 
-    /// The time since the first attempt that failed, where none has succeeded since.
+    /// The time since the first attempt that failed, where none of its kind has succeeded since.
     pub fn failing_for(&self) -> Option<Duration> {
-        self.failing_since.lock().map(|since| since.elapsed())
+        let failing = self.failing.lock();
+        failing.put.into_iter().chain(failing.get).min().map(|since| since.elapsed())
     }
 
     /// What was counted so far.
@@ -177,6 +201,11 @@ impl Uploader {
         self.slots.window.lock().window.size()
     }
 
+    /// The PUTs.
+    pub fn tries(&self) -> &Arc<Tries> {
+        &self.tries
+    }
+
     /// Puts an object, once there is a slot. Dropping the future gives it up.
     ///
     /// # Errors
@@ -190,14 +219,13 @@ impl Uploader {
             match self.attempt(id, &parts, bytes).await {
                 Ok(()) => {
                     self.slots.done(slot, began.elapsed(), bytes);
-                    self.counts.succeeded();
+                    self.counts.put_succeeded();
                     self.counts.puts.fetch_add(1, Ordering::Relaxed);
                     self.counts.put_bytes.fetch_add(bytes, Ordering::Relaxed);
                     return Ok(());
                 }
                 Err(error) => {
-                    self.counts.failed(&error);
-                    self.counts.put_failures.fetch_add(1, Ordering::Relaxed);
+                    self.counts.put_failed();
                     if attempt >= self.settings.attempts_max || !error.is_retriable() {
                         return Err(error);
                     }

@@ -1,5 +1,5 @@
 //! Membership of this broker in its cluster: it sends heartbeats, fences others, hands over its partitions before it stops or
-//! where its disk is full or hangs, and ends where another process has its place.
+//! where its disk is full or hangs, serves no diskless topics where it has lost their store, and ends where another process has its place.
 //!
 //! The rules are [`fullbore_rules::cluster`]'s, and every change is a command of the control plane, which any broker may give. Not
 //! here: the beats themselves, which the control plane sends over a connection of its own. On one machine there is nothing
@@ -11,6 +11,7 @@ mod backoff;
 pub mod balance;
 mod comeback;
 mod disk;
+mod store;
 mod unsettled;
 mod watch;
 
@@ -25,11 +26,13 @@ use fullbore_wire::ErrorCode;
 use tokio::sync::watch as channel;
 
 use crate::control::{Beaten, BrokerChange, Control, Image, PeerBeat, RegisteredBroker, Urgent};
+use crate::diskless::StoreHealth;
 use backoff::Backoff;
 use comeback::{Comeback, is_needed};
 use disk::DiskWatch;
 pub use disk::{HangUp, OwnDisk};
 use fullbore_host::seldom::Seldom;
+use store::LostStoreWatch;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
@@ -54,6 +57,7 @@ pub struct Membership {
     comeback: Comeback,
     unsettled: UnsettledWatch,
     disk: DiskWatch,
+    store: Option<LostStoreWatch>,
     refused: Seldom,
 }
 
@@ -78,10 +82,16 @@ impl Membership {
             comeback: Comeback::new(session),
             unsettled: UnsettledWatch::new(control.clone()),
             disk: DiskWatch::new(disk, hang_up),
+            store: None,
             refused: Seldom::default(),
             control,
             node_id,
         }
+    }
+
+    /// Watches the object store, too.
+    pub fn with_store(self, store: Arc<StoreHealth>) -> Membership {
+        Membership { store: Some(LostStoreWatch::new(store)), ..self }
     }
 
     /// Until the broker stops, or the process must end.
@@ -112,6 +122,9 @@ impl Membership {
             }
             if is_beat {
                 self.disk.look(&self.control, &image, || (self.in_use)()).await;
+                if let Some(store) = &mut self.store {
+                    store.look(&self.control, &image).await;
+                }
                 self.unsettled.look(&image, Instant::now(), || (self.in_use)());
             }
             again = self.come_back(&image).await;

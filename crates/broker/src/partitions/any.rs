@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use crate::diskless::LEADER_EPOCH;
-use crate::diskless::{Admitted, DisklessPartition, LookedAt, PendingAnswer};
+use crate::diskless::{Admitted, DisklessPartition, LeftOut, LookedAt, PendingAnswer};
 use crate::replica::Replica;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::budget::{ProducerKey, Room};
@@ -94,9 +94,9 @@ pub enum LaterAnswer {
     /// It waits for its turn, in which it is appended.
     Parked(ParkedAnswer),
     /// It waits for its turn, which comes until then or not at all, and is then on its way to the store and the index.
-    ParkedOnItsWay(ParkedAnswer, tokio::time::Instant),
+    ParkedOnItsWay(ParkedAnswer, tokio::time::Instant, LeftOut),
     /// It is on its way to the store and the index.
-    Pending(PendingAnswer),
+    Pending(PendingAnswer, LeftOut),
 }
 
 impl AnyPartition {
@@ -133,10 +133,12 @@ impl AnyPartition {
                 let producer = ProducerKey::of(&batch.stamp(), peer);
                 Ok(match partition.admit(batch, (acks, now_ms, early), (producer, known, room))? {
                     Admitted::Known(appended) => BatchAnswer::Appended(appended),
-                    Admitted::Pending(answer) => BatchAnswer::Later(LaterAnswer::Pending(answer)),
+                    Admitted::Pending(answer) => {
+                        BatchAnswer::Later(LaterAnswer::Pending(answer, partition.left_out().clone()))
+                    }
                     Admitted::Parked(answer) => {
                         let turn = early.wait_in.map_or(tokio::time::Instant::now(), |reordering| reordering.until());
-                        BatchAnswer::Later(LaterAnswer::ParkedOnItsWay(answer, turn))
+                        BatchAnswer::Later(LaterAnswer::ParkedOnItsWay(answer, turn, partition.left_out().clone()))
                     }
                     Admitted::Ask => BatchAnswer::Lacks(Lack::Known(batch.stamp().producer_id)),
                     Admitted::Full(size) => BatchAnswer::Lacks(Lack::Room(producer, size)),
@@ -162,16 +164,17 @@ impl AnyPartition {
         deadline: Option<tokio::time::Instant>,
     ) {
         let AnyPartition::Diskless(partition) = self else { return };
-        let came = async {
+        // Where the broker is left out meanwhile, the next look at the partition refuses the batch.
+        let came = partition.left_out().unless(async {
             match lack {
                 Lack::Known(_) => partition.look_with(others, &mut waited.looked).await,
                 Lack::Room(producer, size) => waited.room = partition.room(producer, size).await,
             }
-        };
+        });
         let in_time = match deadline {
             Some(deadline) => timeout_at(deadline, came).await.is_ok(),
             None => {
-                came.await;
+                let _ = came.await;
                 true
             }
         };
@@ -186,27 +189,31 @@ impl LaterAnswer {
     /// held up for long.
     ///
     /// # Errors
-    /// [`AppendError`]. Of a batch that is on its way or waits for its turn REQUEST_TIMED_OUT says nothing of what will become of it: when it is
-    /// sent again, that is found.
+    /// [`AppendError`]. Of a batch that is on its way or waits for its turn REQUEST_TIMED_OUT, and NOT_LEADER_OR_FOLLOWER of one that is on its way
+    /// to the store, say nothing of what will become of it: when it is sent again, that is found.
     pub async fn wait(
         self,
         deadline: tokio::time::Instant,
         others_are_held_up: impl Future<Output = ()>,
     ) -> Result<Appended, AppendError> {
         let late = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
-        let (answer, until) = match self {
+        let (answer, on_its_way) = match self {
             LaterAnswer::Parked(answer) => (answer, None),
-            LaterAnswer::ParkedOnItsWay(answer, turn) => (answer, Some(deadline.max(turn))),
-            LaterAnswer::Pending(answer) => {
-                return match timeout_at(deadline, answer).await {
-                    Ok(answered) => answered.unwrap_or(Err(AppendError::Gone)),
-                    Err(_) => Err(late),
+            LaterAnswer::ParkedOnItsWay(answer, turn, left_out) => (answer, Some((deadline.max(turn), left_out))),
+            LaterAnswer::Pending(answer, left_out) => {
+                return match left_out.unless(timeout_at(deadline, answer)).await {
+                    Ok(Ok(answered)) => answered.unwrap_or(Err(AppendError::Gone)),
+                    Ok(Err(_)) => Err(late),
+                    Err(moved) => Err(AppendError::Role(moved)),
                 };
             }
         };
         let answered = async {
-            match until {
-                Some(until) => timeout_at(until, answer.wait()).await.unwrap_or(Err(late)),
+            match on_its_way {
+                Some((until, left_out)) => match left_out.unless(timeout_at(until, answer.wait())).await {
+                    Ok(answered) => answered.unwrap_or(Err(late)),
+                    Err(moved) => Err(AppendError::Role(moved)),
+                },
                 None => answer.wait().await,
             }
         };
@@ -228,14 +235,14 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses what needs the log while a write to it may hang.
+    /// Refuses what needs the log while a write to it may hang, or the object store while others have it alone.
     ///
     /// # Errors
     /// KAFKA_STORAGE_ERROR; NOT_LEADER_OR_FOLLOWER where another broker leads by now.
     pub fn check_answers(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_answers(),
-            AnyPartition::Diskless(_) => Ok(()),
+            AnyPartition::Diskless(partition) => partition.left_out().check(),
         }
     }
 

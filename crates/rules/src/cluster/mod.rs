@@ -8,6 +8,7 @@
 //! - `isr`: the ISR that a leader asks for.
 //! - [`lease`]: when a broker is held for dead.
 //! - [`room`]: reports of full disks.
+//! - [`store`]: reports of lost object stores.
 //! - `zones`: which broker a client is to use for a partition that every broker serves.
 //!
 //! What it is not: it knows no database, no sockets and no clock. What is decided is true once it is committed, and only
@@ -27,6 +28,7 @@ mod isr;
 pub mod lease;
 mod registration;
 pub mod room;
+pub mod store;
 mod zones;
 
 #[cfg(test)]

@@ -81,7 +81,8 @@ fn already_there(id: i32) -> String {
 /// Changes the state of this broker, and nothing of partitions: what follows for them is to be settled. `None` if that is its state.
 ///
 /// # Errors
-/// BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH where another process has its place.
+/// BROKER_ID_NOT_REGISTERED; STALE_BROKER_EPOCH where another process has its place; INVALID_REQUEST of the last broker that serves diskless
+/// partitions.
 pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) -> Result<Option<Change>, Refusal> {
     let id = broker.broker_id;
     let refuse = |code: ErrorCode| Refusal::new(code, code.message());
@@ -96,6 +97,11 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
         BrokerChange::ShutDown => node.registration.is_shutting_down = true,
         BrokerChange::Full => node.registration.is_full = true,
         BrokerChange::Room => node.registration.is_full = false,
+        BrokerChange::StoreLost if !image.others_serve_diskless(id) => {
+            return Err(Refusal::new(ErrorCode::INVALID_REQUEST, "no other broker serves diskless partitions"));
+        }
+        BrokerChange::StoreLost => node.serves_diskless = false,
+        BrokerChange::StoreBack => node.serves_diskless = true,
     }
     Ok((node != *before).then_some(Change::BrokerRegistered { id, node }))
 }

@@ -319,6 +319,28 @@ fn who_is_fenced_or_about_to_stop_hands_over() {
 }
 
 #[test]
+fn store_lost_a_broker_is_left_out_but_for_the_last_that_serves() {
+    let mut image = cluster();
+    let serve = |image: &Image| [1, 2, 3].map(|id| image.node(id).expect("there").serves_diskless);
+    let before = state(&image);
+    change(&mut image, 1, BrokerChange::Fence);
+    change(&mut image, 2, BrokerChange::StoreLost);
+    assert_eq!(serve(&image), [true, false, true]);
+    let epoch = image.node(3).expect("there").registration.epoch;
+    let last = BrokerState { broker_id: 3, broker_epoch: epoch };
+    let refused = members::change_broker(&image, &last, BrokerChange::StoreLost).expect_err("the last");
+    assert_eq!(refused.code, ErrorCode::INVALID_REQUEST);
+    change(&mut image, 1, BrokerChange::Unfence);
+    change(&mut image, 3, BrokerChange::StoreLost);
+    assert_eq!(serve(&image), [true, false, false]);
+    change(&mut image, 2, BrokerChange::StoreBack);
+    assert_eq!(serve(&image), [true, true, false]);
+    assert_ne!(before.0, None);
+    join(&mut image, 3, 33, FormerEnd::Killed).expect("joined");
+    assert_eq!(serve(&image), [true; 3], "the new process has reported nothing");
+}
+
+#[test]
 fn disk_full_a_broker_hands_over_and_leaves_isrs_in_one_command() {
     let mut image = cluster();
     change(&mut image, 1, BrokerChange::Full);

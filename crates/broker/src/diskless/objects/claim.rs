@@ -50,6 +50,16 @@ pub struct Claimed<'a> {
     pub root: &'a Path,
 }
 
+impl Claimed<'_> {
+    /// Finds out whether an object can be put, read and deleted. Brokers that do so at a time share it.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn probe(&self) -> Result<(), ObjectError> {
+        probe(self.store, &self.root.clone().join(PROBE)).await
+    }
+}
+
 impl Claim {
     /// It is to be made.
     pub fn new(cluster_id: &str, index: IndexOwner) -> Claim {
@@ -93,7 +103,7 @@ impl Claim {
         if known.store_id.as_ref().is_some_and(|used| known.is_in_use && *used != store_id) {
             return Err(ObjectError::OtherStore);
         }
-        probe(of.store, &of.root.clone().join(PROBE)).await?;
+        of.probe().await?;
         if known.store_id.as_ref() == Some(&store_id) {
             return Ok(());
         }

@@ -39,6 +39,8 @@ use fullbore_config::DisklessStorage;
 
 /// How long the start waits for the store, and each later attempt to find out whether it is the right one.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
+/// How long a bucket has to answer a probe.
+const PROBE_MAX: Duration = Duration::from_secs(10);
 /// Time between two looks whether a bucket still has the claim: a request each, while there is something to be put or deleted.
 const BUCKET_LOOKS_EVERY: Duration = Duration::from_secs(10);
 
@@ -167,6 +169,23 @@ impl Objects {
             Some(every) => self.claim.is_there(self.claimed_place(), every).await,
             None => Ok(()),
         }
+    }
+
+    /// Finds out whether the store takes, gives and deletes an object of this cluster now. One that takes long is given up, but for a folder's,
+    /// whose thread would hang on.
+    ///
+    /// # Errors
+    /// [`ObjectError`].
+    pub async fn probe(&self) -> Result<(), ObjectError> {
+        let probe = async {
+            self.still_claimed().await?;
+            self.claimed_place().probe().await
+        };
+        if self.folder.is_some() {
+            return probe.await;
+        }
+        let late = |_| ObjectError::Unavailable(format!("no answer within {} s", PROBE_MAX.as_secs()));
+        timeout(PROBE_MAX, probe).await.map_err(late).flatten()
     }
 
     /// Puts an object, which has these parts one after the other, and notes the progress of its bytes. The same may be put

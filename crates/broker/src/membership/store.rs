@@ -1,0 +1,70 @@
+//! Reports that this broker has lost the object store, and that the store answers again: other brokers then serve its diskless partitions.
+//!
+//! The rule is [`fullbore_rules::cluster::store`]'s. Not here: how the broker finds out (`diskless/health.rs`), and what it refuses meanwhile
+//! (`diskless/left_out.rs`).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fullbore_host::seldom::Seldom;
+use fullbore_rules::cluster::store::{StoreReport, StoreWatch};
+
+use crate::control::{BrokerChange, Control, Image};
+use crate::diskless::StoreHealth;
+
+/// Watches the object store of a broker that serves diskless topics.
+pub struct LostStoreWatch {
+    store: Arc<StoreHealth>,
+    rule: StoreWatch,
+    began: Instant,
+    refused: Seldom,
+}
+
+impl LostStoreWatch {
+    /// A watch that has reported nothing.
+    pub fn new(store: Arc<StoreHealth>) -> LostStoreWatch {
+        LostStoreWatch { store, rule: StoreWatch::default(), began: Instant::now(), refused: Seldom::default() }
+    }
+
+    /// Looks at the store, and reports what is due.
+    pub async fn look(&mut self, control: &Control, image: &Image) {
+        let own = control.broker_state();
+        let Some(node) = image.node(own.broker_id) else { return };
+        let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
+        let is_left_out = !node.serves_diskless;
+        let (store, others_serve) = (self.store.state(is_left_out), image.others_serve_diskless(own.broker_id));
+        let Some(report) = self.rule.look(now_ms, store, is_left_out, others_serve) else { return };
+        let change = match report {
+            StoreReport::Lost => BrokerChange::StoreLost,
+            StoreReport::Back => BrokerChange::StoreBack,
+        };
+        match control.change_broker(own, change, [].into()).await {
+            Ok(()) if report == StoreReport::Lost => {
+                let error =
+                    self.store.reported_lost().map_or_else(|| "no answer".to_owned(), |error| error.to_string());
+                tracing::warn!(
+                    error,
+                    "cannot reach the object store: other brokers serve diskless topics; see whether this broker's way to the store, and its key, \
+                     are as the others'"
+                );
+            }
+            Ok(()) if others_serve => {
+                tracing::warn!("the object store has answered for a while: this broker serves diskless topics again");
+            }
+            Ok(()) => {
+                tracing::warn!(
+                    "no other broker serves diskless topics: this one is named again, though the store does not answer"
+                );
+            }
+            Err(refusal) => {
+                if let Some(left_out) = self.refused.due() {
+                    tracing::warn!(
+                        %refusal,
+                        left_out,
+                        "cannot report the state of the object store: other brokers go by the former one; the next heartbeat tries again"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Reports of a broker that it has lost the object store, and that the store answers again: the times at which they are due.
+//!
+//! Left out, a broker serves no diskless partition. A store that fails for all brokers is no reason for that: the last broker that serves
+//! reports nothing, and one that is left out comes back where no other broker serves. Leaving and coming back are [`RoomWatch`]'s, as of a
+//! disk: a store that answers now and then is lost all the time. What it is not: it judges no single request.
+
+use super::room::{DiskRoom, RoomReport, RoomWatch};
+
+/// The object store as a broker finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreState {
+    /// Requests have failed, or have made no progress, for seconds, and none has succeeded.
+    Lost,
+    /// Requests fail, or the last one that was to find out is not answered.
+    Unsure,
+    /// The last request that was to find out succeeded, or none has failed.
+    Answers,
+}
+
+/// A report of a broker to its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreReport {
+    /// It has lost the store.
+    Lost,
+    /// The store has answered for a while, or no other broker serves diskless partitions.
+    Back,
+}
+
+/// Reports of a broker on its object store.
+#[derive(Clone, Debug, Default)]
+pub struct StoreWatch(RoomWatch);
+
+impl StoreWatch {
+    /// Returns what is to be reported now, at this time of a clock that only goes forward. `is_left_out` is the broker's state in the metadata: a
+    /// report is due until it is there. `others_serve` is true if another broker serves diskless partitions.
+    pub fn look(
+        &mut self,
+        now_ms: i64,
+        store: StoreState,
+        is_left_out: bool,
+        others_serve: bool,
+    ) -> Option<StoreReport> {
+        match (is_left_out, others_serve) {
+            (true, false) => return Some(StoreReport::Back),
+            (false, false) => return None,
+            (_, true) => {}
+        }
+        let as_disk = match store {
+            StoreState::Lost => DiskRoom::Hung,
+            StoreState::Unsure => DiskRoom::Tight,
+            StoreState::Answers => DiskRoom::Ample,
+        };
+        self.0.look(now_ms, as_disk, is_left_out, || false).map(|report| match report {
+            RoomReport::Full => StoreReport::Lost,
+            RoomReport::Room => StoreReport::Back,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StoreReport::{Back, Lost};
+    use super::*;
+
+    /// Brokers that look each half second one after another, and whose reports are carried out at once.
+    struct Brokers {
+        watches: Vec<StoreWatch>,
+        serve: Vec<bool>,
+        now_ms: i64,
+    }
+
+    impl Brokers {
+        fn new(count: usize) -> Brokers {
+            Brokers { watches: vec![StoreWatch::default(); count], serve: vec![true; count], now_ms: 0 }
+        }
+
+        /// Looks at stores like these for `for_ms`. Returns the reports, and how long after the begin they were due.
+        fn look(&mut self, for_ms: i64, stores: &[StoreState]) -> Vec<(i64, usize, StoreReport)> {
+            let (began_ms, mut reports) = (self.now_ms, Vec::new());
+            while self.now_ms < began_ms + for_ms {
+                for (id, store) in stores.iter().enumerate() {
+                    let others_serve = (0..self.serve.len()).any(|other| other != id && self.serve[other]);
+                    let report = self.watches[id].look(self.now_ms, *store, !self.serve[id], others_serve);
+                    if let Some(report) = report {
+                        self.serve[id] = report == Back;
+                        reports.push((self.now_ms - began_ms, id, report));
+                    }
+                }
+                self.now_ms += 500;
+            }
+            reports
+        }
+    }
+
+    #[test]
+    fn one_broker_loses_the_store_it_is_left_out_until_it_answers_for_a_while() {
+        let mut brokers = Brokers::new(2);
+        assert_eq!(brokers.look(5_000, &[StoreState::Answers; 2]), []);
+        assert_eq!(brokers.look(5_000, &[StoreState::Unsure, StoreState::Answers]), [], "it may be a moment");
+        assert_eq!(brokers.look(60_000, &[StoreState::Lost, StoreState::Answers]), [(0, 0, Lost)]);
+        assert_eq!(brokers.look(60_000, &[StoreState::Unsure, StoreState::Answers]), []);
+        assert_eq!(brokers.look(60_000, &[StoreState::Answers; 2]), [(5_000, 0, Back)]);
+    }
+
+    #[test]
+    fn all_brokers_lose_the_store_one_goes_on_and_nothing_flaps() {
+        let mut brokers = Brokers::new(3);
+        assert_eq!(brokers.look(600_000, &[StoreState::Lost; 3]), [(0, 0, Lost), (0, 1, Lost)]);
+        assert_eq!(brokers.look(60_000, &[StoreState::Answers; 3]), [(5_000, 0, Back), (5_000, 1, Back)]);
+    }
+
+    #[test]
+    fn last_broker_that_serves_is_gone_another_comes_back_without_the_store() {
+        let mut brokers = Brokers::new(2);
+        brokers.look(1_000, &[StoreState::Lost, StoreState::Answers]);
+        brokers.serve[1] = false;
+        assert_eq!(brokers.look(10_000, &[StoreState::Lost]), [(0, 0, Back)]);
+        brokers.serve[1] = true;
+        assert_eq!(brokers.look(10_000, &[StoreState::Lost]), [(0, 0, Lost)]);
+    }
+}
