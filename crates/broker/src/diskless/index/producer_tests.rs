@@ -105,7 +105,7 @@ fn a_producer_that_was_idle_goes_on_where_its_topic_is_made_again_twice<B: BackE
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
 }
 
-fn left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartitionId) -> usize {
+fn stops_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartitionId) -> usize {
     index.look_at(partition, 0).expect("known").expect("there").predecessor.len()
 }
 
@@ -121,10 +121,16 @@ fn producer_is_idle_in_several_topics_of_a_name_its_stop_is_carried_over<B: Back
         let partition = make_again(&mut opened, life, life != 2);
         opened.tidy();
         opened.again();
-        assert_eq!((left::<B>(&mut opened.index, partition), left::<B>(&mut opened.another(), partition)), (4, 4));
+        assert_eq!(
+            (stops_left::<B>(&mut opened.index, partition), stops_left::<B>(&mut opened.another(), partition)),
+            (4, 4)
+        );
         let object = opened.object();
         assert_eq!(opened.commit(object, &[by(7 + i64::from(life), batch(partition, 0, 10))]), [appended(0)]);
-        assert_eq!((left::<B>(&mut opened.index, partition), left::<B>(&mut opened.another(), partition)), (3, 3));
+        assert_eq!(
+            (stops_left::<B>(&mut opened.index, partition), stops_left::<B>(&mut opened.another(), partition)),
+            (3, 3)
+        );
     }
     // To one only what has no producer is written.
     let partition = make_again(&mut opened, 4, true);
@@ -133,7 +139,7 @@ fn producer_is_idle_in_several_topics_of_a_name_its_stop_is_carried_over<B: Back
     let partition = make_again(&mut opened, 5, false);
     opened.tidy();
     opened.again();
-    assert_eq!(left::<B>(&mut opened.index, partition), 4);
+    assert_eq!(stops_left::<B>(&mut opened.index, partition), 4);
     for (producer_id, next) in [(7, 10), (8, 20), (9, 20), (10, 20)] {
         let object = opened.object();
         let overtaken = by(producer_id, batch(partition, 0, next + 10));
@@ -157,7 +163,7 @@ fn partition_leaves_more_producers_than_its_limit_only_its_own_are_left<B: BackE
         }
         opened.tidy();
         opened.again();
-        assert_eq!(left::<B>(&mut opened.index, partition), expected);
+        assert_eq!(stops_left::<B>(&mut opened.index, partition), expected);
         let object = opened.object();
         let next = [by(half, batch(partition, 0, 10)), by(0, batch(partition, 100, 10))];
         assert_eq!(opened.commit(object, &next), [appended(0), appended(10)]);
@@ -190,7 +196,7 @@ fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
     let fourth = make_again(&mut opened, 3, true);
     assert_eq!((rows(&mut opened, second), rows(&mut opened, third)), (0, 2));
-    assert_eq!(left::<B>(&mut opened.another(), fourth), 1);
+    assert_eq!(stops_left::<B>(&mut opened.another(), fourth), 1);
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
@@ -198,7 +204,7 @@ fn what_deleted_partitions_leave_is_removed_in_time<B: BackEnd>() {
     opened.index.expire_producers_after(0);
     tidy_at::<B>(&mut opened.index, fullbore_host::files::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
-    assert_eq!(left::<B>(&mut opened.another(), fifth), 0);
+    assert_eq!(stops_left::<B>(&mut opened.another(), fifth), 0);
 }
 
 fn producers_are_trimmed_to_what_is_retained<B: BackEnd>() {
