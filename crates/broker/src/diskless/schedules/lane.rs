@@ -274,7 +274,11 @@ impl Lane {
                 batch.may_be_written = true;
             }
             Heard::Refused(AppendError::UnknownProducer { .. }) => {
-                self.wants_epoch |= was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty();
+                let is_next = was_first && is_first && batch.known == Known::Open && batch.in_flight.is_empty();
+                if is_next && !world.setup.has_forgotten {
+                    world.wrong(|| format!("{} is next, and its producer is unknown", name()));
+                }
+                self.wants_epoch |= is_next;
             }
             Heard::Refused(AppendError::Storage | AppendError::Again | AppendError::Deleted | AppendError::Role(_)) => {
             }
