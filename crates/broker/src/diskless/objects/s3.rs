@@ -8,6 +8,7 @@ use std::sync::Arc;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
+use super::credentials::KeptCredentials;
 use super::http::Connector;
 use super::profile::ProfileCredentials;
 use fullbore_config::{S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
@@ -56,7 +57,11 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
             None => asks_metadata = true,
         }
     }
-    let built = builder.build().map_err(|error| error.to_string())?;
+    let mut built = builder.clone().build().map_err(|error| error.to_string())?;
+    if asks_metadata || is_given_by_service(&builder) {
+        let kept = KeptCredentials::of(built.credentials().clone());
+        built = builder.with_credentials(Arc::new(kept)).build().map_err(|error| error.to_string())?;
+    }
     Ok(Bucket { store: Arc::new(built), asks_metadata })
 }
 
@@ -80,14 +85,19 @@ fn with_bucket(endpoint: &str, bucket: &str) -> String {
     }
 }
 
-/// Whether the environment says where credentials are.
+/// Returns true if the environment has credentials, or names a service that gives them.
 fn has_credentials(builder: &AmazonS3Builder) -> bool {
+    builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_some() || is_given_by_service(builder)
+}
+
+/// Returns true if a service that the environment names gives the credentials.
+fn is_given_by_service(builder: &AmazonS3Builder) -> bool {
     use AmazonS3ConfigKey::{
         AccessKeyId, ContainerCredentialsFullUri, ContainerCredentialsRelativeUri, WebIdentityTokenFile,
     };
-    [AccessKeyId, WebIdentityTokenFile, ContainerCredentialsRelativeUri, ContainerCredentialsFullUri]
-        .iter()
-        .any(|key| builder.get_config_value(key).is_some())
+    let is_set = |key: &AmazonS3ConfigKey| builder.get_config_value(key).is_some();
+    let services = [WebIdentityTokenFile, ContainerCredentialsRelativeUri, ContainerCredentialsFullUri];
+    !is_set(&AccessKeyId) && services.iter().any(is_set)
 }
 
 /// Those of the profile that AWS_PROFILE names, or of the default one, in AWS_SHARED_CREDENTIALS_FILE or else in ~/.aws/credentials.

@@ -1,0 +1,164 @@
+//! Credentials that a service gives: the last ones stay in use for a while where it does not answer.
+//!
+//! The library requests new ones within the last five minutes of a lifetime, under a lock for which every request to the store waits.
+//!
+//! Invariant: credentials are used for at most [`USED_MAX`] after the service's last answer.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use object_store::CredentialProvider;
+use object_store::aws::{AwsCredential, AwsCredentialProvider};
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+
+use fullbore_host::seldom::Seldom;
+
+/// Time limit of an answer where there are credentials already.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Time between two requests to a service that fails.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Time for which credentials are valid at least when the library requests new ones.
+const USED_MAX: Duration = Duration::from_secs(5 * 60);
+
+/// Credentials of a service, with those that it gave last.
+pub struct KeptCredentials {
+    service: AwsCredentialProvider,
+    last: Mutex<Option<LastCredentials>>,
+    failures: Seldom,
+}
+
+#[derive(Clone)]
+struct LastCredentials {
+    credentials: Arc<AwsCredential>,
+    answered: Instant,
+    /// The earliest time of the next request to a service that fails.
+    next: Option<Instant>,
+}
+
+impl fmt::Debug for KeptCredentials {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("KeptCredentials").finish_non_exhaustive()
+    }
+}
+
+impl KeptCredentials {
+    /// Credentials of a service that has given none yet.
+    pub fn of(service: AwsCredentialProvider) -> KeptCredentials {
+        KeptCredentials { service, last: Mutex::default(), failures: Seldom::default() }
+    }
+
+    /// Returns credentials that may still be in use, as far as their age tells.
+    fn last(&self) -> Option<LastCredentials> {
+        self.last.lock().clone().filter(|last| last.answered.elapsed() < USED_MAX)
+    }
+
+    fn answered(&self, credentials: &Arc<AwsCredential>) {
+        let last = LastCredentials { credentials: Arc::clone(credentials), answered: Instant::now(), next: None };
+        *self.last.lock() = Some(last);
+    }
+
+    fn failed(&self, error: &str) {
+        if let Some(last) = &mut *self.last.lock() {
+            last.next = Some(Instant::now() + PAUSE);
+        }
+        if let Some(left_out) = self.failures.due() {
+            tracing::warn!(
+                error,
+                left_out,
+                "cannot renew the credentials of the object store: the last ones stay in use for up to 5 min; see to the service that gives them"
+            );
+        }
+    }
+}
+
+#[async_trait]
+impl CredentialProvider for KeptCredentials {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        let Some(last) = self.last() else {
+            return self.service.get_credential().await.inspect(|given| self.answered(given));
+        };
+        if last.next.is_some_and(|next| Instant::now() < next) {
+            return Ok(last.credentials);
+        }
+        match timeout(ANSWER_MAX, self.service.get_credential()).await {
+            Ok(Ok(given)) => {
+                self.answered(&given);
+                return Ok(given);
+            }
+            Ok(Err(error)) => self.failed(&error.to_string()),
+            Err(_) => self.failed("no answer"),
+        }
+        Ok(last.credentials)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Gives credentials with the number of the request as key, until it hangs or fails.
+    #[derive(Debug, Default)]
+    struct Service {
+        requests: AtomicUsize,
+        hangs: Mutex<bool>,
+        fails: Mutex<bool>,
+    }
+
+    #[async_trait]
+    impl CredentialProvider for Service {
+        type Credential = AwsCredential;
+
+        async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+            let key_id = self.requests.fetch_add(1, Ordering::SeqCst).to_string();
+            if *self.hangs.lock() {
+                std::future::pending::<()>().await;
+            }
+            match *self.fails.lock() {
+                true => Err(object_store::Error::Generic { store: "S3", source: "500".into() }),
+                false => Ok(Arc::new(AwsCredential { key_id, secret_key: String::new(), token: None })),
+            }
+        }
+    }
+
+    async fn key(credentials: &KeptCredentials) -> String {
+        credentials.get_credential().await.expect("there are some").key_id.clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn service_hangs_the_last_credentials_are_used_and_it_is_asked_seldom() {
+        let service = Arc::new(Service::default());
+        let credentials = KeptCredentials::of(service.clone());
+        assert_eq!(key(&credentials).await, "0");
+        *service.hangs.lock() = true;
+        let began = Instant::now();
+        for _ in 0..100 {
+            assert_eq!(key(&credentials).await, "0");
+        }
+        assert_eq!(began.elapsed(), ANSWER_MAX, "one of them waits");
+        *service.hangs.lock() = false;
+        tokio::time::sleep(PAUSE).await;
+        assert_eq!(key(&credentials).await, "2");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn service_fails_for_long_its_error_is_that_of_the_store() {
+        let service = Arc::new(Service::default());
+        let credentials = KeptCredentials::of(service.clone());
+        *service.fails.lock() = true;
+        credentials.get_credential().await.expect_err("there are none yet");
+        *service.fails.lock() = false;
+        let first = key(&credentials).await;
+        *service.fails.lock() = true;
+        tokio::time::sleep(USED_MAX / 2).await;
+        assert_eq!(key(&credentials).await, first);
+        tokio::time::sleep(USED_MAX).await;
+        credentials.get_credential().await.expect_err("they have expired");
+    }
+}
