@@ -60,7 +60,10 @@ impl Replica {
             return Err(AppendError::Gone);
         }
         let mut parked = state.parked.take().unwrap_or_default();
-        let answer = parked.park(batch, acks, reordering, None);
+        let answer = match parked.take_late(&stamp, reordering) {
+            true => Err(OUT_OF_ORDER),
+            false => parked.park(batch, acks, reordering, None),
+        };
         if parked.wants_watch() {
             task::spawn(expire(Arc::downgrade(self), reordering.clone()));
         }

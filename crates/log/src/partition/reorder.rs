@@ -172,6 +172,8 @@ pub struct Early {
     answers: Vec<EarlyAnswer>,
     held: HeldBytes,
     later: Option<Room>,
+    /// True once its wait has ended while no copy of it waited: its verdict is that of the next copy.
+    is_late: bool,
 }
 
 /// What a batch needs in its turn, and holds from the start.
@@ -302,12 +304,31 @@ impl Parked {
         self.batches.take_out(stamp)
     }
 
-    /// Takes out what has waited long enough; and when the next is due.
+    /// Takes out what has waited long enough; and when the next is due. A batch of which no copy waits at that moment stays for as long again: its
+    /// producer sends it once more, and would otherwise wait anew each time.
     pub fn expire(&mut self, reordering: &Arc<Reordering>) -> (Expired, Option<Instant>) {
-        let batches = self.batches.expire(reordering.now_ms()).into_iter().collect();
+        let now_ms = reordering.now_ms();
+        let is_unheard = |early: &Early| !early.is_late && early.answers.iter().all(oneshot::Sender::is_closed);
+        let (unheard, batches): (Vec<_>, Vec<_>) = self.batches.expire(now_ms).into_iter().partition(is_unheard);
+        for early in unheard {
+            let (stamp, bytes) = (early.batch.stamp(), early.held.bytes);
+            let due_ms = now_ms.saturating_add(reordering.wait_ms);
+            // Nothing of an older epoch is parked beside it.
+            self.batches.park(&stamp, Early { is_late: true, ..early }, bytes, due_ms);
+        }
         let due_ms = self.batches.next_due_ms();
         let due = due_ms.and_then(|due_ms| reordering.started.checked_add(Duration::from_millis(due_ms)));
         (Expired { batches, reordering: reordering.clone() }, due)
+    }
+
+    /// Takes out a batch whose wait has ended while no copy of it waited. Returns true if there was one: the copy that came now is to be refused.
+    pub fn take_late(&mut self, stamp: &Stamp, reordering: &Reordering) -> bool {
+        let is_late = self.batches.find(stamp).is_some_and(|same| same.is_late);
+        if is_late {
+            drop(self.batches.take_out(stamp));
+            reordering.metrics.reorder_expired(1);
+        }
+        is_late
     }
 
     /// Parks a batch that comes before its turn, where it may hold `later` for its turn.
@@ -336,7 +357,7 @@ impl Parked {
         };
         let (answer, awaited) = oneshot::channel();
         let later = later.map(|later| later.room);
-        let early = Early { batch: batch.to_owned(), acks, answers: vec![answer], held, later };
+        let early = Early { batch: batch.to_owned(), acks, answers: vec![answer], held, later, is_late: false };
         let due_ms = reordering.now_ms().saturating_add(reordering.wait_ms);
         let fenced = self.batches.park(&stamp, early, bytes, due_ms);
         refuse_all(fenced, FENCED);

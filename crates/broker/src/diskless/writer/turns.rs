@@ -75,6 +75,13 @@ impl Writer {
             return Err(AppendError::Gone);
         }
         let parked = state.parked.entry(number).or_default();
+        if parked.take_late(&stamp, reordering) {
+            let log_start_offset = partition.offsets().log_start;
+            return Err(match state.is_forgotten(number, &stamp) {
+                true => AppendError::UnknownProducer { log_start_offset },
+                false => out_of_turn(&state),
+            });
+        }
         let later = LaterRoom { room, early_bytes_max: self.shared.budget.max() / 2 };
         let answer = parked.park(batch, acks, reordering, Some(later));
         if parked.wants_watch() {
@@ -197,10 +204,7 @@ impl Shared {
     fn expire_parked(&self, watch: &Watch) -> Option<Instant> {
         let mut state = self.state.lock();
         let (expired, due) = state.parked.get_mut(&watch.number)?.expire(&watch.reordering);
-        // It would be the first of one that may begin anywhere, since what was known of it is forgotten: what another broker may still have of it
-        // must not come behind. So the producer is to begin anew.
-        let is_forgotten = |stamp: &Stamp| state.check(watch.number, stamp, Known::Now) == Admission::Admit;
-        let expired = expired.split(|stamp| state.others_commit && is_forgotten(stamp));
+        let expired = expired.split(|stamp| state.is_forgotten(watch.number, stamp));
         if due.is_none() {
             state.parked.remove(&watch.number);
         }
@@ -224,6 +228,12 @@ impl WriterState {
             Admission::Refuse(why) => why.is_early(),
             Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => false,
         }
+    }
+
+    /// Returns true if an early batch would be the first of a producer that may begin anywhere, since what was known of it is forgotten. What
+    /// another broker may still have of it must not come behind, so that the producer is to begin anew.
+    fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
+        self.others_commit && self.check(number, stamp, Known::Now) == Admission::Admit
     }
 
     /// What is parked behind batches that failed waits in vain: they are sent again, and it is, too.
