@@ -12,7 +12,8 @@ use super::reader::ConfigReader;
 
 /// The setting.
 pub(super) const STORAGE: &str = "diskless.storage";
-const ENDPOINT: &str = "diskless.storage.s3.endpoint.url";
+/// The setting of [`S3Storage::endpoint`].
+pub const ENDPOINT: &str = "diskless.storage.s3.endpoint.url";
 const REGION: &str = "diskless.storage.s3.region";
 const PATH_STYLE: &str = "diskless.storage.s3.path.style.access.enabled";
 const KEY_ID: &str = "diskless.storage.aws.access.key.id";

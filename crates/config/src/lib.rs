@@ -48,7 +48,7 @@ pub use describe::{
     ConfigEntry, ConfigSynonym, describe_broker, describe_cluster, describe_resource, describe_topic, in_force,
 };
 pub use diskless::{DisklessConfig, NEEDS_STORAGE, ObjectCleanerConfig};
-pub use diskless_storage::{DisklessStorage, S3Storage, TRUSTSTORE as S3_TRUSTSTORE};
+pub use diskless_storage::{DisklessStorage, ENDPOINT as S3_ENDPOINT, S3Storage, TRUSTSTORE as S3_TRUSTSTORE};
 pub use docs::{help, markdown};
 pub use dynamic::{DynamicConfig, check_dynamic};
 pub use error::{ConfigError, Mistakes, Warning};

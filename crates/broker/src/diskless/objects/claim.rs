@@ -24,6 +24,8 @@ use crate::control::{StoreError, random_id};
 
 /// The object that says whose the others are.
 const OWNER: &str = "cluster";
+/// Bytes of a claim that are read; it has some dozens.
+const CLAIM_MAX: usize = 1000;
 /// The object with which it is tried what the store allows.
 const PROBE: &str = "probe";
 /// The part of it that is read: neither its beginning nor its end, as most parts of objects are.
@@ -97,7 +99,12 @@ impl Claim {
         let key = of.prefix.clone().join(OWNER);
         let store_id = match owner(of.store, &key).await? {
             Some(claim) => store_of(&claim, &self.cluster_id)?,
-            None if known.store_id.is_some() && known.is_in_use => return Err(ObjectError::OtherStore),
+            None if known.is_in_use
+                && let Some(store_id) = &known.store_id =>
+            {
+                let claim = format!("{} {store_id}", self.cluster_id);
+                return Err(ObjectError::ClaimGone { key: key.to_string(), claim: claim.trim().to_owned() });
+            }
             None => claim(of.store, &key, &self.cluster_id).await?,
         };
         if known.store_id.as_ref().is_some_and(|used| known.is_in_use && *used != store_id) {
@@ -124,16 +131,16 @@ impl Claim {
         if self.seen.lock().is_some_and(|seen| seen.elapsed() < every) {
             return Ok(());
         }
-        match of.store.head(&of.prefix.clone().join(OWNER)).await {
-            Ok(_) => {
+        // Not by a HEAD, which not every store has.
+        match owner(of.store, &of.prefix.clone().join(OWNER)).await? {
+            Some(_) => {
                 *self.seen.lock() = Some(Instant::now());
                 Ok(())
             }
-            Err(object_store::Error::NotFound { .. }) => {
+            None => {
                 let why = "its claim is gone, as where a folder is not mounted any more or a bucket was emptied";
                 Err(ObjectError::Unavailable(why.into()))
             }
-            Err(error) => Err(ObjectError::of_put(error)),
         }
     }
 }
@@ -183,6 +190,7 @@ async fn claim(store: &dyn ObjectStore, key: &Path, cluster_id: &str) -> Result<
     }
 }
 
+/// Returns the text of the claim, if there is one; no more is read than a claim has.
 async fn owner(store: &dyn ObjectStore, key: &Path) -> Result<Option<String>, ObjectError> {
     let found = match store.get(key).await {
         Ok(found) => found,
@@ -191,7 +199,12 @@ async fn owner(store: &dyn ObjectStore, key: &Path) -> Result<Option<String>, Ob
         }
         Err(error) => return Err(ObjectError::of_put(error)),
     };
-    let text = found.bytes().await.map_err(ObjectError::of_put)?;
+    let (mut text, mut chunks) = (Vec::new(), found.into_stream());
+    while text.len() < CLAIM_MAX
+        && let Some(chunk) = chunks.try_next().await.map_err(ObjectError::of_put)?
+    {
+        text.extend_from_slice(&chunk[..chunk.len().min(CLAIM_MAX - text.len())]);
+    }
     Ok(Some(String::from_utf8_lossy(&text).trim().to_owned()))
 }
 

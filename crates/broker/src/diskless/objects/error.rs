@@ -36,6 +36,17 @@ pub enum ObjectError {
          (nothing was deleted)"
     )]
     OtherStore,
+    /// The index knows objects, and there is no claim.
+    #[error(
+        "it is not the store in which this cluster's records are; set diskless.storage back to that one, the same for all brokers of a cluster \
+         (nothing was deleted); if they are there and only the object {key} is gone, put it there again with the text {claim}"
+    )]
+    ClaimGone {
+        /// Where the claim is.
+        key: String,
+        /// Its text.
+        claim: String,
+    },
     /// Its objects are those of another index.
     #[error(
         "it has objects of this cluster of which the index knows nothing: diskless.db, or the cluster's database, was lost, or another data \

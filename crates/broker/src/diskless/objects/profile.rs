@@ -143,7 +143,10 @@ fn find(text: &str, profile: &str) -> Option<AwsCredential> {
             }
         }
     }
-    Some(AwsCredential { key_id: key_id?, secret_key: secret?, token })
+    // No header has them.
+    let is_sendable =
+        [&key_id, &secret, &token].into_iter().flatten().all(|value| !value.chars().any(char::is_control));
+    Some(AwsCredential { key_id: key_id?, secret_key: secret?, token }).filter(|_| is_sendable)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use super::credentials::KeptCredentials;
 use super::http::Connector;
 use super::profile::ProfileCredentials;
-use fullbore_config::{S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
+use fullbore_config::{S3_ENDPOINT as ENDPOINT, S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
 
 /// A bucket to which no request was sent yet.
 pub struct Bucket {
@@ -29,7 +29,7 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
         .with_allow_http(true)
         // The caller gives a request up by dropping it, which closes its connection.
         .with_timeout_disabled();
-    let mut builder = AmazonS3Builder::from_env()
+    let mut builder = trimmed(AmazonS3Builder::from_env())?
         .with_bucket_name(&storage.bucket)
         .with_client_options(options)
         .with_http_connector(Connector { authorities: authorities(storage)? })
@@ -37,10 +37,7 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
         .with_disable_bulk_delete(true)
         .with_virtual_hosted_style_request(!storage.is_path_style);
     if let Some(endpoint) = &storage.endpoint {
-        builder = builder.with_endpoint(match storage.is_path_style {
-            true => endpoint.clone(),
-            false => with_bucket(endpoint, &storage.bucket),
-        });
+        builder = builder.with_endpoint(address(endpoint, &storage.bucket, storage.is_path_style)?);
     }
     if let Some(region) = &storage.region {
         builder = builder.with_region(region);
@@ -74,6 +71,34 @@ fn authorities(storage: &S3Storage) -> Result<Vec<reqwest::Certificate>, String>
     match certificates.is_empty() {
         true => Err(failed(&"it has no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----")),
         false => Ok(certificates),
+    }
+}
+
+/// Takes white space at the ends of what the environment has, such as the line end of a file that became a secret.
+fn trimmed(mut builder: AmazonS3Builder) -> Result<AmazonS3Builder, String> {
+    use AmazonS3ConfigKey::{AccessKeyId, DefaultRegion, Region, SecretAccessKey, Token};
+    for key in [AccessKeyId, SecretAccessKey, Token, Region, DefaultRegion] {
+        let Some(value) = builder.get_config_value(&key) else { continue };
+        if value.trim().chars().any(char::is_control) {
+            return Err(format!("{} of the environment has a control character", key.as_ref().to_uppercase()));
+        }
+        builder = builder.with_config(key, value.trim());
+    }
+    Ok(builder)
+}
+
+/// Returns the URL of the bucket.
+fn address(endpoint: &str, bucket: &str, is_path_style: bool) -> Result<String, String> {
+    let failed = |why: &dyn std::fmt::Display| format!("{ENDPOINT}={endpoint}: {why}");
+    let url = reqwest::Url::parse(endpoint).map_err(|error| failed(&error))?;
+    if is_path_style {
+        return Ok(endpoint.to_owned());
+    }
+    match url.domain() {
+        Some(_) => Ok(with_bucket(endpoint, bucket)),
+        None => Err(failed(
+            &"an address has no host for each bucket; set diskless.storage.s3.path.style.access.enabled=true",
+        )),
     }
 }
 
@@ -116,5 +141,29 @@ fn of_profile() -> Result<Option<ProfileCredentials>, String> {
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && named.is_none() => Ok(None),
         Err(error) => Err(format!("{}: {error}", file.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoint_is_an_address_it_has_no_host_for_a_bucket() {
+        let of = |endpoint, is_path_style| address(endpoint, "bucket", is_path_style);
+        assert_eq!(of("http://store:9000", false), Ok("http://bucket.store:9000".into()));
+        assert_eq!(of("http://127.0.0.1:9000", true), Ok("http://127.0.0.1:9000".into()));
+        for endpoint in ["http://127.0.0.1:9000", "http://[::1]:9000"] {
+            assert!(of(endpoint, false).expect_err("no host").contains("path.style"), "{endpoint}");
+        }
+        assert!(of("http://256.1.1.1:9000", true).expect_err("no address").contains("256.1.1.1"));
+    }
+
+    #[test]
+    fn credentials_end_in_a_new_line_it_is_left_out() {
+        let with = |value| AmazonS3Builder::new().with_config(AmazonS3ConfigKey::Token, value);
+        let trimmed_token = trimmed(with("token\n")).map(|builder| builder.get_config_value(&AmazonS3ConfigKey::Token));
+        assert_eq!(trimmed_token, Ok(Some("token".into())));
+        assert!(trimmed(with("to\nken")).is_err());
     }
 }
