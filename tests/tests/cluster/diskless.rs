@@ -512,7 +512,12 @@ fn a_broker_that_reaches_another_store_later_writes_nothing_there() {
     s3.heal();
     cluster.broker(3).wait_for_stderr("it is not the store in which this cluster's records are");
     let mut client = cluster.broker(3).client();
-    assert_eq!(client.produce(TOPIC, 0, &Batch::of(&["a"])).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
-    assert_eq!(client.fetch(TOPIC, 0, 0).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    // Others have the store, so that clients are led to them soon.
+    wait_until("it is left out", SOON, || {
+        let code = client.produce(TOPIC, 0, &Batch::of(&["a"])).error_code;
+        assert!([ErrorCode::KAFKA_STORAGE_ERROR, ErrorCode::NOT_LEADER_OR_FOLLOWER].contains(&code), "{code:?}");
+        code == ErrorCode::NOT_LEADER_OR_FOLLOWER
+    });
+    assert_eq!(client.fetch(TOPIC, 0, 0).error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER);
     assert!(!s3.folder().join("other").exists(), "nothing was put there");
 }
