@@ -11,7 +11,8 @@ use crate::diskless::{CALL, SESSION, TOPIC};
 use crate::faults::ALL;
 use crate::records::produced_while;
 
-const PARTITIONS: i32 = 12;
+/// So many that each broker is named for some, whatever the topics' ids are.
+const PARTITIONS: i32 = 36;
 /// A topic that a test writes to beside the load.
 const OWN: &str = "own";
 /// A broker leaves after 4 s, and its peers hear of it with a heartbeat.

@@ -357,7 +357,7 @@ impl Diskless {
     pub fn store_trouble(&self) -> Option<StoreTrouble> {
         match self.services.claim.is_made() {
             false => Some(StoreTrouble::Unclaimed),
-            true => self.counts.failing_for().or_else(|| self.health.lost_for()).map(StoreTrouble::Failing),
+            true => self.health.lost_for().max(self.counts.failing_for()).map(StoreTrouble::Failing),
         }
     }
 
