@@ -196,7 +196,7 @@ mod tests {
         let broker = Broker::new();
         let _put = broker.put_hangs(100);
         sleep(MS(3_900)).await;
-        assert_eq!((broker.health.state(false), broker.health.lost_for()), (StoreState::Unsure, None));
+        assert_eq!(broker.health.lost_for(), None);
         sleep(MS(200)).await;
         assert_eq!(broker.health.state(false), StoreState::Lost);
         broker.health.reported_lost();
