@@ -79,7 +79,7 @@ public class Client {
     /** A record to send; null and empty differ. */
     record Sent(byte[] key, byte[] value, long timestamp, Header... headers) {}
 
-    static final Duration WAIT = Duration.ofSeconds(20);
+    static final Duration WAIT = Duration.ofSeconds(60);
     static final long T0 = System.currentTimeMillis() - 600_000; // inside every default timestamp bound
     static final String RUN = "java-" + ProcessHandle.current().pid() + "-" + System.currentTimeMillis() / 1000;
     static final int REPLICAS = Integer.parseInt(System.getenv().getOrDefault("REPLICAS", "1"));

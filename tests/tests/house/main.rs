@@ -37,8 +37,8 @@ const LAYERS: &[&str] = &[
     "telemetry",
     "loggers",
     "partitions",
-    "diskless",
     "membership",
+    "diskless",
     "control",
     "replica",
 ];
