@@ -11,7 +11,7 @@ use crate::diskless::{CALL, SESSION, TOPIC};
 use crate::faults::ALL;
 use crate::records::produced_while;
 
-/// So many that each broker is named for some, whatever the topics' ids are.
+/// Partitions enough that each broker is named for some, whatever the topics' ids are.
 const PARTITIONS: i32 = 36;
 /// A topic that a test writes to beside the load.
 const OWN: &str = "own";
@@ -59,7 +59,7 @@ fn leaders(cluster: &Cluster, id: i32, topic: &str) -> BTreeSet<i32> {
     cluster.partitions(id, topic).iter().map(|partition| partition.leader_id).collect()
 }
 
-/// Returns a partition of the test's own topic that this broker is told to serve.
+/// Returns a partition of the test's own topic that this broker is named for.
 fn served_by(cluster: &Cluster, id: i32) -> i32 {
     let partitions = cluster.partitions(id, OWN);
     partitions.iter().find(|of| of.leader_id == id).expect("each serves some").partition_index

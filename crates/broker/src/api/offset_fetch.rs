@@ -115,7 +115,7 @@ fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode)
     topics.unwrap_or_default().into_iter().map(of_topic).collect()
 }
 
-/// What a group has of these topics.
+/// Returns the offsets that a group has of these topics.
 fn of_topics(
     image: &Image,
     version: i16,

@@ -99,9 +99,9 @@ pub enum BrokerChange {
     Full,
     /// Its disk has room again, and answers.
     Room,
-    /// It has lost the object store: it serves no diskless partitions, as long as others do.
+    /// The object store is lost to it: it serves no diskless partitions, as long as others do.
     StoreLost,
-    /// It serves diskless partitions again.
+    /// The object store answers it again: it serves diskless partitions.
     StoreBack,
 }
 

@@ -18,7 +18,7 @@ pub struct RegisteredBroker {
     pub process: Uuid,
     /// broker.rack
     pub rack: Option<Text>,
-    /// Whether it serves diskless topics: one of a cluster needs diskless.storage, and has not reported that it has lost the store.
+    /// True if it serves diskless topics: one of a cluster needs diskless.storage, and has not reported that it has lost the store.
     pub serves_diskless: bool,
     /// Where clients reach it, by the name of the listener.
     pub endpoints: BTreeMap<String, Endpoint>,

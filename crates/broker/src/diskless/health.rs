@@ -1,4 +1,4 @@
-//! Whether the object store answers this broker, by its requests, and by probes where they fail or make no progress.
+//! Health of the object store as this broker finds it, by its requests, and by probes where they fail or make no progress.
 //!
 //! A probe puts, reads and deletes an object. It decides: an object that cannot be read is no fault of the store, and a broker that serves no
 //! diskless partition has no other requests. Not here: what a lost store means (`membership/store.rs`).

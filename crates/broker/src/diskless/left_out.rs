@@ -1,6 +1,6 @@
-//! Whether the cluster leaves this broker out of who serves diskless partitions: it has lost the object store, and others have it.
+//! State of a broker that serves no diskless partitions for now: it has lost the object store, and others have it.
 //!
-//! What waits for the store is refused with NOT_LEADER_OR_FOLLOWER then. A batch whose PUT is under way may still be committed, as where its
+//! Requests that wait for the store are refused with NOT_LEADER_OR_FOLLOWER then. A batch whose PUT is under way may still be committed, as where its
 //! answer is lost: the index finds it when its producer sends it again to another broker.
 
 use std::sync::Arc;

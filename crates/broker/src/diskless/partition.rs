@@ -86,7 +86,7 @@ impl DisklessPartition {
         self.services.writer.admit(self.known.offer((number, producer), batch, now_ms), known, room)
     }
 
-    /// Whether the cluster leaves this broker out.
+    /// Returns the state of this broker, which may be left out.
     pub fn left_out(&self) -> &LeftOut {
         &self.services.left_out
     }

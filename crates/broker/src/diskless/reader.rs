@@ -484,7 +484,7 @@ impl ReaderShared {
             // The records before those are read first.
             Err(ReadError::Lost { from, .. }) if from > offset => Ok(()),
             Err(why) => {
-                // Where records are may have changed.
+                // The place of the records may have changed.
                 self.windows.lock().forget(number);
                 Err(why)
             }

@@ -97,10 +97,10 @@ impl StoreCounts {
         self.put_failures.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Notes an attempt of a GET that failed. An object that is not there is an answer of the store.
+    /// Notes an attempt of a GET that failed. An object that is not there, or too short, is an answer of the store.
     pub fn get_failed(&self, error: &ObjectError) {
         self.get_failures.fetch_add(1, Ordering::Relaxed);
-        if !matches!(error, ObjectError::NotFound(_)) {
+        if !matches!(error, ObjectError::NotFound(_) | ObjectError::Short { .. }) {
             self.failing.lock().get.get_or_insert_with(Instant::now);
         }
     }

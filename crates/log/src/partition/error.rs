@@ -31,8 +31,8 @@ pub enum AppendError {
     /// The partition's role on this broker does not allow it, or it is not on enough replicas.
     #[error("{}", .0.message())]
     Role(ErrorCode),
-    /// What the producer wrote is not known here any more, and it does not begin at 0. Java's producer begins a new epoch if it is told the log
-    /// start offset, and asks for ever otherwise.
+    /// The producer is not known here any more, and does not begin at 0. Java's producer begins a new epoch if the answer has the log start offset,
+    /// and sends the batch again for ever otherwise.
     #[error("{}", ErrorCode::UNKNOWN_PRODUCER_ID.message())]
     UnknownProducer {
         /// The partition's.

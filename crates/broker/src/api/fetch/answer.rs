@@ -61,7 +61,7 @@ fn is_of_topic(fetched: &Fetched, other: &Fetched) -> bool {
     Arc::ptr_eq(&fetched.topic, &other.topic) || fetched.topic == other.topic
 }
 
-/// What the response says of a partition.
+/// Returns the response of a partition.
 fn data(broker: &Node, fetched: Fetched, reply: Reply) -> PartitionData {
     let Fetched { topic, index, outcome } = fetched;
     let (code, from_offset, next_offset) = match outcome {

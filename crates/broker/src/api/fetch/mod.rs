@@ -410,7 +410,7 @@ fn of_read(fetch: &PartitionFetch, read: Read, reads_ahead: bool) -> Box<Partiti
     })
 }
 
-/// Returns the outcome for a partition that cannot be read. A session that reads ahead is told the end of records that are lost.
+/// Returns the outcome for a partition that cannot be read. A session that reads ahead gets the end of records that are lost.
 fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> PartitionOutcome {
     let next_offset = match why {
         ReadError::Lost { next, .. } if reads_ahead => next,

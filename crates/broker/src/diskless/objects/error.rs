@@ -42,7 +42,7 @@ pub enum ObjectError {
          (nothing was deleted); if they are there and only the object {key} is gone, put it there again with the text {claim}"
     )]
     ClaimGone {
-        /// Where the claim is.
+        /// Key of the claim.
         key: String,
         /// Its text.
         claim: String,

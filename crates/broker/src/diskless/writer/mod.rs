@@ -92,7 +92,7 @@ struct Shared {
     keys: ObjectKeys,
     uploader: Uploader,
     reader: Reader,
-    /// Where the line's clock begins.
+    /// Begin of the line's clock.
     started: Instant,
     metrics: Metrics,
     commit_failures: Seldom,
@@ -101,7 +101,7 @@ struct Shared {
 
 struct WriterState {
     line: Line,
-    /// Where the line's clock begins.
+    /// Begin of the line's clock.
     started: Instant,
     /// What is known to be committed, as far as it was asked for or committed here.
     known: HashMap<DisklessPartitionId, PartitionState>,
@@ -179,7 +179,7 @@ impl Writer {
         match state.check(offered.number, &offered.stamp, known) {
             Admission::Ask => Ok(Admitted::Ask),
             Admission::Refuse(why) => {
-                // One behind it may be in flight.
+                // Another batch may be in flight behind it.
                 state.line.turned_away(offered.number, &offered.stamp, (why.code(), shared.now()));
                 Err(AppendError::Sequence(why))
             }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub struct LogOffsets {
     at: BTreeMap<i64, ResetOffsets>,
-    /// Why some leader was not reached; the first group that needs one of its partitions says so.
+    /// Error of the leaders that were not reached, reported by the first group that needs one of their partitions.
     unreached: Option<ClientError>,
 }
 

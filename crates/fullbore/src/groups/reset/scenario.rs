@@ -41,7 +41,7 @@ impl Scenario {
         !matches!(self, Scenario::Current) || !committed.contains_key(key)
     }
 
-    /// Asks for what new offsets of these partitions depend on in their logs, of each once for all groups.
+    /// Requests the log offsets on which new offsets of these partitions depend, once for all groups.
     pub fn ask(&self, cluster: &mut Cluster, of: &BTreeSet<(Text, i32)>) -> LogOffsets {
         let mut logs = LogOffsets::default();
         match self {
