@@ -80,6 +80,10 @@ public class Client {
     record Sent(byte[] key, byte[] value, long timestamp, Header... headers) {}
 
     static final Duration WAIT = Duration.ofSeconds(60);
+    /** Limits of clients: with eight passes on two processors a first TLS handshake may take Kafka's ten seconds. */
+    static final int API_MS = (int) WAIT.toMillis(), REQUEST_MS = 30_000;
+    static final Map<String, Object> PATIENT = Map.of("request.timeout.ms", REQUEST_MS,
+        "socket.connection.setup.timeout.ms", REQUEST_MS, "socket.connection.setup.timeout.max.ms", REQUEST_MS);
     static final long T0 = System.currentTimeMillis() - 600_000; // inside every default timestamp bound
     static final String RUN = "java-" + ProcessHandle.current().pid() + "-" + System.currentTimeMillis() / 1000;
     static final int REPLICAS = Integer.parseInt(System.getenv().getOrDefault("REPLICAS", "1"));
@@ -89,7 +93,7 @@ public class Client {
 
     public static void main(String[] args) {
         bootstrap = args[0];
-        admin = Admin.create(secured(Map.of("bootstrap.servers", bootstrap, "request.timeout.ms", 10_000, "default.api.timeout.ms", 20_000)));
+        admin = Admin.create(secured(Map.of("bootstrap.servers", bootstrap, "default.api.timeout.ms", API_MS)));
         produceCases();
         consumeCases();
         adminCases();
@@ -108,9 +112,10 @@ public class Client {
         System.exit(failed > 0 ? 1 : 0);
     }
 
-    /** With TLS naming a file of client properties, those as well. */
+    /** The settings of a patient client; with TLS naming a file of client properties, those as well. */
     static Map<String, Object> secured(Map<String, Object> config) {
-        var all = new HashMap<>(config);
+        var all = new HashMap<>(PATIENT);
+        all.putAll(config);
         String path = System.getenv("TLS");
         if (path != null) {
             var given = new java.util.Properties();
@@ -188,8 +193,7 @@ public class Client {
 
     /** Sends in order, to one partition or (null) by key; settings come as key, value, key, value. */
     static List<RecordMetadata> send(String topic, Integer partition, List<Sent> records, Object... settings) throws Exception {
-        Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "linger.ms", 20, "max.block.ms", 20_000,
-            "delivery.timeout.ms", 20_000, "request.timeout.ms", 10_000));
+        Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "linger.ms", 20, "max.block.ms", API_MS, "delivery.timeout.ms", API_MS));
         for (int i = 0; i < settings.length; i += 2) config.put((String) settings[i], settings[i + 1]);
         var futures = new ArrayList<Future<RecordMetadata>>();
         var sent = new ArrayList<RecordMetadata>();
@@ -204,7 +208,7 @@ public class Client {
 
     static KafkaConsumer<byte[], byte[]> consumer(Map<String, Object> settings, TopicPartition... partitions) {
         Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "enable.auto.commit", false,
-            "auto.offset.reset", "none", "request.timeout.ms", 10_000, "default.api.timeout.ms", 20_000));
+            "auto.offset.reset", "none", "default.api.timeout.ms", API_MS));
         config.putAll(settings);
         var consumer = new KafkaConsumer<>(config, new ByteArrayDeserializer(), new ByteArrayDeserializer());
         consumer.assign(List.of(partitions));
@@ -314,7 +318,7 @@ public class Client {
 
     /** Apache Kafka begins it; Fullbore does not serve transactions yet. */
     static void transaction() {
-        Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "transactional.id", RUN + "-transaction", "max.block.ms", 20_000));
+        Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "transactional.id", RUN + "-transaction", "max.block.ms", API_MS));
         try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
             producer.initTransactions();
         } catch (KafkaException refused) {
