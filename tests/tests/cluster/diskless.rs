@@ -465,6 +465,35 @@ fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on_at_once_at_any_bro
     take(&mut cluster.broker(3).client(), &one(idle, 2));
 }
 
+/// Five batches that waited for one that was sent to the deleted topic were all that the client had in flight: it could not send that one again.
+#[test]
+fn topic_is_made_again_a_batch_that_has_overtaken_others_is_refused_at_once_at_any_broker() {
+    let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
+    let cluster = &mut shared.cluster;
+    let id = cluster.broker(1).client().init_producer_id();
+    let one = |sequence: i32| Batch::of(&["a"]).from_producer(id, 0, sequence);
+    let mut next = 0;
+    for broker in ALL {
+        let mut client = cluster.broker(broker).client();
+        for _ in 0..2 {
+            wait_until("it is taken", SOON, || client.produce(TOPIC, 0, &one(next)).error_code == ErrorCode::NONE);
+            next += 1;
+        }
+        cluster.run(&["topics", "delete", "--topic", TOPIC]);
+        cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
+        cluster.wait_for_same_topic(TOPIC);
+        let asked = Instant::now();
+        wait_until("it is refused", SOON, || {
+            let codes = [1, 2].map(|ahead| client.produce(TOPIC, 0, &one(next + ahead)).error_code);
+            let may_come = [ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, ErrorCode::KAFKA_STORAGE_ERROR];
+            let refused = ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER;
+            assert!(codes.iter().all(|code| *code == refused || may_come.contains(code)), "{codes:?}");
+            codes == [refused; 2]
+        });
+        assert!(asked.elapsed() < Duration::from_secs(30), "{:?} at {broker}", asked.elapsed());
+    }
+}
+
 /// Each broker would have a part of the records.
 #[test]
 fn a_broker_with_a_store_of_its_own_does_not_start() {

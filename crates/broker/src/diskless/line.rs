@@ -166,6 +166,18 @@ impl Line {
         self.admission.get(&partition).unwrap_or(&nothing).ahead(stamp, committed)
     }
 
+    /// Returns true if a batch that is ahead waits for others; see [`PartitionAdmission::awaits_others`].
+    pub fn awaits_others(
+        &self,
+        partition: DisklessPartitionId,
+        stamp: &Stamp,
+        committed: &PartitionState,
+        now: Duration,
+    ) -> bool {
+        let nothing = PartitionAdmission::default();
+        self.admission.get(&partition).unwrap_or(&nothing).awaits_others(stamp, committed, now)
+    }
+
     /// Whether something of this producer is admitted to the partition and not answered.
     pub fn has_pending(&self, partition: DisklessPartitionId, producer_id: i64) -> bool {
         self.admission.get(&partition).is_some_and(|admission| admission.has_pending(producer_id))

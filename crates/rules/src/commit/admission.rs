@@ -115,6 +115,22 @@ impl PartitionAdmission {
         }
     }
 
+    /// Returns true if a batch that is ahead, and does not say `reorder`, waits for batches that other brokers may be committing; `committed` was read
+    /// after it came.
+    ///
+    /// It waits where its producer has written to the partition, and where it would be the first of a producer whose state may be forgotten.
+    /// Any other is refused at once, as on a classic partition. The missing batches were then sent to the deleted partition of the same
+    /// name, and their client cannot send them again while those behind them fill its requests in flight.
+    pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {
+        let producer_id = stamp.producer_id;
+        let has_written = || self.has_pending(producer_id) || committed.producers.knows(producer_id);
+        match self.check(stamp, committed, Known::Now, now) {
+            Admission::Admit => !committed.producers.is_carried_on(stamp),
+            Admission::Refuse(why) => why.is_early() && has_written(),
+            Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => false,
+        }
+    }
+
     /// The batch is in an object, and pending from now on.
     pub fn admitted(&mut self, stamp: &Stamp, ticket: TicketId) {
         if stamp.is_idempotent() {
@@ -209,5 +225,64 @@ fn follows(stamp: &Stamp, newest: &Stamp) -> bool {
         stamp.base_sequence == sequence_add(newest.last_sequence(), 1)
     } else {
         stamp.producer_epoch > newest.producer_epoch && stamp.base_sequence == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sequence::Stops;
+
+    const AT: Duration = Duration::from_secs(1);
+
+    fn stamp(producer_id: i64, base_sequence: i32) -> Stamp {
+        Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 1 }
+    }
+
+    /// Returns the stops of a deleted partition: producer 7 wrote ten batches, and producer 8 one.
+    fn stops() -> Stops {
+        let mut deleted = PartitionState::new(5);
+        (0..10).for_each(|sequence| deleted.take_over(&stamp(7, sequence), sequence.into(), 0, 0));
+        deleted.take_over(&stamp(8, 0), 10, 0, 0);
+        deleted.producers.stops()
+    }
+
+    /// The batches before it were refused while there was no topic. Five such batches are all that a client has in flight.
+    #[test]
+    fn topic_is_made_again_a_batch_that_has_overtaken_others_is_refused_at_once() {
+        let mut committed = PartitionState::new(5);
+        committed.succeed(stops(), false);
+        let admission = PartitionAdmission::default();
+        let refused = Admission::Refuse(SequenceRefusal::OutOfOrderSequence);
+        // Producer 9 is new: its first batch was sent to the deleted topic.
+        for early in [stamp(7, 11), stamp(7, 15), stamp(9, 1)] {
+            assert!(admission.ahead(&early, &committed) > 0);
+            assert_eq!(admission.check(&early, &committed, Known::Now, AT), refused, "{early:?}");
+            assert!(!admission.awaits_others(&early, &committed, AT), "{early:?}");
+        }
+        committed.take_over(&stamp(8, 1), 0, 0, 0);
+        assert!(!admission.awaits_others(&stamp(7, 11), &committed, AT), "another producer has written meanwhile");
+        assert!(!admission.awaits_others(&stamp(7, 10), &committed, AT), "the next one is taken");
+    }
+
+    #[test]
+    fn producer_has_written_its_batch_ahead_waits_for_those_before_it() {
+        let mut committed = PartitionState::new(5);
+        committed.succeed(stops(), false);
+        let mut admission = PartitionAdmission::default();
+        admission.admitted(&stamp(7, 10), 1);
+        assert!(admission.awaits_others(&stamp(7, 12), &committed, AT), "one is pending here");
+        committed.take_over(&stamp(7, 10), 0, 0, 0);
+        admission.committed(&stamp(7, 10), 1);
+        assert!(admission.awaits_others(&stamp(7, 12), &committed, AT), "another broker may be committing 11");
+        assert_eq!(admission.ahead(&stamp(7, 11), &committed), 0);
+    }
+
+    #[test]
+    fn producer_may_be_forgotten_its_batch_ahead_waits_for_those_before_it() {
+        let mut committed = PartitionState::new(5);
+        committed.succeed(Stops::partial(), false);
+        let admission = PartitionAdmission::default();
+        assert!(admission.awaits_others(&stamp(7, 10), &committed, AT));
     }
 }

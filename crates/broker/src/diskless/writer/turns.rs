@@ -1,6 +1,6 @@
 //! Batches that come before their turn: those of a producer that sends over several connections, and those whose predecessors another broker is
 //! committing, since the producer has moved here meanwhile. They wait in the reorder buffer until what is missing is admitted here, or is heard to
-//! be committed.
+//! be committed. Which batches wait is decided in `rules/commit/admission.rs`.
 //!
 //! Invariant: a batch that waits is looked at anew whenever something of its producer is committed, here or elsewhere, and whenever something of
 //! it that was in line here turns out to be committed already.
@@ -65,7 +65,8 @@ impl Writer {
         if state.others_commit && known == Known::Perhaps && !comes_here {
             return Ok(ControlFlow::Break(Admitted::Ask));
         }
-        if !early.are_sent && (early.wait_in.is_none() || !state.is_early(number, &stamp)) {
+        let awaits_others = || state.line.awaits_others(number, &stamp, committed, self.shared.now());
+        if !early.are_sent && (early.wait_in.is_none() || !awaits_others()) {
             return Ok(ControlFlow::Continue(room));
         }
         let out_of_turn =
@@ -219,17 +220,6 @@ impl Shared {
 }
 
 impl WriterState {
-    /// Returns true if a batch is ahead of its producer's others: it is refused, or would be taken as the first of an unknown producer. A
-    /// batch that goes on where its producer stopped on the deleted partition of this name has none to wait for.
-    fn is_early(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
-        let is_carried_on = || self.known.get(&number).is_some_and(|known| known.producers.is_carried_on(stamp));
-        match self.check(number, stamp, Known::Now) {
-            Admission::Admit => !is_carried_on(),
-            Admission::Refuse(why) => why.is_early(),
-            Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => false,
-        }
-    }
-
     /// Returns true if an early batch would be the first of a producer that may begin anywhere, since what was known of it is forgotten. What
     /// another broker may still have of it must not come behind, so that the producer is to begin anew.
     fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
