@@ -1,6 +1,6 @@
 //! Diskless topics on a store with faults: S3 with a relay before it, and a folder whose disk is full or read-only.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fullbore_tests::s3::{S3, S3Fault};
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, serve_refused, wait_until};
@@ -184,6 +184,29 @@ fn a_store_that_is_not_there_at_the_start_is_waited_for() {
     s3.heal();
     produce(&mut client, id, 0);
     assert_reads(&broker, 1);
+}
+
+/// It served nothing for ten seconds.
+#[test]
+fn store_takes_connections_and_is_silent_the_broker_serves_other_topics_at_once() {
+    let s3 = S3::start();
+    let mut broker = start(&on(&s3, &[]));
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, CONFIGS);
+    client.create_topic(CLASSIC, 1, &[]);
+    let id = client.init_producer_id();
+    produce(&mut client, id, 0);
+    broker.stop();
+    ["GET", "PUT", "DELETE"].iter().for_each(|method| s3.every(method, S3Fault::Hang));
+    let began = Instant::now();
+    broker.restart();
+    let mut client = broker.client();
+    assert_eq!(client.produce(CLASSIC, 0, &Batch::of(&["a"])).error_code, ErrorCode::NONE);
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    assert_eq!(client.produce(TOPIC, 0, &batch(id, 1)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    s3.heal();
+    produce(&mut client, id, 1);
+    assert_reads(&broker, 2);
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub struct Claim {
     made: OnceCell<()>,
     /// The last time that the store was found to have it still.
     seen: Mutex<Option<Instant>>,
+    /// Begin of the store's request that is under way.
+    requested: Mutex<Option<tokio::time::Instant>>,
 }
 
 /// What is claimed.
@@ -50,38 +52,59 @@ pub struct Claimed<'a> {
     pub prefix: &'a Path,
     /// The front of the keys of the cluster's objects.
     pub root: &'a Path,
+    /// The claim.
+    pub claim: &'a Claim,
 }
 
 impl Claimed<'_> {
+    /// Waits for the answer to a request of the store.
+    async fn answer<T>(&self, request: impl Future<Output = T>) -> T {
+        *self.claim.requested.lock() = Some(tokio::time::Instant::now());
+        let answer = request.await;
+        *self.claim.requested.lock() = None;
+        answer
+    }
+
     /// Finds out whether an object can be put, read and deleted. Brokers that do so at a time share it.
     ///
     /// # Errors
     /// [`ObjectError`].
     pub async fn probe(&self) -> Result<(), ObjectError> {
-        probe(self.store, &self.root.clone().join(PROBE)).await
+        probe(self, &self.root.clone().join(PROBE)).await
     }
 }
 
 impl Claim {
     /// It is to be made.
     pub fn new(cluster_id: &str, index: IndexOwner) -> Claim {
-        Claim { cluster_id: cluster_id.to_owned(), index: Some(index), made: OnceCell::new(), seen: Mutex::default() }
+        Claim { index: Some(index), made: OnceCell::new(), ..Claim::needless(cluster_id) }
     }
 
     /// It need not be made.
-    #[cfg(test)]
     pub fn needless(cluster_id: &str) -> Claim {
         Claim {
             cluster_id: cluster_id.to_owned(),
             index: None,
             made: OnceCell::new_with(Some(())),
             seen: Mutex::default(),
+            requested: Mutex::default(),
         }
     }
 
     /// Whether it is made.
     pub fn is_made(&self) -> bool {
         self.made.initialized()
+    }
+
+    /// Waits until a request of the store has had no answer for `max`.
+    pub async fn store_is_silent(&self, max: Duration) {
+        loop {
+            let left = self.requested.lock().map_or(max, |since| max.saturating_sub(since.elapsed()));
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left).await;
+        }
     }
 
     /// Makes it, unless that is done.
@@ -97,7 +120,7 @@ impl Claim {
         // First, since what is in the index was in the store before.
         let known = known_store(index).await?;
         let key = of.prefix.clone().join(OWNER);
-        let store_id = match owner(of.store, &key).await? {
+        let store_id = match owner(&of, &key).await? {
             Some(claim) => store_of(&claim, &self.cluster_id)?,
             None if known.is_in_use
                 && let Some(store_id) = &known.store_id =>
@@ -105,7 +128,7 @@ impl Claim {
                 let claim = format!("{} {store_id}", self.cluster_id);
                 return Err(ObjectError::ClaimGone { key: key.to_string(), claim: claim.trim().to_owned() });
             }
-            None => claim(of.store, &key, &self.cluster_id).await?,
+            None => claim(&of, &key, &self.cluster_id).await?,
         };
         if known.store_id.as_ref().is_some_and(|used| known.is_in_use && *used != store_id) {
             return Err(ObjectError::OtherStore);
@@ -132,7 +155,7 @@ impl Claim {
             return Ok(());
         }
         // Not by a HEAD, which not every store has.
-        match owner(of.store, &of.prefix.clone().join(OWNER)).await? {
+        match owner(&of, &of.prefix.clone().join(OWNER)).await? {
             Some(_) => {
                 *self.seen.lock() = Some(Instant::now());
                 Ok(())
@@ -160,7 +183,7 @@ fn of_index(error: StoreError) -> ObjectError {
 async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
     let probe = of.root.clone().join(PROBE);
     let mut objects = of.store.list(Some(of.root));
-    while let Some(object) = objects.try_next().await.map_err(ObjectError::of_put)? {
+    while let Some(object) = of.answer(objects.try_next()).await.map_err(ObjectError::of_put)? {
         if object.location != probe {
             return Ok(true);
         }
@@ -169,21 +192,21 @@ async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
 }
 
 /// Writes the claim where there is none; the number of the one that is there then.
-async fn claim(store: &dyn ObjectStore, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
+async fn claim(of: &Claimed<'_>, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
     let options = |mode| PutOptions { mode, ..PutOptions::default() };
     let claim = format!("{cluster_id} {}", random_id());
     let payload = || Bytes::from(claim.clone()).into();
-    match store.put_opts(key, payload(), options(PutMode::Create)).await {
+    match of.answer(of.store.put_opts(key, payload(), options(PutMode::Create))).await {
         Ok(_) => store_of(&claim, cluster_id),
         // Another broker was faster.
         Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
-            store_of(&owner(store, key).await?.unwrap_or_default(), cluster_id)
+            store_of(&owner(of, key).await?.unwrap_or_default(), cluster_id)
         }
         // Not every store has conditions; of those that claim at once the last has it.
         Err(error) if is_not_implemented(&error) => {
-            store.put(key, payload()).await.map_err(ObjectError::of_put)?;
+            of.answer(of.store.put(key, payload())).await.map_err(ObjectError::of_put)?;
             tokio::time::sleep(CLAIM_SETTLES).await;
-            store_of(&owner(store, key).await?.unwrap_or_default(), cluster_id)
+            store_of(&owner(of, key).await?.unwrap_or_default(), cluster_id)
         }
         Err(error) if is_full(&error) => Err(ObjectError::Unclaimed("there is no room".into())),
         Err(error) => Err(ObjectError::of_put(error)),
@@ -191,8 +214,8 @@ async fn claim(store: &dyn ObjectStore, key: &Path, cluster_id: &str) -> Result<
 }
 
 /// Returns the text of the claim, if there is one; no more is read than a claim has.
-async fn owner(store: &dyn ObjectStore, key: &Path) -> Result<Option<String>, ObjectError> {
-    let found = match store.get(key).await {
+async fn owner(of: &Claimed<'_>, key: &Path) -> Result<Option<String>, ObjectError> {
+    let found = match of.answer(of.store.get(key)).await {
         Ok(found) => found,
         Err(error @ object_store::Error::NotFound { .. }) if !words(&error).contains("NoSuchBucket") => {
             return Ok(None);
@@ -201,7 +224,7 @@ async fn owner(store: &dyn ObjectStore, key: &Path) -> Result<Option<String>, Ob
     };
     let (mut text, mut chunks) = (Vec::new(), found.into_stream());
     while text.len() < CLAIM_MAX
-        && let Some(chunk) = chunks.try_next().await.map_err(ObjectError::of_put)?
+        && let Some(chunk) = of.answer(chunks.try_next()).await.map_err(ObjectError::of_put)?
     {
         text.extend_from_slice(&chunk[..chunk.len().min(CLAIM_MAX - text.len())]);
     }
@@ -218,24 +241,24 @@ fn store_of(claim: &str, cluster_id: &str) -> Result<String, ObjectError> {
 }
 
 /// Whether an object can be put, read and deleted; a folder without room is none that refuses, since what it has can be read, and deleted.
-async fn probe(store: &dyn ObjectStore, key: &Path) -> Result<(), ObjectError> {
-    match store.put(key, Bytes::from_static(PROBE.as_bytes()).into()).await {
+async fn probe(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
+    match of.answer(of.store.put(key, Bytes::from_static(PROBE.as_bytes()).into())).await {
         Ok(_) => {}
         Err(error) if is_full(&error) => return Ok(()),
         Err(error) => return Err(ObjectError::of_put(error)),
     }
-    probe_range(store, key).await?;
-    match store.delete(key).await {
+    probe_range(of, key).await?;
+    match of.answer(of.store.delete(key)).await {
         Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
         Err(error) => Err(ObjectError::of_put(error)),
     }
 }
 
 /// Reads a part of an object, which must be that part.
-async fn probe_range(store: &dyn ObjectStore, key: &Path) -> Result<(), ObjectError> {
+async fn probe_range(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
     let range = Some(GetRange::Bounded(PROBE_RANGE));
-    let found = match store.get_opts(key, GetOptions { range, ..GetOptions::default() }).await {
-        Ok(found) => found.bytes().await.map_err(ObjectError::of_put)?,
+    let found = match of.answer(of.store.get_opts(key, GetOptions { range, ..GetOptions::default() })).await {
+        Ok(found) => of.answer(found.bytes()).await.map_err(ObjectError::of_put)?,
         // A broker that starts at the same time may have deleted it.
         Err(object_store::Error::NotFound { .. }) => return Ok(()),
         Err(error) => {

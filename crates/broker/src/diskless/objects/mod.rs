@@ -38,8 +38,10 @@ pub use claim::Claim;
 use claim::Claimed;
 use fullbore_config::DisklessStorage;
 
-/// How long the start waits for the store, and each later attempt to find out whether it is the right one.
+/// How long the start waits for a store that answers, and each later attempt to find out whether it is the right one.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
+/// How long the start waits for one answer of a bucket. Nothing else is served meanwhile, and some services take connections and never answer.
+const SILENT_MAX: Duration = Duration::from_secs(1);
 /// How long a bucket has to answer a probe.
 const PROBE_MAX: Duration = Duration::from_secs(10);
 /// Time between two looks whether a bucket still has the claim: a request each, while there is something to be put or deleted.
@@ -101,7 +103,7 @@ impl Objects {
         let looks_every = Some(if is_folder { Duration::ZERO } else { BUCKET_LOOKS_EVERY });
         let below = Objects::below(store, prefix, Claim::new(cluster_id, index), cluster_id);
         let objects = Objects { folder, looks_every, asks_metadata, ..below };
-        match objects.claimed_in_time().await {
+        match objects.claimed_at_start().await {
             Ok(()) => Ok(objects),
             Err(error) if error.is_retriable() && !(is_folder && matches!(error, ObjectError::Unavailable(_))) => {
                 tracing::warn!(%storage, %error, "the object store is not there; diskless topics wait for it");
@@ -140,19 +142,36 @@ impl Objects {
         &self.claim
     }
 
+    /// Claims the store, unless a bucket is silent: then it is claimed later.
+    async fn claimed_at_start(&self) -> Result<(), ObjectError> {
+        let is_silent = async {
+            match self.folder {
+                // A folder that hangs refuses the start, as one that is not mounted.
+                Some(_) => std::future::pending().await,
+                None => self.claim.store_is_silent(SILENT_MAX).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            claimed = self.claimed_in_time() => claimed,
+            () = is_silent => Err(self.late(SILENT_MAX)),
+        }
+    }
+
     /// Claims the store, unless that is done, or gives it up after a while.
     ///
     /// # Errors
     /// [`ObjectError`]; it may be tried again.
     pub async fn claimed_in_time(&self) -> Result<(), ObjectError> {
-        let late = |_| {
-            let why = match self.asks_metadata {
-                true => "; no credentials are set, and this machine's metadata service may be what does not answer",
-                false => "",
-            };
-            ObjectError::Unavailable(format!("no answer within {} s{why}", CLAIM_MAX.as_secs()))
+        timeout(CLAIM_MAX, self.claimed()).await.map_err(|_| self.late(CLAIM_MAX)).flatten()
+    }
+
+    fn late(&self, after: Duration) -> ObjectError {
+        let why = match self.asks_metadata {
+            true => "; no credentials are set, and this machine's metadata service may be what does not answer",
+            false => "",
         };
-        timeout(CLAIM_MAX, self.claimed()).await.map_err(late).flatten()
+        ObjectError::Unavailable(format!("no answer within {} s{why}", after.as_secs()))
     }
 
     async fn claimed(&self) -> Result<(), ObjectError> {
@@ -160,7 +179,7 @@ impl Objects {
     }
 
     fn claimed_place(&self) -> Claimed<'_> {
-        Claimed { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root }
+        Claimed { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root, claim: &self.claim }
     }
 
     /// As [`Objects::claimed`], where something is to be changed.

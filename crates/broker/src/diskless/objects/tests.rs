@@ -410,6 +410,31 @@ async fn a_silent_store_without_credentials_says_that_none_are_set() {
     assert!(!late(false).await.contains("credentials"));
 }
 
+/// The start of a broker waits for a store as long as it answers.
+#[tokio::test(start_paused = true)]
+async fn store_answers_each_request_late_it_is_silent_only_once_one_has_no_answer() {
+    let is_silent = async |store: Arc<double::StoreDouble>| {
+        let objects = Objects::over(store, "one");
+        let probes = async {
+            for _ in 0..3 {
+                objects.claimed_place().probe().await.expect("probed");
+            }
+        };
+        let began = tokio::time::Instant::now();
+        tokio::select! {
+            () = probes => false,
+            () = objects.claim().store_is_silent(SILENT_MAX) => {
+                assert!(began.elapsed() < 2 * SILENT_MAX, "{:?}", began.elapsed());
+                true
+            }
+        }
+    };
+    assert!(!is_silent(double::StoreDouble::taking(SILENT_MAX * 3 / 4)).await, "all together take longer than one may");
+    let hanging = double::StoreDouble::taking(Duration::ZERO);
+    hanging.hang_next(1);
+    assert!(is_silent(hanging).await);
+}
+
 /// Amazon's machines have a service that gives them; others answer nothing, or what a proxy says.
 #[test]
 fn who_sets_no_credentials_is_told_that_and_not_of_a_service_that_it_never_named() {
