@@ -164,15 +164,46 @@ pub(super) fn words(error: &object_store::Error) -> String {
 fn element(text: &str, name: &str) -> Option<String> {
     let (_, rest) = text.split_once(&format!("<{name}>"))?;
     let (inner, _) = rest.split_once(&format!("</{name}>"))?;
-    Some(
-        inner
-            .replace("&quot;", "\"")
-            .replace("&apos;", "'")
-            .replace("&#39;", "'")
-            .replace("&lt;", "<")
-            .replace("&gt;", ">")
-            .replace("&amp;", "&"),
-    )
+    Some(unescaped(inner))
+}
+
+/// Replaces XML's entities by their characters. One that is not known stays as it is.
+fn unescaped(mut text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    while let Some((before, entity)) = text.split_once('&') {
+        plain.push_str(before);
+        let known = entity.split_once(';').and_then(|(name, rest)| Some((character(name)?, rest)));
+        text = match known {
+            Some((character, rest)) => {
+                plain.push(character);
+                rest
+            }
+            None => {
+                plain.push('&');
+                entity
+            }
+        };
+    }
+    plain + text
+}
+
+/// Returns the character of an entity with this name, such as `quot`, `#34` and `#x22`.
+fn character(name: &str) -> Option<char> {
+    match name {
+        "quot" => Some('"'),
+        "apos" => Some('\''),
+        "lt" => Some('<'),
+        "gt" => Some('>'),
+        "amp" => Some('&'),
+        _ => {
+            let number = name.strip_prefix('#')?;
+            let code = match number.strip_prefix(['x', 'X']) {
+                Some(digits) => u32::from_str_radix(digits, 16),
+                None => number.parse(),
+            };
+            char::from_u32(code.ok()?)
+        }
+    }
 }
 
 /// With the last cause, which is the system's or a library's.
@@ -183,4 +214,17 @@ fn with_cause(text: String, error: &object_store::Error) -> String {
     }
     let last = cause.to_string();
     if text.contains(&last) { text } else { format!("{text}: {last}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_with_entities_is_shown_with_their_characters() {
+        let says = "<Error><Code>AuthorizationHeaderMalformed</Code><Message>region &#34;eu-west-9&#34; is &lt;wrong&gt;, it&apos;s \
+                    &#x27;a&#X27; &amp;quot; &unknown; &#1114112; &#34 &</Message></Error>";
+        let shown = "region \"eu-west-9\" is <wrong>, it's 'a' &quot; &unknown; &#1114112; &#34 &";
+        assert_eq!(element(says, "Message").as_deref(), Some(shown));
+    }
 }
