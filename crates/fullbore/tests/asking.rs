@@ -55,7 +55,7 @@ fn topic_has_records_offsets_are_those_of_kafkas_tool() {
     let largest = place.ok("topics offsets orders --time max-timestamp");
     assert!(largest.starts_with("orders:0:") && largest.lines().count() == 1, "nothing of the empty one: {largest}");
     assert_eq!(place.ok("topics offsets orders --time 9999999999999"), "");
-    let one = "{\"offsets\":[{\"topic\":\"orders\",\"partition\":0,\"offset\":3}]}\n";
+    let one = "{\"offsets\":[{\"topic\":\"orders\",\"partition\":0,\"offset\":3}],\"failed\":[]}\n";
     assert_eq!(place.ok("topics offsets orders --partitions 0 --json"), one);
     let told = place.refused("topics offsets other");
     assert!(told.contains("Topic 'other' does not exist"), "{told}");

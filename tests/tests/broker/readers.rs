@@ -233,21 +233,49 @@ fn a_bad_batch_of_a_producer_read_is_named_and_skipped_where_that_is_asked_for()
     }
 }
 
-#[test]
-fn object_of_a_diskless_topic_is_gone_its_records_are_skipped_where_that_is_asked_for() {
+/// Starts a broker whose store has lost the object of the records 1 and 2, of time 2000, between those of the records 0 and 3.
+fn with_a_lost_object() -> Broker {
     let mut broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
-    client.create_topic(TOPIC, 1, &[("diskless.enable", "true")]);
+    client.create_topic(TOPIC, 1, &[("diskless.enable", "true"), ("retention.ms", "-1")]);
     let objects = broker.data_dir().join("diskless");
-    client.produced(TOPIC, 0, &Batch::of(&["0"]));
+    client.produced(TOPIC, 0, &Batch::at(1000, &["0"]));
     let before = files(&objects);
-    client.produced(TOPIC, 0, &Batch::of(&["1", "2"]));
+    client.produced(TOPIC, 0, &Batch::at(2000, &["1", "2"]));
     let gone: Vec<_> = files(&objects).into_iter().filter(|file| !before.contains(file)).collect();
-    client.produced(TOPIC, 0, &Batch::of(&["3"]));
+    client.produced(TOPIC, 0, &Batch::at(3000, &["3"]));
     broker.stop();
     assert_eq!(gone.len(), 1, "{gone:?}");
     std::fs::remove_file(&gone[0]).expect("removed");
     broker.restart();
+    broker
+}
+
+/// It printed nothing, and succeeded after fifteen seconds.
+#[test]
+fn object_of_a_diskless_topic_is_gone_offsets_by_time_name_the_partition_and_the_error() {
+    let broker = with_a_lost_object();
+    let offsets = |flags: &[&str]| {
+        let mut command = Command::new(binary());
+        command.args(["topics", "offsets", TOPIC, "--bootstrap-server", &broker.addr().to_string()]).args(flags);
+        let output = command.output().expect("run");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    assert_eq!(offsets(&["--time", "3000"]).1, format!("{TOPIC}:0:3\n"));
+    let error = "cannot find the offset in partition 0 of topic 'read': KAFKA_STORAGE_ERROR: ";
+    let (status, found, told) = offsets(&["--time", "2000"]);
+    assert!(status == Some(1) && found.is_empty(), "{status:?} {found}");
+    let line = format!("Skip getting offsets for topic-partition {TOPIC}-0 due to error: {error}");
+    assert!(told.contains(&line), "{told}");
+    let (status, found, _) = offsets(&["--time", "2000", "--json"]);
+    let document = format!("{{\"offsets\":[],\"failed\":[{{\"topic\":\"{TOPIC}\",\"partition\":0,\"error\":\"{error}");
+    assert!(status == Some(1) && found.starts_with(&document), "{found}");
+}
+
+#[test]
+fn object_of_a_diskless_topic_is_gone_its_records_are_skipped_where_that_is_asked_for() {
+    let broker = with_a_lost_object();
     let reader = Reader::start(&broker, &["--exit"]);
     reader.wait_to_be_told(&["waiting: ", "KAFKA_STORAGE_ERROR"]);
     reader.waits_for("what is before it", |reader| reader.read() == ["0"]);

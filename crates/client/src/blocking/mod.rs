@@ -14,4 +14,4 @@ pub use cluster::{BrokerAddress, Cluster, PartitionPlace, TopicPlaces, refused_t
 pub(crate) use cluster::{check_topic, metadata_request, places_in};
 pub use connection::{Connection, Stopper};
 pub(crate) use kept::KeptConnection;
-pub use offsets::{EARLIEST, LATEST};
+pub use offsets::{EARLIEST, FoundOffsets, LATEST};

@@ -20,6 +20,8 @@ pub const LATEST: i64 = -1;
 const LEADER_PATIENCE: Duration = Duration::from_secs(15);
 /// Partitions that requests may name altogether which leave without waiting for the answers before them.
 const TOGETHER_MAX: usize = 1000;
+/// The longest time for which a leader is asked again that cannot read its log or the store: it has not moved.
+const STORAGE_PATIENCE: Duration = Duration::from_secs(2);
 /// Between two looks for them.
 const LEADER_BACKOFF: Duration = Duration::from_millis(100);
 
@@ -35,33 +37,40 @@ impl Cluster {
         of: &[(Text, i32)],
         timestamp: i64,
     ) -> Result<BTreeMap<(Text, i32), i64>, ClientError> {
-        match self.offsets_found_at(of, timestamp) {
-            (_, Some(error)) => Err(error),
-            (offsets, None) => Ok(offsets),
+        let found = self.offsets_found_at(of, timestamp);
+        match found.unreached {
+            Some(error) => Err(error),
+            None => Ok(found.offsets),
         }
     }
 
-    /// As [`Cluster::offsets_at`], with the offsets that were found beside the reason for which others were not.
-    pub fn offsets_found_at(
-        &mut self,
-        of: &[(Text, i32)],
-        timestamp: i64,
-    ) -> (BTreeMap<(Text, i32), i64>, Option<ClientError>) {
-        let until = Instant::now() + LEADER_PATIENCE.min(self.patience() * 3 / 2);
+    /// As [`Cluster::offsets_at`], with the offsets that were found beside the reasons for which others were not.
+    pub fn offsets_found_at(&mut self, of: &[(Text, i32)], timestamp: i64) -> FoundOffsets {
+        let began = Instant::now();
+        let patience = LEADER_PATIENCE.min(self.patience() * 3 / 2);
         let _wait = self.awaited().begin("the leaders of partitions");
-        let (mut offsets, mut left) = (BTreeMap::new(), of.to_vec());
+        let (mut found, mut left) = (FoundOffsets::default(), of.to_vec());
         loop {
             let mut outcome = match self.offsets_now(&left, timestamp) {
                 Ok(outcome) => outcome,
-                Err(error) => return (offsets, Some(error)),
+                Err(error) => return FoundOffsets { unreached: Some(error), ..found },
             };
-            offsets.append(&mut outcome.offsets);
-            match outcome.unreached {
-                _ if outcome.moved.is_empty() => return (offsets, None),
-                error @ Some(ClientError::Silent { .. }) => return (offsets, error),
-                error if Instant::now() + LEADER_BACKOFF > until => return (offsets, error),
-                _ => left = outcome.moved,
+            found.offsets.append(&mut outcome.offsets);
+            left.iter().for_each(|of| drop(found.refused.remove(of)));
+            let is_storage = |of| outcome.refused.get(of) == Some(&ErrorCode::KAFKA_STORAGE_ERROR);
+            let patience = match outcome.again.iter().all(is_storage) {
+                true => patience.min(STORAGE_PATIENCE),
+                false => patience,
+            };
+            found.refused.extend(outcome.refused.into_iter().map(|(of, code)| {
+                let what = format!("cannot find the offset in partition {} of topic '{}'", of.1, of.0);
+                (of, ClientError::refused(what, code))
+            }));
+            let is_late = began.elapsed() + LEADER_BACKOFF > patience;
+            if outcome.again.is_empty() || is_late || matches!(outcome.unreached, Some(ClientError::Silent { .. })) {
+                return FoundOffsets { unreached: outcome.unreached, ..found };
             }
+            left = outcome.again;
             std::thread::sleep(LEADER_BACKOFF);
         }
     }
@@ -89,7 +98,7 @@ impl Cluster {
             match self.ask_at(&leader, &request, i16::MAX) {
                 Ok(answer) => answer.topics.into_iter().for_each(|topic| outcome.take(topic)),
                 Err(error) if error.is_retriable() => {
-                    outcome.moved.extend(asked);
+                    outcome.again.extend(asked);
                     outcome.unreached = Some(error);
                 }
                 Err(error) => return Err(error),
@@ -99,13 +108,25 @@ impl Cluster {
     }
 }
 
-/// What leaders have answered.
+/// Offsets that leaders gave, and why they did not give others.
+#[derive(Debug, Default)]
+pub struct FoundOffsets {
+    /// The offset of each partition whose leader gave one; -1 where no record is that late.
+    pub offsets: BTreeMap<(Text, i32), i64>,
+    /// The last error of each partition whose leader gave one.
+    pub refused: BTreeMap<(Text, i32), ClientError>,
+    /// The error of leaders that were not reached.
+    pub unreached: Option<ClientError>,
+}
+
+/// Answers of leaders that were asked once.
 #[derive(Default)]
 struct OffsetsNow {
     offsets: BTreeMap<(Text, i32), i64>,
-    /// Partitions that another broker may lead by now.
-    moved: Vec<(Text, i32)>,
-    /// Why a leader could not be asked.
+    refused: BTreeMap<(Text, i32), ErrorCode>,
+    /// Partitions to be asked for again, since another broker may lead them by now.
+    again: Vec<(Text, i32)>,
+    /// The error of a leader that was not reached.
     unreached: Option<ClientError>,
 }
 
@@ -113,11 +134,15 @@ impl OffsetsNow {
     fn take(&mut self, topic: ListOffsetsTopicResponse) {
         for found in topic.partitions {
             let of = (topic.name.clone(), found.partition_index);
-            match found.error_code {
-                code if code.is_retriable() => self.moved.push(of),
-                code if code.is_err() => {}
-                _ => drop(self.offsets.insert(of, found.offset)),
+            let code = found.error_code;
+            if !code.is_err() {
+                self.offsets.insert(of, found.offset);
+                continue;
             }
+            if code.is_retriable() {
+                self.again.push(of.clone());
+            }
+            self.refused.insert(of, code);
         }
     }
 }

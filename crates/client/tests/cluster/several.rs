@@ -154,6 +154,22 @@ fn what_a_leader_refuses_for_good_and_what_has_none_is_left_out_at_once() {
     }
 }
 
+/// A record of a diskless topic may be lost for good.
+#[test]
+fn leader_cannot_read_the_records_its_error_is_returned_soon() {
+    let ([first], ports) = listeners();
+    let known = ports.clone();
+    serve(first, move |key, asked| match key {
+        ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))),
+        _ => Some(asked.answer::<ListOffsetsRequest>(|_| offsets(ErrorCode::KAFKA_STORAGE_ERROR, -1))),
+    });
+    let (of, began) = ((Text::from("t"), 0), Instant::now());
+    let found = cluster(ports[0]).offsets_found_at(std::slice::from_ref(&of), 1_767_225_600_000);
+    assert!(found.offsets.is_empty() && found.unreached.is_none());
+    assert!(found.refused[&of].to_string().contains("partition 0 of topic 't': KAFKA_STORAGE_ERROR"), "{found:?}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
 /// What a broker tells of its own logs.
 fn log_dirs(set_aside_files: i64, is_refused: bool) -> DescribeLogDirsResponse {
     let partition = DescribeLogDirsPartition { set_aside_files, is_refused, ..Default::default() };

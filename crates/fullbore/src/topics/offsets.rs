@@ -3,10 +3,11 @@
 use super::select::{Select, must_exist, selected};
 use crate::client_id;
 use crate::failure::Failure;
-use crate::output::line;
+use crate::output::{self, line};
 use clap::Args;
 use fullbore_bench::report::json::{array, object, string};
-use fullbore_client::blocking::{EARLIEST, LATEST};
+use fullbore_client::ClientError;
+use fullbore_client::blocking::{EARLIEST, FoundOffsets, LATEST};
 use fullbore_wire::Text;
 
 /// The timestamp that stands for the record with the largest one in ListOffsets.
@@ -39,7 +40,8 @@ fn time(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Prints them; partitions that have no such record or no leader are left out, as Kafka's tool does.
+/// Prints them; partitions that have no such record or no leader are left out, as Kafka's tool does. Those whose leader refuses go to standard
+/// error, also beside JSON.
 pub fn run(offsets: &Offsets) -> Result<(), Failure> {
     let select = &offsets.select;
     select.format.choose();
@@ -55,17 +57,28 @@ pub fn run(offsets: &Offsets) -> Result<(), Failure> {
         .filter(|place| is_wanted(place.partition))
         .map(|place| (place.topic, place.partition))
         .collect();
-    let found = cluster.offsets_at(&of, offsets.time)?;
-    let found = found.iter().filter(|(_, offset)| **offset >= 0);
+    let FoundOffsets { offsets, refused, unreached } = cluster.offsets_found_at(&of, offsets.time);
+    let found = offsets.iter().filter(|(_, offset)| **offset >= 0);
     if select.format.json {
         let document = |((topic, partition), offset): (&(Text, i32), &i64)| {
             object([("topic", string(topic)), ("partition", partition.to_string()), ("offset", offset.to_string())])
         };
-        line(&object([("offsets", array(found.map(document)))]));
+        line(&object([("offsets", array(found.map(document))), ("failed", array(refused.iter().map(failure)))]));
     } else {
         found.for_each(|((topic, partition), offset)| line(&format!("{topic}:{partition}:{offset}")));
     }
-    Ok(())
+    for ((topic, partition), error) in &refused {
+        output::tell(format!("Skip getting offsets for topic-partition {topic}-{partition} due to error: {error}"));
+    }
+    match unreached.or_else(|| refused.into_values().next()) {
+        Some(first) => Err(first.into()),
+        None => Ok(()),
+    }
+}
+
+fn failure(((topic, partition), error): (&(Text, i32), &ClientError)) -> String {
+    let error = string(&error.to_string());
+    object([("topic", string(topic)), ("partition", partition.to_string()), ("error", error)])
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub struct LogOffsets {
     at: BTreeMap<i64, ResetOffsets>,
+    /// The error of each partition whose leader gave one.
+    refused: BTreeMap<(Text, i32), ClientError>,
     /// Error of the leaders that were not reached, reported by the first group that needs one of their partitions.
     unreached: Option<ClientError>,
 }
@@ -24,9 +26,10 @@ impl LogOffsets {
             return;
         }
         let of: Vec<(Text, i32)> = of.iter().cloned().collect();
-        let (found, unreached) = cluster.offsets_found_at(&of, timestamp);
-        self.at.entry(timestamp).or_default().extend(found);
-        self.unreached = self.unreached.take().or(unreached);
+        let found = cluster.offsets_found_at(&of, timestamp);
+        self.at.entry(timestamp).or_default().extend(found.offsets);
+        self.refused.extend(found.refused);
+        self.unreached = self.unreached.take().or(found.unreached);
     }
 
     /// Returns the partitions without a record of this time or later.
@@ -44,7 +47,8 @@ impl LogOffsets {
             return Ok(*offset);
         }
         let none = || ClientError::NoLeader { topic: key.0.to_string(), partition: key.1 };
-        Err(self.unreached.take().unwrap_or_else(none).into())
+        let error = self.refused.remove(key).or_else(|| self.unreached.take());
+        Err(error.unwrap_or_else(none).into())
     }
 
     /// Returns the offset of each of these partitions.
