@@ -11,7 +11,7 @@
 mod by_time;
 
 use fullbore_host::task;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -169,6 +169,16 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
         }
     }
     parts
+}
+
+/// Returns the loss of the record with this offset and of those behind it, given the first offset and the end of each lost run. Runs that adjoin are
+/// one loss, so that a reader passes them together.
+fn lost_at(offset: i64, lost: &BTreeMap<i64, i64>) -> Option<ReadError> {
+    let (from, mut next) = lost.range(..=offset).next_back().map(|(from, next)| (*from, *next))?;
+    while let Some(end) = lost.get(&next).filter(|end| **end > next) {
+        next = *end;
+    }
+    (offset < next).then_some(ReadError::Lost { from, next })
 }
 
 impl Reader {
@@ -470,25 +480,23 @@ impl ReaderShared {
                 fetched.map_err(|error| shared.run_failed(&partition, &run, &error))
             }));
         }
-        let mut outcome = Ok(());
+        let (mut lost, mut failed) = (BTreeMap::new(), None);
         while let Some(fetched) = fetches.join_next().await {
             match fetched {
                 Ok(Ok(())) => partition.wake(),
-                // What is wrong where the reader is matters most.
-                Ok(Err(why)) if outcome.is_err() && why.at(offset) != why => {}
-                Ok(Err(why)) => outcome = Err(why),
-                Err(_) => outcome = outcome.and(Err(ReadError::Storage)),
+                Ok(Err(ReadError::Lost { from, next })) => drop(lost.insert(from, next)),
+                Ok(Err(why)) => failed = Some(why),
+                Err(_) => failed = failed.or(Some(ReadError::Storage)),
             }
         }
-        match outcome {
-            // The records before those are read first.
-            Err(ReadError::Lost { from, .. }) if from > offset => Ok(()),
-            Err(why) => {
+        // What is wrong where the reader is matters most. Records before a loss are read first.
+        match lost_at(offset, &lost).or(failed) {
+            Some(why) => {
                 // The place of the records may have changed.
                 self.windows.lock().forget(number);
                 Err(why)
             }
-            Ok(()) => Ok(()),
+            None => Ok(()),
         }
     }
 

@@ -169,6 +169,47 @@ async fn object_is_empty_its_records_are_lost() {
     assert_eq!(read(&reader, &known, 0).await, Err(ReadError::Lost { from: 0, next: 2 }));
 }
 
+/// A life-cycle rule deletes all objects of a day, each of which took three GETs with pauses, one object after the other.
+#[tokio::test]
+async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
+    const GONE: i64 = 30;
+    let TwoBatches { reader, known, folder } = two_batches().await;
+    let mut store = SqliteIndex::open(folder.path()).expect("opened");
+    let row = store.partitions()[0];
+    let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
+    let batch = ObjectBatch { partition: row.id, position: 0, size: 100, stamp, max_timestamp: 7 };
+    for _ in 0..GONE {
+        let uploaded = UploadedObject { id: store.register(1, 0).expect("registered")[0], batches: vec![batch] };
+        let own = SqliteIndex::open(folder.path()).expect("opened");
+        Index::new(own, 5).commit(&[uploaded], 0).expect("committed");
+    }
+    known.moved(&store.partitions()[0], Vec::new());
+    let (mut at, mut losses) = (0, 0);
+    while at < 2 + GONE {
+        at = match read(&reader, &known, at).await {
+            Ok(end) => end,
+            Err(ReadError::Lost { from, next }) => {
+                assert!(from == at && from >= 2 && next > from, "{from} to {next}");
+                losses += 1;
+                next
+            }
+            Err(other) => panic!("{other}"),
+        };
+    }
+    assert!(at == 2 + GONE && losses <= 5, "{losses} losses to {at}");
+}
+
+#[test]
+fn losses_adjoin_they_are_one_up_to_the_first_record_that_is_there() {
+    let lost = BTreeMap::from([(4, 6), (6, 9), (9, 12), (13, 14)]);
+    let loss = |from, next| Some(ReadError::Lost { from, next });
+    assert_eq!(
+        [4, 5, 8, 13].map(|offset| lost_at(offset, &lost)),
+        [loss(4, 12), loss(4, 12), loss(6, 12), loss(13, 14)]
+    );
+    assert_eq!([3, 12, 14].map(|offset| lost_at(offset, &lost)), [None; 3]);
+}
+
 #[tokio::test]
 async fn an_answer_has_one_batch_while_clients_hold_as_much_as_they_may() {
     let TwoBatches { reader, known, folder } = two_batches_of(&[0; 300_000]).await;
