@@ -22,8 +22,8 @@ pub struct PartitionState {
     pub has_forgotten: bool,
     /// Batches retained of each producer, at least what any broker of the cluster grants.
     pub window: usize,
-    /// The largest id of a producer that was forgotten for its silence; -1 if none was. Ids grow: one with a larger id that is not known has
-    /// never written.
+    /// The largest id of a producer that was forgotten for its silence, here or on the deleted partition of the same name; -1 if none was. Ids
+    /// grow: one with a larger id that is not known has never written.
     pub expired_to: i64,
 }
 
@@ -56,8 +56,14 @@ impl PartitionState {
     /// written is known: nothing was ever written, or its id was handed out so lately that its state cannot have expired
     /// (KAFKA-15591).
     pub(super) fn check(&self, stamp: &Stamp) -> sequence::Verdict {
-        let is_fresh = stamp.producer_id > self.expired_to && !self.has_forgotten;
-        self.producers.check(stamp, if is_fresh { 0 } else { self.next_offset })
+        let is_expired = stamp.producer_id <= self.expired_to;
+        let written_to = match (is_expired, self.has_forgotten) {
+            // It wrote here, or to the deleted partition of the same name.
+            (true, _) => self.next_offset.max(1),
+            (false, true) => self.next_offset,
+            (false, false) => 0,
+        };
+        self.producers.check(stamp, written_to)
     }
 
     /// Appends a batch that [`PartitionState::check`] lets pass; its first offset.

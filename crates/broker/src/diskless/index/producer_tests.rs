@@ -21,6 +21,7 @@ on_each_back_end! {
     what_another_has_written_since_is_not_trimmed
     runs_are_cleared_while_there_are_rows_to_be_trimmed
     silent_producers_are_forgotten_and_may_begin_anywhere
+    producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere
     silent_producers_are_removed_in_pieces
     silent_producers_with_very_many_rows_are_removed
     what_expires_while_others_are_removed_waits_for_the_next_round
@@ -368,6 +369,34 @@ fn silent_producers_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
         [[CommitVerdict::Duplicate { base_offset: 30, timestamp: NOW }]],
         "who wrote since has all its batches"
     );
+}
+
+/// Its row was that of the deleted partition, of which no partition keeps what has expired.
+fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(2);
+    opened.index.expire_producers_after(1_000_000);
+    let [first, others] = opened.partitions[..] else { panic!("two") };
+    for partition in [first, others] {
+        assert_eq!(commit_at(&mut opened, batch(partition, 0, 0), NOW), appended(0));
+    }
+    let second = make_again(&mut opened, 1, true);
+    let then = NOW + 1_600_000;
+    tidy_at::<B>(&mut opened.index, then);
+    assert_eq!(stops_left::<B>(&mut opened.another(), second), 0, "it has expired");
+    opened.again();
+    let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
+    assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 10)), then), gap, "it has never written");
+    // Before anything is written, at a broker that reads the rows; and afterwards.
+    let object = UploadedObject { id: opened.object(), batches: vec![batch(second + 1, 0, 10)] };
+    assert_eq!(opened.another().commit(&[object], then).expect("committed").verdicts, [[appended(0)]]);
+    assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 0)), then), appended(0));
+    opened.again();
+    assert_eq!(commit_at(&mut opened, by(9, batch(second, 0, 10)), then), gap);
+    assert_eq!(commit_at(&mut opened, by(6, batch(second, 0, 10)), then), appended(10), "one with a smaller id");
+    // The next one of the name knows that some were forgotten.
+    let third = make_again(&mut opened, 2, true);
+    opened.again();
+    assert_eq!(commit_at(&mut opened, batch(third, 0, 10), then), appended(0));
 }
 
 fn silent_producers_are_removed_in_pieces<B: BackEnd>() {

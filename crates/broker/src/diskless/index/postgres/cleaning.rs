@@ -153,6 +153,9 @@ pub fn expire_producers(
     session.end(&format!(
         "DELETE FROM fullbore.diskless_producers WHERE partition = {id} AND producer_id = ANY({}::bigint[]);
          UPDATE fullbore.diskless_partitions SET expired_to = greatest(expired_to, {largest}) WHERE id = {id};
+         UPDATE fullbore.diskless_partitions AS p SET expired_to = greatest(expired_to, {largest})
+           FROM fullbore.diskless_predecessors AS before WHERE before.partition = {id}
+             AND p.topic = before.topic AND p.partition_index = before.partition_index;
          DELETE FROM fullbore.diskless_predecessors WHERE partition = {id}
            AND NOT EXISTS (SELECT 1 FROM fullbore.diskless_producers WHERE partition = {id})",
         array(ids.iter())

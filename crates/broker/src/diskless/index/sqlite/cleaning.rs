@@ -106,10 +106,13 @@ pub fn leave_newest(connection: &Connection, id: DisklessPartitionId) -> rusqlit
     connection.prepare_cached(older)?.execute([id]).map(drop)
 }
 
-/// Producers of a partition, there or deleted, have expired up to this id.
+/// Notes that producers of a partition, there or deleted, have expired up to this id. Of a deleted one the next of its name keeps it.
 pub fn note_expired(connection: &Connection, id: DisklessPartitionId, largest: i64) -> rusqlite::Result<()> {
-    let partition = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
-    connection.prepare_cached(partition)?.execute(params![id, largest])?;
+    let own = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
+    let next = "UPDATE partitions SET expired_to = max(expired_to, ?2)
+         WHERE (topic, partition_index) = (SELECT topic, partition_index FROM predecessors WHERE partition = ?1)";
+    connection.prepare_cached(own)?.execute(params![id, largest])?;
+    connection.prepare_cached(next)?.execute(params![id, largest])?;
     let empty =
         "DELETE FROM predecessors WHERE partition = ?1 AND NOT EXISTS (SELECT 1 FROM producers WHERE partition = ?1)";
     connection.prepare_cached(empty)?.execute([id]).map(drop)
