@@ -70,6 +70,13 @@ impl Epochs {
         true
     }
 
+    /// Moves the begin of the first epoch, in memory, back to the log start.
+    pub fn begin_at(&mut self, log_start: i64) {
+        if let Some(first) = self.starts.first_mut() {
+            first.1 = first.1.min(log_start);
+        }
+    }
+
     /// As [`Epochs::note`], and in the file before it returns.
     pub fn assign(&mut self, epoch: i32, offset: i64) -> io::Result<()> {
         let before = self.starts.clone();

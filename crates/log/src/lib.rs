@@ -164,6 +164,12 @@ impl Log {
         }
     }
 
+    /// Offset from which on the leader epoch of the next batch counts. The first one begins at the log start, which no batch need have: compaction
+    /// leaves gaps, and a start believes the first epoch to begin there.
+    fn epoch_start(&self, base_offset: i64) -> i64 {
+        if self.epochs.starts().is_empty() { self.log_start } else { base_offset }
+    }
+
     fn write(&mut self, writing: Writing<'_>) -> io::Result<LogAppendInfo> {
         let Writing { batch, mut stamping, stamp, base_offset, leader_epoch, now_ms, config } = writing;
         let end_offset = base_offset + i64::from(stamp.record_count);
@@ -171,7 +177,7 @@ impl Log {
         if rolled {
             self.roll(now_ms)?;
         }
-        self.epochs.assign(leader_epoch, base_offset)?;
+        self.epochs.assign(leader_epoch, self.epoch_start(base_offset))?;
         let window = config.producer_state_batches_to_retain;
         if stamp.is_idempotent() {
             self.granted.raise(&self.dir, window)?;

@@ -328,6 +328,7 @@ impl Log {
                 self.for_each_batch(stop, self.segments[0].base_offset, |batch| {
                     epochs.note(batch.leader_epoch, batch.base_offset);
                 })?;
+                epochs.begin_at(self.log_start.max(self.segments[0].base_offset));
                 self.epochs = epochs;
                 unless_full(self.epochs.advance_to(self.log_start.min(self.log_end)))?;
                 unless_full(self.epochs.save())

@@ -64,7 +64,7 @@ impl Log {
         if self.must_roll(u64::from(first.size), first.max_timestamp, first.last_offset(), now_ms, config)? {
             self.roll(now_ms)?;
         }
-        self.epochs.assign(first.leader_epoch, first.base_offset)?;
+        self.epochs.assign(first.leader_epoch, self.epoch_start(first.base_offset))?;
         let window = config.producer_state_batches_to_retain;
         if headers.iter().any(|header| header.stamp.is_idempotent()) {
             self.granted.raise(&self.dir, window)?;
@@ -160,6 +160,10 @@ impl Log {
         let last_offset = segment.last_offset().map_err(io::Error::from)?;
         let log_end = last_offset.map_or(segment.base_offset, |last| last + 1);
         self.ends_at(log_end)?;
+        if self.segments.iter().all(|segment| segment.size == 0) {
+            // The first epoch may begin before what was cut off, and has no record left.
+            self.epochs.truncate_to(i64::MIN)?;
+        }
         self.load_producers(&never, now_ms, config)
     }
 
@@ -311,6 +315,37 @@ mod tests {
         }
         // A leader's own log has none.
         Log::open(&folder.path().into(), killed, 0, &config).expect_err("refused");
+    }
+
+    /// A follower that is filled anew of a compacted topic, or a leader after a power cut. Were the log to begin at its first batch, groups that
+    /// have committed an offset before that would begin at their reset.
+    #[test]
+    fn first_batch_is_behind_the_log_start_a_kill_leaves_the_log_start() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = broker.topic_defaults;
+        let killed = Known { clean: false, may_have_gaps: true, ..Known::NOTHING };
+        let mut log = Log::open(&folder.path().into(), killed, 0, &config).expect("opened");
+        let append = |log: &mut Log, offset: i64, leader_epoch: i32| {
+            let mut bytes = of_one_record();
+            bytes[..8].copy_from_slice(&offset.to_be_bytes());
+            bytes[12..16].copy_from_slice(&leader_epoch.to_be_bytes());
+            let batch = BatchView::first(&bytes).expect("a batch");
+            assert_eq!(log.append_as_they_are(&bytes, &[batch], 0, &config), Ok(1));
+        };
+        append(&mut log, 10, 3);
+        append(&mut log, 20, 4);
+        drop(log);
+        let found = Log::open(&folder.path().into(), killed, 0, &config).expect("opened");
+        assert_eq!((found.log_start, found.epochs.starts()), (0, &[(3, 0), (4, 20)][..]));
+        drop(found);
+        std::fs::remove_file(folder.path().join("leader-epoch-checkpoint")).expect("removed");
+        let mut found = Log::open(&folder.path().into(), killed, 0, &config).expect("opened");
+        assert_eq!((found.log_start, found.epochs.starts()), (0, &[(3, 0), (4, 20)][..]));
+        found.truncate_to(10, 0, &config).expect("cut off");
+        assert_eq!((found.log_end, found.epochs.latest()), (0, None), "no epoch without a record");
+        append(&mut found, 5, 2);
+        assert_eq!(found.epochs.starts(), [(2, 0)]);
     }
 
     /// The recovery point is of before: whoever began there would join the ISR without the records that its leader would have sent.
