@@ -39,7 +39,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let asked = once(request.topics, |topic| topic.name.clone());
     let image = call.broker.control.image();
     let named = asked.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
-    topics::open_all(topics::named(call.broker, &image, named)).await;
+    AnyPartition::open_all(topics::named(call.broker, &image, named)).await;
     let shared = Arc::clone(call.broker);
     let moving = tokio::task::spawn_blocking(move || delete(&shared, asked));
     let moved = moving.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
@@ -105,7 +105,8 @@ fn move_log_start(broker: &Node, image: &Image, topic: &DeleteRecordsTopic, aske
     if is_internal(&topic.name) {
         return Err(ErrorCode::INVALID_TOPIC_EXCEPTION);
     }
-    let partition = topics::opened_or_new(broker, topic, asked.partition_index)?;
+    let partition = topics::existing(broker, topic, asked.partition_index)?;
+    partition.check_writable()?;
     if !topic.config.cleanup.delete {
         return Err(ErrorCode::POLICY_VIOLATION);
     }

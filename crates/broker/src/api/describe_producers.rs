@@ -4,6 +4,7 @@ use super::call::{Call, Fault, Reply, once, words};
 use super::topics;
 use crate::control::Image;
 use crate::node::Node;
+use crate::partitions::AnyPartition;
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_rules::sequence;
 use fullbore_wire::apis::describe_producers::{
@@ -19,7 +20,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let image = call.broker.control.image();
     let asked = once(request.topics, |topic| topic.name.clone());
     let named = asked.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
-    topics::open_all(topics::named(call.broker, &image, named)).await;
+    AnyPartition::open_all(topics::named(call.broker, &image, named)).await;
     let mut topics = Vec::with_capacity(asked.len());
     for topic in asked {
         topics.push(describe(call.broker, &image, topic).await);

@@ -6,8 +6,8 @@
 //! Invariants: writes are appended, and told of, in the order in which they were asked for. After each unlock of the writer
 //! the queue is looked at again, so that a write whose asker found the lock taken is appended by who had it.
 
-use super::unreplicated::{Appended, Told, Unreplicated};
-use crate::partitions::Replica;
+use super::unreplicated::{AppendResult, Told, Unreplicated};
+use crate::partitions::{Acks, AppendError, AppendTerms, Durability, Replica};
 use bytes::{Bytes, BytesMut};
 use fullbore_host::files::now_ms;
 use fullbore_log::validation::{InvalidBatch, ValidBatch};
@@ -175,9 +175,9 @@ impl Shard {
     }
 
     /// Tells what came of writes once it is true; what could not be said before is appended then.
-    fn tell_in_turn(self: &Arc<Self>, appended: Appended, told: Vec<Told>) {
+    fn tell_in_turn(self: &Arc<Self>, written: AppendResult, told: Vec<Told>) {
         let shard = Arc::clone(self);
-        self.unreplicated.tell_in_turn(appended, told, move || shard.flush_elsewhere());
+        self.unreplicated.tell_in_turn(written, told, move || shard.flush_elsewhere());
     }
 
     /// Appends what waits, or leaves it to who does so at this moment. Blocks on the disk while the partition has no log yet.
@@ -295,7 +295,7 @@ impl<'a> WriteBatch<'a> {
     }
 
     /// The records of one write, in as many batches as it takes.
-    fn append_all(&mut self, records: impl Iterator<Item = KeyValue>) -> Appended {
+    fn append_all(&mut self, records: impl Iterator<Item = KeyValue>) -> AppendResult {
         for record in records {
             let bytes = size_of_record(&record);
             if self.bytes + bytes > self.bytes_max {
@@ -308,9 +308,9 @@ impl<'a> WriteBatch<'a> {
     }
 
     /// Appends the records that are gathered; none is no error.
-    fn append_records(&mut self) -> Appended {
+    fn append_records(&mut self) -> AppendResult {
         if std::mem::take(&mut self.bytes) == 0 {
-            return Ok((None, None));
+            return Ok(Durability::default());
         }
         let now_ms = now_ms();
         let memory = std::mem::take(self.memory);
@@ -321,13 +321,16 @@ impl<'a> WriteBatch<'a> {
         let (sealed, spare) = builder.seal(Stamp::NONE).map_err(|_| InvalidBatch::Header)?;
         let batch = BatchView::first(&sealed).map_err(|_| InvalidBatch::Header)?;
         let batch = ValidBatch::of(batch, &self.shard.partition.config(), now_ms)?;
-        let appended =
-            self.shard.partition.append_in_epoch(&batch, self.shard.leader_epoch.load(Ordering::Acquire), now_ms);
+        let leader_epoch = Some(self.shard.leader_epoch.load(Ordering::Acquire));
+        let terms = AppendTerms { leader_epoch, ..AppendTerms::in_turn(Acks::All, now_ms) };
+        let appended = self.shard.partition.append(&batch, terms);
         *self.memory = spare.unwrap_or(sealed);
         if self.memory.capacity() > 2 * BATCH_BYTES {
             *self.memory = BytesMut::new();
         }
-        appended.map(|appended| appended.ticket.map_or((None, None), |ticket| (ticket.flushed, ticket.replicated)))
+        // A batch in its turn is written or refused.
+        let written = appended?.into_written().ok_or(AppendError::Gone)?;
+        Ok(written.durability)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Where this broker has the only replica, there are none.
 
-use crate::partitions::{AppendError, FlushTicket, ReplicationTicket};
+use crate::partitions::{AppendError, Durability, FlushTicket};
 use fullbore_host::task;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 pub(super) type Told = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
 
 /// What came of an append.
-pub(super) type Appended = Result<(Option<FlushTicket>, Option<ReplicationTicket>), AppendError>;
+pub(super) type AppendResult = Result<Durability, AppendError>;
 
 /// In the order of the log; while there are any, a task waits for the first.
 #[derive(Default)]
-pub(super) struct Unreplicated(Mutex<VecDeque<(Appended, Vec<Told>)>>);
+pub(super) struct Unreplicated(Mutex<VecDeque<(AppendResult, Vec<Told>)>>);
 
 impl Unreplicated {
     pub fn is_empty(&self) -> bool {
@@ -24,39 +24,44 @@ impl Unreplicated {
     }
 
     /// Tells what came of writes, now or after those before them; `then` is called once nothing waits any more.
-    pub fn tell_in_turn(self: &Arc<Self>, appended: Appended, told: Vec<Told>, then: impl FnOnce() + Send + 'static) {
-        let waits = |appended: &Appended| matches!(appended, Ok((_, Some(_))));
+    pub fn tell_in_turn(
+        self: &Arc<Self>,
+        written: AppendResult,
+        told: Vec<Told>,
+        then: impl FnOnce() + Send + 'static,
+    ) {
+        let waits = |written: &AppendResult| matches!(written, Ok(Durability { replicated: Some(_), .. }));
         let mut waiting = self.0.lock();
-        if waiting.is_empty() && !waits(&appended) {
+        if waiting.is_empty() && !waits(&written) {
             drop(waiting);
-            return tell(appended, told);
+            return tell(written, told);
         }
-        waiting.push_back((appended, told));
+        waiting.push_back((written, told));
         if waiting.len() == 1 {
             task::spawn(wait(Arc::clone(self), then));
         }
     }
 }
 
-fn tell(appended: Appended, told: Vec<Told>) {
-    let result = appended.map(|(flushed, _)| flushed);
+fn tell(written: AppendResult, told: Vec<Told>) {
+    let result = written.map(|durability| durability.flushed);
     told.into_iter().for_each(|told| told(result.clone()));
 }
 
 /// Until nothing waits.
 async fn wait(unreplicated: Arc<Unreplicated>, then: impl FnOnce() + Send) {
     loop {
-        let first = unreplicated.0.lock().front().map(|(appended, _)| appended.clone());
-        let Some(mut appended) = first else { break };
-        if let Ok((_, replicated @ Some(_))) = &mut appended
-            && let Some(ticket) = replicated.take()
+        let first = unreplicated.0.lock().front().map(|(written, _)| written.clone());
+        let Some(mut written) = first else { break };
+        if let Ok(durability) = &mut written
+            && let Some(ticket) = durability.replicated.take()
             && let Err(error) = ticket.wait().await
         {
-            appended = Err(error);
+            written = Err(error);
         }
         let told = unreplicated.0.lock().front_mut().map(|(_, told)| std::mem::take(told));
         // Those behind stay behind while it is told of.
-        tell(appended, told.unwrap_or_default());
+        tell(written, told.unwrap_or_default());
         let mut waiting = unreplicated.0.lock();
         waiting.pop_front();
         if waiting.is_empty() {

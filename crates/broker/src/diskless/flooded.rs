@@ -10,9 +10,10 @@ use tokio::time::{Instant, sleep};
 use super::index::by_hand::{IndexByHand, Turn};
 use super::objects::double::StoreDouble;
 use super::*;
-use crate::partitions::{AnyPartition, BatchAnswer, EarlyBatches, LaterAnswer, PartitionAppend, Waited};
+use crate::partitions::AnyPartition;
+use crate::partitions::append::Waited;
 use fullbore_config::Properties;
-use fullbore_log::partition::ticket::Acks;
+use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTerms, AppendTicket};
 use fullbore_log::validation::ValidBatch;
 
 const TOPIC: Uuid = Uuid([1; 16]);
@@ -74,15 +75,14 @@ fn batch(size: usize) -> Bytes {
 }
 
 /// Appends a batch over the connection of this port, as soon as it is taken.
-async fn append(partition: &AnyPartition, batch: &Bytes, port: u16) -> LaterAnswer {
+async fn append(partition: &AnyPartition, batch: &Bytes, port: u16) -> AppendTicket {
     let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], port)));
     loop {
-        let early = EarlyBatches { are_sent: false, wait_in: None };
-        let how = PartitionAppend { acks: Acks::All, now_ms: 0, early, peer };
-        match partition.append(&ValidBatch::unchecked(batch), how, &mut waited).expect("taken") {
-            BatchAnswer::Later(answer) => return answer,
-            BatchAnswer::Lacks(lack) => partition.wait_for((lack, &[]), &mut waited, None).await,
-            BatchAnswer::Appended(appended) => panic!("{appended:?} at once"),
+        let terms = AppendTerms::in_turn(Acks::All, 0);
+        match waited.append(partition, &ValidBatch::unchecked(batch), (terms, peer)).expect("taken") {
+            AppendStep::Pending(ticket) => return ticket,
+            AppendStep::Blocked(blocker) => waited.wait_for((partition, &[]), blocker, None).await,
+            AppendStep::Done(appended) => panic!("{appended:?} at once"),
         }
     }
 }
@@ -105,8 +105,9 @@ async fn longest_beside(flooders: u16) -> Duration {
         let (partition, batch) = (flooded.partition(1), batch.clone());
         answers.spawn(async move {
             let sent = Instant::now();
-            let answer = append(&partition, &batch, 1).await;
-            answer.wait(sent + PUT * 1000, std::future::pending()).await.expect("committed");
+            let ticket = append(&partition, &batch, 1).await;
+            let answer = ticket.wait(sent + PUT * 1000, std::future::pending(), &Metrics::default()).await;
+            answer.expect("committed");
             sent.elapsed()
         });
         sleep(PUT / 10).await;

@@ -24,9 +24,9 @@ use fullbore_config::{TimestampType, TopicConfig};
 use fullbore_host::seldom::Seldom;
 use fullbore_log::partition::budget::ProducerKey;
 use fullbore_log::partition::error::{AppendError, ReadError};
+use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::read::{EpochEnd, LogOffsets};
 use fullbore_log::partition::stamping::Stamping;
-use fullbore_log::partition::ticket::Appended;
 use fullbore_log::partition::waiters::{Registration, Waiters};
 use fullbore_log::validation::ValidBatch;
 
@@ -225,7 +225,6 @@ impl KnownPartition {
             log_append_time_ms,
             log_start_offset: self.records.lock().log_start,
             batches_retained: self.window(),
-            ticket: None,
         }
     }
 

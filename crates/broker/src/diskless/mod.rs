@@ -20,7 +20,6 @@ mod housekeeping;
 pub mod index;
 mod keys;
 pub mod known;
-mod left_out;
 pub mod line;
 pub mod objects;
 pub mod partition;
@@ -48,10 +47,9 @@ use parking_lot::Mutex;
 
 pub use assemble::LEADER_EPOCH;
 pub use health::StoreHealth;
-pub use left_out::LeftOut;
 pub use partition::DisklessPartition;
 pub use upload::StoreUse;
-pub use writer::{Admitted, LookedAt, PendingAnswer};
+pub use writer::LookedAt;
 
 use crate::control::identity_of;
 use cache::ObjectCache;
@@ -59,6 +57,7 @@ use fetch::RangeFetcher;
 use fullbore_config::{BrokerConfig, DisklessConfig, TopicConfig};
 use fullbore_host::metrics::Metrics;
 use fullbore_host::space::Space;
+use fullbore_log::partition::left_out::LeftOut;
 use given::GivenOut;
 use housekeeping::{DisklessTopics, Expiring};
 use index::{

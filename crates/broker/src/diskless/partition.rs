@@ -12,18 +12,17 @@ use fullbore_wire::{ErrorCode, Records};
 
 use super::index::{IndexOwner, PartitionRow};
 use super::known::KnownPartition;
-use super::left_out::LeftOut;
 use super::objects::Claim;
 use super::reader::{Found, Reader};
 use super::retention;
-use super::writer::{Admitted, LookedAt, Writer};
+use super::writer::{LookedAt, Writer};
 use crate::control::CommitError;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::budget::{ProducerKey, Room};
 use fullbore_log::partition::error::{AppendError, ReadError};
+use fullbore_log::partition::left_out::LeftOut;
+use fullbore_log::partition::outcome::{AppendStep, AppendTerms, Blocker};
 use fullbore_log::partition::read::{Read, TimestampOffset};
-use fullbore_log::partition::reorder::EarlyBatches;
-use fullbore_log::partition::ticket::Acks;
 use fullbore_log::validation::ValidBatch;
 
 /// Until it is asked again whether a log start was moved.
@@ -55,17 +54,17 @@ impl DisklessPartition {
         DisklessPartition { known: Arc::new(known), services }
     }
 
-    /// Admits one batch of a producer: its answer comes once it is committed. `known` and `room` are what was waited
-    /// for since it was first tried.
+    /// Offers one batch of a producer: its answer comes once it is committed. `known` and `room` are what was waited for since it was first
+    /// offered.
     ///
     /// # Errors
     /// [`AppendError`]; nothing of it is or will be in the partition.
-    pub fn admit(
+    pub fn append(
         &self,
         batch: &ValidBatch<'_>,
-        (acks, now_ms, early): (Acks, i64, EarlyBatches<'_>),
+        terms: AppendTerms<'_>,
         (producer, known, room): (ProducerKey, Known, Option<Room>),
-    ) -> Result<Admitted, AppendError> {
+    ) -> Result<AppendStep, AppendError> {
         if !self.services.claim.is_made() {
             self.turned_away(&batch.stamp(), AppendError::Storage.code());
             return Err(AppendError::Storage);
@@ -76,14 +75,16 @@ impl DisklessPartition {
             Some(room) => Some(room),
             None => self.services.writer.try_room(producer, size)?,
         };
-        let Some(mut room) = room else { return Ok(Admitted::Full(size)) };
-        if early.are_sent || self.services.others_commit {
-            match self.services.writer.park(&self.known, (number, known), batch, (acks, early, room))? {
+        let Some(mut room) = room else { return Ok(AppendStep::Blocked(Blocker::Memory(producer, size))) };
+        let left_out = &self.services.left_out;
+        if terms.early.are_sent || self.services.others_commit {
+            match self.services.writer.park(&self.known, (number, known), batch, (terms, room, left_out))? {
                 ControlFlow::Break(early) => return Ok(early),
                 ControlFlow::Continue(unused) => room = unused,
             }
         }
-        self.services.writer.admit(self.known.offer((number, producer), batch, now_ms), known, room)
+        let offered = self.known.offer((number, producer), batch, terms.now_ms);
+        self.services.writer.admit(offered, known, (room, left_out))
     }
 
     /// Returns the state of this broker, which may be left out.

@@ -17,8 +17,8 @@ use crate::control::StoreError;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_log::partition::budget::ProducerKey;
 use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTerms, AppendTicket, Blocker};
 use fullbore_log::partition::reorder::{EarlyBatches, Reordering};
-use fullbore_log::partition::ticket::{Acks, Appended};
 use fullbore_log::validation::ValidBatch;
 
 const ONE: Uuid = Uuid([1; 16]);
@@ -97,23 +97,23 @@ impl ByHand {
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
         builder.append(7, None, Some(b"value"), &[]);
         let bytes = builder.seal(stamp).expect("sealed").0;
-        let how = (Acks::All, now_ms, EarlyBatches { are_sent: false, wait_in: None });
+        let terms = AppendTerms::in_turn(Acks::All, now_ms);
         let (mut known, producer) = (Known::Perhaps, ProducerKey::Id(stamp.producer_id));
         let pending = loop {
-            match partition.admit(&ValidBatch::unchecked(&bytes), how, (producer, known, None))? {
-                Admitted::Known(appended) => return Ok(appended.base_offset),
-                Admitted::Pending(pending) => break pending,
-                Admitted::Ask => {
+            match partition.append(&ValidBatch::unchecked(&bytes), terms, (producer, known, None))? {
+                AppendStep::Done(appended) => return Ok(appended.base_offset),
+                AppendStep::Pending(ticket) => break answered(ticket),
+                AppendStep::Blocked(Blocker::StaleState(_)) => {
                     let looking = self.look(0);
                     self.until(|| looking.is_finished(), now_ms).await;
                     known = Known::Now;
                 }
-                other => panic!("{other:?}"),
+                blocked => panic!("{blocked:?}"),
             }
         };
         let answered = tokio::spawn(pending);
         self.until(|| answered.is_finished(), now_ms).await;
-        answered.await.expect("no panic").expect("answered").map(|appended| appended.base_offset)
+        answered.await.expect("no panic")
     }
 
     /// The index does what it is asked for until then.
@@ -126,6 +126,12 @@ impl ByHand {
             }
         }
     }
+}
+
+/// The offset of a batch, once its answer has come.
+async fn answered(ticket: AppendTicket) -> Result<i64, AppendError> {
+    let far = tokio::time::Instant::now() + Duration::from_secs(3600);
+    ticket.wait(far, std::future::pending(), &Metrics::default()).await.map(|appended| appended.base_offset)
 }
 
 #[tokio::test]
@@ -250,12 +256,12 @@ async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_i
         builder.append(7, None, Some(b"value"), &[]);
         let bytes = builder.seal(stamp(base_sequence)).expect("sealed").0;
         let early = EarlyBatches { are_sent: false, wait_in: Some(&reordering) };
-        partition
-            .admit(&ValidBatch::unchecked(&bytes), (Acks::All, 0, early), (ProducerKey::Id(7), known, None))
-            .expect("taken")
+        let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, 0) };
+        partition.append(&ValidBatch::unchecked(&bytes), terms, (ProducerKey::Id(7), known, None)).expect("taken")
     };
-    let Admitted::Pending(second) = admit(1, Known::Perhaps) else { panic!("it seems to be the next") };
-    assert!(matches!(admit(3, Known::Perhaps), Admitted::Ask), "one is missing");
+    let AppendStep::Pending(second) = admit(1, Known::Perhaps) else { panic!("it seems to be the next") };
+    let is_stale = |step: &AppendStep| matches!(step, AppendStep::Blocked(Blocker::StaleState(7)));
+    assert!(is_stale(&admit(3, Known::Perhaps)), "one is missing");
     let looking = tokio::spawn({
         let partition = Arc::clone(&partition);
         async move { partition.look().await }
@@ -268,15 +274,14 @@ async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_i
             Turn::Idle => yield_now().await,
         }
     }
-    let Admitted::Parked(fourth) = admit(3, Known::Now) else { panic!("the second one is in line") };
+    let AppendStep::Pending(fourth) = admit(3, Known::Now) else { panic!("the second one is in line") };
     if let Some((objects, answer)) = of_second {
         drop(answer.send(broker.index.commit(&objects, 0)));
     }
-    let (second, fourth) = (tokio::spawn(second), tokio::spawn(async move { fourth.wait().await }));
+    let (second, fourth) = (tokio::spawn(answered(second)), tokio::spawn(answered(fourth)));
     broker.until(|| second.is_finished() && fourth.is_finished(), 0).await;
-    let offset = |appended: Appended| appended.base_offset;
-    assert_eq!(second.await.expect("no panic").expect("answered").map(offset), Ok(1));
-    assert_eq!(fourth.await.expect("no panic").map(offset), Ok(3));
+    assert_eq!(second.await.expect("no panic"), Ok(1));
+    assert_eq!(fourth.await.expect("no panic"), Ok(3));
 }
 
 #[tokio::test]

@@ -3,27 +3,25 @@
 //! Classic: a log on this broker's disk, which may have followers. Diskless: objects in a store. What only one of the kinds has, its own module
 //! says; what an API needs is here.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use fullbore_rules::commit::admission::Known;
 use fullbore_rules::sequence::{ProducerState, Stamp};
 use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
-use crate::diskless::LEADER_EPOCH;
-use crate::diskless::{Admitted, DisklessPartition, LeftOut, LookedAt, PendingAnswer};
+use crate::diskless::{DisklessPartition, LEADER_EPOCH};
 use crate::replica::Replica;
+use crate::replica::checkpoints::Checkpointed;
 use fullbore_host::long_work::LongWork;
-use fullbore_log::partition::budget::{ProducerKey, Room};
-use fullbore_log::partition::error::{AppendError, ReadError};
+use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset};
-use fullbore_log::partition::reorder::{BatchAdmission, EarlyBatches, ParkedAnswer};
-use fullbore_log::partition::ticket::{Acks, Appended};
 use fullbore_log::partition::waiters::Registration;
-use fullbore_log::validation::ValidBatch;
+
+/// Time that a request waits for logs that are being opened: most take a few milliseconds. After a crash one may take longer, and clients give a
+/// connection up after half a minute, with all that they have requested over it.
+const OPENING_WAIT: Duration = Duration::from_secs(5);
 
 /// One partition.
 #[derive(Clone)]
@@ -34,193 +32,12 @@ pub enum AnyPartition {
     Diskless(Arc<DisklessPartition>),
 }
 
-/// How a batch is to be appended.
-#[derive(Clone, Copy)]
-pub struct PartitionAppend<'a> {
-    /// How far it must be before it is answered; a diskless one is in the store then in any case.
-    pub acks: Acks,
-    /// The wall clock in ms.
-    pub now_ms: i64,
-    /// What becomes of it where it comes before its turn.
-    pub early: EarlyBatches<'a>,
-    /// The client whose connection it came over.
-    pub peer: SocketAddr,
-}
-
-/// What has to be waited for before a batch can be appended, for as long as which its connection reads nothing else.
-#[derive(Debug, Clone, Copy)]
-pub enum Lack {
-    /// Batches that others have committed for this producer.
-    Known(i64),
-    /// Room in bytes for a batch of this producer.
-    Room(ProducerKey, usize),
-}
-
-/// Look-ups and memory that a request has waited for.
-#[derive(Debug, Default)]
-pub struct Waited {
-    /// Partitions of the request that were looked at.
-    looked: LookedAt,
-    /// Room for its next batch.
-    room: Option<Room>,
-}
-
-impl Waited {
-    /// Returns true if any partition of the request was looked at.
-    pub fn has_looked(&self) -> bool {
-        !self.looked.is_empty()
-    }
-
-    /// Gives back what was waited for of a batch and is not used.
-    pub fn next_batch(&mut self) {
-        self.room = None;
-    }
-}
-
-/// What is known of a batch that is taken.
-#[derive(Debug)]
-pub enum BatchAnswer {
-    /// It has its offset.
-    Appended(Appended),
-    /// The answer is to come.
-    Later(LaterAnswer),
-    /// It is not taken yet.
-    Lacks(Lack),
-}
-
-/// The answer of a batch, to come. Dropping it changes nothing for the batch.
-#[derive(Debug)]
-pub enum LaterAnswer {
-    /// It waits for its turn, in which it is appended.
-    Parked(ParkedAnswer),
-    /// It waits for its turn, which comes until then or not at all, and is then on its way to the store and the index.
-    ParkedOnItsWay(ParkedAnswer, tokio::time::Instant, LeftOut),
-    /// It is on its way to the store and the index.
-    Pending(PendingAnswer, LeftOut),
-}
-
 impl AnyPartition {
-    /// Appends one batch, finds it appended, or takes it on its way to that. Its sequence is checked here. To be called in a tokio runtime.
-    ///
-    /// # Errors
-    /// [`AppendError`]; the partition is then as it was before.
-    pub fn append(
-        &self,
-        batch: &ValidBatch<'_>,
-        how: PartitionAppend<'_>,
-        waited: &mut Waited,
-    ) -> Result<BatchAnswer, AppendError> {
-        let PartitionAppend { acks, now_ms, early, peer } = how;
-        match self {
-            AnyPartition::Classic(replica) if !early.are_sent => {
-                replica.append(batch, acks, now_ms).map(BatchAnswer::Appended)
-            }
-            AnyPartition::Classic(replica) => Ok(match replica.append_in_turn(batch, acks, now_ms, early.wait_in)? {
-                BatchAdmission::Appended(appended) => BatchAnswer::Appended(appended),
-                BatchAdmission::Parked(answer) => BatchAnswer::Later(LaterAnswer::Parked(answer)),
-            }),
-            AnyPartition::Diskless(partition) => {
-                let room = waited.room.take();
-                let known = match partition.known.number().and_then(|number| waited.looked.get(&number)) {
-                    Some(Err(why)) => {
-                        partition.turned_away(&batch.stamp(), why.code());
-                        return Err(*why);
-                    }
-                    // The look began after the batch had come, with the rest of its request.
-                    Some(Ok(())) => Known::Now,
-                    None => Known::Perhaps,
-                };
-                let producer = ProducerKey::of(&batch.stamp(), peer);
-                Ok(match partition.admit(batch, (acks, now_ms, early), (producer, known, room))? {
-                    Admitted::Known(appended) => BatchAnswer::Appended(appended),
-                    Admitted::Pending(answer) => {
-                        BatchAnswer::Later(LaterAnswer::Pending(answer, partition.left_out().clone()))
-                    }
-                    Admitted::Parked(answer) => {
-                        let turn = early.wait_in.map_or(tokio::time::Instant::now(), |reordering| reordering.until());
-                        BatchAnswer::Later(LaterAnswer::ParkedOnItsWay(answer, turn, partition.left_out().clone()))
-                    }
-                    Admitted::Ask => BatchAnswer::Lacks(Lack::Known(batch.stamp().producer_id)),
-                    Admitted::Full(size) => BatchAnswer::Lacks(Lack::Room(producer, size)),
-                })
-            }
-        }
-    }
-
-    /// Notes that a batch was refused with this error before [`AnyPartition::append`]: what is behind it may be in flight.
+    /// Notes that a batch was refused with this error before it was offered: one behind it may be in flight.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         match self {
             AnyPartition::Classic(replica) => replica.turned_away(stamp, code),
             AnyPartition::Diskless(partition) => partition.turned_away(stamp, code),
-        }
-    }
-
-    /// Waits for what a batch lacks, and what those of `others` of its request lack of the same, not longer than until
-    /// then.
-    pub async fn wait_for(
-        &self,
-        (lack, others): (Lack, &[Arc<DisklessPartition>]),
-        waited: &mut Waited,
-        deadline: Option<tokio::time::Instant>,
-    ) {
-        let AnyPartition::Diskless(partition) = self else { return };
-        // Where the broker is left out meanwhile, the next look at the partition refuses the batch.
-        let came = partition.left_out().unless(async {
-            match lack {
-                Lack::Known(_) => partition.look_with(others, &mut waited.looked).await,
-                Lack::Room(producer, size) => waited.room = partition.room(producer, size).await,
-            }
-        });
-        let in_time = match deadline {
-            Some(deadline) => timeout_at(deadline, came).await.is_ok(),
-            None => {
-                let _ = came.await;
-                true
-            }
-        };
-        if !in_time && let Some(number) = partition.known.number() {
-            waited.looked.entry(number).or_insert(Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
-        }
-    }
-}
-
-impl LaterAnswer {
-    /// Waits for it, for the store and the replicas not longer than until then, and for its turn not longer than until others are
-    /// held up for long.
-    ///
-    /// # Errors
-    /// [`AppendError`]. Of a batch that is on its way or waits for its turn REQUEST_TIMED_OUT, and NOT_LEADER_OR_FOLLOWER of one that is on its way
-    /// to the store, say nothing of what will become of it: when it is sent again, that is found.
-    pub async fn wait(
-        self,
-        deadline: tokio::time::Instant,
-        others_are_held_up: impl Future<Output = ()>,
-    ) -> Result<Appended, AppendError> {
-        let late = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
-        let (answer, on_its_way) = match self {
-            LaterAnswer::Parked(answer) => (answer, None),
-            LaterAnswer::ParkedOnItsWay(answer, turn, left_out) => (answer, Some((deadline.max(turn), left_out))),
-            LaterAnswer::Pending(answer, left_out) => {
-                return match left_out.unless(timeout_at(deadline, answer)).await {
-                    Ok(Ok(answered)) => answered.unwrap_or(Err(AppendError::Gone)),
-                    Ok(Err(_)) => Err(late),
-                    Err(moved) => Err(AppendError::Role(moved)),
-                };
-            }
-        };
-        let answered = async {
-            match on_its_way {
-                Some((until, left_out)) => match left_out.unless(timeout_at(until, answer.wait())).await {
-                    Ok(answered) => answered.unwrap_or(Err(late)),
-                    Err(moved) => Err(AppendError::Role(moved)),
-                },
-                None => answer.wait().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            answered = answered => answered,
-            () = others_are_held_up => Err(late),
         }
     }
 }
@@ -246,7 +63,35 @@ impl AnyPartition {
         }
     }
 
-    /// Whether something has to be made on a disk before it can be written.
+    /// Refuses what needs an open log.
+    ///
+    /// # Errors
+    /// NOT_LEADER_OR_FOLLOWER while it is being opened, at which every client asks again; KAFKA_STORAGE_ERROR if that failed: another try would
+    /// take the thread with it.
+    pub fn check_settled(&self) -> Result<(), ErrorCode> {
+        match self.is_settled() {
+            true => Ok(()),
+            false if self.is_being_opened() => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+            false => Err(ErrorCode::KAFKA_STORAGE_ERROR),
+        }
+    }
+
+    /// Refuses an append that would wait. One to a folder that is being made waits for that, which is over soon.
+    ///
+    /// # Errors
+    /// As [`AnyPartition::check_answers`] and [`AnyPartition::check_settled`]; UNKNOWN_TOPIC_OR_PARTITION since it is deleted.
+    pub fn check_writable(&self) -> Result<(), ErrorCode> {
+        if let AnyPartition::Classic(replica) = self
+            && replica.is_leaving()
+        {
+            return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+        }
+        self.check_answers()?;
+        // It is settled before and after, and in between it is being made; so it is found if both change during the looks.
+        if self.is_settled() || self.is_being_made() { Ok(()) } else { self.check_settled() }
+    }
+
+    /// Returns true if something has to be made on a disk before it can be written.
     pub fn is_unwritten(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => !replica.is_open(),
@@ -285,6 +130,22 @@ impl AnyPartition {
             // Why not is told by who uses it then.
             AnyPartition::Classic(replica) => drop(replica.opened().await),
             AnyPartition::Diskless(partition) => partition.known.opened().await,
+        }
+    }
+
+    /// Waits until these logs are open or will not be, without a thread, and not past [`OPENING_WAIT`]: the client's next requests wait behind it.
+    /// What keeps one from being open is found by its next use.
+    pub async fn open_all(partitions: Vec<AnyPartition>) {
+        // All are requested first: several are opened at a time.
+        partitions.iter().for_each(AnyPartition::ask_to_open);
+        let until = tokio::time::Instant::now() + OPENING_WAIT;
+        for partition in partitions {
+            // What keeps a new one from being open is no recovery.
+            if partition.is_being_made() {
+                partition.opened().await;
+            } else {
+                let _ = timeout_at(until, partition.opened()).await;
+            }
         }
     }
 

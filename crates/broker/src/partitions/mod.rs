@@ -8,6 +8,7 @@
 //! vouches for is.
 
 mod any;
+pub mod append;
 mod cleaner;
 mod deletion;
 mod housekeeping;
@@ -35,17 +36,20 @@ pub use crate::replica::cluster::led_by;
 pub use crate::replica::following::{FollowError, FromLeader, Replicated};
 pub use crate::replica::read::ReadOn;
 pub use crate::replica::serving::FollowerPlace;
-pub use any::{AnyPartition, BatchAnswer, Lack, LaterAnswer, PartitionAppend, Waited};
+pub use any::AnyPartition;
 pub use cleaner::CleanerStatus;
 pub use fullbore_config::CleanerSettings;
 pub use fullbore_log::aside::SetAside;
 pub use fullbore_log::error::{OpenError, StorageError};
+pub use fullbore_log::partition::durability::{Durability, ReplicationTicket};
 pub use fullbore_log::partition::error::{AppendError, ReadError};
 pub use fullbore_log::partition::flushed::FlushTicket;
 pub use fullbore_log::partition::marks::Marks;
+pub use fullbore_log::partition::outcome::{
+    Acks, AppendStep, AppendTerms, AppendTicket, Appended, Blocker, WrittenBatch,
+};
 pub use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset};
-pub use fullbore_log::partition::reorder::{BatchAdmission, EarlyBatches, ParkedAnswer, Reordering};
-pub use fullbore_log::partition::ticket::{Acks, AnswerTicket, Appended, ReplicationTicket};
+pub use fullbore_log::partition::reorder::{EarlyBatches, Reordering};
 pub use fullbore_log::partition::waiters::Registration;
 pub use fullbore_log::validation::{InvalidBatch, ValidBatch};
 

@@ -17,26 +17,30 @@ async fn an_append_that_panics_takes_its_partition_out_of_service_and_nobody_els
     builder.append(0, None, Some(b"v"), &[]);
     let (bytes, _) = builder.seal(fullbore_wire::batch::Stamp::NONE).expect("sealed");
     let batch = ValidBatch::unchecked(&bytes);
-    let first = hit.append(&batch, Acks::Leader, 0).expect("appended");
+    let append = |partition: &Arc<Replica>| {
+        let step = partition.append(&batch, AppendTerms::in_turn(Acks::Leader, 0))?;
+        Ok::<_, AppendError>(step.into_written().expect("written"))
+    };
+    let first = append(&hit).expect("appended");
     // The second is in the file when its thread panics, and not in the log.
-    let late = watch(|| panic!("as a test wants it"), || hit.append(&batch, Acks::Leader, 0).err());
+    let late = watch(|| panic!("as a test wants it"), || append(&hit).err());
     assert_eq!(late, Some(AppendError::Storage));
     // The flush may have come before the panic or not; its ticket ends either way.
-    let _ = first.ticket.expect("asked for").wait(tokio::time::Instant::now()).await;
-    assert_eq!(hit.append(&batch, Acks::Leader, 0).err(), Some(AppendError::Storage));
+    let _ = first.durability.wait(tokio::time::Instant::now()).await;
+    assert_eq!(append(&hit).err(), Some(AppendError::Storage));
     assert_eq!(logs.failed_partitions(), 1);
     let read = hit.read(0, 1000, true).expect("read");
     assert_eq!((read.high_watermark, read.records.len()), (1, bytes.len()));
     assert_eq!(hit.read(2, 1000, true).err(), Some(ReadError::OffsetOutOfRange));
     for base_offset in 0..2 {
-        assert_eq!(other.append(&batch, Acks::Leader, 0).expect("appended").base_offset, base_offset);
+        assert_eq!(append(&other).expect("appended").appended.base_offset, base_offset);
     }
     logs.close();
     drop((hit, other, logs));
     let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
     logs.put_topic(("t", id), &led_by(1, 2), &Arc::new(broker.topic_defaults.clone()), Origin::Kept);
     let hit = logs.find(&id, 0).expect("it has just been told of");
-    let end = hit.append(&batch, Acks::Leader, 0).expect("the next start has it in service again").base_offset;
+    let end = append(&hit).expect("the next start has it in service again").appended.base_offset;
     assert!(end == 1 || end == 2, "{end}: what was not answered may be there");
     logs.close();
 }

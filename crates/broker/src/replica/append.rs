@@ -3,79 +3,63 @@
 use std::sync::Arc;
 
 use fullbore_rules::replica::{self, Now};
-use parking_lot::MutexGuard;
 
 use super::Replica;
 use super::state::{LogState, ReplicaState};
 use fullbore_config::TimestampType;
+use fullbore_log::partition::durability::Durability;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::ticket::{Acks, AnswerTicket, Appended};
+use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTerms, Appended, WrittenBatch};
 use fullbore_log::validation::ValidBatch;
 
 impl Replica {
-    /// Appends one batch, or finds it appended. Its sequence is checked here.
+    /// Appends one batch, or finds it appended. One before its turn waits for that in `terms.early`, or is refused as out of order. Its sequence is
+    /// checked here. To be called in a tokio runtime where batches may be early, since a task has them expire.
     ///
     /// # Errors
     /// [`AppendError`]; the log is then as it was before.
-    pub fn append(self: &Arc<Self>, batch: &ValidBatch<'_>, acks: Acks, now_ms: i64) -> Result<Appended, AppendError> {
-        let append = || {
-            self.check_disk()?;
-            let mut state = self.lock();
-            state.check_append(acks)?;
-            self.log_to_write(&mut state)?;
-            self.append_locked(state, batch, acks, now_ms)
-        };
-        self.noting_refusal(batch, append())
+    pub fn append(self: &Arc<Self>, batch: &ValidBatch<'_>, terms: AppendTerms<'_>) -> Result<AppendStep, AppendError> {
+        self.noting_refusal(batch, self.append_or_park(batch, terms))
     }
 
-    /// Appends as [`Replica::append`] does, with acks=all, if this is the leader's epoch still.
-    ///
-    /// # Errors
-    /// [`AppendError`]; the log is then as it was before.
-    pub fn append_in_epoch(
+    fn append_or_park(
         self: &Arc<Self>,
         batch: &ValidBatch<'_>,
-        leader_epoch: i32,
-        now_ms: i64,
-    ) -> Result<Appended, AppendError> {
+        terms: AppendTerms<'_>,
+    ) -> Result<AppendStep, AppendError> {
         self.check_disk()?;
         let mut state = self.lock();
-        state.check_append(Acks::All)?;
-        self.log_to_write(&mut state)?;
-        state.replica.check_leader_epoch(leader_epoch).map_err(AppendError::Role)?;
-        self.append_locked(state, batch, Acks::All, now_ms)
-    }
-
-    /// Appends one batch to the open log, and what is parked behind it.
-    pub(crate) fn append_locked(
-        self: &Arc<Self>,
-        mut state: MutexGuard<'_, ReplicaState>,
-        batch: &ValidBatch<'_>,
-        acks: Acks,
-        now_ms: i64,
-    ) -> Result<Appended, AppendError> {
-        let result = self.append_one(&mut state, batch, acks, now_ms);
+        state.check_append(terms.acks)?;
+        if !matches!(state.log, LogState::Open(_)) {
+            self.log_to_write(&mut state)?;
+            // The lock was let go of.
+            state.check_append(terms.acks)?;
+        }
+        if let Some(leader_epoch) = terms.leader_epoch {
+            state.replica.check_leader_epoch(leader_epoch).map_err(AppendError::Role)?;
+        }
+        if terms.early.are_sent && state.is_early(&batch.stamp()) {
+            return self.park_early(&mut state, batch, terms).map(AppendStep::Pending);
+        }
+        let result = self.write_batch(&mut state, batch, (terms.acks, terms.now_ms));
         if state.parked.is_some() {
-            self.settle_parked(&mut state, batch, result.as_ref().err().copied(), now_ms);
+            self.settle_parked(&mut state, batch, result.as_ref().err().copied(), terms.now_ms);
         }
         drop(state);
-        let (appended, is_duplicate) = result?;
+        let (written, is_duplicate) = result?;
         if !is_duplicate {
             self.waiters.wake();
         }
-        Ok(appended)
+        Ok(written.into())
     }
 
-    /// Appends one batch to the open log, or finds it appended, which is then said.
-    pub(crate) fn append_one(
+    /// Writes one batch to the open log, or finds it there: then the result is true.
+    pub(super) fn write_batch(
         self: &Arc<Self>,
         state: &mut ReplicaState,
         batch: &ValidBatch<'_>,
-        acks: Acks,
-        now_ms: i64,
-    ) -> Result<(Appended, bool), AppendError> {
-        // The lock may have been let go of since the first look.
-        state.check_append(acks)?;
+        (acks, now_ms): (Acks, i64),
+    ) -> Result<(WrittenBatch, bool), AppendError> {
         let leader_epoch = state.replica.leader_epoch();
         let config = self.config();
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
@@ -104,7 +88,6 @@ impl Replica {
         }
         let flushed = self.flush_after(state, &outcome, &config);
         let replicated = self.replication(state, acks, outcome.end_offset);
-        let is_known = flushed.is_none() && replicated.is_none();
         let appended = Appended {
             base_offset: outcome.base_offset,
             log_append_time_ms: match config.message_timestamp_type {
@@ -113,8 +96,7 @@ impl Replica {
             },
             log_start_offset,
             batches_retained: config.producer_state_batches_to_retain,
-            ticket: (!is_known).then_some(AnswerTicket { flushed, replicated }),
         };
-        Ok((appended, outcome.is_duplicate))
+        Ok((WrittenBatch { appended, durability: Durability { flushed, replicated } }, outcome.is_duplicate))
     }
 }

@@ -393,7 +393,7 @@ mod tests {
     use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
     use super::*;
-    use crate::partitions::{Acks, LogSettings, Origin, Partitions, led_by};
+    use crate::partitions::{Acks, AppendTerms, LogSettings, Origin, Partitions, led_by};
     use crate::replica::Replica;
     use fullbore_config::{BrokerConfig, Properties};
     use fullbore_log::validation::ValidBatch;
@@ -443,7 +443,8 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, 0).expect("appended");
+        let _ =
+            partition.append(&ValidBatch::unchecked(&bytes), AppendTerms::in_turn(Acks::Leader, 0)).expect("appended");
 
         let beside = tempfile::tempdir().expect("temporary folder");
         let dir: Arc<Path> = beside.path().into();

@@ -125,7 +125,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::partitions::{Acks, LogSettings, Origin, Partitions, led_by};
+    use crate::partitions::{Acks, AppendStep, AppendTerms, LogSettings, Origin, Partitions, led_by};
     use fullbore_config::{BrokerConfig, Properties, TopicConfig};
     use fullbore_log::validation::ValidBatch;
 
@@ -160,8 +160,9 @@ mod tests {
             }
         };
         let append = |partition: &Arc<Replica>| {
-            let appended = partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, 0).expect("appended");
-            assert!(appended.ticket.is_none());
+            let terms = AppendTerms::in_turn(Acks::Leader, 0);
+            let step = partition.append(&ValidBatch::unchecked(&bytes), terms).expect("appended");
+            assert!(matches!(step, AppendStep::Done(_)));
         };
 
         let timed = TopicConfig { flush_ms: Some(10), ..defaults.clone() };
@@ -184,7 +185,8 @@ mod tests {
         let yearly = TopicConfig { flush_ms: Some(31_536_000_000), ..defaults.clone() };
         let id = Uuid([1; 16]);
         let partition = partition_of(&logs, ("t", id, 0), yearly);
-        partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, 0).expect("appended");
+        let terms = AppendTerms::in_turn(Acks::Leader, 0);
+        let _ = partition.append(&ValidBatch::unchecked(&bytes), terms).expect("appended");
         let left = Arc::downgrade(&partition);
         drop(partition);
         logs.delete_topic(id);
@@ -202,7 +204,8 @@ mod tests {
     fn a_partition_whose_flush_failed_is_counted_once_until_it_is_deleted() {
         let (_folder, logs, defaults) = opened();
         let bytes = sealed(b"v");
-        let append = |partition: &Arc<Replica>| partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, 0);
+        let terms = AppendTerms::in_turn(Acks::Leader, 0);
+        let append = |partition: &Arc<Replica>| partition.append(&ValidBatch::unchecked(&bytes), terms).map(drop);
         let id = Uuid([1; 16]);
         for (index, failed) in [(0, 1), (1, 2)] {
             let partition = partition_of(&logs, ("t", id, index), defaults.clone());

@@ -19,8 +19,9 @@ use super::checkpoints::Checkpointed;
 use super::state::{LogState, ReplicaState};
 use fullbore_config::TopicConfig;
 use fullbore_log::Log;
+use fullbore_log::partition::durability::{Acknowledges, ReplicationTicket};
 use fullbore_log::partition::error::{AppendError, ReadError};
-use fullbore_log::partition::ticket::{Acknowledges, Acks, ReplicationTicket};
+use fullbore_log::partition::outcome::Acks;
 use fullbore_log::partition::waiters::Registration;
 
 impl Replica {

@@ -14,9 +14,10 @@ use super::flusher::Due;
 use fullbore_log::Log;
 use fullbore_log::error::StorageError;
 use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::outcome::Acks;
 use fullbore_log::partition::reorder::Parked;
-use fullbore_log::partition::ticket::Acks;
 use fullbore_log::recovery::Known;
+use fullbore_rules::sequence::Stamp;
 
 /// No brokers but this one matter to a leader without followers.
 const NOBODY: &Brokers = &BTreeMap::new();
@@ -96,6 +97,12 @@ impl ReplicaState {
     pub fn check_leads_in(&self, epoch: i32) -> Result<(), ErrorCode> {
         self.replica.check_leader_epoch(epoch)?;
         if self.replica.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
+    }
+
+    /// Returns true if a batch comes before the turn of its producer's sequence.
+    pub fn is_early(&self, stamp: &Stamp) -> bool {
+        let LogState::Open(log) = &self.log else { return false };
+        stamp.is_idempotent() && log.producers().ahead(stamp) > 0
     }
 
     /// Whether a batch may be appended.

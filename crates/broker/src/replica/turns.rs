@@ -11,58 +11,36 @@ use tokio::time::Instant;
 use super::Replica;
 use super::state::{LogState, ReplicaState};
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::reorder::{BatchAdmission, OUT_OF_ORDER, Reordering};
-use fullbore_log::partition::ticket::Acks;
+use fullbore_log::partition::outcome::{AppendTerms, AppendTicket};
+use fullbore_log::partition::reorder::{OUT_OF_ORDER, Reordering};
 use fullbore_log::validation::ValidBatch;
 
 impl Replica {
-    /// As [`Replica::append`], for a producer whose batches come over several connections: one that is ahead waits
-    /// for those before it, or is refused as out of order where it cannot wait (`None`: it may not).
-    ///
-    /// To be called in a tokio runtime, which has the batch expire.
+    /// Keeps a batch that comes before its turn, for a producer whose batches come over several connections.
     ///
     /// # Errors
-    /// [`AppendError`]; the log is then as it was before.
-    pub fn append_in_turn(
+    /// [`AppendError`]: out of order where it cannot wait.
+    pub(super) fn park_early(
         self: &Arc<Self>,
+        state: &mut ReplicaState,
         batch: &ValidBatch<'_>,
-        acks: Acks,
-        now_ms: i64,
-        reordering: Option<&Arc<Reordering>>,
-    ) -> Result<BatchAdmission, AppendError> {
-        self.noting_refusal(batch, self.append_or_park(batch, acks, now_ms, reordering))
-    }
-
-    fn append_or_park(
-        self: &Arc<Self>,
-        batch: &ValidBatch<'_>,
-        acks: Acks,
-        now_ms: i64,
-        reordering: Option<&Arc<Reordering>>,
-    ) -> Result<BatchAdmission, AppendError> {
-        self.check_disk()?;
-        let mut state = self.lock();
-        state.check_append(acks)?;
-        self.log_to_write(&mut state)?;
-        state.check_append(acks)?;
+        terms: AppendTerms<'_>,
+    ) -> Result<AppendTicket, AppendError> {
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
-        let stamp = batch.stamp();
-        if !stamp.is_idempotent() || log.producers().ahead(&stamp) == 0 {
-            return self.append_locked(state, batch, acks, now_ms).map(BatchAdmission::Appended);
-        }
         log.note_use();
         if log.is_broken() {
-            // What it waits for cannot come.
+            // The batches that it waits for cannot come.
             return Err(AppendError::Storage);
         }
-        let Some(reordering) = reordering else { return Err(self.out_of_turn(&stamp)) };
+        let stamp = batch.stamp();
+        let Some(reordering) = terms.early.wait_in else { return Err(self.out_of_turn(&stamp)) };
         if reordering.is_closed() {
             return Err(AppendError::Gone);
         }
         let mut parked = state.parked.take().unwrap_or_default();
         let answer = match parked.take_late(&stamp, reordering) {
             true => Err(OUT_OF_ORDER),
-            false => parked.park(batch, acks, reordering, None),
+            false => parked.park(batch, terms.acks, reordering, None),
         };
         if parked.wants_watch() {
             task::spawn(expire(Arc::downgrade(self), reordering.clone()));
@@ -71,7 +49,7 @@ impl Replica {
         state.parked = Some(parked).filter(|parked| parked.is_watched());
         match answer {
             Err(OUT_OF_ORDER) => Err(self.out_of_turn(&stamp)),
-            answer => answer.map(BatchAdmission::Parked),
+            answer => answer.map(AppendTicket::out_of_order),
         }
     }
 
@@ -91,8 +69,10 @@ impl Replica {
         while failed.is_none() {
             let Some(early) = parked.next_after(&stamp) else { break };
             stamp = early.batch().stamp();
-            match self.append_one(state, early.batch(), early.acks(), now_ms) {
-                Ok((appended, _)) => early.appended(&appended),
+            // A replica may have left the ISR since it came.
+            let written = state.check_append(early.acks());
+            match written.and_then(|()| self.write_batch(state, early.batch(), (early.acks(), now_ms))) {
+                Ok((written, _)) => early.written(&written),
                 Err(error) => {
                     failed = Some(error);
                     self.turned_away(&stamp, error.code());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fullbore_broker::partitions::{Acks, AppendError, InvalidBatch};
+use fullbore_broker::partitions::{Acks, AppendError, AppendTerms, InvalidBatch};
 use fullbore_config::TimestampType;
 use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::batch::{BatchView, Compression, HEADER_LEN, Stamp};
@@ -115,8 +115,9 @@ fn sequences_are_checked_and_duplicates_get_their_first_answer() {
     }
     for n in 5..10 {
         let batch = idempotent(1, 0, n * 2, 2);
-        let again =
-            partition.append(&valid(&partition, &batch).expect("valid"), Acks::Leader, NOW + 999).expect("known");
+        let terms = AppendTerms::in_turn(Acks::Leader, NOW + 999);
+        let step = partition.append(&valid(&partition, &batch).expect("valid"), terms).expect("known");
+        let again = step.into_written().expect("written").appended;
         assert_eq!((again.base_offset, again.log_append_time_ms), (i64::from(n) * 2, NOW));
     }
     assert_eq!(refusal(&idempotent(1, 0, 0, 2)), ErrorCode::DUPLICATE_SEQUENCE_NUMBER);
@@ -138,7 +139,7 @@ fn segments_roll_by_size_time_index_and_offset() {
         config.segment_index_bytes = 48;
     });
     let partition = by_size.partition();
-    (0..10).for_each(|_| drop(append(&partition, &plain(1, &[1; 400])).expect("appended")));
+    (0..10).for_each(|_| _ = append(&partition, &plain(1, &[1; 400])).expect("appended"));
     assert_eq!(by_size.files("log").len(), 5);
     assert_eq!(by_size.files("log")[1], "00000000000000000002.log");
     assert_eq!(by_size.files("snapshot").last().map(String::as_str), Some("00000000000000000008.snapshot"));
@@ -151,7 +152,7 @@ fn segments_roll_by_size_time_index_and_offset() {
     assert_eq!(by_time.files("log").len(), 3);
 
     let partition = by_index.partition();
-    (0..20).for_each(|_| drop(append(&partition, &plain(1, b"v")).expect("appended")));
+    (0..20).for_each(|_| _ = append(&partition, &plain(1, b"v")).expect("appended"));
     assert_eq!(by_index.files("log").len(), 3);
     assert_eq!(read_all(&partition, 0).len(), 20);
 }
@@ -195,17 +196,19 @@ async fn a_topic_that_asks_for_flushes_gives_tickets_that_resolve() {
     let every = Folder::new().with(|config| config.flush_messages = Some(1));
     let partition = every.partition();
     for n in 0..50 {
-        let appended = append(&partition, &idempotent(1, 0, n, 1)).expect("appended");
+        let durability = append_with(&partition, &idempotent(1, 0, n, 1), Acks::Leader).expect("appended").durability;
         if n % 5 == 0 {
-            appended.ticket.expect("a ticket").wait(tokio::time::Instant::now()).await.expect("flushed");
-            let retry = append(&partition, &idempotent(1, 0, n, 1)).expect("known");
-            assert!(retry.ticket.is_none(), "it is on the disk already");
+            assert!(!durability.is_nothing());
+            durability.wait(tokio::time::Instant::now()).await.expect("flushed");
+            let retry = append_with(&partition, &idempotent(1, 0, n, 1), Acks::Leader).expect("known");
+            assert!(retry.durability.is_nothing(), "it is on the disk already");
         }
     }
     let each_third = Folder::new().with(|config| config.flush_messages = Some(3));
     let partition = each_third.partition();
-    let tickets: Vec<_> = (0..3).map(|_| append(&partition, &plain(1, b"v")).expect("appended").ticket).collect();
-    assert!(tickets[0].is_none() && tickets[1].is_none() && tickets[2].is_some());
+    let written = || append_with(&partition, &plain(1, b"v"), Acks::Leader).expect("appended");
+    let waits = [(); 3].map(|()| !written().durability.is_nothing());
+    assert_eq!(waits, [false, false, true]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use fullbore_broker::partitions::{Acks, Replica, ValidBatch};
+use fullbore_broker::partitions::{Acks, AppendTerms, Replica, ValidBatch};
 use fullbore_config::{CleanupPolicy, Ratio, TimestampType};
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Header, RecordIter, Stamp, batches, decompress};
 use proptest::prelude::*;
@@ -117,7 +117,9 @@ impl World {
         let bytes = builder.seal(stamp).expect("sealed").0;
         let batch = BatchView::first(&bytes).expect("a batch");
         let batch = ValidBatch::of(batch, &self.partition.config(), self.now_ms).expect("valid");
-        let appended = self.partition.append(&batch, Acks::Leader, self.now_ms).expect("appended");
+        let terms = AppendTerms::in_turn(Acks::Leader, self.now_ms);
+        let step = self.partition.append(&batch, terms).expect("appended");
+        let appended = step.into_written().expect("written").appended;
         assert_eq!(appended.base_offset, base_offset);
         if let Some(sequence) = self.sequences.get_mut(who) {
             *sequence += rows.len() as i32;

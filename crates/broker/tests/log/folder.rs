@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use fullbore_broker::partitions::{
-    Acks, AppendError, Appended, LogSettings, Origin, Partitions, Replica, ValidBatch, led_by,
+    Acks, AppendError, AppendTerms, Appended, LogSettings, Origin, Partitions, Replica, ValidBatch, WrittenBatch,
+    led_by,
 };
 use fullbore_config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_rules::replica::PartitionRegistration;
@@ -139,8 +140,14 @@ pub fn valid<'a>(partition: &Replica, batch: &'a [u8]) -> Result<ValidBatch<'a>,
     Ok(ValidBatch::of(batch, &partition.config(), NOW)?)
 }
 
+/// Appends a batch in its turn with these acks.
+pub fn append_with(partition: &Arc<Replica>, batch: &[u8], acks: Acks) -> Result<WrittenBatch, AppendError> {
+    let step = partition.append(&valid(partition, batch)?, AppendTerms::in_turn(acks, NOW))?;
+    Ok(step.into_written().expect("a batch in its turn is written"))
+}
+
 pub fn append(partition: &Arc<Replica>, batch: &[u8]) -> Result<Appended, AppendError> {
-    partition.append(&valid(partition, batch)?, Acks::Leader, NOW)
+    append_with(partition, batch, Acks::Leader).map(|written| written.appended)
 }
 
 /// The offset an accepted batch got.

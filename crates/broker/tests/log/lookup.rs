@@ -114,7 +114,7 @@ fn a_lost_or_foreign_index_is_rebuilt_at_the_next_start() {
         config.index_interval_bytes = 100;
     });
     let partition = folder.partition();
-    (0..300).for_each(|_| drop(append(&partition, &plain(1, &[1; 200])).expect("appended")));
+    (0..300).for_each(|_| _ = append(&partition, &plain(1, &[1; 200])).expect("appended"));
     let before = read_all(&partition, 0);
     drop(partition);
     folder.logs.close();

@@ -3,27 +3,41 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullbore_broker::partitions::{Acks, AppendError, BatchAdmission, ParkedAnswer, Reordering, Replica};
+use fullbore_broker::partitions::{
+    Acks, AppendError, AppendStep, AppendTerms, AppendTicket, Appended, EarlyBatches, Reordering, Replica,
+};
 use fullbore_config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_host::metrics::Metrics;
 use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::ErrorCode;
 
-use super::folder::{Folder, NOW, append, idempotent, offset, read_all, valid};
+use super::folder::{Folder, NOW, append_with, idempotent, offset, read_all, valid};
 
 fn reordering(settings: &str) -> Arc<Reordering> {
     let typed = Properties::parse(settings).expect("properties");
     Reordering::new(&BrokerConfig::from_properties(&typed).expect("a config").0, Metrics::default())
 }
 
-fn admit(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> Result<BatchAdmission, AppendError> {
-    partition.append_in_turn(&valid(partition, batch)?, Acks::Leader, NOW, Some(reordering))
+fn admit(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> Result<AppendStep, AppendError> {
+    let early = EarlyBatches { are_sent: true, wait_in: Some(reordering) };
+    let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::Leader, NOW) };
+    partition.append(&valid(partition, batch)?, terms)
 }
 
-fn park(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> ParkedAnswer {
+/// The answer to come of a parked batch.
+struct Parked(AppendTicket);
+
+impl Parked {
+    async fn wait(self) -> Result<Appended, AppendError> {
+        let far = tokio::time::Instant::now() + Duration::from_secs(3600);
+        self.0.wait(far, std::future::pending(), &Metrics::default()).await
+    }
+}
+
+fn park(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> Parked {
     match admit(partition, batch, reordering).expect("there is room") {
-        BatchAdmission::Parked(answer) => answer,
-        BatchAdmission::Appended(appended) => panic!("appended: {appended:?}"),
+        AppendStep::Pending(ticket) if !ticket.is_written() => Parked(ticket),
+        step => panic!("{step:?}"),
     }
 }
 
@@ -152,8 +166,8 @@ async fn where_an_fsync_has_failed_nothing_is_parked() {
     std::fs::remove_dir_all(folder.file("")).expect("removed");
     let flushing = TopicConfig { flush_messages: Some(1), ..folder.config.clone() };
     partition.follow(&partition.registered(), &Arc::new(flushing));
-    let ticket = append(&partition, &idempotent(1, 0, 2, 1)).expect("appended").ticket.expect("to be flushed");
-    assert_eq!(ticket.wait(tokio::time::Instant::now()).await, Err(AppendError::Storage));
+    let to_be_flushed = append_with(&partition, &idempotent(1, 0, 2, 1), Acks::Leader).expect("appended").durability;
+    assert_eq!(to_be_flushed.wait(tokio::time::Instant::now()).await, Err(AppendError::Storage));
     let refused = admit(&partition, &idempotent(1, 0, 9, 1), &reordering).expect_err("out of service");
     assert_eq!((refused, reordering.bytes()), (AppendError::Storage, 0));
 }

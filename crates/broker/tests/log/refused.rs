@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fullbore_broker::partitions::{Acks, AppendError, BatchAdmission, Reordering, Replica};
+use fullbore_broker::partitions::{Acks, AppendError, AppendStep, AppendTerms, EarlyBatches, Reordering, Replica};
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_host::metrics::Metrics;
 use fullbore_rules::replica::PartitionRegistration;
@@ -37,13 +37,17 @@ impl Metadata {
     fn error(&self, sequence: i32) -> ErrorCode {
         let batch = idempotent(9, 0, sequence, 1);
         let batch = valid(&self.partition, &batch).expect("valid");
-        self.partition.append(&batch, Acks::All, NOW).map_or_else(|why| why.code(), |_| ErrorCode::NONE)
+        self.partition
+            .append(&batch, AppendTerms::in_turn(Acks::All, NOW))
+            .map_or_else(|why| why.code(), |_| ErrorCode::NONE)
     }
 
     /// As [`Metadata::error`], of a client that sends over several connections.
-    fn in_turn(&self, sequence: i32, reordering: Option<&Arc<Reordering>>) -> Result<BatchAdmission, AppendError> {
+    fn in_turn(&self, sequence: i32, wait_in: Option<&Arc<Reordering>>) -> Result<AppendStep, AppendError> {
         let batch = idempotent(9, 0, sequence, 1);
-        self.partition.append_in_turn(&valid(&self.partition, &batch)?, Acks::All, NOW, reordering)
+        let early = EarlyBatches { are_sent: true, wait_in };
+        let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, NOW) };
+        self.partition.append(&valid(&self.partition, &batch)?, terms)
     }
 }
 
@@ -80,8 +84,10 @@ async fn batch_waits_in_vain_for_a_refused_one_gets_its_error() {
     let refused = metadata.in_turn(0, Some(&reordering)).expect_err("too few in sync");
     assert_eq!(refused.code(), ErrorCode::NOT_ENOUGH_REPLICAS);
     metadata.tell(WELL.0, WELL.1);
-    let Ok(BatchAdmission::Parked(answer)) = metadata.in_turn(1, Some(&reordering)) else { panic!("it may wait") };
-    assert_eq!(answer.wait().await.expect_err("due").code(), ErrorCode::NOT_ENOUGH_REPLICAS);
+    let Ok(AppendStep::Pending(ticket)) = metadata.in_turn(1, Some(&reordering)) else { panic!("it may wait") };
+    let far = tokio::time::Instant::now() + std::time::Duration::from_secs(3600);
+    let due = ticket.wait(far, std::future::pending(), &Metrics::default()).await.expect_err("due");
+    assert_eq!(due.code(), ErrorCode::NOT_ENOUGH_REPLICAS);
     assert_eq!(metadata.in_turn(1, None).expect_err("it may not").code(), ErrorCode::NOT_ENOUGH_REPLICAS);
     assert_eq!([0, 1].map(|sequence| metadata.error(sequence)), [ErrorCode::NONE; 2]);
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fullbore_broker::partitions::{
-    Acks, AnswerTicket, AppendError, Appended, FollowError, FollowerPlace, FromLeader, Origin, Partitions, Replica,
+    Acks, AppendError, Durability, FollowError, FollowerPlace, FromLeader, Origin, Partitions, Replica, WrittenBatch,
 };
 use fullbore_rules::replica::{BrokerRegistration, Brokers, FollowerFetch, PartitionRegistration};
 use fullbore_wire::ErrorCode;
@@ -120,9 +120,8 @@ impl Cluster {
         self.fetch(id).expect("answered");
     }
 
-    fn append(&self, batch: &[u8], acks: Acks) -> Result<Appended, AppendError> {
-        let leader = self.partition(self.registered.leader.expect("somebody leads"));
-        leader.append(&valid(leader, batch)?, acks, NOW)
+    fn append(&self, batch: &[u8], acks: Acks) -> Result<WrittenBatch, AppendError> {
+        append_with(self.partition(self.registered.leader.expect("somebody leads")), batch, acks)
     }
 }
 
@@ -136,11 +135,12 @@ fn open(folder: &mut Folder, registered: &PartitionRegistration, count: i32) -> 
     folder.logs.find(&ID, 0).expect("it has just been told of")
 }
 
-fn waits(appended: Appended) -> AnswerTicket {
-    appended.ticket.expect("something to wait for")
+fn waits(written: WrittenBatch) -> Durability {
+    assert!(!written.durability.is_nothing(), "something to wait for");
+    written.durability
 }
 
-async fn is_pending(ticket: &AnswerTicket) -> bool {
+async fn is_pending(ticket: &Durability) -> bool {
     timeout(Duration::from_millis(1), ticket.clone().wait(far())).await.is_err()
 }
 
@@ -152,14 +152,14 @@ fn far() -> Instant {
 async fn acks_all_and_readers_wait_for_the_follower_and_acks_of_the_leader_for_nobody() {
     let cluster = Cluster::new(2, |_| {});
     let leader = cluster.partition(1);
-    assert!(cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended").ticket.is_none());
+    assert!(cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended").durability.is_nothing());
     let ticket = waits(cluster.append(&idempotent(1, 0, 0, 2), Acks::All).expect("appended"));
     assert_eq!(leader.offsets().expect("open").high_watermark, 0);
     assert!(leader.read(0, 1000, true).expect("read").records.is_empty(), "nobody sees what one broker has");
     assert!(is_pending(&ticket).await);
     // A retry of what is on its way waits as well.
     let again = cluster.append(&idempotent(1, 0, 0, 2), Acks::All).expect("found");
-    assert_eq!(again.base_offset, 1);
+    assert_eq!(again.appended.base_offset, 1);
     let again = waits(again);
     assert!(is_pending(&again).await);
     assert_eq!(
@@ -174,7 +174,7 @@ async fn acks_all_and_readers_wait_for_the_follower_and_acks_of_the_leader_for_n
     assert_eq!(leader.offsets().expect("open").high_watermark, 3);
     assert_eq!(leader.read(0, 1000, true).expect("read").high_watermark, 3);
     let third = cluster.append(&idempotent(1, 0, 0, 2), Acks::All).expect("found");
-    assert!(third.ticket.is_none(), "it is everywhere by now");
+    assert!(third.durability.is_nothing(), "it is everywhere by now");
 }
 
 /// Who may be in sync by then, since the leader has asked for that, counts from then on.
@@ -252,11 +252,11 @@ fn the_least_isr_is_not_more_than_there_are_replicas() {
     cluster.change(|registered| registered.isr = vec![1]);
     let refused = cluster.append(&plain(1, b"v"), Acks::All).expect_err("one is too few");
     assert_eq!(refused.code(), ErrorCode::NOT_ENOUGH_REPLICAS);
-    assert_eq!(cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended").base_offset, 1);
+    assert_eq!(cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended").appended.base_offset, 1);
     assert_eq!(cluster.partition(1).offsets().expect("open").high_watermark, 0, "it stands still below the least ISR");
     cluster.change(|registered| registered.replicas = vec![1]);
     let appended = cluster.append(&plain(1, b"v"), Acks::All).expect("one replica is all there is");
-    assert_eq!((appended.base_offset, appended.ticket.is_none()), (2, true));
+    assert_eq!((appended.appended.base_offset, appended.durability.is_nothing()), (2, true));
 }
 
 #[test]
@@ -268,8 +268,8 @@ fn a_follower_that_leads_knows_the_producers_and_goes_on_where_they_stopped() {
     cluster.catch_up(2);
     cluster.elect(2);
     let again = cluster.append(&idempotent(1, 0, 2, 2), Acks::All).expect("found");
-    assert_eq!(again.base_offset, 2, "what the other broker has appended is not appended twice");
-    assert_eq!(cluster.append(&idempotent(1, 0, 8, 2), Acks::All).expect("appended").base_offset, 8);
+    assert_eq!(again.appended.base_offset, 2, "what the other broker has appended is not appended twice");
+    assert_eq!(cluster.append(&idempotent(1, 0, 8, 2), Acks::All).expect("appended").appended.base_offset, 8);
     let gap = cluster.append(&idempotent(1, 0, 12, 2), Acks::All).expect_err("a gap");
     assert_eq!(gap.code(), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
     cluster.catch_up(1);

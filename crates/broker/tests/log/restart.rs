@@ -84,7 +84,7 @@ fn a_clean_shutdown_leaves_a_marker_that_the_next_start_takes_away() {
 fn what_a_crash_left_half_done_and_what_no_start_needs_any_more_goes() {
     let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
     let partition = folder.partition();
-    (0..10).for_each(|_| drop(append(&partition, &plain(1, &[1; 400])).expect("appended")));
+    (0..10).for_each(|_| _ = append(&partition, &plain(1, &[1; 400])).expect("appended"));
     let kept = ["00000000000000000006.snapshot", "00000000000000000008.snapshot"];
     assert_eq!((folder.files("log").len(), folder.files("snapshot")), (5, kept.map(str::to_owned).to_vec()));
     let leftovers = [

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullbore_broker::partitions::{Acks, AppendError, ReadError, Replica};
+use fullbore_broker::partitions::{Acks, AppendError, AppendTerms, ReadError, Replica};
 use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::{Compression, Stamp};
@@ -174,7 +174,8 @@ fn producers_of_all_partitions_past_the_limit_are_forgotten_the_longest_idle_fir
     for (now_ms, partition) in (NOW..).zip(&partitions) {
         for producer_id in 0..8 {
             let batch = idempotent(producer_id, 0, 0, 1);
-            partition.append(&valid(partition, &batch).expect("valid"), Acks::Leader, now_ms).expect("appended");
+            let terms = AppendTerms::in_turn(Acks::Leader, now_ms);
+            let _ = partition.append(&valid(partition, &batch).expect("valid"), terms).expect("appended");
         }
     }
     let known = |partition: &Replica| partition.producers().expect("open").len();

@@ -99,7 +99,7 @@ fn a_bit_flipped_before_other_batches_is_refused_by_name_and_nothing_is_changed(
 fn a_damaged_earlier_segment_is_refused_and_an_empty_later_one_is_no_reason_to() {
     let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
     let partition = folder.partition();
-    (0..8).for_each(|_| drop(append(&partition, &plain(1, &[1; 400])).expect("appended")));
+    (0..8).for_each(|_| _ = append(&partition, &plain(1, &[1; 400])).expect("appended"));
     drop(partition);
     let path = folder.file(SEGMENT);
     let whole = fs::read(&path).expect("read");
@@ -119,7 +119,7 @@ fn a_damaged_earlier_segment_is_refused_and_an_empty_later_one_is_no_reason_to()
 fn flushed_and_damaged() -> (Folder, Vec<u8>) {
     let mut folder = Folder::new();
     let partition = folder.partition();
-    (0..40).for_each(|n| drop(append(&partition, &idempotent(1, 0, n, 1)).expect("appended")));
+    (0..40).for_each(|n| _ = append(&partition, &idempotent(1, 0, n, 1)).expect("appended"));
     drop(partition);
     folder.restart();
     let path = folder.file(SEGMENT);

@@ -10,7 +10,7 @@
 //!
 //! Of a diskless topic it holds the room that it needs in its turn, too, so that it can go on without waiting for any.
 //!
-//! Invariant: every answer promised is given once, whatever happens to the batch; what is counted as held is held.
+//! Invariant: what is counted as held is held.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,12 +18,11 @@ use std::time::Duration;
 
 use fullbore_rules::sequence::parking::{Freed, Parking, fits};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::budget::Room;
 use super::error::AppendError;
-use super::ticket::{Acks, Appended};
+use super::outcome::{Acks, AppendAnswer, Appended, AwaitedAnswer, WrittenBatch};
 use crate::validation::ValidBatch;
 use fullbore_config::BrokerConfig;
 use fullbore_host::metrics::Metrics;
@@ -33,10 +32,6 @@ pub const BATCH_COST: usize = 512;
 
 pub const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
 const FENCED: AppendError = AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
-
-/// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or
-/// of a client that does not wait for answers.
-const COPIES_MAX: usize = 4;
 
 /// Whoever refuses what has waited long enough does so within this time.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
@@ -132,30 +127,6 @@ pub struct EarlyBatches<'a> {
     pub wait_in: Option<&'a Arc<Reordering>>,
 }
 
-/// What became of a batch at its admission.
-#[derive(Debug)]
-pub enum BatchAdmission {
-    /// The batch is in the log.
-    Appended(Appended),
-    /// The batch waits for its turn.
-    Parked(ParkedAnswer),
-}
-
-/// The answer of a parked batch, to come. Dropping it changes nothing for the batch: it is appended in its turn, as
-/// it would be if it had come in its turn and its connection had been lost since.
-#[derive(Debug)]
-pub struct ParkedAnswer(oneshot::Receiver<Result<Appended, AppendError>>);
-
-impl ParkedAnswer {
-    /// Waits until the batch is appended, or will not be.
-    ///
-    /// # Errors
-    /// [`AppendError`]; nothing of the batch is in the log.
-    pub async fn wait(self) -> Result<Appended, AppendError> {
-        self.0.await.unwrap_or(Err(AppendError::Gone))
-    }
-}
-
 /// One partition's early batches.
 #[derive(Debug, Default)]
 pub struct Parked {
@@ -169,7 +140,7 @@ pub struct Parked {
 pub struct Early {
     batch: ValidBatch<'static>,
     acks: Acks,
-    answers: Vec<EarlyAnswer>,
+    answer: AppendAnswer,
     held: HeldBytes,
     later: Option<Room>,
     /// True once its wait has ended while no copy of it waited: its verdict is that of the next copy.
@@ -184,23 +155,7 @@ pub struct LaterRoom {
     pub early_bytes_max: usize,
 }
 
-/// Where the answer of one copy goes.
-pub type EarlyAnswer = oneshot::Sender<Result<Appended, AppendError>>;
-
 impl Early {
-    /// One more copy waits for the same answer. With too many, the oldest does not wait any longer: the connection of
-    /// the newest is the one that is alive.
-    fn join(&mut self) -> ParkedAnswer {
-        self.answers.retain(|answer| !answer.is_closed());
-        if self.answers.len() >= COPIES_MAX {
-            self.held.reordering.metrics.produce_failed(OUT_OF_ORDER.code());
-            let _ = self.answers.remove(0).send(Err(OUT_OF_ORDER));
-        }
-        let (answer, awaited) = oneshot::channel();
-        self.answers.push(answer);
-        ParkedAnswer(awaited)
-    }
-
     pub fn batch(&self) -> &ValidBatch<'static> {
         &self.batch
     }
@@ -209,32 +164,24 @@ impl Early {
         self.acks
     }
 
-    /// Who goes on with it answers it, and has what it needs from now on.
-    pub fn into_parts(self) -> (ValidBatch<'static>, Vec<EarlyAnswer>, Option<Room>) {
-        (self.batch, self.answers, self.later)
+    /// Takes it apart: the caller answers it, and has the room for its turn.
+    pub fn into_parts(self) -> (ValidBatch<'static>, AppendAnswer, Option<Room>) {
+        (self.batch, self.answer, self.later)
     }
 
-    pub fn appended(self, appended: &Appended) {
-        let view = self.batch.view();
-        self.held.reordering.metrics.appended(view.size(), view.record_count());
-        for answer in self.answers {
-            // Who does not wait any more finds the batch in the log.
-            let _ = answer.send(Ok(appended.clone()));
-        }
+    /// Answers that it is in the leader's log.
+    pub fn written(self, written: &WrittenBatch) {
+        self.answer.written(written);
     }
 
-    /// It was appended before.
-    pub fn was_appended(self, appended: &Appended) {
-        for answer in self.answers {
-            let _ = answer.send(Ok(appended.clone()));
-        }
+    /// Answers that it was appended before.
+    pub fn was_appended(self, appended: Appended) {
+        self.answer.was_appended(appended);
     }
 
+    /// Refuses it.
     pub fn refuse(self, error: AppendError) {
-        for answer in self.answers {
-            self.held.reordering.metrics.produce_failed(error.code());
-            let _ = answer.send(Err(error));
-        }
+        self.answer.failed(error);
     }
 }
 
@@ -308,7 +255,7 @@ impl Parked {
     /// producer sends it once more, and would otherwise wait anew each time.
     pub fn expire(&mut self, reordering: &Arc<Reordering>) -> (Expired, Option<Instant>) {
         let now_ms = reordering.now_ms();
-        let is_unheard = |early: &Early| !early.is_late && early.answers.iter().all(oneshot::Sender::is_closed);
+        let is_unheard = |early: &Early| !early.is_late && !early.answer.is_awaited();
         let (unheard, batches): (Vec<_>, Vec<_>) = self.batches.expire(now_ms).into_iter().partition(is_unheard);
         for early in unheard {
             let (stamp, bytes) = (early.batch.stamp(), early.held.bytes);
@@ -341,10 +288,10 @@ impl Parked {
         acks: Acks,
         reordering: &Arc<Reordering>,
         later: Option<LaterRoom>,
-    ) -> Result<ParkedAnswer, AppendError> {
+    ) -> Result<AwaitedAnswer, AppendError> {
         let stamp = batch.stamp();
         if let Some(same) = self.batches.find(&stamp) {
-            return Ok(same.join());
+            return Ok(same.answer.join(OUT_OF_ORDER));
         }
         let bytes = batch.view().size() + BATCH_COST;
         let max = later.as_ref().map_or(usize::MAX, |later| later.early_bytes_max);
@@ -355,13 +302,14 @@ impl Parked {
             }
             self.batches.take_farther(&stamp).ok_or(OUT_OF_ORDER)?.refuse(OUT_OF_ORDER);
         };
-        let (answer, awaited) = oneshot::channel();
+        let view = batch.view();
+        let (answer, awaited) = AppendAnswer::new(view.size(), view.record_count(), &reordering.metrics);
         let later = later.map(|later| later.room);
-        let early = Early { batch: batch.to_owned(), acks, answers: vec![answer], held, later, is_late: false };
+        let early = Early { batch: batch.to_owned(), acks, answer, held, later, is_late: false };
         let due_ms = reordering.now_ms().saturating_add(reordering.wait_ms);
         let fenced = self.batches.park(&stamp, early, bytes, due_ms);
         refuse_all(fenced, FENCED);
-        Ok(ParkedAnswer(awaited))
+        Ok(awaited)
     }
 
     /// Answers all with the same error.

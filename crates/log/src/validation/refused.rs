@@ -6,6 +6,7 @@ use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::BatchError;
 
 /// Why a partition's batch was not taken.
+#[derive(Clone, Debug)]
 pub struct RefusedBatch {
     pub code: ErrorCode,
     pub message: String,

@@ -14,9 +14,11 @@ use super::lane::{Heard, Lane, Sent, Step};
 use super::world::{ms, random};
 use super::{Brokers, Life};
 use crate::diskless::DisklessPartition;
-use crate::partitions::{AnyPartition, BatchAnswer, EarlyBatches, LaterAnswer, PartitionAppend, Waited};
+use crate::partitions::append::Waited;
+use crate::partitions::{AnyPartition, EarlyBatches};
+use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::ticket::{Acks, Appended};
+use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTerms, AppendTicket, Appended};
 use fullbore_log::validation::ValidBatch;
 
 /// How long a request waits for a partition that is being made.
@@ -120,7 +122,7 @@ fn send(
 /// What a request has come to at its admission.
 enum Answer {
     Known(Result<Appended, AppendError>),
-    Later(LaterAnswer, Instant),
+    Later(AppendTicket, Instant),
 }
 
 /// A connection at the broker: requests are taken in order, and answered in order.
@@ -160,11 +162,11 @@ async fn admit(life: &Life, partition: &Arc<DisklessPartition>, request: &Reques
     let early = EarlyBatches { are_sent: request.sent.may_reorder, wait_in: Some(&life.reordering) };
     let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
     loop {
-        let how = PartitionAppend { acks: Acks::All, now_ms: life.world.wall_ms(), early, peer };
-        match any.append(&batch, how, &mut waited) {
-            Ok(BatchAnswer::Appended(appended)) => return Answer::Known(Ok(appended)),
-            Ok(BatchAnswer::Later(answer)) => return Answer::Later(answer, deadline),
-            Ok(BatchAnswer::Lacks(lack)) => any.wait_for((lack, &[]), &mut waited, None).await,
+        let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, life.world.wall_ms()) };
+        match waited.append(&any, &batch, (terms, peer)) {
+            Ok(AppendStep::Done(appended)) => return Answer::Known(Ok(appended)),
+            Ok(AppendStep::Pending(ticket)) => return Answer::Later(ticket, deadline),
+            Ok(AppendStep::Blocked(blocker)) => waited.wait_for((&any, &[]), blocker, None).await,
             Err(error) => return Answer::Known(Err(error)),
         }
     }
@@ -176,7 +178,7 @@ async fn answer(life: Arc<Life>, mut admitted: UnboundedReceiver<Admitted>) {
     while let Some((mut request, partition, answer)) = admitted.recv().await {
         let answer = match answer {
             Answer::Known(answer) => answer,
-            Answer::Later(later, deadline) => later.wait(deadline, std::future::pending()).await,
+            Answer::Later(ticket, deadline) => ticket.wait(deadline, std::future::pending(), &Metrics::default()).await,
         };
         if let (Ok(appended), Some(partition)) = (&answer, &partition) {
             life.check_is_there(partition, appended.base_offset, request.sent.topic).await;

@@ -25,7 +25,7 @@ use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectId, Parti
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::gather::NewBatch;
@@ -40,14 +40,12 @@ use fullbore_host::metrics::Metrics;
 use fullbore_host::seldom::Seldom;
 use fullbore_log::partition::budget::{Budget, ProducerKey, Room};
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::reorder::{BATCH_COST, Early, EarlyAnswer, Parked, ParkedAnswer};
-use fullbore_log::partition::ticket::Appended;
+use fullbore_log::partition::left_out::LeftOut;
+use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, Appended, AwaitedAnswer, Blocker};
+use fullbore_log::partition::reorder::{BATCH_COST, Early, Parked};
 
 pub use looks::LookedAt;
 use looks::Looks;
-
-/// Copies of a batch that may wait for its answer, as of one that is parked.
-const COPIES_MAX: usize = 4;
 
 #[cfg(test)]
 thread_local! {
@@ -57,24 +55,6 @@ thread_local! {
 
 /// A batch that is out of the reorder buffer in another way than by being put in line.
 type Settled = (Early, Result<Appended, AppendError>);
-
-/// What became of a batch at its admission.
-#[derive(Debug)]
-pub enum Admitted {
-    /// It was committed before.
-    Known(Appended),
-    /// Its answer is to come.
-    Pending(PendingAnswer),
-    /// It is early, and its answer comes after its turn.
-    Parked(ParkedAnswer),
-    /// What is known of the partition is to be brought up to date first ([`Writer::look`]).
-    Ask,
-    /// There has to be room first ([`Writer::room`]).
-    Full(usize),
-}
-
-/// The answer of an admitted batch, to come. Dropping it changes nothing for the batch.
-pub type PendingAnswer = oneshot::Receiver<Result<Appended, AppendError>>;
 
 /// Takes batches.
 #[derive(Clone)]
@@ -105,7 +85,7 @@ struct WriterState {
     started: Instant,
     /// What is known to be committed, as far as it was asked for or committed here.
     known: HashMap<DisklessPartitionId, PartitionState>,
-    waiting: HashMap<TicketId, Waiting>,
+    pending: HashMap<TicketId, PendingBatch>,
     /// The bytes of objects that are in the store and not committed, in the order of their numbers.
     stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
     /// Batches that came before their turn.
@@ -115,15 +95,13 @@ struct WriterState {
     is_closed: bool,
 }
 
-/// Who waits for a batch.
-struct Waiting {
+/// An admitted batch whose answer is to come.
+struct PendingBatch {
     partition: Arc<KnownPartition>,
     number: DisklessPartitionId,
     log_append_time_ms: i64,
     producer_id: i64,
-    size: usize,
-    record_count: i32,
-    answers: Vec<EarlyAnswer>,
+    answer: AppendAnswer,
 }
 
 impl Writer {
@@ -141,7 +119,7 @@ impl Writer {
             line,
             started,
             known: HashMap::new(),
-            waiting: HashMap::new(),
+            pending: HashMap::new(),
             stored: VecDeque::new(),
             parked: HashMap::new(),
             others_commit,
@@ -166,32 +144,39 @@ impl Writer {
         Writer { shared }
     }
 
-    /// Admits a batch for whose bytes there is room, or says that something has to be known before.
+    /// Admits a batch for whose bytes there is room.
     ///
     /// # Errors
     /// [`AppendError`]; nothing of it is or will be in the partition.
-    pub fn admit(&self, offered: Offered, known: Known, room: Room) -> Result<Admitted, AppendError> {
+    pub fn admit(
+        &self,
+        offered: Offered,
+        known: Known,
+        (room, left_out): (Room, &LeftOut),
+    ) -> Result<AppendStep, AppendError> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
         if state.is_closed || offered.partition.is_gone() {
             return Err(offered.partition.gone());
         }
-        match state.check(offered.number, &offered.stamp, known) {
-            Admission::Ask => Ok(Admitted::Ask),
+        let answer = match state.check(offered.number, &offered.stamp, known) {
+            Admission::Ask => return Ok(AppendStep::Blocked(Blocker::StaleState(offered.stamp.producer_id))),
             Admission::Refuse(why) => {
                 // Another batch may be in flight behind it.
                 state.line.turned_away(offered.number, &offered.stamp, (why.code(), shared.now()));
-                Err(AppendError::Sequence(why))
+                return Err(AppendError::Sequence(why));
             }
             Admission::Duplicate { base_offset, timestamp } => {
-                Ok(Admitted::Known(offered.partition.appended_before(base_offset, timestamp)))
+                return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
             }
-            Admission::Shares(ticket) => match state.waiting.get_mut(&ticket) {
-                Some(waiting) => waiting.join().map(Admitted::Pending),
-                None => Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
+            Admission::Shares(ticket) => match state.pending.get_mut(&ticket) {
+                // Not that it is out of order, for it may be the next one, and that is fatal to some clients.
+                Some(pending) => pending.answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)),
+                None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
             },
-            Admission::Admit => Ok(Admitted::Pending(shared.take(&mut state, offered, room))),
-        }
+            Admission::Admit => shared.take(&mut state, offered, room),
+        };
+        Ok(AppendStep::Pending(AppendTicket::committing(answer, left_out.clone())))
     }
 
     /// Takes room for a batch of `size` bytes, and what is kept beside them. `None` if there is none for its producer.
@@ -270,13 +255,13 @@ impl Writer {
     pub fn close(&self) {
         let mut state = self.shared.state.lock();
         state.is_closed = true;
-        let waiting = std::mem::take(&mut state.waiting);
+        let pending = std::mem::take(&mut state.pending);
         let parked = std::mem::take(&mut state.parked);
         drop(state);
         self.shared.budget.close();
         self.shared.changed.notify_one();
         parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
-        waiting.into_values().for_each(|waiting| waiting.answer(&Err(AppendError::Gone), &self.shared.metrics));
+        pending.into_values().for_each(|pending| pending.answer.failed(AppendError::Gone));
     }
 }
 
@@ -286,34 +271,32 @@ impl Shared {
     }
 
     /// Takes a batch whose turn it is, and those parked behind it.
-    fn take(self: &Arc<Self>, state: &mut WriterState, offered: Offered, room: Room) -> PendingAnswer {
+    fn take(self: &Arc<Self>, state: &mut WriterState, offered: Offered, room: Room) -> AwaitedAnswer {
         let was_idle = state.line.is_closed_up();
-        let (answer, answered) = oneshot::channel();
+        let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), offered.stamp.record_count, &self.metrics);
         let (number, stamp) = (offered.number, offered.stamp);
         let partition = Arc::clone(&offered.partition);
-        self.put_in_line(state, offered, vec![answer], Some(room));
+        self.put_in_line(state, offered, answer, Some(room));
         self.take_parked(state, (number, &partition), stamp);
         if was_idle {
             self.changed.notify_one();
         }
-        answered
+        awaited
     }
 
     fn put_in_line(
         self: &Arc<Self>,
         state: &mut WriterState,
         offered: Offered,
-        answers: Vec<EarlyAnswer>,
+        answer: AppendAnswer,
         room: Option<Room>,
     ) {
         let Offered { partition, number, producer, stamp, bytes, max_timestamp, log_append_time_ms } = offered;
-        let (size, record_count) = (bytes.len(), stamp.record_count);
         let now = self.now();
         let batch = NewBatch { partition: number, producer, bytes, stamp, max_timestamp, room };
         let ticket = state.line.admit(batch, now);
         let producer_id = stamp.producer_id;
-        let waiting = Waiting { partition, number, log_append_time_ms, producer_id, size, record_count, answers };
-        state.waiting.insert(ticket, waiting);
+        state.pending.insert(ticket, PendingBatch { partition, number, log_append_time_ms, producer_id, answer });
         self.close_due(state);
     }
 
@@ -339,7 +322,7 @@ impl Shared {
             task::spawn(Arc::clone(self).commit(objects));
         }
         drop(state);
-        answers.into_iter().for_each(|(waiting, answer)| waiting.answer(&answer, &self.metrics));
+        answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
         self.changed.notify_one();
     }
@@ -371,7 +354,7 @@ impl Shared {
         if state.others_commit {
             // Of what was committed before, over another broker, there is no row: but it is not in line any more.
             let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
-            let of = committed.map(|(waiting, _)| (waiting.number, waiting.producer_id));
+            let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
             released.extend(self.release(&mut state, of));
         }
         let given_up = state.give_up_parked(&answers);
@@ -380,7 +363,7 @@ impl Shared {
         let rows: Vec<_> = partitions.into_iter().map(|(row, _)| row).collect();
         self.reader.committed(objects, &rows, runs);
         self.settle(released);
-        answers.into_iter().for_each(|(waiting, answer)| waiting.answer(&answer, &self.metrics));
+        answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
@@ -431,15 +414,17 @@ impl WriterState {
         }
     }
 
-    /// Who is to be told what.
-    fn answers(&mut self, outcomes: Vec<(TicketId, Outcome)>) -> Vec<(Waiting, Result<Appended, AppendError>)> {
+    /// Takes out the batches that have an outcome, each with its answer.
+    fn answers(&mut self, outcomes: Vec<(TicketId, Outcome)>) -> Vec<(PendingBatch, Result<Appended, AppendError>)> {
         let answer = |(ticket, outcome)| {
-            let waiting = self.waiting.remove(&ticket)?;
-            if waiting.partition.is_gone() {
-                self.line.forget(waiting.number);
+            let pending = self.pending.remove(&ticket);
+            debug_assert!(pending.is_some() || self.is_closed, "a batch in line has an answer");
+            let pending = pending?;
+            if pending.partition.is_gone() {
+                self.line.forget(pending.number);
             }
-            let answer = waiting.answer_of(outcome);
-            Some((waiting, answer))
+            let answer = pending.answer_of(outcome);
+            Some((pending, answer))
         };
         outcomes.into_iter().filter_map(answer).collect()
     }
@@ -460,19 +445,7 @@ impl WriterState {
     }
 }
 
-impl Waiting {
-    /// One more copy waits for the same answer; with too many, the oldest does not wait any longer.
-    fn join(&mut self) -> Result<PendingAnswer, AppendError> {
-        self.answers.retain(|answer| !answer.is_closed());
-        if self.answers.len() >= COPIES_MAX {
-            // Not that it is out of order, for it may be the next one, and that is fatal to some clients.
-            let _ = self.answers.remove(0).send(Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
-        }
-        let (answer, answered) = oneshot::channel();
-        self.answers.push(answer);
-        Ok(answered)
-    }
-
+impl PendingBatch {
     fn answer_of(&self, outcome: Outcome) -> Result<Appended, AppendError> {
         match outcome {
             Outcome::Committed { base_offset, timestamp } => {
@@ -490,14 +463,10 @@ impl Waiting {
         }
     }
 
-    fn answer(self, answer: &Result<Appended, AppendError>, metrics: &Metrics) {
+    fn answer(self, answer: Result<Appended, AppendError>) {
         match answer {
-            Ok(_) => metrics.appended(self.size, self.record_count),
-            Err(error) => metrics.produce_failed(error.code()),
-        }
-        for waits in self.answers {
-            // Who does not wait any more finds the batch in the partition.
-            let _ = waits.send(answer.clone());
+            Ok(appended) => self.answer.written(&appended.into()),
+            Err(error) => self.answer.failed(error),
         }
     }
 }

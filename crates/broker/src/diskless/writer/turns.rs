@@ -18,13 +18,14 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::looks::LookedAt;
-use super::{Admitted, Settled, Shared, Waiting, Writer, WriterState};
+use super::{PendingBatch, Settled, Shared, Writer, WriterState};
 use crate::diskless::known::KnownPartition;
 use fullbore_host::files::now_ms;
 use fullbore_log::partition::budget::{ProducerKey, Room};
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::reorder::{Early, EarlyBatches, LaterRoom, OUT_OF_ORDER, Reordering};
-use fullbore_log::partition::ticket::{Acks, Appended};
+use fullbore_log::partition::left_out::LeftOut;
+use fullbore_log::partition::outcome::{AppendStep, AppendTerms, AppendTicket, Appended, Blocker};
+use fullbore_log::partition::reorder::{Early, LaterRoom, OUT_OF_ORDER, Reordering};
 use fullbore_log::validation::ValidBatch;
 
 /// How often it is looked at what others have committed, where nothing is heard of them, and how long that may take: batches expire meanwhile.
@@ -41,8 +42,9 @@ impl Writer {
         partition: &Arc<KnownPartition>,
         (number, known): (DisklessPartitionId, Known),
         batch: &ValidBatch<'_>,
-        (acks, early, room): (Acks, EarlyBatches<'_>, Room),
-    ) -> Result<ControlFlow<Admitted, Room>, AppendError> {
+        (terms, room, left_out): (AppendTerms<'_>, Room, &LeftOut),
+    ) -> Result<ControlFlow<AppendStep, Room>, AppendError> {
+        let early = terms.early;
         let mut state = self.shared.state.lock();
         if state.is_closed || partition.is_gone() {
             return Err(partition.gone());
@@ -51,9 +53,10 @@ impl Writer {
         if !stamp.is_idempotent() {
             return Ok(ControlFlow::Continue(room));
         }
+        let is_stale = AppendStep::Blocked(Blocker::StaleState(stamp.producer_id));
         let Some(committed) = state.known.get(&number) else {
             return Ok(match known {
-                Known::Perhaps => ControlFlow::Break(Admitted::Ask),
+                Known::Perhaps => ControlFlow::Break(is_stale),
                 Known::Now => ControlFlow::Continue(room),
             });
         };
@@ -63,7 +66,7 @@ impl Writer {
         // What is pending here was sent here, and what is missing comes over another connection.
         let comes_here = early.are_sent && state.line.has_pending(number, stamp.producer_id);
         if state.others_commit && known == Known::Perhaps && !comes_here {
-            return Ok(ControlFlow::Break(Admitted::Ask));
+            return Ok(ControlFlow::Break(is_stale));
         }
         let awaits_others = || state.line.awaits_others(number, &stamp, committed, self.shared.now());
         if !early.are_sent && (early.wait_in.is_none() || !awaits_others()) {
@@ -84,7 +87,7 @@ impl Writer {
             });
         }
         let later = LaterRoom { room, early_bytes_max: self.shared.budget.max() / 2 };
-        let answer = parked.park(batch, acks, reordering, Some(later));
+        let answer = parked.park(batch, terms.acks, reordering, Some(later));
         if parked.wants_watch() {
             let watch = Watch { number, partition: Arc::clone(partition), reordering: Arc::clone(reordering) };
             match state.others_commit {
@@ -96,7 +99,10 @@ impl Writer {
         }
         match answer {
             Err(OUT_OF_ORDER) => Err(out_of_turn(&state)),
-            answer => answer.map(|answer| ControlFlow::Break(Admitted::Parked(answer))),
+            answer => answer.map(|answer| {
+                let ticket = AppendTicket::out_of_order_commit(answer, reordering.until(), left_out.clone());
+                ControlFlow::Break(AppendStep::Pending(ticket))
+            }),
         }
     }
 }
@@ -135,10 +141,10 @@ impl Shared {
         (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
         early: Early,
     ) {
-        let (batch, answers, room) = early.into_parts();
+        let (batch, answer, room) = early.into_parts();
         let producer = ProducerKey::Id(batch.stamp().producer_id);
         let offered = partition.offer((number, producer), &batch, now_ms());
-        self.put_in_line(state, offered, answers, room);
+        self.put_in_line(state, offered, answer, room);
     }
 
     /// Looks anew at what is parked of these producers, of whom something was committed.
@@ -195,7 +201,7 @@ impl Shared {
         self.changed.notify_one();
         for (early, outcome) in settled {
             match outcome {
-                Ok(appended) => early.was_appended(&appended),
+                Ok(appended) => early.was_appended(appended),
                 Err(why) => early.refuse(why),
             }
         }
@@ -227,8 +233,8 @@ impl WriterState {
     }
 
     /// What is parked behind batches that failed waits in vain: they are sent again, and it is, too.
-    pub(super) fn give_up_parked(&mut self, answers: &[(Waiting, Result<Appended, AppendError>)]) -> Vec<Early> {
-        let failed = answers.iter().filter(|(_, answer)| answer.is_err()).map(|(waiting, _)| waiting);
+    pub(super) fn give_up_parked(&mut self, answers: &[(PendingBatch, Result<Appended, AppendError>)]) -> Vec<Early> {
+        let failed = answers.iter().filter(|(_, answer)| answer.is_err()).map(|(pending, _)| pending);
         let parked = &mut self.parked;
         failed.filter_map(|of| Some(parked.get_mut(&of.number)?.take_all(of.producer_id))).flatten().collect()
     }

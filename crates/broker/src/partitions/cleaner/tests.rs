@@ -14,7 +14,7 @@ use bytes::Bytes;
 use fullbore_wire::batch::{BatchBuilder, Compression, RecordIter, Stamp, batches};
 use fullbore_wire::{Records, Uuid};
 
-use crate::partitions::{Acks, LogSettings, Origin, Partitions, Replica, led_by};
+use crate::partitions::{Acks, AppendTerms, LogSettings, Origin, Partitions, Replica, led_by};
 use crate::replica::checkpoints::Checkpointed;
 use crate::replica::cleanings::Ending;
 use crate::replica::state::LogState;
@@ -73,7 +73,9 @@ fn fill(partition: &Arc<Replica>) -> Rows {
         }
         sequence += if is_idempotent { 4 } else { 0 };
         let (bytes, _) = builder.seal(if is_idempotent { stamp } else { Stamp::NONE }).expect("sealed");
-        partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, NOW).expect("appended");
+        let _ = partition
+            .append(&ValidBatch::unchecked(&bytes), AppendTerms::in_turn(Acks::Leader, NOW))
+            .expect("appended");
     }
     rows
 }
@@ -257,7 +259,9 @@ fn a_log_cleaned_twice_within_the_delay_keeps_each_of_its_old_files() {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(NOW, Some(&[key]), Some(&[1; 50]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        partition.append(&ValidBatch::unchecked(&bytes), Acks::Leader, NOW).expect("appended");
+        let _ = partition
+            .append(&ValidBatch::unchecked(&bytes), AppendTerms::in_turn(Acks::Leader, NOW))
+            .expect("appended");
     }
     assert!(logs.clean_dirtiest(NOW));
     let both = old_files();

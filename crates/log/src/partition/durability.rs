@@ -1,5 +1,4 @@
-//! What an append is answered with, and what the answer waits for: the disk, where the topic asks for that, and then the other
-//! replicas, where the client does.
+//! What the answer of an append waits for: the disk, where the topic wants that, and then the other replicas, where the client does.
 //!
 //! Invariant: a ticket is resolved once what it waits for has happened, or never can.
 
@@ -15,40 +14,22 @@ use super::error::AppendError;
 use super::flushed::FlushTicket;
 use super::waiters::Registration;
 
-/// A batch that is in the log, now or since its first sending.
-#[derive(Debug, Clone)]
-pub struct Appended {
-    /// The offset of its first record.
-    pub base_offset: i64,
-    /// The broker's time of the append in ms; -1 where the producer's timestamps count.
-    pub log_append_time_ms: i64,
-    /// The first offset of the partition.
-    pub log_start_offset: i64,
-    /// Batches remembered of each producer, as was set when it was appended.
-    pub batches_retained: usize,
-    /// What is to be awaited before the answer; `None` if it may leave at once.
-    pub ticket: Option<AnswerTicket>,
-}
-
-/// How far a batch must be before its append is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acks {
-    /// In the leader's log.
-    Leader,
-    /// In the logs of all replicas in sync, which are at least the least ISR.
-    All,
-}
-
-/// What an answer waits for: first that the batch is on the disk, where the topic asks for that, and then that it is on every
-/// replica in sync, where the client does.
-#[derive(Debug, Clone)]
-pub struct AnswerTicket {
+/// What has to be durable before a batch is acknowledged: first on the disk, then on every replica in sync.
+#[derive(Debug, Clone, Default)]
+pub struct Durability {
+    /// The flush, where the topic wants that.
     pub flushed: Option<FlushTicket>,
+    /// The replicas, where the client wants that.
     pub replicated: Option<ReplicationTicket>,
 }
 
-impl AnswerTicket {
-    /// Waits for all of it; for the replicas not longer than until then.
+impl Durability {
+    /// Returns true if the answer may leave at once.
+    pub fn is_nothing(&self) -> bool {
+        self.flushed.is_none() && self.replicated.is_none()
+    }
+
+    /// Waits for all of it; for the replicas until `deadline`.
     ///
     /// # Errors
     /// [`AppendError`]; the batch is in the leader's log all the same, and may be lost.

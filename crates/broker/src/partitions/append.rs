@@ -1,0 +1,345 @@
+//! The append of a request's batches, one after the other. What blocks a batch is waited for here, and nowhere else.
+//!
+//! Not here: what a client sends and is answered ([`crate::api`]), nor the append to one partition of either kind.
+//!
+//! Invariant: a batch is offered once all before it of its request are taken or refused.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fullbore_rules::commit::admission::Known;
+use fullbore_wire::{ErrorCode, Records};
+use tokio::time::timeout_at;
+
+use super::AnyPartition;
+use crate::diskless::{DisklessPartition, LookedAt};
+use fullbore_config::TopicConfig;
+use fullbore_host::files::now_ms;
+use fullbore_host::long_work::LongWork;
+use fullbore_host::metrics::Metrics;
+use fullbore_log::partition::budget::{ProducerKey, Room};
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTerms, Blocker};
+use fullbore_log::partition::reorder::EarlyBatches;
+use fullbore_log::validation::{
+    Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, RefusedBatch, SHORT_MAX, Sender,
+    TOLD_MAX, ValidBatch, claimed_stamp, validate, work_of,
+};
+
+/// Records of more bytes than this take longer than a millisecond or two to be checked and written.
+const LONG_BYTES: usize = 2 << 20;
+/// Time after which a long request queues for a place anew, behind those who wait for one.
+const PLACE_MAX: Duration = Duration::from_millis(50);
+
+/// The services of the broker that an append uses.
+#[derive(Clone, Copy)]
+pub struct AppendServices<'a> {
+    /// Bounds the memory of batches that are decompressed.
+    pub decompression: &'a Decompression,
+    /// Places for long work.
+    pub long_work: &'a LongWork,
+    /// Counters.
+    pub metrics: &'a Metrics,
+}
+
+/// One batch of a request.
+pub struct RequestBatch<'a> {
+    /// The partition that it is for; an error where there is none for it.
+    pub to: Result<RequestedPartition<'a>, RefusedBatch>,
+    /// The records as they came.
+    pub records: Option<&'a Records>,
+}
+
+/// The partition that a request names.
+pub struct RequestedPartition<'a> {
+    /// The partition.
+    pub partition: AnyPartition,
+    /// The name of its topic.
+    pub topic: &'a str,
+    /// Its topic's settings.
+    pub config: &'a TopicConfig,
+    /// Its number in the topic.
+    pub index: i32,
+}
+
+/// Terms that hold for all batches of a request.
+#[derive(Clone, Copy)]
+pub struct RequestTerms<'a> {
+    /// How far a batch must be before it is answered.
+    pub acks: Acks,
+    /// The rights of its sender.
+    pub from: Sender,
+    /// Treatment of batches that come before their turn.
+    pub early: EarlyBatches<'a>,
+    /// The client's address.
+    pub peer: SocketAddr,
+    /// The end of a wait for memory or the index; `None` where nobody waits for an answer.
+    pub deadline: Option<tokio::time::Instant>,
+}
+
+/// What became of a batch of a request: done, pending or refused.
+pub type BatchResult = Result<AppendStep<Infallible>, RefusedBatch>;
+
+/// What became of all batches of a request.
+pub struct AppendedBatches {
+    /// In the order of the request.
+    pub results: Vec<BatchResult>,
+    /// The last error.
+    pub failed: ErrorCode,
+    /// True if a batch has waited for memory or the index.
+    pub has_waited: bool,
+}
+
+/// Checks and appends batches in their order. When it returns, that order is fixed.
+pub async fn append_each(
+    services: AppendServices<'_>,
+    batches: &[RequestBatch<'_>],
+    terms: RequestTerms<'_>,
+) -> AppendedBatches {
+    let unsettled: Vec<_> = partitions_of(batches).filter(|partition| !partition.is_settled()).cloned().collect();
+    if !unsettled.is_empty() {
+        AnyPartition::open_all(unsettled).await;
+    }
+    let mut run = AppendRun::new(services, batches, terms);
+    loop {
+        let progress = match run.is_long {
+            true => services.long_work.run(|| run.advance()).await,
+            false => run.advance(),
+        };
+        match progress {
+            Progress::Finished => break,
+            Progress::Yielded => {}
+            Progress::Blocked(blocker) => Box::pin(run.unblock(blocker)).await,
+        }
+    }
+    AppendedBatches { results: run.results, failed: run.failed, has_waited: run.has_waited }
+}
+
+/// Those partitions of batches that are in service.
+fn partitions_of<'b>(batches: &'b [RequestBatch<'_>]) -> impl Iterator<Item = &'b AnyPartition> {
+    let partitions = batches.iter().filter_map(|batch| batch.to.as_ref().ok()).map(|to| &to.partition);
+    partitions.filter(|partition| partition.check_answers().is_ok())
+}
+
+/// Returns true if a request takes longer than other connections should wait.
+fn is_long(batches: &[RequestBatch<'_>]) -> bool {
+    let (mut bytes, mut work) = (0, 0_usize);
+    for batch in batches {
+        if let (Ok(to), Some(records)) = (&batch.to, batch.records.and_then(Records::memory)) {
+            bytes += records.len();
+            work = work.saturating_add(work_of(records, to.config));
+        }
+    }
+    bytes > LONG_BYTES || work > SHORT_MAX || partitions_of(batches).any(AnyPartition::is_unwritten)
+}
+
+/// How far a request has come.
+enum Progress {
+    Finished,
+    /// The request has had its place for long.
+    Yielded,
+    /// The next batch is offered again once this is there.
+    Blocked(Blocker),
+}
+
+/// One request on its way through its batches.
+struct AppendRun<'a> {
+    services: AppendServices<'a>,
+    batches: &'a [RequestBatch<'a>],
+    terms: RequestTerms<'a>,
+    /// Of the batches that were taken or refused: the next one is behind them.
+    results: Vec<BatchResult>,
+    failed: ErrorCode,
+    /// Records that may still be told one by one: a request of a megabyte may have ten thousand batches of a thousand.
+    told_left: usize,
+    /// Records that the request may still open.
+    budget: OpeningBudget,
+    is_long: bool,
+    /// The right of the next batch to be opened, where it is large.
+    permit: Option<LargeBatchPermit<'a>>,
+    waited: Waited,
+    has_waited: bool,
+}
+
+/// Memory and look-ups that a request has waited for.
+#[derive(Default)]
+pub struct Waited {
+    /// The outcome of a refresh of partitions' state.
+    refreshed: LookedAt,
+    /// Memory for the next batch.
+    memory: Option<Room>,
+}
+
+impl Waited {
+    /// Offers a batch of the client at `peer` to its partition. Its sequence is checked there.
+    ///
+    /// # Errors
+    /// [`AppendError`]; the partition is then as it was before.
+    pub fn append(
+        &mut self,
+        partition: &AnyPartition,
+        batch: &ValidBatch<'_>,
+        (terms, peer): (AppendTerms<'_>, SocketAddr),
+    ) -> Result<AppendStep, AppendError> {
+        let partition = match partition {
+            AnyPartition::Classic(replica) => return replica.append(batch, terms),
+            AnyPartition::Diskless(partition) => partition,
+        };
+        let memory = self.memory.take();
+        let known = match partition.known.number().and_then(|number| self.refreshed.get(&number)) {
+            Some(Err(why)) => {
+                partition.turned_away(&batch.stamp(), why.code());
+                return Err(*why);
+            }
+            // The refresh began after the batch had come, with the rest of its request.
+            Some(Ok(())) => Known::Now,
+            None => Known::Perhaps,
+        };
+        partition.append(batch, terms, (ProducerKey::of(&batch.stamp(), peer), known, memory))
+    }
+
+    /// Waits for what blocks a batch for this partition, not past `deadline`. The state of `others` is refreshed with it.
+    pub async fn wait_for(
+        &mut self,
+        (partition, others): (&AnyPartition, &[Arc<DisklessPartition>]),
+        blocker: Blocker,
+        deadline: Option<tokio::time::Instant>,
+    ) {
+        let AnyPartition::Diskless(partition) = partition else { return };
+        let Waited { refreshed, memory } = self;
+        // Where the broker is left out meanwhile, the next offer is refused.
+        let came = partition.left_out().unless(async {
+            match blocker {
+                Blocker::StaleState(_) => partition.look_with(others, refreshed).await,
+                Blocker::Memory(producer, size) => *memory = partition.room(producer, size).await,
+                Blocker::DecompressPermit | Blocker::LongWork => {}
+            }
+        });
+        let in_time = match deadline {
+            Some(deadline) => timeout_at(deadline, came).await.is_ok(),
+            None => {
+                let _ = came.await;
+                true
+            }
+        };
+        if !in_time && let Some(number) = partition.known.number() {
+            self.refreshed.entry(number).or_insert(Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
+        }
+    }
+}
+
+impl<'a> AppendRun<'a> {
+    fn new(services: AppendServices<'a>, batches: &'a [RequestBatch<'a>], terms: RequestTerms<'a>) -> AppendRun<'a> {
+        let is_long = is_long(batches);
+        AppendRun {
+            services,
+            batches,
+            terms,
+            results: Vec::with_capacity(batches.len()),
+            failed: ErrorCode::NONE,
+            told_left: TOLD_MAX,
+            budget: if is_long { OpeningBudget::long() } else { OpeningBudget::short() },
+            is_long,
+            permit: None,
+            waited: Waited::default(),
+            has_waited: false,
+        }
+    }
+
+    /// Checks and appends one batch after the other, at least one. In a place for long work it stops after [`PLACE_MAX`].
+    fn advance(&mut self) -> Progress {
+        let until = self.is_long.then(|| Instant::now() + PLACE_MAX);
+        while let Some(batch) = self.batches.get(self.results.len()) {
+            let result = match self.offer(batch) {
+                Ok(AppendStep::Done(appended)) => Ok(AppendStep::Done(appended)),
+                Ok(AppendStep::Pending(ticket)) => Ok(AppendStep::Pending(ticket)),
+                Ok(AppendStep::Blocked(blocker)) => return Progress::Blocked(blocker),
+                Err(Invalid::Large) => return Progress::Blocked(Blocker::DecompressPermit),
+                Err(Invalid::Long) => return Progress::Blocked(Blocker::LongWork),
+                Err(Invalid::Refused(why)) => Err(self.refused(why)),
+            };
+            self.results.push(result);
+            self.waited.memory = None;
+            if until.is_some_and(|until| Instant::now() > until) && self.results.len() < self.batches.len() {
+                return Progress::Yielded;
+            }
+        }
+        Progress::Finished
+    }
+
+    fn offer(&mut self, batch: &'a RequestBatch<'a>) -> Result<AppendStep, Invalid> {
+        let permit = self.permit.take();
+        let RequestedPartition { partition, topic, config, index } = batch.to.as_ref().map_err(Clone::clone)?;
+        partition.check_writable().inspect_err(|code| {
+            // Its header is believed: at worst a batch that is out of order is answered with `code`.
+            if let Some(stamp) = batch.records.and_then(Records::memory).and_then(|bytes| claimed_stamp(bytes)) {
+                partition.turned_away(&stamp, *code);
+            }
+        })?;
+        let RequestTerms { acks, from, early, .. } = self.terms;
+        let now_ms = now_ms();
+        let to = Destination { topic, partition: *index, config, now_ms };
+        let decompression = self.services.decompression;
+        let opening = Opening { decompression, turn: permit.as_ref(), budget: &mut self.budget };
+        let batch = validate(batch.records, from, to, opening)?;
+        let terms = AppendTerms { acks, now_ms, early, leader_epoch: None };
+        let step = self.waited.append(partition, &batch, (terms, self.terms.peer)).map_err(refusal_of)?;
+        if step.is_written() {
+            let view = batch.view();
+            self.services.metrics.appended(view.size(), view.record_count());
+        }
+        Ok(step)
+    }
+
+    fn refused(&mut self, mut why: RefusedBatch) -> RefusedBatch {
+        why.tell_at_most(self.told_left);
+        self.told_left -= why.records.len();
+        self.services.metrics.produce_failed(why.code);
+        self.failed = why.code;
+        why
+    }
+
+    /// Waits for the one thing that the next batch is offered again with.
+    async fn unblock(&mut self, blocker: Blocker) {
+        match blocker {
+            Blocker::DecompressPermit => self.permit = Some(self.services.decompression.turn().await),
+            Blocker::LongWork => {
+                self.is_long = true;
+                self.budget = OpeningBudget::long();
+            }
+            Blocker::StaleState(_) | Blocker::Memory(..) => {
+                self.has_waited = true;
+                let others = self.blocked_alike(blocker);
+                let next = self.batches.get(self.results.len()).and_then(|batch| batch.to.as_ref().ok());
+                if let Some(to) = next {
+                    self.waited.wait_for((&to.partition, &others), blocker, self.terms.deadline).await;
+                }
+            }
+        }
+    }
+
+    /// Partitions of the batches behind the next one that are blocked by the same: they are refreshed together, once a request.
+    fn blocked_alike(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
+        let Blocker::StaleState(producer_id) = blocker else { return Vec::new() };
+        if !self.waited.refreshed.is_empty() {
+            return Vec::new();
+        }
+        let behind = self.batches.get(self.results.len() + 1..).unwrap_or_default();
+        let diskless = partitions_of(behind).filter_map(|partition| match partition {
+            AnyPartition::Diskless(partition) => Some(partition),
+            AnyPartition::Classic(_) => None,
+        });
+        diskless.filter(|partition| partition.lacks(producer_id)).map(Arc::clone).collect()
+    }
+}
+
+/// The refusal of a batch that was not appended, for its client.
+pub fn refusal_of(error: AppendError) -> RefusedBatch {
+    let refused = RefusedBatch::new(error.code(), error.to_string());
+    match error {
+        AppendError::UnknownProducer { log_start_offset } => RefusedBatch { log_start_offset, ..refused },
+        _ => refused,
+    }
+}

@@ -1,0 +1,301 @@
+//! What became of a batch that was offered to a partition, classic or diskless, from the offer to the answer of its client.
+//!
+//! A batch is done, or pending with a ticket, or blocked by the one thing that it is offered again with. The ticket goes with the request, the
+//! [`AppendAnswer`] with the batch; both are consumed by their use.
+//!
+//! Invariant: each ticket is resolved once, whatever becomes of the batch.
+
+use fullbore_host::metrics::Metrics;
+use fullbore_wire::ErrorCode;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::budget::ProducerKey;
+use super::durability::Durability;
+use super::error::AppendError;
+use super::left_out::LeftOut;
+use super::reorder::EarlyBatches;
+
+/// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or of a client that does not
+/// wait for answers.
+const COPIES_MAX: usize = 4;
+
+/// A batch that is in the log, now or since its first sending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// The offset of its first record.
+    pub base_offset: i64,
+    /// The broker's time of the append in ms; -1 where the producer's timestamps count.
+    pub log_append_time_ms: i64,
+    /// The first offset of the partition.
+    pub log_start_offset: i64,
+    /// Batches remembered of each producer, as was set when it was appended.
+    pub batches_retained: usize,
+}
+
+/// How far a batch must be before its append is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acks {
+    /// In the leader's log.
+    Leader,
+    /// In the logs of all replicas in sync, which are at least the least ISR.
+    All,
+}
+
+/// Terms of an append.
+#[derive(Debug, Clone, Copy)]
+pub struct AppendTerms<'a> {
+    /// How far the batch must be before it is answered; a diskless one is in the store then in any case.
+    pub acks: Acks,
+    /// The wall clock in ms.
+    pub now_ms: i64,
+    /// Treatment of a batch that comes before its turn.
+    pub early: EarlyBatches<'a>,
+    /// The only leader epoch in which it may be appended; `None`: any.
+    pub leader_epoch: Option<i32>,
+}
+
+impl AppendTerms<'static> {
+    /// The terms of a batch that is in its turn or refused.
+    pub fn in_turn(acks: Acks, now_ms: i64) -> AppendTerms<'static> {
+        AppendTerms { acks, now_ms, early: EarlyBatches { are_sent: false, wait_in: None }, leader_epoch: None }
+    }
+}
+
+/// A batch in the leader's log, and what its answer waits for.
+#[derive(Debug, Clone)]
+pub struct WrittenBatch {
+    /// Its place.
+    pub appended: Appended,
+    /// What has to be durable before it is acknowledged.
+    pub durability: Durability,
+}
+
+impl From<Appended> for WrittenBatch {
+    /// A batch whose answer waits for nothing.
+    fn from(appended: Appended) -> WrittenBatch {
+        WrittenBatch { appended, durability: Durability::default() }
+    }
+}
+
+/// What became of a batch that was offered.
+#[derive(Debug)]
+#[must_use]
+pub enum AppendStep<B = Blocker> {
+    /// It has its offset, and its answer waits for nothing.
+    Done(Appended),
+    /// It is taken: its answer comes by the ticket, whether or not the caller waits for it.
+    Pending(AppendTicket),
+    /// Nothing of it is taken: it is offered again once this one thing is there. Its connection reads nothing meanwhile.
+    Blocked(B),
+}
+
+impl AppendStep {
+    /// Returns true if the batch is in the leader's log, or found in the partition.
+    pub fn is_written(&self) -> bool {
+        match self {
+            AppendStep::Done(_) => true,
+            AppendStep::Pending(ticket) => ticket.is_written(),
+            AppendStep::Blocked(_) => false,
+        }
+    }
+
+    /// Returns the batch with what its answer waits for, if it is in the leader's log.
+    pub fn into_written(self) -> Option<WrittenBatch> {
+        match self {
+            AppendStep::Done(appended) => Some(appended.into()),
+            AppendStep::Pending(AppendTicket(Stage::Written(written))) => Some(written),
+            AppendStep::Pending(_) | AppendStep::Blocked(_) => None,
+        }
+    }
+}
+
+impl From<WrittenBatch> for AppendStep {
+    fn from(written: WrittenBatch) -> AppendStep {
+        match written.durability.is_nothing() {
+            true => AppendStep::Done(written.appended),
+            false => AppendStep::Pending(AppendTicket(Stage::Written(written))),
+        }
+    }
+}
+
+/// The one thing that keeps a batch from being taken.
+#[derive(Debug, Clone, Copy)]
+pub enum Blocker {
+    /// The right to be opened: it opens to much.
+    DecompressPermit,
+    /// A place for long work: it takes longer than other connections should wait.
+    LongWork,
+    /// Batches that other brokers may have committed for this producer id.
+    StaleState(i64),
+    /// Memory of these bytes for a batch of this producer.
+    Memory(ProducerKey, usize),
+}
+
+/// The answer to come of a batch that is taken. Dropping it changes nothing for the batch.
+#[derive(Debug)]
+#[must_use]
+pub struct AppendTicket(Stage);
+
+/// How far the batch of a ticket is.
+#[derive(Debug)]
+enum Stage {
+    /// In the leader's log.
+    Written(WrittenBatch),
+    /// In the reorder buffer, until its turn. On a diskless partition that comes until then or never, and its commit follows.
+    OutOfOrder(Receiver, Option<(Instant, LeftOut)>),
+    /// On its way to the object store and the index.
+    Committing(Receiver, LeftOut),
+}
+
+type Answer = Result<WrittenBatch, AppendError>;
+type Receiver = oneshot::Receiver<Answer>;
+
+const LATE: AppendError = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
+
+impl AppendTicket {
+    /// The ticket of a batch in the reorder buffer of a classic partition.
+    pub fn out_of_order(answer: AwaitedAnswer) -> AppendTicket {
+        AppendTicket(Stage::OutOfOrder(answer.0, None))
+    }
+
+    /// The ticket of a batch in the reorder buffer of a diskless partition: its turn comes until `turn`, or never.
+    pub fn out_of_order_commit(answer: AwaitedAnswer, turn: Instant, left_out: LeftOut) -> AppendTicket {
+        AppendTicket(Stage::OutOfOrder(answer.0, Some((turn, left_out))))
+    }
+
+    /// The ticket of a batch on its way to the object store.
+    pub fn committing(answer: AwaitedAnswer, left_out: LeftOut) -> AppendTicket {
+        AppendTicket(Stage::Committing(answer.0, left_out))
+    }
+
+    /// Returns true if the batch is in the leader's log. The bytes of any other are not those of its request any more.
+    pub fn is_written(&self) -> bool {
+        matches!(self.0, Stage::Written(_))
+    }
+
+    /// Waits for the answer: for the store and the replicas until `deadline`, for the turn until `others_are_held_up` ends. Counts a failure to
+    /// become durable.
+    ///
+    /// # Errors
+    /// [`AppendError`]. A batch that is in the leader's log may be lost. REQUEST_TIMED_OUT and NOT_LEADER_OR_FOLLOWER leave open what becomes of
+    /// one that is not: when it is sent again, that is found.
+    pub async fn wait(
+        self,
+        deadline: Instant,
+        others_are_held_up: impl Future<Output = ()>,
+        metrics: &Metrics,
+    ) -> Result<Appended, AppendError> {
+        let WrittenBatch { appended, durability } = match self.0 {
+            Stage::Written(written) => written,
+            Stage::Committing(answer, left_out) => received_by(answer, deadline, &left_out).await?,
+            Stage::OutOfOrder(answer, commit) => {
+                let answered = async {
+                    match commit {
+                        Some((turn, left_out)) => received_by(answer, deadline.max(turn), &left_out).await,
+                        None => received(answer).await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    answered = answered => answered?,
+                    () = others_are_held_up => return Err(LATE),
+                }
+            }
+        };
+        match durability.wait(deadline).await {
+            Ok(()) => Ok(appended),
+            Err(error) => {
+                metrics.produce_failed(error.code());
+                Err(error)
+            }
+        }
+    }
+}
+
+async fn received(answer: Receiver) -> Answer {
+    answer.await.unwrap_or(Err(AppendError::Gone))
+}
+
+async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) -> Answer {
+    match left_out.unless(timeout_at(deadline, received(answer))).await {
+        Ok(answer) => answer.unwrap_or(Err(LATE)),
+        Err(moved) => Err(AppendError::Role(moved)),
+    }
+}
+
+/// The answer of one copy of a batch, to come.
+#[derive(Debug)]
+pub struct AwaitedAnswer(Receiver);
+
+/// The other end of the tickets of a batch and its copies. It goes with the batch, and answers by value.
+#[derive(Debug)]
+#[must_use]
+pub struct AppendAnswer {
+    copies: Vec<oneshot::Sender<Answer>>,
+    /// Bytes of the batch.
+    size: usize,
+    record_count: i32,
+    metrics: Metrics,
+}
+
+impl AppendAnswer {
+    /// The answer of a batch of `size` bytes, and of its first copy.
+    pub fn new(size: usize, record_count: i32, metrics: &Metrics) -> (AppendAnswer, AwaitedAnswer) {
+        let mut answer = AppendAnswer { copies: Vec::new(), size, record_count, metrics: metrics.clone() };
+        let awaited = answer.add();
+        (answer, awaited)
+    }
+
+    /// Adds a copy, which awaits the same answer. With too many the oldest is refused with `of_oldest`: the connection of the newest is the one that
+    /// is alive.
+    pub fn join(&mut self, of_oldest: AppendError) -> AwaitedAnswer {
+        self.copies.retain(|copy| !copy.is_closed());
+        if self.copies.len() >= COPIES_MAX {
+            let oldest = self.copies.remove(0);
+            self.refuse(oldest, of_oldest);
+        }
+        self.add()
+    }
+
+    fn add(&mut self) -> AwaitedAnswer {
+        let (copy, awaited) = oneshot::channel();
+        self.copies.push(copy);
+        AwaitedAnswer(awaited)
+    }
+
+    fn refuse(&self, copy: oneshot::Sender<Answer>, error: AppendError) {
+        self.metrics.produce_failed(error.code());
+        let _ = copy.send(Err(error));
+    }
+
+    /// Returns true while a copy waits.
+    pub fn is_awaited(&self) -> bool {
+        self.copies.iter().any(|copy| !copy.is_closed())
+    }
+
+    /// Answers that the batch is written, and counts it.
+    pub fn written(self, batch: &WrittenBatch) {
+        self.metrics.appended(self.size, self.record_count);
+        self.send(&Ok(batch.clone()));
+    }
+
+    /// Answers that the batch was appended before.
+    pub fn was_appended(self, appended: Appended) {
+        self.send(&Ok(appended.into()));
+    }
+
+    /// Refuses each copy, and counts them.
+    pub fn failed(mut self, error: AppendError) {
+        for copy in std::mem::take(&mut self.copies) {
+            self.refuse(copy, error);
+        }
+    }
+
+    fn send(self, answer: &Answer) {
+        for copy in self.copies {
+            // A copy that does not wait any more finds the batch in the partition when it is sent again.
+            let _ = copy.send(answer.clone());
+        }
+    }
+}
