@@ -36,6 +36,7 @@ pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> 
 /// Takes the logs from one image to the next.
 pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
     logs.put_brokers(after.registrations());
+    logs.note_producer_ids(after.next_producer_id());
     if let (Some(diskless), Some(own)) = (logs.diskless(), after.node(config.node_id)) {
         diskless.leave_out(!own.serves_diskless);
     }

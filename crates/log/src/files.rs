@@ -66,6 +66,13 @@ pub fn retired_dir(data_dir: &Path, topic: &str, index: i32, unique: u128, suffi
     data_dir.join(format!("{}{tail}", &topic[..topic.len().min(room)]))
 }
 
+/// Returns topic and index of the partition whose folder has such a name; of a topic whose name was too long, a shorter one.
+pub fn retired_partition(name: &str) -> Option<(String, i32)> {
+    let (partition, _) = name.rsplit_once('.')?;
+    let (topic, index) = partition.rsplit_once('-')?;
+    Some((topic.to_owned(), index.parse().ok()?))
+}
+
 /// Makes names created or renamed in `dir` survive a power cut.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
@@ -233,6 +240,10 @@ mod tests {
         let retired = retired_dir(dir, &"t".repeat(249), 7, 1, "delete");
         let name = retired.file_name().expect("has a name").len();
         assert_eq!(name, NAME_MAX);
+        let retired = retired_dir(dir, "a.b-c", 7, 1, DELETED_DIR);
+        let name = retired.file_name().and_then(|name| name.to_str()).expect("has a name");
+        assert_eq!(retired_partition(name), Some(("a.b-c".to_owned(), 7)));
+        assert_eq!(retired_partition("stray"), None);
     }
 
     #[test]

@@ -316,9 +316,14 @@ impl Log {
         self.producers.forget_idle(since_ms, count)
     }
 
-    /// Takes over where producers stopped on an earlier partition of this name.
-    pub fn succeed(&mut self, stops: Stops) {
-        self.producers.succeed(stops);
+    /// Takes over where producers stopped on an earlier partition of this name. They are in a snapshot when this returns, and so survive a
+    /// restart before the first record.
+    pub fn succeed(&mut self, stops: Stops, now_ms: i64) -> io::Result<()> {
+        if stops.is_empty() {
+            return Ok(());
+        }
+        self.producers.succeed(stops.since(now_ms));
+        self.take_snapshot()
     }
 
     /// Which leader wrote from which offset on.

@@ -342,7 +342,9 @@ impl Log {
         let mut producers = Producers::default();
         self.granted = Granted::load(&self.dir)?;
         let window = self.granted.window().max(config.producer_state_batches_to_retain);
-        let (offset, entries) = snapshot::load(&self.dir, self.log_end)?.unwrap_or((-1, Vec::new()));
+        let found = snapshot::load(&self.dir, self.log_end)?;
+        let has_stops = found.is_some();
+        let (offset, entries) = found.unwrap_or((-1, Vec::new()));
         self.snapshot_offset = offset;
         producers.restore(entries, now_ms, self.granted.window());
         let from = offset.max(self.segments[0].base_offset);
@@ -351,6 +353,10 @@ impl Log {
                 producers.append(&batch.stamp, batch.base_offset, batch.max_timestamp, now_ms, window);
             }
         })?;
+        if !has_stops {
+            // A log that was cut off before its first snapshot: the batches say nothing of stops.
+            producers.succeed_again(&self.producers);
+        }
         self.producers = producers;
         Ok(())
     }

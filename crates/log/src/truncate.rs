@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fullbore_rules::sequence::Producers;
 use fullbore_wire::batch::BatchView;
 
 use super::page_cache::Written;
@@ -189,7 +190,9 @@ impl Log {
         self.log_start = offset;
         self.ends_at(offset)?;
         self.epochs.advance_to(offset)?;
-        self.producers = Default::default();
+        let mut producers = Producers::default();
+        producers.succeed_again(&self.producers);
+        self.producers = producers;
         super::snapshot::remove_past(&self.dir, i64::MIN)?;
         self.snapshot_offset = -1;
         Ok(())
@@ -215,6 +218,7 @@ mod tests {
     use std::time::Duration;
 
     use bytes::BytesMut;
+    use fullbore_rules::sequence::Verdict;
     use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
     use tokio::time::timeout;
 
@@ -252,6 +256,38 @@ mod tests {
         log.delete_before(2, 0, &Space::open(folder.path(), 0)).expect("deleted");
         log.truncate_to(1, 0, &config).expect("cut off");
         assert_eq!((log.log_start, log.log_end), (1, 1));
+    }
+
+    /// Else a producer that is idle is refused once its replica leads.
+    #[test]
+    fn stops_of_a_deleted_partition_survive_a_kill_and_every_cut() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let config = TopicConfig { segment_bytes: 150, ..broker.topic_defaults };
+        let killed = Known { clean: false, ..Known::NOTHING };
+        let opened = || Log::open(&folder.path().into(), killed, 0, &config).expect("opened");
+        let stopped =
+            fullbore_rules::sequence::Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0, record_count: 5 };
+        let mut before = Producers::default();
+        before.append(&stopped, 0, 0, 0, 5);
+        opened().succeed(before.stops(), 0).expect("written");
+        let goes_on = |log: &Log| {
+            let next = fullbore_rules::sequence::Stamp { base_sequence: 5, ..stopped };
+            let overtook = fullbore_rules::sequence::Stamp { base_sequence: 10, ..stopped };
+            [next, overtook].map(|stamp| log.producers.check(&stamp, log.log_end) == Verdict::Append)
+        };
+        assert_eq!(goes_on(&opened()), [true, false], "without a record");
+        let (mut log, bytes) = (opened(), of_one_record());
+        for _ in 0..12 {
+            log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
+        }
+        drop(log);
+        let mut log = opened();
+        assert_eq!(goes_on(&log), [true, false], "beside records");
+        for offset in [11, 5, 1, 0] {
+            log.truncate_to(offset, 0, &config).expect("cut off");
+            assert_eq!((log.log_end, goes_on(&log)), (offset, [true, false]));
+        }
     }
 
     #[test]

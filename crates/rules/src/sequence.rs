@@ -19,6 +19,7 @@ pub mod parking;
 mod producers;
 mod refused;
 mod snapshot;
+mod stops;
 mod window;
 
 #[cfg(test)]
@@ -28,9 +29,10 @@ mod rows;
 #[cfg(test)]
 mod shrink;
 
-pub use producers::{PRODUCERS_MAX, ProducerState, Producers, Stops};
+pub use producers::{PRODUCERS_MAX, ProducerState, Producers};
 pub use refused::RefusedBatches;
 pub use snapshot::SnapshotEntry;
+pub use stops::Stops;
 pub use window::{WINDOW_MAX, WINDOW_MIN};
 
 use std::fmt;

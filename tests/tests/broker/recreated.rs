@@ -250,6 +250,68 @@ fn writes_again(configs: &[(&str, &str)]) {
     }
 }
 
+/// The stops were in memory only: each batch of each producer was refused for good.
+#[test]
+fn topic_is_made_again_and_the_broker_ends_its_producers_go_on_where_they_stopped() {
+    let mut broker = Broker::start(&[]);
+    for is_killed in [false, true] {
+        let mut client = broker.client();
+        let (id, other) = (client.init_producer_id(), client.init_producer_id());
+        let one = |id, sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+        client.create_topic(VICTIM, 1, &[]);
+        for sequence in 0..5 {
+            assert_eq!(client.produced(VICTIM, 0, &one(id, sequence)), i64::from(sequence));
+        }
+        assert_eq!(client.produced(VICTIM, 0, &one(other, 0)), 5);
+        client.delete_topic(VICTIM);
+        client.create_topic(VICTIM, 1, &[]);
+        let snapshot = broker.partition_dir(VICTIM, 0).join("00000000000000000000.snapshot");
+        wait_until("the stops are on the disk", SOON, || snapshot.exists());
+        let mut restarted = || {
+            match is_killed {
+                true => broker.kill(),
+                false => broker.stop(),
+            }
+            broker.restart();
+            broker.client()
+        };
+        let mut client = restarted();
+        let overtook = client.produce(VICTIM, 0, &one(id, 6)).error_code;
+        assert_eq!(overtook, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, "to take it would lose the one before");
+        // The answers of 3 and 4 were lost.
+        for sequence in 3..7 {
+            assert_eq!(client.produced(VICTIM, 0, &one(id, sequence)), i64::from(sequence) - 3);
+        }
+        // Once more, where another producer has written.
+        let mut client = restarted();
+        assert_eq!(client.produced(VICTIM, 0, &one(id, 6)), 3, "a retry is the same batch");
+        assert_eq!(client.produce(VICTIM, 0, &one(other, 2)).error_code, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+        assert_eq!(client.produced(VICTIM, 0, &one(other, 1)), 4);
+        client.delete_topic(VICTIM);
+    }
+}
+
+/// Which topics of the name there were meanwhile the broker cannot know.
+#[test]
+fn broker_is_killed_between_a_topic_and_the_next_of_its_name_producers_go_on_with_any_batch() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let id = client.init_producer_id();
+    let one = |id, sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    client.create_topic(VICTIM, 1, &[]);
+    (0..5).for_each(|sequence| assert_eq!(client.produced(VICTIM, 0, &one(id, sequence)), i64::from(sequence)));
+    client.delete_topic(VICTIM);
+    broker.kill();
+    broker.restart();
+    let mut client = broker.client();
+    client.create_topic(VICTIM, 1, &[]);
+    assert_eq!(client.produced(VICTIM, 0, &one(id, 5)), 0);
+    let late = client.init_producer_id();
+    assert_eq!(client.produce(VICTIM, 0, &one(late, 17)).error_code, ErrorCode::NONE, "as any on a log with records");
+    client.create_topic("new", 1, &[]);
+    assert_eq!(client.produce("new", 0, &one(id, 5)).error_code, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+}
+
 #[test]
 fn an_idle_producer_goes_on_when_its_topic_is_made_again_twice() {
     idle_goes_on(&[]);

@@ -132,6 +132,36 @@ fn a_producer_goes_on_with_a_topic_made_again_on_another_broker() {
     assert_eq!(answered_as_leader(&mut second, "new", &one(3)), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
 }
 
+/// Any first sequence of any producer was taken, and those before it refused for ever.
+#[test]
+fn topic_is_made_again_on_another_broker_a_later_producer_begins_with_0() {
+    const TOPIC: &str = "later";
+    let mut cluster = Cluster::start(2, &[]);
+    let mut first = Client::connect(cluster.address(1));
+    let id = first.init_producer_id();
+    let one = |id: i64, sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    create_on(&mut first, TOPIC, &[1]);
+    (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut first, TOPIC, &one(id, n)), ErrorCode::NONE));
+    for leader in [2, 1, 2] {
+        first.delete_topic(TOPIC);
+        create_on(&mut first, TOPIC, &[leader]);
+        let snapshot = cluster.broker(leader).partition_dir(TOPIC, 0).join("00000000000000000000.snapshot");
+        wait_until("the bound of producer ids is on the disk", SOON, || snapshot.exists());
+        if leader == 2 {
+            cluster.broker(2).kill();
+            cluster.broker(2).restart();
+            cluster.wait_for_brokers(&[1, 2]);
+        }
+        let mut client = Client::connect(cluster.address(leader));
+        let late = first.init_producer_id();
+        let answers = [17, 0, 1].map(|sequence| answered_as_leader(&mut client, TOPIC, &one(late, sequence)));
+        assert_eq!(answers, [ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode::NONE, ErrorCode::NONE], "{leader}");
+    }
+    first.delete_topic(TOPIC);
+    create_on(&mut first, TOPIC, &[1]);
+    assert_eq!(answered_as_leader(&mut first, TOPIC, &one(id, 3)), ErrorCode::NONE, "it may have gone on elsewhere");
+}
+
 #[test]
 fn a_broker_that_was_away_leads_again_what_it_is_the_first_replica_of() {
     let mut cluster = Cluster::start(3, &["leader.imbalance.check.interval.seconds=1"]);

@@ -168,7 +168,7 @@ impl<S: Store> Owner<S> {
                 }
                 outcomes
             }
-            Err(refusal) => commands.iter().map(|command| refuse_all(command, &refusal)).collect(),
+            Err(refusal) => commands.iter().map(|command| self.without_store(command, &refusal)).collect(),
         };
         for (asked, outcome) in waiting.into_iter().zip(outcomes) {
             match outcome {
@@ -181,13 +181,12 @@ impl<S: Store> Owner<S> {
 
     /// What needs no store, or has waited for it too long; gives back what does.
     fn answer_at_once(&mut self, asked: Asked) -> Option<Asked> {
-        if self.producer_ids.is_empty() {
+        if !self.is_of_use(&self.producer_ids) && self.is_of_use(&self.next_producer_ids) {
             self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);
         }
         match asked.command {
-            Command::InitProducerId if !self.producer_ids.is_empty() => {
-                let id = self.producer_ids.start;
-                self.producer_ids.start += 1;
+            Command::InitProducerId if self.is_of_use(&self.producer_ids) => {
+                let id = self.producer_ids.next().expect("the block is not empty");
                 let _ = asked.answer.send(Outcome::ProducerId(Ok(id)));
                 None
             }
@@ -201,9 +200,25 @@ impl<S: Store> Owner<S> {
         }
     }
 
+    /// Returns true if the block has ids that no topic is newer than. A producer whose id is larger than all that were given out before a topic
+    /// was made cannot have written to a deleted one of its name.
+    fn is_of_use(&self, block: &Range<i64>) -> bool {
+        !block.is_empty() && !self.publisher.image.is_before_topics(block.start)
+    }
+
+    /// Refuses the command, but for a producer id that is at hand, though a topic may be newer: partitions then take any first sequence of its
+    /// producer if they know that they had a predecessor.
+    fn without_store(&mut self, command: &Command, refusal: &Refusal) -> Outcome {
+        if !matches!(command, Command::InitProducerId) {
+            return refuse_all(command, refusal);
+        }
+        let id = self.producer_ids.next().or_else(|| self.next_producer_ids.next());
+        id.map_or_else(|| refuse_all(command, refusal), |id| Outcome::ProducerId(Ok(id)))
+    }
+
     /// Where the store may be away when producer ids are needed, fetches the next block once half of that at hand is used.
     pub fn stock_up(&mut self) {
-        let is_needed = self.next_producer_ids.is_empty()
+        let is_needed = !self.is_of_use(&self.next_producer_ids)
             && self.producer_ids.end - self.producer_ids.start <= PRODUCER_ID_BLOCK / 2;
         let is_pause = self.not_stocked.is_some_and(|at| at.elapsed() < STOCK_PAUSE);
         if self.store.wait_max().is_none() || !is_needed || is_pause {

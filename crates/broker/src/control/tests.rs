@@ -295,6 +295,21 @@ async fn producer_ids_count_from_zero_and_blocks_are_skipped_by_a_restart() {
     assert_eq!(open(folder.path()).control.init_producer_id().await, Ok(2 * PRODUCER_ID_BLOCK));
 }
 
+/// A partition takes any first sequence of a producer that may have written to a deleted topic of the name.
+#[tokio::test]
+async fn topic_is_made_producer_ids_from_then_on_are_past_all_blocks_taken_before() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let control = &open(folder.path()).control;
+    assert_eq!(control.init_producer_id().await, Ok(0));
+    for (name, next) in [("t", PRODUCER_ID_BLOCK), ("u", 2 * PRODUCER_ID_BLOCK)] {
+        create(control, vec![wanted(name)]).await.remove(0).expect("created");
+        assert_eq!(control.image().next_producer_id(), next);
+        for expected in next..next + 3 {
+            assert_eq!(control.init_producer_id().await, Ok(expected));
+        }
+    }
+}
+
 /// The files as they are on disk while the broker runs are what a kill -9 leaves.
 #[tokio::test]
 async fn files_copied_at_any_moment_never_give_an_id_twice() {

@@ -180,6 +180,7 @@ impl Partitions {
             cold,
             space,
         });
+        log_dir.note_deleted_earlier();
         let registry = Arc::new(Registry::new(log_dir.clone()));
         let partitions = Arc::new(Partitions {
             cleaner: Arc::new(Cleaner::new(registry.clone(), settings.cleaner)),
@@ -314,6 +315,11 @@ impl Partitions {
                 self.log_dir.succession.leave((topic.to_owned(), index), Stops::partial());
             }
         }
+    }
+
+    /// Notes the next producer id of the image whose topics follow.
+    pub fn note_producer_ids(&self, next: i64) {
+        self.log_dir.succession.note_producer_ids(next);
     }
 
     /// Waits until a deleted topic's logs are out of use and its folders out of the way. The deletion goes on without.

@@ -63,7 +63,7 @@ impl Registry {
     }
 
     /// From now on the topic has these partitions, with these settings. Waits for nobody. Those that a crash may have left
-    /// torn are opened in time. To be called by one thread at a time. `predecessor_of` knows who may still have a folder's name.
+    /// torn, and those that take over from deleted ones, are opened in time. To be called by one thread at a time. `predecessor_of` knows who may still have a folder's name.
     pub fn put_topic<'a>(
         &self,
         (name, id): (&str, Uuid),
@@ -88,7 +88,7 @@ impl Registry {
             let told = (config.clone(), registered.clone());
             let partition = Replica::new(key, self.log_dir.clone(), told, known, predecessor);
             let partition = Arc::new(partition);
-            if known.is_some_and(|known| !known.clean) {
+            if known.map_or(partition.is_preceded, |known| !known.clean) {
                 self.log_dir.opener.ask_in_time(&partition);
             }
             topic.partitions.push(partition);

@@ -18,6 +18,8 @@ use fullbore_host::seldom::Seldom;
 use fullbore_host::space::Space;
 use fullbore_log::aside;
 use fullbore_log::cold::Cold;
+use fullbore_log::files;
+use fullbore_rules::sequence::Stops;
 
 /// One data folder.
 #[derive(Debug)]
@@ -45,6 +47,17 @@ pub struct LogDir {
 }
 
 impl LogDir {
+    /// Leaves stops of unknown producers for each partition whose folder an earlier run has put out of the way and not removed: topics of its name may
+    /// have come and gone while this broker was down.
+    pub fn note_deleted_earlier(&self) {
+        for (_, path) in self.doomed.lock().iter() {
+            let name = path.file_name().and_then(|name| name.to_str());
+            if let Some(key) = name.and_then(files::retired_partition) {
+                self.succession.leave(key, Stops::partial());
+            }
+        }
+    }
+
     /// Removes a file or folder after a while.
     pub fn doom(&self, delay: Duration, path: PathBuf) {
         let now = Instant::now();

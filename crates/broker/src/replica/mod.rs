@@ -90,6 +90,10 @@ pub struct Replica {
     asked: OpeningMarks,
     /// A deleted partition whose folder may still have this one's name.
     predecessor: Mutex<Option<Arc<Replica>>>,
+    /// Whether a deleted partition of this name had a log in this run, or has left stops.
+    pub(crate) is_preceded: bool,
+    /// Producers whose id was given out before the partition was made have lesser ones.
+    producer_ids_below: i64,
     /// Whether the partition is deleted: what takes long gives up.
     leaving: AtomicBool,
     /// Once it is deleted, whether its folder is out of the way; held while that is done.
@@ -110,6 +114,9 @@ impl Replica {
     ) -> Replica {
         // Without anything known it is new, and there is nothing to look at.
         let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
+        let had_log = |before: &Arc<Replica>| before.is_preceded || !before.is_absent();
+        let is_preceded =
+            predecessor.as_ref().is_some_and(had_log) || log_dir.succession.has(&(topic.to_string(), index));
         // What is set and told is taken over by who locks the state first.
         let settings = rules::ReplicaSettings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
         let state = ReplicaState {
@@ -125,6 +132,8 @@ impl Replica {
             topic,
             topic_id,
             index,
+            is_preceded,
+            producer_ids_below: log_dir.succession.producer_ids_below(),
             log_dir,
             config: RwLock::new(config),
             registered: RwLock::new(registered),

@@ -273,8 +273,25 @@ impl Replica {
             StorageError::io(dir.as_ref(), error)
         })?;
         let mut log = Log::open_unless(stop, &dir, Known::NOTHING, now_ms(), &self.config())?;
-        log.succeed(self.log_dir.succession.take(&self.key()));
+        let stops = self.log_dir.succession.take(&self.key()).of_ids_below(self.producer_ids_below);
+        if let Err(error) = log.succeed(stops, now_ms()) {
+            tracing::warn!(dir = %dir.display(), %error, "cannot write the producers of a deleted partition down: a restart before the next snapshot forgets where they stopped");
+        }
         Ok(log)
+    }
+
+    /// Makes the log of a partition that is new and has a predecessor, so that its folder has the stops before its first record. Returns
+    /// false if that failed.
+    fn keep_stops(&self) -> bool {
+        self.retire_predecessors();
+        if !self.log_dir.succession.has(&self.key()) {
+            return true;
+        }
+        let mut state = self.lock();
+        match &state.log {
+            LogState::Absent => self.step(&mut state, Step::Make).is_ok(),
+            _ => true,
+        }
     }
 
     /// Has the folder's name free, or its own: an older topic of this name is out of the way, and what else has the name
@@ -305,10 +322,16 @@ impl Replica {
 impl Openable for Replica {
     fn open_now(&self) -> bool {
         let mut state = self.lock();
+        if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Look).is_err() {
+            return false;
+        }
         match &state.log {
-            LogState::Unopened => self.step(&mut state, Step::Look).is_ok(),
             LogState::Refused(_) => false,
-            LogState::Opening(_) | LogState::Absent | LogState::Open(_) | LogState::Gone => true,
+            LogState::Absent => {
+                drop(state);
+                self.keep_stops()
+            }
+            LogState::Unopened | LogState::Opening(_) | LogState::Open(_) | LogState::Gone => true,
         }
     }
 

@@ -19,7 +19,9 @@ use fullbore_log::partition::error::AppendError;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {
-    Free,
+    Free {
+        had_folder: bool,
+    },
     /// A folder of another topic's: so what is noted under the name is of that.
     Anothers,
 }
@@ -59,6 +61,10 @@ impl Replica {
         }
         self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
         let given_away = self.give_folder_away(was_open);
+        if !was_open && matches!(given_away, Ok(Name::Free { had_folder: true })) {
+            // Its log was not read in this run.
+            self.log_dir.succession.leave(self.key(), Stops::partial());
+        }
         if let Err(error) = &given_away {
             // Its topic id keeps a topic created later from taking it for its own.
             tracing::error!(dir = %self.dir().display(), %error, "deleted partition's folder stays until the next start");
@@ -91,10 +97,10 @@ impl Replica {
         let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
         match fs::rename(&dir, &away) {
             Ok(()) => self.log_dir.doom(Duration::from_millis(self.config().file_delete_delay_ms), away),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Name::Free { had_folder: false }),
             Err(error) => return Err(error),
         }
-        Ok(Name::Free)
+        Ok(Name::Free { had_folder: true })
     }
 
     /// Whether the folder with the partition's name is not its own; one that does not say whose it is may be anybody's, if

@@ -2,12 +2,17 @@
 //!
 //! A client whose topic is deleted and made again while it produces goes on with the sequence that it has come to. On a
 //! partition that was never written that would be refused, since it may have overtaken others; here it is known which one is
-//! next, and which may be sent again. Where the deleted one was on other brokers, or this one was behind, it is known that there was one, and any sequence
-//! is taken, as Kafka does. Not on the disk: after a restart such a client is refused, as on a partition of which nothing is known.
+//! next, and which may be sent again. Where the deleted one was on other brokers, or this one was behind, any sequence of a producer is taken whose id was
+//! given out before the new topic was made, as Kafka does of all producers.
+//!
+//! In memory only, for a moment: the new partition's folder is made for the stops at once, and its first producer snapshot has them
+//! (`Replica::keep_stops`). A restart before that finds the folders of deleted partitions, and so which names had one.
 //!
 //! Invariant: never more than [`BYTES_MAX`]; what was deleted longest ago is forgotten first.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use fullbore_rules::sequence::Stops;
 use parking_lot::Mutex;
@@ -21,8 +26,18 @@ const OF_PARTITION: usize = 256;
 const OF_PRODUCER: usize = 48;
 
 /// What deleted partitions leave behind.
-#[derive(Debug, Default)]
-pub struct Succession(Mutex<DeletedStops>);
+#[derive(Debug)]
+pub struct Succession {
+    left: Mutex<DeletedStops>,
+    /// Producer ids below this one were given out, as far as the newest image shows.
+    producer_ids_below: AtomicI64,
+}
+
+impl Default for Succession {
+    fn default() -> Self {
+        Succession { left: Mutex::default(), producer_ids_below: AtomicI64::new(i64::MAX) }
+    }
+}
 
 #[derive(Debug, Default)]
 struct DeletedStops {
@@ -36,7 +51,7 @@ struct DeletedStops {
 impl Succession {
     /// A partition is deleted, and this is where its producers stopped.
     pub fn leave(&self, key: TopicPartition, stops: Stops) {
-        let mut left = self.0.lock();
+        let mut left = self.left.lock();
         left.take(&key);
         if stops.is_empty() {
             return;
@@ -56,7 +71,22 @@ impl Succession {
 
     /// Where producers stopped on the last partition of this name; asked once, by the next one.
     pub fn take(&self, key: &TopicPartition) -> Stops {
-        self.0.lock().take(key)
+        self.left.lock().take(key)
+    }
+
+    /// Returns true if a partition of this name has left stops.
+    pub fn has(&self, key: &TopicPartition) -> bool {
+        self.left.lock().by_key.contains_key(key)
+    }
+
+    /// Notes the next producer id of the image whose topics follow.
+    pub fn note_producer_ids(&self, next: i64) {
+        self.producer_ids_below.store(next, Relaxed);
+    }
+
+    /// Returns a bound of the producer ids that were given out before a partition that is new in the newest image.
+    pub fn producer_ids_below(&self) -> i64 {
+        self.producer_ids_below.load(Relaxed)
     }
 }
 
@@ -95,7 +125,7 @@ mod tests {
         assert!(succession.take(&("t".to_owned(), 1)).is_empty());
         assert_eq!(succession.take(&key), stops(3));
         assert!(succession.take(&key).is_empty());
-        assert_eq!(succession.0.lock().bytes, 0);
+        assert_eq!(succession.left.lock().bytes, 0);
     }
 
     #[test]
@@ -107,7 +137,7 @@ mod tests {
         for n in 0..100 {
             succession.leave(("many".to_owned(), n), stops(10_000));
         }
-        let left = succession.0.lock();
+        let left = succession.left.lock();
         assert!(left.bytes <= BYTES_MAX && left.by_age.len() == left.by_key.len());
         drop(left);
         assert_eq!(succession.take(&("many".to_owned(), 99)).len(), 10_000);

@@ -74,10 +74,8 @@ struct Model {
     log_end_offset: i64,
     now_ms: i64,
     clients: Vec<Client>,
-    /// True if a client that wrote to this partition may be forgotten.
-    has_forgotten: bool,
-    /// The same of the deleted one.
-    is_partial: bool,
+    /// Clients before this one may be forgotten: they have written to this partition or to the deleted one.
+    unknown_below: usize,
     /// When silent producers of the deleted one were first looked for.
     succeeding_since_ms: Option<i64>,
 }
@@ -93,8 +91,7 @@ impl Model {
             log_end_offset: if written { 1 } else { 0 },
             now_ms: 0,
             clients: vec![Client { next, ..Client::default() }; CLIENTS],
-            has_forgotten: false,
-            is_partial: false,
+            unknown_below: 0,
             succeeding_since_ms: None,
         }
     }
@@ -111,9 +108,9 @@ impl Model {
             let is_written = self.log_end_offset > 0;
             let free = Model::stamp(client, epoch, first, records).base_sequence == 0
                 || match known.stop {
-                    Some((of, next)) if of == epoch => first <= next || is_written && self.has_forgotten,
+                    Some((of, next)) if of == epoch => first <= next,
                     Some(_) => is_written,
-                    None => is_written || self.is_partial,
+                    None => is_written || client < self.unknown_below,
                 };
             return if free { Verdict::Append } else { Verdict::Refuse(SequenceRefusal::OutOfOrderSequence) };
         };
@@ -195,8 +192,8 @@ impl Model {
         let Client { epoch, next, known_from, stop } = self.clients[client];
         let first = next + i64::from(skip);
         let is_sure = match stop {
-            Some((_, stopped)) => first > stopped && !self.has_forgotten,
-            None => known_from.is_some() || self.log_end_offset == 0 && !self.is_partial,
+            Some((_, stopped)) => first > stopped,
+            None => known_from.is_some() || self.log_end_offset == 0 && client >= self.unknown_below,
         };
         // A sequence of 0 begins anew, also where it is the one after the last.
         let begins = known_from.is_none() && first % (1 << 31) == 0;
@@ -224,9 +221,6 @@ impl Model {
         restored.restore(self.producers.snapshot(), self.now_ms, self.producers.window());
         assert!(restored.snapshot().eq(self.producers.snapshot()));
         self.producers = restored;
-        // Not on the disk.
-        (self.has_forgotten, self.is_partial, self.succeeding_since_ms) = (false, false, None);
-        self.clients.iter_mut().for_each(|client| client.stop = None);
     }
 
     fn make_again(&mut self, lost: usize) {
@@ -239,8 +233,7 @@ impl Model {
             client.stop = Some((client.epoch, newest.first + i64::from(newest.records)));
             client.next = own.take(lost).last().map_or(client.next, |batch| batch.first);
         }
-        self.is_partial |= self.has_forgotten;
-        (self.has_forgotten, self.succeeding_since_ms) = (false, None);
+        self.succeeding_since_ms = None;
         self.log.clear();
         (self.producers, self.log_end_offset) = (made, 0);
     }
@@ -250,19 +243,21 @@ impl Model {
         self.send(survivor, 1);
         self.producers.expire(self.now_ms, EXPIRATION_MS);
         let others = self.clients.iter_mut().enumerate().filter(|(client, _)| *client != survivor);
-        others.for_each(|(_, client)| self.has_forgotten |= client.known_from.take().is_some());
-        if self.clients.iter().any(|client| client.stop.is_some()) {
-            let since_ms = *self.succeeding_since_ms.get_or_insert(self.now_ms);
-            if self.now_ms - since_ms >= EXPIRATION_MS {
-                self.is_partial = true;
-                self.clients.iter_mut().for_each(|client| client.stop = None);
-            }
+        let forgotten = others.filter_map(|(at, client)| client.known_from.take().map(|_| at)).last();
+        let stopped = self.clients.iter().rposition(|client| client.stop.is_some());
+        let since_ms = stopped.map(|_| *self.succeeding_since_ms.get_or_insert(self.now_ms));
+        let is_over = since_ms.is_some_and(|since_ms| self.now_ms - since_ms >= EXPIRATION_MS);
+        if is_over {
+            self.clients.iter_mut().for_each(|client| client.stop = None);
         }
+        let last = forgotten.max(stopped.filter(|_| is_over));
+        self.unknown_below = self.unknown_below.max(last.map_or(0, |at| at + 1));
     }
 
-    /// The state rebuilt from the log alone is the live one, as long as nothing expired.
+    /// The state rebuilt from the log and the stops is the live one, as long as nothing expired.
     fn replay(&self) {
         let mut replayed = Producers::default();
+        replayed.succeed(self.producers.stops_to_keep());
         for &Appended { client, epoch, first, records, base_offset, timestamp } in &self.log {
             let stamp = Model::stamp(client, epoch, first, records);
             replayed.append(&stamp, base_offset, timestamp, self.now_ms, self.window);

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::stops::{Stop, Stops};
 use super::window::{BatchMetadata, SequenceWindow, WINDOW_MIN};
 use super::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_add, sequence_distance};
 
@@ -93,74 +94,14 @@ pub struct Producers {
     /// Producer ids by the turn of their last append: the longest idle comes first.
     pub(super) idle: BTreeMap<u64, i64>,
     turns: u64,
-    limit: usize,
+    pub(super) limit: usize,
     evicted: u64,
     /// Stops, on the deleted partition of the same name, of producers that have written nothing here.
-    predecessor: Stops,
-    /// When [`Producers::expire`] first saw the predecessor, in ms.
-    succeeding_since_ms: Option<i64>,
-    /// True once the state of a producer that wrote here, or to the deleted partition, may be lost.
+    pub(super) predecessor: Stops,
+    /// True once an unknown producer may have written here, or to the deleted partition.
     has_forgotten: bool,
-}
-
-/// Where producers stopped on a partition that is deleted, as far as this broker knows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stops {
-    by_producer: HashMap<i64, Stop>,
-    /// True if others may have written as well.
-    is_partial: bool,
-}
-
-/// Stop of one producer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stop {
-    epoch: i16,
-    /// The sequence after the last that was written.
-    unwritten: i32,
-}
-
-impl Stop {
-    /// Returns true if the batch may be its producer's next one. Answers of written batches may be lost, and the first of those batches is
-    /// sent again first. A batch past the next one has overtaken it: the next one was refused while there was no topic.
-    fn is_continued_by(&self, stamp: &Stamp) -> bool {
-        stamp.producer_epoch == self.epoch && sequence_distance(stamp.base_sequence, self.unwritten) < HALF_RANGE
-    }
-}
-
-impl Stops {
-    /// What is known where this broker did not have all records of the deleted partition.
-    pub fn partial() -> Stops {
-        Stops { by_producer: HashMap::new(), is_partial: true }
-    }
-
-    /// Producers that are known to have written.
-    pub fn len(&self) -> usize {
-        self.by_producer.len()
-    }
-
-    /// Whether they say nothing: nobody has written.
-    pub fn is_empty(&self) -> bool {
-        self.by_producer.is_empty() && !self.is_partial
-    }
-
-    /// Producers for which there is room.
-    pub fn capacity(&self) -> usize {
-        self.by_producer.capacity()
-    }
-
-    /// Returns true if the batch goes on where its producer stopped. Where the stop of its producer may be missing, any batch may.
-    fn are_continued_by(&self, stamp: &Stamp) -> bool {
-        match self.by_producer.get(&stamp.producer_id) {
-            Some(stop) => stop.is_continued_by(stamp),
-            None => self.is_partial,
-        }
-    }
-
-    /// Returns true if the batch has overtaken the one at which its producer stopped.
-    fn are_overtaken_by(&self, stamp: &Stamp) -> bool {
-        let stop = self.by_producer.get(&stamp.producer_id);
-        stop.is_some_and(|stop| stop.epoch == stamp.producer_epoch && !stop.is_continued_by(stamp))
-    }
+    /// Producers that were forgotten have lesser ids.
+    forgotten_below: i64,
 }
 
 impl Default for Producers {
@@ -179,8 +120,8 @@ impl Producers {
             limit: limit.max(1),
             evicted: 0,
             predecessor: Stops::default(),
-            succeeding_since_ms: None,
             has_forgotten: false,
+            forgotten_below: 0,
         }
     }
 
@@ -189,7 +130,6 @@ impl Producers {
     /// as it is for librdkafka, outlives its topic there.
     pub fn succeed(&mut self, predecessor: Stops) {
         self.predecessor = predecessor;
-        self.succeeding_since_ms = None;
     }
 
     /// Returns the stops, on the deleted partition of the same name, of producers that have written nothing here.
@@ -199,8 +139,7 @@ impl Producers {
 
     /// Returns true if the batch of a producer that has written nothing here goes on where it is known to have stopped on the deleted partition.
     pub fn is_carried_on(&self, stamp: &Stamp) -> bool {
-        let stop = self.predecessor.by_producer.get(&stamp.producer_id);
-        !self.knows(stamp.producer_id) && stop.is_some_and(|stop| stop.is_continued_by(stamp))
+        !self.knows(stamp.producer_id) && self.predecessor.stop_is_continued_by(stamp)
     }
 
     /// Notes that an unknown producer may have written to the partition, or to the deleted one before it.
@@ -208,17 +147,26 @@ impl Producers {
         self.has_forgotten = true;
     }
 
+    /// Lets the producers that `before` lacks go on where they stopped on the deleted partition. What `before` knows of others was cut off with the log.
+    pub fn succeed_again(&mut self, before: &Producers) {
+        self.predecessor = before.stops_to_keep();
+        before.by_id.keys().for_each(|&producer_id| self.predecessor.may_lack(producer_id));
+        self.by_id.keys().for_each(|&producer_id| self.predecessor.forget(producer_id));
+    }
+
+    /// Returns the stops of producers that have written nothing here, which lack those of producers that were forgotten.
+    pub(super) fn stops_to_keep(&self) -> Stops {
+        let mut stops = self.predecessor.clone();
+        stops.may_lack_below(self.forgotten_below);
+        stops
+    }
+
     /// Returns where producers stopped here, and on the partition before this one those that have written nothing since. Where that is
-    /// more than there is room for, only those that have written here: the stops are partial then.
+    /// more than there is room for, only those that have written here.
     pub fn stops(&self) -> Stops {
-        let mut is_partial = self.predecessor.is_partial || self.has_forgotten;
-        let mut by_producer: HashMap<_, _> = self.by_id.iter().map(|(&id, producer)| (id, producer.stop())).collect();
-        if self.predecessor.len() + by_producer.len() <= self.limit {
-            by_producer.extend(&self.predecessor.by_producer);
-        } else {
-            is_partial |= !self.predecessor.by_producer.is_empty();
-        }
-        Stops { by_producer, is_partial }
+        let here = self.by_id.iter().map(|(&id, producer)| (id, producer.stop()));
+        let stops = self.stops_to_keep().followed_by(here, self.limit);
+        if self.has_forgotten { stops.of_unknown() } else { stops }
     }
 
     /// What to do with a batch. Changes nothing; O(log window).
@@ -254,7 +202,7 @@ impl Producers {
         if !stamp.is_valid() {
             return;
         }
-        self.predecessor.by_producer.remove(&stamp.producer_id);
+        self.predecessor.forget(stamp.producer_id);
         let &Stamp { base_sequence, record_count, .. } = stamp;
         let batch = BatchMetadata { base_offset, timestamp, base_sequence, record_count };
         match self.by_id.get_mut(&stamp.producer_id) {
@@ -285,18 +233,7 @@ impl Producers {
             self.forget_longest_idle();
             forgotten(producer_id);
         }
-        self.expire_predecessor(now_ms, expiration_ms);
-    }
-
-    /// Forgets the stops of producers that have written nothing here for `expiration_ms`.
-    fn expire_predecessor(&mut self, now_ms: i64, expiration_ms: i64) {
-        if self.predecessor.by_producer.is_empty() {
-            return;
-        }
-        let since_ms = *self.succeeding_since_ms.get_or_insert(now_ms);
-        if now_ms.saturating_sub(since_ms) >= expiration_ms {
-            self.predecessor = Stops::partial();
-        }
+        self.predecessor.expire(now_ms, expiration_ms);
     }
 
     /// Returns when each producer was last active, in ms.
@@ -425,6 +362,6 @@ impl Producers {
     fn forget_longest_idle(&mut self) {
         let (_, producer_id) = self.idle.pop_first().expect("called only while there are producers");
         self.by_id.remove(&producer_id);
-        self.has_forgotten = true;
+        self.forgotten_below = self.forgotten_below.max(producer_id.saturating_add(1));
     }
 }

@@ -10,6 +10,10 @@
 //! Kafka reads as "no batch", `last_sequence` where the window begins to know, `offset_delta` the length
 //! of the run up to there less one. It keeps batches older than the window provable across a restart.
 //!
+//! Before all of these stand the stops on the deleted partition of the same name: entries of no records, with `last_offset` -1 and
+//! `offset_delta` -1. `last_sequence` is the producer's last one there, and `timestamp` when this partition took the stops over. An entry whose
+//! `last_sequence` is -1 says that the stops of this producer and of those with lesser ids may be missing.
+//!
 //! Invariant: a restored state answers every batch as the one the snapshot was taken of.
 
 use super::producers::{Producer, Producers};
@@ -17,7 +21,7 @@ use super::window::WINDOW_MAX;
 use super::{HALF_RANGE, Stamp, sequence_add};
 
 /// The `last_offset` of an entry that is no batch.
-const NO_OFFSET: i64 = -1;
+const NO_OFFSET: i64 = SnapshotEntry::NONE;
 
 /// One entry of a producer snapshot, with the fields of Kafka's (`ProducerSnapshot.json`, version 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,17 @@ pub struct SnapshotEntry {
 }
 
 impl SnapshotEntry {
+    /// An offset or timestamp that is none.
+    pub(super) const NONE: i64 = -1;
+    /// The `last_sequence` of an entry without one.
+    pub(super) const NO_SEQUENCE: i32 = -1;
+    /// The `offset_delta` of a stop.
+    pub(super) const NO_RECORDS: i32 = -1;
+
+    fn is_stop(&self) -> bool {
+        self.last_offset == NO_OFFSET && self.offset_delta == SnapshotEntry::NO_RECORDS && self.producer_id >= 0
+    }
+
     fn stamp(&self) -> Stamp {
         Stamp {
             producer_id: self.producer_id,
@@ -64,12 +79,13 @@ impl SnapshotEntry {
 }
 
 impl Producers {
-    /// Every retained batch, oldest first, producer by producer, the longest idle first.
+    /// The stops on the deleted partition, then every retained batch, oldest first, producer by producer, the longest idle first.
     pub fn snapshot(&self) -> impl Iterator<Item = SnapshotEntry> {
-        self.idle.values().flat_map(|&producer_id| {
+        let batches = self.idle.values().flat_map(|&producer_id| {
             let producer = &self.by_id[&producer_id];
             run_before_window(producer_id, producer).into_iter().chain(batches(producer_id, producer))
-        })
+        });
+        self.stops_to_keep().into_entries().chain(batches)
     }
 
     /// Adds the batches of a snapshot, in its order. Every producer counts as active at `now_ms`, since a
@@ -80,7 +96,14 @@ impl Producers {
     /// An entry that no batch could have left is skipped.
     pub fn restore(&mut self, entries: impl IntoIterator<Item = SnapshotEntry>, now_ms: i64, window: usize) {
         let mut run: Option<SnapshotEntry> = None;
-        for entry in entries.into_iter().filter(SnapshotEntry::has_sequences) {
+        for entry in entries {
+            if entry.is_stop() {
+                self.predecessor.restore(&entry, self.limit);
+                continue;
+            }
+            if !entry.has_sequences() {
+                continue;
+            }
             if entry.last_offset == NO_OFFSET {
                 run = Some(entry);
                 continue;

@@ -399,6 +399,19 @@ async fn what_others_commit_is_published_when_somebody_says_so() {
 }
 
 #[test]
+fn topic_is_made_and_the_store_is_away_producer_ids_come_from_the_older_block() {
+    let memory = Memory::default();
+    let (mut owner, _images) = over(&memory);
+    owner.transact(&[&Command::InitProducerId]).expect("done");
+    owner.transact(&[&create_command("t")]).expect("done");
+    memory.next_commit(Fault::ForLong);
+    let (producer_id, mut answer) = asked(Command::InitProducerId);
+    owner.serve(vec![producer_id]);
+    let done = answer.try_recv().expect("answered");
+    assert!(matches!(done, Outcome::ProducerId(Ok(1))), "{done:?}");
+}
+
+#[test]
 fn producer_ids_of_the_block_need_no_store() {
     let memory = Memory::default();
     let (mut owner, _images) = over(&memory);

@@ -156,3 +156,71 @@ fn row_1_on_a_topic_made_again_an_expired_or_evicted_producer_goes_on_with_any_s
         assert_eq!(after.produce(third(10)), Append);
     }
 }
+
+#[test]
+fn row_1_on_a_topic_made_again_a_restart_keeps_where_producers_stopped() {
+    let refused = Refuse(OutOfOrderSequence);
+    let mut partition = made_again();
+    partition.restart();
+    assert_eq!(partition.produce(third(11)), refused, "before any record");
+    assert_eq!(partition.produce(stamp(8, 0, 0, 3)), Append);
+    partition.restart();
+    assert_eq!(partition.produce(third(11)), refused, "after another producer's");
+    assert_eq!(partition.produce(third(10)), Append);
+    assert_eq!(partition.produce(third(11)), Append);
+    partition.restart();
+    assert_eq!(partition.produce(third(10)), Duplicate { base_offset: 3, timestamp: 30 });
+    assert!(partition.producers.predecessor().is_empty(), "a producer that has written has no stop");
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_a_restart_does_not_defer_the_expiry_of_stops() {
+    let mut before = Partition::new(5);
+    before.fill(10);
+    let mut partition = Partition::new(5);
+    partition.producers.succeed(before.producers.stops().since(0));
+    partition.restart();
+    partition.producers.expire(DAY_MS - 1, DAY_MS);
+    assert_eq!(partition.producers.predecessor().len(), 1);
+    partition.producers.expire(DAY_MS, DAY_MS);
+    assert_eq!(partition.producers.predecessor().len(), 0);
+    partition.restart();
+    assert_eq!(partition.produce(third(20)), Append, "any batch may be its next one");
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_that_was_elsewhere_a_producer_with_a_later_id_begins_with_0() {
+    let refused = Refuse(OutOfOrderSequence);
+    let mut partition = Partition::new(5);
+    partition.producers.succeed(Stops::partial().of_ids_below(8));
+    partition.restart();
+    assert_eq!([17, 0].map(|sequence| partition.produce(stamp(8, 0, sequence, 1))), [refused, Append]);
+    assert_eq!(partition.produce(third(10)), Append, "7 may have written to the deleted one");
+    let mut next = Partition::new(5);
+    next.producers.succeed(partition.producers.stops().of_ids_below(20));
+    assert_eq!(next.produce(stamp(9, 0, 17, 1)), refused, "9 wrote to neither");
+    assert_eq!(next.produce(stamp(6, 0, 17, 1)), Append, "6 may have written to the first");
+}
+
+#[test]
+fn row_1_a_forgotten_producer_leaves_no_doubt_about_those_with_larger_ids() {
+    let mut before = Partition { producers: Producers::bounded(1), ..Partition::new(5) };
+    before.fill(10);
+    assert_eq!(before.produce(stamp(8, 0, 0, 3)), Append, "7 is evicted");
+    before.restart();
+    let mut after = Partition::new(5);
+    after.producers.succeed(before.producers.stops());
+    assert_eq!(after.produce(stamp(9, 0, 17, 3)), Refuse(OutOfOrderSequence));
+    assert_eq!(after.produce(third(12)), Append, "where 7 stopped is forgotten");
+}
+
+#[test]
+fn row_1_on_a_topic_made_again_a_log_cut_off_keeps_the_stops_of_silent_producers() {
+    let mut before = made_again();
+    assert_eq!(before.produce(stamp(8, 0, 0, 3)), Append);
+    let mut cut = Partition::new(5);
+    cut.producers.succeed_again(&before.producers);
+    assert_eq!(cut.produce(third(11)), Refuse(OutOfOrderSequence));
+    assert_eq!(cut.produce(third(10)), Append);
+    assert_eq!(cut.produce(stamp(8, 0, 6, 3)), Append, "its stop was given up for records that are gone");
+}
