@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 /// Records below this size are cheaper to copy than to send as a segment of their own.
 const INLINE_RECORDS_MAX: usize = 512;
+/// Bytes of a piece of a long message.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// A range of a log file to be sent without passing through user space.
 #[derive(Clone, Debug)]
@@ -126,9 +128,13 @@ impl Frame {
 /// Builds one [`Frame`].
 #[derive(Debug)]
 pub struct Writer {
-    /// Everything but external records, after the four bytes of the length.
+    /// The pieces of everything but external records that are full, in order: a long message is never copied to make room for more of it.
+    full: Vec<BytesMut>,
+    /// Bytes of these.
+    full_len: usize,
+    /// The last piece. The first four bytes of the first piece are the length.
     inline: BytesMut,
-    /// Where in `inline` each external part belongs.
+    /// Where among the bytes of all pieces each external part belongs.
     external: Vec<(usize, Part)>,
 }
 
@@ -137,37 +143,50 @@ impl Writer {
     pub fn with_capacity(capacity: usize) -> Self {
         let mut inline = BytesMut::with_capacity(capacity + 4);
         inline.put_i32(0);
-        Writer { inline, external: Vec::new() }
+        Writer { full: Vec::new(), full_len: 0, inline, external: Vec::new() }
     }
 
     /// Appends bytes as they are.
     pub fn put_slice(&mut self, bytes: &[u8]) {
+        if self.inline.len() + bytes.len() > PIECE_BYTES && self.inline.len() + bytes.len() > self.inline.capacity() {
+            self.begin_piece();
+        }
         self.inline.put_slice(bytes);
+    }
+
+    #[cold]
+    fn begin_piece(&mut self) {
+        let piece = std::mem::replace(&mut self.inline, BytesMut::with_capacity(PIECE_BYTES));
+        self.full_len += piece.len();
+        self.full.push(piece);
     }
 
     /// Appends records by reference, or by copy when they are small.
     pub fn put_records(&mut self, records: &Records) {
+        let at = self.full_len + self.inline.len();
         match records {
-            Records::Memory(bytes) if bytes.len() <= INLINE_RECORDS_MAX => self.inline.put_slice(bytes),
-            Records::Memory(bytes) => self.external.push((self.inline.len(), Part::Bytes(bytes.clone()))),
+            Records::Memory(bytes) if bytes.len() <= INLINE_RECORDS_MAX => self.put_slice(bytes),
+            Records::Memory(bytes) => self.external.push((at, Part::Bytes(bytes.clone()))),
             Records::Pieces(pieces) => {
-                let at = self.inline.len();
                 self.external.extend(pieces.iter().map(|piece| (at, Part::Bytes(piece.clone()))));
             }
             Records::File(slice) if slice.len == 0 => {}
-            Records::File(slice) => self.external.push((self.inline.len(), Part::File(slice.clone()))),
+            Records::File(slice) => self.external.push((at, Part::File(slice.clone()))),
         }
     }
 
     /// Appends another writer's inline bytes: a tagged field, which carries its own length.
     pub(crate) fn put_nested(&mut self, nested: &Writer) {
         debug_assert!(nested.external.is_empty(), "no tagged field holds records");
-        self.inline.put_slice(&nested.inline[4..]);
+        let mut length_bytes = 4;
+        for piece in nested.full.iter().chain([&nested.inline]) {
+            self.put_slice(&piece[std::mem::take(&mut length_bytes)..]);
+        }
     }
 
     /// Bytes so far, without the length prefix.
     pub fn len(&self) -> usize {
-        self.inline.len() - 4 + self.external.iter().map(|(_, part)| part.len()).sum::<usize>()
+        self.full_len + self.inline.len() - 4 + self.external.iter().map(|(_, part)| part.len()).sum::<usize>()
     }
 
     /// Whether nothing was put.
@@ -176,31 +195,41 @@ impl Writer {
     }
 
     /// The bytes alone, without the length prefix: a message that goes into another one's field, or to a disk.
-    pub fn into_bytes(self) -> Bytes {
+    pub fn into_bytes(mut self) -> Bytes {
         debug_assert!(self.external.is_empty(), "no such message holds records");
-        self.inline.freeze().slice(4..)
+        if self.full.is_empty() {
+            return self.inline.freeze().slice(4..);
+        }
+        self.full.push(self.inline);
+        Bytes::from(self.full.concat()).slice(4..)
     }
 
-    /// Fills in the length and cuts the buffer where records belong.
+    /// Fills in the length and cuts the pieces where records belong.
     ///
     /// # Errors
     /// [`EncodeError::TooLong`] above 2 GiB - 1.
     pub fn finish(mut self) -> Result<Frame, EncodeError> {
         let len = i32::try_from(self.len()).map_err(|_| EncodeError::TooLong(self.len()))?;
-        self.inline[..4].copy_from_slice(&len.to_be_bytes());
-        let mut inline = self.inline.freeze();
-        let mut parts = Vec::with_capacity(2 * self.external.len() + 1);
+        self.full.first_mut().unwrap_or(&mut self.inline)[..4].copy_from_slice(&len.to_be_bytes());
+        let mut parts = Vec::with_capacity(self.full.len() + 2 * self.external.len() + 1);
+        let mut external = self.external.into_iter().peekable();
         let mut cut = 0;
-        for (at, part) in self.external {
-            if at > cut {
-                parts.push(Part::Bytes(inline.split_to(at - cut)));
-                cut = at;
+        for piece in self.full.into_iter().chain([self.inline]) {
+            let mut piece = piece.freeze();
+            let end = cut + piece.len();
+            while let Some((at, part)) = external.next_if(|(at, _)| *at < end) {
+                if at > cut {
+                    parts.push(Part::Bytes(piece.split_to(at - cut)));
+                    cut = at;
+                }
+                parts.push(part);
             }
-            parts.push(part);
+            if !piece.is_empty() {
+                parts.push(Part::Bytes(piece));
+            }
+            cut = end;
         }
-        if !inline.is_empty() {
-            parts.push(Part::Bytes(inline));
-        }
+        parts.extend(external.map(|(_, part)| part));
         Ok(Frame { parts })
     }
 }
@@ -230,6 +259,48 @@ mod tests {
         let Part::Bytes(start) = &frame.parts[0] else { panic!("bytes come first") };
         assert_eq!(start[..4], (len as u32).to_be_bytes());
         assert!(matches!(&frame.parts[1], Part::File(part) if part.position == 3));
+    }
+
+    #[test]
+    fn message_is_longer_than_a_piece_no_byte_is_moved_and_records_stay_in_their_places() {
+        let records = |byte| Records::Memory(Bytes::from(vec![byte; INLINE_RECORDS_MAX + 1]));
+        let mut w = Writer::with_capacity(256);
+        let mut expected = Vec::new();
+        let external = |w: &mut Writer, expected: &mut Vec<u8>, byte: u8| {
+            w.put_records(&records(byte));
+            expected.resize(expected.len() + INLINE_RECORDS_MAX + 1, byte);
+        };
+        external(&mut w, &mut expected, 1);
+        while w.full.len() < 3 {
+            let bytes = (expected.len() as u64).to_be_bytes();
+            w.put_slice(&bytes);
+            expected.extend(bytes);
+            if w.inline.len() == bytes.len() && w.full.len() == 2 {
+                external(&mut w, &mut expected, 2);
+            }
+        }
+        external(&mut w, &mut expected, 3);
+        assert!(w.full.iter().all(|piece| piece.capacity() < PIECE_BYTES + PIECE_BYTES / 16));
+        assert_eq!(w.len(), expected.len());
+        let frame = w.finish().expect("a small frame");
+        let joined: Vec<u8> = frame.parts.iter().flat_map(|part| bytes_of(part).to_vec()).collect();
+        assert_eq!(joined[..4], (expected.len() as u32).to_be_bytes());
+        assert!(joined[4..] == expected);
+    }
+
+    #[test]
+    fn message_is_longer_than_a_piece_its_bytes_and_those_of_a_tagged_field_are_whole() {
+        let bytes: Vec<u8> = (0..3 * PIECE_BYTES).map(|at| (at >> 8) as u8).collect();
+        let mut nested = Writer::with_capacity(32);
+        bytes.chunks(1000).for_each(|chunk| nested.put_slice(chunk));
+        let mut w = Writer::with_capacity(0);
+        w.put_nested(&nested);
+        assert!(nested.into_bytes() == bytes && w.into_bytes() == bytes);
+    }
+
+    fn bytes_of(part: &Part) -> &Bytes {
+        let Part::Bytes(bytes) = part else { panic!("no file is in it") };
+        bytes
     }
 
     #[test]
