@@ -1,9 +1,9 @@
-//! Memory that the allocator keeps: freed memory goes back to the system once there is much of it for a while.
+//! Memory that the allocator keeps: freed memory goes back to the system once there is much of it for a while, or at once after work that took much.
 //!
 //! glibc's malloc gives back by itself what is free at the end of an arena, and large blocks. Free blocks below one that is used
 //! stay, which is most of what answers leave that clients did not take. Elsewhere nothing is done here.
 //!
-//! Invariant: the allocator is asked about itself only by a process that has more memory than may be kept.
+//! Invariant: a look asks the allocator about itself only in a process that has more memory than may be kept.
 
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,11 @@ impl Trimmer {
             tracing::debug!(kept, left = self.history.floor, "freed memory is given back to the system");
         }
     }
+}
+
+/// Gives freed memory back now. Takes milliseconds for a gigabyte, for which allocations of some threads wait.
+pub fn give_back() {
+    allocator::trim();
 }
 
 impl KeptBytes {
