@@ -12,6 +12,7 @@ use crate::control::{
 use crate::node::Node;
 use fullbore_config::Resource;
 use fullbore_wire::ErrorCode;
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// Bytes of the name of a subscription or group: the table's key must not be as long as a frame.
@@ -164,6 +165,6 @@ pub fn check_names(mut names: Vec<&str>) -> Result<(), Refusal> {
     }
 }
 
-pub fn invalid(message: impl Into<String>) -> Refusal {
+pub fn invalid(message: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(ErrorCode::INVALID_REQUEST, message)
 }

@@ -5,6 +5,7 @@ use crate::control::{Control, Refusal, shown};
 use crate::node::Node;
 use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response, encode_response_with};
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Reader, Text, Version, Writer};
+use std::borrow::Cow;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::pin::Pin;
@@ -171,12 +172,17 @@ pub(super) fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
 
 /// Words for people. They may repeat whatever a request names, and no text of an answer may have more than 32,767 bytes: of long ones it
 /// is how they begin.
-pub(super) fn words(mut message: String) -> Text {
-    if message.len() > WORDS_BYTES_MAX {
-        message.truncate(message.floor_char_boundary(WORDS_BYTES_MAX));
-        message.push_str("...");
+pub(super) fn words(message: impl Into<Cow<'static, str>>) -> Text {
+    match message.into() {
+        Cow::Borrowed(message) => Text::from_static(message),
+        Cow::Owned(mut message) => {
+            if message.len() > WORDS_BYTES_MAX {
+                message.truncate(message.floor_char_boundary(WORDS_BYTES_MAX));
+                message.push_str("...");
+            }
+            Text::from(message)
+        }
     }
-    Text::from(message)
 }
 
 #[cfg(test)]

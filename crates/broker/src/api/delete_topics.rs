@@ -21,24 +21,22 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let by_name = |name| DeleteTopicState { name: Some(name), ..Default::default() };
         request.topic_names.into_iter().map(by_name).collect()
     };
-    let targets: Vec<Result<TopicRef, Refusal>> = asked.iter().map(target).collect();
-    let meant = targets.iter().flatten().cloned().collect();
-    let mut outcomes = match timeout(WAIT_MAX, call.broker.partitions.deletions_have_room()).await {
-        Ok(()) => call.control().delete_topics(meant).await.into_iter(),
-        Err(_) => vec![Err(too_many()); meant.len()].into_iter(),
+    let meant: Vec<TopicRef> = asked.iter().flat_map(target).collect();
+    let outcomes = match timeout(WAIT_MAX, call.broker.partitions.deletions_have_room()).await {
+        Ok(()) => call.control().delete_topics(meant).await,
+        Err(_) => vec![Err(too_many()); meant.len()],
     };
-    let outcomes: Vec<_> = targets
-        .into_iter()
-        .map(|target| target.and_then(|_| outcomes.next().unwrap_or_else(|| Err(too_many()))))
-        .collect();
     let patience = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);
     let deleted = outcomes.iter().flatten().map(|topic| topic.id);
     // It is decided, and carried out whoever waits.
     let _ = timeout(patience, carried_out(&call.broker.partitions, deleted)).await;
+    let mut outcomes = outcomes.into_iter();
+    let mut outcome_of =
+        |asked: &DeleteTopicState| target(asked).and_then(|_| outcomes.next().unwrap_or_else(|| Err(too_many())));
     let responses = asked
         .into_iter()
-        .zip(outcomes)
-        .map(|(asked, outcome)| match outcome {
+        .map(|asked| (outcome_of(&asked), asked))
+        .map(|(outcome, asked)| match outcome {
             Ok(topic) => DeletableTopicResult {
                 name: Some(Text::from(topic.name.as_str())),
                 topic_id: topic.id,
@@ -71,9 +69,9 @@ async fn carried_out(logs: &Partitions, topics: impl Iterator<Item = Uuid>) {
 
 /// Who gives both, as of a topic that was made again meanwhile, may mean the other one.
 fn target(asked: &DeleteTopicState) -> Result<TopicRef, Refusal> {
-    let refused = |message: &str| Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
+    let refused = |message: &'static str| Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     match (&asked.name, asked.topic_id.is_zero()) {
-        (Some(name), true) => Ok(TopicRef::Name(name.to_string())),
+        (Some(name), true) => Ok(TopicRef::Name(name.clone())),
         (None, false) => Ok(TopicRef::Id(asked.topic_id)),
         (Some(_), false) => refused("You may not specify both topic name and topic id."),
         (None, true) => refused("Neither topic name nor id were specified."),

@@ -30,56 +30,50 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     };
     let mut response = ElectLeadersResponse::default();
     if !asked.is_empty() {
-        let command = ElectLeaders { kind, partitions: asked.clone() };
-        let outcomes = call.control().elect_leaders(command).await;
-        for ((topic, partition_id), outcome) in asked.into_iter().zip(outcomes) {
-            let (error_code, error_message) = match outcome {
-                Ok(_) => (ErrorCode::NONE, None),
-                Err(refusal) if refusal.code == ErrorCode::ELECTION_NOT_NEEDED && !tells_all => continue,
-                Err(refusal) => told(Err(refusal)),
-            };
-            let result = PartitionResult { partition_id, error_code, error_message, ..Default::default() };
-            add(&mut response.replica_election_results, topic, result);
+        let command = ElectLeaders { kind, topics: asked.clone() };
+        let mut outcomes = call.control().elect_leaders(command).await.into_iter();
+        for (topic, partitions) in asked {
+            let mut partition_result = Vec::with_capacity(partitions.len());
+            for (partition_id, outcome) in partitions.into_iter().zip(&mut outcomes) {
+                let (error_code, error_message) = match outcome {
+                    Ok(_) => (ErrorCode::NONE, None),
+                    Err(refusal) if refusal.code == ErrorCode::ELECTION_NOT_NEEDED && !tells_all => continue,
+                    Err(refusal) => told(Err(refusal)),
+                };
+                partition_result.push(PartitionResult {
+                    partition_id,
+                    error_code,
+                    error_message,
+                    ..Default::default()
+                });
+            }
+            if !partition_result.is_empty() {
+                let result = ReplicaElectionResult { topic, partition_result, ..Default::default() };
+                response.replica_election_results.push(result);
+            }
         }
     }
     reply.frame::<ElectLeadersRequest>(&response)
 }
 
 /// Each partition once, in the order asked.
-fn named(asked: Vec<TopicPartitions>) -> Vec<(String, i32)> {
+fn named(asked: Vec<TopicPartitions>) -> Vec<(Text, Vec<i32>)> {
     let topics = once(asked, |topic| topic.topic.clone()).into_iter();
-    let partitions = topics.flat_map(|topic| {
-        let name = topic.topic.to_string();
-        once(topic.partitions, |index| *index).into_iter().map(move |index| (name.clone(), index))
-    });
-    partitions.collect()
+    topics.map(|topic| (topic.topic, once(topic.partitions, |index| *index))).collect()
 }
 
 /// The partitions that another replica might lead. A diskless one has no leader.
-fn in_need(image: &Image, kind: ElectionKind) -> Vec<(String, i32)> {
+fn in_need(image: &Image, kind: ElectionKind) -> Vec<(Text, Vec<i32>)> {
     let mut found = Vec::new();
     for topic in image.topics().filter(|topic| !topic.config.diskless) {
-        for (index, partition) in (0..).zip(&topic.partitions) {
-            let is_in_need = match kind {
-                ElectionKind::Preferred => partition.leader != partition.replicas.first().copied(),
-                ElectionKind::Unclean => partition.leader.is_none(),
-            };
-            if is_in_need {
-                found.push((topic.name.clone(), index));
-            }
+        let partitions = (0..).zip(&topic.partitions).filter(|(_, partition)| match kind {
+            ElectionKind::Preferred => partition.leader != partition.replicas.first().copied(),
+            ElectionKind::Unclean => partition.leader.is_none(),
+        });
+        let partitions: Vec<i32> = partitions.map(|(index, _)| index).collect();
+        if !partitions.is_empty() {
+            found.push((Text::from(topic.name.as_str()), partitions));
         }
     }
     found
-}
-
-/// The results of one topic stand together.
-fn add(results: &mut Vec<ReplicaElectionResult>, topic: String, result: PartitionResult) {
-    match results.last_mut() {
-        Some(last) if last.topic.as_str() == topic => last.partition_result.push(result),
-        _ => results.push(ReplicaElectionResult {
-            topic: Text::from(topic),
-            partition_result: vec![result],
-            ..Default::default()
-        }),
-    }
 }

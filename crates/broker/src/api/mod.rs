@@ -72,6 +72,7 @@ mod wide_tests;
 
 pub use call::{Answer, Call, Completion, Fault, Reply};
 pub use client::Client;
+pub use wide::room_of;
 
 use std::time::Duration;
 

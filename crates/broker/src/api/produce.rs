@@ -5,7 +5,7 @@
 //! Of a diskless topic the order is fixed then, too, and the offset comes with the commit.
 //! Invariant: an acknowledged batch is in the log exactly once.
 
-use super::call::{Completion, Fault, Reply};
+use super::call::{Completion, Fault, Reply, words};
 use super::client::LaterRequests;
 use super::{nodes, topics};
 use crate::control::{Image, Topic, is_internal};
@@ -270,7 +270,7 @@ fn refused(index: i32, why: RefusedBatch) -> PartitionProduceResponse {
     PartitionProduceResponse {
         index,
         error_code: why.code,
-        error_message: Some(Text::from(why.message)),
+        error_message: Some(words(why.message)),
         record_errors: why.records,
         log_start_offset: why.log_start_offset,
         ..Default::default()

@@ -36,8 +36,14 @@ pub async fn measure(wide: &WideWork, api: ApiKey, body: &Reader, version: Versi
         Err(DecodeError::Count(_)) => wide.run(|| measure_request(api, body, version, None)).await,
         short => short,
     };
-    let RequestSize { elements, bytes } = measured.map_err(|error| Fault::Body { api, error })?;
-    Ok((elements > ENTRIES_SHORT_MAX).then(|| body.remaining() + bytes + ENTRY_BYTES * elements))
+    let size = measured.map_err(|error| Fault::Body { api, error })?;
+    Ok(room_of(size, body.remaining()))
+}
+
+/// Returns the memory that a request of this size and body takes if it is wide, `None` if it is not.
+pub fn room_of(size: RequestSize, body_len: usize) -> Option<usize> {
+    let RequestSize { elements, bytes } = size;
+    (elements > ENTRIES_SHORT_MAX).then(|| body_len + bytes + ENTRY_BYTES * elements)
 }
 
 /// Waits for the turn of a wide request that the control plane carries out, which holds several times its memory until it is done.

@@ -2,6 +2,7 @@
 //!
 //! No storage and no decisions here. An answered outcome is on disk; a refused one changed nothing.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -120,7 +121,7 @@ pub struct ElectLeaders {
     /// Which replica is to lead.
     pub kind: ElectionKind,
     /// Partitions by topic name and number.
-    pub partitions: Vec<(String, i32)>,
+    pub topics: Vec<(Text, Vec<i32>)>,
 }
 
 /// Kafka's `ElectionType`.
@@ -175,7 +176,7 @@ pub struct GrowTopic {
 /// A topic by name or by id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TopicRef {
-    Name(String),
+    Name(Text),
     Id(Uuid),
 }
 
@@ -255,11 +256,36 @@ pub enum ConfigChange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub code: ErrorCode,
-    pub message: String,
+    /// The same words for many of a million entries take no memory.
+    pub message: Cow<'static, str>,
+}
+
+impl ElectLeaders {
+    /// Elections for partitions by topic name and number, those of one topic behind each other.
+    pub fn new<N: AsRef<str>>(kind: ElectionKind, partitions: impl IntoIterator<Item = (N, i32)>) -> Self {
+        let mut topics: Vec<(Text, Vec<i32>)> = Vec::new();
+        for (name, index) in partitions {
+            match topics.last_mut() {
+                Some((last, partitions)) if last.as_str() == name.as_ref() => partitions.push(index),
+                _ => topics.push((Text::from(name.as_ref()), vec![index])),
+            }
+        }
+        ElectLeaders { kind, topics }
+    }
+
+    /// Each partition, in the order of the outcomes.
+    pub fn partitions(&self) -> impl Iterator<Item = (&Text, i32)> {
+        self.topics.iter().flat_map(|(topic, partitions)| partitions.iter().map(move |index| (topic, *index)))
+    }
+
+    /// The number of outcomes.
+    pub fn partition_count(&self) -> usize {
+        self.topics.iter().map(|(_, partitions)| partitions.len()).sum()
+    }
 }
 
 impl Refusal {
-    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+    pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code, message: message.into() }
     }
 

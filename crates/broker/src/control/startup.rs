@@ -91,7 +91,7 @@ pub fn started<S: Store>(
         let is_taken = refusal.code == ErrorCode::DUPLICATE_BROKER_REGISTRATION;
         let image = Arc::clone(&images.borrow());
         if !is_taken || !takeover::fence_if_silent(&mut owner, &image, id, session).map_err(refused)? {
-            return Err(OpenError::NotRegistered(refusal.message));
+            return Err(OpenError::NotRegistered(refusal.message.into_owned()));
         }
     }
     owner.stock_up();

@@ -25,7 +25,7 @@ pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: c
         if partitions.is_empty() {
             continue;
         }
-        let outcomes = control.elect_leaders(ElectLeaders { kind: ElectionKind::Preferred, partitions }).await;
+        let outcomes = control.elect_leaders(ElectLeaders::new(ElectionKind::Preferred, partitions)).await;
         let elected = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         if elected > 0 {
             tracing::info!(partitions = elected, "this broker leads again what it is the preferred leader of");

@@ -4,12 +4,13 @@ use super::valid::InvalidBatch;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::BatchError;
+use std::borrow::Cow;
 
 /// Why a partition's batch was not taken.
 #[derive(Clone, Debug)]
 pub struct RefusedBatch {
     pub code: ErrorCode,
-    pub message: String,
+    pub message: Cow<'static, str>,
     /// Those of its records that made it so, where that can be said.
     pub records: Vec<BatchIndexAndErrorMessage>,
     /// The partition's log start offset, where the producer needs it; -1 otherwise.
@@ -17,7 +18,7 @@ pub struct RefusedBatch {
 }
 
 impl RefusedBatch {
-    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+    pub fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
         RefusedBatch { code, message: message.into(), records: Vec::new(), log_start_offset: -1 }
     }
 

@@ -130,7 +130,7 @@ fn one_batch<'r>(
 
 /// Counts, deltas and sequence must agree.
 fn check_counts(batch: BatchView<'_>) -> Result<(), RefusedBatch> {
-    let invalid = |message: &str| Err(RefusedBatch::new(ErrorCode::INVALID_RECORD, message));
+    let invalid = |message: &'static str| Err(RefusedBatch::new(ErrorCode::INVALID_RECORD, message));
     let count = batch.record_count();
     if count <= 0 || batch.last_offset_delta() != count - 1 {
         return invalid("The record count and the last offset delta of the batch do not agree.");

@@ -322,7 +322,7 @@ pub fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
         Command::AlterResourceConfigs(wanted) => configured(wanted.resources.len()),
         Command::InitProducerId => Outcome::ProducerId(Err(refusal.clone())),
         Command::AlterIsr(asked) => Outcome::Registered(vec![Err(refusal.clone()); asked.partitions.len()]),
-        Command::ElectLeaders(asked) => Outcome::Registered(vec![Err(refusal.clone()); asked.partitions.len()]),
+        Command::ElectLeaders(asked) => Outcome::Registered(vec![Err(refusal.clone()); asked.partition_count()]),
         Command::ForgetDeleted(_)
         | Command::ForgetKept
         | Command::RegisterBroker(_)

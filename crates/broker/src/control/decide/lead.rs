@@ -34,10 +34,10 @@ pub fn alter_isrs(image: &Image, asked: &AlterIsr) -> (Vec<Change>, Vec<Register
 /// Other leaders, as somebody asks for. Words and codes are those of Kafka's ReplicationControlManager.
 pub fn elect(image: &Image, asked: &ElectLeaders) -> (Vec<Change>, Vec<Registered>) {
     let mut single = Single::default();
-    let outcomes = asked.partitions.iter().map(|(name, index)| {
+    let outcomes = asked.partitions().map(|(name, index)| {
         let unknown = |what: String| Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, what);
         let topic = image.topic(name).ok_or_else(|| unknown(format!("No such topic as {name}")))?;
-        if topic.partition(*index).is_none() {
+        if topic.partition(index).is_none() {
             return Err(unknown(format!("No such partition as {name}-{index}")));
         }
         if topic.config.diskless {
@@ -47,7 +47,7 @@ pub fn elect(image: &Image, asked: &ElectLeaders) -> (Vec<Change>, Vec<Registere
             return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
         }
         let brokers = image.registrations();
-        let elected = single.change(topic, *index, |topic, partition| {
+        let elected = single.change(topic, index, |topic, partition| {
             let min_isr = topic.config.min_insync_replicas;
             match asked.kind {
                 ElectionKind::Preferred => elect_preferred(partition, brokers, min_isr),
@@ -56,19 +56,19 @@ pub fn elect(image: &Image, asked: &ElectLeaders) -> (Vec<Change>, Vec<Registere
         });
         elected.map_err(|code| Refusal::new(code, why_not(code, asked.kind)))
     });
-    let outcomes = outcomes.collect();
-    (single.finish(), outcomes)
+    let mut each = Vec::with_capacity(asked.partition_count());
+    each.extend(outcomes);
+    (single.finish(), each)
 }
 
-fn why_not(code: ErrorCode, kind: ElectionKind) -> String {
-    let why = match (code, kind) {
+fn why_not(code: ErrorCode, kind: ElectionKind) -> &'static str {
+    match (code, kind) {
         (ErrorCode::ELECTION_NOT_NEEDED, ElectionKind::Preferred) => "The partition has its preferred leader.",
         (ErrorCode::ELECTION_NOT_NEEDED, ElectionKind::Unclean) => "The partition has a leader.",
         (ErrorCode::PREFERRED_LEADER_NOT_AVAILABLE, _) => "The preferred leader is not in sync, or is not there.",
         (ErrorCode::ELIGIBLE_LEADERS_NOT_AVAILABLE, _) => "No replica of the partition is there.",
-        _ => return code.message().to_owned(),
-    };
-    why.to_owned()
+        _ => code.message(),
+    }
 }
 
 /// Single partitions that are registered otherwise, each as those before it left it.

@@ -57,7 +57,7 @@ fn image_of(topics: &[(&str, i32)]) -> Image {
 
 fn refused(image: &Image, wanted: &CreateTopic) -> (ErrorCode, String) {
     let refusal = create(image, &broker(""), wanted, Uuid::ZERO).expect_err("refused");
-    (refusal.code, refusal.message)
+    (refusal.code, refusal.message.into_owned())
 }
 
 /// Beside ten thousand topics each name was compared with all of them, for minutes, while nothing else was decided.
@@ -90,7 +90,7 @@ fn existing_and_colliding_names() {
     assert_eq!(refused(&image, &wanted("plain")).0, ErrorCode::TOPIC_ALREADY_EXISTS);
     let (code, message) = refused(&image, &wanted("a_b"));
     assert_eq!(
-        (code, message.as_str()),
+        (code, &*message),
         (ErrorCode::INVALID_TOPIC_EXCEPTION, "Topic 'a_b' collides with existing topic: a.b")
     );
     create(&image, &broker(""), &wanted("a-b"), Uuid::ZERO).expect("'-' does not collide");
@@ -427,7 +427,7 @@ fn isrs_and_elections_are_asked_for_by_partition() {
     let (changes, outcomes) = alter_isrs(&image, &shrink(&image, 0));
     assert_eq!(outcomes[0].as_ref().expect_err("refused").code, ErrorCode::INVALID_UPDATE_VERSION);
     assert!(changes.is_empty());
-    let asked = |name: &str, index, kind| ElectLeaders { kind, partitions: vec![(name.to_owned(), index)] };
+    let asked = |name: &str, index, kind| ElectLeaders::new(kind, [(name, index)]);
     let code = |image: &Image, asked: &ElectLeaders| elect(image, asked).1.remove(0).map_err(|refusal| refusal.code);
     assert_eq!(code(&image, &asked("t", 0, ElectionKind::Preferred)), Err(ErrorCode::ELECTION_NOT_NEEDED));
     assert_eq!(code(&image, &asked("t", 1, ElectionKind::Preferred)), Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
@@ -471,7 +471,7 @@ fn new_partitions_are_spread_over_the_brokers_that_are_there() {
     change(&mut image, 1, BrokerChange::Fence);
     change(&mut image, 3, BrokerChange::Fence);
     let (code, message) = refused(&image, &wanted("f"));
-    assert_eq!((code, message.as_str()), (ErrorCode::INVALID_REPLICATION_FACTOR, "All brokers are currently fenced."));
+    assert_eq!((code, &*message), (ErrorCode::INVALID_REPLICATION_FACTOR, "All brokers are currently fenced."));
 }
 
 /// After a power cut of all machines, whoever's log ends last leads once all have said where theirs end.

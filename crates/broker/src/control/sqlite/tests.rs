@@ -107,7 +107,7 @@ async fn the_write_ahead_log_stays_small_while_topics_come_and_go() {
             create(&opened.control, vec![wanted(name)]).await;
         }
         for name in names {
-            opened.control.delete_topics(vec![TopicRef::Name(name)]).await.remove(0).expect("deleted");
+            opened.control.delete_topics(vec![TopicRef::Name(name.into())]).await.remove(0).expect("deleted");
         }
     }
     let log = std::fs::metadata(folder.path().join("control.db-wal")).expect("there").len() as usize;

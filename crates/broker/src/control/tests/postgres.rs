@@ -142,7 +142,7 @@ fn a_commit_without_an_answer_is_looked_for_in_the_database() {
         let again = created(owner.transact(&[&create_command(&format!("t{number}"))]).expect("done"));
         assert_eq!(again.is_ok(), !is_made);
         database.run("DROP TRIGGER slow ON fullbore.topics");
-        owner.transact(&[&Command::DeleteTopics(vec![TopicRef::Name(format!("t{number}"))])]).expect("done");
+        owner.transact(&[&Command::DeleteTopics(vec![TopicRef::Name(format!("t{number}").into())])]).expect("done");
     }
 }
 

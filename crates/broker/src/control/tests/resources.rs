@@ -68,10 +68,7 @@ async fn a_refused_change_changes_nothing() {
     let control = &open(folder.path()).control;
     let changes = [(SESSION, to("46000")), ("no.such", to("1"))];
     let refusal = set(control, Resource::Group, "g", &changes).await.expect_err("refused");
-    assert_eq!(
-        (refusal.code, refusal.message.as_str()),
-        (ErrorCode::INVALID_CONFIG, "no.such: unknown group config name")
-    );
+    assert_eq!((refusal.code, &*refusal.message), (ErrorCode::INVALID_CONFIG, "no.such: unknown group config name"));
     let refusal =
         set(control, Resource::Group, "g", &[(SESSION, ConfigChange::Append("1".into()))]).await.expect_err("no list");
     assert_eq!(refusal.code, ErrorCode::INVALID_CONFIG);

@@ -72,7 +72,7 @@ fn topic_commands() -> impl Strategy<Value = Command> {
         let topics = vec![GrowTopic { name: name(number), count, assignments: None }];
         Command::CreatePartitions(CreatePartitions { topics, validate_only: false })
     });
-    let delete = (0..6_u8).prop_map(|number| Command::DeleteTopics(vec![TopicRef::Name(name(number))]));
+    let delete = (0..6_u8).prop_map(|number| Command::DeleteTopics(vec![TopicRef::Name(name(number).into())]));
     let alter = (0..6_u8, any::<bool>(), 1..9_u8).prop_map(|(number, sets, value)| {
         let change = if sets { set(&value.to_string()) } else { ConfigChange::Delete };
         let topics = vec![AlterTopicConfig { name: name(number), changes: vec![("retention.bytes".into(), change)] }];

@@ -184,7 +184,7 @@ impl Cluster {
 
     /// The first of the replicas leads again.
     pub async fn elect_preferred(&self, topic: &str, index: i32) {
-        let asked = ElectLeaders { kind: ElectionKind::Preferred, partitions: vec![(topic.to_owned(), index)] };
+        let asked = ElectLeaders::new(ElectionKind::Preferred, [(topic, index)]);
         self.any().control.elect_leaders(asked).await.remove(0).expect("elected");
         self.hear().await;
     }

@@ -22,7 +22,7 @@ fn made_by(file: &str, wanted: &CreateTopic) -> Result<(bool, Option<String>), R
 
 fn refusal_of(file: &str, wanted: &CreateTopic) -> (ErrorCode, String) {
     let refusal = made_by(file, wanted).expect_err("refused");
-    (refusal.code, refusal.message)
+    (refusal.code, refusal.message.into_owned())
 }
 
 /// A broker with the topic `t`, which sets this.
@@ -307,12 +307,11 @@ fn brokers_that_come_and_go_leave_a_diskless_partition_as_it_was_registered() {
 fn there_is_no_leader_of_a_diskless_partition_to_elect() {
     let image = there(&[(ENABLE, "true")]);
     for kind in [ElectionKind::Preferred, ElectionKind::Unclean] {
-        let (changes, outcomes) =
-            elect(&image, &ElectLeaders { kind, partitions: vec![("t".into(), 0), ("t".into(), 1)] });
+        let (changes, outcomes) = elect(&image, &ElectLeaders::new(kind, [("t", 0), ("t", 1)]));
         let [Err(refused), Err(unknown)] = &outcomes[..] else { panic!("{outcomes:?}") };
         assert!(changes.is_empty());
         let says = "Topic t is diskless: every broker serves its partitions, and there is no leader to elect.";
-        assert_eq!((refused.code, refused.message.as_str()), (ErrorCode::INVALID_REQUEST, says));
+        assert_eq!((refused.code, &*refused.message), (ErrorCode::INVALID_REQUEST, says));
         assert_eq!(unknown.code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
     }
 }
