@@ -59,6 +59,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 /// Each partition once, in the order asked.
 fn named(asked: Vec<TopicPartitions>) -> Vec<(Text, Vec<i32>)> {
     let topics = once(asked, |topic| topic.topic.clone()).into_iter();
+    let topics = topics.filter(|topic| !topic.partitions.is_empty());
     topics.map(|topic| (topic.topic, once(topic.partitions, |index| *index))).collect()
 }
 

@@ -1,0 +1,162 @@
+//! The room that a wide request waits for is at least the memory that it takes.
+//!
+//! A process of its own, because its allocator counts what the broker has allocated.
+
+use fullbore_broker::Broker;
+use fullbore_broker::api::room_of;
+use fullbore_config::{BrokerConfig, Properties};
+use fullbore_wire::api::{Request, RequestHeader, encode_request, measure_request, request_reader};
+use fullbore_wire::apis::consumer_group_describe::ConsumerGroupDescribeRequest;
+use fullbore_wire::apis::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
+use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
+use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use fullbore_wire::apis::describe_groups::DescribeGroupsRequest;
+use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicRequest};
+use fullbore_wire::apis::elect_leaders::{ElectLeadersRequest, TopicPartitions};
+use fullbore_wire::apis::incremental_alter_configs::{
+    AlterConfigsResource, AlterableConfig, IncrementalAlterConfigsRequest,
+};
+use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
+use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
+use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
+use fullbore_wire::{Part, Text};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Entries of a request.
+const MANY: i32 = 50_000;
+/// Bytes that a broker may allocate meanwhile for other things, say a connection's buffers.
+const OTHERS_MAX: usize = 512 << 10;
+/// A topic that does not exist.
+const TOPIC: Text = Text::from_static("t");
+
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on to the system's allocator unchanged; the counters neither allocate nor drop.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let held = HELD.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(held, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// A broker, and a client of it that allocates nothing while it waits for an answer.
+struct Asking {
+    client: TcpStream,
+    scratch: Vec<u8>,
+    failures: Vec<String>,
+}
+
+impl Asking {
+    /// Compares the memory that a request takes with the room for it.
+    fn ask<R: Request>(&mut self, request: &R, version: i16) {
+        let frame = encode_request(request, version, 1, None).expect("a request");
+        let mut bytes = Vec::new();
+        for part in &frame.parts {
+            let Part::Bytes(part) = part else { panic!("requests are in memory") };
+            bytes.extend_from_slice(part);
+        }
+        let mut reader = request_reader(bytes[4..].to_vec().into());
+        let header = RequestHeader::decode(&mut reader).expect("our own header");
+        let (api, v) = header.api().expect("an API of ours");
+        let size = measure_request(api, &reader, v, None).expect("our own request");
+        let room = room_of(size, reader.remaining()).expect("it is wide");
+        drop((frame, reader, header));
+        let before = HELD.load(Ordering::Relaxed);
+        PEAK.store(before, Ordering::Relaxed);
+        self.client.write_all(&bytes).expect("the broker reads");
+        self.skip_answer();
+        let taken = PEAK.load(Ordering::Relaxed).saturating_sub(before);
+        let line = format!("{api:?}: {taken} of {room} bytes, {} for an entry", taken / size.elements);
+        println!("{line}");
+        if taken > room + OTHERS_MAX {
+            self.failures.push(line);
+        }
+    }
+
+    fn skip_answer(&mut self) {
+        let mut prefix = [0; 4];
+        self.client.read_exact(&mut prefix).expect("an answer");
+        let mut left = u32::from_be_bytes(prefix) as usize;
+        while left > 0 {
+            let some = left.min(self.scratch.len());
+            left -= self.client.read(&mut self.scratch[..some]).expect("the rest of it");
+        }
+    }
+}
+
+fn names() -> impl Iterator<Item = Text> {
+    (0..MANY).map(|index| Text::from(format!("unknown-{index}")))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_many_entries_come_each_takes_no_more_memory_than_the_room_it_waits_for() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let text = format!(
+        "log.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\nauto.create.topics.enable=false\n",
+        folder.path().display()
+    );
+    let (config, _) = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid");
+    let broker = Broker::start(config).await.expect("started");
+    let client = TcpStream::connect(broker.addr()).expect("connected");
+    let asking = Asking { client, scratch: vec![0; 64 << 10], failures: Vec::new() };
+    let failures = tokio::task::spawn_blocking(move || ask_all(asking)).await.expect("asked");
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+fn ask_all(mut asking: Asking) -> Vec<String> {
+    let all = || (0..MANY).collect::<Vec<i32>>();
+    let partition_data = all().into_iter().map(|index| PartitionProduceData { index, ..Default::default() }).collect();
+    let topic_data = vec![TopicProduceData { name: TOPIC, partition_data, ..Default::default() }];
+    asking.ask(&ProduceRequest { acks: 1, topic_data, ..Default::default() }, 9);
+    let partition = |partition_index| ListOffsetsPartition { partition_index, ..Default::default() };
+    let partitions = all().into_iter().map(partition).collect();
+    let topics = vec![ListOffsetsTopic { name: TOPIC, partitions, ..Default::default() }];
+    asking.ask(&ListOffsetsRequest { topics, ..Default::default() }, 6);
+    let topic = |name| MetadataRequestTopic { name: Some(name), ..Default::default() };
+    asking.ask(&MetadataRequest { topics: Some(names().map(topic).collect()), ..Default::default() }, 9);
+    asking.ask(&DeleteTopicsRequest { topic_names: names().collect(), timeout_ms: 1000, ..Default::default() }, 3);
+    let topics = vec![TopicPartitions { topic: TOPIC, partitions: all(), ..Default::default() }];
+    asking.ask(&ElectLeadersRequest { topic_partitions: Some(topics), ..Default::default() }, 1);
+    let topic = |topic| TopicPartitions { topic, partitions: vec![0], ..Default::default() };
+    asking.ask(&ElectLeadersRequest { topic_partitions: Some(names().map(topic).collect()), ..Default::default() }, 1);
+    let topics = vec![TopicRequest { name: TOPIC, partition_indexes: all(), ..Default::default() }];
+    asking.ask(&DescribeProducersRequest { topics, ..Default::default() }, 0);
+    asking.ask(&DescribeGroupsRequest { groups: names().collect(), ..Default::default() }, 3);
+    asking.ask(&ConsumerGroupDescribeRequest { group_ids: names().collect(), ..Default::default() }, 0);
+    let topic = |name| CreatableTopic { name, num_partitions: 1, replication_factor: 1, ..Default::default() };
+    asking.ask(&CreateTopicsRequest { topics: names().map(topic).collect(), ..Default::default() }, 4);
+    let topic = |name| CreatePartitionsTopic { name, count: 2, ..Default::default() };
+    asking.ask(&CreatePartitionsRequest { topics: names().map(topic).collect(), ..Default::default() }, 1);
+    let configs = || vec![AlterableConfig { name: "a".into(), value: Some("b".into()), ..Default::default() }];
+    let of_topic = 2;
+    let resource = |resource_name| AlterConfigsResource {
+        resource_type: of_topic,
+        resource_name,
+        configs: configs(),
+        ..Default::default()
+    };
+    let resources = names().map(resource).collect();
+    asking.ask(&IncrementalAlterConfigsRequest { resources, ..Default::default() }, 0);
+    let resource =
+        |resource_name| DescribeConfigsResource { resource_type: of_topic, resource_name, ..Default::default() };
+    asking.ask(&DescribeConfigsRequest { resources: names().map(resource).collect(), ..Default::default() }, 1);
+    asking.failures
+}
