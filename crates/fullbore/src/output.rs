@@ -143,6 +143,15 @@ pub fn error() -> Option<&'static io::Error> {
     FAILED.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
 }
 
+/// Returns a word as a shell takes it, in quotes where it must be.
+pub fn shell_word(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_=.,:/@+%".contains(letter);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use super::postgres::OwnPostgres;
 use super::process::{Daemon, wait_until_gone};
 use super::startup::{forget, still_runs};
 use crate::failure::Failure;
-use crate::output::{Format, line};
+use crate::output::{self, Format, line};
 use clap::Args;
 use fullbore_bench::report::json::{list, object};
 use rustix::process::Signal;
@@ -31,7 +31,12 @@ pub fn run(down: &Down) -> Result<(), Failure> {
     let asked: Vec<&(u32, Daemon)> = daemons.iter().filter(|(_, daemon)| daemon.signal(Signal::TERM)).collect();
     let within = down.patience.duration();
     end(&asked.iter().map(|(_, daemon)| daemon).collect::<Vec<_>>(), within)?;
-    daemons.iter().for_each(|(_, daemon)| forget(daemon));
+    for (_, daemon) in &daemons {
+        match daemon.may_run_elsewhere() {
+            true => output::tell(runs_elsewhere(daemon)),
+            false => forget(daemon),
+        }
+    }
     let postgres = OwnPostgres::of(&folder.path);
     let had_postgres = postgres.end();
     end(&[&postgres.daemon], within)?;
@@ -53,6 +58,14 @@ fn end(daemons: &[&Daemon], within: Duration) -> Result<(), Failure> {
             Err(Failure::new(each.join("\n")))
         }
     }
+}
+
+fn runs_elsewhere(daemon: &Daemon) -> String {
+    format!(
+        "{} may run from another folder, as after a move of this one; move it back to stop it (its pid is in {})",
+        daemon.name,
+        daemon.pid_file.display()
+    )
 }
 
 fn told(stopped: &[String], had_postgres: bool, folder: &str) -> String {

@@ -4,6 +4,7 @@
 
 use super::broker::{ADMIN_LISTENER, BrokerFile};
 use crate::failure::Failure;
+use crate::output::shell_word;
 use fullbore_config::Properties;
 use fullbore_wire::{host_port, split_host_port};
 use std::collections::BTreeSet;
@@ -129,7 +130,7 @@ impl Plan {
         let brokers = (1..=count).map(broker).collect::<Result<Vec<PlannedBroker>, Failure>>()?;
         match brokers.iter().find(|broker| broker.runs && broker.is_changed) {
             Some(broker) => {
-                let folder = present.folder.display();
+                let folder = shell_word(&present.folder.display().to_string());
                 Err(Failure::new(format!(
                     "broker {} runs without these settings; `fullbore cluster down --data-dir {folder}` first",
                     broker.file.id

@@ -62,6 +62,16 @@ impl Daemon {
         Ok(StartedProcess { daemon: self.clone(), child, begins })
     }
 
+    /// Returns true if the pid is that of such a process with a file of another place: the folder was moved while it ran, or copied.
+    pub fn may_run_elsewhere(&self) -> bool {
+        let text = fs::read_to_string(&self.pid_file).unwrap_or_default();
+        let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).filter(|pid| *pid > 0);
+        let line = pid.and_then(|pid: i32| fs::read(format!("/proc/{pid}/cmdline")).ok()).unwrap_or_default();
+        let words: Vec<&OsStr> = line.split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
+        let own = self.words.split_last().map_or(&[][..], |(_, before)| before);
+        self.pid().is_none() && !own.is_empty() && words.windows(own.len()).any(|some| some == own)
+    }
+
     /// Asks it to end, if it runs; whether it does.
     pub fn signal(&self, signal: Signal) -> bool {
         // It may end just before.
@@ -171,6 +181,21 @@ mod tests {
         }
         fs::write(&known.pid_file, format!("{}\nmore", std::process::id())).expect("written");
         assert_eq!(known.pid(), None, "another program");
+        started.child.kill().expect("ours");
+        started.child.wait().expect("ended");
+    }
+
+    #[test]
+    fn folder_is_moved_while_a_process_runs_its_pid_is_not_taken_for_a_stale_one() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let known = daemon(folder.path(), &["serve", "--config", "x"]);
+        let moved = daemon(folder.path(), &["serve", "--config", "y"]);
+        assert!(!moved.may_run_elsewhere(), "no file");
+        let mut started = known.start(shell("read a; sleep 1000 & wait")).expect("there is a shell");
+        fs::write(&known.pid_file, started.child.id().to_string()).expect("written");
+        assert_eq!((moved.pid(), moved.may_run_elsewhere(), known.may_run_elsewhere()), (None, true, false));
+        fs::write(&known.pid_file, std::process::id().to_string()).expect("written");
+        assert!(!moved.may_run_elsewhere(), "another program");
         started.child.kill().expect("ours");
         started.child.wait().expect("ended");
     }

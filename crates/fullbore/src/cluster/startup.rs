@@ -45,6 +45,8 @@ pub struct Startup<'a> {
 /// What a broker has said so far.
 struct Readiness {
     id: u32,
+    /// Whether it answered: one that does not is why others miss it.
+    answers: bool,
     /// `None` once it answers and knows all others.
     missing: Option<String>,
 }
@@ -104,15 +106,18 @@ impl<'a> Startup<'a> {
     fn wait_for(&mut self, told: &Receiver<Readiness>, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
         let until = Instant::now() + self.patience;
         let mut wait = Wait::begin();
-        let nothing = || Some("it does not answer".to_owned());
-        let mut missing: Vec<Readiness> =
-            brokers.iter().map(|of| Readiness { id: of.file.id, missing: nothing() }).collect();
+        let silent = |of: &PlannedBroker| Readiness {
+            id: of.file.id,
+            answers: false,
+            missing: Some("it does not answer".to_owned()),
+        };
+        let mut missing: Vec<Readiness> = brokers.iter().map(silent).collect();
         loop {
             while let Ok(told) = told.try_recv() {
                 missing.retain(|other| other.id != told.id);
                 missing.extend(told.missing.is_some().then_some(told));
             }
-            let Some(first) = missing.iter().min_by_key(|told| told.id) else { return Ok(()) };
+            let Some(first) = to_blame(&missing) else { return Ok(()) };
             for started in &mut self.started {
                 if let Some(ended) = started.ended()? {
                     return Err(Failure::new(ended));
@@ -163,6 +168,11 @@ impl<'a> Startup<'a> {
     }
 }
 
+/// Returns the broker that the others wait for: the first that does not answer, or else the first that is not ready.
+fn to_blame(missing: &[Readiness]) -> Option<&Readiness> {
+    missing.iter().min_by_key(|told| (told.answers, told.id))
+}
+
 /// A process that does not end `within` the time it has.
 pub fn still_runs(daemon: &Daemon, within: Duration) -> String {
     let pid = daemon.pid().map(|pid| pid.as_raw_nonzero().to_string()).unwrap_or_default();
@@ -183,9 +193,12 @@ fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness>
         let (file, count, over, tells) = (broker.file.clone(), brokers.len(), over.clone(), tells.clone());
         let asking = move || {
             while !over.load(Ordering::Relaxed) {
-                let missing = missing(&file, count).unwrap_or_else(|error| Some(error.to_string()));
+                let (answers, missing) = match missing(&file, count) {
+                    Ok(missing) => (true, missing),
+                    Err(error) => (false, Some(error.to_string())),
+                };
                 let is_ready = missing.is_none();
-                if tells.send(Readiness { id: file.id, missing }).is_err() || is_ready {
+                if tells.send(Readiness { id: file.id, answers, missing }).is_err() || is_ready {
                     return;
                 }
                 std::thread::sleep(ASK_EVERY);
@@ -222,6 +235,15 @@ mod tests {
         let mut properties = Properties::default();
         properties.set("listeners", format!("PLAINTEXT://{address}"));
         PlannedBroker { file: BrokerFile { id, properties }, is_new: true, is_changed: true, runs: false }
+    }
+
+    #[test]
+    fn broker_does_not_answer_it_is_named_before_those_that_miss_it() {
+        let told = |id, answers| Readiness { id, answers, missing: Some("something".to_owned()) };
+        let named = |all: &[Readiness]| to_blame(all).map(|told| told.id);
+        assert_eq!(named(&[told(1, true), told(3, false), told(2, false)]), Some(2));
+        assert_eq!(named(&[told(3, true), told(1, true)]), Some(1));
+        assert_eq!(named(&[]), None);
     }
 
     const PATIENCE: Duration = Duration::from_secs(30);

@@ -7,7 +7,7 @@ use super::postgres::OwnPostgres;
 use super::startup::{END_WITHIN, Startup};
 use super::status;
 use crate::failure::Failure;
-use crate::output::{self, Format, line};
+use crate::output::{self, Format, line, shell_word};
 use crate::stop::Stop;
 use clap::Args;
 use fullbore_config::BrokerConfig;
@@ -160,7 +160,7 @@ fn greet(folder: &Path, plan: &Plan, up: &Up) {
     line(&format!("           fullbore topics describe --topic orders {at}"));
     let data_dir = match up.folder.data_dir == Path::new(super::folder::FOLDER_DEFAULT) {
         true => String::new(),
-        false => format!(" --data-dir {}", folder.display()),
+        false => format!(" --data-dir {}", shell_word(&folder.display().to_string())),
     };
     line(&format!("  stop     fullbore cluster down{data_dir}"));
 }

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -83,9 +84,10 @@ fn choose(candidates: &[PathBuf], of_data: Option<u32>) -> Result<Programs, Fail
     }
 }
 
-/// As the server itself says it; `None` where it does not start.
+/// As the server itself says it; `None` where it does not start. Ctrl-C at the terminal does not reach it, which is in a process group of its
+/// own: a server that was interrupted would look like none.
 fn version(folder: &Path) -> Option<u32> {
-    let output = Command::new(folder.join("postgres")).arg("--version").output().ok()?;
+    let output = Command::new(folder.join("postgres")).arg("--version").process_group(0).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     // postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1), 18beta1
     let number = text.split_whitespace().nth(2)?;
@@ -104,6 +106,17 @@ mod tests {
         let script = format!("#!/bin/sh\necho 'postgres (PostgreSQL) {version}'\n");
         fs::write(folder.join("postgres"), script).expect("written");
         fs::set_permissions(folder.join("postgres"), fs::Permissions::from_mode(0o755)).expect("set");
+    }
+
+    #[test]
+    fn version_is_asked_for_ctrl_c_does_not_reach_the_server() {
+        let folder = tempfile::tempdir().expect("a folder");
+        install(folder.path(), "15");
+        // The fifth field of proc(5)'s stat is the process group.
+        let script = "#!/bin/sh\nread -r _ _ _ _ group _ </proc/self/stat\necho \"postgres (PostgreSQL) $group\"\n";
+        fs::write(folder.path().join("postgres"), script).expect("written");
+        let ours = rustix::process::getpgrp().as_raw_nonzero().get();
+        assert!(version(folder.path()).is_some_and(|group| group as i32 != ours));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing secret is among them; the values of properties that may be secret are left out.
 
+use crate::output::shell_word;
 use fullbore_bench::report::DateFormat;
 use fullbore_bench::sweep::setting::is_secret_key;
 use std::time::SystemTime;
@@ -48,7 +49,7 @@ fn described(cpuinfo: &str, cores: usize, meminfo: &str, kernel: &str) -> String
 
 /// The command as it was typed, so that it can be typed again, without what may be secret.
 pub fn command(arguments: impl Iterator<Item = String>) -> String {
-    arguments.map(|argument| quoted(&public(&argument))).collect::<Vec<_>>().join(" ")
+    arguments.map(|argument| shell_word(&public(&argument))).collect::<Vec<_>>().join(" ")
 }
 
 fn public(argument: &str) -> String {
@@ -57,14 +58,6 @@ fn public(argument: &str) -> String {
         Some((name, value)) if name.starts_with("--") => format!("{name}={}", public(value)),
         Some((name, _)) if is_secret_key(&name.replace('-', ".")) => format!("{name}=(left out)"),
         _ => argument.to_owned(),
-    }
-}
-
-fn quoted(argument: &str) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_=.,:/@+%".contains(letter);
-    match !argument.is_empty() && argument.chars().all(is_plain) {
-        true => argument.to_owned(),
-        false => format!("'{}'", argument.replace('\'', "'\\''")),
     }
 }
 

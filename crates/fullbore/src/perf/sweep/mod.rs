@@ -11,8 +11,10 @@ mod progress;
 use crate::client::{checked_properties, key_value};
 use crate::failure::Failure;
 use crate::output::{self, Format, line, words};
+use crate::patience::Patience;
 use crate::properties::{BOOTSTRAP_SERVERS, read_properties};
 use crate::stop::Stop;
+use crate::waiting;
 use clap::Args;
 use fullbore_bench::link::units;
 use fullbore_bench::report::json::{array, object, string};
@@ -112,6 +114,8 @@ pub struct Sweep {
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
     #[command(flatten)]
+    patience: Patience,
+    #[command(flatten)]
     format: Format,
 }
 
@@ -130,8 +134,6 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     let data = temporary.as_ref().map(|folder| folder.path().to_owned());
     // What cannot be removed at a second signal is in the temporary folder, where the system removes it some day.
     let stop = Stop::at_signal(Box::new(move || data.iter().for_each(|data| drop(std::fs::remove_dir_all(data)))))?;
-    // The report is written of what was measured.
-    stop.allow(REPORT_WITHIN);
     let settings = own::settings(plan.in_flight_max(), &args.broker_set);
     let own = temporary.map(|folder| Own::start(folder, settings)).transpose()?;
     if let Some(own) = &own {
@@ -157,6 +159,8 @@ fn measure(
 ) -> Result<(), Failure> {
     let begun = SystemTime::now();
     let facts = args.facts(&plan, own, begun)?;
+    // Only now is there anything to report: a cluster that does not answer delays no Ctrl-C.
+    stop.allow(REPORT_WITHIN);
     std::fs::create_dir_all(folder)
         .map_err(|error| Failure::new(format!("cannot make the folder {}: {error}", folder.display())))?;
     words(&intention(&plan));
@@ -406,7 +410,9 @@ impl Sweep {
         ];
         facts.splice(0..0, note);
         for target in &plan.targets {
-            let brokers = cluster(plan, target)?.metadata(Some(&[]))?.brokers.len();
+            let mut cluster = cluster(plan, target)?.patient(self.patience.duration());
+            waiting::tell_of(cluster.awaited(), self.patience)?;
+            let brokers = cluster.metadata(Some(&[]))?.brokers.len();
             let about = match own.filter(|own| own.address() == target.bootstrap_servers) {
                 Some(own) => format!(
                     "fullbore {}, in the producer's process; {}",
