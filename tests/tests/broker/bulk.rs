@@ -7,7 +7,9 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::api::{Request, decode_response};
 use fullbore_wire::apis::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
+use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::describe_configs::{DescribeConfigsRequest, DescribeConfigsResource};
+use fullbore_wire::apis::elect_leaders::{ElectLeadersRequest, TopicPartitions};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
@@ -24,6 +26,8 @@ const MANY: usize = 100_000;
 const GREEDY: usize = 4;
 /// Memory all of their requests and answers may take, in a debug build.
 const RSS_MAX: u64 = 160 * MIB;
+/// Memory that requests of hundreds of thousands of entries take together: the room for them, and what the allocator keeps meanwhile.
+const WIDE_RSS_MAX: u64 = (256 + 64) * MIB;
 /// The longest an honest client waits for a produce and a fetch, on a machine that is busy with other tests.
 const HONEST_MAX: Duration = Duration::from_secs(10);
 
@@ -62,6 +66,35 @@ fn bearable_within<R: Request>(rss_max: u64, broker: &Broker, request: &R, versi
     }
     let mut answers: Vec<_> = waiting.into_iter().map(|answer| answer.join().expect("an answer")).collect();
     decode_response::<R>(answers.remove(0), version).expect("a response").1
+}
+
+#[test]
+fn requests_of_six_hundred_thousand_entries_come_eight_at_once_their_memory_stays_within_the_room_for_them() {
+    const ENTRIES: i32 = 600_000;
+    let broker = broker_with_records();
+    let before = broker.rss();
+    let topics =
+        vec![TopicPartitions { topic: TOPIC.into(), partitions: (1..ENTRIES).collect(), ..Default::default() }];
+    let elected = ElectLeadersRequest { topic_partitions: Some(topics), ..Default::default() };
+    let deleted = DeleteTopicsRequest {
+        topic_names: (0..ENTRIES / 2).map(|index| format!("none-{index}").into()).collect(),
+        timeout_ms: 1000,
+        ..Default::default()
+    };
+    let waiting: Vec<_> = (0..8)
+        .map(|number| {
+            let mut client = broker.client();
+            match number % 2 {
+                0 => client.send(&elected, 1),
+                _ => client.send(&deleted, 3),
+            };
+            std::thread::spawn(move || client.receive_frame().expect("an answer").len())
+        })
+        .collect();
+    waiting.into_iter().for_each(|answer| assert!(answer.join().expect("an answer") > 1 << 20));
+    let grown = broker.rss_peak().saturating_sub(before);
+    assert!(grown < WIDE_RSS_MAX, "{} MiB", grown / MIB);
+    assert_serves(&broker);
 }
 
 #[test]
