@@ -76,7 +76,7 @@ enum TopicsCommand {
     Delete(delete::Delete),
     /// Print an offset of each partition, TOPIC:PARTITION:OFFSET, as kafka-get-offsets.sh.
     ///
-    /// --json prints {"offsets": [{"topic", "partition", "offset"}]}.
+    /// --json prints {"offsets": [{"topic", "partition", "offset"}], "failed": [{"topic", "partition", "error"}]}.
     #[command(after_help = "Examples:
   fullbore topics offsets orders
   fullbore topics offsets orders --time earliest --partitions 0,1
