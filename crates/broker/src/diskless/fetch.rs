@@ -129,7 +129,7 @@ impl RangeFetcher {
     /// Gets a range, or fewer than `wanted` bytes if no attempt brought more.
     async fn get(&self, id: ObjectId, range: Range<u32>, wanted: usize) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
-        let _slot = shared.slots.acquire().await;
+        let mut slot = shared.slots.acquire().await;
         let has_failed = shared.failed.lock().check(id, &range, Instant::now())?;
         let attempts = if has_failed { 1 } else { ATTEMPTS };
         let mut backoff = BACKOFF;
@@ -157,8 +157,11 @@ impl RangeFetcher {
                     }
                 }
             }
+            // Others have the slot meanwhile: of many objects that are gone none waits for the pauses of the others.
+            drop(slot);
             sleep(backoff).await;
             backoff *= 2;
+            slot = shared.slots.acquire().await;
         }
         unreachable!("it is tried until there is an outcome")
     }
