@@ -189,14 +189,15 @@ async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
         at = match read(&reader, &known, at).await {
             Ok(end) => end,
             Err(ReadError::Lost { from, next }) => {
-                assert!(from == at && from >= 2 && next > from, "{from} to {next}");
+                // A window that was fetched ahead may begin before.
+                assert!(from >= 2 && (from..next).contains(&at), "{from} to {next} at {at}");
                 losses += 1;
                 next
             }
             Err(other) => panic!("{other}"),
         };
     }
-    assert!(at == 2 + GONE && losses <= 5, "{losses} losses to {at}");
+    assert!(at == 2 + GONE && losses < GONE / 3, "{losses} losses to {at}");
 }
 
 #[test]
