@@ -74,8 +74,6 @@ pub struct Image {
     /// Where logs end that have lost their ends, by topic id and number of the partition, which nobody leads.
     log_ends: OrdMap<(Uuid, i32), Vec<LogEnd>>,
     next_producer_id: i64,
-    /// The same as it was when a topic was last made.
-    next_producer_id_of_topics: i64,
 }
 
 impl Image {
@@ -201,12 +199,6 @@ impl Image {
     /// Producer ids from this one on are nobody's yet.
     pub fn next_producer_id(&self) -> i64 {
         self.next_producer_id
-    }
-
-    /// Returns true if a topic was made since the block with this id was taken: the id may be given out, but does not show that its producer came
-    /// after that topic.
-    pub(super) fn is_before_topics(&self, producer_id: i64) -> bool {
-        producer_id < self.next_producer_id_of_topics
     }
 
     /// The broker's own settings that may change while it runs.

@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 use super::change::Version;
 use super::command::{Command, Outcome, Refusal, Urgent};
 use super::decide::{Draft, Drafted, PRODUCER_ID_BLOCK, Room, refuse_all};
-use super::image::{Image, Inapplicable};
+use super::image::{Image, Inapplicable, TopicChange};
 use super::pieces::Pieces;
 use super::store::{CommitError, Progress, Store, StoreError, Transaction};
 use super::telling;
@@ -65,6 +65,8 @@ pub struct Publisher {
     published: watch::Sender<Arc<Image>>,
     /// Told of each image before it is published.
     follower: Option<Follower>,
+    /// The next producer id when a topic was last new: no broker had that one, or a larger one, before.
+    newest_topic_after: i64,
 }
 
 /// Why commands could not be carried out.
@@ -124,7 +126,7 @@ impl<S: Store> Owner<S> {
     ) -> Result<(Self, watch::Receiver<Arc<Image>>), Inapplicable> {
         let image = Arc::new(Image::empty(&broker)?);
         let (published, images) = watch::channel(Arc::clone(&image));
-        let publisher = Publisher { image, published, follower: None };
+        let publisher = Publisher { image, published, follower: None, newest_topic_after: 0 };
         let owner = Self {
             store,
             broker,
@@ -181,11 +183,11 @@ impl<S: Store> Owner<S> {
 
     /// What needs no store, or has waited for it too long; gives back what does.
     fn answer_at_once(&mut self, asked: Asked) -> Option<Asked> {
-        if !self.is_of_use(&self.producer_ids) && self.is_of_use(&self.next_producer_ids) {
+        if !self.publisher.is_newest(&self.producer_ids) && self.publisher.is_newest(&self.next_producer_ids) {
             self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);
         }
         match asked.command {
-            Command::InitProducerId if self.is_of_use(&self.producer_ids) => {
+            Command::InitProducerId if self.publisher.is_newest(&self.producer_ids) => {
                 let id = self.producer_ids.next().expect("the block is not empty");
                 let _ = asked.answer.send(Outcome::ProducerId(Ok(id)));
                 None
@@ -200,12 +202,6 @@ impl<S: Store> Owner<S> {
         }
     }
 
-    /// Returns true if the block has ids that no topic is newer than. A producer whose id is larger than all that were given out before a topic
-    /// was made cannot have written to a deleted one of its name.
-    fn is_of_use(&self, block: &Range<i64>) -> bool {
-        !block.is_empty() && !self.publisher.image.is_before_topics(block.start)
-    }
-
     /// Refuses the command, but for a producer id that is at hand, though a topic may be newer: partitions then take any first sequence of its
     /// producer if they know that they had a predecessor.
     fn without_store(&mut self, command: &Command, refusal: &Refusal) -> Outcome {
@@ -218,7 +214,7 @@ impl<S: Store> Owner<S> {
 
     /// Where the store may be away when producer ids are needed, fetches the next block once half of that at hand is used.
     pub fn stock_up(&mut self) {
-        let is_needed = !self.is_of_use(&self.next_producer_ids)
+        let is_needed = !self.publisher.is_newest(&self.next_producer_ids)
             && self.producer_ids.end - self.producer_ids.start <= PRODUCER_ID_BLOCK / 2;
         let is_pause = self.not_stocked.is_some_and(|at| at.elapsed() < STOCK_PAUSE);
         if self.store.wait_max().is_none() || !is_needed || is_pause {
@@ -249,8 +245,10 @@ impl<S: Store> Owner<S> {
         let (transaction, progress) = self.store.begin(self.publisher.image.version())?;
         let locked = Instant::now();
         self.publisher.catch_up(&self.broker, progress)?;
+        let is_of_use = self.publisher.is_newest(&self.producer_ids);
+        let at_hand = if is_of_use { self.producer_ids.clone() } else { 0..0 };
         let newest = &self.publisher.image;
-        let mut draft = Draft::new(&self.broker, newest, self.producer_ids.clone(), room, &mut *self.new_id);
+        let mut draft = Draft::new(&self.broker, newest, at_hand, room, &mut *self.new_id);
         let outcomes: Vec<Outcome> = commands.iter().map(|command| draft.decide(command)).collect();
         let Drafted { image, changes, producer_ids, unsettled, is_full } = draft.finish();
         if changes.is_empty() {
@@ -278,7 +276,9 @@ impl<S: Store> Owner<S> {
         if let Some(urgent) = unsettled.filter(|_| !commands.iter().zip(&outcomes).any(goes_on)) {
             self.settle_later(urgent);
         }
-        self.producer_ids = producer_ids;
+        if is_of_use || !producer_ids.is_empty() {
+            self.producer_ids = producer_ids;
+        }
         Ok(outcomes)
     }
 
@@ -349,6 +349,12 @@ impl Publisher {
         self.follower = Some(follower);
     }
 
+    /// Returns true if the block has ids that no topic is newer than. A producer whose id is larger than all that were given out before a topic
+    /// was made cannot have written to a deleted one of its name.
+    fn is_newest(&self, block: &Range<i64>) -> bool {
+        !block.is_empty() && block.start >= self.newest_topic_after
+    }
+
     fn catch_up(&mut self, broker: &BrokerConfig, progress: Progress) -> Result<(), Inapplicable> {
         match progress {
             Progress::Since(commits) if commits.is_empty() => {}
@@ -366,6 +372,12 @@ impl Publisher {
 
     /// From now on everybody sees this image.
     pub fn publish(&mut self, image: Image) {
+        let has_new_topic = |(old, new): TopicChange<'_>| new.is_some_and(|new| old.is_none_or(|old| old.id != new.id));
+        image.each_change_since(&self.image, |change| {
+            if has_new_topic(change) {
+                self.newest_topic_after = self.image.next_producer_id();
+            }
+        });
         let image = Arc::new(image);
         if let Some(follower) = &mut self.follower {
             follower(&self.image, &image);

@@ -17,6 +17,7 @@
 //! Invariant: a restored state answers every batch as the one the snapshot was taken of.
 
 use super::producers::{Producer, Producers};
+use super::stops::{Stop, Stops};
 use super::window::WINDOW_MAX;
 use super::{HALF_RANGE, Stamp, sequence_add};
 
@@ -46,11 +47,11 @@ pub struct SnapshotEntry {
 
 impl SnapshotEntry {
     /// An offset or timestamp that is none.
-    pub(super) const NONE: i64 = -1;
+    const NONE: i64 = -1;
     /// The `last_sequence` of an entry without one.
-    pub(super) const NO_SEQUENCE: i32 = -1;
+    const NO_SEQUENCE: i32 = -1;
     /// The `offset_delta` of a stop.
-    pub(super) const NO_RECORDS: i32 = -1;
+    const NO_RECORDS: i32 = -1;
 
     fn is_stop(&self) -> bool {
         self.last_offset == NO_OFFSET && self.offset_delta == SnapshotEntry::NO_RECORDS && self.producer_id >= 0
@@ -127,6 +128,41 @@ impl Producers {
             && producer.run == first.record_count as u64
         {
             producer.run += record_count as u64;
+        }
+    }
+}
+
+impl Stops {
+    /// Returns the entries of a producer snapshot, which hold no records.
+    fn into_entries(self) -> impl Iterator<Item = SnapshotEntry> {
+        let timestamp = self.since_ms.unwrap_or(SnapshotEntry::NONE);
+        let entry = move |producer_id, producer_epoch, last_sequence| SnapshotEntry {
+            producer_id,
+            producer_epoch,
+            last_sequence,
+            last_offset: SnapshotEntry::NONE,
+            offset_delta: SnapshotEntry::NO_RECORDS,
+            timestamp,
+            coordinator_epoch: -1,
+            current_txn_first_offset: SnapshotEntry::NONE,
+        };
+        let bound = (self.unknown_below > 0).then(|| entry(self.unknown_below - 1, -1, SnapshotEntry::NO_SEQUENCE));
+        let mut stops: Vec<_> = self.by_producer.into_iter().collect();
+        stops.sort_unstable_by_key(|(producer_id, _)| *producer_id);
+        let stops = stops.into_iter().map(move |(id, stop)| entry(id, stop.epoch, sequence_add(stop.unwritten, -1)));
+        bound.into_iter().chain(stops)
+    }
+
+    /// Takes over an entry that holds no records; at most `limit` producers are kept.
+    fn restore(&mut self, entry: &SnapshotEntry, limit: usize) {
+        if entry.timestamp >= 0 {
+            self.since_ms = Some(entry.timestamp);
+        }
+        if entry.last_sequence < 0 || self.len() >= limit {
+            self.may_lack(entry.producer_id);
+        } else {
+            let stop = Stop { epoch: entry.producer_epoch, unwritten: sequence_add(entry.last_sequence, 1) };
+            self.by_producer.insert(entry.producer_id, stop);
         }
     }
 }

@@ -9,17 +9,16 @@
 
 use std::collections::HashMap;
 
-use super::snapshot::SnapshotEntry;
-use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
+use super::{HALF_RANGE, Stamp, sequence_distance};
 
 /// Stops of producers on a partition that is deleted, as far as this broker knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stops {
-    by_producer: HashMap<i64, Stop>,
+    pub(super) by_producer: HashMap<i64, Stop>,
     /// Producers with a lesser id may have written as well. 0 if all are known.
-    unknown_below: i64,
+    pub(super) unknown_below: i64,
     /// When the partition took them over, in ms.
-    since_ms: Option<i64>,
+    pub(super) since_ms: Option<i64>,
 }
 
 /// Stop of one producer.
@@ -131,39 +130,6 @@ impl Stops {
         if now_ms.saturating_sub(since_ms) >= expiration_ms {
             let silent = std::mem::take(&mut self.by_producer);
             silent.into_keys().for_each(|producer_id| self.may_lack(producer_id));
-        }
-    }
-
-    /// Returns the entries of a producer snapshot, which hold no records.
-    pub(super) fn into_entries(self) -> impl Iterator<Item = SnapshotEntry> {
-        let timestamp = self.since_ms.unwrap_or(SnapshotEntry::NONE);
-        let entry = move |producer_id, producer_epoch, last_sequence| SnapshotEntry {
-            producer_id,
-            producer_epoch,
-            last_sequence,
-            last_offset: SnapshotEntry::NONE,
-            offset_delta: SnapshotEntry::NO_RECORDS,
-            timestamp,
-            coordinator_epoch: -1,
-            current_txn_first_offset: SnapshotEntry::NONE,
-        };
-        let bound = (self.unknown_below > 0).then(|| entry(self.unknown_below - 1, -1, SnapshotEntry::NO_SEQUENCE));
-        let mut stops: Vec<_> = self.by_producer.into_iter().collect();
-        stops.sort_unstable_by_key(|(producer_id, _)| *producer_id);
-        let stops = stops.into_iter().map(move |(id, stop)| entry(id, stop.epoch, sequence_add(stop.unwritten, -1)));
-        bound.into_iter().chain(stops)
-    }
-
-    /// Takes over an entry that holds no records; at most `limit` producers are kept.
-    pub(super) fn restore(&mut self, entry: &SnapshotEntry, limit: usize) {
-        if entry.timestamp >= 0 {
-            self.since_ms = Some(entry.timestamp);
-        }
-        if entry.last_sequence < 0 || self.len() >= limit {
-            self.may_lack(entry.producer_id);
-        } else {
-            let stop = Stop { epoch: entry.producer_epoch, unwritten: sequence_add(entry.last_sequence, 1) };
-            self.by_producer.insert(entry.producer_id, stop);
         }
     }
 }

@@ -241,7 +241,7 @@ impl<'a> Draft<'a> {
     }
 
     fn producer_id(&mut self) -> Result<i64, Refusal> {
-        if let Some(id) = self.drafted.producer_ids.next().filter(|id| !self.drafted.image.is_before_topics(*id)) {
+        if let Some(id) = self.drafted.producer_ids.next() {
             return Ok(id);
         }
         let used_up = || Refusal::new(ErrorCode::UNKNOWN_SERVER_ERROR, "All producer ids are used up.");

@@ -82,7 +82,6 @@ impl Image {
             Change::TopicCreated { topic, name, partitions, overrides } => {
                 let topic = (*topic, name.clone(), partitions.clone());
                 self.put(self.with_settings(broker, topic, overrides)?);
-                self.next_producer_id_of_topics = self.next_producer_id;
             }
             Change::PartitionsChanged { topic, .. } => self.change_partitions(*topic, std::slice::from_ref(change))?,
             Change::LogEndTold { topic, partition, end } => {

@@ -82,8 +82,8 @@ async fn what_one_broker_changes_the_others_show() {
     let everybody = controls[0].image().nodes().iter().map(|(id, node)| (*id, node.process)).collect::<BTreeSet<_>>();
     for control in &controls {
         let beats = control.beats().expect("a cluster");
-        let version = control.image().epoch();
         let hears = |beaten: &Beaten| {
+            let version = control.image().epoch();
             let shown = beaten.peers.iter().all(|peer| peer.version == version && peer.age_ms < 10_000);
             shown && beaten.peers.iter().map(|peer| (peer.id, peer.process)).collect::<BTreeSet<_>>() == everybody
         };
