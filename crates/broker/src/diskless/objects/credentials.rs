@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use object_store::CredentialProvider;
 use object_store::aws::{AwsCredential, AwsCredentialProvider};
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use fullbore_host::seldom::Seldom;
@@ -60,6 +61,21 @@ impl KeptCredentials {
         *self.last.lock() = Some(last);
     }
 
+    /// Requests new ones. The library panics at some settings and answers, such as a page of HTML.
+    async fn request(&self) -> object_store::Result<Arc<AwsCredential>> {
+        let service = Arc::clone(&self.service);
+        // A set ends its task with the request.
+        let mut request = JoinSet::new();
+        request.spawn(async move { service.get_credential().await });
+        match request.join_next().await {
+            Some(Ok(given)) => given,
+            Some(Err(_)) | None => {
+                let why = "the service of credentials, or the setting that names it, gives what is no credential";
+                Err(object_store::Error::Generic { store: "S3", source: why.into() })
+            }
+        }
+    }
+
     fn failed(&self, error: &str) {
         if let Some(last) = &mut *self.last.lock() {
             last.next = Some(Instant::now() + PAUSE);
@@ -80,12 +96,12 @@ impl CredentialProvider for KeptCredentials {
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         let Some(last) = self.last() else {
-            return self.service.get_credential().await.inspect(|given| self.answered(given));
+            return self.request().await.inspect(|given| self.answered(given));
         };
         if last.next.is_some_and(|next| Instant::now() < next) {
             return Ok(last.credentials);
         }
-        match timeout(ANSWER_MAX, self.service.get_credential()).await {
+        match timeout(ANSWER_MAX, self.request()).await {
             Ok(Ok(given)) => {
                 self.answered(&given);
                 return Ok(given);
@@ -109,6 +125,7 @@ mod tests {
         requests: AtomicUsize,
         hangs: Mutex<bool>,
         fails: Mutex<bool>,
+        panics: Mutex<bool>,
     }
 
     #[async_trait]
@@ -120,6 +137,7 @@ mod tests {
             if *self.hangs.lock() {
                 std::future::pending::<()>().await;
             }
+            assert!(!*self.panics.lock(), "as a test wants it");
             match *self.fails.lock() {
                 true => Err(object_store::Error::Generic { store: "S3", source: "500".into() }),
                 false => Ok(Arc::new(AwsCredential { key_id, secret_key: String::new(), token: None })),
@@ -145,6 +163,22 @@ mod tests {
         *service.hangs.lock() = false;
         tokio::time::sleep(PAUSE).await;
         assert_eq!(key(&credentials).await, "2");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn library_panics_at_an_answer_the_last_credentials_are_used() {
+        let service = Arc::new(Service::default());
+        let credentials = KeptCredentials::of(service.clone());
+        *service.panics.lock() = true;
+        let error = credentials.get_credential().await.expect_err("there are none yet").to_string();
+        assert!(error.contains("is no credential"), "{error}");
+        *service.panics.lock() = false;
+        let first = key(&credentials).await;
+        *service.panics.lock() = true;
+        for _ in 0..3 {
+            assert_eq!(key(&credentials).await, first);
+        }
+        assert_eq!(service.requests.load(Ordering::SeqCst), 3, "one pause after the panic");
     }
 
     #[tokio::test(start_paused = true)]
