@@ -85,6 +85,29 @@ fn room_on_a_full_disk_flaps_acks_all_goes_on() {
     });
 }
 
+/// A folder that is moved away takes no files, as one with wrong permissions or a read-only remount; what is open can be written.
+#[test]
+fn data_folder_takes_no_files_its_broker_hands_over_and_comes_back() {
+    let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
+    let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().join("data")).collect();
+    paths.iter().for_each(|path| fs::create_dir(path).expect("made"));
+    let lag = format!("replica.lag.time.max.ms={NEVER}");
+    let sets = [lag.as_str(), "log.roll.ms=500", "fullbore.admin.listener=127.0.0.1:0"];
+    let cluster = with_topic(ClusterPlan::new(3, &sets).in_folders(&paths).start());
+    befalls(cluster, |cluster, load| {
+        let away = folders[0].path().join("away");
+        fs::rename(&paths[0], &away).expect("moved");
+        wait_until("others lead, and wait for two replicas", SOON, || {
+            let partitions = cluster.partitions(2, TOPIC);
+            partitions.iter().all(|of| of.leader_id > 1 && !of.isr_nodes.contains(&1))
+        });
+        load.goes_on();
+        cluster.broker(1).wait_for_stderr("no files can be made in the data folder: other brokers lead");
+        fs::rename(&away, &paths[0]).expect("moved");
+        cluster.broker(1).wait_for_stderr("files can be made in the data folder again");
+    });
+}
+
 #[test]
 fn disk_full_the_groups_of_its_broker_commit_at_another() {
     let Some((small, _others, cluster)) = on_a_small_disk() else { return };

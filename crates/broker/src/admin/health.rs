@@ -40,6 +40,10 @@ pub(super) enum Unhealthy {
         /// Time for which a write has hung; None if a look at the folder does.
         hung_for: Option<Duration>,
     },
+    #[error(
+        "no files can be made in the data folder {0}: see to its permissions and its file system; the broker's log has the reason"
+    )]
+    Unwritable(PathBuf),
     #[error("the data folder {folder} cannot be written: {error}")]
     DataFolder { folder: PathBuf, error: io::Error },
 }
@@ -59,6 +63,7 @@ struct Condition {
     is_fenced: bool,
     failed_partitions: usize,
     disk_is_full: bool,
+    folder_is_unwritable: bool,
     disk_hung_for: Option<Duration>,
 }
 
@@ -74,6 +79,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
         is_fenced: broker.control.image().node(own).is_some_and(|node| node.registration.is_fenced),
         failed_partitions: broker.partitions.failed_partitions(),
         disk_is_full: broker.space.is_full(),
+        folder_is_unwritable: broker.space.is_unwritable(),
         disk_hung_for: broker.space.hung_for(),
     };
     judge(condition, &broker.config.data_dir)?;
@@ -110,6 +116,9 @@ fn judge(found: Condition, folder: &Path) -> Result<(), Unhealthy> {
     }
     if found.disk_is_full {
         return Err(Unhealthy::DiskFull(folder.to_owned()));
+    }
+    if found.folder_is_unwritable {
+        return Err(Unhealthy::Unwritable(folder.to_owned()));
     }
     Ok(())
 }
@@ -169,6 +178,7 @@ mod tests {
             is_fenced: false,
             failed_partitions: 0,
             disk_is_full: false,
+            folder_is_unwritable: false,
             disk_hung_for: None,
         };
         let said = |found| judge(found, folder.path()).map_err(|unhealthy| unhealthy.to_string());
@@ -181,6 +191,7 @@ mod tests {
         told(Condition { control_serves: false, ..well }, "control thread");
         told(Condition { is_fenced: true, ..well }, "holds this broker for dead");
         told(Condition { failed_partitions: 3, ..well }, "3 partitions");
+        told(Condition { folder_is_unwritable: true, ..well }, "no files can be made");
         told(Condition { disk_is_full: true, ..well }, "is full and records are refused: delete topics");
         let hung_for = Some(Duration::from_millis(7_900));
         told(Condition { disk_hung_for: hung_for, ..well }, "hangs: a write has not come back for 7 s");

@@ -1,4 +1,4 @@
-//! Reports that the disk of this broker is full or hangs, and that it has room and answers again: others then lead what it led, and no leader
+//! Reports that the disk of this broker is full, hangs or takes no files, and that it has room and answers again: others then lead what it led, and no leader
 //! waits for it.
 //!
 //! The rule is [`fullbore_rules::cluster::room`]'s. Not here: what is refused on a full disk (`space`).
@@ -50,6 +50,10 @@ impl DiskWatch {
                     "the disk hangs: other brokers lead what they have in sync, and nobody waits for this one; see whether its volume answers"
                 );
             }
+            Ok(()) if report == RoomReport::Full && disk == DiskRoom::Unwritable => tracing::warn!(
+                "no files can be made in the data folder: other brokers lead what they have in sync, and nobody waits for this one; see to \
+                 its permissions and its file system"
+            ),
             Ok(()) if report == RoomReport::Full => tracing::warn!(
                 "the disk is full: other brokers lead what they have in sync, and nobody waits for this one; make room"
             ),

@@ -7,6 +7,7 @@ use fullbore_rules::replica::{self, Now};
 use super::Replica;
 use super::state::{LogState, ReplicaState};
 use fullbore_config::TimestampType;
+use fullbore_host::space::Space;
 use fullbore_log::partition::durability::Durability;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTerms, Appended, WrittenBatch};
@@ -31,7 +32,8 @@ impl Replica {
         let mut state = self.lock();
         state.check_append(terms.acks)?;
         if !matches!(state.log, LogState::Open(_)) {
-            self.log_to_write(&mut state)?;
+            let opened = self.log_to_write(&mut state).map(drop).map_err(AppendError::from);
+            opened.inspect_err(|error| note_failure(&self.log_dir.space, *error))?;
             // The lock was let go of.
             state.check_append(terms.acks)?;
         }
@@ -70,9 +72,7 @@ impl Replica {
         let outcome = match log.append(batch, leader_epoch, now_ms, &config) {
             Ok(outcome) => outcome,
             Err(error) => {
-                if error == AppendError::Full {
-                    space.note_full();
-                }
+                note_failure(space, error);
                 state.mark_if_broken(&self.log_dir.flusher.failures);
                 return Err(error);
             }
@@ -98,5 +98,14 @@ impl Replica {
             batches_retained: config.producer_state_batches_to_retain,
         };
         Ok((WrittenBatch { appended, durability: Durability { flushed, replicated } }, outcome.is_duplicate))
+    }
+}
+
+/// Has the disk looked at where an append has failed.
+pub(super) fn note_failure(space: &Space, error: AppendError) {
+    match error {
+        AppendError::Full => space.note_full(),
+        AppendError::Storage => space.note_failed(),
+        _ => {}
     }
 }

@@ -16,6 +16,7 @@ use fullbore_wire::batch::{BatchView, batches};
 use parking_lot::MutexGuard;
 
 use super::Replica;
+use super::append::note_failure;
 use super::checkpoints::Checkpointed;
 use super::state::{LogState, ReplicaState};
 use fullbore_config::TopicConfig;
@@ -281,9 +282,9 @@ fn append_in(
     }
     let _permit = space.admit_append().ok_or(AppendError::Full)?;
     let appended = append_each(from, append);
-    match appended {
+    match &appended {
         Ok(()) => space.note_written(),
-        Err(FollowError::Append(AppendError::Full)) => space.note_full(),
+        Err(FollowError::Append(error)) => note_failure(space, *error),
         Err(_) => {}
     }
     appended

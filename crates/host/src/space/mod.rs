@@ -1,5 +1,5 @@
 //! Room on the disk of the data folder: whether it is full, who is told, and the reserve that lets room be made. `hung` is of writes that the
-//! disk does not answer.
+//! disk does not answer. A folder in which no files can be made counts as a full disk for other brokers.
 //!
 //! The reserve is a file of its own that takes up room while all is well. On a full disk as much as it takes is given up for what frees
 //! space, a deletion of topics or records, so that this can be written down; until it is whole again, which takes all room
@@ -30,6 +30,8 @@ use hung::{HungChange, LOOK_EVERY, WriteUnderWay, WritesUnderWay};
 const FILE: &str = "disk-reserve";
 /// Beside it for a moment, to see whether what is said to be free can be had.
 const PROBE: &str = "disk-probe";
+/// Its name when it has been renamed, as a checkpoint is.
+const PROBE_RENAMED: &str = "disk-probe.new";
 /// A file system so many times the reserve or larger gives all of it; a smaller one the same share.
 const SHARE: u64 = 16;
 /// The size of a file system's block.
@@ -60,6 +62,10 @@ pub struct Space {
     full: AtomicBool,
     /// True if the last look found more room than the reserve takes.
     ample: AtomicBool,
+    /// True if an append has failed for another reason than room since the last look.
+    doubted: AtomicBool,
+    /// True while no files can be made.
+    unwritable: AtomicBool,
     /// Appends under way.
     writes: WritesUnderWay,
     /// True once a write hangs, until none does.
@@ -114,6 +120,8 @@ impl Space {
             releases: AtomicUsize::new(0),
             full: AtomicBool::new(false),
             ample: AtomicBool::new(true),
+            doubted: AtomicBool::new(false),
+            unwritable: AtomicBool::new(false),
             writes: WritesUnderWay::default(),
             hangs: watch::Sender::new(false),
             times: Mutex::default(),
@@ -165,6 +173,50 @@ impl Space {
                  retention.ms or retention.bytes, or make room on this file system; nothing has to be started anew"
             );
         }
+    }
+
+    /// Notes that an append has failed for another reason than room: the next look makes a file.
+    pub fn note_failed(&self) {
+        self.doubted.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if no files can be made in the folder: no segment, so that appends fail sooner or later.
+    pub fn is_unwritable(&self) -> bool {
+        self.unwritable.load(Ordering::Relaxed)
+    }
+
+    /// Makes a file where that is in doubt, and logs what has changed.
+    fn probe(&self) {
+        if !self.doubted.swap(false, Ordering::Relaxed) && !self.is_unwritable() {
+            return;
+        }
+        let folder = self.folder.display();
+        match self.make_file() {
+            Err(error) if is_full(&error) => self.note_full(),
+            Err(error) => {
+                if !self.unwritable.swap(true, Ordering::Relaxed) {
+                    tracing::error!(
+                        %folder,
+                        %error,
+                        "cannot make files in the data folder: partitions take no records once their segments are full; see to its \
+                         permissions and its file system; nothing has to be started anew"
+                    );
+                }
+            }
+            Ok(()) => {
+                if self.unwritable.swap(false, Ordering::Relaxed) {
+                    tracing::warn!(%folder, "files can be made in the data folder again");
+                }
+            }
+        }
+    }
+
+    /// Makes a file, as a new segment is, and renames it, as a checkpoint is.
+    fn make_file(&self) -> io::Result<()> {
+        let (probe, renamed) = (self.folder.join(PROBE), self.folder.join(PROBE_RENAMED));
+        let made = fs::write(&probe, PROBE).and_then(|()| fs::rename(&probe, &renamed));
+        let _ = fs::remove_file(if made.is_ok() { renamed } else { probe });
+        made
     }
 
     /// Takes note that there was room for records, which is not much where it is only the rest of a page.
@@ -252,6 +304,7 @@ impl Space {
 
     /// To be called now and then: takes the reserve back, and sees whether the disk is still full.
     pub fn look(&self) {
+        self.probe();
         let taken = self.make_whole();
         if self.is_tight() {
             // Others have filled it.
@@ -267,6 +320,7 @@ impl Space {
     pub fn room(&self) -> DiskRoom {
         match (self.is_full(), self.ample.load(Ordering::Relaxed)) {
             _ if self.hangs() => DiskRoom::Hung,
+            _ if self.is_unwritable() => DiskRoom::Unwritable,
             (true, _) => DiskRoom::Full,
             (false, false) => DiskRoom::Tight,
             (false, true) => DiskRoom::Ample,
@@ -525,6 +579,28 @@ mod tests {
         let narrow = Space::without_room(folder.path());
         narrow.look();
         assert_ne!(narrow.room(), DiskRoom::Ample, "the reserve is not whole");
+    }
+
+    #[test]
+    fn append_fails_the_folder_is_unwritable_until_a_file_can_be_made() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let data = folder.path().join("data");
+        fs::create_dir(&data).expect("made");
+        let space = Space::open(&data, 0);
+        space.note_failed();
+        space.look();
+        assert_eq!(space.room(), DiskRoom::Ample, "another reason");
+        // A folder without files, whoever runs the test.
+        fs::remove_dir_all(&data).expect("removed");
+        space.look();
+        assert_eq!(space.room(), DiskRoom::Ample, "nothing has failed");
+        space.note_failed();
+        space.look();
+        assert_eq!((space.room(), space.is_full()), (DiskRoom::Unwritable, false));
+        fs::create_dir(&data).expect("made");
+        space.look();
+        assert_eq!(space.room(), DiskRoom::Ample);
+        assert_eq!(fs::read_dir(&data).expect("read").count(), 0, "no probe is left");
     }
 
     #[test]

@@ -19,6 +19,8 @@ use crate::replica::PartitionRegistration;
 pub enum DiskRoom {
     /// A write does not come back.
     Hung,
+    /// A file cannot be made in the data folder.
+    Unwritable,
     /// A write found no room.
     Full,
     /// The last write found room, and there is little more.
@@ -30,7 +32,7 @@ pub enum DiskRoom {
 /// A report of a broker to its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomReport {
-    /// Its disk is full, or hangs.
+    /// Its disk is full, or hangs, or takes no files.
     Full,
     /// Its disk has room again, and answers.
     Room,
@@ -75,7 +77,7 @@ impl RoomWatch {
         match disk {
             DiskRoom::Ample => drop(self.ample_since_ms.get_or_insert(now_ms)),
             DiskRoom::Tight => self.ample_since_ms = None,
-            DiskRoom::Full => {
+            DiskRoom::Full | DiskRoom::Unwritable => {
                 self.ample_since_ms = None;
                 self.full_since_ms.get_or_insert(now_ms);
             }
