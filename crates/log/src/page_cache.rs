@@ -275,9 +275,9 @@ impl PageCacheJob {
             PageCacheJob::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
             // Where the system does not take the advice, the pages stay.
             PageCacheJob::LetGo(_) => {
-                if fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed).is_ok() {
-                    ghosts.add(&stretch.file, stretch.from, stretch.len);
-                }
+                // Before it is gone: a reader that comes at once finds the ghost.
+                ghosts.add(&stretch.file, stretch.from, stretch.len);
+                let _ = fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed);
             }
         }
     }
