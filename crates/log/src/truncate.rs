@@ -195,7 +195,8 @@ impl Log {
         self.producers = producers;
         super::snapshot::remove_past(&self.dir, i64::MIN)?;
         self.snapshot_offset = -1;
-        Ok(())
+        // Stops are nowhere else.
+        if self.producers.has_predecessor() { self.take_snapshot() } else { Ok(()) }
     }
 
     /// The log now ends here, before where it did: what was remembered of what is gone is forgotten.

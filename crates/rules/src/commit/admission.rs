@@ -118,15 +118,15 @@ impl PartitionAdmission {
     /// Returns true if a batch that is ahead, and does not say `reorder`, waits for batches that other brokers may be committing; `committed` was read
     /// after it came.
     ///
-    /// It waits where its producer has written to the partition, and where it would be the first of a producer whose state may be forgotten.
-    /// Any other is refused at once, as on a classic partition. The missing batches were then sent to the deleted partition of the same
-    /// name, and their client cannot send them again while those behind them fill its requests in flight.
+    /// A batch for a partition made again waits where its producer has written to it, and where it would be the first of a producer whose state may
+    /// be forgotten. Any other is refused at once, as on a classic partition. The missing batches were then sent to the deleted
+    /// partition, and their client cannot send them again while those behind them fill its requests in flight.
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {
         let producer_id = stamp.producer_id;
         let has_written = || self.has_pending(producer_id) || committed.producers.knows(producer_id);
         match self.check(stamp, committed, Known::Now, now) {
             Admission::Admit => !committed.producers.is_carried_on(stamp),
-            Admission::Refuse(why) => why.is_early() && has_written(),
+            Admission::Refuse(why) => why.is_early() && (has_written() || !committed.producers.has_predecessor()),
             Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => false,
         }
     }
@@ -276,6 +276,12 @@ mod tests {
         admission.committed(&stamp(7, 10), 1);
         assert!(admission.awaits_others(&stamp(7, 12), &committed, AT), "another broker may be committing 11");
         assert_eq!(admission.ahead(&stamp(7, 11), &committed), 0);
+    }
+
+    #[test]
+    fn topic_is_new_a_batch_ahead_of_a_new_producer_waits_for_those_at_another_broker() {
+        let committed = PartitionState::new(5);
+        assert!(PartitionAdmission::default().awaits_others(&stamp(9, 1), &committed, AT));
     }
 
     #[test]

@@ -142,6 +142,11 @@ impl Producers {
         !self.knows(stamp.producer_id) && self.predecessor.stop_is_continued_by(stamp)
     }
 
+    /// Returns true if a producer may have written to a deleted partition of this name, and has written nothing here.
+    pub fn has_predecessor(&self) -> bool {
+        !self.predecessor.is_empty()
+    }
+
     /// Notes that an unknown producer may have written to the partition, or to the deleted one before it.
     pub fn note_forgotten(&mut self) {
         self.has_forgotten = true;
@@ -150,7 +155,9 @@ impl Producers {
     /// Lets the producers that `before` lacks go on where they stopped on the deleted partition. What `before` knows of others was cut off with the log.
     pub fn succeed_again(&mut self, before: &Producers) {
         self.predecessor = before.stops_to_keep();
-        before.by_id.keys().for_each(|&producer_id| self.predecessor.may_lack(producer_id));
+        if before.has_predecessor() {
+            before.by_id.keys().for_each(|&producer_id| self.predecessor.may_lack(producer_id));
+        }
         self.by_id.keys().for_each(|&producer_id| self.predecessor.forget(producer_id));
     }
 
