@@ -244,6 +244,11 @@ impl Log {
         Ok(())
     }
 
+    /// Returns true if nothing was ever kept of producers: no record has come, nor stops of a deleted partition.
+    pub fn is_blank(&self) -> bool {
+        self.log_end == 0 && self.snapshot_offset == -1
+    }
+
     /// Writes a producer snapshot as of the log end, unless there is one.
     pub fn take_snapshot(&mut self) -> io::Result<()> {
         if self.snapshot_offset == self.log_end {

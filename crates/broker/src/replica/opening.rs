@@ -251,7 +251,11 @@ impl Replica {
             return Ok(None);
         }
         let known = Known { may_have_gaps: self.registered().replicas.len() > 1, ..known };
-        let log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
+        let mut log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
+        if log.is_blank() {
+            // A kill may have come right after its folder was made.
+            self.take_over_stops(&mut log);
+        }
         // A kill may have come right after it was cut off; or opening it has.
         self.log_dir.cleanings.cut_off(&self.key(), log.log_end());
         let lowered = self.log_dir.checkpoints.lower(&self.key(), log.log_end());
@@ -273,11 +277,20 @@ impl Replica {
             StorageError::io(dir.as_ref(), error)
         })?;
         let mut log = Log::open_unless(stop, &dir, Known::NOTHING, now_ms(), &self.config())?;
+        self.take_over_stops(&mut log);
+        Ok(log)
+    }
+
+    /// Lets producers go on where they stopped on the deleted partition of this name.
+    fn take_over_stops(&self, log: &mut Log) {
         let stops = self.log_dir.succession.take(&self.key()).of_ids_below(self.producer_ids_below);
         if let Err(error) = log.succeed(stops, now_ms()) {
-            tracing::warn!(dir = %dir.display(), %error, "cannot write the producers of a deleted partition down: a restart before the next snapshot forgets where they stopped");
+            tracing::warn!(
+                dir = %self.dir().display(),
+                %error,
+                "cannot write the producers of a deleted partition down: a restart before the next snapshot forgets where they stopped"
+            );
         }
-        Ok(log)
     }
 
     /// Makes the log of a partition that is new and has a predecessor, so that its folder has the stops before its first record. Returns
