@@ -143,6 +143,8 @@ fn topic_is_made_again_on_another_broker_a_later_producer_begins_with_0() {
     create_on(&mut first, TOPIC, &[1]);
     (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut first, TOPIC, &one(id, n)), ErrorCode::NONE));
     for leader in [2, 1, 2] {
+        // A broker that has never heard of the deleted topic knows of no predecessor.
+        cluster.wait_for_same_topic(TOPIC);
         first.delete_topic(TOPIC);
         create_on(&mut first, TOPIC, &[leader]);
         let snapshot = cluster.broker(leader).partition_dir(TOPIC, 0).join("00000000000000000000.snapshot");
