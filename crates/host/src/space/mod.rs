@@ -193,6 +193,8 @@ impl Space {
         let folder = self.folder.display();
         match self.make_file() {
             Err(error) if is_full(&error) => self.note_full(),
+            // The next look tries again.
+            Err(error) if is_momentary(&error) => self.note_failed(),
             Err(error) => {
                 if !self.unwritable.swap(true, Ordering::Relaxed) {
                     tracing::error!(
@@ -215,7 +217,8 @@ impl Space {
     fn make_file(&self) -> io::Result<()> {
         let (probe, renamed) = (self.folder.join(PROBE), self.folder.join(PROBE_RENAMED));
         let made = fs::write(&probe, PROBE).and_then(|()| fs::rename(&probe, &renamed));
-        let _ = fs::remove_file(if made.is_ok() { renamed } else { probe });
+        // Both: a kill may have left either.
+        [probe, renamed].iter().for_each(|path| _ = fs::remove_file(path));
         made
     }
 
