@@ -13,7 +13,8 @@ use super::*;
 use crate::partitions::AnyPartition;
 use crate::partitions::append::Waited;
 use fullbore_config::Properties;
-use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTerms, AppendTicket};
+use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket};
+use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
 const TOPIC: Uuid = Uuid([1; 16]);

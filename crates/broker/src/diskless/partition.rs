@@ -21,8 +21,9 @@ use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::budget::{ProducerKey, Room};
 use fullbore_log::partition::error::{AppendError, ReadError};
 use fullbore_log::partition::left_out::LeftOut;
-use fullbore_log::partition::outcome::{AppendStep, AppendTerms, Blocker};
+use fullbore_log::partition::outcome::{AppendStep, Blocker};
 use fullbore_log::partition::read::{Read, TimestampOffset};
+use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
 /// Until it is asked again whether a log start was moved.

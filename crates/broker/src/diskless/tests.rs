@@ -17,8 +17,9 @@ use crate::control::StoreError;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_log::partition::budget::ProducerKey;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTerms, AppendTicket, Blocker};
-use fullbore_log::partition::reorder::{EarlyBatches, Reordering};
+use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket, Blocker};
+use fullbore_log::partition::reorder::Reordering;
+use fullbore_log::partition::terms::{AppendTerms, EarlyBatches};
 use fullbore_log::validation::ValidBatch;
 
 const ONE: Uuid = Uuid([1; 16]);

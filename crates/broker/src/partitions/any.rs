@@ -81,9 +81,11 @@ impl AnyPartition {
     /// # Errors
     /// As [`AnyPartition::check_answers`] and [`AnyPartition::check_settled`]; UNKNOWN_TOPIC_OR_PARTITION since it is deleted.
     pub fn check_writable(&self) -> Result<(), ErrorCode> {
-        if let AnyPartition::Classic(replica) = self
-            && replica.is_leaving()
-        {
+        let is_deleted = match self {
+            AnyPartition::Classic(replica) => replica.is_leaving(),
+            AnyPartition::Diskless(partition) => partition.known.is_gone(),
+        };
+        if is_deleted {
             return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         }
         self.check_answers()?;

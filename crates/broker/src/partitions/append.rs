@@ -21,8 +21,8 @@ use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::budget::{ProducerKey, Room};
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTerms, Blocker};
-use fullbore_log::partition::reorder::EarlyBatches;
+use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
+use fullbore_log::partition::terms::{AppendTerms, EarlyBatches};
 use fullbore_log::validation::{
     Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, RefusedBatch, SHORT_MAX, Sender,
     TOLD_MAX, ValidBatch, claimed_stamp, validate, work_of,
@@ -109,9 +109,9 @@ pub async fn append_each(
             false => run.advance(),
         };
         match progress {
-            Progress::Finished => break,
-            Progress::Yielded => {}
-            Progress::Blocked(blocker) => Box::pin(run.unblock(blocker)).await,
+            AppendProgress::Finished => break,
+            AppendProgress::Yielded => {}
+            AppendProgress::Blocked(blocker) => Box::pin(run.unblock(blocker)).await,
         }
     }
     AppendedBatches { results: run.results, failed: run.failed, has_waited: run.has_waited }
@@ -136,7 +136,7 @@ fn is_long(batches: &[RequestBatch<'_>]) -> bool {
 }
 
 /// How far a request has come.
-enum Progress {
+enum AppendProgress {
     Finished,
     /// The request has had its place for long.
     Yielded,
@@ -149,7 +149,7 @@ struct AppendRun<'a> {
     services: AppendServices<'a>,
     batches: &'a [RequestBatch<'a>],
     terms: RequestTerms<'a>,
-    /// Of the batches that were taken or refused: the next one is behind them.
+    /// One for each batch that was taken or refused; the next batch is behind those.
     results: Vec<BatchResult>,
     failed: ErrorCode,
     /// Records that may still be told one by one: a request of a megabyte may have ten thousand batches of a thousand.
@@ -225,7 +225,8 @@ impl Waited {
             }
         };
         if !in_time && let Some(number) = partition.known.number() {
-            self.refreshed.entry(number).or_insert(Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
+            // Also where its state was refreshed in time, and memory was not there.
+            self.refreshed.insert(number, Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
         }
     }
 }
@@ -249,24 +250,24 @@ impl<'a> AppendRun<'a> {
     }
 
     /// Checks and appends one batch after the other, at least one. In a place for long work it stops after [`PLACE_MAX`].
-    fn advance(&mut self) -> Progress {
+    fn advance(&mut self) -> AppendProgress {
         let until = self.is_long.then(|| Instant::now() + PLACE_MAX);
         while let Some(batch) = self.batches.get(self.results.len()) {
             let result = match self.offer(batch) {
                 Ok(AppendStep::Done(appended)) => Ok(AppendStep::Done(appended)),
                 Ok(AppendStep::Pending(ticket)) => Ok(AppendStep::Pending(ticket)),
-                Ok(AppendStep::Blocked(blocker)) => return Progress::Blocked(blocker),
-                Err(Invalid::Large) => return Progress::Blocked(Blocker::DecompressPermit),
-                Err(Invalid::Long) => return Progress::Blocked(Blocker::LongWork),
+                Ok(AppendStep::Blocked(blocker)) => return AppendProgress::Blocked(blocker),
+                Err(Invalid::Large) => return AppendProgress::Blocked(Blocker::DecompressPermit),
+                Err(Invalid::Long) => return AppendProgress::Blocked(Blocker::LongWork),
                 Err(Invalid::Refused(why)) => Err(self.refused(why)),
             };
             self.results.push(result);
             self.waited.memory = None;
             if until.is_some_and(|until| Instant::now() > until) && self.results.len() < self.batches.len() {
-                return Progress::Yielded;
+                return AppendProgress::Yielded;
             }
         }
-        Progress::Finished
+        AppendProgress::Finished
     }
 
     fn offer(&mut self, batch: &'a RequestBatch<'a>) -> Result<AppendStep, Invalid> {

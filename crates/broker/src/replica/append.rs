@@ -10,7 +10,8 @@ use fullbore_config::TimestampType;
 use fullbore_host::space::Space;
 use fullbore_log::partition::durability::Durability;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTerms, Appended, WrittenBatch};
+use fullbore_log::partition::outcome::{Acks, AppendStep, Appended, WrittenBatch};
+use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
 impl Replica {

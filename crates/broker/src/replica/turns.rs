@@ -11,8 +11,9 @@ use tokio::time::Instant;
 use super::Replica;
 use super::state::{LogState, ReplicaState};
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::outcome::{AppendTerms, AppendTicket};
+use fullbore_log::partition::outcome::AppendTicket;
 use fullbore_log::partition::reorder::{OUT_OF_ORDER, Reordering};
+use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
 impl Replica {

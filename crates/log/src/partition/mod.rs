@@ -13,4 +13,5 @@ pub mod outcome;
 pub mod read;
 pub mod reorder;
 pub mod stamping;
+pub mod terms;
 pub mod waiters;

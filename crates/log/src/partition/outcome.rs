@@ -14,7 +14,6 @@ use super::budget::ProducerKey;
 use super::durability::Durability;
 use super::error::AppendError;
 use super::left_out::LeftOut;
-use super::reorder::EarlyBatches;
 
 /// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or of a client that does not
 /// wait for answers.
@@ -40,26 +39,6 @@ pub enum Acks {
     Leader,
     /// In the logs of all replicas in sync, which are at least the least ISR.
     All,
-}
-
-/// Terms of an append.
-#[derive(Debug, Clone, Copy)]
-pub struct AppendTerms<'a> {
-    /// How far the batch must be before it is answered; a diskless one is in the store then in any case.
-    pub acks: Acks,
-    /// The wall clock in ms.
-    pub now_ms: i64,
-    /// Treatment of a batch that comes before its turn.
-    pub early: EarlyBatches<'a>,
-    /// The only leader epoch in which it may be appended; `None`: any.
-    pub leader_epoch: Option<i32>,
-}
-
-impl AppendTerms<'static> {
-    /// The terms of a batch that is in its turn or refused.
-    pub fn in_turn(acks: Acks, now_ms: i64) -> AppendTerms<'static> {
-        AppendTerms { acks, now_ms, early: EarlyBatches { are_sent: false, wait_in: None }, leader_epoch: None }
-    }
 }
 
 /// A batch in the leader's log, and what its answer waits for.
@@ -148,8 +127,8 @@ enum Stage {
     Committing(Receiver, LeftOut),
 }
 
-type Answer = Result<WrittenBatch, AppendError>;
-type Receiver = oneshot::Receiver<Answer>;
+type BatchAnswer = Result<WrittenBatch, AppendError>;
+type Receiver = oneshot::Receiver<BatchAnswer>;
 
 const LATE: AppendError = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
 
@@ -213,11 +192,11 @@ impl AppendTicket {
     }
 }
 
-async fn received(answer: Receiver) -> Answer {
+async fn received(answer: Receiver) -> BatchAnswer {
     answer.await.unwrap_or(Err(AppendError::Gone))
 }
 
-async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) -> Answer {
+async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) -> BatchAnswer {
     match left_out.unless(timeout_at(deadline, received(answer))).await {
         Ok(answer) => answer.unwrap_or(Err(LATE)),
         Err(moved) => Err(AppendError::Role(moved)),
@@ -232,7 +211,7 @@ pub struct AwaitedAnswer(Receiver);
 #[derive(Debug)]
 #[must_use]
 pub struct AppendAnswer {
-    copies: Vec<oneshot::Sender<Answer>>,
+    copies: Vec<oneshot::Sender<BatchAnswer>>,
     /// Bytes of the batch.
     size: usize,
     record_count: i32,
@@ -264,7 +243,7 @@ impl AppendAnswer {
         AwaitedAnswer(awaited)
     }
 
-    fn refuse(&self, copy: oneshot::Sender<Answer>, error: AppendError) {
+    fn refuse(&self, copy: oneshot::Sender<BatchAnswer>, error: AppendError) {
         self.metrics.produce_failed(error.code());
         let _ = copy.send(Err(error));
     }
@@ -292,7 +271,7 @@ impl AppendAnswer {
         }
     }
 
-    fn send(self, answer: &Answer) {
+    fn send(self, answer: &BatchAnswer) {
         for copy in self.copies {
             // A copy that does not wait any more finds the batch in the partition when it is sent again.
             let _ = copy.send(answer.clone());

@@ -118,15 +118,6 @@ impl Drop for HeldBytes {
     }
 }
 
-/// What may become of a batch that comes before its turn.
-#[derive(Clone, Copy, Debug)]
-pub struct EarlyBatches<'a> {
-    /// Whether the producer says that its batches may come so.
-    pub are_sent: bool,
-    /// Where they wait; `None` where nobody waits for an answer.
-    pub wait_in: Option<&'a Arc<Reordering>>,
-}
-
 /// One partition's early batches.
 #[derive(Debug, Default)]
 pub struct Parked {

@@ -18,7 +18,8 @@ use crate::partitions::append::Waited;
 use crate::partitions::{AnyPartition, EarlyBatches};
 use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTerms, AppendTicket, Appended};
+use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket, Appended};
+use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
 /// How long a request waits for a partition that is being made.

@@ -24,8 +24,9 @@ use fullbore_host::files::now_ms;
 use fullbore_log::partition::budget::{ProducerKey, Room};
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::left_out::LeftOut;
-use fullbore_log::partition::outcome::{AppendStep, AppendTerms, AppendTicket, Appended, Blocker};
+use fullbore_log::partition::outcome::{AppendStep, AppendTicket, Appended, Blocker};
 use fullbore_log::partition::reorder::{Early, LaterRoom, OUT_OF_ORDER, Reordering};
+use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
 /// How often it is looked at what others have committed, where nothing is heard of them, and how long that may take: batches expire meanwhile.

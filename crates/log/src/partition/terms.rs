@@ -1,0 +1,35 @@
+//! Terms on which a batch is offered to a partition.
+
+use std::sync::Arc;
+
+use super::outcome::Acks;
+use super::reorder::Reordering;
+
+/// Treatment of a batch that comes before its turn.
+#[derive(Clone, Copy, Debug)]
+pub struct EarlyBatches<'a> {
+    /// True if the producer says that its batches may come so.
+    pub are_sent: bool,
+    /// The buffer in which they wait; `None` where no client waits for an answer.
+    pub wait_in: Option<&'a Arc<Reordering>>,
+}
+
+/// Terms of an append.
+#[derive(Debug, Clone, Copy)]
+pub struct AppendTerms<'a> {
+    /// How far the batch must be before it is answered; a diskless one is in the store then in any case.
+    pub acks: Acks,
+    /// The wall clock in ms.
+    pub now_ms: i64,
+    /// Treatment of a batch that comes before its turn.
+    pub early: EarlyBatches<'a>,
+    /// The only leader epoch in which it may be appended; `None`: any.
+    pub leader_epoch: Option<i32>,
+}
+
+impl AppendTerms<'static> {
+    /// The terms of a batch that is in its turn or refused.
+    pub fn in_turn(acks: Acks, now_ms: i64) -> AppendTerms<'static> {
+        AppendTerms { acks, now_ms, early: EarlyBatches { are_sent: false, wait_in: None }, leader_epoch: None }
+    }
+}
