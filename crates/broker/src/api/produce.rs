@@ -1,7 +1,7 @@
 //! Produce 3-14 (0-2 are advertised for librdkafka's sake, KAFKA-18659, and not served).
 //!
-//! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. What may come
-//! later is only the fsync a topic asks for, the replicas of acks=all, and the turn of a batch that is early where the request says `reorder`.
+//! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. Later comes
+//! only the fsync a topic asks for, the replicas of acks=all, and the turn of a batch that is early where the request says `reorder`.
 //! Of a diskless topic the order is fixed then, too, and the offset comes with the commit.
 //! Invariant: an acknowledged batch is in the log exactly once.
 
@@ -61,7 +61,7 @@ pub async fn admit(
             may_zstd: reply.version.number >= ZSTD_FROM,
             is_transactional: request.transactional_id.is_some(),
         },
-        // What becomes of a batch that waits for its turn without an answer would be known to nobody.
+        // A batch that waits for its turn without an answer would be lost in silence.
         early: EarlyBatches { are_sent: request.reorder, wait_in: Some(&broker.reordering).filter(|_| is_answered) },
         peer,
         // Without an answer there is nothing to be late with.

@@ -1,6 +1,6 @@
-//! The append of a request's batches, one after the other. What blocks a batch is waited for here, and nowhere else.
+//! The append of a request's batches, one after the other. All waits for what blocks a batch are here.
 //!
-//! Not here: what a client sends and is answered ([`crate::api`]), nor the append to one partition of either kind.
+//! Not here: requests and responses ([`crate::api`]), nor the append to one partition of either kind.
 //!
 //! Invariant: a batch is offered once all before it of its request are taken or refused.
 
@@ -30,7 +30,7 @@ use fullbore_log::validation::{
 
 /// Records of more bytes than this take longer than a millisecond or two to be checked and written.
 const LONG_BYTES: usize = 2 << 20;
-/// Time after which a long request queues for a place anew, behind those who wait for one.
+/// Time after which a long request queues for a place again, behind the requests that wait for one.
 const PLACE_MAX: Duration = Duration::from_millis(50);
 
 /// The services of the broker that an append uses.
@@ -58,16 +58,16 @@ pub struct RequestedPartition<'a> {
     pub partition: AnyPartition,
     /// The name of its topic.
     pub topic: &'a str,
-    /// Its topic's settings.
+    /// The settings of its topic.
     pub config: &'a TopicConfig,
-    /// Its number in the topic.
+    /// The number of the partition in its topic.
     pub index: i32,
 }
 
 /// Terms that hold for all batches of a request.
 #[derive(Clone, Copy)]
 pub struct RequestTerms<'a> {
-    /// How far a batch must be before it is answered.
+    /// The place that a batch must have reached before it is answered.
     pub acks: Acks,
     /// The rights of its sender.
     pub from: Sender,
@@ -75,14 +75,14 @@ pub struct RequestTerms<'a> {
     pub early: EarlyBatches<'a>,
     /// The client's address.
     pub peer: SocketAddr,
-    /// The end of a wait for memory or the index; `None` where nobody waits for an answer.
+    /// The end of a wait for memory or the index; `None` where no client waits for an answer.
     pub deadline: Option<tokio::time::Instant>,
 }
 
-/// What became of a batch of a request: done, pending or refused.
+/// Outcome of a batch of a request: done, pending or refused.
 pub type BatchResult = Result<AppendStep<Infallible>, RefusedBatch>;
 
-/// What became of all batches of a request.
+/// Outcomes of all batches of a request.
 pub struct AppendedBatches {
     /// In the order of the request.
     pub results: Vec<BatchResult>,
@@ -117,7 +117,7 @@ pub async fn append_each(
     AppendedBatches { results: run.results, failed: run.failed, has_waited: run.has_waited }
 }
 
-/// Those partitions of batches that are in service.
+/// Returns the partitions of batches that are in service.
 fn partitions_of<'b>(batches: &'b [RequestBatch<'_>]) -> impl Iterator<Item = &'b AnyPartition> {
     let partitions = batches.iter().filter_map(|batch| batch.to.as_ref().ok()).map(|to| &to.partition);
     partitions.filter(|partition| partition.check_answers().is_ok())
@@ -135,7 +135,7 @@ fn is_long(batches: &[RequestBatch<'_>]) -> bool {
     bytes > LONG_BYTES || work > SHORT_MAX || partitions_of(batches).any(AnyPartition::is_unwritten)
 }
 
-/// How far a request has come.
+/// Progress of a request.
 enum AppendProgress {
     Finished,
     /// The request has had its place for long.
@@ -152,7 +152,7 @@ struct AppendRun<'a> {
     /// One for each batch that was taken or refused; the next batch is behind those.
     results: Vec<BatchResult>,
     failed: ErrorCode,
-    /// Records that may still be told one by one: a request of a megabyte may have ten thousand batches of a thousand.
+    /// Records whose errors may still be listed one by one: a request of a megabyte may have ten thousand batches of a thousand.
     told_left: usize,
     /// Records that the request may still open.
     budget: OpeningBudget,

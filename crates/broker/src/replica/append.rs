@@ -102,7 +102,7 @@ impl Replica {
     }
 }
 
-/// Has the disk looked at where an append has failed.
+/// Notes a failed append for the next look at the disk.
 pub(super) fn note_failure(space: &Space, error: AppendError) {
     match error {
         AppendError::Full => space.note_full(),

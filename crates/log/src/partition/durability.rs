@@ -1,4 +1,4 @@
-//! What the answer of an append waits for: the disk, where the topic wants that, and then the other replicas, where the client does.
+//! Durability of an appended batch: on the disk, where the topic wants that, and then on the other replicas, where the client does.
 //!
 //! Invariant: a ticket is resolved once what it waits for has happened, or never can.
 
@@ -14,7 +14,7 @@ use super::error::AppendError;
 use super::flushed::FlushTicket;
 use super::waiters::Registration;
 
-/// What has to be durable before a batch is acknowledged: first on the disk, then on every replica in sync.
+/// Waits before a batch is acknowledged: first for the disk, then for every replica in sync.
 #[derive(Debug, Clone, Default)]
 pub struct Durability {
     /// The flush, where the topic wants that.
@@ -55,15 +55,15 @@ pub struct ReplicationTicket {
     end_offset: i64,
 }
 
-/// Who knows how far a batch is on the other replicas.
+/// A replica that knows how far a batch is on the others.
 pub trait Acknowledges: Debug + Send + Sync {
     /// Wakes a waiter when that may have changed.
     fn register(&self, waiter: &Arc<Notify>) -> Registration;
 
-    /// Whether all before an offset, appended by the leader of an epoch, is on every replica in sync.
+    /// Returns how far all before an offset, appended by the leader of an epoch, is on the replicas in sync.
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement;
 
-    /// Whether nobody is to wait any longer, since the broker stops.
+    /// Returns true once the broker stops: no caller waits any longer.
     fn is_stopping(&self) -> bool;
 }
 

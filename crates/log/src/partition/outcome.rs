@@ -1,4 +1,4 @@
-//! What became of a batch that was offered to a partition, classic or diskless, from the offer to the answer of its client.
+//! Outcome of a batch that was offered to a partition, classic or diskless, from the offer to the answer of its client.
 //!
 //! A batch is done, or pending with a ticket, or blocked by the one thing that it is offered again with. The ticket goes with the request, the
 //! [`AppendAnswer`] with the batch; both are consumed by their use.
@@ -32,7 +32,7 @@ pub struct Appended {
     pub batches_retained: usize,
 }
 
-/// How far a batch must be before its append is answered.
+/// The place that a batch must have reached before its append is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acks {
     /// In the leader's log.
@@ -46,7 +46,7 @@ pub enum Acks {
 pub struct WrittenBatch {
     /// Its place.
     pub appended: Appended,
-    /// What has to be durable before it is acknowledged.
+    /// Its durability, which the answer waits for.
     pub durability: Durability,
 }
 
@@ -57,15 +57,15 @@ impl From<Appended> for WrittenBatch {
     }
 }
 
-/// What became of a batch that was offered.
+/// Outcome of an offer.
 #[derive(Debug)]
 #[must_use]
 pub enum AppendStep<B = Blocker> {
-    /// It has its offset, and its answer waits for nothing.
+    /// The batch has its offset, and its answer waits for nothing.
     Done(Appended),
-    /// It is taken: its answer comes by the ticket, whether or not the caller waits for it.
+    /// The batch is taken. Its answer comes by the ticket, whether or not the caller waits for it.
     Pending(AppendTicket),
-    /// Nothing of it is taken: it is offered again once this one thing is there. Its connection reads nothing meanwhile.
+    /// Nothing of the batch is taken. The caller offers it again once this one thing is there; its connection reads nothing meanwhile.
     Blocked(B),
 }
 
@@ -116,7 +116,7 @@ pub enum Blocker {
 #[must_use]
 pub struct AppendTicket(Stage);
 
-/// How far the batch of a ticket is.
+/// Stage of the batch of a ticket.
 #[derive(Debug)]
 enum Stage {
     /// In the leader's log.

@@ -116,7 +116,7 @@ impl Stops {
         self.may_lack_below(producer_id.saturating_add(1));
     }
 
-    /// The same of producers with ids below `bound`.
+    /// Notes the same of producers with ids below `bound`.
     pub(super) fn may_lack_below(&mut self, bound: i64) {
         self.unknown_below = self.unknown_below.max(bound);
     }
