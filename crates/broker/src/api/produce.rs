@@ -1,7 +1,7 @@
 //! Produce 3-14 (0-2 are advertised for librdkafka's sake, KAFKA-18659, and not served).
 //!
 //! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. Later comes
-//! only the fsync a topic asks for, the replicas of acks=all, and the turn of a batch that is early where the request says `reorder`.
+//! only the fsync a topic asks for, the replicas of acks=all, and the turn of a batch that is early where the request has `reorder` set.
 //! Of a diskless topic the order is fixed then, too, and the offset comes with the commit.
 //! Invariant: an acknowledged batch is in the log exactly once.
 

@@ -18,7 +18,7 @@ pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic
     }
 }
 
-/// One partition of a topic, in service or not.
+/// Finds a partition of a topic, in service or not.
 ///
 /// # Errors
 /// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER where this broker serves no diskless topics, and others do.
@@ -31,7 +31,7 @@ pub fn existing(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition
     })
 }
 
-/// One partition of a topic.
+/// Finds a partition of a topic that is in service.
 ///
 /// # Errors
 /// As [`existing`]; as [`AnyPartition::check_answers`].
@@ -41,7 +41,7 @@ pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartitio
     Ok(found)
 }
 
-/// One partition of a topic, after [`AnyPartition::open_all`]. Waits for one whose folder is made since then: its first record may have come in between.
+/// Finds a partition of a topic after [`AnyPartition::open_all`]. Waits for one whose folder is made since then: its first record may have come in between.
 ///
 /// # Errors
 /// UNKNOWN_TOPIC_OR_PARTITION. NOT_LEADER_OR_FOLLOWER while its log is still being opened, at which every client asks again.

@@ -489,7 +489,7 @@ impl ReaderShared {
                 Err(_) => failed = failed.or(Some(ReadError::Storage)),
             }
         }
-        // What is wrong where the reader is matters most. Records before a loss are read first.
+        // A fault where the reader is matters most. Records before a loss are read first.
         match lost_at(offset, &lost).or(failed) {
             Some(why) => {
                 // The place of the records may have changed.

@@ -57,7 +57,7 @@ struct UnderWay {
     since: Instant,
 }
 
-/// One request that is under way, until it is dropped.
+/// Request that is under way, until it is dropped.
 struct Counted<'t>(&'t Tries);
 
 impl Drop for Counted<'_> {

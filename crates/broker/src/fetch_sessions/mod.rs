@@ -437,7 +437,7 @@ impl Session {
 }
 
 /// Moves the `served` ones of the first `looked_at` partitions to the end, so that none starves behind a busy one, unless all are served.
-/// Those that `failed` leave a session that reads ahead, which would return their error with each answer.
+/// Partitions in `failed` leave a session that reads ahead, which would return their error with each answer.
 fn place_last(wanted: &mut Vec<PartitionFetch>, looked_at: usize, served: &[usize], failed: &[usize]) {
     let rotates = !served.is_empty() && served.len() < wanted.len() - failed.len();
     if !rotates && failed.is_empty() {

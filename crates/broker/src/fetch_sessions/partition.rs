@@ -110,7 +110,7 @@ pub struct Fetched {
     pub outcome: PartitionOutcome,
 }
 
-/// What came of a fetch from one partition.
+/// Outcome of a fetch from one partition.
 pub enum PartitionOutcome {
     /// An error.
     Failed {

@@ -1,4 +1,4 @@
-//! What a fetch request says of its session and its partitions.
+//! Session and partitions of a fetch request.
 //!
 //! Not here: what becomes of it (see [`Sessions`](super::Sessions)). Invariant: each partition is in the list once, and nothing of the
 //! request's frame is kept: a session outlives the request, and a slice would keep all of the frame.
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Bytes that a topic takes beside its name.
 const TOPIC_BYTES: usize = 128;
 
-/// What a fetch says of its session and its partitions.
+/// Session and partitions of a fetch.
 pub struct SessionRequest {
     pub(super) session_id: i32,
     pub(super) session_epoch: i32,
@@ -23,7 +23,7 @@ pub struct SessionRequest {
 }
 
 impl SessionRequest {
-    /// What this request says.
+    /// Content of this request.
     pub fn of(request: FetchRequest) -> SessionRequest {
         let FetchRequest { session_id, session_epoch, read_ahead, .. } = request;
         let forgotten = Forgotten::of(request.forgotten_topics_data);

@@ -89,7 +89,7 @@ impl AnyPartition {
             return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         }
         self.check_answers()?;
-        // It is settled before and after, and in between it is being made; so it is found if both change during the looks.
+        // A log is settled, then being made, then settled: one of both looks finds it.
         if self.is_settled() || self.is_being_made() { Ok(()) } else { self.check_settled() }
     }
 
@@ -136,13 +136,13 @@ impl AnyPartition {
     }
 
     /// Waits until these logs are open or will not be, without a thread, and not past [`OPENING_WAIT`]: the client's next requests wait behind it.
-    /// What keeps one from being open is found by its next use.
+    /// The next use of a log finds why it is not open.
     pub async fn open_all(partitions: Vec<AnyPartition>) {
         // All are requested first: several are opened at a time.
         partitions.iter().for_each(AnyPartition::ask_to_open);
         let until = tokio::time::Instant::now() + OPENING_WAIT;
         for partition in partitions {
-            // What keeps a new one from being open is no recovery.
+            // A new one has nothing to recover.
             if partition.is_being_made() {
                 partition.opened().await;
             } else {

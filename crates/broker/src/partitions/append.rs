@@ -44,7 +44,7 @@ pub struct AppendServices<'a> {
     pub metrics: &'a Metrics,
 }
 
-/// One batch of a request.
+/// Batch of a request.
 pub struct RequestBatch<'a> {
     /// The partition that it is for; an error where there is none for it.
     pub to: Result<RequestedPartition<'a>, RefusedBatch>,

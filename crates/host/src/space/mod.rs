@@ -9,6 +9,7 @@
 //! [`WritePermit`] meanwhile, or writes a few small files over and over.
 
 mod hung;
+mod new_files;
 
 use std::fs::{self, File};
 use std::io;
@@ -25,13 +26,12 @@ use tokio::sync::watch;
 use crate::files::{is_full, is_momentary};
 use crate::seldom::Seldom;
 use hung::{HungChange, LOOK_EVERY, WriteUnderWay, WritesUnderWay};
+use new_files::NewFiles;
 
 /// In the data folder.
 const FILE: &str = "disk-reserve";
 /// Beside it for a moment, to see whether what is said to be free can be had.
 const PROBE: &str = "disk-probe";
-/// Its name when it has been renamed, as a checkpoint is.
-const PROBE_RENAMED: &str = "disk-probe.new";
 /// A file system so many times the reserve or larger gives all of it; a smaller one the same share.
 const SHARE: u64 = 16;
 /// The size of a file system's block.
@@ -62,10 +62,8 @@ pub struct Space {
     full: AtomicBool,
     /// True if the last look found more room than the reserve takes.
     ample: AtomicBool,
-    /// True if an append has failed for another reason than room since the last look.
-    doubted: AtomicBool,
-    /// True while no files can be made.
-    unwritable: AtomicBool,
+    /// Files that can be made, or not.
+    files: NewFiles,
     /// Appends under way.
     writes: WritesUnderWay,
     /// True once a write hangs, until none does.
@@ -120,8 +118,7 @@ impl Space {
             releases: AtomicUsize::new(0),
             full: AtomicBool::new(false),
             ample: AtomicBool::new(true),
-            doubted: AtomicBool::new(false),
-            unwritable: AtomicBool::new(false),
+            files: NewFiles::default(),
             writes: WritesUnderWay::default(),
             hangs: watch::Sender::new(false),
             times: Mutex::default(),
@@ -177,49 +174,12 @@ impl Space {
 
     /// Notes that an append has failed for another reason than room: the next look makes a file.
     pub fn note_failed(&self) {
-        self.doubted.store(true, Ordering::Relaxed);
+        self.files.doubt();
     }
 
     /// Returns true if no files can be made in the folder: no segment, so that appends fail sooner or later.
     pub fn is_unwritable(&self) -> bool {
-        self.unwritable.load(Ordering::Relaxed)
-    }
-
-    /// Makes a file where that is in doubt, and logs what has changed.
-    fn probe(&self) {
-        if !self.doubted.swap(false, Ordering::Relaxed) && !self.is_unwritable() {
-            return;
-        }
-        let folder = self.folder.display();
-        match self.make_file() {
-            Err(error) if is_full(&error) => self.note_full(),
-            // The next look tries again.
-            Err(error) if is_momentary(&error) => self.note_failed(),
-            Err(error) => {
-                if !self.unwritable.swap(true, Ordering::Relaxed) {
-                    tracing::error!(
-                        %folder,
-                        %error,
-                        "cannot make files in the data folder: partitions take no records once their segments are full; see to its \
-                         permissions and its file system; nothing has to be started anew"
-                    );
-                }
-            }
-            Ok(()) => {
-                if self.unwritable.swap(false, Ordering::Relaxed) {
-                    tracing::warn!(%folder, "files can be made in the data folder again");
-                }
-            }
-        }
-    }
-
-    /// Makes a file, as a new segment is, and renames it, as a checkpoint is.
-    fn make_file(&self) -> io::Result<()> {
-        let (probe, renamed) = (self.folder.join(PROBE), self.folder.join(PROBE_RENAMED));
-        let made = fs::write(&probe, PROBE).and_then(|()| fs::rename(&probe, &renamed));
-        // Both: a kill may have left either.
-        [probe, renamed].iter().for_each(|path| _ = fs::remove_file(path));
-        made
+        self.files.are_refused()
     }
 
     /// Takes note that there was room for records, which is not much where it is only the rest of a page.
@@ -307,7 +267,9 @@ impl Space {
 
     /// To be called now and then: takes the reserve back, and sees whether the disk is still full.
     pub fn look(&self) {
-        self.probe();
+        if self.files.look(&self.folder).is_err() {
+            self.note_full();
+        }
         let taken = self.make_whole();
         if self.is_tight() {
             // Others have filled it.
@@ -593,7 +555,7 @@ mod tests {
         space.note_failed();
         space.look();
         assert_eq!(space.room(), DiskRoom::Ample, "another reason");
-        // A folder without files, whoever runs the test.
+        // A folder that takes no files, from the superuser neither.
         fs::remove_dir_all(&data).expect("removed");
         space.look();
         assert_eq!(space.room(), DiskRoom::Ample, "nothing has failed");

@@ -51,7 +51,7 @@ impl KeptCredentials {
         KeptCredentials { service, last: Mutex::default(), failures: Seldom::default() }
     }
 
-    /// Returns credentials that may still be in use, as far as their age tells.
+    /// Returns credentials that may still be in use, by their age.
     fn last(&self) -> Option<LastCredentials> {
         self.last.lock().clone().filter(|last| last.answered.elapsed() < USED_MAX)
     }
