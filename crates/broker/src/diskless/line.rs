@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::{Admission, Known, PartitionAdmission, TicketId};
+use fullbore_rules::commit::admission::{Admission, Freshness, PartitionAdmission, TicketId};
 use fullbore_rules::commit::rotation::{Close, OBJECT_BATCHES_MAX, Rotation, RotationSettings};
 use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, ObjectId, PartitionState, Refusal};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
@@ -154,10 +154,10 @@ impl Line {
         partition: DisklessPartitionId,
         stamp: &Stamp,
         committed: &PartitionState,
-        (known, now): (Known, Duration),
+        (freshness, now): (Freshness, Duration),
     ) -> Admission {
         let nothing = PartitionAdmission::default();
-        self.admission.get(&partition).unwrap_or(&nothing).check(stamp, committed, known, now)
+        self.admission.get(&partition).unwrap_or(&nothing).check(stamp, committed, freshness, now)
     }
 
     /// How many sequences are missing before a batch; see [`PartitionAdmission::ahead`].
@@ -496,7 +496,7 @@ mod tests {
         assert_eq!(line.close(AT).parts.len(), 1);
         // It is sent again, behind nothing.
         let committed = PartitionState::new(5);
-        assert_eq!(line.check(1, &batch(1, 7, 0).stamp, &committed, (Known::Now, AT)), Admission::Admit);
+        assert_eq!(line.check(1, &batch(1, 7, 0).stamp, &committed, (Freshness::Current, AT)), Admission::Admit);
     }
 
     #[test]

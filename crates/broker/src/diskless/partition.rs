@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fullbore_rules::commit::DisklessPartitionId;
-use fullbore_rules::commit::admission::Known;
+use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::sequence::{ProducerState, Stamp};
 use fullbore_wire::{ErrorCode, Records};
 
@@ -64,7 +64,7 @@ impl DisklessPartition {
         &self,
         batch: &ValidBatch<'_>,
         terms: AppendTerms<'_>,
-        (producer, known, room): (ProducerKey, Known, Option<Room>),
+        (producer, known, room): (ProducerKey, Freshness, Option<Room>),
     ) -> Result<AppendStep, AppendError> {
         if !self.services.claim.is_made() {
             self.turned_away(&batch.stamp(), AppendError::Storage.code());

@@ -7,7 +7,7 @@ use super::index::by_hand::{IndexByHand, Turn};
 use super::index::{ChangeSource, IndexChanges, IndexStore, UploadedObject};
 use super::objects::double::StoreDouble;
 use fullbore_rules::commit::ObjectBatch;
-use fullbore_rules::commit::admission::Known;
+use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::sequence::Stamp as Stamped;
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use tokio::task::yield_now;
@@ -99,7 +99,7 @@ impl ByHand {
         builder.append(7, None, Some(b"value"), &[]);
         let bytes = builder.seal(stamp).expect("sealed").0;
         let terms = AppendTerms::in_turn(Acks::All, now_ms);
-        let (mut known, producer) = (Known::Perhaps, ProducerKey::Id(stamp.producer_id));
+        let (mut known, producer) = (Freshness::MayBeStale, ProducerKey::Id(stamp.producer_id));
         let pending = loop {
             match partition.append(&ValidBatch::unchecked(&bytes), terms, (producer, known, None))? {
                 AppendStep::Done(appended) => return Ok(appended.base_offset),
@@ -107,7 +107,7 @@ impl ByHand {
                 AppendStep::Blocked(Blocker::StaleState(_)) => {
                     let looking = self.look(0);
                     self.until(|| looking.is_finished(), now_ms).await;
-                    known = Known::Now;
+                    known = Freshness::Current;
                 }
                 blocked => panic!("{blocked:?}"),
             }
@@ -260,9 +260,9 @@ async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_i
         let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, 0) };
         partition.append(&ValidBatch::unchecked(&bytes), terms, (ProducerKey::Id(7), known, None)).expect("taken")
     };
-    let AppendStep::Pending(second) = admit(1, Known::Perhaps) else { panic!("it seems to be the next") };
+    let AppendStep::Pending(second) = admit(1, Freshness::MayBeStale) else { panic!("it seems to be the next") };
     let is_stale = |step: &AppendStep| matches!(step, AppendStep::Blocked(Blocker::StaleState(7)));
-    assert!(is_stale(&admit(3, Known::Perhaps)), "one is missing");
+    assert!(is_stale(&admit(3, Freshness::MayBeStale)), "one is missing");
     let looking = tokio::spawn({
         let partition = Arc::clone(&partition);
         async move { partition.look().await }
@@ -275,7 +275,7 @@ async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_i
             Turn::Idle => yield_now().await,
         }
     }
-    let AppendStep::Pending(fourth) = admit(3, Known::Now) else { panic!("the second one is in line") };
+    let AppendStep::Pending(fourth) = admit(3, Freshness::Current) else { panic!("the second one is in line") };
     if let Some((objects, answer)) = of_second {
         drop(answer.send(broker.index.commit(&objects, 0)));
     }

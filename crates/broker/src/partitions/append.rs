@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fullbore_rules::commit::admission::Known;
+use fullbore_rules::commit::admission::Freshness;
 use fullbore_wire::{ErrorCode, Records};
 use tokio::time::timeout_at;
 
@@ -194,8 +194,8 @@ impl Waited {
                 return Err(*why);
             }
             // The refresh began after the batch had come, with the rest of its request.
-            Some(Ok(())) => Known::Now,
-            None => Known::Perhaps,
+            Some(Ok(())) => Freshness::Current,
+            None => Freshness::MayBeStale,
         };
         partition.append(batch, terms, (ProducerKey::of(&batch.stamp(), peer), known, memory))
     }

@@ -40,13 +40,13 @@ pub enum Admission {
     Refuse(SequenceRefusal),
 }
 
-/// How new what is known of a partition is.
+/// Freshness of the state that a batch is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// Others may have written since.
-    Perhaps,
-    /// It was read after the batch came.
-    Now,
+pub enum Freshness {
+    /// Another broker may have committed since it was read.
+    MayBeStale,
+    /// It was read after the batch had come.
+    Current,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ pub struct PartitionAdmission {
 
 impl PartitionAdmission {
     /// What to do with a batch at `now`. `committed` is what is known to be committed.
-    pub fn check(&self, stamp: &Stamp, committed: &PartitionState, known: Known, now: Duration) -> Admission {
+    pub fn check(&self, stamp: &Stamp, committed: &PartitionState, freshness: Freshness, now: Duration) -> Admission {
         if !stamp.is_idempotent() {
             return Admission::Admit;
         }
@@ -78,9 +78,9 @@ impl PartitionAdmission {
                 return Admission::Admit;
             }
             if stamp.producer_epoch < newest.producer_epoch {
-                return match known {
-                    Known::Perhaps => Admission::Ask,
-                    Known::Now => Admission::Refuse(SequenceRefusal::InvalidProducerEpoch),
+                return match freshness {
+                    Freshness::MayBeStale => Admission::Ask,
+                    Freshness::Current => Admission::Refuse(SequenceRefusal::InvalidProducerEpoch),
                 };
             }
         }
@@ -94,8 +94,8 @@ impl PartitionAdmission {
         };
         match self.refused.judge(stamp, verdict, is_known, now) {
             Verdict::Duplicate { base_offset, timestamp } => Admission::Duplicate { base_offset, timestamp },
-            Verdict::Append if is_known || known == Known::Now => Admission::Admit,
-            Verdict::Refuse(why) if known == Known::Now => Admission::Refuse(why),
+            Verdict::Append if is_known || freshness == Freshness::Current => Admission::Admit,
+            Verdict::Refuse(why) if freshness == Freshness::Current => Admission::Refuse(why),
             Verdict::Append | Verdict::Refuse(_) => Admission::Ask,
         }
     }
@@ -124,7 +124,7 @@ impl PartitionAdmission {
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {
         let producer_id = stamp.producer_id;
         let has_written = || self.has_pending(producer_id) || committed.producers.knows(producer_id);
-        match self.check(stamp, committed, Known::Now, now) {
+        match self.check(stamp, committed, Freshness::Current, now) {
             Admission::Admit => !committed.producers.is_carried_on(stamp),
             Admission::Refuse(why) => why.is_early() && (has_written() || !committed.producers.has_predecessor()),
             Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => false,
@@ -257,7 +257,7 @@ mod tests {
         // Producer 9 is new: its first batch was sent to the deleted topic.
         for early in [stamp(7, 11), stamp(7, 15), stamp(9, 1)] {
             assert!(admission.ahead(&early, &committed) > 0);
-            assert_eq!(admission.check(&early, &committed, Known::Now, AT), refused, "{early:?}");
+            assert_eq!(admission.check(&early, &committed, Freshness::Current, AT), refused, "{early:?}");
             assert!(!admission.awaits_others(&early, &committed, AT), "{early:?}");
         }
         committed.take_over(&stamp(8, 1), 0, 0, 0);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fullbore_wire::ErrorCode;
 
-use super::admission::{Admission, Known, PartitionAdmission, TicketId};
+use super::admission::{Admission, Freshness, PartitionAdmission, TicketId};
 use super::*;
 use crate::sequence::Stamp;
 
@@ -161,10 +161,10 @@ impl World {
         let ticket = self.next_id() as TicketId;
         let here = &mut self.brokers[broker];
         let admission = here.admission.entry(partition).or_default();
-        let mut admitted = admission.check(&stamp, &here.known[&partition], Known::Perhaps, Duration::ZERO);
+        let mut admitted = admission.check(&stamp, &here.known[&partition], Freshness::MayBeStale, Duration::ZERO);
         if admitted == Admission::Ask {
             here.known.insert(partition, self.partitions[&partition].clone());
-            admitted = admission.check(&stamp, &here.known[&partition], Known::Now, Duration::ZERO);
+            admitted = admission.check(&stamp, &here.known[&partition], Freshness::Current, Duration::ZERO);
         }
         self.clients[at].batches[n] = match admitted {
             Admission::Admit => {

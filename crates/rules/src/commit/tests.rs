@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use fullbore_wire::ErrorCode;
 
-use super::admission::{Admission, Known, PartitionAdmission, TicketId};
+use super::admission::{Admission, Freshness, PartitionAdmission, TicketId};
 use super::*;
 use crate::sequence::Verdict as Sequence;
 use crate::sequence::{Producers, SequenceRefusal, Stamp};
@@ -207,12 +207,12 @@ fn what_follows_what_is_pending_is_admitted_without_waiting() {
     let (state, mut admission) = admitting(&[batch(0, stamp(7, 0, 2))]);
     for (ticket, sequence) in [(1, 2), (2, 4), (3, 6)] {
         let next = stamp(7, sequence, 2);
-        assert_eq!(admission.check(&next, &state, Known::Perhaps, AT), Admission::Admit);
+        assert_eq!(admission.check(&next, &state, Freshness::MayBeStale, AT), Admission::Admit);
         admission.admitted(&next, ticket);
     }
-    assert_eq!(admission.check(&stamp(7, 4, 2), &state, Known::Perhaps, AT), Admission::Shares(2));
+    assert_eq!(admission.check(&stamp(7, 4, 2), &state, Freshness::MayBeStale, AT), Admission::Shares(2));
     let duplicate = Admission::Duplicate { base_offset: 0, timestamp: 0 };
-    assert_eq!(admission.check(&stamp(7, 0, 2), &state, Known::Perhaps, AT), duplicate);
+    assert_eq!(admission.check(&stamp(7, 0, 2), &state, Freshness::MayBeStale, AT), duplicate);
 }
 
 #[test]
@@ -220,17 +220,17 @@ fn before_it_refuses_and_for_who_is_new_here_it_asks() {
     let (mut state, mut admission) = admitting(&[batch(0, stamp(7, 0, 2))]);
     let (next, ahead, stranger) = (stamp(7, 2, 2), stamp(7, 4, 2), stamp(8, 0, 2));
     for unsure in [ahead, stranger] {
-        assert_eq!(admission.check(&unsure, &state, Known::Perhaps, AT), Admission::Ask, "{unsure:?}");
+        assert_eq!(admission.check(&unsure, &state, Freshness::MayBeStale, AT), Admission::Ask, "{unsure:?}");
     }
     let refused = Admission::Refuse(SequenceRefusal::OutOfOrderSequence);
-    assert_eq!(admission.check(&ahead, &state, Known::Now, AT), refused);
-    assert_eq!(admission.check(&stranger, &state, Known::Now, AT), Admission::Admit);
+    assert_eq!(admission.check(&ahead, &state, Freshness::Current, AT), refused);
+    assert_eq!(admission.check(&stranger, &state, Freshness::Current, AT), Admission::Admit);
     // Another broker commits the batch before it.
     state.take_over(&next, 2, 0, 0);
-    assert_eq!(admission.check(&ahead, &state, Known::Perhaps, AT), Admission::Admit);
+    assert_eq!(admission.check(&ahead, &state, Freshness::MayBeStale, AT), Admission::Admit);
     admission.admitted(&ahead, 1);
     // What would follow what is committed is not what this producer is to send next here.
-    assert_eq!(admission.check(&stamp(7, 4, 1), &state, Known::Now, AT), refused);
+    assert_eq!(admission.check(&stamp(7, 4, 1), &state, Freshness::Current, AT), refused);
 }
 
 #[test]
@@ -245,13 +245,13 @@ fn what_was_admitted_behind_a_batch_that_fails_is_dead() {
     assert_eq!(admission.failed(&of(1), 1, STORAGE), [2, 3]);
     assert!(admission.failed(&of(2), 2, STORAGE).is_empty(), "once");
     assert_eq!(
-        admission.check(&stamp(8, 0, 1), &state, Known::Perhaps, AT),
+        admission.check(&stamp(8, 0, 1), &state, Freshness::MayBeStale, AT),
         Admission::Shares(9),
         "others are not concerned"
     );
     let mut state = state;
     state.take_over(&of(0), 0, 0, 0);
-    assert_eq!(admission.check(&of(1), &state, Known::Perhaps, AT), Admission::Admit, "it is sent again");
+    assert_eq!(admission.check(&of(1), &state, Freshness::MayBeStale, AT), Admission::Admit, "it is sent again");
     admission.committed(&stamp(8, 0, 1), 9);
     assert!(!admission.is_empty(), "it is known which is sent again");
     admission.admitted(&of(1), 10);
@@ -263,7 +263,7 @@ fn what_was_admitted_behind_a_batch_that_fails_is_dead() {
 fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_producer() {
     // Others have written, and who is not known may have.
     let (committed, mut pending) = admitting(&[batch(0, stamp(1, 0, 10))]);
-    let check = |pending: &PartitionAdmission, stamp: &Stamp| pending.check(stamp, &committed, Known::Now, AT);
+    let check = |pending: &PartitionAdmission, stamp: &Stamp| pending.check(stamp, &committed, Freshness::Current, AT);
     let (first, second) = (stamp(7, 20, 10), stamp(7, 30, 10));
     pending.admitted(&first, 1);
     assert_eq!(pending.failed(&first, 1, STORAGE), Vec::<TicketId>::new());
@@ -299,19 +299,19 @@ fn batch_behind_one_that_was_refused_while_others_were_pending_gets_its_error() 
     let (first, refused, behind) = (of(1), of(2), of(3));
     admission.admitted(&first, 1);
     admission.turned_away(&refused, STORAGE);
-    for known in [Known::Perhaps, Known::Now] {
-        let expected = if known == Known::Now { BEHIND } else { Admission::Ask };
+    for known in [Freshness::MayBeStale, Freshness::Current] {
+        let expected = if known == Freshness::Current { BEHIND } else { Admission::Ask };
         assert_eq!(admission.check(&behind, &committed, known, AT), expected, "the coordinator is asked first");
     }
     // The one before fails too: it comes first now.
     assert_eq!(admission.failed(&first, 1, STORAGE), Vec::<TicketId>::new());
-    assert_eq!(admission.check(&refused, &committed, Known::Now, AT), BEHIND);
+    assert_eq!(admission.check(&refused, &committed, Freshness::Current, AT), BEHIND);
     for (n, ticket) in [(1, 2), (2, 3), (3, 4)] {
-        assert_eq!(admission.check(&of(n), &committed, Known::Now, AT), Admission::Admit);
+        assert_eq!(admission.check(&of(n), &committed, Freshness::Current, AT), Admission::Admit);
         admission.admitted(&of(n), ticket);
     }
     let gap = Admission::Refuse(SequenceRefusal::OutOfOrderSequence);
-    assert_eq!(admission.check(&of(5), &committed, Known::Now, AT), gap);
+    assert_eq!(admission.check(&of(5), &committed, Freshness::Current, AT), gap);
 }
 
 #[test]
@@ -341,8 +341,8 @@ fn a_batch_of_an_epoch_before_what_is_pending_is_fenced() {
     let later = Stamp { producer_epoch: 1, ..stamp(7, 0, 10) };
     admission.admitted(&later, 1);
     let check = |known| admission.check(&stamp(7, 10, 10), &committed, known, AT);
-    assert_eq!(check(Known::Perhaps), Admission::Ask);
-    assert_eq!(check(Known::Now), Admission::Refuse(SequenceRefusal::InvalidProducerEpoch));
+    assert_eq!(check(Freshness::MayBeStale), Admission::Ask);
+    assert_eq!(check(Freshness::Current), Admission::Refuse(SequenceRefusal::InvalidProducerEpoch));
 }
 
 #[test]
@@ -354,11 +354,11 @@ fn each_pending_batch_is_found_again_over_the_end_of_the_sequences_and_over_epoc
     let tickets = 100..;
     tickets.clone().zip(&pending).for_each(|(ticket, stamp)| admission.admitted(stamp, ticket));
     for (ticket, stamp) in tickets.zip(&pending) {
-        let check = admission.check(stamp, &committed, Known::Perhaps, AT);
+        let check = admission.check(stamp, &committed, Freshness::MayBeStale, AT);
         assert_eq!(check, Admission::Shares(ticket), "{stamp:?}");
         assert!(admission.is_pending(stamp, ticket) && !admission.is_pending(stamp, ticket + 100));
         let overlaps = Stamp { record_count: 9, ..*stamp };
-        assert!(!matches!(admission.check(&overlaps, &committed, Known::Now, AT), Admission::Shares(_)));
+        assert!(!matches!(admission.check(&overlaps, &committed, Freshness::Current, AT), Admission::Shares(_)));
     }
     assert_eq!(admission.failed(&pending[2], 102, STORAGE), [103, 104, 105, 106, 107]);
     admission.committed(&pending[0], 100);

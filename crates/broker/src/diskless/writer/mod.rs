@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::{Admission, Known, TicketId};
+use fullbore_rules::commit::admission::{Admission, Freshness, TicketId};
 use fullbore_rules::commit::rotation::{Close, RotationSettings};
 use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectId, PartitionState, Refusal};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
@@ -151,7 +151,7 @@ impl Writer {
     pub fn admit(
         &self,
         offered: Offered,
-        known: Known,
+        freshness: Freshness,
         (room, left_out): (Room, &LeftOut),
     ) -> Result<AppendStep, AppendError> {
         let shared = &self.shared;
@@ -159,7 +159,7 @@ impl Writer {
         if state.is_closed || offered.partition.is_gone() {
             return Err(offered.partition.gone());
         }
-        let answer = match state.check(offered.number, &offered.stamp, known) {
+        let answer = match state.check(offered.number, &offered.stamp, freshness) {
             Admission::Ask => return Ok(AppendStep::Blocked(Blocker::StaleState(offered.stamp.producer_id))),
             Admission::Refuse(why) => {
                 // Another batch may be in flight behind it.
@@ -376,15 +376,17 @@ impl Shared {
 
 impl WriterState {
     /// What to do with a batch. Where nobody else commits, what was read once is known to be all.
-    fn check(&self, number: DisklessPartitionId, stamp: &Stamp, known: Known) -> Admission {
+    fn check(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
         let nothing = PartitionState::new(0);
         #[cfg(test)]
-        let known = if ASKS_NOBODY.get() { Known::Now } else { known };
+        let freshness = if ASKS_NOBODY.get() { Freshness::Current } else { freshness };
         let now = self.started.elapsed();
         match self.known.get(&number) {
-            Some(committed) if !self.others_commit => self.line.check(number, stamp, committed, (Known::Now, now)),
-            Some(committed) => self.line.check(number, stamp, committed, (known, now)),
-            None => self.line.check(number, stamp, &nothing, (known, now)),
+            Some(committed) if !self.others_commit => {
+                self.line.check(number, stamp, committed, (Freshness::Current, now))
+            }
+            Some(committed) => self.line.check(number, stamp, committed, (freshness, now)),
+            None => self.line.check(number, stamp, &nothing, (freshness, now)),
         }
     }
 

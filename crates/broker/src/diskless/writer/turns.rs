@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fullbore_rules::commit::DisklessPartitionId;
-use fullbore_rules::commit::admission::{Admission, Known};
+use fullbore_rules::commit::admission::{Admission, Freshness};
 use fullbore_rules::sequence::Stamp;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
@@ -41,7 +41,7 @@ impl Writer {
     pub fn park(
         &self,
         partition: &Arc<KnownPartition>,
-        (number, known): (DisklessPartitionId, Known),
+        (number, freshness): (DisklessPartitionId, Freshness),
         batch: &ValidBatch<'_>,
         (terms, room, left_out): (AppendTerms<'_>, Room, &LeftOut),
     ) -> Result<ControlFlow<AppendStep, Room>, AppendError> {
@@ -56,9 +56,9 @@ impl Writer {
         }
         let is_stale = AppendStep::Blocked(Blocker::StaleState(stamp.producer_id));
         let Some(committed) = state.known.get(&number) else {
-            return Ok(match known {
-                Known::Perhaps => ControlFlow::Break(is_stale),
-                Known::Now => ControlFlow::Continue(room),
+            return Ok(match freshness {
+                Freshness::MayBeStale => ControlFlow::Break(is_stale),
+                Freshness::Current => ControlFlow::Continue(room),
             });
         };
         if state.line.ahead(number, &stamp, committed) == 0 {
@@ -66,7 +66,7 @@ impl Writer {
         }
         // What is pending here was sent here, and what is missing comes over another connection.
         let comes_here = early.are_sent && state.line.has_pending(number, stamp.producer_id);
-        if state.others_commit && known == Known::Perhaps && !comes_here {
+        if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
             return Ok(ControlFlow::Break(is_stale));
         }
         let awaits_others = || state.line.awaits_others(number, &stamp, committed, self.shared.now());
@@ -126,7 +126,7 @@ impl Shared {
         let Some(mut parked) = state.parked.remove(&number) else { return };
         while let Some(early) = parked.next_after(&stamp) {
             stamp = early.batch().stamp();
-            match state.check(number, &stamp, Known::Now) {
+            match state.check(number, &stamp, Freshness::Current) {
                 Admission::Admit => self.put_early_in_line(state, (number, partition), early),
                 Admission::Refuse(why) => early.refuse(AppendError::Sequence(why)),
                 // It came twice, over two connections: sent again, it finds what became of the other.
@@ -181,7 +181,7 @@ impl Shared {
             if is_early {
                 continue;
             }
-            let verdict = state.check(number, &stamp, Known::Now);
+            let verdict = state.check(number, &stamp, Freshness::Current);
             let Some(early) = state.parked.get_mut(&number).and_then(|parked| parked.take(&stamp)) else { continue };
             is_any = true;
             match verdict {
@@ -230,7 +230,7 @@ impl WriterState {
     /// Returns true if an early batch would be the first of a producer that may begin anywhere, since what was known of it is forgotten. What
     /// another broker may still have of it must not come behind, so that the producer is to begin anew.
     fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
-        self.others_commit && self.check(number, stamp, Known::Now) == Admission::Admit
+        self.others_commit && self.check(number, stamp, Freshness::Current) == Admission::Admit
     }
 
     /// What is parked behind batches that failed waits in vain: they are sent again, and it is, too.
