@@ -4,12 +4,11 @@
 //! the head of the line are committed by a task, one commit at a time, and one task closes what is due.
 //!
 //! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]). What comes before its turn is in
-//! [`turns`], how many look at the index in [`looks`], what they find in [`learn`], and the tasks in [`tasks`].
+//! [`turns`], looks at the index in [`refresh`], and the tasks in [`tasks`].
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
-mod learn;
-mod looks;
+mod refresh;
 mod tasks;
 mod turns;
 
@@ -44,8 +43,8 @@ use fullbore_log::partition::left_out::LeftOut;
 use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, Appended, AwaitedAnswer, Blocker};
 use fullbore_log::partition::reorder::{BATCH_COST, Early, Parked};
 
-pub use looks::LookedAt;
-use looks::Looks;
+pub use refresh::LookedAt;
+use refresh::Looks;
 
 #[cfg(test)]
 thread_local! {

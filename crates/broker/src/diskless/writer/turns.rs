@@ -17,7 +17,7 @@ use fullbore_rules::sequence::Stamp;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::looks::LookedAt;
+use super::refresh::LookedAt;
 use super::{PendingBatch, Settled, Shared, Writer, WriterState};
 use crate::diskless::known::KnownPartition;
 use fullbore_host::files::now_ms;

@@ -1,18 +1,49 @@
 //! Reads from the index what is known of partitions, those of one request together, so that a producer's first request
 //! to many partitions takes few round trips.
 //!
-//! Not here: how many look at a time ([`super::looks`]), and when a batch needs it. Invariant: one question to the
-//! index has at most [`UNKNOWN_AT_ONCE`] partitions, so that a commit waits for few of them.
+//! Not here: when a batch needs it. Invariants: one question to the index has at most [`UNKNOWN_AT_ONCE`] partitions, and
+//! at most [`LOOKS_MAX`] wait in its queue, so that a commit waits for few of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::looks::LookedAt;
 use super::{Settled, Shared, Writer};
-use crate::diskless::index::{Looked, UNKNOWN_AT_ONCE};
+use crate::diskless::index::{Looked, QueuePlace, UNKNOWN_AT_ONCE};
 use fullbore_log::partition::error::AppendError;
+
+/// Outcome of a look at each of some partitions.
+pub type LookedAt = HashMap<DisklessPartitionId, Result<(), AppendError>>;
+
+/// Looks that the index is asked for at a time.
+const LOOKS_MAX: usize = 2;
+
+/// Whose turn it is to look.
+pub struct Looks {
+    turns: Arc<Semaphore>,
+    /// Those who look again and again as long as something is parked take one turn among themselves.
+    watches: Semaphore,
+}
+
+impl Default for Looks {
+    fn default() -> Looks {
+        Looks { turns: Arc::new(Semaphore::new(LOOKS_MAX)), watches: Semaphore::new(1) }
+    }
+}
+
+impl Looks {
+    /// Waits for a turn, which lasts until the look is done, whether or not who asked still waits.
+    pub async fn turn(&self) -> QueuePlace {
+        Arc::clone(&self.turns).acquire_owned().await.ok()
+    }
+
+    /// Waits until who looks again and again may wait for a turn.
+    pub async fn watch(&self) -> Option<SemaphorePermit<'_>> {
+        self.watches.acquire().await.ok()
+    }
+}
 
 impl Writer {
     /// Brings what is known of partitions up to date. A caller that gives up has the outcomes of the questions answered
