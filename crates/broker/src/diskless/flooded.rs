@@ -10,7 +10,6 @@ use tokio::time::{Instant, sleep};
 use super::index::by_hand::{IndexByHand, Turn};
 use super::objects::double::StoreDouble;
 use super::*;
-use crate::partitions::AnyPartition;
 use crate::partitions::append::Waited;
 use fullbore_config::Properties;
 use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket};
@@ -48,13 +47,13 @@ impl Flooded {
         diskless.put_topic(("topic", TOPIC), 2, &Arc::new(config.topic_defaults));
         let flooded = Flooded { diskless, _folder: folder };
         for index in [0, 1] {
-            flooded.partition(index).opened().await;
+            flooded.partition(index).known.opened().await;
         }
         flooded
     }
 
-    fn partition(&self, index: i32) -> AnyPartition {
-        AnyPartition::Diskless(self.diskless.find(&TOPIC, index).expect("it is there"))
+    fn partition(&self, index: i32) -> Arc<DisklessPartition> {
+        self.diskless.find(&TOPIC, index).expect("it is there")
     }
 }
 
@@ -76,19 +75,19 @@ fn batch(size: usize) -> Bytes {
 }
 
 /// Appends a batch over the connection of this port, as soon as it is taken.
-async fn append(partition: &AnyPartition, batch: &Bytes, port: u16) -> AppendTicket {
+async fn append(partition: &Arc<DisklessPartition>, batch: &Bytes, port: u16) -> AppendTicket {
     let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], port)));
     loop {
         let terms = AppendTerms::in_turn(Acks::All, 0);
         match waited.append(partition, &ValidBatch::unchecked(batch), (terms, peer)).expect("taken") {
             AppendStep::Pending(ticket) => return ticket,
-            AppendStep::Blocked(blocker) => waited.wait_for((partition, &[]), blocker, None).await,
+            AppendStep::Blocked(blocker) => waited.wait_for(std::slice::from_ref(partition), blocker, None).await,
             AppendStep::Done(appended) => panic!("{appended:?} at once"),
         }
     }
 }
 
-async fn flood(partition: AnyPartition, port: u16) {
+async fn flood(partition: Arc<DisklessPartition>, port: u16) {
     let batch = batch(100_000);
     loop {
         drop(append(&partition, &batch, port).await);

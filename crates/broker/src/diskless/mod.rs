@@ -49,7 +49,7 @@ pub use assemble::LEADER_EPOCH;
 pub use health::StoreHealth;
 pub use partition::DisklessPartition;
 pub use upload::StoreUse;
-pub use writer::LookedAt;
+pub use writer::Refreshed;
 
 use crate::control::identity_of;
 use cache::ObjectCache;

@@ -1,7 +1,6 @@
 //! A diskless partition as requests see it: what is known of it, and what writes and reads it.
 
 use fullbore_host::task;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use super::known::KnownPartition;
 use super::objects::Claim;
 use super::reader::{Found, Reader};
 use super::retention;
-use super::writer::{LookedAt, Writer};
+use super::writer::{Refreshed, Writer};
 use crate::control::CommitError;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::budget::{ProducerKey, Room};
@@ -55,8 +54,8 @@ impl DisklessPartition {
         DisklessPartition { known: Arc::new(known), services }
     }
 
-    /// Offers one batch of a producer: its answer comes once it is committed. `known` and `room` are what was waited for since it was first
-    /// offered.
+    /// Offers one batch of a producer: its answer comes once it is committed. `freshness` and `room` are as its caller has waited since the first
+    /// offer.
     ///
     /// # Errors
     /// [`AppendError`]; nothing of it is or will be in the partition.
@@ -64,7 +63,7 @@ impl DisklessPartition {
         &self,
         batch: &ValidBatch<'_>,
         terms: AppendTerms<'_>,
-        (producer, known, room): (ProducerKey, Freshness, Option<Room>),
+        (producer, freshness, room): (ProducerKey, Freshness, Option<Room>),
     ) -> Result<AppendStep, AppendError> {
         if !self.services.claim.is_made() {
             self.turned_away(&batch.stamp(), AppendError::Storage.code());
@@ -76,16 +75,9 @@ impl DisklessPartition {
             Some(room) => Some(room),
             None => self.services.writer.try_room(producer, size)?,
         };
-        let Some(mut room) = room else { return Ok(AppendStep::Blocked(Blocker::Memory(producer, size))) };
-        let left_out = &self.services.left_out;
-        if terms.early.are_sent || self.services.others_commit {
-            match self.services.writer.park(&self.known, (number, known), batch, (terms, room, left_out))? {
-                ControlFlow::Break(early) => return Ok(early),
-                ControlFlow::Continue(unused) => room = unused,
-            }
-        }
-        let offered = self.known.offer((number, producer), batch, terms.now_ms);
-        self.services.writer.admit(offered, known, (room, left_out))
+        let Some(room) = room else { return Ok(AppendStep::Blocked(Blocker::Memory(producer, size))) };
+        let terms = (terms, &self.services.left_out);
+        self.services.writer.append((&self.known, number), batch, terms, (producer, freshness, room))
     }
 
     /// Returns the state of this broker, which may be left out.
@@ -93,32 +85,24 @@ impl DisklessPartition {
         &self.services.left_out
     }
 
-    /// Notes that a batch is refused with this error, before it is looked at or since [`DisklessPartition::look`] failed.
+    /// Notes that a batch is refused with this error, before it is checked or since the refresh failed.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
             self.services.writer.turned_away(number, stamp, code);
         }
     }
 
-    /// Brings what is known of its producers, and of those of other partitions of this broker, up to date.
-    pub async fn look_with(&self, others: &[Arc<DisklessPartition>], looked: &mut LookedAt) {
-        let numbers = others.iter().filter_map(|other| other.known.number()).chain(self.known.number());
-        self.services.writer.look(numbers.collect(), looked).await;
+    /// Refreshes the state of producers of these partitions of one broker.
+    pub async fn refresh_producers(partitions: &[Arc<DisklessPartition>], refreshed: &mut Refreshed) {
+        if let Some(DisklessPartition { services, .. }) = partitions.first().map(Arc::as_ref) {
+            let numbers = partitions.iter().filter_map(|partition| partition.known.number());
+            services.writer.refresh(numbers.collect(), refreshed).await;
+        }
     }
 
-    /// Brings what is known of its producers up to date.
-    ///
-    /// # Errors
-    /// [`AppendError`].
-    pub async fn look(&self) -> Result<(), AppendError> {
-        let mut looked = LookedAt::new();
-        self.look_with(&[], &mut looked).await;
-        looked.into_values().next().unwrap_or(Err(AppendError::Storage))
-    }
-
-    /// Returns true if the index is asked before this producer's next batch is taken.
-    pub fn lacks(&self, producer_id: i64) -> bool {
-        self.known.number().is_some_and(|number| self.services.writer.lacks(number, producer_id))
+    /// Returns true if this producer's next batch is blocked until the partition is refreshed.
+    pub fn is_stale_for(&self, producer_id: i64) -> bool {
+        self.known.number().is_some_and(|number| self.services.writer.is_stale_for(number, producer_id))
     }
 
     /// Waits for room for a batch of a producer.
@@ -130,8 +114,10 @@ impl DisklessPartition {
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn producers(&self) -> Result<Vec<ProducerState>, ReadError> {
-        self.look().await?;
+    pub async fn producers(self: &Arc<Self>) -> Result<Vec<ProducerState>, ReadError> {
+        let mut refreshed = Refreshed::new();
+        DisklessPartition::refresh_producers(std::slice::from_ref(self), &mut refreshed).await;
+        refreshed.into_values().next().unwrap_or(Err(AppendError::Storage))?;
         let number = self.known.number().ok_or(ReadError::Storage)?;
         Ok(self.services.writer.known(number, |known| known.producers.iter().collect()).unwrap_or_default())
     }

@@ -87,9 +87,8 @@ impl ByHand {
         count
     }
 
-    fn look(&self, index: i32) -> tokio::task::JoinHandle<Result<(), AppendError>> {
-        let partition = self.diskless.find(&ONE, index).expect("it is there");
-        tokio::spawn(async move { partition.look().await })
+    fn refresh(&self, index: i32) -> tokio::task::JoinHandle<Result<(), AppendError>> {
+        tokio::spawn(refreshed(self.diskless.find(&ONE, index).expect("it is there")))
     }
 
     /// Appends a record with this stamp to the first partition, as a connection does.
@@ -99,15 +98,15 @@ impl ByHand {
         builder.append(7, None, Some(b"value"), &[]);
         let bytes = builder.seal(stamp).expect("sealed").0;
         let terms = AppendTerms::in_turn(Acks::All, now_ms);
-        let (mut known, producer) = (Freshness::MayBeStale, ProducerKey::Id(stamp.producer_id));
+        let (mut freshness, producer) = (Freshness::MayBeStale, ProducerKey::Id(stamp.producer_id));
         let pending = loop {
-            match partition.append(&ValidBatch::unchecked(&bytes), terms, (producer, known, None))? {
+            match partition.append(&ValidBatch::unchecked(&bytes), terms, (producer, freshness, None))? {
                 AppendStep::Done(appended) => return Ok(appended.base_offset),
                 AppendStep::Pending(ticket) => break answered(ticket),
                 AppendStep::Blocked(Blocker::StaleState(_)) => {
-                    let looking = self.look(0);
-                    self.until(|| looking.is_finished(), now_ms).await;
-                    known = Freshness::Current;
+                    let refreshing = self.refresh(0);
+                    self.until(|| refreshing.is_finished(), now_ms).await;
+                    freshness = Freshness::Current;
                 }
                 blocked => panic!("{blocked:?}"),
             }
@@ -129,6 +128,13 @@ impl ByHand {
     }
 }
 
+/// Refreshes the producers of one partition.
+async fn refreshed(partition: Arc<DisklessPartition>) -> Result<(), AppendError> {
+    let mut refreshed = Refreshed::new();
+    DisklessPartition::refresh_producers(&[partition], &mut refreshed).await;
+    refreshed.into_values().next().expect("it has a number")
+}
+
 /// The offset of a batch, once its answer has come.
 async fn answered(ticket: AppendTicket) -> Result<i64, AppendError> {
     let far = tokio::time::Instant::now() + Duration::from_secs(3600);
@@ -136,17 +142,17 @@ async fn answered(ticket: AppendTicket) -> Result<i64, AppendError> {
 }
 
 #[tokio::test]
-async fn what_is_committed_after_a_look_and_heard_of_before_it_is_not_missed_for_ever() {
+async fn commit_is_heard_of_before_an_older_refresh_is_not_missed() {
     let mut broker = ByHand::new();
     broker.put(ONE, 1);
     broker.carry_out().await;
     let partition = broker.diskless.find(&ONE, 0).expect("it is there");
-    // The index has looked, and who asked is slow to hear of it.
-    let mut looking = Box::pin(partition.look());
-    assert!(tokio::time::timeout(Duration::ZERO, &mut looking).await.is_err());
+    // The index has answered, and its caller takes the answer later.
+    let mut refreshing = Box::pin(refreshed(partition));
+    assert!(tokio::time::timeout(Duration::ZERO, &mut refreshing).await.is_err());
     broker.carry_out().await;
     assert_eq!(broker.append(Stamp::NONE, 0).await, Ok(0));
-    looking.await.expect("looked");
+    refreshing.await.expect("refreshed");
     for sequence in 0..3 {
         let stamp = Stamp { producer_id: 7, producer_epoch: 0, base_sequence: sequence };
         assert_eq!(broker.append(stamp, 0).await, Ok(i64::from(sequence) + 1));
@@ -158,20 +164,20 @@ async fn nothing_is_kept_in_memory_of_a_topic_that_is_deleted() {
     let mut broker = ByHand::new();
     broker.put(ONE, 2);
     broker.carry_out().await;
-    let looking = broker.look(0);
+    let refreshing = broker.refresh(0);
     yield_now().await;
     broker.carry_out().await;
-    looking.await.expect("no panic").expect("looked");
+    refreshing.await.expect("no panic").expect("refreshed");
     assert_eq!(broker.index.kept(), [1, 2, 0]);
     let number = broker.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
-    // One looks while it is deleted, and another topic is deleted before it is made in the index.
-    let looking = broker.look(0);
+    // One is refreshed while it is deleted, and another topic is deleted before it is made in the index.
+    let refreshing = broker.refresh(0);
     yield_now().await;
     broker.diskless.delete_topic(ONE, Box::new(|| {}));
     broker.put(Uuid([2; 16]), 2);
     broker.diskless.delete_topic(Uuid([2; 16]), Box::new(|| {}));
     broker.carry_out().await;
-    looking.await.expect("no panic").expect_err("it is deleted");
+    refreshing.await.expect("no panic").expect_err("it is deleted");
     assert_eq!(broker.index.kept(), [0, 0, 0]);
     assert!(broker.diskless.services.writer.known(number, |_| ()).is_none());
 }
@@ -252,23 +258,23 @@ async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_i
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let (reordering, partition) = (Reordering::new(&config, Metrics::default()), broker.diskless.find(&ONE, 0));
     let partition = partition.expect("it is there");
-    let admit = |base_sequence, known| {
+    let admit = |base_sequence, freshness| {
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
         builder.append(7, None, Some(b"value"), &[]);
         let bytes = builder.seal(stamp(base_sequence)).expect("sealed").0;
         let early = EarlyBatches { are_sent: false, wait_in: Some(&reordering) };
         let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, 0) };
-        partition.append(&ValidBatch::unchecked(&bytes), terms, (ProducerKey::Id(7), known, None)).expect("taken")
+        partition.append(&ValidBatch::unchecked(&bytes), terms, (ProducerKey::Id(7), freshness, None)).expect("taken")
     };
     let AppendStep::Pending(second) = admit(1, Freshness::MayBeStale) else { panic!("it seems to be the next") };
     let is_stale = |step: &AppendStep| matches!(step, AppendStep::Blocked(Blocker::StaleState(7)));
     assert!(is_stale(&admit(3, Freshness::MayBeStale)), "one is missing");
-    let looking = tokio::spawn({
+    let refreshing = tokio::spawn({
         let partition = Arc::clone(&partition);
-        async move { partition.look().await }
+        refreshed(partition)
     });
     let mut of_second = None;
-    while !looking.is_finished() {
+    while !refreshing.is_finished() {
         match broker.index.turn().await {
             Turn::Other(asked) => broker.index.carry_out(asked, 0),
             Turn::Commit(objects, answer) => of_second = Some((objects, answer)),
@@ -286,13 +292,13 @@ async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_i
 }
 
 #[tokio::test]
-async fn looks_that_were_given_up_at_once_do_not_gather() {
+async fn refreshes_are_given_up_at_once_their_questions_do_not_gather() {
     let mut broker = ByHand::new();
     broker.put(ONE, 50);
     broker.carry_out().await;
     for index in 0..50 {
         let partition = broker.diskless.find(&ONE, index).expect("it is there");
-        assert!(tokio::time::timeout(Duration::ZERO, partition.look()).await.is_err());
+        assert!(tokio::time::timeout(Duration::ZERO, refreshed(partition)).await.is_err());
     }
     let carried_out = broker.carry_out().await;
     assert!((1..=2).contains(&carried_out), "{carried_out} before a commit");
@@ -324,14 +330,14 @@ async fn the_index_is_told_of_settings_that_concern_it_and_of_no_others() {
 }
 
 #[tokio::test]
-async fn a_commit_waits_for_few_looks_however_many_want_to_look() {
+async fn many_refreshes_wait_a_commit_waits_for_few_of_them() {
     let mut broker = ByHand::new();
     broker.put(ONE, 50);
     broker.carry_out().await;
-    let mut looks: Vec<_> = (0..50).map(|index| broker.look(index)).collect();
-    let given_up = looks.split_off(40);
+    let mut refreshes: Vec<_> = (0..50).map(|index| broker.refresh(index)).collect();
+    let given_up = refreshes.split_off(40);
     yield_now().await;
-    given_up.iter().for_each(|look| look.abort());
+    given_up.iter().for_each(|refresh| refresh.abort());
     let index = broker.diskless.services.index.clone();
     let commit = tokio::spawn(async move { index.commit(Vec::new()).await });
     yield_now().await;
@@ -349,23 +355,23 @@ async fn a_commit_waits_for_few_looks_however_many_want_to_look() {
             Turn::Idle => {}
         }
     }
-    assert!(before <= 2, "{before} looks before the commit");
+    assert!(before <= 2, "{before} refreshes before the commit");
     commit.await.expect("no panic").expect("committed");
-    while !looks.iter().all(|look| look.is_finished()) {
+    while !refreshes.iter().all(|refresh| refresh.is_finished()) {
         broker.carry_out().await;
     }
-    for look in looks {
-        look.await.expect("no panic").expect("looked");
+    for refresh in refreshes {
+        refresh.await.expect("no panic").expect("refreshed");
     }
 }
 
 #[tokio::test]
-async fn partitions_of_a_request_are_looked_at_together_and_a_deleted_one_fails_alone() {
+async fn request_has_many_partitions_they_are_refreshed_together_and_a_deleted_one_fails_alone() {
     let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));
     broker.put(ONE, 40);
     broker.carry_out().await;
     let partitions: Vec<_> = (0..40).filter_map(|index| broker.diskless.find(&ONE, index)).collect();
-    assert!(partitions.iter().all(|partition| partition.lacks(7)));
+    assert!(partitions.iter().all(|partition| partition.is_stale_for(7)));
     broker.committed_elsewhere(0..3);
     let gone = Uuid([2; 16]);
     broker.diskless.put_topic(("gone", gone), 1, &broker.config);
@@ -373,41 +379,39 @@ async fn partitions_of_a_request_are_looked_at_together_and_a_deleted_one_fails_
     let deleted = broker.diskless.find(&gone, 0).expect("it is there");
     broker.diskless.delete_topic(gone, Box::new(|| {}));
     broker.carry_out().await;
-    let others: Vec<_> = partitions[1..].iter().chain([&deleted]).cloned().collect();
-    let first = Arc::clone(&partitions[0]);
-    let looking = tokio::spawn(async move {
-        let mut looked = LookedAt::new();
-        first.look_with(&others, &mut looked).await;
-        looked
+    let all: Vec<_> = partitions.iter().chain([&deleted]).cloned().collect();
+    let refreshing = tokio::spawn(async move {
+        let mut refreshed = Refreshed::new();
+        DisklessPartition::refresh_producers(&all, &mut refreshed).await;
+        refreshed
     });
     let mut asked = 0;
-    while !looking.is_finished() {
+    while !refreshing.is_finished() {
         asked += broker.carry_out().await;
         yield_now().await;
     }
     assert_eq!(asked, 3, "41 partitions, 16 at a time");
-    let looked = looking.await.expect("no panic");
-    let failed: Vec<_> = looked.iter().filter(|(_, known)| known.is_err()).map(|(number, _)| *number).collect();
-    assert_eq!((looked.len(), failed), (41, deleted.known.number().into_iter().collect()));
-    assert!(!partitions[0].lacks(7), "its producer is known");
-    assert!(partitions[1].lacks(7), "a first batch asks where others commit, too");
+    let refreshed = refreshing.await.expect("no panic");
+    let failed: Vec<_> = refreshed.iter().filter(|(_, outcome)| outcome.is_err()).map(|(number, _)| *number).collect();
+    assert_eq!((refreshed.len(), failed), (41, deleted.known.number().into_iter().collect()));
+    assert!(!partitions[0].is_stale_for(7), "its producer is known");
+    assert!(partitions[1].is_stale_for(7), "a first batch asks where others commit, too");
 }
 
-/// Looks at 16 partitions in one question. The index refuses the questions for which `is_refused` returns true, given
+/// Refreshes 16 partitions by one question. The index refuses the questions for which `is_refused` returns true, given
 /// their number. Returns the size of each question, and the outcome by partition, in order.
-async fn looked_at_while_refused(is_refused: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<Result<(), AppendError>>) {
+async fn refreshed_while_refused(is_refused: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<Result<(), AppendError>>) {
     let mut broker = ByHand::new();
     broker.put(ONE, 16);
     broker.carry_out().await;
-    let others: Vec<_> = (1..16).filter_map(|index| broker.diskless.find(&ONE, index)).collect();
-    let first = broker.diskless.find(&ONE, 0).expect("it is there");
-    let looking = tokio::spawn(async move {
-        let mut looked = LookedAt::new();
-        first.look_with(&others, &mut looked).await;
-        looked
+    let all: Vec<_> = (0..16).filter_map(|index| broker.diskless.find(&ONE, index)).collect();
+    let refreshing = tokio::spawn(async move {
+        let mut refreshed = Refreshed::new();
+        DisklessPartition::refresh_producers(&all, &mut refreshed).await;
+        refreshed
     });
     let mut questions = Vec::new();
-    while !looking.is_finished() {
+    while !refreshing.is_finished() {
         match broker.index.turn().await {
             Turn::Other(asked) => {
                 questions.push(asked.partitions());
@@ -419,21 +423,21 @@ async fn looked_at_while_refused(is_refused: impl Fn(usize) -> bool) -> (Vec<usi
             _ => yield_now().await,
         }
     }
-    let mut looked: Vec<_> = looking.await.expect("no panic").into_iter().collect();
-    looked.sort_by_key(|(number, _)| *number);
-    (questions, looked.into_iter().map(|(_, outcome)| outcome).collect())
+    let mut outcomes: Vec<_> = refreshing.await.expect("no panic").into_iter().collect();
+    outcomes.sort_by_key(|(number, _)| *number);
+    (questions, outcomes.into_iter().map(|(_, outcome)| outcome).collect())
 }
 
 #[tokio::test]
-async fn partitions_whose_common_look_fails_are_looked_at_one_by_one() {
-    let (questions, looked) = looked_at_while_refused(|question| question == 0).await;
+async fn common_refresh_fails_partitions_are_refreshed_one_by_one() {
+    let (questions, outcomes) = refreshed_while_refused(|question| question == 0).await;
     assert_eq!(questions, [[16].as_slice(), &[1; 16]].concat());
-    assert_eq!(looked, vec![Ok(()); 16]);
+    assert_eq!(outcomes, vec![Ok(()); 16]);
 }
 
 #[tokio::test]
-async fn partitions_looked_at_one_by_one_until_a_look_fails_keep_what_was_found_before() {
-    let (questions, looked) = looked_at_while_refused(|question| [0, 6].contains(&question)).await;
+async fn refresh_of_one_fails_those_before_it_keep_their_outcomes() {
+    let (questions, outcomes) = refreshed_while_refused(|question| [0, 6].contains(&question)).await;
     assert_eq!(questions, [[16].as_slice(), &[1; 6]].concat(), "none is asked for after the one that failed");
-    assert_eq!(looked, [vec![Ok(()); 5], vec![Err(AppendError::Storage); 11]].concat());
+    assert_eq!(outcomes, [vec![Ok(()); 5], vec![Err(AppendError::Storage); 11]].concat());
 }

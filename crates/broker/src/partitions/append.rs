@@ -14,7 +14,7 @@ use fullbore_wire::{ErrorCode, Records};
 use tokio::time::timeout_at;
 
 use super::AnyPartition;
-use crate::diskless::{DisklessPartition, LookedAt};
+use crate::diskless::{DisklessPartition, Refreshed};
 use fullbore_config::TopicConfig;
 use fullbore_host::files::now_ms;
 use fullbore_host::long_work::LongWork;
@@ -123,6 +123,14 @@ fn partitions_of<'b>(batches: &'b [RequestBatch<'_>]) -> impl Iterator<Item = &'
     partitions.filter(|partition| partition.check_answers().is_ok())
 }
 
+/// Returns the same of diskless topics.
+fn diskless<'b>(batches: &'b [RequestBatch<'_>]) -> impl Iterator<Item = &'b Arc<DisklessPartition>> {
+    partitions_of(batches).filter_map(|partition| match partition {
+        AnyPartition::Diskless(partition) => Some(partition),
+        AnyPartition::Classic(_) => None,
+    })
+}
+
 /// Returns true if a request takes longer than other connections should wait.
 fn is_long(batches: &[RequestBatch<'_>]) -> bool {
     let (mut bytes, mut work) = (0, 0_usize);
@@ -163,32 +171,28 @@ struct AppendRun<'a> {
     has_waited: bool,
 }
 
-/// Memory and look-ups that a request has waited for.
+/// Refreshes and memory that a request has waited for, for its batches of diskless topics.
 #[derive(Default)]
 pub struct Waited {
     /// The outcome of a refresh of partitions' state.
-    refreshed: LookedAt,
+    refreshed: Refreshed,
     /// Memory for the next batch.
     memory: Option<Room>,
 }
 
 impl Waited {
-    /// Offers a batch of the client at `peer` to its partition. Its sequence is checked there.
+    /// Offers a batch of the client at `peer` to its diskless partition. Its sequence is checked there.
     ///
     /// # Errors
     /// [`AppendError`]; the partition is then as it was before.
     pub fn append(
         &mut self,
-        partition: &AnyPartition,
+        partition: &DisklessPartition,
         batch: &ValidBatch<'_>,
         (terms, peer): (AppendTerms<'_>, SocketAddr),
     ) -> Result<AppendStep, AppendError> {
-        let partition = match partition {
-            AnyPartition::Classic(replica) => return replica.append(batch, terms),
-            AnyPartition::Diskless(partition) => partition,
-        };
         let memory = self.memory.take();
-        let known = match partition.known.number().and_then(|number| self.refreshed.get(&number)) {
+        let freshness = match partition.known.number().and_then(|number| self.refreshed.get(&number)) {
             Some(Err(why)) => {
                 partition.turned_away(&batch.stamp(), why.code());
                 return Err(*why);
@@ -197,22 +201,22 @@ impl Waited {
             Some(Ok(())) => Freshness::Current,
             None => Freshness::MayBeStale,
         };
-        partition.append(batch, terms, (ProducerKey::of(&batch.stamp(), peer), known, memory))
+        partition.append(batch, terms, (ProducerKey::of(&batch.stamp(), peer), freshness, memory))
     }
 
-    /// Waits for what blocks a batch for this partition, not past `deadline`. The state of `others` is refreshed with it.
+    /// Waits for what blocks a batch for the first of these partitions, not past `deadline`. The state of the others is refreshed with it.
     pub async fn wait_for(
         &mut self,
-        (partition, others): (&AnyPartition, &[Arc<DisklessPartition>]),
+        partitions: &[Arc<DisklessPartition>],
         blocker: Blocker,
         deadline: Option<tokio::time::Instant>,
     ) {
-        let AnyPartition::Diskless(partition) = partition else { return };
+        let Some(partition) = partitions.first() else { return };
         let Waited { refreshed, memory } = self;
         // Where the broker is left out meanwhile, the next offer is refused.
         let came = partition.left_out().unless(async {
             match blocker {
-                Blocker::StaleState(_) => partition.look_with(others, refreshed).await,
+                Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,
                 Blocker::Memory(producer, size) => *memory = partition.room(producer, size).await,
                 Blocker::DecompressPermit | Blocker::LongWork => {}
             }
@@ -286,7 +290,11 @@ impl<'a> AppendRun<'a> {
         let opening = Opening { decompression, turn: permit.as_ref(), budget: &mut self.budget };
         let batch = validate(batch.records, from, to, opening)?;
         let terms = AppendTerms { acks, now_ms, early, leader_epoch: None };
-        let step = self.waited.append(partition, &batch, (terms, self.terms.peer)).map_err(refusal_of)?;
+        let step = match partition {
+            AnyPartition::Classic(replica) => replica.append(&batch, terms),
+            AnyPartition::Diskless(partition) => self.waited.append(partition, &batch, (terms, self.terms.peer)),
+        };
+        let step = step.map_err(refusal_of)?;
         if step.is_written() {
             let view = batch.view();
             self.services.metrics.appended(view.size(), view.record_count());
@@ -312,27 +320,23 @@ impl<'a> AppendRun<'a> {
             }
             Blocker::StaleState(_) | Blocker::Memory(..) => {
                 self.has_waited = true;
-                let others = self.blocked_alike(blocker);
-                let next = self.batches.get(self.results.len()).and_then(|batch| batch.to.as_ref().ok());
-                if let Some(to) = next {
-                    self.waited.wait_for((&to.partition, &others), blocker, self.terms.deadline).await;
-                }
+                let partitions = self.blocked_by(blocker);
+                self.waited.wait_for(&partitions, blocker, self.terms.deadline).await;
             }
         }
     }
 
-    /// Partitions of the batches behind the next one that are blocked by the same: they are refreshed together, once a request.
-    fn blocked_alike(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
-        let Blocker::StaleState(producer_id) = blocker else { return Vec::new() };
-        if !self.waited.refreshed.is_empty() {
-            return Vec::new();
+    /// Returns the partition of the next batch, and those of the batches behind it that are blocked by the same stale state. They are refreshed
+    /// together, once a request.
+    fn blocked_by(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
+        let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
+        let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();
+        if let Blocker::StaleState(producer_id) = blocker
+            && self.waited.refreshed.is_empty()
+        {
+            partitions.extend(left.filter(|partition| partition.is_stale_for(producer_id)).map(Arc::clone));
         }
-        let behind = self.batches.get(self.results.len() + 1..).unwrap_or_default();
-        let diskless = partitions_of(behind).filter_map(|partition| match partition {
-            AnyPartition::Diskless(partition) => Some(partition),
-            AnyPartition::Classic(_) => None,
-        });
-        diskless.filter(|partition| partition.lacks(producer_id)).map(Arc::clone).collect()
+        partitions
     }
 }
 

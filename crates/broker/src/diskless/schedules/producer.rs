@@ -15,11 +15,11 @@ use super::world::{ms, random};
 use super::{Brokers, Life};
 use crate::diskless::DisklessPartition;
 use crate::partitions::append::Waited;
-use crate::partitions::{AnyPartition, EarlyBatches};
 use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket, Appended};
 use fullbore_log::partition::terms::AppendTerms;
+use fullbore_log::partition::terms::EarlyBatches;
 use fullbore_log::validation::ValidBatch;
 
 /// How long a request waits for a partition that is being made.
@@ -158,16 +158,15 @@ async fn admit(life: &Life, partition: &Arc<DisklessPartition>, request: &Reques
     if !partition.known.is_settled() {
         return Answer::Known(Err(AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER)));
     }
-    let any = AnyPartition::Diskless(Arc::clone(partition));
     let batch = ValidBatch::unchecked(&request.sent.bytes);
     let early = EarlyBatches { are_sent: request.sent.may_reorder, wait_in: Some(&life.reordering) };
     let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
     loop {
         let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, life.world.wall_ms()) };
-        match waited.append(&any, &batch, (terms, peer)) {
+        match waited.append(partition, &batch, (terms, peer)) {
             Ok(AppendStep::Done(appended)) => return Answer::Known(Ok(appended)),
             Ok(AppendStep::Pending(ticket)) => return Answer::Later(ticket, deadline),
-            Ok(AppendStep::Blocked(blocker)) => waited.wait_for((&any, &[]), blocker, None).await,
+            Ok(AppendStep::Blocked(blocker)) => waited.wait_for(std::slice::from_ref(partition), blocker, None).await,
             Err(error) => return Answer::Known(Err(error)),
         }
     }

@@ -4,7 +4,7 @@
 //! the head of the line are committed by a task, one commit at a time, and one task closes what is due.
 //!
 //! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]). What comes before its turn is in
-//! [`turns`], looks at the index in [`refresh`], and the tasks in [`tasks`].
+//! [`turns`], the refresh of stale state in [`refresh`], and the tasks in [`tasks`].
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
@@ -14,6 +14,7 @@ mod turns;
 
 use fullbore_host::task;
 use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,9 +43,11 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::left_out::LeftOut;
 use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, Appended, AwaitedAnswer, Blocker};
 use fullbore_log::partition::reorder::{BATCH_COST, Early, Parked};
+use fullbore_log::partition::terms::AppendTerms;
+use fullbore_log::validation::ValidBatch;
 
-pub use refresh::LookedAt;
-use refresh::Looks;
+use refresh::RefreshLimit;
+pub use refresh::Refreshed;
 
 #[cfg(test)]
 thread_local! {
@@ -66,7 +69,7 @@ struct Shared {
     /// Something changed that the driver is to look at.
     changed: Notify,
     budget: Arc<Budget>,
-    looks: Looks,
+    refreshes: RefreshLimit,
     index: IndexOwner,
     keys: ObjectKeys,
     uploader: Uploader,
@@ -129,7 +132,7 @@ impl Writer {
             state: Mutex::new(state),
             changed: Notify::new(),
             budget,
-            looks: Looks::default(),
+            refreshes: RefreshLimit::default(),
             keys: ObjectKeys::new(index.clone()),
             index,
             uploader,
@@ -143,15 +146,30 @@ impl Writer {
         Writer { shared }
     }
 
-    /// Admits a batch for whose bytes there is room.
+    /// Admits or parks a batch, for whose bytes there is room. Its bytes are copied without the lock, and only where it is to be taken.
     ///
     /// # Errors
     /// [`AppendError`]; nothing of it is or will be in the partition.
-    pub fn admit(
+    pub fn append(
+        &self,
+        (partition, number): (&Arc<KnownPartition>, DisklessPartitionId),
+        batch: &ValidBatch<'_>,
+        (terms, left_out): (AppendTerms<'_>, &LeftOut),
+        (producer, freshness, room): (ProducerKey, Freshness, Room),
+    ) -> Result<AppendStep, AppendError> {
+        let granted = (freshness, room, left_out);
+        let room = match self.park((partition, number), batch, terms, granted)? {
+            ControlFlow::Break(step) => return Ok(step),
+            ControlFlow::Continue(unused) => unused,
+        };
+        let offered = partition.offer((number, producer), batch, terms.now_ms);
+        self.admit(offered, (freshness, room, left_out))
+    }
+
+    fn admit(
         &self,
         offered: Offered,
-        freshness: Freshness,
-        (room, left_out): (Room, &LeftOut),
+        (freshness, room, left_out): (Freshness, Room, &LeftOut),
     ) -> Result<AppendStep, AppendError> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
@@ -218,7 +236,7 @@ impl Writer {
         }
     }
 
-    /// What is known of a partition's producers, after [`Writer::look`].
+    /// What is known of a partition's producers, after [`Writer::refresh`].
     pub fn known<T>(&self, number: DisklessPartitionId, of: impl FnOnce(&PartitionState) -> T) -> Option<T> {
         self.shared.state.lock().known.get(&number).map(of)
     }

@@ -1,8 +1,8 @@
-//! Reads from the index what is known of partitions, those of one request together, so that a producer's first request
-//! to many partitions takes few round trips.
+//! Refreshes the producers' state of partitions from the index, those of one request together: a first request to many partitions takes few round
+//! trips.
 //!
-//! Not here: when a batch needs it. Invariants: one question to the index has at most [`UNKNOWN_AT_ONCE`] partitions, and
-//! at most [`LOOKS_MAX`] wait in its queue, so that a commit waits for few of them.
+//! Not here: when a batch needs it. Invariants: one question to the index has at most [`UNKNOWN_AT_ONCE`] partitions, and at most [`REFRESHES_MAX`]
+//! wait in its queue, so that a commit waits for few of them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,85 +14,84 @@ use super::{Settled, Shared, Writer};
 use crate::diskless::index::{Looked, QueuePlace, UNKNOWN_AT_ONCE};
 use fullbore_log::partition::error::AppendError;
 
-/// Outcome of a look at each of some partitions.
-pub type LookedAt = HashMap<DisklessPartitionId, Result<(), AppendError>>;
+/// Outcome of a refresh of each of some partitions.
+pub type Refreshed = HashMap<DisklessPartitionId, Result<(), AppendError>>;
 
-/// Looks that the index is asked for at a time.
-const LOOKS_MAX: usize = 2;
+/// Questions of refreshes in the queue of the index at a time.
+const REFRESHES_MAX: usize = 2;
 
-/// Whose turn it is to look.
-pub struct Looks {
-    turns: Arc<Semaphore>,
-    /// Those who look again and again as long as something is parked take one turn among themselves.
+/// Limit of the refreshes at a time.
+pub struct RefreshLimit {
+    places: Arc<Semaphore>,
+    /// Refreshes that go on as long as batches are parked share one place.
     watches: Semaphore,
 }
 
-impl Default for Looks {
-    fn default() -> Looks {
-        Looks { turns: Arc::new(Semaphore::new(LOOKS_MAX)), watches: Semaphore::new(1) }
+impl Default for RefreshLimit {
+    fn default() -> RefreshLimit {
+        RefreshLimit { places: Arc::new(Semaphore::new(REFRESHES_MAX)), watches: Semaphore::new(1) }
     }
 }
 
-impl Looks {
-    /// Waits for a turn, which lasts until the look is done, whether or not who asked still waits.
-    pub async fn turn(&self) -> QueuePlace {
-        Arc::clone(&self.turns).acquire_owned().await.ok()
+impl RefreshLimit {
+    /// Waits for a place, which is held until the index has answered, also after the caller has given up.
+    async fn acquire(&self) -> QueuePlace {
+        Arc::clone(&self.places).acquire_owned().await.ok()
     }
 
-    /// Waits until who looks again and again may wait for a turn.
-    pub async fn watch(&self) -> Option<SemaphorePermit<'_>> {
+    /// Waits until a refresh that goes on may wait for a place.
+    pub async fn acquire_for_watch(&self) -> Option<SemaphorePermit<'_>> {
         self.watches.acquire().await.ok()
     }
 }
 
 impl Writer {
-    /// Brings what is known of partitions up to date. A caller that gives up has the outcomes of the questions answered
-    /// by then.
-    pub async fn look(&self, numbers: BTreeSet<DisklessPartitionId>, looked: &mut LookedAt) {
+    /// Refreshes the state of partitions. A caller that gives up has the outcomes of the questions answered by then.
+    pub async fn refresh(&self, numbers: BTreeSet<DisklessPartitionId>, refreshed: &mut Refreshed) {
         let numbers: Vec<_> = numbers.into_iter().collect();
-        for piece in numbers.chunks(UNKNOWN_AT_ONCE) {
-            self.look_at_few(piece, looked).await;
+        for chunk in numbers.chunks(UNKNOWN_AT_ONCE) {
+            self.refresh_chunk(chunk, refreshed).await;
         }
     }
 
-    async fn look_at_few(&self, numbers: &[DisklessPartitionId], looked: &mut LookedAt) {
-        let turn = self.shared.looks.turn().await;
+    async fn refresh_chunk(&self, numbers: &[DisklessPartitionId], refreshed: &mut Refreshed) {
+        let place = self.shared.refreshes.acquire().await;
         let from: Vec<_> = {
             let state = self.shared.state.lock();
             let known_to = |number: &DisklessPartitionId| state.known.get(number).map_or(0, |known| known.next_offset);
             numbers.iter().map(|number| (*number, known_to(number))).collect()
         };
-        match self.shared.index.look(from.clone(), turn).await {
+        match self.shared.index.look(from.clone(), place).await {
             Ok(found) => {
                 let mut released = Vec::new();
                 for ((number, from), found) in from.into_iter().zip(found) {
-                    let known = self.shared.learn((number, from), found, &mut released);
-                    looked.insert(number, known);
+                    let outcome = self.shared.learn((number, from), found, &mut released);
+                    refreshed.insert(number, outcome);
                 }
                 self.shared.settle(released);
             }
             // A question of many partitions may exceed its time limit where a question of one does not.
-            Err(_) if numbers.len() > 1 => Box::pin(self.look_one_by_one(numbers, looked)).await,
+            Err(_) if numbers.len() > 1 => Box::pin(self.refresh_one_by_one(numbers, refreshed)).await,
             Err(error) => {
                 self.shared.tell_commit_failure(&error);
-                looked.extend(numbers.iter().map(|number| (*number, Err(AppendError::Storage))));
+                refreshed.extend(numbers.iter().map(|number| (*number, Err(AppendError::Storage))));
             }
         }
     }
 
-    /// Looks at partitions by a question each, until one of them fails, too.
-    async fn look_one_by_one(&self, numbers: &[DisklessPartitionId], looked: &mut LookedAt) {
+    /// Refreshes partitions by a question each, until one of them fails, too.
+    async fn refresh_one_by_one(&self, numbers: &[DisklessPartitionId], refreshed: &mut Refreshed) {
         for (at, number) in numbers.iter().enumerate() {
-            self.look_at_few(std::slice::from_ref(number), looked).await;
-            if matches!(looked.get(number), Some(Err(AppendError::Storage))) {
-                looked.extend(numbers[at..].iter().map(|number| (*number, Err(AppendError::Storage))));
+            self.refresh_chunk(std::slice::from_ref(number), refreshed).await;
+            if matches!(refreshed.get(number), Some(Err(AppendError::Storage))) {
+                refreshed.extend(numbers[at..].iter().map(|number| (*number, Err(AppendError::Storage))));
                 return;
             }
         }
     }
 
-    /// Returns true if the index is asked before this producer's next batch to the partition is taken.
-    pub fn lacks(&self, number: DisklessPartitionId, producer_id: i64) -> bool {
+    /// Returns true if the next batch of this producer is blocked until the partition is refreshed.
+    pub fn is_stale_for(&self, number: DisklessPartitionId, producer_id: i64) -> bool {
         let state = self.shared.state.lock();
         let is_known = |known: &PartitionState| !state.others_commit || known.producers.knows(producer_id);
         !state.known.get(&number).is_some_and(is_known) && !state.line.has_pending(number, producer_id)
@@ -100,7 +99,7 @@ impl Writer {
 }
 
 impl Shared {
-    /// Takes over what a look has found of a partition from this offset on.
+    /// Takes over the state that the index has found of a partition from this offset on.
     fn learn(
         self: &Arc<Self>,
         (number, from): (DisklessPartitionId, i64),

@@ -17,7 +17,7 @@ use fullbore_rules::sequence::Stamp;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::refresh::LookedAt;
+use super::refresh::Refreshed;
 use super::{PendingBatch, Settled, Shared, Writer, WriterState};
 use crate::diskless::known::KnownPartition;
 use fullbore_host::files::now_ms;
@@ -29,21 +29,22 @@ use fullbore_log::partition::reorder::{Early, LaterRoom, OUT_OF_ORDER, Reorderin
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
-/// How often it is looked at what others have committed, where nothing is heard of them, and how long that may take: batches expire meanwhile.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after which a partition with parked batches is refreshed again, where no commit is heard of; also the limit of one such refresh, since batches
+/// expire meanwhile.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Writer {
-    /// Parks a batch that comes before its turn, with the room it needs then, or says that something has to be known before. Gives the room back
-    /// if it is its turn, or too late, or it may not wait.
+    /// Parks a batch that comes before its turn, with the room it needs then, or returns that it is blocked by stale state. Gives the room back
+    /// where the batch is to be admitted, or refused, now.
     ///
     /// # Errors
     /// [`AppendError`]; nothing of it is or will be in the partition.
-    pub fn park(
+    pub(super) fn park(
         &self,
-        partition: &Arc<KnownPartition>,
-        (number, freshness): (DisklessPartitionId, Freshness),
+        (partition, number): (&Arc<KnownPartition>, DisklessPartitionId),
         batch: &ValidBatch<'_>,
-        (terms, room, left_out): (AppendTerms<'_>, Room, &LeftOut),
+        terms: AppendTerms<'_>,
+        (freshness, room, left_out): (Freshness, Room, &LeftOut),
     ) -> Result<ControlFlow<AppendStep, Room>, AppendError> {
         let early = terms.early;
         let mut state = self.shared.state.lock();
@@ -55,15 +56,15 @@ impl Writer {
             return Ok(ControlFlow::Continue(room));
         }
         let is_stale = AppendStep::Blocked(Blocker::StaleState(stamp.producer_id));
-        let Some(committed) = state.known.get(&number) else {
-            return Ok(match freshness {
-                Freshness::MayBeStale => ControlFlow::Break(is_stale),
-                Freshness::Current => ControlFlow::Continue(room),
-            });
+        let may_wait = early.are_sent || state.others_commit;
+        let committed = match state.known.get(&number) {
+            None if may_wait && freshness == Freshness::MayBeStale => return Ok(ControlFlow::Break(is_stale)),
+            known => known.filter(|known| may_wait && state.line.ahead(number, &stamp, known) > 0),
         };
-        if state.line.ahead(number, &stamp, committed) == 0 {
-            return Ok(ControlFlow::Continue(room));
-        }
+        let Some(committed) = committed else {
+            let is_blocked = state.check(number, &stamp, freshness) == Admission::Ask;
+            return Ok(if is_blocked { ControlFlow::Break(is_stale) } else { ControlFlow::Continue(room) });
+        };
         // What is pending here was sent here, and what is missing comes over another connection.
         let comes_here = early.are_sent && state.line.has_pending(number, stamp.producer_id);
         if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
@@ -248,18 +249,18 @@ async fn expire(shared: Weak<Shared>, watch: Watch) {
     }
 }
 
-/// The same where others commit, too: looks at what they have.
+/// The same where others commit, too: refreshes what they have committed.
 async fn watch_others(writer: Writer, watch: Watch) {
     let heard = Arc::new(Notify::new());
     let _registration = watch.partition.register(&heard);
     loop {
-        // Without an answer it is looked at again with the next that is heard.
-        let look = async {
-            let _turn = writer.shared.looks.watch().await;
-            writer.look(BTreeSet::from([watch.number]), &mut LookedAt::new()).await;
+        // Without an answer it is refreshed again with the next commit that is heard of.
+        let refresh = async {
+            let _place = writer.shared.refreshes.acquire_for_watch().await;
+            writer.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;
         };
-        let _ = timeout(LOOK_INTERVAL, look).await;
+        let _ = timeout(REFRESH_INTERVAL, refresh).await;
         let Some(due) = writer.shared.expire_parked(&watch) else { return };
-        let _ = timeout_at(due.min(Instant::now() + LOOK_INTERVAL), heard.notified()).await;
+        let _ = timeout_at(due.min(Instant::now() + REFRESH_INTERVAL), heard.notified()).await;
     }
 }
