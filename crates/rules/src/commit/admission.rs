@@ -69,11 +69,12 @@ impl PartitionAdmission {
         if !stamp.is_idempotent() {
             return Admission::Admit;
         }
-        if let Some(pending) = self.by_producer.get(&stamp.producer_id) {
-            if let Some(same) = same(pending, stamp) {
-                return Admission::Shares(same.ticket);
-            }
-            let newest = pending.back().expect("a producer without pending batches is removed").stamp;
+        let pending = self.by_producer.get(&stamp.producer_id);
+        if let Some(same) = pending.and_then(|pending| same(pending, stamp)) {
+            return Admission::Shares(same.ticket);
+        }
+        let newest = self.newest(stamp.producer_id, committed);
+        if let Some(newest) = newest {
             if follows(stamp, &newest) {
                 return Admission::Admit;
             }
@@ -87,9 +88,7 @@ impl PartitionAdmission {
         let is_known = committed.producers.knows(stamp.producer_id);
         let verdict = match committed.check(stamp) {
             // It would follow what is committed, but others of its producer are pending, which it does not follow.
-            Verdict::Append if self.by_producer.contains_key(&stamp.producer_id) => {
-                Verdict::Refuse(SequenceRefusal::OutOfOrderSequence)
-            }
+            Verdict::Append if newest.is_some() => Verdict::Refuse(SequenceRefusal::OutOfOrderSequence),
             verdict => verdict,
         };
         match self.refused.judge(stamp, verdict, is_known, now) {
@@ -103,8 +102,7 @@ impl PartitionAdmission {
     /// How many sequences are missing before a batch, with what is pending: 0 is next, or not to be waited for. As
     /// [`Producers::ahead`](crate::sequence::Producers::ahead).
     pub fn ahead(&self, stamp: &Stamp, committed: &PartitionState) -> i32 {
-        let newest = self.by_producer.get(&stamp.producer_id).and_then(VecDeque::back).map(|pending| pending.stamp);
-        match newest {
+        match self.newest(stamp.producer_id, committed) {
             Some(newest) if stamp.producer_epoch < newest.producer_epoch => 0,
             Some(newest) if stamp.producer_epoch == newest.producer_epoch => {
                 let ahead = sequence_distance(sequence_add(newest.last_sequence(), 1), stamp.base_sequence);
@@ -113,6 +111,14 @@ impl PartitionAdmission {
             Some(_) => stamp.base_sequence,
             None => committed.producers.ahead(stamp),
         }
+    }
+
+    /// Returns the newest pending batch of a producer. Where a later epoch is committed there is none: pending batches of an older one will be
+    /// refused, and no batch follows them.
+    fn newest(&self, producer_id: i64, committed: &PartitionState) -> Option<Stamp> {
+        let newest = self.by_producer.get(&producer_id)?.back()?.stamp;
+        let is_fenced = committed.producers.epoch(producer_id).is_some_and(|epoch| epoch > newest.producer_epoch);
+        (!is_fenced).then_some(newest)
     }
 
     /// Returns true if a batch that is ahead, and does not say `reorder`, waits for batches that other brokers may be committing; `committed` was read
@@ -263,6 +269,25 @@ mod tests {
         committed.take_over(&stamp(8, 1), 0, 0, 0);
         assert!(!admission.awaits_others(&stamp(7, 11), &committed, AT), "another producer has written meanwhile");
         assert!(!admission.awaits_others(&stamp(7, 10), &committed, AT), "the next one is taken");
+    }
+
+    /// The producer has begun the epoch at another broker, while a batch of the older one waits here for a slow store.
+    #[test]
+    fn later_epoch_is_committed_older_batches_that_are_pending_do_not_count() {
+        let of_epoch = |producer_epoch, base_sequence| Stamp { producer_epoch, ..stamp(7, base_sequence) };
+        let (mut committed, mut admission) = (PartitionState::new(5), PartitionAdmission::default());
+        committed.take_over(&of_epoch(0, 0), 0, 0, 0);
+        admission.admitted(&of_epoch(0, 1), 1);
+        let check = |stamp, committed: &_| admission.check(&stamp, committed, Freshness::Current, AT);
+        assert_eq!(check(of_epoch(1, 0), &committed), Admission::Admit);
+        assert_eq!(admission.ahead(&of_epoch(1, 1), &committed), 1);
+        committed.take_over(&of_epoch(1, 0), 1, 0, 0);
+        assert_eq!(check(of_epoch(1, 0), &committed), Admission::Duplicate { base_offset: 1, timestamp: 0 });
+        assert_eq!(check(of_epoch(1, 1), &committed), Admission::Admit);
+        assert_eq!((1..4).map(|base| admission.ahead(&of_epoch(1, base), &committed)).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(check(of_epoch(1, 2), &committed), Admission::Refuse(SequenceRefusal::OutOfOrderSequence));
+        assert_eq!(check(of_epoch(0, 1), &committed), Admission::Shares(1));
+        assert_eq!(check(of_epoch(0, 2), &committed), Admission::Refuse(SequenceRefusal::InvalidProducerEpoch));
     }
 
     #[test]

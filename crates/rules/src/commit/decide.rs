@@ -148,15 +148,17 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
     }
 }
 
-/// Decides on a batch whose partition is deleted. Its producer would send it again to the next partition of the name, although it was written.
+/// Decides on a batch whose partition is deleted. One that was written there is a duplicate, or its producer would send it again to the next
+/// partition of the name. There its later batches, which were acknowledged, would be missing.
 fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) -> CommitVerdict {
-    let left = deleted.get(&batch.partition).filter(|left| left.knows(batch.stamp.producer_id));
-    match left.map(|left| left.check(&batch.stamp, 0)) {
-        Some(sequence::Verdict::Duplicate { base_offset, timestamp }) => {
-            CommitVerdict::Duplicate { base_offset, timestamp }
-        }
-        Some(sequence::Verdict::Refuse(why @ SequenceRefusal::DuplicateSequence)) => {
-            CommitVerdict::Refused(Refusal::Sequence(why))
+    let Some(left) = deleted.get(&batch.partition).filter(|left| left.knows(batch.stamp.producer_id)) else {
+        return CommitVerdict::Refused(Refusal::PartitionGone);
+    };
+    match left.check(&batch.stamp, 0) {
+        sequence::Verdict::Duplicate { base_offset, timestamp } => CommitVerdict::Duplicate { base_offset, timestamp },
+        // The newest commit alone is kept of each producer.
+        _ if left.is_before_retained(&batch.stamp) => {
+            CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence))
         }
         _ => CommitVerdict::Refused(Refusal::PartitionGone),
     }

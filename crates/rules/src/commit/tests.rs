@@ -158,10 +158,15 @@ fn partition_is_deleted_what_was_committed_before_is_answered_as_made() {
         batch(1, stamp(-1, -1, 10)),
     ];
     assert_eq!(case.verdicts(2, &others), [refused(Refusal::PartitionGone); 5], "they were never written");
+    // Of each producer the newest commit alone is kept.
+    let mut newest = Producers::default();
+    newest.append(&stamp(7, 20, 10), 20, 20, 0, WINDOW);
+    case.deleted.insert(1, newest);
+    let old = refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence));
+    assert_eq!(case.verdicts(4, &batches), [old, old, made(2)]);
     // Of each producer the newest batches are kept: what is before them in their run was written, too.
     (3..300).for_each(|n| gone.append(&stamp(7, 10 * n, 10), i64::from(10 * n), 0, 0, 5));
     case.deleted.insert(1, gone);
-    let old = refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence));
     assert_eq!(case.verdicts(3, &batches[..1]), [old], "at an offset that is forgotten");
 }
 

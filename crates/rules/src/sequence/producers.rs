@@ -311,6 +311,22 @@ impl Producers {
         self.by_id.contains_key(&producer_id)
     }
 
+    /// Returns the epoch of the producer's newest batch; `None` if nothing is remembered of it.
+    pub fn epoch(&self, producer_id: i64) -> Option<i16> {
+        self.by_id.get(&producer_id).map(|producer| producer.epoch)
+    }
+
+    /// Returns true if the batch comes before the oldest that is retained of its producer, in the same epoch. Then it was written, or its producer
+    /// has given it up.
+    pub fn is_before_retained(&self, stamp: &Stamp) -> bool {
+        let is_before = |producer: &Producer| {
+            let end = sequence_add(stamp.last_sequence(), 1);
+            producer.epoch == stamp.producer_epoch
+                && sequence_distance(end, producer.window.oldest().base_sequence) < HALF_RANGE
+        };
+        stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(is_before)
+    }
+
     /// The offset of the first batch that is retained of the producer; `None` if nothing is remembered of it.
     pub fn retained_from(&self, producer_id: i64) -> Option<i64> {
         self.by_id.get(&producer_id).map(|producer| producer.window.oldest().base_offset)
