@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep};
 use super::cache::{BLOCK, ObjectCache, blocks};
 use super::failed::FailedReads;
 use super::objects::{ObjectError, Objects};
+use super::pipeline::upload::StoreCounts;
 use super::tries::Tries;
-use super::upload::StoreCounts;
 
 /// How often one is tried.
 const ATTEMPTS: u32 = 3;

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use super::objects::{ObjectError, Objects};
+use super::pipeline::upload::StoreCounts;
 use super::tries::Tries;
-use super::upload::StoreCounts;
 
 /// Time without success after which the store is lost.
 const LOST_AFTER: Duration = Duration::from_secs(4);

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::index::{IndexOwner, UnusedObject};
 use super::objects::{ObjectError, Objects};
 use super::partition::DisklessPartition;
-use super::writer::Writer;
+use super::pipeline::Writer;
 use fullbore_config::ObjectCleanerConfig;
 use fullbore_host::seldom::Seldom;
 

@@ -1,7 +1,7 @@
 //! Diskless topics at a broker: records in an object store, their order in the index.
 //!
-//! The way of a batch: [`partition`] admits it to the [`writer`]'s [`line`], whose objects are [`upload`]ed and committed to the [`index`]. The
-//! way back: the [`reader`] finds runs in the index and their bytes in the [`cache`], or [`fetch`]es them.
+//! The way of a batch: [`partition`] offers it to the [`pipeline`], whose objects are uploaded and committed to the [`index`]. The way back: the
+//! [`reader`] finds runs in the index and their bytes in the [`cache`], or [`fetch`]es them.
 //!
 //! Invariant: what was acknowledged is in the store and in the index.
 
@@ -11,18 +11,16 @@ pub mod failed;
 mod fetch;
 #[cfg(test)]
 mod flooded;
-mod gather;
 mod given;
 mod health;
 mod hear;
 mod hedge;
 mod housekeeping;
 pub mod index;
-mod keys;
 pub mod known;
-pub mod line;
 pub mod objects;
 pub mod partition;
+pub mod pipeline;
 pub mod reader;
 mod retention;
 #[cfg(test)]
@@ -30,9 +28,7 @@ mod schedules;
 #[cfg(test)]
 mod tests;
 mod tries;
-pub mod upload;
 mod windows;
-pub mod writer;
 
 use std::fmt;
 use std::sync::Arc;
@@ -48,8 +44,8 @@ use parking_lot::Mutex;
 pub use assemble::LEADER_EPOCH;
 pub use health::StoreHealth;
 pub use partition::DisklessPartition;
-pub use upload::StoreUse;
-pub use writer::Refreshed;
+pub use pipeline::Refreshed;
+pub use pipeline::upload::StoreUse;
 
 use crate::control::identity_of;
 use cache::ObjectCache;
@@ -66,9 +62,9 @@ use index::{
 use known::KnownPartition;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
+use pipeline::Writer;
+use pipeline::upload::{StoreCounts, UploadSettings, Uploader};
 use reader::{AHEAD_BYTES, Reader};
-use upload::{StoreCounts, UploadSettings, Uploader};
-use writer::Writer;
 
 /// GETs at a time.
 const GETS: usize = 16;

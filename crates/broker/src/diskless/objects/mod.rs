@@ -1,6 +1,6 @@
 //! The objects of this cluster in the object store: one attempt of each operation, and what went wrong in the store's own words.
 //!
-//! Not here: whether it is tried again, which [`super::upload`] and [`super::fetch`] know.
+//! Not here: whether it is tried again, which [`super::pipeline::upload`] and [`super::fetch`] know.
 //!
 //! Invariant: an object that was put is there as it was, also after a power cut; no other cluster's objects are touched.
 

@@ -222,8 +222,8 @@ fn run(seed: u64, fault: Option<Fault>, is_told: bool) -> Result<Outcome, String
     let memory = std::path::Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder");
     let world = World::new(Setup::new(seed, fault), folder.path().to_owned(), is_told);
-    super::line::KEEPS_THE_DEAD.set(fault == Some(Fault::CommitsTheDead));
-    super::writer::ASKS_NOBODY.set(fault == Some(Fault::AsksNobody));
+    super::pipeline::queue::KEEPS_THE_DEAD.set(fault == Some(Fault::CommitsTheDead));
+    super::pipeline::ASKS_NOBODY.set(fault == Some(Fault::AsksNobody));
     world.tell(|| format!("{:?}", world.setup));
     world.make_topic();
     let ends = world.setup.ends.iter().map(|(at, is_stopped)| Some((*at, *is_stopped))).chain([None]);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shared;
+use super::queue::ClosedObject;
 use crate::diskless::assemble::marked;
 use crate::diskless::index::UploadedObject;
-use crate::diskless::line::ClosedObject;
 
 /// How long a commit that failed waits before it is tried again.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);

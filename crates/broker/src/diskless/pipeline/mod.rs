@@ -3,14 +3,18 @@
 //! A batch is admitted by the thread of its connection, under one lock with the whole line. Closed objects are uploaded by a task each, those at
 //! the head of the line are committed by a task, one commit at a time, and one task closes what is due.
 //!
-//! Not here: what a verdict is ([`super::index`]), nor how bytes get into the store ([`super::upload`]). What comes before its turn is in
-//! [`turns`], the refresh of stale state in [`refresh`], and the tasks in [`tasks`].
+//! Not here: what a verdict is ([`crate::diskless::index`]), nor how bytes get into the store ([`upload`]). What comes before its turn is in
+//! [`out_of_order`], the refresh of stale state in [`refresh`], and the tasks in [`tasks`].
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
+mod gathering;
+mod object_ids;
+mod out_of_order;
+pub mod queue;
 mod refresh;
 mod tasks;
-mod turns;
+pub mod upload;
 
 use fullbore_host::task;
 use std::collections::{HashMap, VecDeque};
@@ -28,14 +32,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::gather::NewBatch;
-use super::index::{CommitAnswer, IndexOwner, PartitionRow, ProducerRow};
-use super::keys::ObjectKeys;
-use super::known::{KnownPartition, Offered};
-use super::line::{Line, Outcome};
-use super::reader::Reader;
-use super::upload::Uploader;
 use crate::control::StoreError;
+use crate::diskless::index::{CommitAnswer, IndexOwner, PartitionRow, ProducerRow};
+use crate::diskless::known::{KnownPartition, Offered};
+use crate::diskless::reader::Reader;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::seldom::Seldom;
 use fullbore_log::partition::budget::{Budget, ProducerKey, Room};
@@ -45,6 +45,10 @@ use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, A
 use fullbore_log::partition::reorder::{BATCH_COST, Early, Parked};
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
+use gathering::NewBatch;
+use object_ids::ObjectKeys;
+use queue::{Line, Outcome};
+use upload::Uploader;
 
 use refresh::RefreshLimit;
 pub use refresh::Refreshed;

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::index::IndexOwner;
 use crate::control::CommitError;
+use crate::diskless::index::IndexOwner;
 
 /// Numbers registered at a time.
 const BLOCK: usize = 64;

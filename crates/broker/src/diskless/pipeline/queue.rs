@@ -20,8 +20,8 @@ use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, Ob
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 
-use super::gather::{Gathering, NewBatch};
-use super::index::UploadedObject;
+use super::gathering::{Gathering, NewBatch};
+use crate::diskless::index::UploadedObject;
 use fullbore_log::partition::budget::Room;
 
 /// Batches of a commit, of which an object has half at most: what has gathered while the index was away could take longer than the index may, again and

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
-use super::objects::{ObjectError, Objects};
-use super::tries::{BUFFERED_MAX, Tries};
+use crate::diskless::objects::{ObjectError, Objects};
+use crate::diskless::tries::{BUFFERED_MAX, Tries};
 
 /// The longest pause between two attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
@@ -253,10 +253,10 @@ impl Uploader {
 
 #[cfg(test)]
 mod tests {
-    use super::super::objects::BodyProgress;
-    use super::super::objects::double::StoreDouble;
-    use super::super::tries::{GIVEN_UP_AFTER, SILENT_MAX};
     use super::*;
+    use crate::diskless::objects::BodyProgress;
+    use crate::diskless::objects::double::StoreDouble;
+    use crate::diskless::tries::{GIVEN_UP_AFTER, SILENT_MAX};
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
