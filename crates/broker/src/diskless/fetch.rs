@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep};
 
 use super::cache::{BLOCK, ObjectCache, blocks};
 use super::failed::FailedReads;
+use super::objects::counts::StoreCounts;
 use super::objects::{ObjectError, Objects};
-use super::pipeline::upload::StoreCounts;
 use super::tries::Tries;
 
 /// How often one is tried.

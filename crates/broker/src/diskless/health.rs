@@ -11,8 +11,8 @@ use fullbore_rules::cluster::store::StoreState;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
+use super::objects::counts::StoreCounts;
 use super::objects::{ObjectError, Objects};
-use super::pipeline::upload::StoreCounts;
 use super::tries::Tries;
 
 /// Time without success after which the store is lost.

@@ -43,9 +43,9 @@ use parking_lot::Mutex;
 
 pub use assemble::LEADER_EPOCH;
 pub use health::StoreHealth;
+pub use objects::counts::StoreUse;
 pub use partition::DisklessPartition;
 pub use pipeline::Refreshed;
-pub use pipeline::upload::StoreUse;
 
 use crate::control::identity_of;
 use cache::ObjectCache;
@@ -60,10 +60,11 @@ use index::{
     Deleted, Index, IndexChanges, IndexOwner, IndexThread, Lacking, OpenFileError, RunFinder, SqliteIndex, postgres,
 };
 use known::KnownPartition;
+use objects::counts::StoreCounts;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
 use pipeline::Writer;
-use pipeline::upload::{StoreCounts, UploadSettings, Uploader};
+use pipeline::upload::{UploadSettings, Uploader};
 use reader::{AHEAD_BYTES, Reader};
 
 /// GETs at a time.

@@ -5,6 +5,7 @@
 //! Invariant: an object that was put is there as it was, also after a power cut; no other cluster's objects are touched.
 
 mod claim;
+pub mod counts;
 mod credentials;
 #[cfg(test)]
 pub mod double;

@@ -1,63 +1,54 @@
 //! The way of batches from admission to their answers: the line, and what goes on around it.
 //!
-//! A batch is admitted by the thread of its connection, under one lock with the whole line. Closed objects are uploaded by a task each, those at
-//! the head of the line are committed by a task, one commit at a time, and one task closes what is due.
+//! A batch is admitted by the thread of its connection, under one lock with the whole line ([`admit`]). Closed objects are uploaded by a task each
+//! ([`upload`]), those at the head of the line are committed by a task, one commit at a time ([`commit`]), and one task closes what is due.
 //!
-//! Not here: what a verdict is ([`crate::diskless::index`]), nor how bytes get into the store ([`upload`]). What comes before its turn is in
-//! [`out_of_order`], the refresh of stale state in [`refresh`], and the tasks in [`tasks`].
+//! Not here: what a verdict is ([`crate::diskless::index`]). What comes before its turn is in [`out_of_order`], the refresh of stale state in
+//! [`refresh`].
 //!
 //! Invariant: an answer leaves once its commit is known and its records can be read.
 
+mod admit;
+mod answer;
+mod commit;
 mod gathering;
 mod object_ids;
 mod out_of_order;
 pub mod queue;
 mod refresh;
-mod tasks;
 pub mod upload;
 
 use fullbore_host::task;
 use std::collections::{HashMap, VecDeque};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use fullbore_rules::commit::admission::{Admission, Freshness, TicketId};
-use fullbore_rules::commit::rotation::{Close, RotationSettings};
-use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectId, PartitionState, Refusal};
-use fullbore_rules::sequence::{SequenceRefusal, Stamp};
-use fullbore_wire::ErrorCode;
+use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::rotation::RotationSettings;
+use fullbore_rules::commit::{DisklessPartitionId, ObjectId, PartitionState};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::control::StoreError;
-use crate::diskless::index::{CommitAnswer, IndexOwner, PartitionRow, ProducerRow};
-use crate::diskless::known::{KnownPartition, Offered};
+use crate::diskless::index::IndexOwner;
 use crate::diskless::reader::Reader;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::seldom::Seldom;
-use fullbore_log::partition::budget::{Budget, ProducerKey, Room};
+use fullbore_log::partition::budget::Budget;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::left_out::LeftOut;
-use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, Appended, AwaitedAnswer, Blocker};
-use fullbore_log::partition::reorder::{BATCH_COST, Early, Parked};
-use fullbore_log::partition::terms::AppendTerms;
-use fullbore_log::validation::ValidBatch;
-use gathering::NewBatch;
-use object_ids::ObjectKeys;
-use queue::{Line, Outcome};
-use upload::Uploader;
-
-use refresh::RefreshLimit;
-pub use refresh::Refreshed;
+use fullbore_log::partition::outcome::Appended;
+use fullbore_log::partition::reorder::{Early, Parked};
 
 #[cfg(test)]
-thread_local! {
-    /// A fault that tests plant: what is known of producers is taken for all that there is.
-    pub static ASKS_NOBODY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
+pub use admit::ASKS_NOBODY;
+pub use refresh::Refreshed;
+
+use answer::PendingBatch;
+use object_ids::ObjectKeys;
+use queue::Line;
+use refresh::RefreshLimit;
+use upload::Uploader;
 
 /// A batch that is out of the reorder buffer in another way than by being put in line.
 type Settled = (Early, Result<Appended, AppendError>);
@@ -101,15 +92,6 @@ struct WriterState {
     is_closed: bool,
 }
 
-/// An admitted batch whose answer is to come.
-struct PendingBatch {
-    partition: Arc<KnownPartition>,
-    number: DisklessPartitionId,
-    log_append_time_ms: i64,
-    producer_id: i64,
-    answer: AppendAnswer,
-}
-
 impl Writer {
     /// Starts the task that closes what is due; to be called in a tokio runtime.
     pub fn start(
@@ -148,74 +130,6 @@ impl Writer {
         });
         task::spawn(Arc::clone(&shared).drive());
         Writer { shared }
-    }
-
-    /// Admits or parks a batch, for whose bytes there is room. Its bytes are copied without the lock, and only where it is to be taken.
-    ///
-    /// # Errors
-    /// [`AppendError`]; nothing of it is or will be in the partition.
-    pub fn append(
-        &self,
-        (partition, number): (&Arc<KnownPartition>, DisklessPartitionId),
-        batch: &ValidBatch<'_>,
-        (terms, left_out): (AppendTerms<'_>, &LeftOut),
-        (producer, freshness, room): (ProducerKey, Freshness, Room),
-    ) -> Result<AppendStep, AppendError> {
-        let granted = (freshness, room, left_out);
-        let room = match self.park((partition, number), batch, terms, granted)? {
-            ControlFlow::Break(step) => return Ok(step),
-            ControlFlow::Continue(unused) => unused,
-        };
-        let offered = partition.offer((number, producer), batch, terms.now_ms);
-        self.admit(offered, (freshness, room, left_out))
-    }
-
-    fn admit(
-        &self,
-        offered: Offered,
-        (freshness, room, left_out): (Freshness, Room, &LeftOut),
-    ) -> Result<AppendStep, AppendError> {
-        let shared = &self.shared;
-        let mut state = shared.state.lock();
-        if state.is_closed || offered.partition.is_gone() {
-            return Err(offered.partition.gone());
-        }
-        let answer = match state.check(offered.number, &offered.stamp, freshness) {
-            Admission::Ask => return Ok(AppendStep::Blocked(Blocker::StaleState(offered.stamp.producer_id))),
-            Admission::Refuse(why) => {
-                // Another batch may be in flight behind it.
-                state.line.turned_away(offered.number, &offered.stamp, (why.code(), shared.now()));
-                return Err(AppendError::Sequence(why));
-            }
-            Admission::Duplicate { base_offset, timestamp } => {
-                return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
-            }
-            Admission::Shares(ticket) => match state.pending.get_mut(&ticket) {
-                // Not that it is out of order, for it may be the next one, and that is fatal to some clients.
-                Some(pending) => pending.answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)),
-                None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
-            },
-            Admission::Admit => shared.take(&mut state, offered, room),
-        };
-        Ok(AppendStep::Pending(AppendTicket::committing(answer, left_out.clone())))
-    }
-
-    /// Takes room for a batch of `size` bytes, and what is kept beside them. `None` if there is none for its producer.
-    ///
-    /// # Errors
-    /// [`AppendError::Gone`] while the broker stops.
-    pub fn try_room(&self, producer: ProducerKey, size: usize) -> Result<Option<Room>, AppendError> {
-        self.shared.budget.try_take(producer, size + BATCH_COST).map_err(|_| AppendError::Gone)
-    }
-
-    /// Waits for the same; meanwhile the connection reads nothing. `None` while the broker stops.
-    pub async fn room(&self, producer: ProducerKey, size: usize) -> Option<Room> {
-        self.shared.budget.take(producer, size + BATCH_COST).await
-    }
-
-    /// Notes that a batch is refused with this error before it is looked at: one behind it may be in flight.
-    pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp, code: ErrorCode) {
-        self.shared.state.lock().line.turned_away(number, stamp, (code, self.shared.now()));
     }
 
     /// So many batches are retained of each producer of these partitions; never fewer than before.
@@ -289,207 +203,5 @@ impl Writer {
 impl Shared {
     fn now(&self) -> Duration {
         self.started.elapsed()
-    }
-
-    /// Takes a batch whose turn it is, and those parked behind it.
-    fn take(self: &Arc<Self>, state: &mut WriterState, offered: Offered, room: Room) -> AwaitedAnswer {
-        let was_idle = state.line.is_closed_up();
-        let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), offered.stamp.record_count, &self.metrics);
-        let (number, stamp) = (offered.number, offered.stamp);
-        let partition = Arc::clone(&offered.partition);
-        self.put_in_line(state, offered, answer, Some(room));
-        self.take_parked(state, (number, &partition), stamp);
-        if was_idle {
-            self.changed.notify_one();
-        }
-        awaited
-    }
-
-    fn put_in_line(
-        self: &Arc<Self>,
-        state: &mut WriterState,
-        offered: Offered,
-        answer: AppendAnswer,
-        room: Option<Room>,
-    ) {
-        let Offered { partition, number, producer, stamp, bytes, max_timestamp, log_append_time_ms } = offered;
-        let now = self.now();
-        let batch = NewBatch { partition: number, producer, bytes, stamp, max_timestamp, room };
-        let ticket = state.line.admit(batch, now);
-        let producer_id = stamp.producer_id;
-        state.pending.insert(ticket, PendingBatch { partition, number, log_append_time_ms, producer_id, answer });
-        self.close_due(state);
-    }
-
-    /// Closes and uploads what is due; when the next is.
-    fn close_due(self: &Arc<Self>, state: &mut WriterState) -> Option<Duration> {
-        loop {
-            let now = self.now();
-            match state.line.due(now)? {
-                Close::At(then) => return Some(then.saturating_sub(now)),
-                Close::Now => drop(task::spawn(Arc::clone(self).upload(state.line.close(now)))),
-            }
-        }
-    }
-
-    /// Goes on with what is in the store: the next commit, if none is under way.
-    fn go_on(self: &Arc<Self>) {
-        let mut state = self.state.lock();
-        let (objects, failed) = state.line.next_commit(self.now());
-        let answers = state.answers(failed);
-        let given_up = state.give_up_parked(&answers);
-        state.drop_left_behind();
-        if !objects.is_empty() {
-            task::spawn(Arc::clone(self).commit(objects));
-        }
-        drop(state);
-        answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
-        given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
-        self.changed.notify_one();
-    }
-
-    /// Takes over what was committed, and takes what waits for that in line, or out of it.
-    fn take_over(
-        self: &Arc<Self>,
-        state: &mut WriterState,
-        partitions: &[(PartitionRow, i64)],
-        producers: &[ProducerRow],
-    ) -> Vec<Settled> {
-        state.take_over(partitions, producers);
-        if !state.others_commit {
-            return Vec::new();
-        }
-        self.release(state, producers.iter().map(|row| (row.batches.partition, row.batches.producer_id)))
-    }
-
-    /// Takes over what was committed, has it read, and answers.
-    fn committed(self: &Arc<Self>, answer: CommitAnswer) {
-        let CommitAnswer { verdicts, partitions, producers, runs } = answer;
-        if verdicts.iter().flatten().any(|verdict| *verdict == CommitVerdict::Refused(Refusal::ObjectGone)) {
-            self.keys.forget();
-        }
-        let mut state = self.state.lock();
-        let mut released = self.take_over(&mut state, &partitions, &producers);
-        let outcomes = state.line.committed(&verdicts, self.now());
-        let answers = state.answers(outcomes);
-        if state.others_commit {
-            // Of what was committed before, over another broker, there is no row: but it is not in line any more.
-            let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
-            let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
-            released.extend(self.release(&mut state, of));
-        }
-        let given_up = state.give_up_parked(&answers);
-        let objects = state.take_committed();
-        drop(state);
-        let rows: Vec<_> = partitions.into_iter().map(|(row, _)| row).collect();
-        self.reader.committed(objects, &rows, runs);
-        self.settle(released);
-        answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
-        given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
-    }
-
-    fn tell_commit_failure(&self, error: &StoreError) {
-        if let Some(left_out) = self.commit_failures.due() {
-            tracing::error!(%error, left_out, "the index of diskless topics cannot be used; it is tried again");
-        }
-    }
-}
-
-impl WriterState {
-    /// What to do with a batch. Where nobody else commits, what was read once is known to be all.
-    fn check(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
-        let nothing = PartitionState::new(0);
-        #[cfg(test)]
-        let freshness = if ASKS_NOBODY.get() { Freshness::Current } else { freshness };
-        let now = self.started.elapsed();
-        match self.known.get(&number) {
-            Some(committed) if !self.others_commit => {
-                self.line.check(number, stamp, committed, (Freshness::Current, now))
-            }
-            Some(committed) => self.line.check(number, stamp, committed, (freshness, now)),
-            None => self.line.check(number, stamp, &nothing, (freshness, now)),
-        }
-    }
-
-    /// What is committed, of what is known of partitions: each with the offset from which on `producers` has all. Where something before that is
-    /// missing, what is known stays as it is until it is looked at; where nobody else commits it is forgotten, or nobody would look.
-    fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
-        let up_to_date = |(row, since): &(PartitionRow, i64)| {
-            let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;
-            Some((row.id, known.next_offset))
-        };
-        let from: HashMap<_, _> = partitions.iter().filter_map(up_to_date).collect();
-        for ProducerRow { batches: of, written_ms } in producers {
-            let Some((from, known)) = from.get(&of.partition).zip(self.known.get_mut(&of.partition)) else { continue };
-            for (stamp, base_offset, timestamp) in of.batches.iter().filter(|(_, base_offset, _)| base_offset >= from) {
-                known.take_over(stamp, *base_offset, *timestamp, *written_ms);
-            }
-        }
-        for (row, _) in partitions.iter().filter(|(row, _)| from.contains_key(&row.id)) {
-            if let Some(known) = self.known.get_mut(&row.id).filter(|known| row.next_offset >= known.next_offset) {
-                row.put_into(known);
-            }
-        }
-        if !self.others_commit {
-            // An older look was told after newer commits.
-            let missed = partitions.iter().filter(|(row, _)| !from.contains_key(&row.id));
-            missed.for_each(|(row, _)| drop(self.known.remove(&row.id)));
-        }
-    }
-
-    /// Takes out the batches that have an outcome, each with its answer.
-    fn answers(&mut self, outcomes: Vec<(TicketId, Outcome)>) -> Vec<(PendingBatch, Result<Appended, AppendError>)> {
-        let answer = |(ticket, outcome)| {
-            let pending = self.pending.remove(&ticket);
-            debug_assert!(pending.is_some() || self.is_closed, "a batch in line has an answer");
-            let pending = pending?;
-            if pending.partition.is_gone() {
-                self.line.forget(pending.number);
-            }
-            let answer = pending.answer_of(outcome);
-            Some((pending, answer))
-        };
-        outcomes.into_iter().filter_map(answer).collect()
-    }
-
-    /// The bytes of objects that left the line.
-    fn take_committed(&mut self) -> Vec<(ObjectId, Vec<Bytes>)> {
-        let first = self.line.first_number();
-        let mut left = Vec::new();
-        while self.stored.front().is_some_and(|(number, ..)| *number < first) {
-            left.extend(self.stored.pop_front().map(|(_, id, parts)| (id, parts)));
-        }
-        left
-    }
-
-    /// The same of objects of which nothing was left to be committed.
-    fn drop_left_behind(&mut self) {
-        drop(self.take_committed());
-    }
-}
-
-impl PendingBatch {
-    fn answer_of(&self, outcome: Outcome) -> Result<Appended, AppendError> {
-        match outcome {
-            Outcome::Committed { base_offset, timestamp } => {
-                let first_time = timestamp.filter(|_| self.log_append_time_ms != -1);
-                Ok(self.partition.appended(base_offset, first_time.unwrap_or(self.log_append_time_ms)))
-            }
-            Outcome::Refused(Refusal::Sequence(why)) => Err(AppendError::Sequence(why)),
-            Outcome::Refused(Refusal::PartitionGone) => Err(AppendError::Deleted),
-            // To be sent again, each in its turn.
-            Outcome::Refused(Refusal::ObjectGone | Refusal::Behind | Refusal::Earlier) | Outcome::Dead => {
-                Err(AppendError::Again)
-            }
-            // The failed upload is in the log.
-            Outcome::NotUploaded => Err(AppendError::Storage),
-        }
-    }
-
-    fn answer(self, answer: Result<Appended, AppendError>) {
-        match answer {
-            Ok(appended) => self.answer.written(&appended.into()),
-            Err(error) => self.answer.failed(error),
-        }
     }
 }

@@ -17,8 +17,9 @@ use fullbore_rules::sequence::Stamp;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use super::answer::PendingBatch;
 use super::refresh::Refreshed;
-use super::{PendingBatch, Settled, Shared, Writer, WriterState};
+use super::{Settled, Shared, Writer, WriterState};
 use crate::diskless::known::KnownPartition;
 use fullbore_host::files::now_ms;
 use fullbore_log::partition::budget::{ProducerKey, Room};

@@ -1,131 +1,28 @@
-//! Puts objects into the store: as many at a time as the window has, each until it is there or was tried often enough.
+//! Uploads: closes the objects that are due, and puts them into the store, as many at a time as the window has, each until it is there or was tried often enough.
 //!
 //! Invariants: an object whose upload succeeded is in the store; an upload whose bytes move is never given up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use fullbore_host::task;
+use fullbore_rules::commit::rotation::Close;
 use fullbore_rules::commit::{ObjectId, UploadWindow};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
+use super::queue::ClosedObject;
+use super::{Shared, WriterState};
+use crate::diskless::assemble::marked;
+use crate::diskless::objects::counts::StoreCounts;
 use crate::diskless::objects::{ObjectError, Objects};
 use crate::diskless::tries::{BUFFERED_MAX, Tries};
 
 /// The longest pause between two attempts.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-
-/// What was asked of the store since the start.
-#[derive(Debug, Default)]
-pub struct StoreCounts {
-    /// Objects that were put.
-    pub puts: AtomicU64,
-    /// Their bytes.
-    pub put_bytes: AtomicU64,
-    /// Attempts of that which failed.
-    pub put_failures: AtomicU64,
-    /// PUTs that were sent again beside themselves.
-    pub hedged_puts: AtomicU64,
-    /// GETs that succeeded.
-    pub gets: AtomicU64,
-    /// Their bytes.
-    pub get_bytes: AtomicU64,
-    /// Attempts of that which failed.
-    pub get_failures: AtomicU64,
-    failing: Mutex<FailingSince>,
-}
-
-/// The first attempts that failed since the store was last seen to answer.
-#[derive(Debug, Default)]
-struct FailingSince {
-    put: Option<Instant>,
-    get: Option<Instant>,
-}
-
-/// The same at one moment, with what waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoreUse {
-    pub puts: u64,
-    pub put_bytes: u64,
-    pub put_failures: u64,
-    pub hedged_puts: u64,
-    pub gets: u64,
-    pub get_bytes: u64,
-    pub get_failures: u64,
-    /// Bytes of batches that are admitted and not committed.
-    pub uncommitted_bytes: usize,
-}
-
-impl StoreUse {
-    /// What came between.
-    pub fn since(&self, before: &StoreUse) -> StoreUse {
-        StoreUse {
-            puts: self.puts - before.puts,
-            put_bytes: self.put_bytes - before.put_bytes,
-            put_failures: self.put_failures - before.put_failures,
-            hedged_puts: self.hedged_puts - before.hedged_puts,
-            gets: self.gets - before.gets,
-            get_bytes: self.get_bytes - before.get_bytes,
-            get_failures: self.get_failures - before.get_failures,
-            uncommitted_bytes: self.uncommitted_bytes,
-        }
-    }
-}
-
-impl StoreCounts {
-    /// Notes a PUT that succeeded.
-    pub fn put_succeeded(&self) {
-        *self.failing.lock() = FailingSince::default();
-    }
-
-    /// Notes a GET that succeeded: a store may still refuse each PUT.
-    pub fn get_succeeded(&self) {
-        self.failing.lock().get = None;
-    }
-
-    /// Notes an attempt of a PUT that failed.
-    pub fn put_failed(&self) {
-        self.put_failures.fetch_add(1, Ordering::Relaxed);
-        self.failing.lock().put.get_or_insert_with(Instant::now);
-    }
-
-    /// Counts PUTs as failed that are under way, and have hung for long.
-    pub fn put_hung(&self, count: usize) {
-        self.put_failures.fetch_add(count as u64, Ordering::Relaxed);
-    }
-
-    /// Notes an attempt of a GET that failed. An object that is not there, or too short, is an answer of the store.
-    pub fn get_failed(&self, error: &ObjectError) {
-        self.get_failures.fetch_add(1, Ordering::Relaxed);
-        if !matches!(error, ObjectError::NotFound(_) | ObjectError::Short { .. }) {
-            self.failing.lock().get.get_or_insert_with(Instant::now);
-        }
-    }
-
-    /// The time since the first attempt that failed, where none of its kind has succeeded since.
-    pub fn failing_for(&self) -> Option<Duration> {
-        let failing = self.failing.lock();
-        failing.put.into_iter().chain(failing.get).min().map(|since| since.elapsed())
-    }
-
-    /// What was counted so far.
-    pub fn so_far(&self, uncommitted_bytes: usize) -> StoreUse {
-        let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        StoreUse {
-            puts: now(&self.puts),
-            put_bytes: now(&self.put_bytes),
-            put_failures: now(&self.put_failures),
-            hedged_puts: now(&self.hedged_puts),
-            gets: now(&self.gets),
-            get_bytes: now(&self.get_bytes),
-            get_failures: now(&self.get_failures),
-            uncommitted_bytes,
-        }
-    }
-}
 
 /// How objects are put.
 #[derive(Clone, Copy, Debug)]
@@ -248,6 +145,71 @@ impl Uploader {
                 self.counts.hedged_puts.fetch_add(1, Ordering::Relaxed);
             })
             .await
+    }
+}
+
+/// Tasks of the pipeline.
+impl Shared {
+    /// Closes what is due, until the broker stops.
+    pub(super) async fn drive(self: Arc<Self>) {
+        loop {
+            let wait = {
+                let mut state = self.state.lock();
+                if state.is_closed {
+                    return;
+                }
+                self.close_due(&mut state)
+            };
+            let changed = self.changed.notified();
+            match wait {
+                Some(wait) => drop(tokio::time::timeout(wait, changed).await),
+                None => changed.await,
+            }
+        }
+    }
+
+    /// Closes and uploads what is due; when the next is.
+    pub(super) fn close_due(self: &Arc<Self>, state: &mut WriterState) -> Option<Duration> {
+        loop {
+            let now = self.now();
+            match state.line.due(now)? {
+                Close::At(then) => return Some(then.saturating_sub(now)),
+                Close::Now => drop(task::spawn(Arc::clone(self).upload(state.line.close(now)))),
+            }
+        }
+    }
+
+    /// Puts one object into the store.
+    async fn upload(self: Arc<Self>, object: ClosedObject) {
+        let ClosedObject { number, mut parts } = object;
+        let uploaded = match self.keys.next().await {
+            Ok(id) => {
+                parts = parts.into_iter().map(|batch| marked(batch, id)).collect();
+                match self.uploader.upload(id, parts.clone()).await {
+                    Ok(()) => Some(id),
+                    Err(error) => {
+                        if let Some(left_out) = self.upload_failures.due() {
+                            tracing::error!(%error, left_out, "an object did not get into the store; its batches are refused");
+                        }
+                        None
+                    }
+                }
+            }
+            Err(error) => {
+                self.tell_commit_failure(&error.into());
+                None
+            }
+        };
+        {
+            let mut state = self.state.lock();
+            state.line.set_slots(self.uploader.window());
+            state.line.uploaded(number, uploaded.ok_or(()));
+            if let Some(id) = uploaded {
+                let at = state.stored.partition_point(|(other, ..)| *other < number);
+                state.stored.insert(at, (number, id, parts));
+            }
+        }
+        self.go_on();
     }
 }
 

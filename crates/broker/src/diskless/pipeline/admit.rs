@@ -1,0 +1,149 @@
+//! Admission of a batch: memory, sequence, the place in the queue.
+//!
+//! Not here: batches that come before their turn ([`super::out_of_order`]). Invariant: a batch is copied without the lock, and only where it is to be
+//! taken.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use fullbore_rules::commit::admission::{Admission, Freshness};
+use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
+use fullbore_wire::ErrorCode;
+
+use super::answer::PendingBatch;
+use super::gathering::NewBatch;
+use super::{Shared, Writer, WriterState};
+use crate::diskless::known::{KnownPartition, Offered};
+use fullbore_log::partition::budget::{ProducerKey, Room};
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::left_out::LeftOut;
+use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, AwaitedAnswer, Blocker};
+use fullbore_log::partition::reorder::BATCH_COST;
+use fullbore_log::partition::terms::AppendTerms;
+use fullbore_log::validation::ValidBatch;
+
+#[cfg(test)]
+thread_local! {
+    /// A fault that tests plant: what is known of producers is taken for all that there is.
+    pub static ASKS_NOBODY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+impl Writer {
+    /// Admits or parks a batch, for whose bytes there is room. Its bytes are copied without the lock, and only where it is to be taken.
+    ///
+    /// # Errors
+    /// [`AppendError`]; nothing of it is or will be in the partition.
+    pub fn append(
+        &self,
+        (partition, number): (&Arc<KnownPartition>, DisklessPartitionId),
+        batch: &ValidBatch<'_>,
+        (terms, left_out): (AppendTerms<'_>, &LeftOut),
+        (producer, freshness, room): (ProducerKey, Freshness, Room),
+    ) -> Result<AppendStep, AppendError> {
+        let granted = (freshness, room, left_out);
+        let room = match self.park((partition, number), batch, terms, granted)? {
+            ControlFlow::Break(step) => return Ok(step),
+            ControlFlow::Continue(unused) => unused,
+        };
+        let offered = partition.offer((number, producer), batch, terms.now_ms);
+        self.admit(offered, (freshness, room, left_out))
+    }
+
+    fn admit(
+        &self,
+        offered: Offered,
+        (freshness, room, left_out): (Freshness, Room, &LeftOut),
+    ) -> Result<AppendStep, AppendError> {
+        let shared = &self.shared;
+        let mut state = shared.state.lock();
+        if state.is_closed || offered.partition.is_gone() {
+            return Err(offered.partition.gone());
+        }
+        let answer = match state.check(offered.number, &offered.stamp, freshness) {
+            Admission::Ask => return Ok(AppendStep::Blocked(Blocker::StaleState(offered.stamp.producer_id))),
+            Admission::Refuse(why) => {
+                // Another batch may be in flight behind it.
+                state.line.turned_away(offered.number, &offered.stamp, (why.code(), shared.now()));
+                return Err(AppendError::Sequence(why));
+            }
+            Admission::Duplicate { base_offset, timestamp } => {
+                return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
+            }
+            Admission::Shares(ticket) => match state.pending.get_mut(&ticket) {
+                // Not that it is out of order, for it may be the next one, and that is fatal to some clients.
+                Some(pending) => pending.answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)),
+                None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
+            },
+            Admission::Admit => shared.take(&mut state, offered, room),
+        };
+        Ok(AppendStep::Pending(AppendTicket::committing(answer, left_out.clone())))
+    }
+
+    /// Takes room for a batch of `size` bytes, and what is kept beside them. `None` if there is none for its producer.
+    ///
+    /// # Errors
+    /// [`AppendError::Gone`] while the broker stops.
+    pub fn try_room(&self, producer: ProducerKey, size: usize) -> Result<Option<Room>, AppendError> {
+        self.shared.budget.try_take(producer, size + BATCH_COST).map_err(|_| AppendError::Gone)
+    }
+
+    /// Waits for the same; meanwhile the connection reads nothing. `None` while the broker stops.
+    pub async fn room(&self, producer: ProducerKey, size: usize) -> Option<Room> {
+        self.shared.budget.take(producer, size + BATCH_COST).await
+    }
+
+    /// Notes that a batch is refused with this error before it is looked at: one behind it may be in flight.
+    pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp, code: ErrorCode) {
+        self.shared.state.lock().line.turned_away(number, stamp, (code, self.shared.now()));
+    }
+}
+
+impl Shared {
+    /// Takes a batch whose turn it is, and those parked behind it.
+    fn take(self: &Arc<Self>, state: &mut WriterState, offered: Offered, room: Room) -> AwaitedAnswer {
+        let was_idle = state.line.is_closed_up();
+        let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), offered.stamp.record_count, &self.metrics);
+        let (number, stamp) = (offered.number, offered.stamp);
+        let partition = Arc::clone(&offered.partition);
+        self.put_in_line(state, offered, answer, Some(room));
+        self.take_parked(state, (number, &partition), stamp);
+        if was_idle {
+            self.changed.notify_one();
+        }
+        awaited
+    }
+
+    pub(super) fn put_in_line(
+        self: &Arc<Self>,
+        state: &mut WriterState,
+        offered: Offered,
+        answer: AppendAnswer,
+        room: Option<Room>,
+    ) {
+        let Offered { partition, number, producer, stamp, bytes, max_timestamp, log_append_time_ms } = offered;
+        let now = self.now();
+        let batch = NewBatch { partition: number, producer, bytes, stamp, max_timestamp, room };
+        let ticket = state.line.admit(batch, now);
+        let producer_id = stamp.producer_id;
+        state.pending.insert(ticket, PendingBatch { partition, number, log_append_time_ms, producer_id, answer });
+        self.close_due(state);
+    }
+}
+
+impl WriterState {
+    /// What to do with a batch. Where nobody else commits, what was read once is known to be all.
+    pub(super) fn check(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
+        let nothing = PartitionState::new(0);
+        #[cfg(test)]
+        let freshness = if ASKS_NOBODY.get() { Freshness::Current } else { freshness };
+        let now = self.started.elapsed();
+        match self.known.get(&number) {
+            Some(committed) if !self.others_commit => {
+                self.line.check(number, stamp, committed, (Freshness::Current, now))
+            }
+            Some(committed) => self.line.check(number, stamp, committed, (freshness, now)),
+            None => self.line.check(number, stamp, &nothing, (freshness, now)),
+        }
+    }
+}

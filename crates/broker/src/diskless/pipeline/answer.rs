@@ -1,0 +1,85 @@
+//! Answers of admitted batches.
+//!
+//! Invariant: an answer leaves once its commit is known and its records can be read.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::{DisklessPartitionId, ObjectId, Refusal};
+
+use super::WriterState;
+use super::queue::Outcome;
+use crate::diskless::known::KnownPartition;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::outcome::{AppendAnswer, Appended};
+
+/// An admitted batch whose answer is to come.
+pub(super) struct PendingBatch {
+    pub partition: Arc<KnownPartition>,
+    pub number: DisklessPartitionId,
+    pub log_append_time_ms: i64,
+    pub producer_id: i64,
+    pub answer: AppendAnswer,
+}
+
+impl WriterState {
+    /// Takes out the batches that have an outcome, each with its answer.
+    pub(super) fn answers(
+        &mut self,
+        outcomes: Vec<(TicketId, Outcome)>,
+    ) -> Vec<(PendingBatch, Result<Appended, AppendError>)> {
+        let answer = |(ticket, outcome)| {
+            let pending = self.pending.remove(&ticket);
+            debug_assert!(pending.is_some() || self.is_closed, "a batch in line has an answer");
+            let pending = pending?;
+            if pending.partition.is_gone() {
+                self.line.forget(pending.number);
+            }
+            let answer = pending.answer_of(outcome);
+            Some((pending, answer))
+        };
+        outcomes.into_iter().filter_map(answer).collect()
+    }
+
+    /// The bytes of objects that left the line.
+    pub(super) fn take_committed(&mut self) -> Vec<(ObjectId, Vec<Bytes>)> {
+        let first = self.line.first_number();
+        let mut left = Vec::new();
+        while self.stored.front().is_some_and(|(number, ..)| *number < first) {
+            left.extend(self.stored.pop_front().map(|(_, id, parts)| (id, parts)));
+        }
+        left
+    }
+
+    /// The same of objects of which nothing was left to be committed.
+    pub(super) fn drop_left_behind(&mut self) {
+        drop(self.take_committed());
+    }
+}
+
+impl PendingBatch {
+    fn answer_of(&self, outcome: Outcome) -> Result<Appended, AppendError> {
+        match outcome {
+            Outcome::Committed { base_offset, timestamp } => {
+                let first_time = timestamp.filter(|_| self.log_append_time_ms != -1);
+                Ok(self.partition.appended(base_offset, first_time.unwrap_or(self.log_append_time_ms)))
+            }
+            Outcome::Refused(Refusal::Sequence(why)) => Err(AppendError::Sequence(why)),
+            Outcome::Refused(Refusal::PartitionGone) => Err(AppendError::Deleted),
+            // To be sent again, each in its turn.
+            Outcome::Refused(Refusal::ObjectGone | Refusal::Behind | Refusal::Earlier) | Outcome::Dead => {
+                Err(AppendError::Again)
+            }
+            // The failed upload is in the log.
+            Outcome::NotUploaded => Err(AppendError::Storage),
+        }
+    }
+
+    pub fn answer(self, answer: Result<Appended, AppendError>) {
+        match answer {
+            Ok(appended) => self.answer.written(&appended.into()),
+            Err(error) => self.answer.failed(error),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Commits: the finished objects at the head of the queue, one commit at a time, and what follows from its answer.
+//!
+//! Not here: the decision ([`fullbore_rules::commit`]), which the index has made.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_host::task;
+use fullbore_rules::commit::{CommitVerdict, Refusal};
+
+use super::{Settled, Shared, WriterState};
+use crate::control::StoreError;
+use crate::diskless::index::{CommitAnswer, PartitionRow, ProducerRow, UploadedObject};
+use fullbore_log::partition::error::AppendError;
+
+/// How long a commit that failed waits before it is tried again.
+const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
+
+impl Shared {
+    /// Goes on with what is in the store: the next commit, if none is under way.
+    pub(super) fn go_on(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let (objects, failed) = state.line.next_commit(self.now());
+        let answers = state.answers(failed);
+        let given_up = state.give_up_parked(&answers);
+        state.drop_left_behind();
+        if !objects.is_empty() {
+            task::spawn(Arc::clone(self).commit(objects));
+        }
+        drop(state);
+        answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
+        given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
+        self.changed.notify_one();
+    }
+
+    /// Commits, until it is known.
+    async fn commit(self: Arc<Self>, objects: Vec<UploadedObject>) {
+        match self.index.commit(objects).await {
+            Ok(answer) => self.committed(answer),
+            Err(error) => {
+                self.tell_commit_failure(&error.into());
+                tokio::time::sleep(COMMIT_BACKOFF).await;
+                self.state.lock().line.commit_unknown();
+                if self.state.lock().is_closed {
+                    return;
+                }
+            }
+        }
+        self.go_on();
+    }
+
+    /// Takes over what was committed, has it read, and answers.
+    fn committed(self: &Arc<Self>, answer: CommitAnswer) {
+        let CommitAnswer { verdicts, partitions, producers, runs } = answer;
+        if verdicts.iter().flatten().any(|verdict| *verdict == CommitVerdict::Refused(Refusal::ObjectGone)) {
+            self.keys.forget();
+        }
+        let mut state = self.state.lock();
+        let mut released = self.take_over(&mut state, &partitions, &producers);
+        let outcomes = state.line.committed(&verdicts, self.now());
+        let answers = state.answers(outcomes);
+        if state.others_commit {
+            // Of what was committed before, over another broker, there is no row: but it is not in line any more.
+            let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
+            let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
+            released.extend(self.release(&mut state, of));
+        }
+        let given_up = state.give_up_parked(&answers);
+        let objects = state.take_committed();
+        drop(state);
+        let rows: Vec<_> = partitions.into_iter().map(|(row, _)| row).collect();
+        self.reader.committed(objects, &rows, runs);
+        self.settle(released);
+        answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
+        given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
+    }
+
+    /// Takes over what was committed, and takes what waits for that in line, or out of it.
+    pub(super) fn take_over(
+        self: &Arc<Self>,
+        state: &mut WriterState,
+        partitions: &[(PartitionRow, i64)],
+        producers: &[ProducerRow],
+    ) -> Vec<Settled> {
+        state.take_over(partitions, producers);
+        if !state.others_commit {
+            return Vec::new();
+        }
+        self.release(state, producers.iter().map(|row| (row.batches.partition, row.batches.producer_id)))
+    }
+
+    pub(super) fn tell_commit_failure(&self, error: &StoreError) {
+        if let Some(left_out) = self.commit_failures.due() {
+            tracing::error!(%error, left_out, "the index of diskless topics cannot be used; it is tried again");
+        }
+    }
+}
+
+impl WriterState {
+    /// What is committed, of what is known of partitions: each with the offset from which on `producers` has all. Where something before that is
+    /// missing, what is known stays as it is until it is looked at; where nobody else commits it is forgotten, or nobody would look.
+    fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
+        let up_to_date = |(row, since): &(PartitionRow, i64)| {
+            let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;
+            Some((row.id, known.next_offset))
+        };
+        let from: HashMap<_, _> = partitions.iter().filter_map(up_to_date).collect();
+        for ProducerRow { batches: of, written_ms } in producers {
+            let Some((from, known)) = from.get(&of.partition).zip(self.known.get_mut(&of.partition)) else { continue };
+            for (stamp, base_offset, timestamp) in of.batches.iter().filter(|(_, base_offset, _)| base_offset >= from) {
+                known.take_over(stamp, *base_offset, *timestamp, *written_ms);
+            }
+        }
+        for (row, _) in partitions.iter().filter(|(row, _)| from.contains_key(&row.id)) {
+            if let Some(known) = self.known.get_mut(&row.id).filter(|known| row.next_offset >= known.next_offset) {
+                row.put_into(known);
+            }
+        }
+        if !self.others_commit {
+            // An older look was told after newer commits.
+            let missed = partitions.iter().filter(|(row, _)| !from.contains_key(&row.id));
+            missed.for_each(|(row, _)| drop(self.known.remove(&row.id)));
+        }
+    }
+}
