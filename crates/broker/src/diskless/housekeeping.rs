@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use super::index::{IndexOwner, UnusedObject};
 use super::objects::{ObjectError, Objects};
 use super::partition::DisklessPartition;
-use super::pipeline::Writer;
+use super::pipeline::Pipeline;
 use fullbore_config::ObjectCleanerConfig;
 use fullbore_host::seldom::Seldom;
 
@@ -70,7 +70,7 @@ async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
 /// What forgets producers that are silent.
 pub struct Expiring {
     /// What knows them, beside the index, which sees to that itself.
-    pub writer: Writer,
+    pub pipeline: Pipeline,
     /// `producer.id.expiration.ms`.
     pub after_ms: Arc<AtomicI64>,
 }
@@ -90,7 +90,7 @@ async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Durat
         for partition in partitions.iter().filter(|partition| !partition.known.is_gone()) {
             partition.retain(now_ms).await;
         }
-        expiring.writer.expire_producers(now_ms, expiring.after_ms.load(Ordering::SeqCst));
+        expiring.pipeline.expire_producers(now_ms, expiring.after_ms.load(Ordering::SeqCst));
     }
 }
 

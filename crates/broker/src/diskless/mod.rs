@@ -63,7 +63,7 @@ use known::KnownPartition;
 use objects::counts::StoreCounts;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
-use pipeline::Writer;
+use pipeline::Pipeline;
 use pipeline::upload::{UploadSettings, Uploader};
 use reader::{AHEAD_BYTES, Reader};
 
@@ -229,16 +229,16 @@ impl Diskless {
         };
         let others_commit = changes.is_some();
         let limits = (config.memory_bytes, others_commit);
-        let writer = Writer::start(rotation, limits, (index.clone(), uploader, reader.clone()), metrics);
+        let pipeline = Pipeline::start(rotation, limits, (index.clone(), uploader, reader.clone()), metrics);
         let topics = Arc::<DisklessTopics>::default();
         let producers_expire_after_ms = Arc::new(AtomicI64::new(i64::MAX));
-        let expiring = Expiring { writer: writer.clone(), after_ms: Arc::clone(&producers_expire_after_ms) };
+        let expiring = Expiring { pipeline: pipeline.clone(), after_ms: Arc::clone(&producers_expire_after_ms) };
         let claim = Arc::clone(objects.claim());
         housekeeping::start(&topics, objects, index.clone(), (retention, expiring), config.cleaner);
         if let Some(changes) = changes {
             hear::start(Arc::downgrade(&topics), changes, reader.clone());
         }
-        let services = Services { claim, writer, reader, index, others_commit, left_out: LeftOut::default() };
+        let services = Services { claim, pipeline, reader, index, others_commit, left_out: LeftOut::default() };
         Diskless { topics, services, counts, health, thread: Mutex::default(), producers_expire_after_ms }
     }
 
@@ -289,7 +289,7 @@ impl Diskless {
     fn retain_batches(&self, partitions: &[Arc<DisklessPartition>], window: usize) {
         let numbers: Vec<_> = partitions.iter().filter_map(|partition| partition.known.number()).collect();
         if !numbers.is_empty() {
-            self.services.writer.retain_batches(&numbers, window);
+            self.services.pipeline.retain_batches(&numbers, window);
             self.services.index.retain_batches(numbers, window);
         }
     }
@@ -325,7 +325,7 @@ impl Diskless {
             if partition.known.offsets().log_end > 0 || self.services.others_commit {
                 stopped.push((key(), self.stops_in(number)));
             }
-            self.services.writer.forget(number);
+            self.services.pipeline.forget(number);
         }
         let numbers = partitions.iter().filter_map(|partition| partition.known.number());
         self.services.index.delete(id, numbers.collect(), deleted);
@@ -334,7 +334,7 @@ impl Diskless {
 
     /// Returns the sequences at which producers stopped, in part: other brokers may have taken more, and so may the index.
     fn stops_in(&self, number: DisklessPartitionId) -> Stops {
-        let known = self.services.writer.known(number, |known| known.producers.stops());
+        let known = self.services.pipeline.known(number, |known| known.producers.stops());
         known.filter(|_| !self.services.others_commit).unwrap_or_else(Stops::partial)
     }
 
@@ -346,7 +346,7 @@ impl Diskless {
 
     /// What was asked of the object store.
     pub fn store_use(&self) -> StoreUse {
-        self.counts.so_far(self.services.writer.bytes())
+        self.counts.so_far(self.services.pipeline.bytes())
     }
 
     /// Returns why the object store is of no use now. `None` where its last answer was a success.
@@ -372,12 +372,12 @@ impl Diskless {
 
     /// The broker stops: what waits for what may not come any more is refused, and the rest is hurried.
     pub fn dismiss_waiting(&self) {
-        self.services.writer.hurry();
+        self.services.pipeline.hurry();
     }
 
     /// Waits until the index has done what it was asked for. Blocks.
     pub fn close(&self) {
-        self.services.writer.close();
+        self.services.pipeline.close();
         drop(self.thread.lock().take());
     }
 }

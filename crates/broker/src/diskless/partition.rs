@@ -12,7 +12,7 @@ use fullbore_wire::{ErrorCode, Records};
 use super::index::{IndexOwner, PartitionRow};
 use super::known::KnownPartition;
 use super::objects::Claim;
-use super::pipeline::{Refreshed, Writer};
+use super::pipeline::{Pipeline, Refreshed};
 use super::reader::{Found, Reader};
 use super::retention;
 use crate::control::CommitError;
@@ -40,7 +40,7 @@ pub struct DisklessPartition {
 pub struct Services {
     /// Until it is made, nothing is written, nor is anything told: the index may not be that of what is in the store.
     pub(super) claim: Arc<Claim>,
-    pub(super) writer: Writer,
+    pub(super) pipeline: Pipeline,
     pub(super) reader: Reader,
     pub(super) index: IndexOwner,
     /// Whether other brokers write the same partitions.
@@ -73,11 +73,11 @@ impl DisklessPartition {
         let size = batch.view().size();
         let room = match room {
             Some(room) => Some(room),
-            None => self.services.writer.try_room(producer, size)?,
+            None => self.services.pipeline.try_reserve(producer, size)?,
         };
         let Some(room) = room else { return Ok(AppendStep::Blocked(Blocker::Memory(producer, size))) };
         let terms = (terms, &self.services.left_out);
-        self.services.writer.append((&self.known, number), batch, terms, (producer, freshness, room))
+        self.services.pipeline.append((&self.known, number), batch, terms, (producer, freshness, room))
     }
 
     /// Returns the state of this broker, which may be left out.
@@ -88,7 +88,7 @@ impl DisklessPartition {
     /// Notes that a batch is refused with this error, before it is checked or since the refresh failed.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
-            self.services.writer.turned_away(number, stamp, code);
+            self.services.pipeline.turned_away(number, stamp, code);
         }
     }
 
@@ -96,18 +96,18 @@ impl DisklessPartition {
     pub async fn refresh_producers(partitions: &[Arc<DisklessPartition>], refreshed: &mut Refreshed) {
         if let Some(DisklessPartition { services, .. }) = partitions.first().map(Arc::as_ref) {
             let numbers = partitions.iter().filter_map(|partition| partition.known.number());
-            services.writer.refresh(numbers.collect(), refreshed).await;
+            services.pipeline.refresh(numbers.collect(), refreshed).await;
         }
     }
 
     /// Returns true if this producer's next batch is blocked until the partition is refreshed.
     pub fn is_stale_for(&self, producer_id: i64) -> bool {
-        self.known.number().is_some_and(|number| self.services.writer.is_stale_for(number, producer_id))
+        self.known.number().is_some_and(|number| self.services.pipeline.is_stale_for(number, producer_id))
     }
 
     /// Waits for room for a batch of a producer.
-    pub async fn room(&self, producer: ProducerKey, size: usize) -> Option<Room> {
-        self.services.writer.room(producer, size).await
+    pub async fn reserve_memory(&self, producer: ProducerKey, size: usize) -> Option<Room> {
+        self.services.pipeline.reserve(producer, size).await
     }
 
     /// What is known of each idempotent producer, the longest idle first.
@@ -119,7 +119,7 @@ impl DisklessPartition {
         DisklessPartition::refresh_producers(std::slice::from_ref(self), &mut refreshed).await;
         refreshed.into_values().next().unwrap_or(Err(AppendError::Storage))?;
         let number = self.known.number().ok_or(ReadError::Storage)?;
-        Ok(self.services.writer.known(number, |known| known.producers.iter().collect()).unwrap_or_default())
+        Ok(self.services.pipeline.known(number, |known| known.producers.iter().collect()).unwrap_or_default())
     }
 }
 

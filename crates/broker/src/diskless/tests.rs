@@ -179,7 +179,7 @@ async fn nothing_is_kept_in_memory_of_a_topic_that_is_deleted() {
     broker.carry_out().await;
     refreshing.await.expect("no panic").expect_err("it is deleted");
     assert_eq!(broker.index.kept(), [0, 0, 0]);
-    assert!(broker.diskless.services.writer.known(number, |_| ()).is_none());
+    assert!(broker.diskless.services.pipeline.known(number, |_| ()).is_none());
 }
 
 #[tokio::test]

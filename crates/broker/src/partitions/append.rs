@@ -217,7 +217,7 @@ impl Waited {
         let came = partition.left_out().unless(async {
             match blocker {
                 Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,
-                Blocker::Memory(producer, size) => *memory = partition.room(producer, size).await,
+                Blocker::Memory(producer, size) => *memory = partition.reserve_memory(producer, size).await,
                 Blocker::DecompressPermit | Blocker::LongWork => {}
             }
         });

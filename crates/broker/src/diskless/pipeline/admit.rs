@@ -13,7 +13,7 @@ use fullbore_wire::ErrorCode;
 
 use super::answer::PendingBatch;
 use super::gathering::NewBatch;
-use super::{Shared, Writer, WriterState};
+use super::{Pipeline, PipelineState, Shared};
 use crate::diskless::known::{KnownPartition, Offered};
 use fullbore_log::partition::budget::{ProducerKey, Room};
 use fullbore_log::partition::error::AppendError;
@@ -29,7 +29,7 @@ thread_local! {
     pub static ASKS_NOBODY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-impl Writer {
+impl Pipeline {
     /// Admits or parks a batch, for whose bytes there is room. Its bytes are copied without the lock, and only where it is to be taken.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Writer {
             Admission::Ask => return Ok(AppendStep::Blocked(Blocker::StaleState(offered.stamp.producer_id))),
             Admission::Refuse(why) => {
                 // Another batch may be in flight behind it.
-                state.line.turned_away(offered.number, &offered.stamp, (why.code(), shared.now()));
+                state.queue.turned_away(offered.number, &offered.stamp, (why.code(), shared.now()));
                 return Err(AppendError::Sequence(why));
             }
             Admission::Duplicate { base_offset, timestamp } => {
@@ -84,39 +84,39 @@ impl Writer {
     ///
     /// # Errors
     /// [`AppendError::Gone`] while the broker stops.
-    pub fn try_room(&self, producer: ProducerKey, size: usize) -> Result<Option<Room>, AppendError> {
+    pub fn try_reserve(&self, producer: ProducerKey, size: usize) -> Result<Option<Room>, AppendError> {
         self.shared.budget.try_take(producer, size + BATCH_COST).map_err(|_| AppendError::Gone)
     }
 
     /// Waits for the same; meanwhile the connection reads nothing. `None` while the broker stops.
-    pub async fn room(&self, producer: ProducerKey, size: usize) -> Option<Room> {
+    pub async fn reserve(&self, producer: ProducerKey, size: usize) -> Option<Room> {
         self.shared.budget.take(producer, size + BATCH_COST).await
     }
 
     /// Notes that a batch is refused with this error before it is looked at: one behind it may be in flight.
     pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp, code: ErrorCode) {
-        self.shared.state.lock().line.turned_away(number, stamp, (code, self.shared.now()));
+        self.shared.state.lock().queue.turned_away(number, stamp, (code, self.shared.now()));
     }
 }
 
 impl Shared {
     /// Takes a batch whose turn it is, and those parked behind it.
-    fn take(self: &Arc<Self>, state: &mut WriterState, offered: Offered, room: Room) -> AwaitedAnswer {
-        let was_idle = state.line.is_closed_up();
+    fn take(self: &Arc<Self>, state: &mut PipelineState, offered: Offered, room: Room) -> AwaitedAnswer {
+        let was_idle = state.queue.is_closed_up();
         let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), offered.stamp.record_count, &self.metrics);
         let (number, stamp) = (offered.number, offered.stamp);
         let partition = Arc::clone(&offered.partition);
-        self.put_in_line(state, offered, answer, Some(room));
-        self.take_parked(state, (number, &partition), stamp);
+        self.enqueue(state, offered, answer, Some(room));
+        self.release_followers(state, (number, &partition), stamp);
         if was_idle {
             self.changed.notify_one();
         }
         awaited
     }
 
-    pub(super) fn put_in_line(
+    pub(super) fn enqueue(
         self: &Arc<Self>,
-        state: &mut WriterState,
+        state: &mut PipelineState,
         offered: Offered,
         answer: AppendAnswer,
         room: Option<Room>,
@@ -124,14 +124,14 @@ impl Shared {
         let Offered { partition, number, producer, stamp, bytes, max_timestamp, log_append_time_ms } = offered;
         let now = self.now();
         let batch = NewBatch { partition: number, producer, bytes, stamp, max_timestamp, room };
-        let ticket = state.line.admit(batch, now);
+        let ticket = state.queue.admit(batch, now);
         let producer_id = stamp.producer_id;
         state.pending.insert(ticket, PendingBatch { partition, number, log_append_time_ms, producer_id, answer });
         self.close_due(state);
     }
 }
 
-impl WriterState {
+impl PipelineState {
     /// What to do with a batch. Where nobody else commits, what was read once is known to be all.
     pub(super) fn check(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
         let nothing = PartitionState::new(0);
@@ -140,10 +140,10 @@ impl WriterState {
         let now = self.started.elapsed();
         match self.known.get(&number) {
             Some(committed) if !self.others_commit => {
-                self.line.check(number, stamp, committed, (Freshness::Current, now))
+                self.queue.check(number, stamp, committed, (Freshness::Current, now))
             }
-            Some(committed) => self.line.check(number, stamp, committed, (freshness, now)),
-            None => self.line.check(number, stamp, &nothing, (freshness, now)),
+            Some(committed) => self.queue.check(number, stamp, committed, (freshness, now)),
+            None => self.queue.check(number, stamp, &nothing, (freshness, now)),
         }
     }
 }

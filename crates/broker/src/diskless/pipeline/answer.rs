@@ -8,7 +8,7 @@ use bytes::Bytes;
 use fullbore_rules::commit::admission::TicketId;
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId, Refusal};
 
-use super::WriterState;
+use super::PipelineState;
 use super::queue::Outcome;
 use crate::diskless::known::KnownPartition;
 use fullbore_log::partition::error::AppendError;
@@ -23,7 +23,7 @@ pub(super) struct PendingBatch {
     pub answer: AppendAnswer,
 }
 
-impl WriterState {
+impl PipelineState {
     /// Takes out the batches that have an outcome, each with its answer.
     pub(super) fn answers(
         &mut self,
@@ -31,10 +31,10 @@ impl WriterState {
     ) -> Vec<(PendingBatch, Result<Appended, AppendError>)> {
         let answer = |(ticket, outcome)| {
             let pending = self.pending.remove(&ticket);
-            debug_assert!(pending.is_some() || self.is_closed, "a batch in line has an answer");
+            debug_assert!(pending.is_some() || self.is_closed, "a batch in the queue has an answer");
             let pending = pending?;
             if pending.partition.is_gone() {
-                self.line.forget(pending.number);
+                self.queue.forget(pending.number);
             }
             let answer = pending.answer_of(outcome);
             Some((pending, answer))
@@ -42,9 +42,9 @@ impl WriterState {
         outcomes.into_iter().filter_map(answer).collect()
     }
 
-    /// The bytes of objects that left the line.
+    /// The bytes of objects that left the queue.
     pub(super) fn take_committed(&mut self) -> Vec<(ObjectId, Vec<Bytes>)> {
-        let first = self.line.first_number();
+        let first = self.queue.first_number();
         let mut left = Vec::new();
         while self.stored.front().is_some_and(|(number, ..)| *number < first) {
             left.extend(self.stored.pop_front().map(|(_, id, parts)| (id, parts)));

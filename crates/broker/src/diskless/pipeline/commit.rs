@@ -9,7 +9,7 @@ use std::time::Duration;
 use fullbore_host::task;
 use fullbore_rules::commit::{CommitVerdict, Refusal};
 
-use super::{Settled, Shared, WriterState};
+use super::{PipelineState, Released, Shared};
 use crate::control::StoreError;
 use crate::diskless::index::{CommitAnswer, PartitionRow, ProducerRow, UploadedObject};
 use fullbore_log::partition::error::AppendError;
@@ -21,7 +21,7 @@ impl Shared {
     /// Goes on with what is in the store: the next commit, if none is under way.
     pub(super) fn go_on(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        let (objects, failed) = state.line.next_commit(self.now());
+        let (objects, failed) = state.queue.next_commit(self.now());
         let answers = state.answers(failed);
         let given_up = state.give_up_parked(&answers);
         state.drop_left_behind();
@@ -41,7 +41,7 @@ impl Shared {
             Err(error) => {
                 self.tell_commit_failure(&error.into());
                 tokio::time::sleep(COMMIT_BACKOFF).await;
-                self.state.lock().line.commit_unknown();
+                self.state.lock().queue.commit_unknown();
                 if self.state.lock().is_closed {
                     return;
                 }
@@ -58,10 +58,10 @@ impl Shared {
         }
         let mut state = self.state.lock();
         let mut released = self.take_over(&mut state, &partitions, &producers);
-        let outcomes = state.line.committed(&verdicts, self.now());
+        let outcomes = state.queue.committed(&verdicts, self.now());
         let answers = state.answers(outcomes);
         if state.others_commit {
-            // Of what was committed before, over another broker, there is no row: but it is not in line any more.
+            // Of what was committed before, over another broker, there is no row: but it has left the queue.
             let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
             let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
             released.extend(self.release(&mut state, of));
@@ -71,18 +71,18 @@ impl Shared {
         drop(state);
         let rows: Vec<_> = partitions.into_iter().map(|(row, _)| row).collect();
         self.reader.committed(objects, &rows, runs);
-        self.settle(released);
+        self.answer_released(released);
         answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Takes over what was committed, and takes what waits for that in line, or out of it.
+    /// Takes over what was committed, and takes what waits for that into the queue, or answers it.
     pub(super) fn take_over(
         self: &Arc<Self>,
-        state: &mut WriterState,
+        state: &mut PipelineState,
         partitions: &[(PartitionRow, i64)],
         producers: &[ProducerRow],
-    ) -> Vec<Settled> {
+    ) -> Vec<Released> {
         state.take_over(partitions, producers);
         if !state.others_commit {
             return Vec::new();
@@ -97,7 +97,7 @@ impl Shared {
     }
 }
 
-impl WriterState {
+impl PipelineState {
     /// What is committed, of what is known of partitions: each with the offset from which on `producers` has all. Where something before that is
     /// missing, what is known stays as it is until it is looked at; where nobody else commits it is forgotten, or nobody would look.
     fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {

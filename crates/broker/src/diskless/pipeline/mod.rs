@@ -1,7 +1,7 @@
-//! The way of batches from admission to their answers: the line, and what goes on around it.
+//! The way of batches from admission to their answers.
 //!
-//! A batch is admitted by the thread of its connection, under one lock with the whole line ([`admit`]). Closed objects are uploaded by a task each
-//! ([`upload`]), those at the head of the line are committed by a task, one commit at a time ([`commit`]), and one task closes what is due.
+//! A batch is admitted by the thread of its connection, under one lock with the whole queue ([`admit`]). Closed objects are uploaded by a task each
+//! ([`upload`]), those at the head of the queue are committed by a task, one commit at a time ([`commit`]), and one task closes what is due.
 //!
 //! Not here: what a verdict is ([`crate::diskless::index`]). What comes before its turn is in [`out_of_order`], the refresh of stale state in
 //! [`refresh`].
@@ -45,40 +45,40 @@ pub use admit::ASKS_NOBODY;
 pub use refresh::Refreshed;
 
 use answer::PendingBatch;
-use object_ids::ObjectKeys;
-use queue::Line;
+use object_ids::ObjectIds;
+use queue::CommitQueue;
 use refresh::RefreshLimit;
 use upload::Uploader;
 
-/// A batch that is out of the reorder buffer in another way than by being put in line.
-type Settled = (Early, Result<Appended, AppendError>);
+/// A batch that is out of the reorder buffer in another way than into the queue.
+type Released = (Early, Result<Appended, AppendError>);
 
 /// Takes batches.
 #[derive(Clone)]
-pub struct Writer {
+pub struct Pipeline {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    state: Mutex<WriterState>,
+    state: Mutex<PipelineState>,
     /// Something changed that the driver is to look at.
     changed: Notify,
     budget: Arc<Budget>,
     refreshes: RefreshLimit,
     index: IndexOwner,
-    keys: ObjectKeys,
+    keys: ObjectIds,
     uploader: Uploader,
     reader: Reader,
-    /// Begin of the line's clock.
+    /// Begin of the queue's clock.
     started: Instant,
     metrics: Metrics,
     commit_failures: Seldom,
     upload_failures: Seldom,
 }
 
-struct WriterState {
-    line: Line,
-    /// Begin of the line's clock.
+struct PipelineState {
+    queue: CommitQueue,
+    /// Begin of the queue's clock.
     started: Instant,
     /// What is known to be committed, as far as it was asked for or committed here.
     known: HashMap<DisklessPartitionId, PartitionState>,
@@ -92,19 +92,19 @@ struct WriterState {
     is_closed: bool,
 }
 
-impl Writer {
+impl Pipeline {
     /// Starts the task that closes what is due; to be called in a tokio runtime.
     pub fn start(
         settings: RotationSettings,
         (memory_bytes, others_commit): (usize, bool),
         (index, uploader, reader): (IndexOwner, Uploader, Reader),
         metrics: Metrics,
-    ) -> Writer {
-        let mut line = Line::new(settings);
-        line.set_slots(uploader.window());
+    ) -> Pipeline {
+        let mut queue = CommitQueue::new(settings);
+        queue.set_slots(uploader.window());
         let started = Instant::now();
-        let state = WriterState {
-            line,
+        let state = PipelineState {
+            queue,
             started,
             known: HashMap::new(),
             pending: HashMap::new(),
@@ -119,7 +119,7 @@ impl Writer {
             changed: Notify::new(),
             budget,
             refreshes: RefreshLimit::default(),
-            keys: ObjectKeys::new(index.clone()),
+            keys: ObjectIds::new(index.clone()),
             index,
             uploader,
             reader,
@@ -129,7 +129,7 @@ impl Writer {
             upload_failures: Seldom::default(),
         });
         task::spawn(Arc::clone(&shared).drive());
-        Writer { shared }
+        Pipeline { shared }
     }
 
     /// So many batches are retained of each producer of these partitions; never fewer than before.
@@ -144,7 +144,7 @@ impl Writer {
 
     /// Forgets producers of which nothing came for so long.
     pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
-        self.shared.state.lock().line.forget_old(self.shared.now());
+        self.shared.state.lock().queue.forget_old(self.shared.now());
         // One partition at a time, so that no batch waits for all of them.
         let numbers: Vec<_> = self.shared.state.lock().known.keys().copied().collect();
         for number in numbers {
@@ -154,7 +154,7 @@ impl Writer {
         }
     }
 
-    /// What is known of a partition's producers, after [`Writer::refresh`].
+    /// What is known of a partition's producers, after [`Pipeline::refresh`].
     pub fn known<T>(&self, number: DisklessPartitionId, of: impl FnOnce(&PartitionState) -> T) -> Option<T> {
         self.shared.state.lock().known.get(&number).map(of)
     }
@@ -163,7 +163,7 @@ impl Writer {
     pub fn forget(&self, number: DisklessPartitionId) {
         let mut state = self.shared.state.lock();
         state.known.remove(&number);
-        state.line.forget(number);
+        state.queue.forget(number);
         let parked = state.parked.remove(&number);
         drop(state);
         if let Some(parked) = parked {
@@ -173,13 +173,13 @@ impl Writer {
 
     /// Bytes that are admitted and not answered.
     pub fn bytes(&self) -> usize {
-        self.shared.state.lock().line.bytes()
+        self.shared.state.lock().queue.bytes()
     }
 
     /// From now on nothing waits for its turn, and what was admitted goes to the store at once, so that it is soon answered.
     pub fn hurry(&self) {
         let mut state = self.shared.state.lock();
-        state.line.hurry();
+        state.queue.hurry();
         let parked = std::mem::take(&mut state.parked);
         drop(state);
         self.shared.changed.notify_one();

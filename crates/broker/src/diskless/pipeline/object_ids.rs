@@ -24,7 +24,7 @@ const FRESH: Duration = Duration::from_secs(30 * 60);
 
 /// Hands out numbers.
 #[derive(Clone)]
-pub struct ObjectKeys {
+pub struct ObjectIds {
     shared: Arc<KeyPool>,
 }
 
@@ -35,11 +35,11 @@ struct KeyPool {
     fetching: Semaphore,
 }
 
-impl ObjectKeys {
+impl ObjectIds {
     /// None is registered yet.
-    pub fn new(index: IndexOwner) -> ObjectKeys {
+    pub fn new(index: IndexOwner) -> ObjectIds {
         let shared = KeyPool { index, registered: Mutex::default(), fetching: Semaphore::new(1) };
-        ObjectKeys { shared: Arc::new(shared) }
+        ObjectIds { shared: Arc::new(shared) }
     }
 
     /// Hands out none of those at hand any more, since one was taken by the cleaner: a clock was set, or the machine slept.

@@ -3,7 +3,7 @@
 //! be committed. Which batches wait is decided in `rules/commit/admission.rs`.
 //!
 //! Invariant: a batch that waits is looked at anew whenever something of its producer is committed, here or elsewhere, and whenever something of
-//! it that was in line here turns out to be committed already.
+//! it that was queued here turns out to be committed already.
 
 use fullbore_host::task;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::answer::PendingBatch;
 use super::refresh::Refreshed;
-use super::{Settled, Shared, Writer, WriterState};
+use super::{Pipeline, PipelineState, Released, Shared};
 use crate::diskless::known::KnownPartition;
 use fullbore_host::files::now_ms;
 use fullbore_log::partition::budget::{ProducerKey, Room};
@@ -34,7 +34,7 @@ use fullbore_log::validation::ValidBatch;
 /// expire meanwhile.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Writer {
+impl Pipeline {
     /// Parks a batch that comes before its turn, with the room it needs then, or returns that it is blocked by stale state. Gives the room back
     /// where the batch is to be admitted, or refused, now.
     ///
@@ -60,23 +60,23 @@ impl Writer {
         let may_wait = early.are_sent || state.others_commit;
         let committed = match state.known.get(&number) {
             None if may_wait && freshness == Freshness::MayBeStale => return Ok(ControlFlow::Break(is_stale)),
-            known => known.filter(|known| may_wait && state.line.ahead(number, &stamp, known) > 0),
+            known => known.filter(|known| may_wait && state.queue.ahead(number, &stamp, known) > 0),
         };
         let Some(committed) = committed else {
             let is_blocked = state.check(number, &stamp, freshness) == Admission::Ask;
             return Ok(if is_blocked { ControlFlow::Break(is_stale) } else { ControlFlow::Continue(room) });
         };
         // What is pending here was sent here, and what is missing comes over another connection.
-        let comes_here = early.are_sent && state.line.has_pending(number, stamp.producer_id);
+        let comes_here = early.are_sent && state.queue.has_pending(number, stamp.producer_id);
         if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
             return Ok(ControlFlow::Break(is_stale));
         }
-        let awaits_others = || state.line.awaits_others(number, &stamp, committed, self.shared.now());
+        let awaits_others = || state.queue.awaits_others(number, &stamp, committed, self.shared.now());
         if !early.are_sent && (early.wait_in.is_none() || !awaits_others()) {
             return Ok(ControlFlow::Continue(room));
         }
         let out_of_turn =
-            |state: &WriterState| AppendError::Sequence(state.line.of_early(number, &stamp, self.shared.now()));
+            |state: &PipelineState| AppendError::Sequence(state.queue.of_early(number, &stamp, self.shared.now()));
         let Some(reordering) = early.wait_in else { return Err(out_of_turn(&state)) };
         if reordering.is_closed() {
             return Err(AppendError::Gone);
@@ -118,10 +118,10 @@ struct Watch {
 }
 
 impl Shared {
-    /// Puts what is parked behind a batch that was taken in line behind it.
-    pub(super) fn take_parked(
+    /// Queues what is parked behind a batch that was taken.
+    pub(super) fn release_followers(
         self: &Arc<Self>,
-        state: &mut WriterState,
+        state: &mut PipelineState,
         (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
         mut stamp: Stamp,
     ) {
@@ -129,7 +129,7 @@ impl Shared {
         while let Some(early) = parked.next_after(&stamp) {
             stamp = early.batch().stamp();
             match state.check(number, &stamp, Freshness::Current) {
-                Admission::Admit => self.put_early_in_line(state, (number, partition), early),
+                Admission::Admit => self.enqueue_released(state, (number, partition), early),
                 Admission::Refuse(why) => early.refuse(AppendError::Sequence(why)),
                 // It came twice, over two connections: sent again, it finds what became of the other.
                 Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => early.refuse(AppendError::Again),
@@ -138,48 +138,48 @@ impl Shared {
         state.parked.insert(number, parked);
     }
 
-    fn put_early_in_line(
+    fn enqueue_released(
         self: &Arc<Self>,
-        state: &mut WriterState,
+        state: &mut PipelineState,
         (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
         early: Early,
     ) {
         let (batch, answer, room) = early.into_parts();
         let producer = ProducerKey::Id(batch.stamp().producer_id);
         let offered = partition.offer((number, producer), &batch, now_ms());
-        self.put_in_line(state, offered, answer, room);
+        self.enqueue(state, offered, answer, room);
     }
 
     /// Looks anew at what is parked of these producers, of whom something was committed.
     pub(super) fn release(
         self: &Arc<Self>,
-        state: &mut WriterState,
+        state: &mut PipelineState,
         producers: impl Iterator<Item = (DisklessPartitionId, i64)>,
-    ) -> Vec<Settled> {
+    ) -> Vec<Released> {
         let mut settled = Vec::new();
         for (number, producer_id) in producers {
             let is_parked = state.parked.get(&number).is_some_and(|parked| parked.has(producer_id));
             if is_parked && let Some(partition) = self.reader.partition(number) {
-                // What is put in line may have others follow.
-                while self.release_some(state, (number, &partition), producer_id, &mut settled) {}
+                // What is queued may have others follow.
+                while self.release_ready(state, (number, &partition), producer_id, &mut settled) {}
             }
         }
         settled
     }
 
     /// Whether any was.
-    fn release_some(
+    fn release_ready(
         self: &Arc<Self>,
-        state: &mut WriterState,
+        state: &mut PipelineState,
         (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
         producer_id: i64,
-        settled: &mut Vec<Settled>,
+        settled: &mut Vec<Released>,
     ) -> bool {
         let mut stamps = state.parked.get(&number).map(|parked| parked.stamps_of(producer_id)).unwrap_or_default();
         stamps.sort_unstable_by_key(|stamp| stamp.base_sequence);
         let mut is_any = false;
         for stamp in stamps {
-            let is_early = state.known.get(&number).is_some_and(|known| state.line.ahead(number, &stamp, known) > 0);
+            let is_early = state.known.get(&number).is_some_and(|known| state.queue.ahead(number, &stamp, known) > 0);
             if is_early {
                 continue;
             }
@@ -187,7 +187,7 @@ impl Shared {
             let Some(early) = state.parked.get_mut(&number).and_then(|parked| parked.take(&stamp)) else { continue };
             is_any = true;
             match verdict {
-                Admission::Admit => self.put_early_in_line(state, (number, partition), early),
+                Admission::Admit => self.enqueue_released(state, (number, partition), early),
                 Admission::Refuse(why) => settled.push((early, Err(AppendError::Sequence(why)))),
                 Admission::Duplicate { base_offset, timestamp } => {
                     settled.push((early, Ok(partition.appended_before(base_offset, timestamp))));
@@ -199,8 +199,8 @@ impl Shared {
     }
 
     /// Answers what was released; to be called without a lock.
-    pub(super) fn settle(&self, settled: Vec<Settled>) {
-        // What was put in line is to be closed in time.
+    pub(super) fn answer_released(&self, settled: Vec<Released>) {
+        // What was queued is to be closed in time.
         self.changed.notify_one();
         for (early, outcome) in settled {
             match outcome {
@@ -222,13 +222,13 @@ impl Shared {
         let (forgotten, expired) = expired;
         let log_start_offset = watch.partition.offsets().log_start;
         forgotten.into_iter().for_each(|early| early.refuse(AppendError::UnknownProducer { log_start_offset }));
-        let of_early = |stamp: &Stamp| self.state.lock().line.of_early(watch.number, stamp, self.now());
+        let of_early = |stamp: &Stamp| self.state.lock().queue.of_early(watch.number, stamp, self.now());
         expired.refuse(|stamp| AppendError::Sequence(of_early(stamp)));
         due
     }
 }
 
-impl WriterState {
+impl PipelineState {
     /// Returns true if an early batch would be the first of a producer that may begin anywhere, since what was known of it is forgotten. What
     /// another broker may still have of it must not come behind, so that the producer is to begin anew.
     fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
@@ -251,17 +251,17 @@ async fn expire(shared: Weak<Shared>, watch: Watch) {
 }
 
 /// The same where others commit, too: refreshes what they have committed.
-async fn watch_others(writer: Writer, watch: Watch) {
+async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let heard = Arc::new(Notify::new());
     let _registration = watch.partition.register(&heard);
     loop {
         // Without an answer it is refreshed again with the next commit that is heard of.
         let refresh = async {
-            let _place = writer.shared.refreshes.acquire_for_watch().await;
-            writer.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;
+            let _place = pipeline.shared.refreshes.acquire_for_watch().await;
+            pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;
         };
         let _ = timeout(REFRESH_INTERVAL, refresh).await;
-        let Some(due) = writer.shared.expire_parked(&watch) else { return };
+        let Some(due) = pipeline.shared.expire_parked(&watch) else { return };
         let _ = timeout_at(due.min(Instant::now() + REFRESH_INTERVAL), heard.notified()).await;
     }
 }

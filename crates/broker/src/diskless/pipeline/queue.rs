@@ -1,10 +1,10 @@
 //! What is admitted and not yet answered, from the object that is being filled to the one that is being committed.
 //!
 //! An object is closed once an upload slot is idle. It is uploaded and, once all before it are, committed; several are uploaded at once, and those
-//! at the head of the line that are finished are committed together, one commit at a time. What has been tried to be committed is asked for again
+//! at the head of the queue that are finished are committed together, one commit at a time. What has been tried to be committed is asked for again
 //! as it was, until the outcome is known.
 //!
-//! Not here: which of the gathered batches go first ([`Gathering`]). Time passes, bytes travel and commits are made elsewhere (`writer`); what a
+//! Not here: which of the gathered batches go first ([`Gathering`]). Time passes, bytes travel and commits are made elsewhere (`pipeline`); what a
 //! verdict is, is the coordinator's.
 //!
 //! Invariants: commits are in the order of closing; no batch is answered before its commit is known; of what was admitted behind a batch that
@@ -41,7 +41,7 @@ pub enum Outcome {
     Dead,
 }
 
-/// An object that is closed, by its place in the line.
+/// An object that is closed, by its place in the queue.
 #[derive(Clone, Debug)]
 pub struct ClosedObject {
     pub number: u64,
@@ -71,7 +71,7 @@ enum Upload {
 
 /// The batches that are admitted and not answered, and the objects they are in.
 #[derive(Debug)]
-pub struct Line {
+pub struct CommitQueue {
     gathering: Gathering,
     rotation: Rotation,
     objects: VecDeque<InLine>,
@@ -86,10 +86,10 @@ pub struct Line {
     hurries: bool,
 }
 
-impl Line {
+impl CommitQueue {
     /// Nothing was admitted.
-    pub fn new(settings: RotationSettings) -> Line {
-        Line {
+    pub fn new(settings: RotationSettings) -> CommitQueue {
+        CommitQueue {
             gathering: Gathering::default(),
             rotation: Rotation::new(settings),
             objects: VecDeque::new(),
@@ -183,7 +183,7 @@ impl Line {
         self.admission.get(&partition).is_some_and(|admission| admission.has_pending(producer_id))
     }
 
-    /// Takes a batch that [`Line::check`] lets in.
+    /// Takes a batch that [`CommitQueue::check`] lets in.
     pub fn admit(&mut self, batch: NewBatch, now: Duration) -> TicketId {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -382,14 +382,14 @@ mod tests {
 
     const AT: Duration = Duration::from_secs(1);
 
-    fn line() -> Line {
+    fn empty() -> CommitQueue {
         let settings = RotationSettings {
             bytes_max: 1_000_000,
             interval: Duration::from_millis(250),
             slots: 1,
             early_puts_per_second: 0,
         };
-        Line::new(settings)
+        CommitQueue::new(settings)
     }
 
     fn batch(partition: DisklessPartitionId, producer_id: i64, base_sequence: i32) -> NewBatch {
@@ -399,9 +399,9 @@ mod tests {
     }
 
     /// Admits them, and closes their object.
-    fn closed(line: &mut Line, batches: Vec<NewBatch>) -> (ClosedObject, Vec<TicketId>) {
-        let tickets = batches.into_iter().map(|batch| line.admit(batch, AT)).collect();
-        (line.close(AT), tickets)
+    fn closed(queue: &mut CommitQueue, batches: Vec<NewBatch>) -> (ClosedObject, Vec<TicketId>) {
+        let tickets = batches.into_iter().map(|batch| queue.admit(batch, AT)).collect();
+        (queue.close(AT), tickets)
     }
 
     fn appended(base_offset: i64) -> CommitVerdict {
@@ -414,121 +414,121 @@ mod tests {
 
     #[test]
     fn an_object_is_in_the_order_of_its_partitions_and_commits_in_that_of_closing() {
-        let mut line = line();
-        let (first, tickets) = closed(&mut line, vec![batch(2, 7, 0), batch(1, 8, 0), batch(2, 7, 1)]);
-        let (second, later) = closed(&mut line, vec![batch(2, 7, 2)]);
+        let mut queue = empty();
+        let (first, tickets) = closed(&mut queue, vec![batch(2, 7, 0), batch(1, 8, 0), batch(2, 7, 1)]);
+        let (second, later) = closed(&mut queue, vec![batch(2, 7, 2)]);
         assert_eq!(first.parts.concat(), [[8; 10], [7; 10], [7; 10]].concat());
-        line.uploaded(second.number, Ok(102));
-        assert!(line.next_commit(AT).0.is_empty(), "the first is not in the store");
-        line.uploaded(first.number, Ok(101));
-        let (commit, failed) = line.next_commit(AT);
+        queue.uploaded(second.number, Ok(102));
+        assert!(queue.next_commit(AT).0.is_empty(), "the first is not in the store");
+        queue.uploaded(first.number, Ok(101));
+        let (commit, failed) = queue.next_commit(AT);
         assert_eq!((commit[0].id, commit[1].id, failed), (101, 102, vec![]));
         assert_eq!(commit[0].batches.iter().map(|batch| batch.position).collect::<Vec<_>>(), [0, 10, 20]);
-        assert!(line.next_commit(AT).0.is_empty(), "one at a time");
+        assert!(queue.next_commit(AT).0.is_empty(), "one at a time");
         let verdicts = [vec![appended(5), appended(0), appended(1)], vec![appended(2)]];
-        let outcomes = line.committed(&verdicts, AT);
+        let outcomes = queue.committed(&verdicts, AT);
         let expected = [(tickets[1], 5), (tickets[0], 0), (tickets[2], 1), (later[0], 2)];
         assert_eq!(outcomes, expected.map(|(ticket, offset)| (ticket, committed(offset))));
-        assert_eq!((line.bytes(), line.admission.len()), (0, 0));
+        assert_eq!((queue.bytes(), queue.admission.len()), (0, 0));
     }
 
     #[test]
     fn what_was_tried_is_asked_for_again_as_it_was() {
-        let mut line = line();
-        let (first, _) = closed(&mut line, vec![batch(1, 7, 0)]);
-        line.uploaded(first.number, Ok(101));
-        let (commit, _) = line.next_commit(AT);
-        line.commit_unknown();
-        let (second, _) = closed(&mut line, vec![batch(1, 7, 1)]);
-        line.uploaded(second.number, Ok(102));
-        let (again, _) = line.next_commit(AT);
+        let mut queue = empty();
+        let (first, _) = closed(&mut queue, vec![batch(1, 7, 0)]);
+        queue.uploaded(first.number, Ok(101));
+        let (commit, _) = queue.next_commit(AT);
+        queue.commit_unknown();
+        let (second, _) = closed(&mut queue, vec![batch(1, 7, 1)]);
+        queue.uploaded(second.number, Ok(102));
+        let (again, _) = queue.next_commit(AT);
         assert_eq!((again[0].id, &again[0].batches, again[1].id), (101, &commit[0].batches, 102));
     }
 
     #[test]
     fn what_gathers_while_the_index_is_away_is_committed_piece_by_piece() {
-        let mut line = line();
+        let mut queue = empty();
         for _ in 0..4 {
-            let (object, _) = closed(&mut line, (0..8_000).map(|_| batch(1, NO_PRODUCER_ID, 0)).collect());
-            line.uploaded(object.number, Ok(object.number as ObjectId));
+            let (object, _) = closed(&mut queue, (0..8_000).map(|_| batch(1, NO_PRODUCER_ID, 0)).collect());
+            queue.uploaded(object.number, Ok(object.number as ObjectId));
         }
-        let (first, _) = line.next_commit(AT);
+        let (first, _) = queue.next_commit(AT);
         assert_eq!(first.iter().map(|object| object.id).collect::<Vec<_>>(), [0, 1]);
-        line.commit_unknown();
-        assert_eq!(line.next_commit(AT).0.len(), 2, "and no more the next time");
-        line.committed(&vec![vec![appended(0); 8_000]; 2], AT);
-        assert_eq!(line.next_commit(AT).0.iter().map(|object| object.id).collect::<Vec<_>>(), [2, 3]);
+        queue.commit_unknown();
+        assert_eq!(queue.next_commit(AT).0.len(), 2, "and no more the next time");
+        queue.committed(&vec![vec![appended(0); 8_000]; 2], AT);
+        assert_eq!(queue.next_commit(AT).0.iter().map(|object| object.id).collect::<Vec<_>>(), [2, 3]);
     }
 
     #[test]
     fn batches_are_gathered_while_the_slot_is_busy() {
-        let mut line = line();
-        let (first, _) = closed(&mut line, vec![batch(1, 7, 0)]);
+        let mut queue = empty();
+        let (first, _) = closed(&mut queue, vec![batch(1, 7, 0)]);
         for sequence in 1..20 {
-            line.admit(batch(1, 7, sequence), AT);
+            queue.admit(batch(1, 7, sequence), AT);
         }
-        assert_eq!(line.due(AT * 2), None);
-        line.uploaded(first.number, Ok(101));
-        assert_eq!(line.due(AT * 2), Some(Close::Now));
-        assert_eq!((line.close(AT * 2).parts.len(), line.is_closed_up()), (19, true));
-        line.admit(batch(1, 7, 20), AT);
-        line.hurry();
-        assert_eq!(line.due(AT), Some(Close::Now), "the broker stops");
+        assert_eq!(queue.due(AT * 2), None);
+        queue.uploaded(first.number, Ok(101));
+        assert_eq!(queue.due(AT * 2), Some(Close::Now));
+        assert_eq!((queue.close(AT * 2).parts.len(), queue.is_closed_up()), (19, true));
+        queue.admit(batch(1, 7, 20), AT);
+        queue.hurry();
+        assert_eq!(queue.due(AT), Some(Close::Now), "the broker stops");
     }
 
     #[test]
     fn what_comes_behind_a_batch_that_failed_is_dead_wherever_it_is() {
-        let mut line = line();
-        let (first, of_first) = closed(&mut line, vec![batch(1, 7, 0), batch(1, 8, 0)]);
-        let (second, of_second) = closed(&mut line, vec![batch(1, 7, 1), batch(1, 8, 1), batch(2, 7, 0)]);
-        let filled = [line.admit(batch(1, 7, 2), AT), line.admit(batch(1, 8, 2), AT)];
-        line.uploaded(first.number, Ok(101));
-        line.next_commit(AT);
+        let mut queue = empty();
+        let (first, of_first) = closed(&mut queue, vec![batch(1, 7, 0), batch(1, 8, 0)]);
+        let (second, of_second) = closed(&mut queue, vec![batch(1, 7, 1), batch(1, 8, 1), batch(2, 7, 0)]);
+        let filled = [queue.admit(batch(1, 7, 2), AT), queue.admit(batch(1, 8, 2), AT)];
+        queue.uploaded(first.number, Ok(101));
+        queue.next_commit(AT);
         let refused = CommitVerdict::Refused(Refusal::PartitionGone);
-        let outcomes = line.committed(&[vec![refused, appended(0)]], AT);
+        let outcomes = queue.committed(&[vec![refused, appended(0)]], AT);
         let dead = [(of_second[0], Outcome::Dead), (filled[0], Outcome::Dead)];
         let own = [(of_first[0], Outcome::Refused(Refusal::PartitionGone)), (of_first[1], committed(0))];
         assert_eq!(outcomes, [own, dead].concat());
-        line.uploaded(second.number, Ok(102));
-        let (commit, _) = line.next_commit(AT);
+        queue.uploaded(second.number, Ok(102));
+        let (commit, _) = queue.next_commit(AT);
         let left: Vec<_> = commit[0].batches.iter().map(|batch| (batch.partition, batch.stamp.producer_id)).collect();
         assert_eq!(left, [(1, 8), (2, 7)], "without the dead");
-        assert_eq!(line.close(AT).parts.len(), 1);
+        assert_eq!(queue.close(AT).parts.len(), 1);
         // It is sent again, behind nothing.
         let committed = PartitionState::new(5);
-        assert_eq!(line.check(1, &batch(1, 7, 0).stamp, &committed, (Freshness::Current, AT)), Admission::Admit);
+        assert_eq!(queue.check(1, &batch(1, 7, 0).stamp, &committed, (Freshness::Current, AT)), Admission::Admit);
     }
 
     #[test]
     fn nothing_is_kept_of_who_is_turned_away_without_a_sequence() {
-        let mut line = line();
+        let mut queue = empty();
         (0..3).for_each(|partition| {
-            line.turned_away(partition, &batch(partition, 7, 3).stamp, (ErrorCode::KAFKA_STORAGE_ERROR, AT))
+            queue.turned_away(partition, &batch(partition, 7, 3).stamp, (ErrorCode::KAFKA_STORAGE_ERROR, AT))
         });
-        line.turned_away(30_000, &batch(30_000, NO_PRODUCER_ID, 0).stamp, (ErrorCode::KAFKA_STORAGE_ERROR, AT));
-        assert_eq!(line.admission.len(), 3);
+        queue.turned_away(30_000, &batch(30_000, NO_PRODUCER_ID, 0).stamp, (ErrorCode::KAFKA_STORAGE_ERROR, AT));
+        assert_eq!(queue.admission.len(), 3);
     }
 
     #[test]
     fn an_object_that_is_not_uploaded_fails_once_it_is_first_in_the_line() {
-        let mut line = line();
-        let (first, _) = closed(&mut line, vec![batch(1, 7, 0)]);
-        let (second, failing) = closed(&mut line, vec![batch(1, 7, 1), batch(1, 7, 2), batch(1, NO_PRODUCER_ID, 0)]);
-        let (third, dead) = closed(&mut line, vec![batch(1, 7, 3), batch(1, 9, 0)]);
-        line.uploaded(second.number, Err(()));
-        line.uploaded(third.number, Ok(103));
-        assert_eq!(line.next_commit(AT).1, []);
-        line.uploaded(first.number, Ok(101));
-        assert_eq!(line.next_commit(AT).0.len(), 1);
-        line.committed(&[vec![appended(0)]], AT);
-        let (commit, outcomes) = line.next_commit(AT);
+        let mut queue = empty();
+        let (first, _) = closed(&mut queue, vec![batch(1, 7, 0)]);
+        let (second, failing) = closed(&mut queue, vec![batch(1, 7, 1), batch(1, 7, 2), batch(1, NO_PRODUCER_ID, 0)]);
+        let (third, dead) = closed(&mut queue, vec![batch(1, 7, 3), batch(1, 9, 0)]);
+        queue.uploaded(second.number, Err(()));
+        queue.uploaded(third.number, Ok(103));
+        assert_eq!(queue.next_commit(AT).1, []);
+        queue.uploaded(first.number, Ok(101));
+        assert_eq!(queue.next_commit(AT).0.len(), 1);
+        queue.committed(&[vec![appended(0)]], AT);
+        let (commit, outcomes) = queue.next_commit(AT);
         let not_uploaded = failing.iter().map(|ticket| (*ticket, Outcome::NotUploaded));
         assert_eq!(outcomes, not_uploaded.chain([(dead[0], Outcome::Dead)]).collect::<Vec<_>>());
         assert_eq!(commit[0].batches.len(), 1);
-        line.committed(&[vec![appended(1)]], AT);
+        queue.committed(&[vec![appended(1)]], AT);
         // Where the producer failed is known as long as there is the partition.
-        assert_eq!((line.bytes(), line.admission.len()), (0, 1));
-        line.forget(1);
-        assert!(line.admission.is_empty());
+        assert_eq!((queue.bytes(), queue.admission.len()), (0, 1));
+        queue.forget(1);
+        assert!(queue.admission.is_empty());
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{Settled, Shared, Writer};
+use super::{Pipeline, Released, Shared};
 use crate::diskless::index::{Looked, QueuePlace, UNKNOWN_AT_ONCE};
 use fullbore_log::partition::error::AppendError;
 
@@ -45,7 +45,7 @@ impl RefreshLimit {
     }
 }
 
-impl Writer {
+impl Pipeline {
     /// Refreshes the state of partitions. A caller that gives up has the outcomes of the questions answered by then.
     pub async fn refresh(&self, numbers: BTreeSet<DisklessPartitionId>, refreshed: &mut Refreshed) {
         let numbers: Vec<_> = numbers.into_iter().collect();
@@ -68,7 +68,7 @@ impl Writer {
                     let outcome = self.shared.learn((number, from), found, &mut released);
                     refreshed.insert(number, outcome);
                 }
-                self.shared.settle(released);
+                self.shared.answer_released(released);
             }
             // A question of many partitions may exceed its time limit where a question of one does not.
             Err(_) if numbers.len() > 1 => Box::pin(self.refresh_one_by_one(numbers, refreshed)).await,
@@ -94,7 +94,7 @@ impl Writer {
     pub fn is_stale_for(&self, number: DisklessPartitionId, producer_id: i64) -> bool {
         let state = self.shared.state.lock();
         let is_known = |known: &PartitionState| !state.others_commit || known.producers.knows(producer_id);
-        !state.known.get(&number).is_some_and(is_known) && !state.line.has_pending(number, producer_id)
+        !state.known.get(&number).is_some_and(is_known) && !state.queue.has_pending(number, producer_id)
     }
 }
 
@@ -104,7 +104,7 @@ impl Shared {
         self: &Arc<Self>,
         (number, from): (DisklessPartitionId, i64),
         found: Option<Looked>,
-        released: &mut Vec<Settled>,
+        released: &mut Vec<Released>,
     ) -> Result<(), AppendError> {
         let Looked { row, producers, predecessor } = found.ok_or(AppendError::Deleted)?;
         let mut state = self.state.lock();

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
 use super::queue::ClosedObject;
-use super::{Shared, WriterState};
+use super::{PipelineState, Shared};
 use crate::diskless::assemble::marked;
 use crate::diskless::objects::counts::StoreCounts;
 use crate::diskless::objects::{ObjectError, Objects};
@@ -169,12 +169,12 @@ impl Shared {
     }
 
     /// Closes and uploads what is due; when the next is.
-    pub(super) fn close_due(self: &Arc<Self>, state: &mut WriterState) -> Option<Duration> {
+    pub(super) fn close_due(self: &Arc<Self>, state: &mut PipelineState) -> Option<Duration> {
         loop {
             let now = self.now();
-            match state.line.due(now)? {
+            match state.queue.due(now)? {
                 Close::At(then) => return Some(then.saturating_sub(now)),
-                Close::Now => drop(task::spawn(Arc::clone(self).upload(state.line.close(now)))),
+                Close::Now => drop(task::spawn(Arc::clone(self).upload(state.queue.close(now)))),
             }
         }
     }
@@ -202,8 +202,8 @@ impl Shared {
         };
         {
             let mut state = self.state.lock();
-            state.line.set_slots(self.uploader.window());
-            state.line.uploaded(number, uploaded.ok_or(()));
+            state.queue.set_slots(self.uploader.window());
+            state.queue.uploaded(number, uploaded.ok_or(()));
             if let Some(id) = uploaded {
                 let at = state.stored.partition_point(|(other, ..)| *other < number);
                 state.stored.insert(at, (number, id, parts));

@@ -1,4 +1,4 @@
-//! Schedules of the write path by seed, in virtual time: the product's own writer, line, uploads, index, reader and cleaner, between clients, a store
+//! Schedules of the write path by seed, in virtual time: the product's own pipeline, index, reader and cleaner, between clients, a store
 //! and an index that have bad luck, in a process that ends anywhere and begins again.
 //!
 //! A seed decides everything, and a schedule runs on one thread, so that it is the same each time. `FULLBORE_SCHEDULES=20` runs twenty times as many;
