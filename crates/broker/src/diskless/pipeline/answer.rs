@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fullbore_rules::commit::admission::TicketId;
-use fullbore_rules::commit::{DisklessPartitionId, ObjectId, Refusal};
+use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
 
 use super::PipelineState;
-use super::queue::Outcome;
+use super::queue::{CommitResult, Committed};
 use crate::diskless::known::KnownPartition;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{AppendAnswer, Appended};
@@ -27,16 +27,16 @@ impl PipelineState {
     /// Takes out the batches that have an outcome, each with its answer.
     pub(super) fn answers(
         &mut self,
-        outcomes: Vec<(TicketId, Outcome)>,
+        outcomes: Vec<(TicketId, CommitResult)>,
     ) -> Vec<(PendingBatch, Result<Appended, AppendError>)> {
-        let answer = |(ticket, outcome)| {
+        let answer = |(ticket, outcome): (TicketId, CommitResult)| {
             let pending = self.pending.remove(&ticket);
             debug_assert!(pending.is_some() || self.is_closed, "a batch in the queue has an answer");
             let pending = pending?;
             if pending.partition.is_gone() {
                 self.queue.forget(pending.number);
             }
-            let answer = pending.answer_of(outcome);
+            let answer = outcome.map(|committed| pending.appended(committed));
             Some((pending, answer))
         };
         outcomes.into_iter().filter_map(answer).collect()
@@ -59,21 +59,9 @@ impl PipelineState {
 }
 
 impl PendingBatch {
-    fn answer_of(&self, outcome: Outcome) -> Result<Appended, AppendError> {
-        match outcome {
-            Outcome::Committed { base_offset, timestamp } => {
-                let first_time = timestamp.filter(|_| self.log_append_time_ms != -1);
-                Ok(self.partition.appended(base_offset, first_time.unwrap_or(self.log_append_time_ms)))
-            }
-            Outcome::Refused(Refusal::Sequence(why)) => Err(AppendError::Sequence(why)),
-            Outcome::Refused(Refusal::PartitionGone) => Err(AppendError::Deleted),
-            // To be sent again, each in its turn.
-            Outcome::Refused(Refusal::ObjectGone | Refusal::Behind | Refusal::Earlier) | Outcome::Dead => {
-                Err(AppendError::Again)
-            }
-            // The failed upload is in the log.
-            Outcome::NotUploaded => Err(AppendError::Storage),
-        }
+    fn appended(&self, Committed { base_offset, timestamp }: Committed) -> Appended {
+        let first_time = timestamp.filter(|_| self.log_append_time_ms != -1);
+        self.partition.appended(base_offset, first_time.unwrap_or(self.log_append_time_ms))
     }
 
     pub fn answer(self, answer: Result<Appended, AppendError>) {

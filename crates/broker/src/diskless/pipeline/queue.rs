@@ -23,22 +23,22 @@ use fullbore_wire::ErrorCode;
 use super::gathering::{Gathering, NewBatch};
 use crate::diskless::index::UploadedObject;
 use fullbore_log::partition::budget::Room;
+use fullbore_log::partition::error::AppendError;
 
 /// Batches of a commit, of which an object has half at most: what has gathered while the index was away could take longer than the index may, again and
 /// again.
 const COMMIT_BATCHES_MAX: usize = 2 * OBJECT_BATCHES_MAX;
 
-/// What became of an admitted batch.
+/// Outcome of an admitted batch. [`AppendError::Again`]: a batch before it has failed, and it is to be sent again after that one.
+pub type CommitResult = Result<Committed, AppendError>;
+
+/// The place of a batch that is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It has this offset, now or from before, and this timestamp if it is from before.
-    Committed { base_offset: i64, timestamp: Option<i64> },
-    /// The coordinator did not take it.
-    Refused(Refusal),
-    /// Its object did not come to be in the store.
-    NotUploaded,
-    /// One before it of its producer has failed. It is to be sent again after that one.
-    Dead,
+pub struct Committed {
+    /// The offset of its first record.
+    pub base_offset: i64,
+    /// The timestamp it was appended with, in ms, where an earlier sending of it was.
+    pub timestamp: Option<i64>,
 }
 
 /// An object that is closed, by its place in the queue.
@@ -251,7 +251,7 @@ impl CommitQueue {
     }
 
     /// What is to be committed next, unless a commit is under way; and what has failed before it.
-    pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(TicketId, Outcome)>) {
+    pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(TicketId, CommitResult)>) {
         let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {
             return (commit, outcomes);
@@ -289,7 +289,7 @@ impl CommitQueue {
     }
 
     /// The commit is made; what became of each batch of each object.
-    pub fn committed(&mut self, verdicts: &[Vec<CommitVerdict>], now: Duration) -> Vec<(TicketId, Outcome)> {
+    pub fn committed(&mut self, verdicts: &[Vec<CommitVerdict>], now: Duration) -> Vec<(TicketId, CommitResult)> {
         let mut outcomes = Vec::new();
         let objects: Vec<InLine> = self.objects.drain(..std::mem::take(&mut self.in_commit)).collect();
         let answered = objects.iter().zip(verdicts).flat_map(|(object, of)| object.batches.iter().zip(of));
@@ -297,15 +297,17 @@ impl CommitQueue {
         for ((ticket, batch), verdict) in answered {
             let admission = self.admission.entry(batch.partition).or_default();
             let outcome = match *verdict {
-                CommitVerdict::Appended { base_offset } => Outcome::Committed { base_offset, timestamp: None },
+                CommitVerdict::Appended { base_offset } => Ok(Committed { base_offset, timestamp: None }),
                 CommitVerdict::Duplicate { base_offset, timestamp } => {
-                    Outcome::Committed { base_offset, timestamp: Some(timestamp) }
+                    Ok(Committed { base_offset, timestamp: Some(timestamp) })
                 }
-                CommitVerdict::Refused(why) => Outcome::Refused(why),
+                CommitVerdict::Refused(why) => {
+                    dead.extend(admission.failed(&batch.stamp, *ticket, (why.code(), now)));
+                    Err(error_of(why))
+                }
             };
-            match outcome {
-                Outcome::Refused(why) => dead.extend(admission.failed(&batch.stamp, *ticket, (why.code(), now))),
-                _ => admission.committed(&batch.stamp, *ticket),
+            if outcome.is_ok() {
+                admission.committed(&batch.stamp, *ticket);
             }
             outcomes.push((*ticket, outcome));
         }
@@ -326,7 +328,7 @@ impl CommitQueue {
     }
 
     /// The first object failed to be uploaded.
-    fn fail_first(&mut self, outcomes: &mut Vec<(TicketId, Outcome)>, now: Duration) {
+    fn fail_first(&mut self, outcomes: &mut Vec<(TicketId, CommitResult)>, now: Duration) {
         let Some(object) = self.objects.pop_front() else { return };
         self.bytes -= object.bytes;
         let mut dead = BTreeSet::new();
@@ -335,9 +337,9 @@ impl CommitQueue {
             if admission.is_pending(&batch.stamp, *ticket) || !batch.stamp.is_idempotent() {
                 let refused = (ErrorCode::KAFKA_STORAGE_ERROR, now);
                 dead.extend(admission.failed(&batch.stamp, *ticket, refused));
-                outcomes.push((*ticket, Outcome::NotUploaded));
+                outcomes.push((*ticket, Err(AppendError::Storage)));
             } else if dead.remove(ticket) {
-                outcomes.push((*ticket, Outcome::NotUploaded));
+                outcomes.push((*ticket, Err(AppendError::Storage)));
             }
         }
         self.drop_dead(&dead.into_iter().collect::<Vec<_>>(), outcomes);
@@ -345,11 +347,11 @@ impl CommitQueue {
     }
 
     /// Answers batches that are dead. Those that are being filled into an object are not put into it.
-    fn drop_dead(&mut self, dead: &[TicketId], outcomes: &mut Vec<(TicketId, Outcome)>) {
+    fn drop_dead(&mut self, dead: &[TicketId], outcomes: &mut Vec<(TicketId, CommitResult)>) {
         if dead.is_empty() {
             return;
         }
-        outcomes.extend(dead.iter().map(|ticket| (*ticket, Outcome::Dead)));
+        outcomes.extend(dead.iter().map(|ticket| (*ticket, Err(AppendError::Again))));
         self.bytes -= self.gathering.drop_dead(&dead.iter().copied().collect());
     }
 
@@ -371,6 +373,16 @@ impl CommitQueue {
 thread_local! {
     /// A fault that a test plants, to see that it is found.
     pub static KEEPS_THE_DEAD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Returns the answer of a batch that the coordinator has refused.
+fn error_of(refusal: Refusal) -> AppendError {
+    match refusal {
+        Refusal::Sequence(why) => AppendError::Sequence(why),
+        Refusal::PartitionGone => AppendError::Deleted,
+        // To be sent again, each in its turn.
+        Refusal::ObjectGone | Refusal::Behind | Refusal::Earlier => AppendError::Again,
+    }
 }
 
 #[cfg(test)]
@@ -408,8 +420,8 @@ mod tests {
         CommitVerdict::Appended { base_offset }
     }
 
-    fn committed(base_offset: i64) -> Outcome {
-        Outcome::Committed { base_offset, timestamp: None }
+    fn committed(base_offset: i64) -> CommitResult {
+        Ok(Committed { base_offset, timestamp: None })
     }
 
     #[test]
@@ -486,8 +498,8 @@ mod tests {
         queue.next_commit(AT);
         let refused = CommitVerdict::Refused(Refusal::PartitionGone);
         let outcomes = queue.committed(&[vec![refused, appended(0)]], AT);
-        let dead = [(of_second[0], Outcome::Dead), (filled[0], Outcome::Dead)];
-        let own = [(of_first[0], Outcome::Refused(Refusal::PartitionGone)), (of_first[1], committed(0))];
+        let dead = [(of_second[0], Err(AppendError::Again)), (filled[0], Err(AppendError::Again))];
+        let own = [(of_first[0], Err(AppendError::Deleted)), (of_first[1], committed(0))];
         assert_eq!(outcomes, [own, dead].concat());
         queue.uploaded(second.number, Ok(102));
         let (commit, _) = queue.next_commit(AT);
@@ -522,8 +534,8 @@ mod tests {
         assert_eq!(queue.next_commit(AT).0.len(), 1);
         queue.committed(&[vec![appended(0)]], AT);
         let (commit, outcomes) = queue.next_commit(AT);
-        let not_uploaded = failing.iter().map(|ticket| (*ticket, Outcome::NotUploaded));
-        assert_eq!(outcomes, not_uploaded.chain([(dead[0], Outcome::Dead)]).collect::<Vec<_>>());
+        let not_uploaded = failing.iter().map(|ticket| (*ticket, Err(AppendError::Storage)));
+        assert_eq!(outcomes, not_uploaded.chain([(dead[0], Err(AppendError::Again))]).collect::<Vec<_>>());
         assert_eq!(commit[0].batches.len(), 1);
         queue.committed(&[vec![appended(1)]], AT);
         // Where the producer failed is known as long as there is the partition.
