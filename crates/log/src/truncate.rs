@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fullbore_rules::sequence::Producers;
 use fullbore_wire::batch::BatchView;
 
+use super::Log;
 use super::page_cache::Written;
 use super::scan::Header;
 use super::segment::{Segment, WriteError};
-use super::{Log, step};
+use super::steps::step;
 use crate::partition::error::AppendError;
 use crate::partition::stamping::Stamping;
 use crate::validation::InvalidBatch;

@@ -1,0 +1,171 @@
+//! The append of one batch to the log.
+//!
+//! Not here: the append of what a follower has fetched ([`super::truncate`]). Invariant: an append changes nothing unless its bytes are whole in
+//! the file.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fullbore_rules::sequence::{Stamp, Verdict};
+use fullbore_wire::batch::BatchView;
+
+use super::Log;
+use super::scan::Header;
+use super::segment::WriteError;
+use super::steps::step;
+use crate::partition::error::AppendError;
+use crate::partition::stamping::Stamping;
+use crate::validation::ValidBatch;
+use fullbore_config::TopicConfig;
+use fullbore_host::files::is_full;
+
+/// A batch that may be appended, on its way into the file.
+struct Writing<'a> {
+    pub batch: &'a BatchView<'a>,
+    /// The header it will have.
+    pub stamping: Stamping,
+    pub stamp: Stamp,
+    pub base_offset: i64,
+    pub leader_epoch: i32,
+    pub now_ms: i64,
+    pub config: &'a TopicConfig,
+}
+
+/// What an append did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogAppendInfo {
+    pub base_offset: i64,
+    /// The offset after its last record.
+    pub end_offset: i64,
+    /// The batch's largest timestamp, as it is in the log.
+    pub timestamp: i64,
+    /// Whether it was there already.
+    pub is_duplicate: bool,
+    /// Whether a segment was sealed, which is to be flushed.
+    pub rolled: bool,
+}
+
+impl Log {
+    /// Appends one batch as the leader of `leader_epoch`, or finds it appended.
+    pub fn append(
+        &mut self,
+        batch: &ValidBatch<'_>,
+        leader_epoch: i32,
+        now_ms: i64,
+        config: &TopicConfig,
+    ) -> Result<LogAppendInfo, AppendError> {
+        if self.is_broken() {
+            return Err(AppendError::Storage);
+        }
+        let (stamp, batch) = (batch.stamp(), &batch.view());
+        match self.producers.check(&stamp, self.log_end) {
+            Verdict::Append => {}
+            Verdict::Duplicate { base_offset, timestamp } => return Ok(duplicate(&stamp, base_offset, timestamp)),
+            Verdict::Refuse(refusal) => return Err(AppendError::Sequence(refusal)),
+        }
+        let stamping = Stamping::new(batch, config.message_timestamp_type, now_ms);
+        let base_offset = self.log_end;
+        let writing = Writing { batch, stamping, stamp, base_offset, leader_epoch, now_ms, config };
+        self.guarded(|log| log.write(writing))
+    }
+
+    /// Has something written, whose failure may end appends.
+    pub(super) fn guarded<T>(&mut self, write: impl FnOnce(&mut Log) -> io::Result<T>) -> Result<T, AppendError> {
+        let before = self.segments.back().map(|active| (active.base_offset, active.size));
+        let work = AssertUnwindSafe(|| write(self));
+        let written = catch_unwind(work).unwrap_or_else(|_| {
+            self.give_up_midway(before);
+            Err(io::Error::other("the append has panicked, no appends until the next start"))
+        });
+        written.map_err(|error| {
+            if is_full(&error) && !self.flushes.is_broken() {
+                return AppendError::Full;
+            }
+            tracing::error!(dir = %self.dir.display(), %error, "append failed");
+            AppendError::Storage
+        })
+    }
+
+    /// After a panic: what is in memory may not be what is in the files. The batch under way is not read; the next start finds
+    /// it, if it is whole.
+    fn give_up_midway(&mut self, before: Option<(i64, u64)>) {
+        self.flushes.give_up();
+        if let Some(active) = self.segments.back_mut() {
+            active.size =
+                before.filter(|(base_offset, _)| *base_offset == active.base_offset).map_or(0, |(_, size)| size);
+        }
+    }
+
+    /// Offset from which on the leader epoch of the next batch counts. The first one begins at the log start, which no batch need have: compaction
+    /// leaves gaps, and a start believes the first epoch to begin there.
+    pub(super) fn epoch_start(&self, base_offset: i64) -> i64 {
+        if self.epochs.starts().is_empty() { self.log_start } else { base_offset }
+    }
+
+    fn write(&mut self, writing: Writing<'_>) -> io::Result<LogAppendInfo> {
+        let Writing { batch, mut stamping, stamp, base_offset, leader_epoch, now_ms, config } = writing;
+        let end_offset = base_offset + i64::from(stamp.record_count);
+        let rolled = self.must_roll(batch.size() as u64, stamping.max_timestamp, end_offset - 1, now_ms, config)?;
+        if rolled {
+            self.roll(now_ms)?;
+        }
+        self.epochs.assign(leader_epoch, self.epoch_start(base_offset))?;
+        let window = config.producer_state_batches_to_retain;
+        if stamp.is_idempotent() {
+            self.granted.raise(&self.dir, window)?;
+        }
+        let active = self.segments.back_mut().expect("a log has a segment");
+        active.spill_indexes()?;
+        let position = active.size;
+        let clock = self.written.clock(batch.size());
+        match active.write(stamping.at(base_offset, leader_epoch), batch.payload()) {
+            Ok(file) => self.written.add(&file, active.size, batch.size(), clock),
+            Err(WriteError::Undone(error)) => return Err(error),
+            Err(WriteError::Broken(error)) => {
+                self.flushes.give_up();
+                return Err(error);
+            }
+        }
+        step();
+        // The batch is in the log: nothing fails from here on.
+        active.account(&Header::of(&stamping, position), config.index_interval_bytes);
+        self.recent.push(base_offset, position);
+        self.producers.append(&stamp, base_offset, stamping.max_timestamp, now_ms, window);
+        self.log_end = end_offset;
+        Ok(LogAppendInfo { base_offset, end_offset, timestamp: stamping.max_timestamp, is_duplicate: false, rolled })
+    }
+
+    pub(super) fn must_roll(
+        &mut self,
+        size: u64,
+        timestamp: i64,
+        last_offset: i64,
+        now_ms: i64,
+        config: &TopicConfig,
+    ) -> io::Result<bool> {
+        let active = self.segments.back_mut().expect("a log has a segment");
+        if active.size == 0 {
+            return Ok(false);
+        }
+        let index_entries = |len: u64| (config.segment_index_bytes / len).max(1) as usize;
+        let age_ms = match active.first_timestamp()? {
+            Some(first) if first >= 0 => timestamp.saturating_sub(first),
+            _ => now_ms.saturating_sub(active.opened_ms),
+        };
+        Ok(active.size + size > config.segment_bytes
+            || age_ms > i64::try_from(config.roll_after_ms()).unwrap_or(i64::MAX)
+            || active.offsets.len() >= index_entries(8)
+            || active.times.len() + 1 >= index_entries(12).max(2)
+            || !active.can_hold(last_offset))
+    }
+}
+
+fn duplicate(stamp: &Stamp, base_offset: i64, timestamp: i64) -> LogAppendInfo {
+    LogAppendInfo {
+        base_offset,
+        end_offset: base_offset + i64::from(stamp.record_count),
+        timestamp,
+        is_duplicate: true,
+        rolled: false,
+    }
+}
