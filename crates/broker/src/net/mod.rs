@@ -1,5 +1,6 @@
 //! From sockets to requests and back: listener, TLS, connection, the bytes in and the bytes out.
 
+mod admitted;
 mod clients;
 mod connection;
 mod handover;
@@ -7,8 +8,10 @@ mod idleness;
 mod input;
 mod listener;
 mod output;
+mod reading;
 mod stream;
 mod tls;
+mod writing;
 
 pub use clients::Clients;
 pub use listener::{Bound, bind, run};

@@ -1,0 +1,74 @@
+//! Request of a connection between its two halves: its completion, and what is held of it until its answer is out.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use fullbore_wire::api::ApiKey;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::input::InputError;
+use crate::api::{Completion, Fault};
+
+/// Where the events of the protocol log go: every request and response, at debug. No contents, no secrets.
+const PROTOCOL: &str = "fullbore::protocol";
+
+/// A completion on its way from the reading to the writing half.
+pub(super) struct AdmittedRequest {
+    pub completion: Completion,
+    pub owed: Owed,
+}
+
+/// What is held and remembered of a request until its answer is out.
+pub(super) struct Owed {
+    pub api: ApiKey,
+    pub received: Instant,
+    pub label: Label,
+    pub _bytes: OwnedSemaphorePermit,
+}
+
+/// What the protocol log says of a request and of its response.
+#[derive(Clone, Copy)]
+pub(super) struct Label {
+    pub peer: SocketAddr,
+    pub api: i16,
+    pub version: i16,
+    pub correlation_id: i32,
+}
+
+impl Label {
+    fn name(&self) -> &'static str {
+        ApiKey::from_code(self.api).map_or("unknown", ApiKey::name)
+    }
+
+    /// `bytes` without the length prefix.
+    pub fn log_request(&self, bytes: usize) {
+        if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
+            let Label { peer, api: key, version, correlation_id } = self;
+            let (api, bytes) = (self.name(), bytes + 4);
+            tracing::debug!(target: PROTOCOL, %peer, api, key, version, correlation_id, bytes, "request");
+        }
+    }
+
+    pub fn log_response(&self, bytes: usize, service: Duration) {
+        if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
+            let Label { peer, version, correlation_id, .. } = self;
+            let (api, service_us) = (self.name(), u64::try_from(service.as_micros()).unwrap_or(u64::MAX));
+            tracing::debug!(target: PROTOCOL, %peer, api, version, correlation_id, bytes, service_us, "response");
+        }
+    }
+}
+
+/// Why a connection ended, when it was not the client's orderly close.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    #[error("{0}")]
+    Input(#[from] InputError),
+    #[error("write: {0}")]
+    Output(std::io::Error),
+    #[error("{0}")]
+    Fault(#[from] Fault),
+    #[error("nothing came or went for {0:?} (connections.max.idle.ms)")]
+    Idle(Duration),
+    #[error("the client ended its side, and no answer came for {0:?}")]
+    HungUp(Duration),
+}

@@ -1,0 +1,116 @@
+//! The reading half of a connection: admits one request after the other, which fixes their order.
+//!
+//! Invariant: requests and bytes that wait for their answers are bounded.
+
+use std::future::pending;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fullbore_wire::api::{ApiKey, RequestHeader, request_reader};
+use tokio::sync::{Semaphore, watch};
+
+use super::admitted::{AdmittedRequest, Ended, Label, Owed};
+use super::handover::Handover;
+use super::idleness::Idleness;
+use super::input::Input;
+use super::stream::ClientStream;
+use crate::api::{self, Call, Client, Completion, Fault};
+use crate::node::Node;
+
+/// Time for which requests that have come are admitted before other connections have their turn.
+const TURN_MAX: Duration = Duration::from_millis(1);
+/// Weight in `fullbore.connection.bytes.max` of answers other than records, which clients need not read ahead.
+const ANSWER_WEIGHT: usize = 16;
+
+/// Which side ended the requests of a connection.
+pub(super) enum ReadEnd {
+    /// The client closed its side.
+    Client,
+    /// The broker stops.
+    Stopping,
+}
+
+/// The reading half: until the client closes, the broker stops, or a request is beyond answering.
+pub(super) async fn read(
+    broker: &Arc<Node>,
+    stream: &ClientStream,
+    (mut client, listener): (Client, usize),
+    queue: &Handover<AdmittedRequest>,
+    idleness: &Idleness,
+    mut stop: watch::Receiver<bool>,
+) -> Result<ReadEnd, Ended> {
+    let limits = &broker.limits;
+    let bytes = Arc::new(Semaphore::new(limits.bytes_max));
+    let mut input = Input::new(stream, limits.request_bytes_max, idleness);
+    let mut worked = Duration::ZERO;
+    loop {
+        tokio::select! {
+            biased;
+            () = queue.enter() => {}
+            _ = stop.wait_for(|stopping| *stopping) => return Ok(ReadEnd::Stopping),
+        }
+        let frame = tokio::select! {
+            biased;
+            frame = input.frame() => frame?,
+            _ = stop.wait_for(|stopping| *stopping) => return Ok(ReadEnd::Stopping),
+        };
+        let Some(frame) = frame else { return Ok(ReadEnd::Client) };
+        let received = Instant::now();
+        let frame_len = frame.len();
+        let without_client = api::admitted_without_client(&frame);
+        let (label, admitted) = {
+            let _working = idleness.admitting();
+            let mut admission = pin!(admit(broker, &mut client, listener, frame));
+            tokio::select! {
+                biased;
+                admitted = &mut admission => admitted?,
+                // A group goes on without this answer.
+                () = hung_up(stream, limits.idle_max, without_client) => return Ok(ReadEnd::Client),
+            }
+        };
+        let Some((api, completion)) = admitted else {
+            broker.metrics.unanswered();
+            queue.leave(1);
+            continue;
+        };
+        let weight = if matches!(api, ApiKey::Produce | ApiKey::Fetch) { 1 } else { ANSWER_WEIGHT };
+        let held = completion.bytes_held(frame_len).saturating_mul(weight).min(limits.bytes_max);
+        let permits = u32::try_from(held).unwrap_or(u32::MAX);
+        let bytes = Arc::clone(&bytes).acquire_many_owned(permits).await.expect("the semaphore is never closed");
+        let owed = Owed { api, received, label, _bytes: bytes };
+        queue.push(AdmittedRequest { completion, owed });
+        worked += received.elapsed();
+        if worked > TURN_MAX {
+            worked = Duration::ZERO;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Returns once the client has ended its side, `after` this time at the earliest.
+async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, after: Option<Duration>) {
+    let Some(after) = after else { return pending().await };
+    if !after.is_zero() {
+        tokio::time::sleep(idle_max.map_or(after, |max| max.min(after))).await;
+    }
+    stream.closed().await;
+}
+
+/// Reads the header and hands the request to its API. `None` when nothing is to be answered.
+async fn admit(
+    broker: &Arc<Node>,
+    client: &mut Client,
+    listener: usize,
+    frame: Bytes,
+) -> Result<(Label, Option<(ApiKey, Completion)>), Fault> {
+    let bytes = frame.len();
+    let mut reader = request_reader(frame);
+    let header = RequestHeader::decode(&mut reader).map_err(Fault::Header)?;
+    let (api, version, correlation_id) = (header.api_key, header.api_version, header.correlation_id);
+    let label = Label { peer: client.peer, api, version, correlation_id };
+    label.log_request(bytes);
+    let call = Call { broker, client, listener, header, reader };
+    Ok((label, api::admit(call).await?))
+}

@@ -1,0 +1,141 @@
+//! The writing half of a connection: awaits completions in their order, and writes the answers.
+//!
+//! Invariant: answers leave in the order of their requests.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use fullbore_wire::Frame;
+
+use super::admitted::{AdmittedRequest, Ended, Owed};
+use super::handover::Handover;
+use super::idleness::Idleness;
+use super::output;
+use super::stream::ClientStream;
+use crate::api::{Completion, Fault};
+use crate::node::Node;
+
+/// Answers that are ready are gathered into one write until they are this long.
+const GATHERED_BYTES: usize = 64 * 1024;
+
+/// The writing half: until the reading half is done and everything is answered. Answers that are ready when one leaves
+/// leave with it.
+pub(super) async fn write(
+    broker: &Arc<Node>,
+    stream: &ClientStream,
+    queue: &Handover<AdmittedRequest>,
+    idleness: &Idleness,
+) -> Result<(), Ended> {
+    let mut leaving = Vec::new();
+    let mut next = queue.pop().await;
+    while let Some(AdmittedRequest { completion, owed }) = next.take() {
+        let mut frames = completed(completion, idleness).await?;
+        let mut gathered = frames.len();
+        leaving.push((owed, gathered));
+        while gathered < GATHERED_BYTES
+            && let Some(AdmittedRequest { completion, owed }) = queue.try_pop()
+        {
+            let mut frame = match ready(completion).await {
+                Ok(frame) => frame,
+                Err(completion) => {
+                    next = Some(AdmittedRequest { completion, owed });
+                    break;
+                }
+            };
+            gathered += frame.len();
+            leaving.push((owed, frame.len()));
+            frames.parts.append(&mut frame.parts);
+        }
+        let following = next.as_mut().map(|admitted| &mut admitted.completion);
+        {
+            let leaving = pin!(output::write(stream, &frames, idleness, broker.partitions.cold()));
+            beside(leaving, following).await.map_err(Ended::Output)?;
+        }
+        queue.leave(leaving.len());
+        let answered = Instant::now();
+        for (Owed { api, received, label, .. }, bytes) in leaving.drain(..) {
+            broker.metrics.answered(api, answered.duration_since(received), bytes);
+            label.log_response(bytes, answered.duration_since(received));
+        }
+        if next.is_none() {
+            next = queue.pop().await;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the answer if there is one already; a fault comes in its turn.
+async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
+    poll_fn(|context| {
+        look(&mut completion, context);
+        Poll::Ready(())
+    })
+    .await;
+    match completion {
+        Completion::Ready(frame) => Ok(frame),
+        later => Err(later),
+    }
+}
+
+/// Writes, and meanwhile goes on with what is looked at already: it may have been given what others wait for, as a place for
+/// long work, and the client may not read.
+async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following: Option<&mut Completion>) -> T {
+    poll_fn(|context| {
+        if let Some(completion) = &mut following {
+            look(completion, context);
+        }
+        writing.as_mut().poll(context)
+    })
+    .await
+}
+
+/// Goes on with a completion, as far as it comes.
+fn look(completion: &mut Completion, context: &mut Context<'_>) {
+    let (Completion::Later(answer) | Completion::Holding(answer, _)) = completion else { return };
+    if let Poll::Ready(outcome) = answer.as_mut().poll(context) {
+        *completion = match outcome {
+            Ok(frame) => Completion::Ready(frame),
+            fault => Completion::Later(Box::pin(std::future::ready(fault))),
+        };
+    }
+}
+
+/// The answer, once there is one.
+async fn completed(completion: Completion, idleness: &Idleness) -> Result<Frame, Fault> {
+    match completion {
+        Completion::Ready(frame) => Ok(frame),
+        Completion::Later(answer) | Completion::Holding(answer, _) => {
+            let _working = idleness.awaiting();
+            answer.await
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use tokio::sync::Semaphore;
+
+    #[tokio::test]
+    async fn what_was_looked_at_gives_back_what_it_is_given_while_the_answer_before_it_leaves() {
+        let places = Arc::new(Semaphore::new(0));
+        let wanted = Arc::clone(&places);
+        let answer = async move {
+            let _place = wanted.acquire().await.expect("never closed");
+            Ok(Frame::default())
+        };
+        let Err(mut queued) = ready(Completion::Later(Box::pin(answer))).await else { panic!("there is no place") };
+        places.add_permits(1);
+        // As a client that takes its answer only once it has another one over another connection.
+        let writing = pin!(async { drop(places.acquire().await) });
+        let beside = beside(writing, Some(&mut queued));
+        tokio::time::timeout(Duration::from_secs(30), beside).await.expect("it has what the client waits for");
+        assert!(matches!(queued, Completion::Ready(_)));
+        assert!(ready(queued).await.is_ok());
+    }
+}
