@@ -11,9 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use bytes::Bytes;
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
-use fullbore_rules::sequence::Stamp;
 use fullbore_wire::Uuid;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
@@ -22,13 +20,10 @@ use super::assemble::LEADER_EPOCH;
 use super::index::PartitionRow;
 use fullbore_config::{TimestampType, TopicConfig};
 use fullbore_host::seldom::Seldom;
-use fullbore_log::partition::budget::ProducerKey;
 use fullbore_log::partition::error::{AppendError, ReadError};
 use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::read::{EpochEnd, LogOffsets};
-use fullbore_log::partition::stamping::Stamping;
 use fullbore_log::partition::waiters::{Registration, Waiters};
-use fullbore_log::validation::ValidBatch;
 
 /// One partition.
 pub struct KnownPartition {
@@ -43,24 +38,6 @@ pub struct KnownPartition {
     waiters: Arc<Waiters>,
     is_gone: AtomicBool,
     lost: Seldom,
-}
-
-/// A batch with what its admission needs to know.
-pub struct Offered {
-    /// Whose it is.
-    pub partition: Arc<KnownPartition>,
-    /// The partition's number in the index.
-    pub number: DisklessPartitionId,
-    /// The producer among whose batches it keeps its place.
-    pub producer: ProducerKey,
-    /// Who wrote it.
-    pub stamp: Stamp,
-    /// As it is to be stored.
-    pub bytes: Bytes,
-    /// In ms.
-    pub max_timestamp: i64,
-    /// The broker's time where that counts, or -1.
-    pub log_append_time_ms: i64,
 }
 
 /// What is known of its records.
@@ -195,23 +172,6 @@ impl KnownPartition {
 
 /// Its records.
 impl KnownPartition {
-    /// A batch as it is to be stored.
-    pub(super) fn offer(
-        self: &Arc<Self>,
-        (number, producer): (DisklessPartitionId, ProducerKey),
-        batch: &ValidBatch<'_>,
-        now_ms: i64,
-    ) -> Offered {
-        let clock = self.config().message_timestamp_type;
-        let (bytes, max_timestamp) = Stamping::stored(&batch.view(), clock, now_ms, LEADER_EPOCH);
-        let log_append_time_ms = match clock {
-            TimestampType::CreateTime => -1,
-            TimestampType::LogAppendTime => now_ms,
-        };
-        let (partition, stamp) = (Arc::clone(self), batch.stamp());
-        Offered { partition, number, producer, stamp, bytes, max_timestamp, log_append_time_ms }
-    }
-
     /// The answer for a batch that was appended before, with this timestamp.
     pub(super) fn appended_before(&self, base_offset: i64, timestamp: i64) -> Appended {
         let is_log_append_time = self.config().message_timestamp_type == TimestampType::LogAppendTime;

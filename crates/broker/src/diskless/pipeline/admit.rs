@@ -6,6 +6,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use fullbore_rules::commit::admission::{Admission, Freshness};
 use fullbore_rules::commit::{DisklessPartitionId, PartitionState};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
@@ -14,12 +15,15 @@ use fullbore_wire::ErrorCode;
 use super::answer::PendingBatch;
 use super::gathering::NewBatch;
 use super::{Pipeline, PipelineState, Shared};
-use crate::diskless::known::{KnownPartition, Offered};
+use crate::diskless::assemble::LEADER_EPOCH;
+use crate::diskless::known::KnownPartition;
+use fullbore_config::TimestampType;
 use fullbore_log::partition::budget::{ProducerKey, Room};
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::left_out::LeftOut;
 use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, AwaitedAnswer, Blocker};
 use fullbore_log::partition::reorder::BATCH_COST;
+use fullbore_log::partition::stamping::Stamping;
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
@@ -27,6 +31,42 @@ use fullbore_log::validation::ValidBatch;
 thread_local! {
     /// A fault that tests plant: what is known of producers is taken for all that there is.
     pub static ASKS_NOBODY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// A batch as it is to be stored, with what its admission needs to know.
+pub struct Offered {
+    /// Whose it is.
+    pub partition: Arc<KnownPartition>,
+    /// The partition's number in the index.
+    pub number: DisklessPartitionId,
+    /// The producer among whose batches it keeps its place.
+    pub producer: ProducerKey,
+    /// Who wrote it.
+    pub stamp: Stamp,
+    /// As it is to be stored.
+    pub bytes: Bytes,
+    /// In ms.
+    pub max_timestamp: i64,
+    /// The broker's time where that counts, or -1.
+    pub log_append_time_ms: i64,
+}
+
+impl Offered {
+    pub(super) fn new(
+        (partition, number): (&Arc<KnownPartition>, DisklessPartitionId),
+        producer: ProducerKey,
+        batch: &ValidBatch<'_>,
+        now_ms: i64,
+    ) -> Offered {
+        let clock = partition.config().message_timestamp_type;
+        let (bytes, max_timestamp) = Stamping::stored(&batch.view(), clock, now_ms, LEADER_EPOCH);
+        let log_append_time_ms = match clock {
+            TimestampType::CreateTime => -1,
+            TimestampType::LogAppendTime => now_ms,
+        };
+        let (partition, stamp) = (Arc::clone(partition), batch.stamp());
+        Offered { partition, number, producer, stamp, bytes, max_timestamp, log_append_time_ms }
+    }
 }
 
 impl Pipeline {
@@ -46,7 +86,7 @@ impl Pipeline {
             ControlFlow::Break(step) => return Ok(step),
             ControlFlow::Continue(unused) => unused,
         };
-        let offered = partition.offer((number, producer), batch, terms.now_ms);
+        let offered = Offered::new((partition, number), producer, batch, terms.now_ms);
         self.admit(offered, (freshness, room, left_out))
     }
 

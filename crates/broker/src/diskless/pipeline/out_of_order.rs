@@ -17,6 +17,7 @@ use fullbore_rules::sequence::Stamp;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
+use super::admit::Offered;
 use super::answer::PendingBatch;
 use super::refresh::Refreshed;
 use super::{Pipeline, PipelineState, Released, Shared};
@@ -146,7 +147,7 @@ impl Shared {
     ) {
         let (batch, answer, room) = early.into_parts();
         let producer = ProducerKey::Id(batch.stamp().producer_id);
-        let offered = partition.offer((number, producer), &batch, now_ms());
+        let offered = Offered::new((partition, number), producer, &batch, now_ms());
         self.enqueue(state, offered, answer, room);
     }
 
