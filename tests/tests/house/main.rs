@@ -1,10 +1,12 @@
 //! The rules of the house, which ARCHITECTURE.md tells in words: which part may know which, that no circle of files grows,
-//! how long a function may be, how many types one name may stand for, and that what rustdoc shows stands by itself.
+//! how long a function may be, how many types one name may stand for, that what rustdoc shows stands by itself, and that the paths are
+//! as its tables tell.
 //!
 //! Read from the source as `syn` parses it, without what is compiled for tests only. A file uses another if it names
 //! something that is defined there, through however many re-exports; what is reached by a method alone is not seen.
 
 mod files;
+mod paths;
 mod uses;
 
 use files::{Crate, crates};
