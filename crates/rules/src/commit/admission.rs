@@ -113,12 +113,11 @@ impl PartitionAdmission {
         }
     }
 
-    /// Returns the newest pending batch of a producer. Where a later epoch is committed there is none: pending batches of an older one will be
-    /// refused, and no batch follows them.
+    /// Returns the newest pending batch of a producer, unless that or a later one is committed: then another broker was faster, and the producer goes
+    /// on behind what is committed.
     fn newest(&self, producer_id: i64, committed: &PartitionState) -> Option<Stamp> {
         let newest = self.by_producer.get(&producer_id)?.back()?.stamp;
-        let is_fenced = committed.producers.epoch(producer_id).is_some_and(|epoch| epoch > newest.producer_epoch);
-        (!is_fenced).then_some(newest)
+        (!committed.producers.has_passed(&newest)).then_some(newest)
     }
 
     /// Returns true if a batch that is ahead, and does not say `reorder`, waits for batches that other brokers may be committing; `committed` was read
@@ -288,6 +287,23 @@ mod tests {
         assert_eq!(check(of_epoch(1, 2), &committed), Admission::Refuse(SequenceRefusal::OutOfOrderSequence));
         assert_eq!(check(of_epoch(0, 1), &committed), Admission::Shares(1));
         assert_eq!(check(of_epoch(0, 2), &committed), Admission::Refuse(SequenceRefusal::InvalidProducerEpoch));
+    }
+
+    /// The producer has sent them to another broker again, and goes on here.
+    #[test]
+    fn pending_batches_are_committed_elsewhere_the_next_one_follows_what_is_committed() {
+        let (mut committed, mut admission) = (PartitionState::new(5), PartitionAdmission::default());
+        committed.take_over(&stamp(7, 0), 0, 0, 0);
+        admission.admitted(&stamp(7, 1), 1);
+        let ahead = |base, committed: &_| admission.ahead(&stamp(7, base), committed);
+        assert_eq!((ahead(2, &committed), ahead(3, &committed)), (0, 1));
+        (1..3).for_each(|base| committed.take_over(&stamp(7, base), base.into(), 0, 0));
+        assert_eq!((ahead(3, &committed), ahead(4, &committed)), (0, 1));
+        let check = |base| admission.check(&stamp(7, base), &committed, Freshness::MayBeStale, AT);
+        assert_eq!(check(3), Admission::Admit);
+        assert_eq!(check(2), Admission::Duplicate { base_offset: 2, timestamp: 0 });
+        assert_eq!(check(1), Admission::Shares(1));
+        assert_eq!(check(4), Admission::Ask);
     }
 
     #[test]

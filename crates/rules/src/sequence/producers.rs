@@ -311,9 +311,15 @@ impl Producers {
         self.by_id.contains_key(&producer_id)
     }
 
-    /// Returns the epoch of the producer's newest batch; `None` if nothing is remembered of it.
-    pub fn epoch(&self, producer_id: i64) -> Option<i16> {
-        self.by_id.get(&producer_id).map(|producer| producer.epoch)
+    /// Returns true if the producer's newest batch is this one, or a later one, also of a later epoch.
+    pub fn has_passed(&self, stamp: &Stamp) -> bool {
+        let has_passed = |producer: &Producer| {
+            let newest = producer.window.newest().last_sequence();
+            producer.epoch > stamp.producer_epoch
+                || producer.epoch == stamp.producer_epoch
+                    && sequence_distance(stamp.last_sequence(), newest) < HALF_RANGE
+        };
+        stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(has_passed)
     }
 
     /// Returns true if the batch comes before the oldest that is retained of its producer, in the same epoch. Then it was written, or its producer
