@@ -96,7 +96,7 @@ impl Shard {
         let leads_in = partition.leads_in();
         let status = match leads_in {
             None => Status::Elsewhere,
-            Some(_) if partition.is_absent() && !is_successor => Status::Serving,
+            Some(_) if partition.phase().is_absent() && !is_successor => Status::Serving,
             Some(_) => Status::Loading,
         };
         Arc::new(Shard {
@@ -164,7 +164,7 @@ impl Shard {
             waiting.push(Write { records, told });
             waiting.len()
         };
-        if waiting >= WAITING_MAX && self.partition.is_open() {
+        if waiting >= WAITING_MAX && self.partition.phase().is_open() {
             self.flush();
         }
     }
@@ -208,7 +208,7 @@ impl Shard {
 
     /// As [`Shard::flush`], for who must not block.
     pub async fn flush_soon(self: &Arc<Self>) {
-        if self.partition.is_open() {
+        if self.partition.phase().is_open() {
             self.flush();
             return;
         }

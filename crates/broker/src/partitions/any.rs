@@ -47,7 +47,7 @@ impl AnyPartition {
     /// Whether nobody has to wait for it to be opened.
     pub fn is_settled(&self) -> bool {
         match self {
-            AnyPartition::Classic(replica) => replica.is_settled(),
+            AnyPartition::Classic(replica) => replica.phase().is_settled(),
             AnyPartition::Diskless(partition) => partition.known.is_settled(),
         }
     }
@@ -96,7 +96,7 @@ impl AnyPartition {
     /// Returns true if something has to be made on a disk before it can be written.
     pub fn is_unwritten(&self) -> bool {
         match self {
-            AnyPartition::Classic(replica) => !replica.is_open(),
+            AnyPartition::Classic(replica) => !replica.phase().is_open(),
             AnyPartition::Diskless(_) => false,
         }
     }
@@ -221,7 +221,7 @@ impl AnyPartition {
         since: Instant,
     ) -> Result<Option<Read>, ReadError> {
         match self {
-            AnyPartition::Classic(replica) if replica.is_settled() => {
+            AnyPartition::Classic(replica) if replica.phase().is_settled() => {
                 replica.read(offset, max_bytes, at_least_one).map(Some)
             }
             AnyPartition::Classic(replica) => match replica.open_failure_since(since) {
@@ -257,7 +257,7 @@ impl AnyPartition {
         since: Instant,
     ) -> Result<Option<Read>, ReadError> {
         match self {
-            AnyPartition::Classic(replica) if replica.is_settled() => {
+            AnyPartition::Classic(replica) if replica.phase().is_settled() => {
                 replica.read_whole(offset, max_bytes, at_least_one).map(Some)
             }
             // Nothing is cut of diskless ones.

@@ -158,7 +158,7 @@ impl Housekeeping {
         if is_due(&mut agenda.retention, self.intervals.retention) || is_wanted {
             agenda.unopened = partitions.iter().filter(|partition| !self.retain(partition)).cloned().collect();
         } else {
-            agenda.unopened.retain(|partition| !partition.is_open() || !self.retain(partition));
+            agenda.unopened.retain(|partition| !partition.phase().is_open() || !self.retain(partition));
         }
         if is_due(&mut agenda.expiry, self.intervals.expiry) {
             let expiration_ms = self.producer_id_expiration_ms.load(Relaxed);

@@ -231,7 +231,7 @@ impl Replica {
 
     /// A cut broke off midway, for a reason that passes: the log is opened once more, which works out what is there. Not beside a cleaning,
     /// which goes by the log as it was; then the next start does it.
-    fn open_anew(&self) {
+    pub(super) fn open_anew(&self) {
         // None begins with a log that is broken.
         if self.log_dir.cleanings.is_under_way(&self.key()) {
             return;

@@ -27,6 +27,7 @@ mod hung;
 pub(crate) mod log_dir;
 pub(crate) mod opener;
 mod opening;
+pub(crate) mod phase;
 pub(crate) mod read;
 mod refused;
 mod retire;
@@ -34,6 +35,8 @@ mod role;
 pub(crate) mod serving;
 pub(crate) mod state;
 pub(crate) mod succession;
+#[cfg(test)]
+mod tests;
 mod times;
 mod turns;
 
@@ -57,6 +60,7 @@ use fullbore_log::partition::waiters::{Registration, Waiters};
 use fullbore_log::recovery::Known;
 use log_dir::LogDir;
 use opener::OpeningMarks;
+use phase::{Phase, PhaseCell};
 use state::{Flushing, LogState, ReplicaState};
 
 /// One partition. All calls may block on the disk, the first one for as long as a recovery takes, but for those that
@@ -78,10 +82,8 @@ pub struct Replica {
     renaming: Mutex<()>,
     /// Told when the state is not that of opening any more.
     opening_ended: Condvar,
-    /// As the state says, for who must not wait for its lock.
-    settled: AtomicBool,
-    is_open: AtomicBool,
-    is_absent: AtomicBool,
+    /// Which variant of [`LogState`] the state has.
+    phase: PhaseCell,
     /// Whether the partition's folder is being made: it has no records, and what waits for it is over soon.
     being_made: AtomicBool,
     /// Whether the log was cut off, at either end, and the checkpoints may still say more than what is left.
@@ -114,11 +116,12 @@ impl Replica {
     ) -> Replica {
         // Without anything known it is new, and there is nothing to look at.
         let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
-        let had_log = |before: &Arc<Replica>| before.is_preceded || !before.is_absent();
+        let had_log = |before: &Arc<Replica>| before.is_preceded || !before.phase().is_absent();
         let is_preceded =
             predecessor.as_ref().is_some_and(had_log) || log_dir.succession.has(&(topic.to_string(), index));
         // What is set and told is taken over by who locks the state first.
         let settings = rules::ReplicaSettings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
+        let phase = PhaseCell::new(log.phase());
         let state = ReplicaState {
             known: known.unwrap_or(Known::NOTHING),
             log,
@@ -138,9 +141,7 @@ impl Replica {
             config: RwLock::new(config),
             registered: RwLock::new(registered),
             has_news: AtomicBool::new(true),
-            settled: AtomicBool::new(known.is_none()),
-            is_open: AtomicBool::new(false),
-            is_absent: AtomicBool::new(known.is_none()),
+            phase,
             being_made: AtomicBool::new(false),
             state: Mutex::new(state),
             renaming: Mutex::default(),
@@ -177,6 +178,11 @@ impl Replica {
     /// The settings in force.
     pub fn config(&self) -> Arc<TopicConfig> {
         self.config.read().clone()
+    }
+
+    /// The phase of the log. Takes no lock.
+    pub fn phase(&self) -> Phase {
+        self.phase.load()
     }
 
     /// What is read around the page cache.

@@ -37,21 +37,6 @@ enum Step {
 }
 
 impl Replica {
-    /// Whether nobody has to wait for the log to be opened: it is, or there is none, or it cannot be.
-    pub fn is_settled(&self) -> bool {
-        self.settled.load(Acquire)
-    }
-
-    /// Whether the log is open. A partition without one is settled, too: its first record makes the folder, which blocks.
-    pub fn is_open(&self) -> bool {
-        self.is_open.load(Acquire)
-    }
-
-    /// Whether nothing was ever written: there is no log to be opened.
-    pub fn is_absent(&self) -> bool {
-        self.is_absent.load(Acquire)
-    }
-
     /// Whether a thread is at the folder, or will be soon since somebody has asked for that, or would be if the broker did not
     /// stop.
     pub fn is_being_opened(&self) -> bool {
@@ -66,7 +51,7 @@ impl Replica {
 
     /// Has the log opened soon, if it is not. Waiters are woken when that has ended.
     pub fn ask_to_open(self: &Arc<Self>) {
-        if !self.is_settled() {
+        if !self.phase().is_settled() {
             self.log_dir.opener.ask(self);
         }
     }
@@ -83,7 +68,7 @@ impl Replica {
     /// # Errors
     /// What kept the log from being opened this time; it is tried again with the next call.
     pub async fn opened(self: &Arc<Self>) -> Result<(), StorageError> {
-        if self.is_settled() {
+        if self.phase().is_settled() {
             return Ok(());
         }
         let waiter = Arc::new(Notify::new());
@@ -91,7 +76,7 @@ impl Replica {
         let mut stopping = self.log_dir.opener.stopping();
         let began = Instant::now();
         loop {
-            if self.is_settled() {
+            if self.phase().is_settled() {
                 return Ok(());
             }
             if let Some(error) = self.open_failure_since(began) {
@@ -164,12 +149,12 @@ impl Replica {
         }
     }
 
-    /// Puts a log in its place and has everybody know whether it is there.
+    /// Replaces the log, and with it the phase. Returns the log before.
+    ///
+    /// # Panics
+    /// If the phase may not follow the one before.
     pub(crate) fn put(&self, state: &mut ReplicaState, log: LogState) -> LogState {
-        let is_settled = !matches!(log, LogState::Unopened | LogState::Opening(_));
-        self.is_open.store(matches!(log, LogState::Open(_)), Release);
-        self.is_absent.store(matches!(log, LogState::Absent), Release);
-        self.settled.store(is_settled, Release);
+        self.phase.change(state.log.phase(), log.phase());
         std::mem::replace(&mut state.log, log)
     }
 

@@ -11,6 +11,7 @@ use fullbore_wire::ErrorCode;
 use super::cluster::ClusterView;
 use super::failures::{Failures, Mark};
 use super::flusher::Due;
+use super::phase::Phase;
 use fullbore_log::Log;
 use fullbore_log::error::StorageError;
 use fullbore_log::partition::error::AppendError;
@@ -78,6 +79,20 @@ pub enum LogState {
     Refused(StorageError),
     /// Deleted, or the broker is stopping.
     Gone,
+}
+
+impl LogState {
+    /// The phase that says the same to readers without the lock.
+    pub fn phase(&self) -> Phase {
+        match self {
+            LogState::Unopened => Phase::Unopened,
+            LogState::Opening(_) => Phase::Opening,
+            LogState::Absent => Phase::Absent,
+            LogState::Open(_) => Phase::Open,
+            LogState::Refused(_) => Phase::Refused,
+            LogState::Gone => Phase::Gone,
+        }
+    }
 }
 
 impl ReplicaState {

@@ -108,7 +108,7 @@ impl Followed {
     /// What the fetch of this number says of it.
     pub fn name(&mut self, number: i32, max_bytes: i32) -> Naming {
         if self.pipe.is_anew() {
-            if !self.replica.is_settled() {
+            if !self.replica.phase().is_settled() {
                 return Naming::Opening;
             }
             if self.replica.is_broken() {
@@ -148,7 +148,7 @@ impl Followed {
     pub fn is_long(&self, data: &PartitionData) -> bool {
         let is_change = data.diverging_epoch.epoch >= 0 || data.error_code == ErrorCode::OFFSET_OUT_OF_RANGE;
         let has_records = data.records.as_ref().is_some_and(|records| !records.is_empty());
-        is_change || (has_records && !self.replica.is_open())
+        is_change || (has_records && !self.replica.phase().is_open())
     }
 
     /// Carries out what the leader answered.

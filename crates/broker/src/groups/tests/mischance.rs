@@ -143,7 +143,7 @@ async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() 
     let id = opened.control.image().topic("__consumer_offsets").expect("it is kept").id;
     let partition = opened.logs.find(&id, 0).expect("it is there");
     let _ = partition.opened().await;
-    assert!(partition.is_settled() && !partition.is_open());
+    assert!(partition.phase().is_settled() && !partition.phase().is_open());
     opened.start().await;
     assert_eq!(opened.groups.check("g"), Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
 }

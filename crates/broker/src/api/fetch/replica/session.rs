@@ -214,7 +214,7 @@ impl FollowerSession {
         let Some(followed) = state.at_mut(place) else { return };
         let (id, origin, replica) = (followed.id, followed.origin(), Arc::clone(&followed.replica));
         let began = Instant::now();
-        if !replica.is_settled() {
+        if !replica.phase().is_settled() {
             replica.ask_to_open();
             followed.waiting = Some((began, fetch.clone()));
             return;
@@ -329,7 +329,7 @@ impl FollowerSession {
         for place in records {
             let Some(followed) = state.at(place) else { continue };
             match &followed.waiting {
-                Some((_, fetch)) if followed.replica.is_settled() => {
+                Some((_, fetch)) if followed.replica.phase().is_settled() => {
                     let fetch = fetch.clone();
                     self.note_place(state, place, &fetch);
                 }

@@ -1,0 +1,115 @@
+//! The phase of a replica's log, for readers that must not wait for the lock of its state.
+//!
+//! The phase repeats which variant of [`LogState`](super::state::LogState) the state has. [`Replica::put`](super::Replica::put) writes both.
+//!
+//! Invariant: a phase changes under the lock of the state, and only as [`TRANSITIONS`] allows.
+
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+/// Phase of a replica's log.
+#[repr(u8)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Not looked at since the start.
+    Unopened,
+    /// A thread is at the folder.
+    Opening,
+    /// Nothing was ever written.
+    Absent,
+    Open,
+    /// The files are damaged.
+    Refused,
+    /// Deleted, or closed by the stop of the broker.
+    Gone,
+}
+
+/// Phases that may follow each phase, with the functions that change it.
+const TRANSITIONS: [(Phase, &[Phase]); 6] = [
+    // `step`; `leave`.
+    (Phase::Unopened, &[Phase::Opening, Phase::Gone]),
+    // `step`, of the thread at the folder alone: failed or ended early; no folder; opened or made; damaged.
+    (Phase::Opening, &[Phase::Unopened, Phase::Absent, Phase::Open, Phase::Refused]),
+    // `step`; `leave`.
+    (Phase::Absent, &[Phase::Opening, Phase::Gone]),
+    // `open_anew`; `leave`.
+    (Phase::Open, &[Phase::Unopened, Phase::Gone]),
+    // `leave`.
+    (Phase::Refused, &[Phase::Gone]),
+    // `leave`: a deletion beside the stop of the broker.
+    (Phase::Gone, &[Phase::Gone]),
+];
+
+impl Phase {
+    /// Returns true if [`TRANSITIONS`] has a change from this phase to `to`.
+    fn may_become(self, to: Phase) -> bool {
+        TRANSITIONS[self as usize].1.contains(&to)
+    }
+
+    /// Returns true if no caller has to wait for a thread to open the log: it is open, or does not exist, or cannot be opened.
+    pub fn is_settled(self) -> bool {
+        !matches!(self, Phase::Unopened | Phase::Opening)
+    }
+
+    /// Returns true if the log is open. The first append to a log that is absent blocks, since it makes the folder.
+    pub fn is_open(self) -> bool {
+        self == Phase::Open
+    }
+
+    /// Returns true if nothing was ever written, so that there is no log to be opened.
+    pub fn is_absent(self) -> bool {
+        self == Phase::Absent
+    }
+}
+
+/// The phase of one replica. Loads take no lock.
+#[derive(Debug)]
+pub struct PhaseCell(AtomicU8);
+
+impl PhaseCell {
+    pub fn new(phase: Phase) -> PhaseCell {
+        PhaseCell(AtomicU8::new(phase as u8))
+    }
+
+    pub fn load(&self) -> Phase {
+        TRANSITIONS[usize::from(self.0.load(Acquire))].0
+    }
+
+    /// Changes the phase. The caller holds the lock of the state.
+    ///
+    /// # Panics
+    /// If the phase is not `from`, or may not become `to`.
+    pub fn change(&self, from: Phase, to: Phase) {
+        let now = self.load();
+        assert!(now == from && from.may_become(to), "a log cannot go from {from:?} to {to:?} in the phase {now:?}");
+        self.0.fetch_xor(from as u8 ^ to as u8, AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+
+    #[test]
+    fn each_transition_of_the_table_is_made_and_any_other_panics() {
+        for (row, (from, allowed)) in TRANSITIONS.iter().enumerate() {
+            assert_eq!(*from as usize, row, "the table is indexed by the phase");
+            for (to, _) in TRANSITIONS {
+                let changed = catch_unwind(|| {
+                    let cell = PhaseCell::new(*from);
+                    cell.change(*from, to);
+                    cell.load()
+                });
+                assert_eq!(changed.ok(), allowed.contains(&to).then_some(to), "{from:?} to {to:?}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a log cannot go from Unopened to Gone in the phase Open")]
+    fn state_that_disagrees_with_the_phase_panics() {
+        PhaseCell::new(Phase::Open).change(Phase::Unopened, Phase::Gone);
+    }
+}

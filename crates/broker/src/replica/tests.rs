@@ -1,0 +1,208 @@
+//! Any sequence of calls on one replica: a panic is a transition that the table of [`super::phase`] does not have.
+
+use std::fs;
+use std::thread;
+
+use bytes::Bytes;
+use fullbore_rules::replica::PartitionRegistration;
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::opener::Openable;
+use super::*;
+use crate::partitions::{Acks, AppendError, AppendTerms, FromLeader, LogSettings, Origin, Partitions};
+use fullbore_config::{BrokerConfig, Properties};
+use fullbore_log::validation::ValidBatch;
+
+const ID: Uuid = Uuid([1; 16]);
+
+#[derive(Debug, Clone, Copy)]
+enum Call {
+    Append,
+    Read,
+    AskToOpen,
+    OpenNow,
+    Hurry,
+    /// The metadata names this broker the leader, or the other one.
+    Lead(bool),
+    AppendFromLeader,
+    BeginAnew,
+    OpenAnew,
+    BreakDown,
+    AnnounceLeaving,
+    Leave,
+    Retire,
+}
+
+/// Calls that may come after a call of the sequential test.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Call(Call),
+    /// A byte of the first batch changes where the log is not open.
+    Damage,
+    /// The broker stops, cleanly or not, and starts again with the partition as one that may have been written.
+    Restart(bool),
+}
+
+struct Broker {
+    folder: TempDir,
+    logs: Arc<Partitions>,
+    partition: Arc<Replica>,
+    leader_epoch: Mutex<i32>,
+}
+
+impl Broker {
+    fn start(folder: TempDir, origin: Origin) -> Broker {
+        let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+        let logs = Partitions::open(folder.path(), LogSettings::from(&config)).expect("opened");
+        let registered = Arc::new(registered(true, 0));
+        logs.put_topic(("t", ID), &[registered], &Arc::new(config.topic_defaults), origin);
+        let partition = logs.find(&ID, 0).expect("it has just been registered");
+        Broker { folder, logs, partition, leader_epoch: Mutex::default() }
+    }
+
+    fn restart(self, cleanly: bool) -> Broker {
+        let Broker { folder, logs, partition, .. } = self;
+        if cleanly {
+            logs.close();
+        }
+        drop((logs, partition));
+        Broker::start(folder, Origin::Kept)
+    }
+
+    fn call(&self, call: Call) {
+        let partition = &self.partition;
+        let leader_epoch = partition.registered().leader_epoch;
+        match call {
+            Call::Append => {
+                drop(partition.append(&ValidBatch::unchecked(&record()), AppendTerms::in_turn(Acks::Leader, 0)))
+            }
+            Call::Read => drop(partition.read(0, 1000, true)),
+            Call::AskToOpen => partition.ask_to_open(),
+            Call::OpenNow => _ = partition.open_now(),
+            Call::Hurry => partition.hurry(),
+            Call::Lead(leads) => {
+                let mut leader_epoch = self.leader_epoch.lock();
+                *leader_epoch += 1;
+                partition.follow(&Arc::new(registered(leads, *leader_epoch)), &partition.config());
+            }
+            Call::AppendFromLeader => {
+                let from = partition.position().map_or(0, |position| position.offset);
+                let answer =
+                    FromLeader { leader_epoch, from, records: &Bytes::new(), high_watermark: from, log_start: from };
+                drop(partition.append_from_leader(answer));
+            }
+            Call::BeginAnew => drop(partition.begin_anew_at(leader_epoch, 5)),
+            Call::OpenAnew => partition.open_anew(),
+            Call::BreakDown => partition.break_down(),
+            Call::AnnounceLeaving => partition.announce_leaving(),
+            Call::Leave => drop(partition.leave(AppendError::Gone)),
+            Call::Retire => _ = partition.retire(),
+        }
+    }
+
+    fn damage(&self) {
+        if self.partition.phase().is_open() {
+            return;
+        }
+        let Ok(files) = fs::read_dir(self.partition.dir()) else { return };
+        let logs = files.map(|file| file.expect("listed").path());
+        for log in logs.filter(|path| path.extension().is_some_and(|extension| extension == "log")) {
+            let mut bytes = fs::read(&log).expect("read");
+            if let Some(byte) = bytes.get_mut(65) {
+                *byte ^= 1;
+                fs::write(&log, bytes).expect("written");
+            }
+        }
+    }
+
+    /// Checks that the phase is that of the log.
+    fn check_phase(&self) {
+        let state = self.partition.lock();
+        assert_eq!(self.partition.phase(), state.log.phase());
+    }
+}
+
+fn registered(leads: bool, leader_epoch: i32) -> PartitionRegistration {
+    let node_id = LogSettings::from(&BrokerConfig::from_properties(&Properties::default()).expect("valid").0).node_id;
+    let other = node_id + 1;
+    PartitionRegistration {
+        replicas: vec![node_id, other],
+        isr: vec![node_id, other],
+        leader: Some(if leads { node_id } else { other }),
+        leader_epoch,
+        ..Default::default()
+    }
+}
+
+fn record() -> Bytes {
+    let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
+    builder.append(0, None, Some(b"value"), &[]);
+    builder.seal(Stamp::NONE).expect("sealed").0.freeze()
+}
+
+fn calls() -> impl Strategy<Value = Call> {
+    prop_oneof![
+        6 => Just(Call::Append),
+        3 => Just(Call::Read),
+        1 => Just(Call::AskToOpen),
+        3 => Just(Call::OpenNow),
+        1 => Just(Call::Hurry),
+        2 => any::<bool>().prop_map(Call::Lead),
+        2 => Just(Call::AppendFromLeader),
+        2 => Just(Call::BeginAnew),
+        3 => Just(Call::OpenAnew),
+        1 => Just(Call::BreakDown),
+        1 => Just(Call::AnnounceLeaving),
+        1 => Just(Call::Leave),
+        1 => Just(Call::Retire),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => calls().prop_map(Step::Call),
+        2 => Just(Step::Damage),
+        2 => any::<bool>().prop_map(Step::Restart),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..Default::default() })]
+
+    #[test]
+    fn calls_in_any_order_keep_the_phase_that_of_the_log(
+        origin in any::<bool>(),
+        steps in prop::collection::vec(steps(), 1..30),
+    ) {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut broker = Broker::start(folder, if origin { Origin::New } else { Origin::Kept });
+        for step in steps {
+            match step {
+                Step::Call(call) => broker.call(call),
+                Step::Damage => broker.damage(),
+                Step::Restart(cleanly) => broker = broker.restart(cleanly),
+            }
+            broker.check_phase();
+        }
+    }
+
+    #[test]
+    fn calls_of_several_threads_keep_the_phase_that_of_the_log(
+        first in prop::collection::vec(calls(), 0..3),
+        threads in prop::collection::vec(prop::collection::vec(calls(), 1..15), 3),
+    ) {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let broker = Broker::start(folder, Origin::New);
+        first.into_iter().for_each(|call| broker.call(call));
+        thread::scope(|scope| {
+            for calls in threads {
+                scope.spawn(|| calls.into_iter().for_each(|call| {
+                    broker.call(call);
+                    broker.check_phase();
+                }));
+            }
+        });
+    }
+}
