@@ -48,10 +48,10 @@ pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartitio
 /// KAFKA_STORAGE_ERROR if that could not be opened: another try would take the thread with it.
 pub async fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let partition = partition(broker, topic, index)?;
-    if !partition.is_settled() && partition.is_being_made() {
+    if partition.is_being_made() {
         Box::pin(partition.opened()).await;
     }
-    partition.check_settled()?;
+    partition.check_usable()?;
     Ok(partition)
 }
 

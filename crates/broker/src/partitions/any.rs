@@ -63,34 +63,34 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses what needs an open log.
+    /// Refuses a use that would wait for a log to be recovered.
     ///
     /// # Errors
     /// NOT_LEADER_OR_FOLLOWER while it is being opened, at which every client asks again; KAFKA_STORAGE_ERROR if that failed: another try would
     /// take the thread with it.
-    pub fn check_settled(&self) -> Result<(), ErrorCode> {
-        match self.is_settled() {
-            true => Ok(()),
-            false if self.is_being_opened() => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
-            false => Err(ErrorCode::KAFKA_STORAGE_ERROR),
+    pub fn check_usable(&self) -> Result<(), ErrorCode> {
+        match self {
+            AnyPartition::Classic(replica) => replica.check_usable(),
+            AnyPartition::Diskless(partition) if partition.known.is_settled() => Ok(()),
+            AnyPartition::Diskless(partition) if partition.known.is_gone() => Err(ErrorCode::KAFKA_STORAGE_ERROR),
+            AnyPartition::Diskless(_) => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         }
     }
 
     /// Refuses an append that would wait. One to a folder that is being made waits for that, which is over soon.
     ///
     /// # Errors
-    /// As [`AnyPartition::check_answers`] and [`AnyPartition::check_settled`]; UNKNOWN_TOPIC_OR_PARTITION since it is deleted.
+    /// As [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`]; UNKNOWN_TOPIC_OR_PARTITION since it is deleted.
     pub fn check_writable(&self) -> Result<(), ErrorCode> {
-        let is_deleted = match self {
-            AnyPartition::Classic(replica) => replica.is_leaving(),
-            AnyPartition::Diskless(partition) => partition.known.is_gone(),
+        let (is_deleted, is_usable) = match self {
+            AnyPartition::Classic(replica) => (replica.is_leaving(), replica.phase().is_usable()),
+            AnyPartition::Diskless(partition) => (partition.known.is_gone(), partition.known.is_settled()),
         };
         if is_deleted {
             return Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         }
         self.check_answers()?;
-        // A log is settled, then being made, then settled: one of both looks finds it.
-        if self.is_settled() || self.is_being_made() { Ok(()) } else { self.check_settled() }
+        if is_usable { Ok(()) } else { self.check_usable() }
     }
 
     /// Returns true if something has to be made on a disk before it can be written.
@@ -101,18 +101,10 @@ impl AnyPartition {
         }
     }
 
-    /// Whether somebody sees to it that it is opened.
-    pub fn is_being_opened(&self) -> bool {
-        match self {
-            AnyPartition::Classic(replica) => replica.is_being_opened(),
-            AnyPartition::Diskless(partition) => !partition.known.is_gone(),
-        }
-    }
-
     /// Whether its folder is being made, which is over soon.
     pub fn is_being_made(&self) -> bool {
         match self {
-            AnyPartition::Classic(replica) => replica.is_being_made(),
+            AnyPartition::Classic(replica) => replica.phase().is_creating(),
             AnyPartition::Diskless(_) => false,
         }
     }

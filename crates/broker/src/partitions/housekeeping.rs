@@ -223,7 +223,7 @@ impl Housekeeping {
         let high_watermark = state.replica.high_watermark();
         let log = match &mut state.log {
             LogState::Open(log) => log,
-            LogState::Opening(_) => return false,
+            LogState::Opening(_) | LogState::Creating(_) => return false,
             LogState::Unopened if retention::may_be_due(&partition.dir(), now_ms, &config).unwrap_or(false) => {
                 self.log_dir().opener.ask_in_time(partition);
                 return false;

@@ -84,8 +84,6 @@ pub struct Replica {
     opening_ended: Condvar,
     /// Which variant of [`LogState`] the state has.
     phase: PhaseCell,
-    /// Whether the partition's folder is being made: it has no records, and what waits for it is over soon.
-    being_made: AtomicBool,
     /// Whether the log was cut off, at either end, and the checkpoints may still say more than what is left.
     has_untold_cut: AtomicBool,
     /// Whether it stands in the opener's queues.
@@ -142,7 +140,6 @@ impl Replica {
             registered: RwLock::new(registered),
             has_news: AtomicBool::new(true),
             phase,
-            being_made: AtomicBool::new(false),
             state: Mutex::new(state),
             renaming: Mutex::default(),
             opening_ended: Condvar::new(),

@@ -10,15 +10,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
 use tokio::sync::Notify;
 
 use super::Replica;
 use super::checkpoints::Checkpointed;
 use super::opener::{Openable, OpeningMarks};
+use super::phase::Phase;
 use super::state::{LogState, ReplicaState};
 use fullbore_host::files::is_momentary;
 use fullbore_host::files::now_ms;
@@ -37,16 +39,23 @@ enum Step {
 }
 
 impl Replica {
-    /// Whether a thread is at the folder, or will be soon since somebody has asked for that, or would be if the broker did not
-    /// stop.
-    pub fn is_being_opened(&self) -> bool {
-        let is_asked_for = self.asked.is_by_somebody() || self.log_dir.opener.is_stopping();
-        is_asked_for || matches!(self.lock().log, LogState::Opening(_))
-    }
-
-    /// Whether it is new, and a thread is about to make its folder.
-    pub fn is_being_made(&self) -> bool {
-        self.being_made.load(Acquire)
+    /// Refuses a use of the log that would wait for a recovery.
+    ///
+    /// # Errors
+    /// NOT_LEADER_OR_FOLLOWER while the log is being opened, or will be; KAFKA_STORAGE_ERROR where no thread is going to open it.
+    pub fn check_usable(&self) -> Result<(), ErrorCode> {
+        if self.phase().is_usable() {
+            return Ok(());
+        }
+        if self.asked.is_by_somebody() || self.log_dir.opener.is_stopping() {
+            return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
+        }
+        // A thread that has taken the request off the queue begins under the lock.
+        match self.lock().log.phase() {
+            Phase::Unopened => Err(ErrorCode::KAFKA_STORAGE_ERROR),
+            Phase::Opening => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+            Phase::Creating | Phase::Absent | Phase::Open | Phase::Refused | Phase::Gone => Ok(()),
+        }
     }
 
     /// Has the log opened soon, if it is not. Waiters are woken when that has ended.
@@ -99,7 +108,7 @@ impl Replica {
             match &state.log {
                 LogState::Unopened => self.step(state, Step::Look)?,
                 LogState::Absent => self.step(state, Step::Make)?,
-                LogState::Opening(_) => self.opening_ended.wait(state),
+                LogState::Opening(_) | LogState::Creating(_) => self.opening_ended.wait(state),
                 LogState::Refused(error) => return Err(error.clone()),
                 LogState::Gone => return Err(StorageError::Gone),
                 LogState::Open(_) => break,
@@ -120,7 +129,7 @@ impl Replica {
         loop {
             match &state.log {
                 LogState::Unopened => self.step(state, Step::Look)?,
-                LogState::Opening(_) => self.opening_ended.wait(state),
+                LogState::Opening(_) | LogState::Creating(_) => self.opening_ended.wait(state),
                 _ => break,
             }
         }
@@ -130,13 +139,13 @@ impl Replica {
             LogState::Open(log) => Ok(Some((log, high_watermark))),
             LogState::Refused(error) => Err(error.clone()),
             LogState::Gone => Err(StorageError::Gone),
-            LogState::Absent | LogState::Unopened | LogState::Opening(_) => Ok(None),
+            LogState::Absent | LogState::Unopened | LogState::Opening(_) | LogState::Creating(_) => Ok(None),
         }
     }
 
     /// Waits until no thread is at the folder, which is asked to end early.
     pub(crate) fn interrupt_opening(&self, state: &mut MutexGuard<'_, ReplicaState>) {
-        while let LogState::Opening(stop) = &state.log {
+        while let LogState::Opening(stop) | LogState::Creating(stop) = &state.log {
             stop.store(true, Relaxed);
             self.opening_ended.wait(state)
         }
@@ -144,7 +153,7 @@ impl Replica {
 
     /// Has a thread that is at the folder end early.
     pub(crate) fn hurry(&self) {
-        if let LogState::Opening(stop) = &self.lock().log {
+        if let LogState::Opening(stop) | LogState::Creating(stop) = &self.lock().log {
             stop.store(true, Relaxed);
         }
     }
@@ -165,8 +174,11 @@ impl Replica {
             return Err(StorageError::Gone);
         }
         let stop = Arc::new(AtomicBool::new(false));
-        self.being_made.store(matches!(step, Step::Make), Release);
-        let before = self.put(state, LogState::Opening(stop.clone()));
+        let under_way = match step {
+            Step::Look => LogState::Opening(stop.clone()),
+            Step::Make => LogState::Creating(stop.clone()),
+        };
+        let before = self.put(state, under_way);
         let known = state.known;
         let done = MutexGuard::unlocked(state, || {
             let work = AssertUnwindSafe(|| match step {
@@ -209,7 +221,6 @@ impl Replica {
                 Err(error)
             }
         };
-        self.being_made.store(false, Release);
         self.opening_ended.notify_all();
         self.waiters.wake();
         outcome
@@ -329,7 +340,9 @@ impl Openable for Replica {
                 drop(state);
                 self.keep_stops()
             }
-            LogState::Unopened | LogState::Opening(_) | LogState::Open(_) | LogState::Gone => true,
+            LogState::Unopened | LogState::Opening(_) | LogState::Creating(_) | LogState::Open(_) | LogState::Gone => {
+                true
+            }
         }
     }
 

@@ -13,8 +13,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 pub enum Phase {
     /// Not looked at since the start.
     Unopened,
-    /// A thread is at the folder.
+    /// A thread looks for the folder, and opens the log.
     Opening,
+    /// A thread makes the folder and an empty log: there is nothing to recover, so this is over soon.
+    Creating,
     /// Nothing was ever written.
     Absent,
     Open,
@@ -25,13 +27,15 @@ pub enum Phase {
 }
 
 /// Phases that may follow each phase, with the functions that change it.
-const TRANSITIONS: [(Phase, &[Phase]); 6] = [
+const TRANSITIONS: [(Phase, &[Phase]); 7] = [
     // `step`; `leave`.
     (Phase::Unopened, &[Phase::Opening, Phase::Gone]),
-    // `step`, of the thread at the folder alone: failed or ended early; no folder; opened or made; damaged.
+    // `step`, of the thread at the folder alone: failed or ended early; no folder; opened; damaged.
     (Phase::Opening, &[Phase::Unopened, Phase::Absent, Phase::Open, Phase::Refused]),
+    // `step`, of the thread at the folder alone: failed or ended early; made; damaged.
+    (Phase::Creating, &[Phase::Absent, Phase::Open, Phase::Refused]),
     // `step`; `leave`.
-    (Phase::Absent, &[Phase::Opening, Phase::Gone]),
+    (Phase::Absent, &[Phase::Creating, Phase::Gone]),
     // `open_anew`; `leave`.
     (Phase::Open, &[Phase::Unopened, Phase::Gone]),
     // `leave`.
@@ -48,7 +52,17 @@ impl Phase {
 
     /// Returns true if no caller has to wait for a thread to open the log: it is open, or does not exist, or cannot be opened.
     pub fn is_settled(self) -> bool {
-        !matches!(self, Phase::Unopened | Phase::Opening)
+        !matches!(self, Phase::Unopened | Phase::Opening | Phase::Creating)
+    }
+
+    /// Returns true if a use of the log waits for no recovery.
+    pub fn is_usable(self) -> bool {
+        self.is_settled() || self.is_creating()
+    }
+
+    /// Returns true if a thread makes the log, which is over soon.
+    pub fn is_creating(self) -> bool {
+        self == Phase::Creating
     }
 
     /// Returns true if the log is open. The first append to a log that is absent blocks, since it makes the folder.

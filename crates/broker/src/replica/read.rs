@@ -228,7 +228,9 @@ impl Replica {
         match &self.lock().log {
             LogState::Open(log) => Ok(log.size()),
             LogState::Absent | LogState::Gone => Ok(0),
-            LogState::Unopened | LogState::Opening(_) | LogState::Refused(_) => files::segments_size(&self.dir()),
+            LogState::Unopened | LogState::Opening(_) | LogState::Creating(_) | LogState::Refused(_) => {
+                files::segments_size(&self.dir())
+            }
         }
     }
 }

@@ -70,8 +70,10 @@ impl ReplicaState {
 pub enum LogState {
     /// Not looked at since the start.
     Unopened,
-    /// A thread is at the folder; ends early where it is told to.
+    /// A thread opens the log; ends early where this is set.
     Opening(Arc<AtomicBool>),
+    /// A thread makes the log; ends early where this is set.
+    Creating(Arc<AtomicBool>),
     /// Nothing was ever written.
     Absent,
     Open(Box<Log>),
@@ -87,6 +89,7 @@ impl LogState {
         match self {
             LogState::Unopened => Phase::Unopened,
             LogState::Opening(_) => Phase::Opening,
+            LogState::Creating(_) => Phase::Creating,
             LogState::Absent => Phase::Absent,
             LogState::Open(_) => Phase::Open,
             LogState::Refused(_) => Phase::Refused,
