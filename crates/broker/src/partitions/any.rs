@@ -13,7 +13,6 @@ use tokio::time::timeout_at;
 
 use crate::diskless::{DisklessPartition, LEADER_EPOCH};
 use crate::replica::Replica;
-use crate::replica::checkpoints::Checkpointed;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset};
@@ -83,7 +82,10 @@ impl AnyPartition {
     /// As [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`]; UNKNOWN_TOPIC_OR_PARTITION since it is deleted.
     pub fn check_writable(&self) -> Result<(), ErrorCode> {
         let (is_deleted, is_usable) = match self {
-            AnyPartition::Classic(replica) => (replica.is_leaving(), replica.phase().is_usable()),
+            AnyPartition::Classic(replica) => {
+                let phase = replica.phase();
+                (phase.is_leaving(), phase.is_usable())
+            }
             AnyPartition::Diskless(partition) => (partition.known.is_gone(), partition.known.is_settled()),
         };
         if is_deleted {

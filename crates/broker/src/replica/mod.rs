@@ -43,7 +43,6 @@ mod turns;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Acquire;
 
 use fullbore_rules::replica::{self as rules, LocalLog, PartitionRegistration};
 use fullbore_rules::sequence::RefusedBatches;
@@ -60,7 +59,7 @@ use fullbore_log::partition::waiters::{Registration, Waiters};
 use fullbore_log::recovery::Known;
 use log_dir::LogDir;
 use opener::OpeningMarks;
-use phase::{Phase, PhaseCell};
+use phase::{PhaseCell, PhaseView};
 use state::{Flushing, LogState, ReplicaState};
 
 /// One partition. All calls may block on the disk, the first one for as long as a recovery takes, but for those that
@@ -82,7 +81,7 @@ pub struct Replica {
     renaming: Mutex<()>,
     /// Told when the state is not that of opening any more.
     opening_ended: Condvar,
-    /// Which variant of [`LogState`] the state has.
+    /// Which variant of [`LogState`] the state has, and whether the partition is deleted.
     phase: PhaseCell,
     /// Whether the log was cut off, at either end, and the checkpoints may still say more than what is left.
     has_untold_cut: AtomicBool,
@@ -94,8 +93,6 @@ pub struct Replica {
     pub(crate) is_preceded: bool,
     /// Producers whose id was given out before the partition was made have lesser ones.
     producer_ids_below: i64,
-    /// Whether the partition is deleted: what takes long gives up.
-    leaving: AtomicBool,
     /// Once it is deleted, whether its folder is out of the way; held while that is done.
     retired: Mutex<Option<bool>>,
     waiters: Arc<Waiters>,
@@ -146,7 +143,6 @@ impl Replica {
             has_untold_cut: AtomicBool::new(false),
             asked: OpeningMarks::default(),
             predecessor: Mutex::new(predecessor),
-            leaving: AtomicBool::new(false),
             retired: Mutex::new(None),
             waiters: Arc::default(),
             refused: Mutex::default(),
@@ -177,8 +173,8 @@ impl Replica {
         self.config.read().clone()
     }
 
-    /// The phase of the log. Takes no lock.
-    pub fn phase(&self) -> Phase {
+    /// The phase of the log, and whether the partition is deleted. Takes no lock.
+    pub fn phase(&self) -> PhaseView {
         self.phase.load()
     }
 
@@ -248,7 +244,7 @@ impl Checkpointed for Replica {
     }
 
     fn is_leaving(&self) -> bool {
-        self.leaving.load(Acquire)
+        self.phase().is_leaving()
     }
 
     fn noted(&self) -> Option<Noted> {

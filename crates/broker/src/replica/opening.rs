@@ -170,7 +170,7 @@ impl Replica {
     /// Goes to the disk without the lock. Corruption is remembered; what may pass, like a lack of descriptors, is tried
     /// again with the next call. A log that is about to go is not opened: who has it go looks for openings under way once.
     fn step(&self, state: &mut MutexGuard<'_, ReplicaState>, step: Step) -> Result<(), StorageError> {
-        if self.is_leaving() || self.log_dir.opener.is_stopping() {
+        if self.phase().is_leaving() || self.log_dir.opener.is_stopping() {
             return Err(StorageError::Gone);
         }
         let stop = Arc::new(AtomicBool::new(false));

@@ -1,11 +1,12 @@
 //! The phase of a replica's log, for readers that must not wait for the lock of its state.
 //!
 //! The phase repeats which variant of [`LogState`](super::state::LogState) the state has. [`Replica::put`](super::Replica::put) writes both.
+//! Beside it stands whether the partition is deleted: while that is carried out, the log may still be open.
 //!
 //! Invariant: a phase changes under the lock of the state, and only as [`TRANSITIONS`] allows.
 
 use std::sync::atomic::AtomicU8;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 /// Phase of a replica's log.
 #[repr(u8)]
@@ -25,6 +26,9 @@ pub enum Phase {
     /// Deleted, or closed by the stop of the broker.
     Gone,
 }
+
+/// Set once, beside any phase, when the partition is deleted.
+const LEAVING: u8 = 0x80;
 
 /// Phases that may follow each phase, with the functions that change it.
 const TRANSITIONS: [(Phase, &[Phase]); 7] = [
@@ -49,10 +53,25 @@ impl Phase {
     fn may_become(self, to: Phase) -> bool {
         TRANSITIONS[self as usize].1.contains(&to)
     }
+}
+
+/// The phase of a replica, and whether it is leaving, of one load.
+#[derive(Debug, Clone, Copy)]
+pub struct PhaseView(u8);
+
+impl PhaseView {
+    pub fn phase(self) -> Phase {
+        TRANSITIONS[usize::from(self.0 & !LEAVING)].0
+    }
+
+    /// Returns true if the partition is deleted: long work on it ends early, and no checkpoint is written of it.
+    pub fn is_leaving(self) -> bool {
+        self.0 & LEAVING != 0
+    }
 
     /// Returns true if no caller has to wait for a thread to open the log: it is open, or does not exist, or cannot be opened.
     pub fn is_settled(self) -> bool {
-        !matches!(self, Phase::Unopened | Phase::Opening | Phase::Creating)
+        !matches!(self.phase(), Phase::Unopened | Phase::Opening | Phase::Creating)
     }
 
     /// Returns true if a use of the log waits for no recovery.
@@ -62,17 +81,17 @@ impl Phase {
 
     /// Returns true if a thread makes the log, which is over soon.
     pub fn is_creating(self) -> bool {
-        self == Phase::Creating
+        self.phase() == Phase::Creating
     }
 
     /// Returns true if the log is open. The first append to a log that is absent blocks, since it makes the folder.
     pub fn is_open(self) -> bool {
-        self == Phase::Open
+        self.phase() == Phase::Open
     }
 
     /// Returns true if nothing was ever written, so that there is no log to be opened.
     pub fn is_absent(self) -> bool {
-        self == Phase::Absent
+        self.phase() == Phase::Absent
     }
 }
 
@@ -85,16 +104,22 @@ impl PhaseCell {
         PhaseCell(AtomicU8::new(phase as u8))
     }
 
-    pub fn load(&self) -> Phase {
-        TRANSITIONS[usize::from(self.0.load(Acquire))].0
+    #[inline]
+    pub fn load(&self) -> PhaseView {
+        PhaseView(self.0.load(Acquire))
     }
 
-    /// Changes the phase. The caller holds the lock of the state.
+    /// Marks the replica as leaving, in whichever phase it is. Takes no lock.
+    pub fn set_leaving(&self) {
+        self.0.fetch_or(LEAVING, Release);
+    }
+
+    /// Changes the phase, and no mark beside it. The caller holds the lock of the state.
     ///
     /// # Panics
     /// If the phase is not `from`, or may not become `to`.
     pub fn change(&self, from: Phase, to: Phase) {
-        let now = self.load();
+        let now = self.load().phase();
         assert!(now == from && from.may_become(to), "a log cannot go from {from:?} to {to:?} in the phase {now:?}");
         self.0.fetch_xor(from as u8 ^ to as u8, AcqRel);
     }
@@ -114,11 +139,25 @@ mod tests {
                 let changed = catch_unwind(|| {
                     let cell = PhaseCell::new(*from);
                     cell.change(*from, to);
-                    cell.load()
+                    cell.load().phase()
                 });
                 assert_eq!(changed.ok(), allowed.contains(&to).then_some(to), "{from:?} to {to:?}");
             }
         }
+    }
+
+    #[test]
+    fn replica_that_is_leaving_changes_its_phase_and_stays_leaving() {
+        let cell = PhaseCell::new(Phase::Absent);
+        assert!(!cell.load().is_leaving());
+        cell.set_leaving();
+        for (from, to) in [(Phase::Absent, Phase::Creating), (Phase::Creating, Phase::Open), (Phase::Open, Phase::Gone)]
+        {
+            assert!(cell.load().is_leaving() && cell.load().phase() == from);
+            cell.change(from, to);
+        }
+        cell.set_leaving();
+        assert!(cell.load().is_leaving() && cell.load().phase() == Phase::Gone);
     }
 
     #[test]

@@ -5,7 +5,6 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::Ordering::Release;
 use std::time::Duration;
 
 use fullbore_rules::sequence::Stops;
@@ -52,7 +51,7 @@ impl Replica {
         if let Some(is_away) = *retired {
             return is_away;
         }
-        self.leaving.store(true, Release);
+        self.announce_leaving();
         let left = self.leave(AppendError::Deleted);
         let was_open = left.is_some();
         if let Some(log) = left {
@@ -120,7 +119,7 @@ impl Replica {
 
     /// It is deleted: what takes long gives up, and nothing more is noted of it.
     pub(crate) fn announce_leaving(&self) {
-        self.leaving.store(true, Release);
+        self.phase.set_leaving();
     }
 
     /// Takes the partition out of service and gives back the log, if it was open. `why` is what parked batches are

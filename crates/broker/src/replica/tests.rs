@@ -120,7 +120,7 @@ impl Broker {
     /// Checks that the phase is that of the log.
     fn check_phase(&self) {
         let state = self.partition.lock();
-        assert_eq!(self.partition.phase(), state.log.phase());
+        assert_eq!(self.partition.phase().phase(), state.log.phase());
     }
 }
 

@@ -211,7 +211,7 @@ impl Cleaner {
     }
 
     fn done(&self, partition: &Replica, result: Result<i64, CleanError>) {
-        let has_gone = || partition.is_leaving() || matches!(partition.lock().log, LogState::Gone);
+        let has_gone = || partition.phase().is_leaving() || matches!(partition.lock().log, LogState::Gone);
         let ending = match &result {
             Ok(clean_to) => Some(Ending::CleanTo(*clean_to)),
             Err(CleanError::Stopping | CleanError::Changed) => None,
@@ -245,10 +245,10 @@ impl Cleaner {
     fn throttle(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
         let rate = self.settings().io_max_bytes_per_second;
         let pause = self.throttle.lock().pause_after(self.started.elapsed(), bytes, rate);
-        let stops = self.cleanings().pause(pause, || partition.is_leaving());
+        let stops = self.cleanings().pause(pause, || partition.phase().is_leaving());
         if stops {
             Err(CleanError::Stopping)
-        } else if partition.is_leaving() {
+        } else if partition.phase().is_leaving() {
             Err(CleanError::Changed)
         } else {
             Ok(())
