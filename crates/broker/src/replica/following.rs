@@ -7,7 +7,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Release};
 
 use bytes::Bytes;
 use fullbore_rules::replica::epochs::{EpochEnd, Position, truncation};
@@ -95,8 +94,7 @@ impl Replica {
     /// # Errors
     /// The disk.
     pub fn flushed_position(self: &Arc<Self>) -> Result<Result<Position, FlushTicket>, StorageError> {
-        self.write_untold().map_err(|error| StorageError::io(self.dir().as_ref(), error))?;
-        let mut state = self.lock();
+        let mut state = self.lock_checkpointed()?;
         let position = self.position_in(&mut state)?;
         let ticket = match &state.log {
             LogState::Open(_) => self.flush_up_to(&mut state, position.offset, (false, false), &self.config()),
@@ -112,8 +110,7 @@ impl Replica {
     /// [`FollowError`]; batches before a bad one are in the log.
     pub fn append_from_leader(self: &Arc<Self>, from: FromLeader<'_>) -> Result<Replicated, FollowError> {
         self.check_disk()?;
-        self.tell_of_cut()?;
-        let mut state = self.lock();
+        let mut state = self.lock_checkpointed().map_err(AppendError::from)?;
         let check = |state: &ReplicaState| state.replica.check_following(from.leader_epoch).map_err(FollowError::Role);
         check(&state)?;
         if matches!(state.log, LogState::Absent) && from.records.is_empty() && from.log_start == 0 && from.from == 0 {
@@ -141,24 +138,26 @@ impl Replica {
         let start = from.log_start.min(log_end);
         let moved = if start > log.log_start() { log.delete_before(start, now_ms, space) } else { Ok(()) };
         let log_start = log.log_start();
-        if log_start > before_start && log.first_base_offset() < log_start {
-            // Only the checkpoint says so, and the leader, which is told next, says that what is before is gone.
-            self.has_untold_cut.store(true, Release);
-        }
+        // Only the checkpoint says so, and the leader, which is told next, says that what is before is gone.
+        let is_cut_off = log_start > before_start && log.first_base_offset() < log_start;
         log.hand_over_written(&self.log_dir.flusher.page_cache);
         let rolled = log.active_base_offset() != active;
+        state.has_cut_to_checkpoint |= is_cut_off;
         let flushed =
             if log_end > before { self.flush_up_to(&mut state, log_end, (rolled, true), &config) } else { None };
         state.mark_if_broken(&self.log_dir.flusher.failures);
         let effects =
             state.replica.replicated(from.leader_epoch, log_end, from.high_watermark).map_err(FollowError::Role)?;
         let started = state.replica.started_at(start);
+        let has_cut = moved.is_ok() && std::mem::take(&mut state.has_cut_to_checkpoint);
         drop(state);
         if effects.high_watermark.or(started.high_watermark).is_some() {
             self.waiters.wake();
         }
         moved.map_err(|error| AppendError::from(StorageError::io(self.dir().as_ref(), error)))?;
-        self.tell_of_cut()?;
+        if has_cut {
+            self.checkpoint_cut().map_err(AppendError::from)?;
+        }
         appended.map(|()| Replicated { log_end, log_start, flushed })
     }
 
@@ -207,9 +206,6 @@ impl Replica {
         let config = self.config();
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone.into()) };
         let done = cut(log, now_ms(), &config);
-        if !matches!(done, Ok(None)) {
-            self.has_untold_cut.store(true, Release);
-        }
         let log_end = if done.is_ok() {
             log.log_end()
         } else {
@@ -217,16 +213,19 @@ impl Replica {
             log.give_up();
             log.recovery_point()
         };
+        state.has_cut_to_checkpoint |= !matches!(done, Ok(None));
         state.mark_if_broken(&self.log_dir.flusher.failures);
         state.replica.truncated(log_end);
+        let is_to_checkpoint = done.is_ok() && std::mem::take(&mut state.has_cut_to_checkpoint);
         drop(state);
         self.log_dir.cleanings.cut_off(&self.key(), log_end);
         if done.as_ref().is_err_and(|error| is_full(error) || is_momentary(error)) {
             self.open_anew();
         }
-        let done = done.map_err(failed)?;
-        self.tell_of_cut()?;
-        Ok(done)
+        if is_to_checkpoint {
+            self.checkpoint_cut().map_err(AppendError::from)?;
+        }
+        done.map_err(failed)
     }
 
     /// A cut broke off midway, for a reason that passes: the log is opened once more, which works out what is there. Not beside a cleaning,
@@ -249,19 +248,29 @@ impl Replica {
         self.renaming.lock()
     }
 
-    /// Has the checkpoints say no more than what is left by a cut that they do not know of: of what is appended after it, they would say that
-    /// it is on the disk.
-    fn tell_of_cut(&self) -> Result<(), FollowError> {
-        let written = self.write_untold();
-        written.map_err(|error| AppendError::from(StorageError::io(self.dir().as_ref(), error)).into())
+    /// Locks the state of a log whose checkpoints claim no more than what a cut has left. They would else claim that what is appended after the
+    /// cut is on the disk.
+    ///
+    /// # Errors
+    /// The disk.
+    fn lock_checkpointed(&self) -> Result<MutexGuard<'_, ReplicaState>, StorageError> {
+        loop {
+            let mut state = self.lock();
+            if !std::mem::take(&mut state.has_cut_to_checkpoint) {
+                return Ok(state);
+            }
+            drop(state);
+            self.checkpoint_cut()?;
+        }
     }
 
-    fn write_untold(&self) -> io::Result<()> {
-        // Whoever cuts it off meanwhile tells of that.
-        if self.has_untold_cut.swap(false, AcqRel) {
-            self.log_dir.checkpoints.write_of(self).inspect_err(|_| self.has_untold_cut.store(true, Release))?;
+    /// Writes the checkpoints after a cut that was taken off the state, and puts it back if that fails. Takes the lock.
+    fn checkpoint_cut(&self) -> Result<(), StorageError> {
+        let written = self.log_dir.checkpoints.write_of(self);
+        if written.is_err() {
+            self.lock().has_cut_to_checkpoint = true;
         }
-        Ok(())
+        written.map_err(|error| StorageError::io(self.dir().as_ref(), error))
     }
 }
 

@@ -83,8 +83,6 @@ pub struct Replica {
     opening_ended: Condvar,
     /// Which variant of [`LogState`] the state has, and whether the partition is deleted.
     phase: PhaseCell,
-    /// Whether the log was cut off, at either end, and the checkpoints may still say more than what is left.
-    has_untold_cut: AtomicBool,
     /// Whether it stands in the opener's queues.
     asked: OpeningMarks,
     /// A deleted partition whose folder may still have this one's name.
@@ -120,6 +118,7 @@ impl Replica {
         let state = ReplicaState {
             known: known.unwrap_or(Known::NOTHING),
             log,
+            has_cut_to_checkpoint: false,
             parked: None,
             replica: rules::Partition::new(log_dir.cluster.node_id, LocalLog::default(), settings),
             flush: Flushing::default(),
@@ -140,7 +139,6 @@ impl Replica {
             state: Mutex::new(state),
             renaming: Mutex::default(),
             opening_ended: Condvar::new(),
-            has_untold_cut: AtomicBool::new(false),
             asked: OpeningMarks::default(),
             predecessor: Mutex::new(predecessor),
             retired: Mutex::new(None),

@@ -29,6 +29,8 @@ pub struct ReplicaState {
     /// What is known of the log without opening it.
     pub known: Known,
     pub log: LogState,
+    /// True if the log was cut off, at either end, and the checkpoints may still claim more than what is left.
+    pub has_cut_to_checkpoint: bool,
     /// Batches that came before their turn, if there are any.
     pub parked: Option<Box<Parked>>,
     /// The partition's role, by the metadata last taken over, and the high watermark.
