@@ -3,9 +3,9 @@
 //! A process of its own, because its allocator counts. `cargo test --release -p fullbore-rules --test memory --
 //! --ignored --nocapture` prints the table of docs/benchmarks.md.
 
-use fullbore_rules::group::classic::{self, Joining};
+use fullbore_rules::group::classic;
 use fullbore_rules::group::consumer::{self, ConsumerGroup, Topics};
-use fullbore_rules::group::{Effects, Group, GroupSettings, GroupState, RequestTicket};
+use fullbore_rules::group::{Effects, Group, GroupSettings, GroupState, Joining, RequestTicket};
 use fullbore_rules::sequence::{PRODUCERS_MAX, Producers, Stamp, WINDOW_MAX};
 use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};

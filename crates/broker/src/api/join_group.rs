@@ -3,7 +3,7 @@
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
 use fullbore_rules::group::GroupAnswer;
-use fullbore_rules::group::classic::Joining;
+use fullbore_rules::group::Joining;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::net::{IpAddr, SocketAddr};

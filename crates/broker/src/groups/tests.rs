@@ -9,8 +9,7 @@ use crate::control::{CreateTopic, CreateTopics, FolderLock, KeptInDatabase, Kept
 use crate::coordinator::{Records, Unwritten};
 use fullbore_config::Properties;
 use fullbore_host::space::Space;
-use fullbore_rules::group::classic::Joining;
-use fullbore_rules::group::{Committer, Snapshot};
+use fullbore_rules::group::{Committer, Joining, Snapshot};
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
 use fullbore_wire::apis::leave_group::MemberIdentity;
 use proptest::prelude::*;

@@ -1,6 +1,7 @@
-//! Who a member is, whatever the protocol, and who commits offsets.
+//! Who a member is, whatever the protocol, who joins, and who commits offsets.
 
 use fullbore_wire::Text;
+use fullbore_wire::apis::join_group::JoinGroupRequest;
 
 /// The id of a member: what the coordinator gave it, or what it chose itself (KIP-848).
 pub type MemberId = Text;
@@ -16,4 +17,19 @@ pub struct Committer<'a> {
     pub generation: i32,
     /// The version of its OffsetCommit.
     pub version: i16,
+}
+
+/// A JoinGroup with what only the caller knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Joining<'a> {
+    /// As it came.
+    pub request: &'a JoinGroupRequest,
+    /// The version of JoinGroup.
+    pub version: i16,
+    /// As the client calls itself.
+    pub client_id: &'a str,
+    /// Where it comes from, as tools show it.
+    pub client_host: &'a str,
+    /// An id nobody has, for a member without one.
+    pub new_member_id: &'a MemberId,
 }

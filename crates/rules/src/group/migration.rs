@@ -7,10 +7,10 @@
 //!
 //! Invariant: over a change, nobody loses a partition that they hold, and generations and epochs never go back.
 
-use super::classic::{Classic, Joining};
+use super::classic::Classic;
 use super::consumer::{Call, ConsumerGroup, GroupRefusal, Topics};
 use super::observed::{Consumer, observed};
-use super::{Effect, Effects, Group, GroupAnswer, GroupSettings, GroupState, RequestTicket};
+use super::{Effect, Effects, Group, GroupAnswer, GroupSettings, GroupState, Joining, RequestTicket};
 use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatResponse;
 use fullbore_wire::{ErrorCode, Text};
 

@@ -25,12 +25,12 @@ mod snapshot;
 mod state;
 
 pub use effects::{Effect, Effects, Event, GroupAnswer, RequestTicket};
-pub use member::{Committer, MemberId};
+pub use member::{Committer, Joining, MemberId};
 pub use settings::GroupSettings;
 pub use snapshot::{Snapshot, SnapshotError};
 pub use state::{GroupState, Protocol};
 
-use classic::{Classic, Joining};
+use classic::Classic;
 use consumer::{ConsumerGroup, TopicIdPartition, Topics};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::describe_groups::DescribedGroup;

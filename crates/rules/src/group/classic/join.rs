@@ -2,7 +2,7 @@
 
 use super::member::{ClassicGroupMember, NEW_MEMBER_JOIN_MAX_MS, Profile};
 use super::{Classic, JoinEnd, pending_bytes, refuse_join};
-use crate::group::{Effect, Effects, Event, GroupAnswer, GroupState, MemberId, RequestTicket};
+use crate::group::{Effect, Effects, Event, GroupAnswer, GroupState, Joining, MemberId, RequestTicket};
 use bytes::Bytes;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember};
 use fullbore_wire::{ErrorCode, Text};
@@ -11,21 +11,6 @@ use fullbore_wire::{ErrorCode, Text};
 const MEMBER_ID_REQUIRED_FROM: i16 = 4;
 /// The first version in which a leader can be told that the assignment stands (KIP-814).
 const SKIP_ASSIGNMENT_FROM: i16 = 9;
-
-/// A JoinGroup with what only the caller knows.
-#[derive(Clone, Copy, Debug)]
-pub struct Joining<'a> {
-    /// As it came.
-    pub request: &'a JoinGroupRequest,
-    /// The version of JoinGroup.
-    pub version: i16,
-    /// As the client calls itself.
-    pub client_id: &'a str,
-    /// Where it comes from, as tools show it.
-    pub client_host: &'a str,
-    /// An id nobody has, for a member without one.
-    pub new_member_id: &'a MemberId,
-}
 
 impl Joining<'_> {
     /// Why the client joins, for the log.

@@ -32,8 +32,6 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub use join::Joining;
-
 use super::{Effect, Effects, GroupAnswer, GroupState, MemberId, RequestTicket};
 use fullbore_wire::apis::join_group::JoinGroupResponse;
 use fullbore_wire::apis::sync_group::SyncGroupResponse;

@@ -8,7 +8,7 @@
 use super::member::NEW_MEMBER_JOIN_MAX_MS;
 use super::tests::{REBALANCE_MS, SESSION_MS, SETTINGS, join_request, protocol};
 use super::*;
-use crate::group::{Committer, Event, Group, Snapshot};
+use crate::group::{Committer, Event, Group, Joining, Snapshot};
 use bytes::Bytes;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 use fullbore_wire::apis::join_group::JoinGroupRequest;

@@ -4,7 +4,7 @@ mod keeping;
 mod staying;
 
 use super::*;
-use crate::group::{Committer, Event, Group};
+use crate::group::{Committer, Event, Group, Joining};
 use bytes::Bytes;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
