@@ -1,6 +1,5 @@
-//! The rules of the house, which ARCHITECTURE.md tells in words: which part may know which, that no circle of files grows,
-//! how long a function may be, how many types one name may stand for, that what rustdoc shows stands by itself, and that the paths are
-//! as its tables tell.
+//! The rules of the house, which ARCHITECTURE.md tells in words: which part may know which, that no circle of folders grows,
+//! how long a function may be, that what rustdoc shows stands by itself, and that the paths are as its tables tell.
 //!
 //! Read from the source as `syn` parses it, without what is compiled for tests only. A file uses another if it names
 //! something that is defined there, through however many re-exports; what is reached by a method alone is not seen.
@@ -14,9 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Lines that a function may have, from its signature to its last brace.
 const FUNCTION_LINES_MAX: usize = 70;
-
-/// Types of the workspace that may have the same name.
-const NAMESAKES_MAX: usize = 2;
 
 /// The parts of the broker, folders and files of `crates/broker/src`, as ARCHITECTURE.md tells of them: each may know those below it in
 /// this list, and no others.
@@ -50,37 +46,41 @@ const APART: &[(&str, &str)] =
     &[("groups", "replication"), ("coordinator", "replication"), ("partitions", "control"), ("membership", "replica")];
 
 #[test]
-fn no_file_uses_one_that_uses_it() {
+fn no_folder_uses_one_beside_it_that_uses_it() {
     let circles: Vec<String> = crates().iter().flat_map(circles).collect();
-    assert!(circles.is_empty(), "circles of files:\n{}", circles.join("\n"));
+    assert!(circles.is_empty(), "circles of folders:\n{}", circles.join("\n"));
 }
 
-/// Each circle with the uses that make it.
+/// Returns each circle of folders that stand side by side. Files of one folder know each other, and so do a folder and those in it.
 fn circles(of: &Crate) -> Vec<String> {
-    let uses = uses::between_files(of);
-    let reached: BTreeMap<&str, BTreeSet<&str>> =
-        uses.keys().map(|file| (file.as_str(), reachable(&uses, file))).collect();
-    let mut told: BTreeSet<&str> = BTreeSet::new();
-    let mut circles = Vec::new();
-    for (&file, from_here) in &reached {
-        if !from_here.contains(&file) || told.contains(file) {
-            continue;
+    let mut uses_beside: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for (file, used) in uses::between_files(of) {
+        for other in used {
+            let (from, to) = (folder_of(of, &file), folder_of(of, &other));
+            let shared = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
+            if let (Some(folder), Some(beside)) = (from.get(shared), to.get(shared)) {
+                let uses = uses_beside.entry(from[..shared].join("/")).or_default();
+                uses.entry(folder.clone()).or_default().insert(beside.clone());
+            }
         }
-        let circle: BTreeSet<&str> = from_here
-            .iter()
-            .copied()
-            .filter(|other| reached.get(other).is_some_and(|back| back.contains(&file)))
-            .collect();
-        told.extend(circle.iter().copied());
-        let mut lines = vec![format!("{}:", of.name)];
-        for member in &circle {
-            let inside: Vec<&str> =
-                uses[*member].iter().map(String::as_str).filter(|other| circle.contains(other)).collect();
-            lines.push(format!("  {member} -> {}", inside.join(", ")));
-        }
-        circles.push(lines.join("\n"));
     }
-    circles
+    let in_circles = uses_beside.iter().flat_map(|(parent, uses)| {
+        let is_in_circle = |folder: &&String| reachable(uses, folder).contains(folder.as_str());
+        uses.keys().filter(is_in_circle).map(move |folder| {
+            let used = uses[folder].iter().filter(|other| reachable(uses, other).contains(folder.as_str()));
+            format!("{}/{parent}: {folder} -> {}", of.name, used.cloned().collect::<Vec<_>>().join(", "))
+        })
+    });
+    in_circles.collect()
+}
+
+/// Returns the folders that lead to a file. A file beside a folder of its name is of that folder.
+fn folder_of(of: &Crate, file: &str) -> Vec<String> {
+    let own = format!("{}/", file.trim_end_matches(".rs"));
+    let has_folder = of.files.iter().any(|other| other.path.starts_with(&own));
+    let path = if has_folder { own.as_str() } else { file };
+    let (folder, _) = path.rsplit_once('/').unwrap_or_default();
+    folder.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// The files that are used by this one, by those, and so on.
@@ -136,28 +136,6 @@ fn no_function_is_longer_than_a_screen() {
             .collect()
     });
     assert!(long.is_empty(), "{}", long.join("\n"));
-}
-
-#[test]
-fn no_name_stands_for_more_than_two_types() {
-    let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for of in crates() {
-        for file in &of.files {
-            // The names there are those of Kafka's schemas.
-            if of.name == "wire" && file.path.starts_with("apis/") {
-                continue;
-            }
-            for name in uses::types(file) {
-                defined.entry(name).or_default().push(format!("{}/{}", of.name, file.path));
-            }
-        }
-    }
-    let crowded: Vec<String> = defined
-        .into_iter()
-        .filter(|(_, files)| files.len() > NAMESAKES_MAX)
-        .map(|(name, files)| format!("{name}: {}", files.join(", ")))
-        .collect();
-    assert!(crowded.is_empty(), "{}", crowded.join("\n"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a file names: other files, words, its functions, its types and its docs.
+//! What a file names: other files, words, its functions and its docs.
 
 use super::files::{Crate, File, is_for_tests};
 use proc_macro2::{TokenStream, TokenTree};
@@ -292,32 +292,6 @@ pub fn functions(file: &File) -> Vec<Function> {
         }
     }
     let mut look = Functions::default();
-    look.visit_file(&file.syntax);
-    look.0
-}
-
-/// The names of the structs, enums, unions, traits and aliases that a file defines outside of tests.
-pub fn types(file: &File) -> Vec<String> {
-    #[derive(Default)]
-    struct Types(Vec<String>);
-    impl<'ast> Visit<'ast> for Types {
-        fn visit_item(&mut self, item: &'ast syn::Item) {
-            if is_for_tests(attributes(item)) {
-                return;
-            }
-            let name = match item {
-                syn::Item::Struct(item) => Some(&item.ident),
-                syn::Item::Enum(item) => Some(&item.ident),
-                syn::Item::Union(item) => Some(&item.ident),
-                syn::Item::Trait(item) => Some(&item.ident),
-                syn::Item::Type(item) => Some(&item.ident),
-                _ => None,
-            };
-            self.0.extend(name.map(syn::Ident::to_string));
-            visit::visit_item(self, item);
-        }
-    }
-    let mut look = Types::default();
     look.visit_file(&file.syntax);
     look.0
 }
