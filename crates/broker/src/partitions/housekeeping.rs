@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use super::producer_limit::ProducerLimit;
 use super::registry::Registry;
 use crate::replica::Replica;
-use crate::replica::log_dir::LogDir;
+use crate::replica::data_dir::LogDir;
 use crate::replica::state::LogState;
 use fullbore_host::files::{now_ms, remove_for_good};
 use fullbore_host::memory::Trimmer;

@@ -32,7 +32,7 @@ use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
 pub use crate::replica::Replica;
-pub use crate::replica::cluster::led_by;
+pub use crate::replica::data_dir::cluster::led_by;
 pub use crate::replica::following::{FollowError, FromLeader, Replicated};
 pub use crate::replica::read::ReadOn;
 pub use crate::replica::serving::FollowerPlace;
@@ -55,12 +55,12 @@ pub use fullbore_log::validation::{InvalidBatch, ValidBatch};
 pub use registry::Origin;
 
 use crate::diskless::Diskless;
-use crate::replica::checkpoints::{Checkpointed, Checkpoints, CleanShutdown};
-use crate::replica::cleanings::Cleanings;
-use crate::replica::cluster::ClusterView;
-use crate::replica::flusher::Flusher;
-use crate::replica::log_dir::LogDir;
-use crate::replica::succession::Succession;
+use crate::replica::data_dir::LogDir;
+use crate::replica::data_dir::checkpoints::{Checkpointed, Checkpoints, CleanShutdown};
+use crate::replica::data_dir::cleanings::Cleanings;
+use crate::replica::data_dir::cluster::ClusterView;
+use crate::replica::data_dir::flusher::Flusher;
+use crate::replica::data_dir::succession::Succession;
 use cleaner::Cleaner;
 use deletion::Deletion;
 use fullbore_config::{BrokerConfig, TopicConfig};

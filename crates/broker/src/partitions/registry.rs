@@ -13,7 +13,7 @@ use fullbore_wire::Uuid;
 use parking_lot::RwLock;
 
 use crate::replica::Replica;
-use crate::replica::log_dir::LogDir;
+use crate::replica::data_dir::LogDir;
 use fullbore_config::TopicConfig;
 
 /// Every partition under one data folder.

@@ -1,6 +1,6 @@
 //! When a replica's log is flushed, and what becomes of it then.
 //!
-//! Not the threads that do it ([`super::flusher`]), nor what a flush covers ([`fullbore_log::flush`]).
+//! Not the threads that do it ([`super::data_dir::flusher`]), nor what a flush covers ([`fullbore_log::flush`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 
 use super::Replica;
-use super::flusher::{Flushable, Reason};
+use super::data_dir::flusher::{Flushable, Reason};
 use super::state::{LogState, ReplicaState};
 use fullbore_config::TopicConfig;
 use fullbore_log::LogAppendInfo;

@@ -4,8 +4,8 @@
 //! [`fullbore_rules::replica`]. A leader appends (`append`, batches that come before their turn in `turns`, behind refused ones in
 //! `refused`) and reads (`read`, `times`), and serves its followers (`serving`), whose sessions are notified by
 //! [`fullbore_log::partition::marks`]; a follower has its leader's batches (`following`). A log is opened when it is first needed
-//! (`opening`, by the threads of `opener`), flushed by those of `flusher`, and goes with its topic (`retire`).
-//! [`log_dir::LogDir`] is what all replicas of a data folder share.
+//! (`opening`, by the threads of [`data_dir::opener`]), flushed by those of [`data_dir::flusher`], and goes with its topic (`retire`).
+//! [`data_dir::LogDir`] is what all replicas of a data folder share.
 //!
 //! What a replica is not: open. It costs a few hundred bytes until it is first used; then its folder is read, and a folder
 //! and files are made when something is to be written.
@@ -16,16 +16,10 @@
 //! and on other replicas.
 
 mod append;
-pub(crate) mod checkpoints;
-pub(crate) mod cleanings;
-pub(crate) mod cluster;
-pub(crate) mod failures;
-pub(crate) mod flusher;
+pub(crate) mod data_dir;
 mod flushing;
 pub(crate) mod following;
 mod hung;
-pub(crate) mod log_dir;
-pub(crate) mod opener;
 mod opening;
 pub(crate) mod phase;
 pub(crate) mod read;
@@ -34,7 +28,6 @@ mod retire;
 mod role;
 pub(crate) mod serving;
 pub(crate) mod state;
-pub(crate) mod succession;
 #[cfg(test)]
 mod tests;
 mod times;
@@ -50,15 +43,15 @@ use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 
-use checkpoints::{Checkpointed, Noted, TopicPartition};
+use data_dir::LogDir;
+use data_dir::checkpoints::{Checkpointed, Noted, TopicPartition};
+use data_dir::opener::OpeningMarks;
 use fullbore_config::TopicConfig;
 use fullbore_log::aside::SetAside;
 use fullbore_log::cold::Cold;
 use fullbore_log::files::partition_dir;
 use fullbore_log::partition::waiters::{Registration, Waiters};
 use fullbore_log::recovery::Known;
-use log_dir::LogDir;
-use opener::OpeningMarks;
 use phase::{PhaseCell, PhaseView};
 use state::{Flushing, LogState, ReplicaState};
 

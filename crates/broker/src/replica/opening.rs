@@ -1,6 +1,6 @@
 //! How a partition's log comes to be open: a state that one waits for, and during which nobody holds the partition's lock.
 //!
-//! Not what is read or repaired, which is [`fullbore_log::recovery`]'s matter, nor which thread does it ([`super::opener`]).
+//! Not what is read or repaired, which is [`fullbore_log::recovery`]'s matter, nor which thread does it ([`super::data_dir::opener`]).
 //! Requests ask and wait without a thread ([`Replica::opened`]); background threads open for themselves.
 //!
 //! Invariant: one thread at a time is at a partition's folder, and only that thread ends the state of opening.
@@ -18,8 +18,8 @@ use parking_lot::MutexGuard;
 use tokio::sync::Notify;
 
 use super::Replica;
-use super::checkpoints::Checkpointed;
-use super::opener::{Openable, OpeningMarks};
+use super::data_dir::checkpoints::Checkpointed;
+use super::data_dir::opener::{Openable, OpeningMarks};
 use super::phase::Phase;
 use super::state::{LogState, ReplicaState};
 use fullbore_host::files::is_momentary;

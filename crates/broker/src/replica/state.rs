@@ -8,9 +8,9 @@ use std::time::Instant;
 use fullbore_rules::replica::{self, Brokers, Now};
 use fullbore_wire::ErrorCode;
 
-use super::cluster::ClusterView;
-use super::failures::{Failures, Mark};
-use super::flusher::Due;
+use super::data_dir::cluster::ClusterView;
+use super::data_dir::failures::{Failures, Mark};
+use super::data_dir::flusher::Due;
 use super::phase::Phase;
 use fullbore_log::Log;
 use fullbore_log::error::StorageError;

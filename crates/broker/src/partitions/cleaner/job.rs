@@ -18,7 +18,7 @@ use fullbore_wire::batch::{BatchError, BatchView, Compression, RawRecords, decom
 
 use super::replace::replace;
 use crate::replica::Replica;
-use crate::replica::log_dir::LogDir;
+use crate::replica::data_dir::LogDir;
 use crate::replica::state::LogState;
 use fullbore_config::{CleanerSettings, TopicConfig};
 use fullbore_log::cleaner::dirty::DirtySegment;

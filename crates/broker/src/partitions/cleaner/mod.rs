@@ -5,7 +5,7 @@
 //! share log.cleaner.dedupe.buffer.size and are given back after each cleaning, the buffers log.cleaner.io.buffer.size; a
 //! thread holds two more batches as they are opened and written.
 //!
-//! Who is clean up to where, and who is being cleaned, is in [`crate::replica::cleanings`].
+//! Who is clean up to where, and who is being cleaned, is in [`crate::replica::data_dir::cleanings`].
 
 mod job;
 mod pick;
@@ -25,8 +25,8 @@ use parking_lot::Mutex;
 
 use super::registry::Registry;
 use crate::replica::Replica;
-use crate::replica::checkpoints::Checkpointed;
-use crate::replica::cleanings::{Cleanings, Ending};
+use crate::replica::data_dir::checkpoints::Checkpointed;
+use crate::replica::data_dir::cleanings::{Cleanings, Ending};
 use crate::replica::state::LogState;
 use fullbore_config::{CleanerSettings, TopicConfig};
 use fullbore_host::files::{give_way, is_full, now_ms};

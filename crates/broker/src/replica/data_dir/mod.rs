@@ -2,24 +2,32 @@
 //!
 //! Not the registry of partitions, which is [`crate::partitions::registry`].
 
+pub mod checkpoints;
+pub mod cleanings;
+pub mod cluster;
+pub mod failures;
+pub mod flusher;
+pub mod opener;
+pub mod succession;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::checkpoints::Checkpoints;
-use super::cleanings::Cleanings;
-use super::cluster::ClusterView;
-use super::flusher::Flusher;
-use super::opener::Opener;
-use super::succession::Succession;
+use checkpoints::Checkpoints;
+use cleanings::Cleanings;
+use cluster::ClusterView;
+use flusher::Flusher;
 use fullbore_host::seldom::Seldom;
 use fullbore_host::space::Space;
 use fullbore_log::aside;
 use fullbore_log::cold::Cold;
 use fullbore_log::files;
 use fullbore_rules::sequence::Stops;
+use opener::Opener;
+use succession::Succession;
 
 /// One data folder.
 #[derive(Debug)]
