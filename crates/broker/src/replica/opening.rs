@@ -19,7 +19,6 @@ use tokio::sync::Notify;
 
 use super::Replica;
 use super::data_dir::checkpoints::Checkpointed;
-use super::data_dir::opener::{Openable, OpeningMarks};
 use super::phase::Phase;
 use super::state::{LogState, ReplicaState};
 use fullbore_host::files::is_momentary;
@@ -328,8 +327,10 @@ impl Replica {
     }
 }
 
-impl Openable for Replica {
-    fn open_now(&self) -> bool {
+impl Replica {
+    /// Opens the log, unless it is open or being opened by another thread. Failures are logged, and answered to whoever waits.
+    /// Returns true if the partition is of use then.
+    pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
         if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Look).is_err() {
             return false;
@@ -344,9 +345,5 @@ impl Openable for Replica {
                 true
             }
         }
-    }
-
-    fn asked(&self) -> &OpeningMarks {
-        &self.asked
     }
 }

@@ -9,7 +9,6 @@ use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::data_dir::opener::Openable;
 use super::*;
 use crate::partitions::{Acks, AppendError, AppendTerms, FromLeader, LogSettings, Origin, Partitions};
 use fullbore_config::{BrokerConfig, Properties};

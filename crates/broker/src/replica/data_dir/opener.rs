@@ -7,7 +7,6 @@
 //! Invariant: a partition stands in each queue once, so the queues are bounded by the number of partitions.
 
 use std::collections::VecDeque;
-use std::fmt::Debug;
 use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -18,18 +17,9 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
+use crate::replica::Replica;
 use fullbore_host::files::CHANGES;
 use fullbore_host::files::give_way;
-
-/// What has a log that can be opened.
-pub trait Openable: Debug + Send + Sync {
-    /// Opens the log, unless it is open or being opened by another thread. Failures are logged, and answered to whoever waits.
-    /// Whether it is of use then.
-    fn open_now(&self) -> bool;
-
-    /// In which queues it stands.
-    fn asked(&self) -> &OpeningMarks;
-}
 
 /// In which of the opener's queues a replica stands: in that for somebody, and in that for nobody.
 #[derive(Debug, Default)]
@@ -55,9 +45,9 @@ pub struct Opener {
 
 #[derive(Debug, Default)]
 struct OpeningQueue {
-    asked: VecDeque<Arc<dyn Openable>>,
+    asked: VecDeque<Arc<Replica>>,
     /// Nobody waits for them, and they may be deleted meanwhile.
-    rest: VecDeque<Weak<dyn Openable>>,
+    rest: VecDeque<Weak<Replica>>,
     recovery: Recovery,
     is_stopping: bool,
 }
@@ -136,8 +126,8 @@ impl Opener {
     }
 
     /// Somebody waits for this one.
-    pub fn ask(&self, partition: &Arc<impl Openable + 'static>) {
-        if partition.asked().by_somebody.swap(true, AcqRel) {
+    pub fn ask(&self, partition: &Arc<Replica>) {
+        if partition.asked.by_somebody.swap(true, AcqRel) {
             return;
         }
         let mut queue = self.queue.lock();
@@ -148,8 +138,8 @@ impl Opener {
     }
 
     /// Is to be opened while nobody waits for another.
-    pub fn ask_in_time(&self, partition: &Arc<impl Openable + 'static>) {
-        if partition.asked().in_time.swap(true, AcqRel) {
+    pub fn ask_in_time(&self, partition: &Arc<Replica>) {
+        if partition.asked.in_time.swap(true, AcqRel) {
             return;
         }
         let mut queue = self.queue.lock();
@@ -158,8 +148,7 @@ impl Opener {
                 queue.recovery.partitions += 1;
                 queue.recovery.left += 1;
             }
-            let weak = Arc::downgrade(partition);
-            queue.rest.push_back(weak);
+            queue.rest.push_back(Arc::downgrade(partition));
             self.changed.notify_one();
         }
     }
@@ -179,7 +168,7 @@ impl Opener {
         give_way();
         while let Some((partition, is_asked_for)) = self.next() {
             // Before it is looked at: who asks from now on may ask for another try.
-            let asked = if is_asked_for { &partition.asked().by_somebody } else { &partition.asked().in_time };
+            let asked = if is_asked_for { &partition.asked.by_somebody } else { &partition.asked.in_time };
             asked.store(false, Release);
             let is_of_use = partition.open_now();
             if !is_asked_for {
@@ -189,7 +178,7 @@ impl Opener {
     }
 
     /// The next one, and whether somebody asks for it.
-    fn next(&self) -> Option<(Arc<dyn Openable>, bool)> {
+    fn next(&self) -> Option<(Arc<Replica>, bool)> {
         let mut queue = self.queue.lock();
         loop {
             if queue.is_stopping {
