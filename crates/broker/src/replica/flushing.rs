@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 
 use super::Replica;
-use super::data_dir::flusher::{Flushable, Reason};
+use super::data_dir::flusher::Reason;
 use super::state::{LogState, ReplicaState};
 use fullbore_config::TopicConfig;
 use fullbore_log::LogAppendInfo;
@@ -66,8 +66,9 @@ impl Replica {
     }
 }
 
-impl Flushable for Replica {
-    fn flush(self: Arc<Self>) {
+impl Replica {
+    /// Brings to the disk what was asked for since the last call.
+    pub(super) fn flush(self: Arc<Self>) {
         let mut state = self.lock();
         state.flush.is_wanted = false;
         let active = std::mem::take(&mut state.flush.of_active);
@@ -85,7 +86,8 @@ impl Flushable for Replica {
         }
     }
 
-    fn fall_due(self: Arc<Self>, reason: Reason) {
+    /// The time has come for which a flush was asked.
+    pub(super) fn fall_due(self: Arc<Self>, reason: Reason) {
         let mut state = self.lock();
         match reason {
             Reason::FlushMs => state.flush.timed = None,

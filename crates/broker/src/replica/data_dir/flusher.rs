@@ -7,7 +7,6 @@
 //! Locks: a partition's state, then the queue; never the other way round.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,20 +14,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::failures::Failures;
+use crate::replica::Replica;
 use fullbore_host::space::Space;
 use fullbore_log::page_cache::PageCache;
 
 /// Two, so that one slow disk request does not hold up every partition.
 const THREADS: usize = 2;
-
-/// What is flushed.
-pub trait Flushable: Debug + Send + Sync {
-    /// Brings to the disk what was asked for since the last call.
-    fn flush(self: Arc<Self>);
-
-    /// The time has come for which a flush was asked.
-    fn fall_due(self: Arc<Self>, reason: Reason);
-}
 
 /// Partitions to be flushed.
 #[derive(Debug)]
@@ -47,8 +38,8 @@ pub struct Flusher {
 
 #[derive(Debug, Default)]
 struct FlushQueue {
-    ready: VecDeque<Arc<dyn Flushable>>,
-    timed: BTreeMap<Due, (Arc<dyn Flushable>, Reason)>,
+    ready: VecDeque<Arc<Replica>>,
+    timed: BTreeMap<Due, (Arc<Replica>, Reason)>,
     numbers: u64,
     stopping: bool,
 }
@@ -66,7 +57,7 @@ pub enum Reason {
 }
 
 impl FlushQueue {
-    fn take_due(&mut self) -> Option<(Arc<dyn Flushable>, Reason)> {
+    fn take_due(&mut self) -> Option<(Arc<Replica>, Reason)> {
         let entry = self.timed.first_entry()?;
         (entry.key().0 <= Instant::now()).then(|| entry.remove())
     }
@@ -102,19 +93,19 @@ impl Flusher {
     }
 
     /// Has one of the threads flush this, which is not in the queue.
-    pub fn push(&self, flushable: Arc<dyn Flushable>) {
-        self.queue.lock().ready.push_back(flushable);
+    pub fn push(&self, partition: Arc<Replica>) {
+        self.queue.lock().ready.push_back(partition);
         self.changed.notify_one();
     }
 
     /// Has one of the threads tell this after a while that it is due. The caller sees to it that it asks once, and takes it back
     /// once nobody wants that any more. `None` if the time never comes.
-    pub fn push_after(&self, flushable: Arc<dyn Flushable>, reason: Reason, delay: Duration) -> Option<Due> {
+    pub fn push_after(&self, partition: Arc<Replica>, reason: Reason, delay: Duration) -> Option<Due> {
         let time = Instant::now().checked_add(delay)?;
         let mut queue = self.queue.lock();
         queue.numbers += 1;
         let due = (time, queue.numbers);
-        queue.timed.insert(due, (flushable, reason));
+        queue.timed.insert(due, (partition, reason));
         self.changed.notify_one();
         Some(due)
     }
