@@ -56,7 +56,7 @@ pub use registry::Origin;
 
 use crate::diskless::Diskless;
 use crate::replica::data_dir::LogDir;
-use crate::replica::data_dir::checkpoints::{Checkpointed, Checkpoints, CleanShutdown};
+use crate::replica::data_dir::checkpoints::{Checkpoints, CleanShutdown};
 use crate::replica::data_dir::cleanings::Cleanings;
 use crate::replica::data_dir::cluster::ClusterView;
 use crate::replica::data_dir::flusher::Flusher;

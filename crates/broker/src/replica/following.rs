@@ -16,7 +16,6 @@ use parking_lot::MutexGuard;
 
 use super::Replica;
 use super::append::note_failure;
-use super::data_dir::checkpoints::Checkpointed;
 use super::state::{LogState, ReplicaState};
 use fullbore_config::TopicConfig;
 use fullbore_host::files::{is_full, is_momentary, now_ms};

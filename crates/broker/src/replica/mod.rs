@@ -44,7 +44,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 
 use data_dir::LogDir;
-use data_dir::checkpoints::{Checkpointed, Noted, TopicPartition};
+use data_dir::checkpoints::{Noted, TopicPartition};
 use data_dir::opener::OpeningMarks;
 use fullbore_config::TopicConfig;
 use fullbore_log::aside::SetAside;
@@ -229,16 +229,15 @@ impl Replica {
     }
 }
 
-impl Checkpointed for Replica {
-    fn key(&self) -> TopicPartition {
+/// A partition as its checkpoints need it.
+impl Replica {
+    /// The topic's name and the partition's number.
+    pub(crate) fn key(&self) -> TopicPartition {
         (self.topic.to_string(), self.index)
     }
 
-    fn is_leaving(&self) -> bool {
-        self.phase().is_leaving()
-    }
-
-    fn noted(&self) -> Option<Noted> {
+    /// The offsets of a log that is open.
+    pub(crate) fn noted(&self) -> Option<Noted> {
         let state = self.state.lock();
         match &state.log {
             LogState::Open(log) => Some(Noted {

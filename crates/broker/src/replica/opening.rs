@@ -18,7 +18,6 @@ use parking_lot::MutexGuard;
 use tokio::sync::Notify;
 
 use super::Replica;
-use super::data_dir::checkpoints::Checkpointed;
 use super::phase::Phase;
 use super::state::{LogState, ReplicaState};
 use fullbore_host::files::is_momentary;

@@ -10,7 +10,6 @@ use std::time::Duration;
 use fullbore_rules::sequence::Stops;
 
 use super::Replica;
-use super::data_dir::checkpoints::Checkpointed;
 use super::state::LogState;
 use fullbore_log::Log;
 use fullbore_log::files;

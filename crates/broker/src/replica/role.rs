@@ -15,7 +15,6 @@ use parking_lot::MutexGuard;
 use tokio::sync::Notify;
 
 use super::Replica;
-use super::data_dir::checkpoints::Checkpointed;
 use super::state::{LogState, ReplicaState};
 use fullbore_config::TopicConfig;
 use fullbore_log::Log;

@@ -25,7 +25,6 @@ use parking_lot::Mutex;
 
 use super::registry::Registry;
 use crate::replica::Replica;
-use crate::replica::data_dir::checkpoints::Checkpointed;
 use crate::replica::data_dir::cleanings::{Cleanings, Ending};
 use crate::replica::state::LogState;
 use fullbore_config::{CleanerSettings, TopicConfig};

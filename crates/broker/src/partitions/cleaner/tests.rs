@@ -15,7 +15,6 @@ use fullbore_wire::batch::{BatchBuilder, Compression, RecordIter, Stamp, batches
 use fullbore_wire::{Records, Uuid};
 
 use crate::partitions::{Acks, AppendTerms, LogSettings, Origin, Partitions, Replica, led_by};
-use crate::replica::data_dir::checkpoints::Checkpointed;
 use crate::replica::data_dir::cleanings::Ending;
 use crate::replica::state::LogState;
 use fullbore_config::{BrokerConfig, CleanupPolicy, Properties, Ratio, TopicConfig};

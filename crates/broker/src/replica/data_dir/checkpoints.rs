@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::replica::Replica;
 use fullbore_host::files::is_full;
 use fullbore_host::space::Space;
 use fullbore_log::boot::Boots;
@@ -68,18 +69,6 @@ pub struct Noted {
     pub high_watermark: i64,
 }
 
-/// A partition as its checkpoints need it.
-pub trait Checkpointed {
-    /// Its name and number.
-    fn key(&self) -> TopicPartition;
-
-    /// Whether it is deleted, or about to be.
-    fn is_leaving(&self) -> bool;
-
-    /// The offsets of a log that is open.
-    fn noted(&self) -> Option<Noted>;
-}
-
 /// What became of a log at a clean shutdown.
 #[derive(Debug)]
 pub struct CleanShutdown {
@@ -122,14 +111,14 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What the system says.
-    pub fn write_high_watermarks(&self, partitions: &[Arc<impl Checkpointed>]) -> io::Result<()> {
+    pub fn write_high_watermarks(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
         let high_watermarks = {
             let mut entries = self.entries.lock();
             for (partition, Noted { high_watermark, .. }) in noted {
                 // As with the others: a deletion is announced first.
-                if !partition.is_leaving() {
+                if !partition.phase().is_leaving() {
                     let before = entries.high_watermarks.insert(partition.key(), high_watermark);
                     entries.has_moved |= before != Some(high_watermark);
                 }
@@ -181,14 +170,14 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What the system says.
-    pub fn write<P: Checkpointed>(&self, partitions: &[Arc<P>]) -> io::Result<()> {
+    pub fn write(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
         {
             let mut entries = self.entries.lock();
             for (partition, Noted { recovery_point, log_start, .. }) in noted {
                 // A deletion is announced first and has the entries forgotten then.
-                if !partition.is_leaving() {
+                if !partition.phase().is_leaving() {
                     entries.recovery_points.insert(partition.key(), recovery_point);
                     entries.log_starts.insert(partition.key(), log_start);
                 }
@@ -219,12 +208,12 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What the system says.
-    pub fn write_of(&self, partition: &impl Checkpointed) -> io::Result<()> {
+    pub fn write_of(&self, partition: &Replica) -> io::Result<()> {
         let _writing = self.writing.lock();
         let Some(noted) = partition.noted() else { return Ok(()) };
         let (recovery_points, log_starts, high_watermarks) = {
             let mut entries = self.entries.lock();
-            if partition.is_leaving() {
+            if partition.phase().is_leaving() {
                 return Ok(());
             }
             entries.recovery_points.insert(partition.key(), noted.recovery_point);
@@ -264,12 +253,12 @@ impl Checkpoints {
     ///
     /// # Errors
     /// What the system says.
-    pub fn keep_log_starts(&self, partitions: &[Arc<impl Checkpointed>]) -> io::Result<()> {
+    pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
         let log_starts = {
             let mut entries = self.entries.lock();
-            let in_use = noted.into_iter().filter(|(partition, _)| !partition.is_leaving());
+            let in_use = noted.into_iter().filter(|(partition, _)| !partition.phase().is_leaving());
             in_use.for_each(|(partition, noted)| _ = entries.log_starts.insert(partition.key(), noted.log_start));
             entries.log_starts.clone()
         };
@@ -330,7 +319,7 @@ impl Checkpoints {
 }
 
 /// The offsets of those of these partitions that are open, as they are now.
-fn noted<P: Checkpointed>(partitions: &[Arc<P>]) -> impl Iterator<Item = (&P, Noted)> {
+fn noted(partitions: &[Arc<Replica>]) -> impl Iterator<Item = (&Replica, Noted)> {
     partitions.iter().filter_map(|partition| Some((partition.as_ref(), partition.noted()?)))
 }
 
@@ -394,7 +383,6 @@ mod tests {
 
     use super::*;
     use crate::partitions::{Acks, AppendTerms, LogSettings, Origin, Partitions, led_by};
-    use crate::replica::Replica;
     use fullbore_config::{BrokerConfig, Properties};
     use fullbore_log::validation::ValidBatch;
 
@@ -417,7 +405,7 @@ mod tests {
         checkpoints.forget(key("deleted"));
         checkpoints.purge(&key("another")).expect("nothing to do");
         assert_eq!(in_file(RECOVERY_POINTS, "deleted"), Some(9), "nobody has asked yet");
-        checkpoints.write::<Replica>(&[]).expect("written");
+        checkpoints.write(&[]).expect("written");
         for name in [RECOVERY_POINTS, LOG_STARTS, UNRECOVERED] {
             assert_eq!((in_file(name, "deleted"), in_file(name, "kept").is_some()), (None, true), "{name}");
         }

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 
-use super::checkpoints::{Checkpointed, TopicPartition};
+use super::checkpoints::TopicPartition;
+use crate::replica::Replica;
 use fullbore_host::space::Space;
 use fullbore_log::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 
@@ -98,11 +99,11 @@ impl Cleanings {
     }
 
     /// Marks the partition as being cleaned, unless it is already or is leaving.
-    pub fn begin(&self, key: TopicPartition, topic_id: Uuid, partition: &impl Checkpointed) -> bool {
+    pub fn begin(&self, key: TopicPartition, topic_id: Uuid, partition: &Replica) -> bool {
         let mut tracking = self.tracking.lock();
         match tracking.in_progress.entry(key) {
             // Who has it leave looks here afterwards.
-            Entry::Vacant(place) if !partition.is_leaving() => {
+            Entry::Vacant(place) if !partition.phase().is_leaving() => {
                 place.insert(InProgress { topic_id, cut_to: i64::MAX });
                 true
             }

@@ -1,7 +1,6 @@
 //! Followers have what their leader has.
 
 use super::*;
-use crate::replica::data_dir::checkpoints::Checkpointed;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::Uuid;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, ReplicaState};
