@@ -178,6 +178,43 @@ fn diskless_topic_is_made_again_as_a_classic_one_its_producer_goes_on_where_it_s
     }
 }
 
+/// A client that asks for metadata makes a classic topic between two diskless ones of its name.
+#[test]
+fn classic_topic_is_made_again_as_a_diskless_one_its_producers_go_on_where_they_stopped() {
+    let mut broker = Broker::start(&[]);
+    let diskless = [("diskless.enable", "true")];
+    for is_restarted in [false, true] {
+        let mut client = broker.client();
+        let [id, idle] = [client.init_producer_id(), client.init_producer_id()];
+        let one = |id, sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+        client.create_topic(VICTIM, 1, &diskless);
+        assert_eq!(client.produced(VICTIM, 0, &one(id, 0)), 0);
+        assert_eq!(client.produced(VICTIM, 0, &one(idle, 0)), 1);
+        client.delete_topic(VICTIM);
+        client.create_topic(VICTIM, 1, &[]);
+        assert_eq!(client.produced(VICTIM, 0, &one(id, 1)), 0);
+        assert_eq!(client.produced(VICTIM, 0, &one(id, 2)), 1);
+        client.delete_topic(VICTIM);
+        if is_restarted {
+            broker.kill();
+            broker.restart();
+            client = broker.client();
+        }
+        client.create_topic(VICTIM, 1, &diskless);
+        if !is_restarted {
+            let overtook = [one(id, 4), one(idle, 2)].map(|batch| client.produce(VICTIM, 0, &batch).error_code);
+            assert_eq!(overtook, [ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER; 2], "to take it would lose the one before");
+        }
+        assert_eq!(client.produced(VICTIM, 0, &one(id, 3)), 0);
+        broker.stop();
+        broker.restart();
+        client = broker.client();
+        assert_eq!(client.produced(VICTIM, 0, &one(idle, 1)), 1);
+        assert_eq!(client.produced(VICTIM, 0, &one(id, 4)), 2);
+        client.delete_topic(VICTIM);
+    }
+}
+
 fn goes_on(configs: &[(&str, &str)]) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();

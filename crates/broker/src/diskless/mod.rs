@@ -43,6 +43,7 @@ use parking_lot::Mutex;
 
 pub use assemble::LEADER_EPOCH;
 pub use health::StoreHealth;
+pub use index::StopsBefore;
 pub use objects::counts::StoreUse;
 pub use partition::DisklessPartition;
 pub use pipeline::Refreshed;
@@ -242,8 +243,15 @@ impl Diskless {
         Diskless { topics, services, counts, health, thread: Mutex::default(), producers_expire_after_ms }
     }
 
-    /// From now on the topic has this many partitions, with these settings. Waits for nobody; the index is told in the background.
-    pub fn put_topic(&self, (name, id): (&str, Uuid), count: i32, config: &Arc<TopicConfig>) {
+    /// From now on the topic has this many partitions, with these settings. Waits for nobody; the index is told in the background, with
+    /// the stops of producers on a deleted classic topic of the name.
+    pub fn put_topic(
+        &self,
+        (name, id): (&str, Uuid),
+        count: i32,
+        config: &Arc<TopicConfig>,
+        stops_before: StopsBefore,
+    ) {
         let mut partitions = self.topics.read().get(&id).cloned().unwrap_or_default();
         let window = config.producer_state_batches_to_retain;
         // What was retained stays so, and the index is not asked for each change of any setting.
@@ -283,7 +291,7 @@ impl Diskless {
                 retain(now);
             }
         };
-        self.services.index.create((topic, id), count, Box::new(settle));
+        self.services.index.create((topic, id), count, stops_before, Box::new(settle));
     }
 
     fn retain_batches(&self, partitions: &[Arc<DisklessPartition>], window: usize) {

@@ -54,7 +54,7 @@ pub use fullbore_log::validation::{InvalidBatch, ValidBatch};
 
 pub use registry::Origin;
 
-use crate::diskless::Diskless;
+use crate::diskless::{Diskless, StopsBefore};
 use crate::replica::data_dir::LogDir;
 use crate::replica::data_dir::checkpoints::{Checkpoints, CleanShutdown};
 use crate::replica::data_dir::cleanings::Cleanings;
@@ -256,7 +256,7 @@ impl Partitions {
         if config.diskless {
             let count = i32::try_from(partitions.into_iter().count()).unwrap_or(i32::MAX);
             match self.diskless() {
-                Some(diskless) => diskless.put_topic((name, id), count, config),
+                Some(diskless) => diskless.put_topic((name, id), count, config, self.stops_before(name)),
                 None => tracing::warn!(
                     topic = name,
                     "a diskless topic, which this broker does not serve; clients are led to those that have diskless.storage"
@@ -266,6 +266,18 @@ impl Partitions {
         }
         let predecessor_of = |topic: &Arc<str>, index| self.deletion.predecessor_of(topic, index);
         self.registry.put_topic((name, id), partitions, config, origin, predecessor_of);
+    }
+
+    /// Returns what returns the stops of producers on a deleted classic partition, by its number.
+    fn stops_before(&self, name: &str) -> StopsBefore {
+        let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
+        Box::new(move |index| {
+            if let Some(deleted) = deletion.predecessor_of(&name, index) {
+                // Its log may still be open.
+                deleted.retire();
+            }
+            log_dir.succession.of_classic(&(name.to_string(), index))
+        })
     }
 
     /// Whatever was there at the start has been told of.
@@ -298,7 +310,7 @@ impl Partitions {
         if let Some(diskless) = diskless {
             let deletion = Arc::clone(&self.deletion);
             let stopped = diskless.delete_topic(id, Box::new(move || deletion.is_out_of_index(id)));
-            stopped.into_iter().for_each(|(key, stops)| self.log_dir.succession.leave(key, stops));
+            stopped.into_iter().for_each(|(key, stops)| self.log_dir.succession.leave_indexed(key, stops));
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use super::{HALF_RANGE, Stamp, sequence_distance};
+use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
 
 /// Stops of producers on a partition that is deleted, as far as this broker knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,6 +75,22 @@ impl Stops {
     /// Number of producers that are known to have written.
     pub fn len(&self) -> usize {
         self.by_producer.len()
+    }
+
+    /// Returns the last record of each producer that is known to have written.
+    pub fn last_records(&self) -> impl Iterator<Item = Stamp> {
+        let last = |(&producer_id, stop): (&i64, &Stop)| Stamp {
+            producer_id,
+            producer_epoch: stop.epoch,
+            base_sequence: sequence_add(stop.unwritten, -1),
+            record_count: 1,
+        };
+        self.by_producer.iter().map(last)
+    }
+
+    /// Returns true if other producers may have written as well.
+    pub fn are_partial(&self) -> bool {
+        self.unknown_below > 0
     }
 
     /// Returns true if no producer has written.

@@ -47,11 +47,11 @@ use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
 pub use noted::{FILE as NOTED_CHANGES, Lacking, lacking, noted_changes};
-pub use owner::{Deleted, IndexOwner, IndexThread, QueuePlace};
+pub use owner::{Deleted, IndexOwner, IndexThread, QueuePlace, StopsBefore};
 pub use sqlite::{OpenFileError, SqliteIndex};
 pub use store::{
-    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
-    ProducerRowPlace, RunSource, UnusedObject,
+    ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow,
+    ProducerRow, ProducerRowPlace, RunSource, UnusedObject,
 };
 
 use trimming::Trims;

@@ -10,10 +10,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
+use fullbore_rules::sequence::Stops;
 use fullbore_wire::Uuid;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
-use super::{CommitAnswer, Index, IndexStore, KnownStore, Looked, PartitionRow, UnusedObject, UploadedObject};
+use super::{
+    ClassicStops, CommitAnswer, Index, IndexStore, KnownStore, Looked, PartitionRow, UnusedObject, UploadedObject,
+};
 use crate::control::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
@@ -31,6 +34,9 @@ const MOVES_MAX: usize = 2;
 /// Who is told of the partitions of a topic, in their order.
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
+/// Returns the stops of producers on the deleted classic partition of the same name as the one of this number. May wait until it is out of the way.
+pub type StopsBefore = Box<dyn Fn(i32) -> Stops + Send>;
+
 /// Who is told that nothing of a topic is left but what is to be cleared.
 pub type Deleted = Box<dyn FnOnce() + Send>;
 
@@ -44,6 +50,7 @@ pub(super) enum Asked {
     Create {
         topic: (Arc<str>, Uuid),
         count: i32,
+        stops_before: StopsBefore,
         created: Created,
     },
     Delete(Uuid, Vec<DisklessPartitionId>, Deleted),
@@ -235,9 +242,9 @@ impl IndexOwner {
     }
 
     /// Has the partitions of a topic made as far as they are missing, however long that takes. Waits for nobody.
-    pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, created: Created) {
+    pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, stops_before: StopsBefore, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
-        self.ask(Asked::Create { topic, count, created });
+        self.ask(Asked::Create { topic, count, stops_before, created });
     }
 }
 
@@ -304,8 +311,15 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
         Asked::Forget(ids) => drop(index.store.forget(&ids)),
         Asked::KnownStore(answer) => drop(answer.send(index.store.known_store())),
         Asked::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),
-        Asked::Create { topic: (name, id), count, created } => {
-            if let Some(rows) = until_done(progress.stopping, || index.store.create((&name, id), count)) {
+        Asked::Create { topic: (name, id), count, stops_before, created } => {
+            let before = ClassicStops::of_topic(count, stops_before);
+            let make = || {
+                if !before.is_empty() {
+                    index.store.succeed_classic((&name, id), &before)?;
+                }
+                index.store.create((&name, id), count)
+            };
+            if let Some(rows) = until_done(progress.stopping, make) {
                 created(rows);
             }
             progress.changes.send_modify(|changes| *changes -= partitions(count));

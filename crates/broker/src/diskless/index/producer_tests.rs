@@ -1,17 +1,19 @@
 //! What the index keeps of producers, on each of its back ends: past the end of a partition, trimmed, and until they expire.
 
 use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectBatch, PartitionState, Refusal};
-use fullbore_rules::sequence::{PRODUCERS_MAX, SequenceRefusal, Stamp};
+use fullbore_rules::sequence::{PRODUCERS_MAX, Producers, SequenceRefusal, Stamp, Stops};
 use fullbore_wire::Uuid;
 
 use super::postgres::tests::PostgresBackEnd;
 use super::store::ProducerRowPlace;
 use super::tests::{BackEnd, NOW, Opened, SqliteBackEnd, appended, batch, by, on_each_back_end};
-use super::{Index, IndexStore, UploadedObject, trimming};
+use super::{ClassicStops, Index, IndexStore, UploadedObject, trimming};
 
 on_each_back_end! {
     producers_go_on_where_their_topic_is_made_again
     a_producer_that_was_idle_goes_on_where_its_topic_is_made_again_twice
+    classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there
+    classic_topic_was_in_between_whose_producers_are_not_known_other_stops_stay_where_others_commit
     producer_is_idle_in_several_topics_of_a_name_its_stop_is_carried_over
     partition_leaves_more_producers_than_its_limit_only_its_own_are_left
     what_deleted_partitions_leave_is_removed_in_time
@@ -104,6 +106,74 @@ fn a_producer_that_was_idle_goes_on_where_its_topic_is_made_again_twice<B: BackE
     let partition = make_again(&mut opened, 4, true);
     let object = opened.object();
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
+}
+
+/// Enters a deleted classic topic before a diskless one and makes that, at two brokers; its first partition.
+fn make_behind_classic<B: BackEnd>(opened: &mut Opened<B>, topic: Uuid, before: &Stops) -> DisklessPartitionId {
+    let before = ClassicStops::of_topic(2, |index| if index == 0 { before.clone() } else { Stops::default() });
+    opened.back_end.add_topic("topic", topic);
+    let mut made = Vec::new();
+    for store in [&mut opened.back_end.store(), &mut opened.index.store] {
+        store.succeed_classic(("topic", topic), &before).expect("entered");
+        made.push(store.create(("topic", topic), 2).expect("made")[0].id);
+    }
+    assert_eq!(made[0], made[1]);
+    made[0]
+}
+
+fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: BackEnd>() {
+    let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
+    let mut opened = Opened::<B>::new(2);
+    let object = opened.object();
+    let first = opened.partitions[0];
+    opened.commit(object, &[batch(first, 0, 0), by(8, batch(first, 100, 0))]);
+    opened.index.store.delete(Uuid([1; 16]), &[]).expect("deleted");
+    // 7 goes on in the classic one, and 9 begins.
+    let mut classic = Producers::default();
+    let stamp = |producer_id, base_sequence| Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 10 };
+    [stamp(7, 10), stamp(9, 0)].iter().zip([0, 10]).for_each(|(stamp, at)| classic.append(stamp, at, 0, 0, 5));
+    let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &classic.stops());
+    opened.tidy();
+    for is_new in [false, true] {
+        if is_new {
+            opened.again();
+        }
+        assert_eq!(stops_left::<B>(&mut opened.index, partition), 3);
+        for (producer_id, base_sequence) in [(7, 30), (8, 20), (9, 20), (10, 10)] {
+            let object = opened.object();
+            assert_eq!(opened.commit(object, &[by(producer_id, batch(partition, 0, base_sequence))]), gap);
+        }
+    }
+    for (producer_id, base_sequence) in [(7, 20), (8, 10), (9, 10), (10, 0)] {
+        let object = opened.object();
+        let verdicts = opened.commit(object, &[by(producer_id, batch(partition, 0, base_sequence))]);
+        assert_eq!(verdicts, [appended(10 * (producer_id - 7))], "{producer_id}");
+    }
+    // Once there is the topic, nothing of a classic one comes before it.
+    assert_eq!(make_behind_classic(&mut opened, Uuid([2; 16]), &Stops::partial()), partition);
+    opened.index.store.delete(Uuid([2; 16]), &[]).expect("deleted");
+    opened.back_end.add_topic("topic", Uuid([3; 16]));
+    let partition = opened.index.store.create(("topic", Uuid([3; 16])), 2).expect("made")[0].id;
+    assert_eq!(stops_left::<B>(&mut opened.index, partition), 4);
+    let object = opened.object();
+    assert_eq!(opened.commit(object, &[by(9, batch(partition, 0, 30))]), gap);
+    let object = opened.object();
+    assert_eq!(opened.commit(object, &[by(9, batch(partition, 0, 20))]), [appended(0)]);
+}
+
+fn classic_topic_was_in_between_whose_producers_are_not_known_other_stops_stay_where_others_commit<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(2);
+    let object = opened.object();
+    opened.commit(object, &[batch(opened.partitions[0], 0, 0)]);
+    opened.index.store.delete(Uuid([1; 16]), &[]).expect("deleted");
+    let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &Stops::partial());
+    opened.tidy();
+    opened.again();
+    let others_commit = std::any::type_name::<B>() == std::any::type_name::<PostgresBackEnd>();
+    assert_eq!(stops_left::<B>(&mut opened.index, partition), usize::from(others_commit));
+    let object = opened.object();
+    let verdicts = opened.commit(object, &[batch(partition, 0, 70)]);
+    assert_eq!(verdicts == [appended(0)], !others_commit, "it may have written anything to the classic one");
 }
 
 fn stops_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartitionId) -> usize {

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use fullbore_rules::commit::{
     AppendedBatches, BatchRun, CommitDecision, DisklessPartitionId, ObjectId, ObjectState, PartitionState,
 };
+use fullbore_rules::sequence::{PRODUCERS_MAX, Stamp, Stops};
 use fullbore_wire::Uuid;
 
 use crate::control::{CommitError, StoreError};
@@ -50,6 +51,12 @@ pub trait IndexStore: Send {
     /// # Errors
     /// None is made, or that is not known.
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError>;
+
+    /// Enters deleted classic partitions of a topic's name as the ones before its partitions of the same numbers, where these are not made yet.
+    ///
+    /// # Errors
+    /// Nothing is changed, or that is not known.
+    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError>;
 
     /// Last batches of each producer on the deleted partition of the same name, as rows of these partitions; in the
     /// transaction, if there is one. A partition leaves that behind until the next one of its name is deleted, or its producers have expired;
@@ -150,6 +157,49 @@ pub trait IndexStore: Send {
     /// # Errors
     /// Nothing is changed, or that is not known.
     fn adopt_store(&mut self, store_id: &str) -> Result<String, CommitError>;
+}
+
+/// Stops of producers on a deleted classic partition.
+#[derive(Clone, Debug)]
+pub struct ClassicStops {
+    /// The partition's number within its topic.
+    pub index: i32,
+    /// The last record of each producer.
+    pub last_records: Vec<Stamp>,
+    /// True if other producers may have written to it as well.
+    pub are_partial: bool,
+}
+
+impl ClassicStops {
+    /// Returns the stops of the partitions before the first `count` of a topic, where there were any. Those of producers past
+    /// [`PRODUCERS_MAX`] count as missing, so that no transaction is larger.
+    pub fn of_topic(count: i32, stops_before: impl Fn(i32) -> Stops) -> Vec<ClassicStops> {
+        let mut room = PRODUCERS_MAX;
+        let of = |index| {
+            let stops = stops_before(index);
+            let is_kept = stops.len() <= room;
+            room -= if is_kept { stops.len() } else { 0 };
+            let last_records = stops.last_records().filter(|_| is_kept).collect();
+            let of = ClassicStops { index, last_records, are_partial: stops.are_partial() || !is_kept };
+            (!stops.is_empty()).then_some(of)
+        };
+        (0..count).filter_map(of).collect()
+    }
+
+    /// Returns true if no producer is known.
+    pub fn are_unknown(&self) -> bool {
+        self.last_records.is_empty()
+    }
+
+    /// Returns the rows of its producers: each with its offset.
+    pub fn rows(&self) -> impl Iterator<Item = (i64, Stamp)> {
+        (0..).zip(self.last_records.iter().copied())
+    }
+}
+
+/// Returns the id of a classic topic that was deleted before this one: no topic has it.
+pub fn classic_before(topic_id: Uuid) -> Uuid {
+    Uuid(topic_id.0.map(|byte| !byte))
 }
 
 /// What the index knows of the object store.

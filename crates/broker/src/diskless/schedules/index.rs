@@ -13,8 +13,8 @@ use super::world::{World, ms, random};
 use crate::control::{CommitError, StoreError};
 use crate::diskless::index::by_hand::{CommitAnswerer, IndexByHand, Turn};
 use crate::diskless::index::{
-    ChangeSource, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
-    ProducerRowPlace, SqliteIndex, UnusedObject, UploadedObject,
+    ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow,
+    ProducerRow, ProducerRowPlace, SqliteIndex, UnusedObject, UploadedObject,
 };
 
 /// What becomes of the next transaction.
@@ -146,6 +146,10 @@ impl IndexStore for TroubledIndex {
             rows.iter_mut().for_each(|row| row.has_forgotten = true);
         }
         Ok(rows)
+    }
+
+    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
+        self.inner.succeed_classic(topic, before)
     }
 
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {

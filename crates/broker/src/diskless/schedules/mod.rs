@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use fullbore_rules::sequence::Stops;
 use fullbore_tests::Random;
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
@@ -110,7 +111,7 @@ impl Life {
     }
 
     fn put_topic(&self, id: Uuid) {
-        self.diskless.put_topic((TOPIC, id), self.world.setup.partitions, &self.config);
+        self.diskless.put_topic((TOPIC, id), self.world.setup.partitions, &self.config, Box::new(|_| Stops::default()));
     }
 
     /// Lets go of what it can, as a broker that is stopped.

@@ -5,6 +5,9 @@
 //! next, and which may be sent again. Where the deleted one was on other brokers, or this one was behind, any sequence of a producer is taken whose id was
 //! given out before the new topic was made, as Kafka does of all producers.
 //!
+//! Diskless topics are among them. The index has the stops on deleted diskless partitions for the next diskless one of the name, and gets those
+//! on classic partitions from here.
+//!
 //! In memory only, for a moment: the new partition's folder is made for the stops at once, and its first producer snapshot has them
 //! (`Replica::keep_stops`). A restart before that finds the folders of deleted partitions, and so which names had one.
 //!
@@ -42,29 +45,47 @@ impl Default for Succession {
 #[derive(Debug, Default)]
 struct DeletedStops {
     /// By when they were deleted, the longest ago first.
-    by_age: BTreeMap<u64, (TopicPartition, Stops)>,
+    by_age: BTreeMap<u64, LeftStops>,
     by_key: HashMap<TopicPartition, u64>,
     deleted: u64,
     bytes: usize,
 }
 
+#[derive(Debug)]
+struct LeftStops {
+    key: TopicPartition,
+    stops: Stops,
+    /// True if the index of diskless topics has them as well.
+    are_indexed: bool,
+}
+
 impl Succession {
     /// A partition is deleted, and this is where its producers stopped.
     pub fn leave(&self, key: TopicPartition, stops: Stops) {
+        self.put(LeftStops { key, stops, are_indexed: false });
+    }
+
+    /// Notes the same of a diskless partition.
+    pub fn leave_indexed(&self, key: TopicPartition, stops: Stops) {
+        self.put(LeftStops { key, stops, are_indexed: true });
+    }
+
+    fn put(&self, of: LeftStops) {
+        let LeftStops { key, stops, .. } = &of;
         let mut left = self.left.lock();
-        left.take(&key);
+        left.take(key);
         if stops.is_empty() {
             return;
         }
-        left.bytes += bytes_of(&key, &stops);
+        left.bytes += bytes_of(key, stops);
         left.deleted += 1;
         let turn = left.deleted;
         left.by_key.insert(key.clone(), turn);
-        left.by_age.insert(turn, (key, stops));
+        left.by_age.insert(turn, of);
         while left.bytes > BYTES_MAX
-            && let Some((_, (key, _))) = left.by_age.first_key_value()
+            && let Some((_, first)) = left.by_age.first_key_value()
         {
-            let eldest = key.clone();
+            let eldest = first.key.clone();
             left.take(&eldest);
         }
     }
@@ -72,6 +93,13 @@ impl Succession {
     /// Where producers stopped on the last partition of this name; asked once, by the next one.
     pub fn take(&self, key: &TopicPartition) -> Stops {
         self.left.lock().take(key)
+    }
+
+    /// Returns the stops on the last partition of this name, which stay for a classic one, unless that was diskless.
+    pub fn of_classic(&self, key: &TopicPartition) -> Stops {
+        let left = self.left.lock();
+        let last = left.by_key.get(key).and_then(|turn| left.by_age.get(turn));
+        last.filter(|last| !last.are_indexed).map(|last| last.stops.clone()).unwrap_or_default()
     }
 
     /// Returns true if a partition of this name has left stops.
@@ -93,7 +121,7 @@ impl Succession {
 impl DeletedStops {
     fn take(&mut self, key: &TopicPartition) -> Stops {
         let found = self.by_key.remove(key).and_then(|turn| self.by_age.remove(&turn));
-        let Some((key, stops)) = found else { return Stops::default() };
+        let Some(LeftStops { key, stops, .. }) = found else { return Stops::default() };
         self.bytes -= bytes_of(&key, &stops);
         stops
     }
@@ -126,6 +154,17 @@ mod tests {
         assert_eq!(succession.take(&key), stops(3));
         assert!(succession.take(&key).is_empty());
         assert_eq!(succession.left.lock().bytes, 0);
+    }
+
+    #[test]
+    fn stops_of_a_classic_partition_are_left_for_a_diskless_one_and_those_of_a_diskless_one_are_not() {
+        let succession = Succession::default();
+        let key = ("t".to_owned(), 0);
+        succession.leave(key.clone(), stops(3));
+        assert_eq!([succession.of_classic(&key), succession.of_classic(&key)], [stops(3), stops(3)]);
+        succession.leave_indexed(key.clone(), stops(4));
+        assert!(succession.of_classic(&key).is_empty());
+        assert_eq!(succession.take(&key), stops(4), "a classic one takes either");
     }
 
     #[test]

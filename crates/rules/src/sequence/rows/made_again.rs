@@ -214,6 +214,18 @@ fn row_1_a_forgotten_producer_leaves_no_doubt_about_those_with_larger_ids() {
     assert_eq!(after.produce(third(12)), Append, "where 7 stopped is forgotten");
 }
 
+/// As the index of diskless partitions keeps it.
+#[test]
+fn row_1_on_a_topic_made_again_the_last_records_of_producers_are_all_that_their_stops_need() {
+    let mut before = made_again();
+    assert_eq!(before.produce(stamp(8, 1, 0, 3)), Append);
+    let stops = before.producers.stops();
+    let mut kept = Producers::default();
+    stops.last_records().zip(0..).for_each(|(last, offset)| kept.append(&last, offset, -1, 0, 1));
+    assert_eq!((kept.stops(), stops.are_partial()), (stops, false));
+    assert!(Stops::partial().are_partial() && Stops::partial().last_records().next().is_none());
+}
+
 #[test]
 fn row_1_on_a_topic_made_again_a_log_cut_off_keeps_the_stops_of_silent_producers() {
     let mut before = made_again();

@@ -10,8 +10,8 @@ use fullbore_wire::Uuid;
 
 use super::super::packed::{pack_producer, pack_run};
 use super::super::store::{
-    CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, ProducerRowPlace,
-    UnusedObject,
+    ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
+    ProducerRowPlace, UnusedObject,
 };
 use super::super::{damaged, random_numbers};
 use super::guarded::Guarded;
@@ -108,6 +108,10 @@ impl IndexStore for PostgresIndex {
 
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         topics::create(&mut self.session, topic, count)
+    }
+
+    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
+        topics::succeed_classic(&mut self.session, topic, before)
     }
 
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {

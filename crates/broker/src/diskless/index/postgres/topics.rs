@@ -13,8 +13,8 @@ use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::sequence::{NO_PRODUCER_ID, PRODUCERS_MAX};
 use fullbore_wire::Uuid;
 
-use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row};
-use super::super::store::{KnownStore, PartitionRow, ProducerRow};
+use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row, pack_producer};
+use super::super::store::{ClassicStops, KnownStore, PartitionRow, ProducerRow, classic_before};
 use super::guarded::Guarded;
 use super::rows::{IndexAnswers, LIVE, PARTITION, UNUSED, array, each, hex, partition, producer};
 use crate::control::database_rows::{flag, next, number, text};
@@ -54,6 +54,56 @@ pub fn create(
         remove_partitions(&others)
     ))?;
     read(made)
+}
+
+/// Enters deleted classic partitions as the ones before this topic's, unless these are made already. Where no producer is known, another broker may know
+/// more, and what diskless ones before it have left stays.
+pub fn succeed_classic(
+    session: &mut Guarded,
+    (name, topic_id): (&str, Uuid),
+    before: &[ClassicStops],
+) -> Result<(), CommitError> {
+    let known = || before.iter().filter(|stops| !stops.are_unknown());
+    if known().next().is_none() {
+        return Ok(());
+    }
+    let (name, topic, classic) = (sql_literal(&name), sql_literal(&topic_id), sql_literal(&classic_before(topic_id)));
+    // One broker after the other, and after who deletes the topic.
+    let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR UPDATE");
+    let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
+    if !next(&mut answers).is_ok_and(|rows| !rows.is_empty()) {
+        session.abandon();
+        return Ok(());
+    }
+    let partitions = known().map(|stops| format!("({}, {})", stops.index, stops.are_partial));
+    let producers = known().flat_map(|stops| stops.rows().map(move |row| (stops.index, row)));
+    let producers = producers.map(|(index, (offset, last))| {
+        let batches = hex(&pack_producer(&[(last, offset, -1)]));
+        format!("({index}, {offset}::bigint, {}::bigint, '{batches}')", last.producer_id)
+    });
+    let enter = format!(
+        "INSERT INTO fullbore.diskless_partitions (topic_id, topic, partition_index, log_start, next_offset, bytes, max_timestamp,
+             has_forgotten, batches_retained, expired_to)
+           SELECT {classic}, {name}, number, 0, 1, 0, -1, is_partial, 0, -1 FROM (VALUES {}) AS before (number, is_partial)
+           WHERE NOT EXISTS (SELECT 1 FROM fullbore.diskless_partitions WHERE topic_id = {topic} AND partition_index = number)
+           ORDER BY number;
+         INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)
+           SELECT p.id, r.base_offset, r.producer_id, {}, decode(r.batches, 'hex') FROM fullbore.diskless_partitions AS p
+           JOIN (VALUES {}) AS r (number, base_offset, producer_id, batches) ON p.partition_index = r.number
+           WHERE p.topic_id = {classic};
+         {}",
+        list(partitions),
+        now_ms(),
+        list(producers),
+        lock_partitions(&format!("p.topic_id = {classic}"))
+    );
+    let mut answers = session.ask(&enter).map_err(CommitError::Refused)?;
+    carry_over(session, &mut answers)?;
+    session.end(&remove_partitions(&format!("p.topic_id = {classic}"))).map(drop)
+}
+
+fn list(rows: impl Iterator<Item = String>) -> String {
+    rows.collect::<Vec<_>>().join(", ")
 }
 
 /// What the partitions have is left to be cleared.

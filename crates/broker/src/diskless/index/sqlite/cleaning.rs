@@ -5,9 +5,11 @@ use std::time::Instant;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 use fullbore_rules::sequence::{NO_PRODUCER_ID, PRODUCERS_MAX};
+use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
-use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row};
+use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row, pack_producer};
+use super::super::store::{ClassicStops, classic_before};
 use super::rows::UNUSED;
 use fullbore_host::files::now_ms;
 
@@ -52,6 +54,18 @@ pub fn remove_partitions(connection: &Connection, query: &str, params: impl Para
     let found =
         connection.prepare_cached(query)?.query_map(params, |row| row.get(0))?.collect::<Result<Vec<_>, _>>()?;
     let ids: Vec<DisklessPartitionId> = found;
+    let began = Instant::now();
+    for id in ids {
+        if began.elapsed() < CARRIED_FOR {
+            carry_over(connection, id)?;
+        }
+        remove(connection, id)?;
+    }
+    Ok(())
+}
+
+/// Removes a partition, to which what is carried over was given.
+fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let forgotten = "INSERT OR REPLACE INTO producers (partition, base_offset, producer_id, written_ms, batches)
          SELECT id, ?2, ?3, ?4, ?5 FROM partitions
            WHERE id = ?1 AND next_offset > 0 AND topic IS NOT NULL AND (has_forgotten OR expired_to >= 0)";
@@ -65,18 +79,36 @@ pub fn remove_partitions(connection: &Connection, query: &str, params: impl Para
            WHERE id = ?1 AND next_offset > 0 AND topic IS NOT NULL AND EXISTS (SELECT 1 FROM producers WHERE partition = ?1)",
         "DELETE FROM partitions WHERE id = ?1",
     ];
-    let began = Instant::now();
-    for id in ids {
-        if began.elapsed() < CARRIED_FOR {
-            carry_over(connection, id)?;
-        }
-        let row = params![id, FORGOTTEN_AT, NO_PRODUCER_ID, now_ms(), forgotten_row()];
-        connection.prepare_cached(forgotten)?.execute(row)?;
-        for statement in statements {
-            connection.prepare_cached(statement)?.execute([id])?;
-        }
+    let row = params![id, FORGOTTEN_AT, NO_PRODUCER_ID, now_ms(), forgotten_row()];
+    connection.prepare_cached(forgotten)?.execute(row)?;
+    statements.iter().try_for_each(|statement| connection.prepare_cached(statement)?.execute([id]).map(drop))
+}
+
+/// Enters a deleted classic partition as the one before this topic's, unless that is made already. Where no producer of it is known, any of its name's
+/// may have written to it, and what diskless ones before it have left counts no more.
+pub fn succeed_classic(
+    connection: &Connection,
+    (name, topic_id): (&str, Uuid),
+    stops: &ClassicStops,
+) -> rusqlite::Result<()> {
+    let made = "SELECT 1 FROM partitions WHERE topic_id = ?1 AND partition_index = ?2";
+    if connection.prepare_cached(made)?.exists(params![topic_id.0, stops.index])? {
+        return Ok(());
     }
-    Ok(())
+    let insert =
+        "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, topic)
+         VALUES (?1, ?2, 0, 1, 0, -1, ?3, -1, ?4)";
+    let row = params![classic_before(topic_id).0, stops.index, stops.are_partial, name];
+    let id = connection.prepare_cached(insert)?.insert(row)?;
+    let mut producer = connection.prepare_cached("INSERT INTO producers VALUES (?1, ?2, ?3, ?4, ?5)")?;
+    for (offset, last) in stops.rows() {
+        let batches = pack_producer(&[(last, offset, -1)]);
+        producer.execute(params![id, offset, last.producer_id, now_ms(), batches])?;
+    }
+    if !stops.are_unknown() {
+        carry_over(connection, id)?;
+    }
+    remove(connection, id)
 }
 
 /// Leaves to a partition, before all that it has, the newest row of each producer that has written only to the deleted one of its name; none where

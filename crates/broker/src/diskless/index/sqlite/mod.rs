@@ -20,12 +20,12 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::noted::NotedChanges;
 use super::packed::{LAST_BASE_OFFSET, pack_producer, pack_run, unpack_offset, unpack_producer};
 use super::store::{
-    CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow, ProducerRowPlace,
-    UnusedObject,
+    ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
+    ProducerRowPlace, UnusedObject,
 };
 use super::{damaged, random_numbers};
 use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
-use cleaning::{clear_runs, note_expired, remove_partitions};
+use cleaning::{clear_runs, note_expired, remove_partitions, succeed_classic};
 pub use file::OpenFileError;
 pub use finder::SqliteFinder;
 use fullbore_host::space::Space;
@@ -345,6 +345,10 @@ impl IndexStore for SqliteIndex {
             )?;
             find.query_map(params![topic_id.0, count], |row| partition_row(row.get(0)?, row, 1))?.collect()
         })
+    }
+
+    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
+        self.free(|connection| before.iter().try_for_each(|stops| succeed_classic(connection, topic, stops)))
     }
 
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
