@@ -196,6 +196,12 @@ impl PartitionAdmission {
         self.by_producer.contains_key(&producer_id)
     }
 
+    /// Returns true if the newest pending batch of a batch's producer is of the same epoch.
+    pub fn has_pending_of_epoch(&self, stamp: &Stamp) -> bool {
+        let newest = self.by_producer.get(&stamp.producer_id).and_then(VecDeque::back);
+        newest.is_some_and(|newest| newest.stamp.producer_epoch == stamp.producer_epoch)
+    }
+
     /// Whether a batch is pending, and not dead.
     pub fn is_pending(&self, stamp: &Stamp, ticket: TicketId) -> bool {
         self.by_producer.get(&stamp.producer_id).is_some_and(|pending| place(pending, ticket).is_some())

@@ -67,8 +67,8 @@ impl Pipeline {
             let is_blocked = state.check(number, &stamp, freshness) == Admission::Ask;
             return Ok(if is_blocked { ControlFlow::Break(is_stale) } else { ControlFlow::Continue(room) });
         };
-        // What is pending here was sent here, and what is missing comes over another connection.
-        let comes_here = early.are_sent && state.queue.has_pending(number, stamp.producer_id);
+        // What is pending of this epoch was sent here, and what is missing comes over another connection.
+        let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
         if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
             return Ok(ControlFlow::Break(is_stale));
         }

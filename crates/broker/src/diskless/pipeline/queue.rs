@@ -178,7 +178,12 @@ impl CommitQueue {
         self.admission.get(&partition).unwrap_or(&nothing).awaits_others(stamp, committed, now)
     }
 
-    /// Whether something of this producer is admitted to the partition and not answered.
+    /// Returns true if the newest pending batch of a batch's producer is of the same epoch.
+    pub fn has_pending_of_epoch(&self, partition: DisklessPartitionId, stamp: &Stamp) -> bool {
+        self.admission.get(&partition).is_some_and(|admission| admission.has_pending_of_epoch(stamp))
+    }
+
+    /// Returns true if any batch of a producer is pending in a partition.
     pub fn has_pending(&self, partition: DisklessPartitionId, producer_id: i64) -> bool {
         self.admission.get(&partition).is_some_and(|admission| admission.has_pending(producer_id))
     }

@@ -26,8 +26,9 @@ impl Life {
         let Some(number) = partition.known.number() else { return };
         let found = self.finder.runs_from(number, offset, 1).await.expect("found");
         // What is deleted need not be there.
-        let may_be_gone =
-            self.world.topic.lock().current != Some(topic) || offset < partition.known.offsets().log_start;
+        let deleted_to = self.world.deleted_to.lock().get(&(topic, partition.known.index())).copied();
+        let log_start = partition.known.offsets().log_start.max(deleted_to.unwrap_or(0));
+        let may_be_gone = self.world.topic.lock().current != Some(topic) || offset < log_start;
         let run = found.first().filter(|run| run.placed().any(|(_, base, _)| base == offset));
         let Some(run) = run else {
             if !may_be_gone {

@@ -45,8 +45,7 @@ struct Plan {
 pub struct TroubledIndex {
     inner: SqliteIndex,
     plan: Arc<Mutex<Plan>>,
-    /// Whether producers were forgotten for want of room, of every partition.
-    forgets: bool,
+    world: Arc<World>,
 }
 
 /// Hears what others have changed by looking at everything.
@@ -140,8 +139,13 @@ impl IndexStore for TroubledIndex {
 
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         self.luck();
+        // Brokers hear of topics late, and PostgreSQL knows which there are.
+        if self.world.topic.lock().current != Some(topic.1) {
+            return Ok(Vec::new());
+        }
         let mut rows = self.inner.create(topic, count)?;
-        if self.forgets {
+        // Producers were forgotten for want of room.
+        if self.world.setup.has_forgotten {
             self.inner.have_forgotten();
             rows.iter_mut().for_each(|row| row.has_forgotten = true);
         }
@@ -218,7 +222,7 @@ impl Driver {
         let plan = Arc::<Mutex<Plan>>::default();
         // Each life has numbers of its own, the same in each run.
         let inner = SqliteIndex::open(&world.folder).expect("opened").numbered_from((life as u32) << 16);
-        let store = TroubledIndex { inner, plan: Arc::clone(&plan), forgets: world.setup.has_forgotten };
+        let store = TroubledIndex { inner, plan: Arc::clone(&plan), world: Arc::clone(world) };
         let index = crate::diskless::index::Index::new(store, world.setup.window);
         let (owner, index) = IndexByHand::new(index);
         let by = random(world.setup.seed, 100 + life);
