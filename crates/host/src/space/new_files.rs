@@ -6,6 +6,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::files::{is_full, is_momentary};
 
@@ -13,12 +16,17 @@ use crate::files::{is_full, is_momentary};
 const PROBE: &str = "new-file-probe";
 const RENAMED: &str = "new-file-probe.renamed";
 
+/// Time for which descriptors or memory may be short. A leader that cannot roll its segments for longer is of no use, as where a write hangs.
+const SHORT_MAX: Duration = Duration::from_secs(4);
+
 /// State of a folder that takes new files, or does not.
 #[derive(Debug, Default)]
 pub struct NewFiles {
     /// True if an append has failed since the last look.
     doubted: AtomicBool,
     refused: AtomicBool,
+    /// Begin of a shortage of descriptors or memory that lasts.
+    short_since: Mutex<Option<Instant>>,
 }
 
 impl NewFiles {
@@ -40,10 +48,20 @@ impl NewFiles {
         if !self.doubted.swap(false, Ordering::Relaxed) && !self.are_refused() {
             return Ok(());
         }
-        match make(folder) {
+        self.note(make(folder), Instant::now(), folder)
+    }
+
+    fn note(&self, made: io::Result<()>, now: Instant, folder: &Path) -> io::Result<()> {
+        let is_short = made.as_ref().is_err_and(is_momentary);
+        let since = {
+            let mut short_since = self.short_since.lock();
+            *short_since = is_short.then(|| short_since.unwrap_or(now));
+            *short_since
+        };
+        match made {
             Err(error) if is_full(&error) => return Err(error),
             // The next look tries again.
-            Err(error) if is_momentary(&error) => self.doubt(),
+            Err(_) if since.is_some_and(|since| now - since < SHORT_MAX) => self.doubt(),
             Err(error) => {
                 if !self.refused.swap(true, Ordering::Relaxed) {
                     tracing::error!(
@@ -71,4 +89,28 @@ fn make(folder: &Path) -> io::Result<()> {
     // Both: a kill may have left either.
     [probe, renamed].iter().for_each(|path| _ = fs::remove_file(path));
     made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn descriptors_are_short_for_seconds_files_count_as_refused_until_one_is_made() {
+        let (files, began, folder) = (NewFiles::default(), Instant::now(), Path::new("."));
+        let after = |ms, made| files.note(made, began + Duration::from_millis(ms), folder).expect("there is room");
+        let short = || Err(Errno::MFILE.into());
+        after(0, short());
+        after(3_900, short());
+        assert!(!files.are_refused(), "a shortage may pass");
+        after(3_950, Ok(()));
+        after(5_000, short());
+        after(8_900, short());
+        assert!(!files.are_refused(), "another one");
+        after(9_000, short());
+        assert!(files.are_refused());
+        after(10_000, Ok(()));
+        assert!(!files.are_refused());
+    }
 }
