@@ -24,6 +24,8 @@ use fullbore_host::memory::Trimmer;
 use fullbore_log::{retention, segment};
 
 const ROUND: Duration = Duration::from_secs(1);
+/// Time that a round removes folders of deleted partitions. Where a disk takes long for it, the rest waits for the next round.
+const REMOVALS_MAX: Duration = Duration::from_secs(1);
 /// The first retention comes soon after the start, whatever the interval.
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
 /// Between two retentions while the disk is full, if no shorter interval is set.
@@ -205,12 +207,18 @@ impl Housekeeping {
             let mut doomed = self.log_dir().doomed.lock();
             doomed.extract_if(.., |(due, _)| all || *due <= now).collect()
         };
-        for (_, path) in due {
+        let (until, mut due) = (now + REMOVALS_MAX, due.into_iter());
+        for (_, path) in due.by_ref() {
             if let Err(error) = remove(&path) {
                 tracing::error!(path = %path.display(), %error, "not removed, tried again");
                 self.log_dir().doom(REMOVE_AGAIN, path);
             }
+            // A stop leaves the rest to the next start.
+            if Instant::now() > until || *self.is_stopping.lock() {
+                break;
+            }
         }
+        self.log_dir().doomed.lock().extend(due);
     }
 
     /// Applies retention to one partition, unless nothing is due there; false if its log has to be opened first, which is
