@@ -148,11 +148,6 @@ impl SequenceRefusal {
         }
     }
 
-    /// Returns true if batches before this one are missing here.
-    pub fn is_early(self) -> bool {
-        matches!(self, SequenceRefusal::OutOfOrderSequence | SequenceRefusal::BehindRefused(_))
-    }
-
     /// Kafka's code.
     pub fn code(self) -> ErrorCode {
         match self {

@@ -131,7 +131,11 @@ impl PartitionAdmission {
         let has_written = || self.has_pending(producer_id) || committed.producers.knows(producer_id);
         match self.check(stamp, committed, Freshness::Current, now) {
             Admission::Admit => !committed.producers.is_carried_on(stamp),
-            Admission::Refuse(why) => why.is_early() && (has_written() || !committed.producers.has_predecessor()),
+            Admission::Refuse(SequenceRefusal::OutOfOrderSequence) => {
+                has_written() || !committed.producers.has_predecessor()
+            }
+            // The batch that is missing was refused here, and comes again: its error says so at once.
+            Admission::Refuse(_) => false,
             Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => false,
         }
     }
@@ -323,6 +327,16 @@ mod tests {
         admission.committed(&stamp(7, 10), 1);
         assert!(admission.awaits_others(&stamp(7, 12), &committed, AT), "another broker may be committing 11");
         assert_eq!(admission.ahead(&stamp(7, 11), &committed), 0);
+    }
+
+    #[test]
+    fn batch_is_refused_those_behind_it_are_not_kept_waiting() {
+        let (committed, mut admission) = (PartitionState::new(5), PartitionAdmission::default());
+        admission.turned_away(&stamp(9, 0), (ErrorCode::REQUEST_TIMED_OUT, AT));
+        let behind = Admission::Refuse(SequenceRefusal::BehindRefused(ErrorCode::REQUEST_TIMED_OUT));
+        assert_eq!(admission.check(&stamp(9, 1), &committed, Freshness::Current, AT), behind);
+        assert!(!admission.awaits_others(&stamp(9, 1), &committed, AT));
+        assert!(admission.awaits_others(&stamp(8, 1), &committed, AT), "another producer");
     }
 
     #[test]
