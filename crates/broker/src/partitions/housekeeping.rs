@@ -213,8 +213,8 @@ impl Housekeeping {
                 tracing::error!(path = %path.display(), %error, "not removed, tried again");
                 self.log_dir().doom(REMOVE_AGAIN, path);
             }
-            // A stop leaves the rest to the next start.
-            if Instant::now() > until || *self.is_stopping.lock() {
+            // A full disk waits for their room. A stop leaves the rest to the next start.
+            if !all && Instant::now() > until || *self.is_stopping.lock() {
                 break;
             }
         }
