@@ -3,7 +3,7 @@
 //! The reading half ([`super::reading`]) admits each request, which fixes its place in the order, and queues its completion; the writing half
 //! ([`super::writing`]) awaits the completions in that order. Both run in one task, so that a request answered at once costs no switch.
 //!
-//! Invariant: a fault of this connection is nobody else's.
+//! Invariant: a fault of this connection ends no other.
 
 use super::admitted::Ended;
 use super::handover::{Handover, in_turn};

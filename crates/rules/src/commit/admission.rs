@@ -134,7 +134,7 @@ impl PartitionAdmission {
             Admission::Refuse(SequenceRefusal::OutOfOrderSequence) => {
                 has_written() || !committed.producers.has_predecessor()
             }
-            // The batch that is missing was refused here, and comes again: its error says so at once.
+            // The missing batch was refused here, and its client sends it again.
             Admission::Refuse(_) => false,
             Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => false,
         }

@@ -30,6 +30,6 @@ pub struct Joining<'a> {
     pub client_id: &'a str,
     /// Where it comes from, as tools show it.
     pub client_host: &'a str,
-    /// An id nobody has, for a member without one.
+    /// An unused id, for a member without one.
     pub new_member_id: &'a MemberId,
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::ObjectError;
 
-/// What was asked of the store since the start.
+/// Counts of requests since the start.
 #[derive(Debug, Default)]
 pub struct StoreCounts {
     /// Objects that were put.
@@ -50,7 +50,7 @@ pub struct StoreUse {
 }
 
 impl StoreUse {
-    /// What came between.
+    /// Returns the difference to an earlier moment.
     pub fn since(&self, before: &StoreUse) -> StoreUse {
         StoreUse {
             puts: self.puts - before.puts,
@@ -101,7 +101,7 @@ impl StoreCounts {
         failing.put.into_iter().chain(failing.get).min().map(|since| since.elapsed())
     }
 
-    /// What was counted so far.
+    /// Returns the counts of now.
     pub fn so_far(&self, uncommitted_bytes: usize) -> StoreUse {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         StoreUse {

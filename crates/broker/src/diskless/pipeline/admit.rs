@@ -35,13 +35,13 @@ thread_local! {
 
 /// A batch as it is to be stored, with what its admission needs to know.
 pub struct Offered {
-    /// Whose it is.
+    /// The partition that it is for.
     pub partition: Arc<KnownPartition>,
     /// The partition's number in the index.
     pub number: DisklessPartitionId,
     /// The producer among whose batches it keeps its place.
     pub producer: ProducerKey,
-    /// Who wrote it.
+    /// Its producer, epoch and sequences.
     pub stamp: Stamp,
     /// As it is to be stored.
     pub bytes: Bytes,
@@ -172,7 +172,7 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// What to do with a batch. Where nobody else commits, what was read once is known to be all.
+    /// Decides on a batch. State that was read once stays current where no other broker commits.
     pub(super) fn check(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
         let nothing = PartitionState::new(0);
         #[cfg(test)]

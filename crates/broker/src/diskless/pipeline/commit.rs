@@ -98,8 +98,8 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// What is committed, of what is known of partitions: each with the offset from which on `producers` has all. Where something before that is
-    /// missing, what is known stays as it is until it is looked at; where nobody else commits it is forgotten, or nobody would look.
+    /// Applies committed rows to the state of partitions. Beside each partition is the offset from which on `producers` is complete. State that ends
+    /// before that offset stays until it is refreshed; where no other broker commits it is dropped, since nothing would refresh it.
     fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
         let up_to_date = |(row, since): &(PartitionRow, i64)| {
             let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;

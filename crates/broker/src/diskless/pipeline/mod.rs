@@ -80,14 +80,14 @@ struct PipelineState {
     queue: CommitQueue,
     /// Begin of the queue's clock.
     started: Instant,
-    /// What is known to be committed, as far as it was asked for or committed here.
+    /// Committed state of partitions that were refreshed, or committed to, here.
     known: HashMap<DisklessPartitionId, PartitionState>,
     pending: HashMap<TicketId, PendingBatch>,
     /// The bytes of objects that are in the store and not committed, in the order of their numbers.
     stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
     /// Batches that came before their turn.
     parked: HashMap<DisklessPartitionId, Parked>,
-    /// Whether other brokers commit to the index, too.
+    /// True if other brokers commit to the index, too.
     others_commit: bool,
     is_closed: bool,
 }
@@ -132,7 +132,7 @@ impl Pipeline {
         Pipeline { shared }
     }
 
-    /// So many batches are retained of each producer of these partitions; never fewer than before.
+    /// Retains `window` batches of each producer of these partitions, and never fewer than before.
     pub fn retain_batches(&self, numbers: &[DisklessPartitionId], window: usize) {
         let mut state = self.shared.state.lock();
         for number in numbers {
@@ -142,10 +142,10 @@ impl Pipeline {
         }
     }
 
-    /// Forgets producers of which nothing came for so long.
+    /// Forgets producers that have written nothing for `expiration_ms`.
     pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
         self.shared.state.lock().queue.forget_old(self.shared.now());
-        // One partition at a time, so that no batch waits for all of them.
+        // The lock is taken for each partition, so that no batch waits for all of them.
         let numbers: Vec<_> = self.shared.state.lock().known.keys().copied().collect();
         for number in numbers {
             if let Some(known) = self.shared.state.lock().known.get_mut(&number) {
@@ -154,7 +154,7 @@ impl Pipeline {
         }
     }
 
-    /// What is known of a partition's producers, after [`Pipeline::refresh`].
+    /// Returns a view of a partition's producers, after [`Pipeline::refresh`].
     pub fn known<T>(&self, number: DisklessPartitionId, of: impl FnOnce(&PartitionState) -> T) -> Option<T> {
         self.shared.state.lock().known.get(&number).map(of)
     }

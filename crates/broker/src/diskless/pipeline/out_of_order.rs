@@ -31,7 +31,7 @@ use fullbore_log::partition::reorder::{Early, LaterRoom, OUT_OF_ORDER, Reorderin
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
-/// Time after which a partition with parked batches is refreshed again, where no commit is heard of; also the limit of one such refresh, since batches
+/// Time after which a partition with parked batches is refreshed again, where the change feed brings no commit; also the limit of one such refresh, since batches
 /// expire meanwhile.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -67,7 +67,7 @@ impl Pipeline {
             let is_blocked = state.check(number, &stamp, freshness) == Admission::Ask;
             return Ok(if is_blocked { ControlFlow::Break(is_stale) } else { ControlFlow::Continue(room) });
         };
-        // What is pending of this epoch was sent here, and what is missing comes over another connection.
+        // Batches of this epoch are sent here, and the missing one comes over another connection.
         let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
         if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
             return Ok(ControlFlow::Break(is_stale));
@@ -161,7 +161,7 @@ impl Shared {
         for (number, producer_id) in producers {
             let is_parked = state.parked.get(&number).is_some_and(|parked| parked.has(producer_id));
             if is_parked && let Some(partition) = self.reader.partition(number) {
-                // What is queued may have others follow.
+                // A queued batch may release others.
                 while self.release_ready(state, (number, &partition), producer_id, &mut settled) {}
             }
         }
@@ -201,7 +201,7 @@ impl Shared {
 
     /// Answers what was released; to be called without a lock.
     pub(super) fn answer_released(&self, settled: Vec<Released>) {
-        // What was queued is to be closed in time.
+        // The driver closes the queued batches in time.
         self.changed.notify_one();
         for (early, outcome) in settled {
             match outcome {
@@ -256,7 +256,7 @@ async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let heard = Arc::new(Notify::new());
     let _registration = watch.partition.register(&heard);
     loop {
-        // Without an answer it is refreshed again with the next commit that is heard of.
+        // Without an answer the next commit of the change feed refreshes it again.
         let refresh = async {
             let _place = pipeline.shared.refreshes.acquire_for_watch().await;
             pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;

@@ -68,7 +68,7 @@ pub fn succeed_classic(
         return Ok(());
     }
     let (name, topic, classic) = (sql_literal(&name), sql_literal(&topic_id), sql_literal(&classic_before(topic_id)));
-    // One broker after the other, and after who deletes the topic.
+    // Serializes brokers, and waits for a deletion of the topic.
     let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR UPDATE");
     let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
     if !next(&mut answers).is_ok_and(|rows| !rows.is_empty()) {
