@@ -7,6 +7,8 @@ use fullbore_wire::ErrorCode;
 
 /// A log end that nobody knows yet.
 const UNKNOWN: i64 = -1;
+/// A time before every lag.
+const NEVER_MS: i64 = i64::MIN / 2;
 
 /// One follower, by its fetches under the present leader epoch.
 #[derive(Clone, Debug)]
@@ -35,7 +37,7 @@ impl Replica {
             broker_epoch: None,
             last_fetch_leader_log_end_offset: UNKNOWN,
             last_fetch_ms: 0,
-            last_caught_up_ms: if is_in_sync { now_ms } else { i64::MIN / 2 },
+            last_caught_up_ms: if is_in_sync { now_ms } else { NEVER_MS },
         }
     }
 
@@ -60,6 +62,11 @@ impl Replica {
         self.last_fetch_leader_log_end_offset = self.last_fetch_leader_log_end_offset.max(leader_log_end);
         self.last_fetch_ms = now_ms;
         Ok(())
+    }
+
+    /// Forgets when it had everything: it has left the ISR, and is waited for again once it has fetched everything.
+    pub fn left_isr(&mut self) {
+        self.last_caught_up_ms = NEVER_MS;
     }
 
     /// The leader appends: one that has everything until then, and so may not fetch anew before, lacks something from now on.

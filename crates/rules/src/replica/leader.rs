@@ -41,15 +41,21 @@ impl Leader {
         leader
     }
 
-    /// Takes over who has replicas and who is in sync. What is known of those who stay is kept.
+    /// Takes over the replicas and the ISR. Keeps what is known of replicas that stay.
     pub fn assign(&mut self, broker_id: i32, registration: &PartitionRegistration, now_ms: i64) {
-        self.state = PartitionState::committed(&registration.isr);
+        let before = std::mem::replace(&mut self.state, PartitionState::committed(&registration.isr));
         self.may_others_lead = !registration.elr.is_empty() || !registration.lost.is_empty();
         let others = registration.replicas.iter().filter(|id| **id != broker_id);
         let known = std::mem::take(&mut self.followers);
         self.followers = others
             .map(|id| match known.iter().find(|replica| replica.broker_id == *id) {
-                Some(replica) => replica.clone(),
+                Some(replica) => {
+                    let mut replica = replica.clone();
+                    if before.isr().contains(id) && !registration.isr.contains(id) {
+                        replica.left_isr();
+                    }
+                    replica
+                }
                 None => Replica::new(*id, registration.isr.contains(id), now_ms),
             })
             .collect();
