@@ -2,7 +2,7 @@
 //! asking once, and nobody else waits for it.
 
 use crate::assert_serves;
-use fullbore_tests::{Batch, Broker};
+use fullbore_tests::{Batch, Broker, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::api::{Request, decode_response};
 use fullbore_wire::apis::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
@@ -66,6 +66,28 @@ fn bearable_within<R: Request>(rss_max: u64, broker: &Broker, request: &R, versi
     }
     let mut answers: Vec<_> = waiting.into_iter().map(|answer| answer.join().expect("an answer")).collect();
     decode_response::<R>(answers.remove(0), version).expect("a response").1
+}
+
+#[test]
+fn clients_are_silent_after_a_long_answer_its_memory_is_free() {
+    const CLIENTS: usize = 100;
+    let broker = broker_with_records();
+    let before = broker.rss();
+    let partitions = (1..50_000).map(|partition| FetchPartition { partition, ..Default::default() }).collect();
+    let topics = vec![FetchTopic { topic: TOPIC.into(), partitions, ..Default::default() }];
+    let request = FetchRequest { topics, max_bytes: 1 << 20, ..Default::default() };
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = broker.client();
+            client.send(&request, 7);
+            assert!(client.receive_frame().expect("an answer").len() > MIB as usize);
+            client
+        })
+        .collect();
+    wait_until("what was sent is free", Duration::from_secs(30), || {
+        broker.rss().saturating_sub(before) < CLIENTS as u64 * MIB / 2
+    });
+    drop(clients);
 }
 
 #[test]

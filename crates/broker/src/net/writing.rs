@@ -29,9 +29,14 @@ pub(super) async fn write(
     queue: &Handover<AdmittedRequest>,
     idleness: &Idleness,
 ) -> Result<(), Ended> {
-    let mut leaving = Vec::new();
-    let mut next = queue.pop().await;
-    while let Some(AdmittedRequest { completion, owed }) = next.take() {
+    let (mut leaving, mut next) = (Vec::new(), None);
+    loop {
+        // Nothing of a former answer is held here: a client may be silent for long.
+        let first = match next.take() {
+            None => queue.pop().await,
+            next => next,
+        };
+        let Some(AdmittedRequest { completion, owed }) = first else { return Ok(()) };
         let mut frames = completed(completion, idleness).await?;
         let mut gathered = frames.len();
         leaving.push((owed, gathered));
@@ -60,11 +65,7 @@ pub(super) async fn write(
             broker.metrics.answered(api, answered.duration_since(received), bytes);
             label.log_response(bytes, answered.duration_since(received));
         }
-        if next.is_none() {
-            next = queue.pop().await;
-        }
     }
-    Ok(())
 }
 
 /// Returns the answer if there is one already; a fault comes in its turn.
