@@ -108,6 +108,37 @@ fn data_folder_takes_no_files_its_broker_hands_over_and_comes_back() {
     });
 }
 
+/// The data directory takes files, the directories of some partitions do not: of some that the broker leads, and of some that it follows.
+#[test]
+fn directories_of_partitions_take_no_files_other_replicas_lead_them_until_they_do() {
+    let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
+    let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
+    let lag = format!("replica.lag.time.max.ms={NEVER}");
+    let sets = [lag.as_str(), "log.roll.ms=500", "fullbore.admin.listener=127.0.0.1:0"];
+    let cluster = with_topic(ClusterPlan::new(3, &sets).in_folders(&paths).start());
+    befalls(cluster, |cluster, load| {
+        let partitions = cluster.partitions(2, TOPIC);
+        assert!(partitions.iter().any(|of| of.leader_id == 1), "broker 1 leads some");
+        assert!(partitions.iter().any(|of| of.leader_id > 1), "and follows some");
+        let away = tempfile::tempdir_in(paths[0].parent().expect("it has one")).expect("a folder");
+        let moves = partitions.iter().map(|of| format!("{TOPIC}-{}", of.partition_index));
+        let moves: Vec<[PathBuf; 2]> = moves.map(|name| [paths[0].join(&name), away.path().join(name)]).collect();
+        moves.iter().for_each(|[from, to]| fs::rename(from, to).expect("moved"));
+        wait_until("others lead, and wait for two replicas", SOON, || {
+            let partitions = cluster.partitions(2, TOPIC);
+            partitions.iter().all(|of| of.leader_id > 1 && !of.isr_nodes.contains(&1))
+        });
+        load.goes_on();
+        cluster.broker(1).wait_for_stderr("cannot append to a partition for seconds: another replica in sync leads it");
+        assert_eq!(metric(cluster, 1, "fullbore_partitions_unwritable"), Some(partitions.len() as f64));
+        assert_eq!(metric(cluster, 1, "fullbore_partitions_failed"), Some(0.0), "no start has to mend them");
+        moves.iter().for_each(|[from, to]| fs::rename(to, from).expect("moved"));
+        wait_until("they are writable again", SOON, || {
+            metric(cluster, 1, "fullbore_partitions_unwritable") == Some(0.0)
+        });
+    });
+}
+
 #[test]
 fn disk_full_the_groups_of_its_broker_commit_at_another() {
     let Some((small, _others, cluster)) = on_a_small_disk() else { return };

@@ -27,6 +27,11 @@ pub(super) enum Unhealthy {
     )]
     Partitions(usize),
     #[error(
+        "{0} partitions take no records, since their directories take no files: see to their permissions and their file system; the \
+         broker's log names them"
+    )]
+    UnwritablePartitions(usize),
+    #[error(
         "the disk of the data folder {0} is full and records are refused: delete topics or records, set a smaller retention.ms or \
          retention.bytes, or make room on this file system"
     )]
@@ -62,6 +67,7 @@ struct Condition {
     control_serves: bool,
     is_fenced: bool,
     failed_partitions: usize,
+    unwritable_partitions: usize,
     disk_is_full: bool,
     folder_is_unwritable: bool,
     disk_hung_for: Option<Duration>,
@@ -78,6 +84,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
         control_serves: broker.control.is_serving(),
         is_fenced: broker.control.image().node(own).is_some_and(|node| node.registration.is_fenced),
         failed_partitions: broker.partitions.failed_partitions(),
+        unwritable_partitions: broker.partitions.unwritable_partitions(),
         disk_is_full: broker.space.is_full(),
         folder_is_unwritable: broker.space.is_unwritable(),
         disk_hung_for: broker.space.hung_for(),
@@ -119,6 +126,9 @@ fn judge(found: Condition, folder: &Path) -> Result<(), Unhealthy> {
     }
     if found.folder_is_unwritable {
         return Err(Unhealthy::Unwritable(folder.to_owned()));
+    }
+    if found.unwritable_partitions > 0 {
+        return Err(Unhealthy::UnwritablePartitions(found.unwritable_partitions));
     }
     Ok(())
 }
@@ -177,6 +187,7 @@ mod tests {
             control_serves: true,
             is_fenced: false,
             failed_partitions: 0,
+            unwritable_partitions: 0,
             disk_is_full: false,
             folder_is_unwritable: false,
             disk_hung_for: None,
@@ -191,6 +202,7 @@ mod tests {
         told(Condition { control_serves: false, ..well }, "control thread");
         told(Condition { is_fenced: true, ..well }, "holds this broker for dead");
         told(Condition { failed_partitions: 3, ..well }, "3 partitions");
+        told(Condition { unwritable_partitions: 2, ..well }, "2 partitions take no records, since their directories");
         told(Condition { folder_is_unwritable: true, ..well }, "no files can be made");
         told(Condition { disk_is_full: true, ..well }, "is full and records are refused: delete topics");
         let hung_for = Some(Duration::from_millis(7_900));

@@ -23,6 +23,8 @@ pub struct Gauges {
     pub partitions: usize,
     /// Partitions that take no records until the next start.
     pub partitions_failed: usize,
+    /// Partitions whose directories take no files.
+    pub partitions_unwritable: usize,
     /// Partitions whose files are damaged.
     pub partitions_refused: usize,
     /// What power cuts have left beside the logs.
@@ -147,6 +149,7 @@ impl Gauges {
             topics: image.topics().len(),
             partitions: image.partition_count(),
             partitions_failed: broker.partitions.failed_partitions(),
+            partitions_unwritable: broker.partitions.unwritable_partitions(),
             partitions_refused: broker.partitions.refused_partitions(),
             set_aside: slow.set_aside,
             disk_full: broker.space.is_full(),

@@ -185,6 +185,11 @@ impl Housekeeping {
             tracing::error!(%error, "list of partitions to be recovered not written");
         }
         space.look();
+        // A data directory that takes no files is handed over whole.
+        if self.log_dir().failing.count() > 0 && !space.is_unwritable() {
+            let now = Instant::now();
+            partitions.iter().for_each(|partition| partition.check_failing_appends(now));
+        }
         agenda.trimmer.look();
     }
 

@@ -59,6 +59,7 @@ use crate::replica::data_dir::LogDir;
 use crate::replica::data_dir::checkpoints::{Checkpoints, CleanShutdown};
 use crate::replica::data_dir::cleanings::Cleanings;
 use crate::replica::data_dir::cluster::ClusterView;
+use crate::replica::data_dir::failures::Failures;
 use crate::replica::data_dir::flusher::Flusher;
 use crate::replica::data_dir::succession::Succession;
 use cleaner::Cleaner;
@@ -177,6 +178,8 @@ impl Partitions {
             momentary: Seldom::default(),
             not_followed: Seldom::default(),
             cold,
+            failing: Failures::default(),
+            unwritable: Failures::default(),
             space,
         });
         log_dir.note_deleted_earlier();
@@ -362,6 +365,11 @@ impl Partitions {
     /// Partitions that take no records until the next start, because a write or an fsync has failed.
     pub fn failed_partitions(&self) -> usize {
         self.log_dir.flusher.failures.count()
+    }
+
+    /// Number of partitions whose appends have failed for seconds, though their logs are whole: their directories take no files.
+    pub fn unwritable_partitions(&self) -> usize {
+        self.log_dir.unwritable.count()
     }
 
     /// A write or an fsync has failed, so that what was acknowledged may not be on the disk: the next start says that ends of logs are

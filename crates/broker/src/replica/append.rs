@@ -74,6 +74,7 @@ impl Replica {
             Ok(outcome) => outcome,
             Err(error) => {
                 note_failure(space, error);
+                state.note_append(Err(error), &self.log_dir);
                 state.mark_if_broken(&self.log_dir.flusher.failures);
                 return Err(error);
             }
@@ -82,6 +83,7 @@ impl Replica {
         self.note_written(&batch.stamp());
         let log_start_offset = log.log_start();
         log.hand_over_written(&self.log_dir.flusher.page_cache);
+        state.note_append(Ok(()), &self.log_dir);
         if !outcome.is_duplicate {
             let appended = |replica: &mut replica::Partition, now: &Now<'_>| replica.appended(outcome.end_offset, now);
             // Who waits is woken for the records, too.

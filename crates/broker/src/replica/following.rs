@@ -133,6 +133,11 @@ impl Replica {
         let space = &self.log_dir.space;
         let appended =
             append_in(space, &from, |bytes, batches| log.append_as_they_are(bytes, batches, now_ms, &config));
+        let outcome = match &appended {
+            Ok(()) => (!from.records.is_empty()).then_some(Ok(())),
+            Err(FollowError::Append(error)) => Some(Err(*error)),
+            Err(_) => None,
+        };
         let log_end = log.log_end();
         let start = from.log_start.min(log_end);
         let moved = if start > log.log_start() { log.delete_before(start, now_ms, space) } else { Ok(()) };
@@ -144,6 +149,9 @@ impl Replica {
         state.has_cut_to_checkpoint |= is_cut_off;
         let flushed =
             if log_end > before { self.flush_up_to(&mut state, log_end, (rolled, true), &config) } else { None };
+        if let Some(outcome) = outcome {
+            state.note_append(outcome, &self.log_dir);
+        }
         state.mark_if_broken(&self.log_dir.flusher.failures);
         let effects =
             state.replica.replicated(from.leader_epoch, log_end, from.high_watermark).map_err(FollowError::Role)?;

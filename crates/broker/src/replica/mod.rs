@@ -17,6 +17,7 @@
 
 mod append;
 pub(crate) mod data_dir;
+mod failing;
 mod flushing;
 pub(crate) mod following;
 mod hung;
@@ -116,6 +117,7 @@ impl Replica {
             replica: rules::Partition::new(log_dir.cluster.node_id, LocalLog::default(), settings),
             flush: Flushing::default(),
             failed: None,
+            failing: None,
             open_failure: None,
         };
         Replica {
@@ -184,9 +186,10 @@ impl Replica {
         matches!(self.lock().log, LogState::Refused(_))
     }
 
-    /// Whether a write or an fsync has failed: it takes no records until the next start.
-    pub fn is_broken(&self) -> bool {
-        self.lock().failed.is_some()
+    /// Returns true if no records can be appended: a write or an fsync has failed, the log is damaged, or its directory takes no files.
+    pub fn takes_no_records(&self) -> bool {
+        let state = self.lock();
+        state.failed.is_some() || state.is_unwritable()
     }
 
     /// As if a write had failed.

@@ -11,6 +11,7 @@ use fullbore_wire::ErrorCode;
 use super::data_dir::cluster::ClusterView;
 use super::data_dir::failures::{Failures, Mark};
 use super::data_dir::flusher::Due;
+use super::failing::FailingAppends;
 use super::phase::Phase;
 use fullbore_log::Log;
 use fullbore_log::error::StorageError;
@@ -39,6 +40,8 @@ pub struct ReplicaState {
     pub flush: Flushing,
     /// Counts a broken or refused log among the partitions out of service.
     pub failed: Option<Mark>,
+    /// Appends that fail while the log is whole.
+    pub failing: Option<FailingAppends>,
     /// When the log could last not be opened, and why.
     pub open_failure: Option<(Instant, StorageError)>,
 }

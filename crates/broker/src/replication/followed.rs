@@ -111,7 +111,7 @@ impl Followed {
             if !self.replica.phase().is_settled() {
                 return Naming::Opening;
             }
-            if self.replica.is_broken() {
+            if self.replica.takes_no_records() {
                 // Where it ends would count, though nothing can be added there.
                 return Naming::Failed;
             }

@@ -1,6 +1,7 @@
-//! Has others lead what this broker leads and cannot write any more, since a write or an fsync has failed, or the log is damaged.
+//! Takes this broker out of the ISR of partitions that it cannot write: a write or an fsync has failed, the log is damaged, or its directory takes no
+//! files. Another replica leads those that it led, and no leader waits for it.
 //!
-//! Not who leads then, which is the control plane's decision. Where nobody else may lead, everything stays as it is.
+//! Not here: the choice of the leader, which is the control plane's. Without another replica that may lead nothing changes.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -24,7 +25,7 @@ pub(super) async fn run(context: Arc<Context>) {
             () = context.stopping() => return,
         }
         let (failed, refused_logs) = (context.partitions.failed_partitions(), context.partitions.refused_partitions());
-        if failed + refused_logs == 0 {
+        if failed + refused_logs + context.partitions.unwritable_partitions() == 0 {
             continue;
         }
         let looked = Arc::clone(&context);
@@ -49,14 +50,19 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Partitions that this broker leads and cannot write, and that others in sync may lead.
+/// Partitions that this broker is in sync with and cannot write, and that others lead or may lead.
 fn of_no_use(context: &Context) -> HashSet<(Uuid, i32)> {
     let own = context.config.node_id;
-    let may_be_led = |replica: &Arc<Replica>| {
+    let is_needless = |replica: &Arc<Replica>| {
         let registered = replica.registered();
-        registered.leader == Some(own) && registered.isr.iter().chain(&registered.elr).any(|id| *id != own)
+        let mut whole = registered.isr.iter().chain(&registered.elr);
+        match registered.leader {
+            Some(leader) if leader == own => whole.any(|id| *id != own),
+            Some(_) => registered.isr.contains(&own),
+            None => false,
+        }
     };
-    let led = context.partitions.partitions().into_iter().filter(may_be_led);
-    let broken = led.filter(|replica| replica.is_broken());
-    broken.map(|replica| (replica.topic_id(), replica.index())).take(ASKED_MAX).collect()
+    let needless = context.partitions.partitions().into_iter().filter(is_needless);
+    let unwritable = needless.filter(|replica| replica.takes_no_records());
+    unwritable.map(|replica| (replica.topic_id(), replica.index())).take(ASKED_MAX).collect()
 }

@@ -27,6 +27,7 @@ use crate::files::{is_full, is_momentary};
 use crate::seldom::Seldom;
 use hung::{HungChange, LOOK_EVERY, WriteUnderWay, WritesUnderWay};
 use new_files::NewFiles;
+pub use new_files::make_file;
 
 /// In the data folder.
 const FILE: &str = "disk-reserve";

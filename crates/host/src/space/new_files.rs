@@ -48,7 +48,7 @@ impl NewFiles {
         if !self.doubted.swap(false, Ordering::Relaxed) && !self.are_refused() {
             return Ok(());
         }
-        self.note(make(folder), Instant::now(), folder)
+        self.note(make_file(folder), Instant::now(), folder)
     }
 
     fn note(&self, made: io::Result<()>, now: Instant, folder: &Path) -> io::Result<()> {
@@ -82,8 +82,11 @@ impl NewFiles {
     }
 }
 
-/// Makes a file, as a new segment is, and renames it, as a checkpoint is.
-fn make(folder: &Path) -> io::Result<()> {
+/// Makes a file in a directory, as a new segment is, renames it, as a checkpoint is, and removes it.
+///
+/// # Errors
+/// The error of the system.
+pub fn make_file(folder: &Path) -> io::Result<()> {
     let (probe, renamed) = (folder.join(PROBE), folder.join(RENAMED));
     let made = fs::write(&probe, PROBE).and_then(|()| fs::rename(&probe, &renamed));
     // Both: a kill may have left either.

@@ -106,7 +106,8 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
     Ok((node != *before).then_some(Change::BrokerRegistered { id, node }))
 }
 
-/// Others lead what this broker cannot write any more, where they may; there it is not in sync any more, nor may it lead before it is.
+/// Takes a broker out of the ISRs of partitions that it cannot write any more, where another replica leads then; the broker may not lead before it is in
+/// sync again.
 ///
 /// # Errors
 /// STALE_BROKER_EPOCH where another process has its place.
@@ -119,10 +120,9 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &HashSet<(Uuid, i
     let mut changes = Vec::new();
     for (topic, index) in partitions {
         let Some(topic) = image.topic_by_id(*topic) else { continue };
-        let led = topic.partition(*index).filter(|partition| partition.leader == Some(broker.broker_id));
         // What it had is not known to be on its disk.
-        let left = led.and_then(|partition| lose(partition, broker.broker_id));
-        let settled = left.and_then(|left| settle(&left, &others, topic.config.min_insync_replicas));
+        let left = topic.partition(*index).and_then(|partition| lose(partition, broker.broker_id));
+        let settled = left.map(|left| settle(&left, &others, topic.config.min_insync_replicas).unwrap_or(left));
         if let Some(settled) = settled.filter(|settled| settled.leader.is_some())
             && let Ok(first) = usize::try_from(*index)
         {

@@ -319,6 +319,25 @@ fn who_is_fenced_or_about_to_stop_hands_over() {
 }
 
 #[test]
+fn partition_cannot_be_written_its_broker_leaves_the_isr_unless_it_is_the_last_member() {
+    let mut image = cluster();
+    let topic = image.topic("t").expect("there").id;
+    let resign = |image: &mut Image, id: i32| {
+        let broker_epoch = image.node(id).expect("there").registration.epoch;
+        let command = Command::Resign(BrokerState { broker_id: id, broker_epoch }, [(topic, 0)].into());
+        done(image, &command).expect("carried out");
+        state(image)
+    };
+    assert_eq!(
+        resign(&mut image, 3),
+        (Some(1), 0, vec![1, 2], vec![], vec![3]),
+        "no record waits for a follower that takes none"
+    );
+    assert_eq!(resign(&mut image, 1), (Some(2), 1, vec![2], vec![], vec![3, 1]));
+    assert_eq!(resign(&mut image, 2), (Some(2), 1, vec![2], vec![], vec![3, 1]), "no other replica has every record");
+}
+
+#[test]
 fn store_lost_a_broker_is_left_out_but_for_the_last_that_serves() {
     let mut image = cluster();
     let serve = |image: &Image| [1, 2, 3].map(|id| image.node(id).expect("there").serves_diskless);

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use checkpoints::Checkpoints;
 use cleanings::Cleanings;
 use cluster::ClusterView;
+use failures::Failures;
 use flusher::Flusher;
 use fullbore_host::seldom::Seldom;
 use fullbore_host::space::Space;
@@ -50,6 +51,10 @@ pub struct LogDir {
     pub not_followed: Seldom,
     /// What is read around the page cache.
     pub cold: Arc<Cold>,
+    /// Count of partitions whose appends fail, for however short a time.
+    pub failing: Failures,
+    /// Count of partitions whose appends have failed for seconds.
+    pub unwritable: Failures,
     /// Whether the disk is full.
     pub space: Arc<Space>,
 }

@@ -1,0 +1,90 @@
+//! A partition whose appends fail for seconds, while its log is whole and the data directory takes files: its own directory does not.
+//!
+//! Not here: a log that a failed write or fsync has broken ([`super::data_dir::failures`]), a data directory that takes no files ([`fullbore_host::space`]),
+//! and the replica that leads then (`replication/resign.rs`).
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fullbore_host::space::make_file;
+use fullbore_log::partition::error::AppendError;
+
+use super::Replica;
+use super::data_dir::LogDir;
+use super::data_dir::failures::Mark;
+use super::state::{LogState, ReplicaState};
+
+/// Time for which appends may fail before the partition counts as unwritable.
+const FAILING_MAX: Duration = Duration::from_secs(4);
+/// Time without a failed append after which a file that can be made is believed.
+const QUIET: Duration = Duration::from_secs(2);
+
+/// Appends that fail, from the first one on since an append succeeded.
+#[derive(Debug)]
+pub struct FailingAppends {
+    since: Instant,
+    last: Instant,
+    /// Counts the partition among those that [`Replica::check_failing_appends`] looks at.
+    _mark: Mark,
+    /// Counts an unwritable partition.
+    unwritable: Option<Mark>,
+}
+
+impl ReplicaState {
+    /// Notes the outcome of an append to a log that is open.
+    pub(super) fn note_append(&mut self, outcome: Result<(), AppendError>, log_dir: &LogDir) {
+        match outcome {
+            Ok(()) if self.failing.is_none() => {}
+            Ok(()) => self.note_writable(&log_dir.path),
+            Err(AppendError::Storage) if !matches!(&self.log, LogState::Open(log) if log.is_broken()) => {
+                let now = Instant::now();
+                let first =
+                    || FailingAppends { since: now, last: now, _mark: log_dir.failing.mark(), unwritable: None };
+                self.failing.get_or_insert_with(first).last = now;
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Returns true if appends have failed for seconds, and still do.
+    pub(super) fn is_unwritable(&self) -> bool {
+        self.failing.as_ref().is_some_and(|failing| failing.unwritable.is_some())
+    }
+
+    fn note_writable(&mut self, dir: &Path) {
+        if self.is_unwritable() {
+            tracing::warn!(dir = %dir.display(), "the partition's directory takes files again");
+        }
+        self.failing = None;
+    }
+}
+
+impl Replica {
+    /// Counts the partition as unwritable once its appends have failed for seconds, and as writable once its directory takes files. Makes a file there.
+    pub(crate) fn check_failing_appends(&self, now: Instant) {
+        let due = |state: &ReplicaState| {
+            let failing = state.failing.as_ref()?;
+            let is_due = now.saturating_duration_since(failing.since) >= FAILING_MAX;
+            is_due.then(|| (failing.last, now.saturating_duration_since(failing.last) < QUIET))
+        };
+        let Some((last, still_fail)) = due(&self.state.lock()) else { return };
+        let dir = self.dir();
+        let is_writable = !still_fail && make_file(&dir).is_ok();
+        let mut state = self.state.lock();
+        if is_writable {
+            // An append that has failed meanwhile is newer than the file.
+            if state.failing.as_ref().is_some_and(|failing| failing.last == last) {
+                state.note_writable(&dir);
+            }
+        } else if let Some(failing) = &mut state.failing
+            && failing.unwritable.is_none()
+        {
+            failing.unwritable = Some(self.log_dir.unwritable.mark());
+            tracing::error!(
+                dir = %dir.display(),
+                "cannot append to a partition for seconds: another replica in sync leads it; correct the permissions or the file system of \
+                 its directory, no restart is needed"
+            );
+        }
+    }
+}
