@@ -2,7 +2,6 @@
 
 use crate::control;
 use crate::diskless::OpenDisklessError;
-use crate::groups::TakeOverError;
 use crate::partitions;
 use fullbore_wire::host_port;
 use std::io;
@@ -19,9 +18,6 @@ pub enum StartError {
     /// The object store and the index of diskless topics.
     #[error("{0}")]
     Diskless(#[from] OpenDisklessError),
-    /// What older versions kept of groups.
-    #[error("{0}")]
-    Groups(#[from] TakeOverError),
     /// The key or certificates of an SSL listener.
     #[error("{0}")]
     Certificates(#[from] fullbore_tls::MaterialError),

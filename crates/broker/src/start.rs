@@ -169,7 +169,7 @@ impl Broker {
         let addrs = listeners.iter().map(|bound| bound.addr).collect();
         let stop = watch::channel(false).0;
         let groups = Groups::new(&config, control.clone(), Arc::clone(&partitions), metrics.clone());
-        groups.start(&config, &stop).await?;
+        groups.start(&config, &stop);
         let replication = Replication::start(&config, &control, &partitions, &metrics, stop.subscribe());
         let node = Arc::new(Node {
             replication,

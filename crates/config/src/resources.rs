@@ -139,16 +139,10 @@ const PATTERNS_MAX: usize = 16;
 const METRICS_MAX: usize = 1000;
 /// Memory of a compiled pattern, which has little to do with its length: `((a{99}){99}){9}` takes megabytes.
 const COMPILED_BYTES_MAX: usize = 64 << 10;
-/// The same of one that an older version took.
-const COMPILED_BYTES_KEPT: usize = 10 << 20;
 
 impl ClientMetricsConfig {
     /// The subscription with these settings.
     pub fn resolve(set: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
-        Self::within(COMPILED_BYTES_KEPT, set)
-    }
-
-    fn within(compiled_max: usize, set: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
         let nothing = DynamicConfig::default();
         let file = super::Properties::default();
         let broker = BrokerValues { properties: &file, dynamic: &nothing };
@@ -157,7 +151,7 @@ impl ClientMetricsConfig {
         Ok(Self {
             metrics: list("metrics"),
             interval_ms: values.number("interval.ms"),
-            patterns: list("match").iter().map(|pair| pattern(pair, compiled_max)).collect::<Result<_, _>>()?,
+            patterns: list("match").iter().map(|pair| pattern(pair)).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -166,7 +160,7 @@ fn elements(list: &str) -> Vec<String> {
     list.split(',').map(str::trim).filter(|element| !element.is_empty()).map(str::to_owned).collect()
 }
 
-fn pattern(pair: &str, compiled_max: usize) -> Result<(ClientTrait, Regex), ConfigError> {
+fn pattern(pair: &str) -> Result<(ClientTrait, Regex), ConfigError> {
     let refused = |message: String| ConfigError::of_value("match", pair, message);
     let named = pair.split_once('=').and_then(|(name, pattern)| {
         let (_, which) = TRAITS.iter().find(|(known, _)| *known == name.trim())?;
@@ -179,7 +173,7 @@ fn pattern(pair: &str, compiled_max: usize) -> Result<(ClientTrait, Regex), Conf
     if pattern.chars().count() > PATTERN_CHARS_MAX {
         return Err(refused(format!("a pattern may have {PATTERN_CHARS_MAX} characters")));
     }
-    let compiled = RegexBuilder::new(&format!("^(?:{pattern})$")).size_limit(compiled_max).build();
+    let compiled = RegexBuilder::new(&format!("^(?:{pattern})$")).size_limit(COMPILED_BYTES_MAX).build();
     let regex = compiled.map_err(|error| refused(error.to_string()))?;
     Ok((which, regex))
 }
@@ -216,7 +210,7 @@ fn row(resource: Resource, name: &str) -> Result<&'static Key, ConfigError> {
     resource.keys().iter().find(|key| key.name == name).ok_or_else(unknown)
 }
 
-/// What a subscription costs is bounded. What was set before there were limits is read all the same.
+/// Bounds what a subscription costs.
 fn check_client_metrics(set: &BTreeMap<String, String>) -> Result<(), ConfigError> {
     for (name, of, most) in [("match", "patterns", PATTERNS_MAX), ("metrics", "elements", METRICS_MAX)] {
         let count = set.get(name).map_or(0, |list| elements(list).len());
@@ -224,7 +218,7 @@ fn check_client_metrics(set: &BTreeMap<String, String>) -> Result<(), ConfigErro
             return Err(ConfigError::of_key(name, format!("has {count} {of}, and {most} are allowed")));
         }
     }
-    ClientMetricsConfig::within(COMPILED_BYTES_MAX, set).map(drop)
+    ClientMetricsConfig::resolve(set).map(drop)
 }
 
 /// What a group sets lies within the broker's limits.

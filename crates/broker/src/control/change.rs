@@ -87,8 +87,6 @@ pub enum Change {
     ProducerIdsTaken {
         next: i64,
     },
-    /// What older versions kept of groups in the store is elsewhere.
-    GroupsMoved,
 }
 
 impl Change {

@@ -28,8 +28,6 @@ pub enum Command {
     /// Nothing is left of these deleted topics.
     ForgetDeleted(Vec<Uuid>),
     InitProducerId,
-    /// What older versions kept of groups is elsewhere now.
-    ForgetKept,
     /// A process takes a broker's place.
     RegisterBroker(RegisterBroker),
     /// A broker's state changes.

@@ -25,6 +25,8 @@ pub enum OpenError {
     Full { file: PathBuf },
     #[error("{} cannot be opened: {reason}; see to the disk and to the permissions of this file and its folder", file.display())]
     Refused { file: PathBuf, reason: String },
+    #[error("{} has schema {found} of a build before the first release, which this Fullbore does not read; run that build, or move the file away to start without topics", file.display())]
+    Unreleased { file: PathBuf, found: i64 },
     #[error("{} was written by a newer Fullbore (schema {found}, this one knows {known}); run that version", file.display())]
     Newer { file: PathBuf, found: i64, known: i64 },
     #[error("{} belongs to node.id={stored}, but node.id={configured} is set", file.display())]

@@ -21,7 +21,6 @@ use tokio::sync::watch;
 use super::change::Version;
 use super::image::Image;
 use super::notes::{Notes, NotesToWrite, notes};
-use super::sqlite::KeptInDatabase;
 use fullbore_host::files;
 use fullbore_host::seldom::Seldom;
 
@@ -37,8 +36,6 @@ pub struct Identity {
     pub folder: Uuid,
     /// The same folder, if a broker of a cluster has used it before.
     pub used: Option<UsedFolder>,
-    /// What older versions kept of groups.
-    pub kept: Option<KeptInDatabase>,
     /// How it is called where it cannot be used.
     pub store: StoreName,
 }

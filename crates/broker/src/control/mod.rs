@@ -83,9 +83,6 @@ pub(crate) use postgres::{
 pub(crate) use postgres::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
 pub use resources::ConfiguredResource;
 pub(crate) use sqlite::FILE as SINGLE_BROKERS_FILE;
-#[cfg(test)]
-pub(crate) use sqlite::older;
-pub use sqlite::{KeptInDatabase, KeptOffset, StoredGroup};
 pub(crate) use sqlite::{failed as sqlite_failed, not_committed as sqlite_not_committed};
 pub use startup::Arrival;
 pub(crate) use store::{CommitError, StoreError};
@@ -108,8 +105,6 @@ struct Shared {
     image: watch::Receiver<Arc<Image>>,
     /// Set where there is a cluster.
     beats: OnceLock<watch::Receiver<Beaten>>,
-    /// As it was at the start, until it is taken.
-    kept: Mutex<Option<KeptInDatabase>>,
     deleted: Mutex<Vec<DeletedTopic>>,
     /// `None` once it is closed.
     queue: Mutex<Option<Queue>>,
@@ -215,7 +210,7 @@ impl Control {
         folder: Uuid,
     ) -> Result<Self, OpenError> {
         let (memory, store) = (memory.clone(), PathBuf::from("memory").into());
-        let identity = Identity { cluster_id: Uuid([1; 16]), folder, used: None, kept: None, store };
+        let identity = Identity { cluster_id: Uuid([1; 16]), folder, used: None, store };
         Control::start(broker, arrival, move || Ok((memory, identity)))
     }
 
@@ -251,7 +246,6 @@ impl Control {
             node_id: id,
             process,
             broker_epoch: image.node(id).map_or(0, |node| node.registration.epoch),
-            kept: Mutex::new(identity.kept),
             deleted: Mutex::new(image.deleted().values().cloned().collect()),
             image: images,
             beats: OnceLock::new(),
@@ -465,16 +459,6 @@ impl Control {
             Outcome::Configured(each) => each,
             _ => unreachable!("a command on configurations is answered for each"),
         }
-    }
-
-    /// What brokers of an older version kept of groups in the database. The second call has none.
-    pub fn take_kept_in_database(&self) -> Option<KeptInDatabase> {
-        self.shared.kept.lock().take()
-    }
-
-    /// Removes it there.
-    pub async fn forget_kept_in_database(&self) -> Result<(), Refusal> {
-        self.ask_to_forget(Command::ForgetKept).await
     }
 
     /// Deleted topics of which something may be left, as they were at the start. The second call has none.

@@ -76,6 +76,6 @@ pub fn of_cluster(
         }
     }
     let used = known.map(|known| UsedFolder::new(folder, known));
-    let identity = Identity { cluster_id, folder: of_folder.folder, used, kept: None, store: name };
+    let identity = Identity { cluster_id, folder: of_folder.folder, used, store: name };
     Ok((store, identity, of_folder))
 }

@@ -417,7 +417,7 @@ pub(crate) fn member(
 ) -> Result<Control, OpenError> {
     let (memory, cluster_id) = (memory.clone(), random_id());
     let folder = Uuid(folder.to_be_bytes());
-    let identity = Identity { cluster_id, folder, used: None, kept: None, store: PathBuf::from("memory").into() };
+    let identity = Identity { cluster_id, folder, used: None, store: PathBuf::from("memory").into() };
     let at = Endpoint { host: Text::from("127.0.0.1"), port };
     let arrival = Arrival { endpoints: [(listener.to_owned(), at)].into(), ..Arrival::nowhere() };
     Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))

@@ -100,6 +100,7 @@ impl Groups {
     }
 
     /// Waits until no shard is being loaded.
+    #[cfg(test)]
     pub(super) async fn loaded(&self) {
         let topic = self.topic.read().clone();
         for shard in topic.iter().flat_map(|topic| topic.shards()) {

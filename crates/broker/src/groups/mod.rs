@@ -18,7 +18,6 @@ mod offsets;
 mod records;
 mod regex;
 mod start;
-mod take_over;
 #[cfg(test)]
 mod tests;
 mod timer;
@@ -28,7 +27,6 @@ pub use commit::{COMMIT_BYTES_MAX, DeleteOffset};
 pub use entry::PendingAnswer;
 pub use offsets::{CommitOffset, CommittedOffsets, GroupOffsets, OffsetAndMetadata, TopicName, TopicOffsets};
 pub use regex::TopicRegex;
-pub use take_over::TakeOverError;
 
 use crate::control::{Control, Image};
 use crate::coordinator::{InternalTopic, Shard, Status};

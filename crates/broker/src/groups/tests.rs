@@ -5,7 +5,7 @@ mod limits;
 mod mischance;
 
 use super::*;
-use crate::control::{CreateTopic, CreateTopics, FolderLock, KeptInDatabase, KeptOffset, StoredGroup, TopicRef, older};
+use crate::control::{CreateTopic, CreateTopics, FolderLock, TopicRef};
 use crate::coordinator::{Records, Unwritten};
 use fullbore_config::Properties;
 use fullbore_host::space::Space;
@@ -58,7 +58,7 @@ fn unstarted(folder: &Path, clock: GroupClock, text: &str) -> Opened {
 
 impl Opened {
     async fn start(&self) {
-        self.groups.start(&self.config, &self.stop).await.expect("starts");
+        self.groups.start(&self.config, &self.stop);
         self.groups.prepare(Missing::Create, []).await.expect("there is room");
         self.groups.loaded().await;
     }
@@ -316,82 +316,6 @@ async fn groups_go_with_their_topic_and_begin_anew() {
     assert_eq!(opened.commit("h", vec![one(&t, 0, committed(2, 2))]).await, []);
     let opened = reopened(opened, folder.path()).await;
     assert_eq!((opened.get("h", &t, 0), opened.held()), (Some(committed(2, 2)), 1));
-}
-
-/// Writes into the database what brokers of schema 3 kept there: groups `g0` and on with a snapshot, and an offset for each partition.
-fn keep_in_database(folder: &Path, topic: &TopicName, groups: usize, snapshot: &Snapshot) {
-    let name = |group| Arc::from(format!("g{group}"));
-    let group = |of| StoredGroup { group: name(of), version: snapshot.version, state: snapshot.state.clone() };
-    let offset = |(group, partition): (usize, i32)| KeptOffset {
-        group: name(group),
-        topic_id: topic.id,
-        topic: Arc::clone(&topic.name),
-        partition,
-        offset: group as i64 * 10 + i64::from(partition),
-        leader_epoch: -1,
-        metadata: "m".into(),
-        committed_ms: 11,
-        expires_ms: None,
-    };
-    let each = (0..groups).flat_map(|group| (0..8).map(move |partition| (group, partition)));
-    let kept = KeptInDatabase { groups: (0..groups).map(group).collect(), offsets: each.map(offset).collect() };
-    older::keep_groups(folder, &kept);
-}
-
-/// The move is broken off at each of its steps in turn, as a kill would, and the next start does it again.
-#[tokio::test]
-async fn groups_of_an_older_version_are_moved_once_whatever_kills_the_move() {
-    const GROUPS: usize = 40;
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
-    let t = opened.topic("t").await;
-    let snapshot = snapshot_of(&opened, "moved");
-    opened.logs.close();
-    killed(opened).await;
-    let mut steps = 0;
-    loop {
-        let copy = tempfile::tempdir().expect("tempdir");
-        let copied = std::process::Command::new("cp").arg("-rT").args([folder.path(), copy.path()]).status();
-        assert!(copied.expect("cp runs").success());
-        keep_in_database(copy.path(), &t, GROUPS, &snapshot);
-        let opened = unstarted(copy.path(), GroupClock::start(), "");
-        let is_done = {
-            let mut moving = std::pin::pin!(opened.groups.start(&opened.config, &opened.stop));
-            let mut left = steps;
-            std::future::poll_fn(|context| match moving.as_mut().poll(context) {
-                std::task::Poll::Ready(done) => {
-                    done.expect("moved");
-                    std::task::Poll::Ready(true)
-                }
-                std::task::Poll::Pending if left == 0 => std::task::Poll::Ready(false),
-                std::task::Poll::Pending => {
-                    left -= 1;
-                    std::task::Poll::Pending
-                }
-            })
-            .await
-        };
-        killed(opened).await;
-        let opened = open(copy.path(), GroupClock::start(), "").await;
-        assert_eq!((opened.held(), opened.groups.ids().len()), (GROUPS * 8, GROUPS), "after {steps} steps");
-        for group in 0..GROUPS {
-            let id = format!("g{group}");
-            let kind = opened.groups.peek(&id, |group| group.protocol_type().to_owned());
-            assert_eq!(kind.as_deref(), Some("moved"), "after {steps} steps");
-            for partition in 0..8 {
-                let offset = opened.get(&id, &t, partition).map(|committed| committed.offset);
-                assert_eq!(offset, Some((group * 10) as i64 + i64::from(partition)), "after {steps} steps");
-            }
-        }
-        opened.forget("g0", deletion(&t, 0, None)).kept().await.expect("kept").expect("kept");
-        let opened = reopened(opened, copy.path()).await;
-        assert_eq!((opened.get("g0", &t, 0), opened.held()), (None, GROUPS * 8 - 1), "it is not moved again");
-        if is_done {
-            break;
-        }
-        steps += 1;
-    }
-    assert!(steps > 3, "{steps} steps");
 }
 
 /// Many tasks on several threads, some of which go away before their answer: nobody waits for ever.

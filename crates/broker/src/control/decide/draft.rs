@@ -81,7 +81,6 @@ impl<'a> Draft<'a> {
             Command::AlterResourceConfigs(wanted) => Outcome::Configured(self.alter_resources(wanted)),
             Command::ForgetDeleted(topics) => Outcome::Done(self.forget(topics)),
             Command::InitProducerId => Outcome::ProducerId(self.producer_id()),
-            Command::ForgetKept => Outcome::Done(self.make(Change::GroupsMoved)),
             Command::RegisterBroker(wanted) => self.register(wanted),
             Command::ChangeBroker(asked) => Outcome::Done(self.change_broker(asked)),
             Command::Settle(urgent) => match self.settle(urgent) {
@@ -324,7 +323,6 @@ pub fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
         Command::AlterIsr(asked) => Outcome::Registered(vec![Err(refusal.clone()); asked.partitions.len()]),
         Command::ElectLeaders(asked) => Outcome::Registered(vec![Err(refusal.clone()); asked.partition_count()]),
         Command::ForgetDeleted(_)
-        | Command::ForgetKept
         | Command::RegisterBroker(_)
         | Command::ChangeBroker(_)
         | Command::Settle(_)

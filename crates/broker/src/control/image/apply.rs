@@ -110,7 +110,6 @@ impl Image {
                 set.map_err(Inapplicable::Resource)?;
             }
             Change::ProducerIdsTaken { next } => self.next_producer_id = *next,
-            Change::GroupsMoved => {}
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::super::store::StoreError;
 use super::error::AskError;
 use super::read::version;
 use super::rows::{Rows, flag, id, next, number, optional, optional_number, text};
-use super::schema::{self, Found, SCHEMA_VERSION, SchemaError};
+use super::schema::{self, FIRST_VERSION, Found, SCHEMA_VERSION, SchemaError};
 use super::server::Server;
 use super::session::PostgresSession;
 use fullbore_config::PlaneSettings;
@@ -46,6 +46,8 @@ pub enum Finding {
         may_create: bool,
     },
     ForeignSchema,
+    UnreleasedSchema(i64),
+    /// The schema is of an older Fullbore.
     OlderSchema(i64),
     NewerSchema(i64),
     /// A privilege that the role has not, and on what.
@@ -109,6 +111,10 @@ impl fmt::Display for Finding {
                 f.write_str("it is empty, and the role may not create a schema in it (GRANT CREATE ON DATABASE)")
             }
             Self::ForeignSchema => f.write_str("it has a schema fullbore that is not of this program"),
+            Self::UnreleasedSchema(found) => write!(
+                f,
+                "it has schema {found} of a build before the first release, which this Fullbore neither reads nor upgrades; use another database"
+            ),
             Self::OlderSchema(found) => {
                 write!(f, "it has schema {found}, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate")
             }
@@ -206,6 +212,7 @@ async fn look(server: &Server, findings: &mut Vec<Finding>) -> Result<(), Findin
         }
         Ok(Found::Foreign) => findings.push(Finding::ForeignSchema),
         Ok(Found::Version(SCHEMA_VERSION)) => of_cluster(&session, server, findings).await?,
+        Ok(Found::Version(older)) if older < FIRST_VERSION => findings.push(Finding::UnreleasedSchema(older)),
         Ok(Found::Version(older)) if older < SCHEMA_VERSION => findings.push(Finding::OlderSchema(older)),
         Ok(Found::Version(newer)) => findings.push(Finding::NewerSchema(newer)),
         Err(SchemaError::Ask(error)) if error.code == Some(SqlState::INSUFFICIENT_PRIVILEGE) => {

@@ -7,7 +7,7 @@
 //!
 //! - `server`: from a URL to what a connection needs; `url`, `tls`.
 //! - `settings`: what every session is set to, also behind a pooler; `session`: a connection, and one question at a time; `connection`: the same for a thread that blocks, had again where it has ended.
-//! - `schema`: made, looked at, upgraded. The tables of the index of diskless topics (`diskless.sql`) are in it, and what is done with them is not here.
+//! - `schema`: made, looked at, upgraded. The tables of the index of diskless topics are in it, and what is done with them is not here.
 //! - `rows`: what is in them; `read`: rows as changes; `write`: changes as `statements`, `registrations`: those of partitions; `record`:
 //!   changes as JSON.
 //! - `refused`: why a start does not get its database.
@@ -86,6 +86,10 @@ pub enum UnusableDatabase {
     Foreign,
     #[error("it is empty, so that there is nothing to upgrade; the first start of a broker fills it")]
     Empty,
+    #[error(
+        "it has schema {0} of a build before the first release, which this Fullbore neither reads nor upgrades; use another database"
+    )]
+    Unreleased(i64),
     #[error("it has schema {0}, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate")]
     Older(i64),
     #[error("it was written by a newer Fullbore (schema {0}, this one knows {SCHEMA_VERSION}); run that version")]
@@ -101,6 +105,7 @@ impl From<SchemaError> for UnusableDatabase {
             SchemaError::Read(error) => Self::Store(error),
             SchemaError::Foreign => Self::Foreign,
             SchemaError::Empty => Self::Empty,
+            SchemaError::Unreleased(found) => Self::Unreleased(found),
             SchemaError::Older(found) => Self::Older(found),
             SchemaError::Newer(found) => Self::Newer(found),
         }

@@ -71,7 +71,6 @@ enum ChangeRecord {
     ProducerIdsTaken {
         next: i64,
     },
-    GroupsMoved {},
 }
 
 /// A [`RegisteredBroker`].
@@ -168,7 +167,6 @@ fn record(change: &Change) -> ChangeRecord {
             configs: overrides.clone(),
         },
         Change::ProducerIdsTaken { next } => ChangeRecord::ProducerIdsTaken { next: *next },
-        Change::GroupsMoved => ChangeRecord::GroupsMoved {},
     }
 }
 
@@ -203,7 +201,6 @@ fn change(record: ChangeRecord) -> Result<Change, String> {
             Change::ResourceConfigured { resource, name, overrides: configs }
         }
         ChangeRecord::ProducerIdsTaken { next } => Change::ProducerIdsTaken { next },
-        ChangeRecord::GroupsMoved {} => Change::GroupsMoved,
     })
 }
 

@@ -9,18 +9,14 @@ use super::session::PostgresSession;
 use super::statements::literal;
 use std::time::Duration;
 
-/// What each version of the schema changed, from version 1 on.
-const SCHEMAS: &[&str] = &[
-    include_str!("schema.sql"),
-    include_str!("diskless.sql"),
-    include_str!("predecessors.sql"),
-    include_str!("serving.sql"),
-    include_str!("full_disks.sql"),
-    include_str!("noted.sql"),
-    include_str!("object_numbers.sql"),
-];
+/// The tables as the first release has them. No release had smaller versions, which cannot be upgraded.
+const FIRST_SCHEMA: &str = include_str!("schema.sql");
+/// The version of those.
+pub const FIRST_VERSION: i64 = 7;
+/// Statements that make each later version of the one before it.
+const MIGRATIONS: &[&str] = &[];
 /// The one that this Fullbore knows.
-pub const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
+pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// "fullbore" in ASCII: the lock that who makes or upgrades the schema has.
 const ADVISORY_LOCK: i64 = 0x6675_6c6c_626f_7265;
 
@@ -44,6 +40,7 @@ pub enum SchemaError {
     Read(StoreError),
     Empty,
     Foreign,
+    Unreleased(i64),
     Older(i64),
     Newer(i64),
 }
@@ -95,6 +92,7 @@ pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_i
     }
     match found {
         Found::Version(SCHEMA_VERSION) => {}
+        Found::Version(version) if version < FIRST_VERSION => return Err(SchemaError::Unreleased(version)),
         Found::Version(version) if version < SCHEMA_VERSION => return Err(SchemaError::Older(version)),
         Found::Version(version) => return Err(SchemaError::Newer(version)),
         _ => return Err(SchemaError::Foreign),
@@ -106,7 +104,7 @@ pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_i
 
 fn making(found: Found, cluster_id: Uuid) -> String {
     let schema = if found == Found::Empty { "CREATE SCHEMA fullbore;" } else { "" };
-    let (tables, cluster_id) = (SCHEMAS.join("\n"), literal(&cluster_id));
+    let (tables, cluster_id) = ([&[FIRST_SCHEMA], MIGRATIONS].concat().join("\n;"), literal(&cluster_id));
     format!(
         "{schema} {tables};
          INSERT INTO fullbore.schema_version VALUES (1, {SCHEMA_VERSION});
@@ -119,16 +117,16 @@ fn making(found: Found, cluster_id: Uuid) -> String {
 /// Brings an older schema to this version, and says which it was. Brokers that run go on as without a database until they are of
 /// this version, too.
 pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i64, SchemaError> {
-    upgrade(session, call_max, SCHEMAS).await
+    upgrade(session, call_max, MIGRATIONS).await
 }
 
-/// With all versions up to the last of these.
+/// As [`migrate`], to the version that the last of these makes.
 pub(super) async fn upgrade(
     session: &PostgresSession,
     call_max: Duration,
-    schemas: &[&str],
+    migrations: &[&str],
 ) -> Result<i64, SchemaError> {
-    let known = schemas.len() as i64;
+    let known = FIRST_VERSION + migrations.len() as i64;
     session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
     let found = match look(session, call_max).await? {
         Found::Version(version) => version,
@@ -138,8 +136,8 @@ pub(super) async fn upgrade(
     if found > known {
         return Err(SchemaError::Newer(found));
     }
-    let missing = usize::try_from(found).map_or(schemas, |found| &schemas[found..]);
-    let statements = missing.join("\n;");
+    let done = usize::try_from(found - FIRST_VERSION).map_err(|_| SchemaError::Unreleased(found))?;
+    let statements = migrations[done..].join("\n;");
     let stamp = format!("UPDATE fullbore.schema_version SET version = {known}");
     // Who has the lock on the metadata finishes first.
     let lock = "SELECT version FROM fullbore.cluster FOR UPDATE";

@@ -7,6 +7,7 @@ use fullbore_tests::{pgbouncer::PgBouncer, pki::Authority, wait_until};
 use super::super::notes::notes;
 use super::super::owner::random_id;
 use super::super::tests::postgres::Database;
+use super::schema::FIRST_VERSION;
 use super::*;
 
 const HANGS: Duration = Duration::from_secs(30);
@@ -138,32 +139,28 @@ fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
     assert_eq!(open(&of).err().expect("newer"), newer);
     assert!(migrate(&of).is_err() && check(&of).contains(&Finding::NewerSchema(next)));
     assert!(matches!(running.begin(None), Err(StoreError::Away(_))), "one that runs goes on as without a database");
-    // As the first version was, which had no diskless topics.
-    database.run(
-        "DROP TABLE fullbore.diskless_partitions, fullbore.diskless_brokers, fullbore.diskless_cleared,
-           fullbore.diskless_objects, fullbore.diskless_runs, fullbore.diskless_producers, fullbore.diskless_store,
-           fullbore.diskless_predecessors;
-         ALTER TABLE fullbore.brokers DROP COLUMN serves_diskless, DROP COLUMN disk_full;
-         ALTER TABLE fullbore.beats DROP COLUMN noted;
-         UPDATE fullbore.schema_version SET version = 0",
+    let unreleased = FIRST_VERSION - 1;
+    database.run(&format!("UPDATE fullbore.schema_version SET version = {unreleased}"));
+    let refused = format!(
+        "it has schema {unreleased} of a build before the first release, which this Fullbore neither reads nor upgrades; use another database"
     );
-    let older = format!("it has schema 0, and this Fullbore needs {SCHEMA_VERSION}: run fullbore admin migrate");
-    assert_eq!(open(&of).err().expect("older"), older);
-    assert!(check(&of).contains(&Finding::OlderSchema(0)));
+    assert_eq!(open(&of).err().expect("unreleased"), refused);
+    assert_eq!(migrate(&of).expect_err("unreleased").to_string(), refused);
+    assert!(check(&of).contains(&Finding::UnreleasedSchema(unreleased)));
+    assert_eq!(database.run("SELECT version FROM fullbore.schema_version"), unreleased.to_string());
+    database.run(&format!("UPDATE fullbore.schema_version SET version = {FIRST_VERSION}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let found = runtime.block_on(async {
         let server = Server::new(&of, "x").expect("a URL");
         let session = PostgresSession::open(&server, "", watch::channel(0).0).await.expect("connects");
         schema::upgrade(&session, HANGS, &["ALTER TABLE fullbore.topics ADD COLUMN more text"]).await
     });
-    assert_eq!(found.expect("upgraded"), 0);
+    assert_eq!(found.expect("upgraded"), FIRST_VERSION);
     assert_eq!(
         database.run("SELECT count(more), (SELECT version FROM fullbore.schema_version) FROM fullbore.topics"),
-        "0|1"
+        format!("0|{}", FIRST_VERSION + 1)
     );
-    assert!(open(&of).err().expect("older").starts_with("it has schema 1, "));
-    assert_eq!(migrate(&of).expect("upgraded"), Migrated { before: 1, now: SCHEMA_VERSION });
-    assert_eq!(database.run("SELECT count(*) FROM fullbore.diskless_runs"), "0");
+    database.run(&format!("UPDATE fullbore.schema_version SET version = {SCHEMA_VERSION}"));
     assert_eq!(migrate(&of).expect("nothing to do"), Migrated { before: SCHEMA_VERSION, now: SCHEMA_VERSION });
     open(&of).expect("opens");
 }

@@ -89,8 +89,6 @@ fn one(statements: &mut Statements, change: &Change) {
         Change::ProducerIdsTaken { next } => {
             statements.add("UPDATE fullbore.cluster SET next_producer_id = ?", &[next]);
         }
-        // Nothing was ever kept of groups here.
-        Change::GroupsMoved => {}
     }
 }
 

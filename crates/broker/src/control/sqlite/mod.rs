@@ -7,13 +7,9 @@
 //! - `open`: the file, its schema and what it says of itself.
 //! - `read`: rows as changes.
 //! - `write`: changes as rows; `brokers` and `partitions` have theirs.
-//! - `kept`: what older versions kept of groups.
 
 mod brokers;
 mod error;
-mod kept;
-#[cfg(test)]
-pub(crate) mod older;
 mod open;
 mod partitions;
 mod read;
@@ -31,8 +27,6 @@ use fullbore_host::space::Space;
 
 pub(crate) use error::{failed, not_committed};
 pub use open::FILE;
-
-pub use kept::{KeptInDatabase, KeptOffset, StoredGroup};
 
 /// The open database.
 pub struct Sqlite {

@@ -1,4 +1,4 @@
-//! The file: made, checked, brought to this version's schema.
+//! The file: made, checked, brought from the first release's schema to this version's.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,25 +8,18 @@ use rusqlite::{Connection, OpenFlags, Transaction, params};
 
 use super::super::error::OpenError;
 use super::super::identity::Identity;
-use super::{Sqlite, error, kept};
+use super::{Sqlite, error};
 use fullbore_config::BrokerConfig;
 use fullbore_host::space::Space;
 
 pub const FILE: &str = "control.db";
-/// What each version of the schema changed, from version 1 on. SQLite's user_version says how many a file has.
-const SCHEMAS: [&str; 9] = [
-    include_str!("schema.sql"),
-    include_str!("schema_2.sql"),
-    include_str!("schema_3.sql"),
-    include_str!("schema_4.sql"),
-    // Version 5 takes away what must have been moved before, which may come later than those after it.
-    "",
-    include_str!("schema_6.sql"),
-    include_str!("schema_7.sql"),
-    include_str!("schema_8.sql"),
-    include_str!("schema_9.sql"),
-];
-const SCHEMA_VERSION: i64 = SCHEMAS.len() as i64;
+/// The tables as the first release has them. No release had smaller versions, which are refused.
+const FIRST_SCHEMA: &str = include_str!("schema.sql");
+/// SQLite's user_version of a file with those.
+const FIRST_VERSION: i64 = 9;
+/// Statements that make each later version of the one before it.
+const MIGRATIONS: [&str; 0] = [];
+pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// "Full" in ASCII: tells our files from other programs'.
 const APPLICATION_ID: i64 = 0x4675_6c6c;
 
@@ -62,12 +55,11 @@ fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(C
     if found == 0 {
         identify(&transaction, broker.node_id, new_cluster_id).map_err(unusable)?;
     }
-    let kept = kept::take(&transaction).map_err(unusable)?;
     let cluster_id = cluster_id(&transaction, &file, broker)?;
     transaction.commit().map_err(unusable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     // The folder has the database of the one broker, and so its id.
-    Ok((connection, Identity { cluster_id, folder: cluster_id, used: None, kept, store: file.into() }))
+    Ok((connection, Identity { cluster_id, folder: cluster_id, used: None, store: file.into() }))
 }
 
 fn connect(file: &Path) -> rusqlite::Result<Connection> {
@@ -82,7 +74,7 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Refuses a damaged file, another program's, and one of a newer schema.
+/// Refuses a damaged file, another program's, and one whose schema is newer, or older than any release's.
 fn check_file(connection: &Connection, file: &Path) -> Result<(), OpenError> {
     let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
     let read = |error: rusqlite::Error| error::refused(file, &error);
@@ -99,6 +91,7 @@ fn check_file(connection: &Connection, file: &Path) -> Result<(), OpenError> {
         found if found > SCHEMA_VERSION => {
             Err(OpenError::Newer { file: file.to_owned(), found, known: SCHEMA_VERSION })
         }
+        found if found != 0 && found < FIRST_VERSION => Err(OpenError::Unreleased { file: file.to_owned(), found }),
         _ => Ok(()),
     }
 }
@@ -107,10 +100,13 @@ fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Changes what the found version has otherwise; 0 is an empty file.
+/// Brings the schema of the found version to this one; 0 is an empty file.
 fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
-    let known = usize::try_from(found).unwrap_or(0);
-    SCHEMAS.iter().skip(known).try_for_each(|added| transaction.execute_batch(added))?;
+    if found == 0 {
+        transaction.execute_batch(FIRST_SCHEMA)?;
+    }
+    let done = usize::try_from(found - FIRST_VERSION).unwrap_or(0);
+    MIGRATIONS.iter().skip(done).try_for_each(|migration| transaction.execute_batch(migration))?;
     transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
 }
 

@@ -1,56 +1,26 @@
-//! The file itself: what an older version left, what cannot be used, and how large it gets.
+//! The file itself: what cannot be used, and how large it gets.
 
-use super::super::tests::{RETAIN, alter_broker, create, open, refusal, set, wanted};
-use super::super::{BrokerScope, TopicRef};
-use super::open::CHECKPOINT_PAGES;
+use super::super::TopicRef;
+use super::super::tests::{create, open, refusal, wanted};
+use super::open::{CHECKPOINT_PAGES, SCHEMA_VERSION};
 use super::*;
 use crate::control::owner::random_id;
-use fullbore_rules::replica::PartitionRegistration;
 
 #[tokio::test]
-async fn databases_of_every_older_schema_are_taken_over() {
-    for found in 1..=8 {
-        let folder = tempfile::tempdir().expect("tempdir");
-        create(&open(folder.path()).control, vec![wanted("kept")]).await.remove(0).expect("created");
-        drop(older::age(folder.path(), found));
-        let control = &open(folder.path()).control;
-        let kept = control.image().topic("kept").cloned().expect("kept");
-        let led = PartitionRegistration { replicas: vec![1], isr: vec![1], leader: Some(1), ..Default::default() };
-        let epochs = PartitionRegistration { leader_epoch: 0, partition_epoch: 0, ..led };
-        assert_eq!(kept.partitions.iter().map(|of| (**of).clone()).collect::<Vec<_>>(), vec![epochs; 2]);
-        assert_eq!((control.take_kept_in_database(), control.image().epoch()), (None, 3), "versions go on");
-        alter_broker(control, BrokerScope::This, RETAIN, set("9")).await.expect("altered");
-    }
-}
-
-#[tokio::test]
-async fn what_was_kept_of_groups_is_handed_out_until_it_is_forgotten() {
+async fn a_file_of_a_build_before_the_first_release_is_refused_and_stays_as_it_is() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let topic = create(&open(folder.path()).control, vec![wanted("t")]).await.remove(0).expect("created");
-    let kept = KeptInDatabase {
-        groups: vec![StoredGroup { group: "g".into(), version: 1, state: bytes::Bytes::from_static(&[0, 255]) }],
-        offsets: vec![KeptOffset {
-            group: "g".into(),
-            topic_id: topic.id,
-            topic: "t".into(),
-            partition: 1,
-            offset: 5,
-            leader_epoch: 7,
-            metadata: "m".into(),
-            committed_ms: 11,
-            expires_ms: Some(99),
-        }],
-    };
-    older::keep_groups(folder.path(), &kept);
-    for _ in 0..2 {
-        let opened = open(folder.path());
-        assert_eq!(opened.control.take_kept_in_database(), Some(kept.clone()));
-        assert_eq!(opened.control.take_kept_in_database(), None);
+    create(&open(folder.path()).control, vec![wanted("t")]).await.remove(0).expect("created");
+    let file = folder.path().join(FILE);
+    for found in [1, 8] {
+        let connection = rusqlite::Connection::open(&file).expect("opens");
+        connection.pragma_update(None, "user_version", found).expect("set");
+        drop(connection);
+        let before = std::fs::read(&file).expect("read");
+        let refused = refusal(folder.path(), "");
+        let named = format!("{} has schema {found} of a build before the first release, ", file.display());
+        assert!(refused.starts_with(&named), "{refused}");
+        assert!(std::fs::read(&file).expect("read") == before, "it is changed");
     }
-    open(folder.path()).control.forget_kept_in_database().await.expect("forgotten");
-    let control = &open(folder.path()).control;
-    assert_eq!((control.take_kept_in_database(), control.image().topics().len()), (None, 1));
-    alter_broker(control, BrokerScope::This, RETAIN, set("9")).await.expect("altered");
 }
 
 #[test]
@@ -89,9 +59,12 @@ fn a_newer_schema_and_another_node_are_refused() {
     drop(open(folder.path()));
     assert!(refusal(folder.path(), "node.id=2").ends_with("belongs to node.id=1, but node.id=2 is set"));
     let connection = rusqlite::Connection::open(folder.path().join("control.db")).expect("opens");
-    connection.pragma_update(None, "user_version", 10).expect("set");
+    connection.pragma_update(None, "user_version", SCHEMA_VERSION + 1).expect("set");
     drop(connection);
-    assert!(refusal(folder.path(), "").contains("newer Fullbore (schema 10, this one knows 9)"));
+    assert!(
+        refusal(folder.path(), "")
+            .contains(&format!("newer Fullbore (schema {}, this one knows {SCHEMA_VERSION})", SCHEMA_VERSION + 1))
+    );
 }
 
 /// More than a change of one topic has.

@@ -6,7 +6,7 @@ use fullbore_wire::Uuid;
 use rusqlite::{Connection, params};
 
 use super::super::change::{Change, Version};
-use super::{brokers, kept, partitions};
+use super::{brokers, partitions};
 use fullbore_config::Resource;
 
 /// Versions whose marks are kept.
@@ -51,7 +51,6 @@ fn one(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
         Change::ProducerIdsTaken { next } => {
             connection.execute("UPDATE cluster SET next_producer_id = ?1", params![next]).map(drop)
         }
-        Change::GroupsMoved => kept::forget(connection),
     }
 }
 

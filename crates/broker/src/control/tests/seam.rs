@@ -333,13 +333,8 @@ fn a_store_that_went_back_is_not_followed() {
 /// The control plane over a store in memory.
 fn control(memory: &Memory) -> Control {
     let (memory, cluster_id) = (memory.clone(), random_id());
-    let identity = Identity {
-        cluster_id,
-        folder: Uuid(7_u128.to_be_bytes()),
-        used: None,
-        kept: None,
-        store: PathBuf::from("memory").into(),
-    };
+    let identity =
+        Identity { cluster_id, folder: Uuid(7_u128.to_be_bytes()), used: None, store: PathBuf::from("memory").into() };
     Control::start(broker(""), Arrival::nowhere(), move || Ok((memory, identity))).expect("starts")
 }
 

@@ -28,8 +28,8 @@ impl OwnIndex {
         self.owner.clone()
     }
 
-    /// Has an object in it, as an older version has left it that kept no number of the store; the object's.
-    pub fn has_object_of_older(&self) -> ObjectId {
+    /// Commits one object that is not in a store yet, and returns its id.
+    pub fn commit_object(&self) -> ObjectId {
         let mut store = SqliteIndex::open(self.folder.path()).expect("opened");
         let partition = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0].id;
         let object = store.register(1, 0).expect("registered")[0];

@@ -1,24 +1,26 @@
-//! What the index knows of the object store, on each of its back ends, also where an older version has left it.
+//! What the index knows of the object store, on each of its back ends.
 
-use super::IndexStore;
 use super::postgres::tests::PostgresBackEnd;
 use super::store::KnownStore;
-use super::tests::{BackEnd, Opened, SqliteBackEnd, appended, batch};
+use super::tests::{BackEnd, Opened, SqliteBackEnd, batch};
+use super::{IndexStore, SqliteIndex};
 
 #[test]
-fn a_file_of_an_older_version_is_upgraded() {
-    for version in [1, 2, 3, 4] {
-        let mut opened = Opened::<SqliteBackEnd>::new(1);
-        let (partition, object) = (opened.partitions[0], opened.object());
-        opened.commit(object, &[batch(partition, 0, 0)]);
-        opened.index.store.make_older(version);
-        opened.again();
-        let object = opened.object();
-        assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(10)]);
-        assert_eq!(opened.back_end.finder().partitions(&[partition]).expect("read")[0].expired_to, -1);
-        let store = &mut opened.index.store;
-        assert_eq!(store.known_store(), Ok(KnownStore { store_id: None, is_in_use: true }));
-        assert_eq!(store.adopt_store("one"), Ok("one".into()));
+fn a_file_of_a_build_before_the_first_release_is_refused_and_stays_as_it_is() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    drop(SqliteIndex::open(folder.path()).expect("made"));
+    let file = folder.path().join("diskless.db");
+    for found in [1, 4] {
+        let connection = rusqlite::Connection::open(&file).expect("opened");
+        connection.pragma_update(None, "user_version", found).expect("set");
+        drop(connection);
+        let before = std::fs::read(&file).expect("read");
+        let refused = SqliteIndex::open(folder.path()).err().expect("refused").to_string();
+        assert!(
+            refused.contains(&format!("diskless.db has schema {found} of a build before the first release")),
+            "{refused}"
+        );
+        assert!(std::fs::read(&file).expect("read") == before, "it is changed");
     }
 }
 

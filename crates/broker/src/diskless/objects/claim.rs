@@ -126,7 +126,7 @@ impl Claim {
                 && let Some(store_id) = &known.store_id =>
             {
                 let claim = format!("{} {store_id}", self.cluster_id);
-                return Err(ObjectError::ClaimGone { key: key.to_string(), claim: claim.trim().to_owned() });
+                return Err(ObjectError::ClaimGone { key: key.to_string(), claim });
             }
             None => claim(&of, &key, &self.cluster_id).await?,
         };
@@ -231,10 +231,13 @@ async fn owner(of: &Claimed<'_>, key: &Path) -> Result<Option<String>, ObjectErr
     Ok(Some(String::from_utf8_lossy(&text).trim().to_owned()))
 }
 
-/// The store's number, of a claim of this cluster; nothing where an older version has made it, which is then taken for the number.
+/// Returns the store's number, of a claim of this cluster.
 fn store_of(claim: &str, cluster_id: &str) -> Result<String, ObjectError> {
     let (owner, store_id) = claim.split_once(' ').unwrap_or((claim, ""));
     match owner == cluster_id {
+        true if store_id.is_empty() => {
+            Err(ObjectError::Denied(format!("its claim '{claim}' has no number of the store")))
+        }
         true => Ok(store_id.to_owned()),
         false => Err(ObjectError::OtherCluster { owner: owner.to_owned(), cluster_id: cluster_id.to_owned() }),
     }

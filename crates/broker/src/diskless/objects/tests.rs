@@ -94,7 +94,7 @@ async fn another_clusters_store_is_refused() {
 /// Writes an object, as the broker does: registered before, committed afterwards.
 async fn write(at: &FilePath, index: &OwnIndex) {
     let objects = folder(at, "one", index).await.expect("opened");
-    objects.put(index.has_object_of_older(), parts(), BodyProgress::default()).await.expect("put");
+    objects.put(index.commit_object(), parts(), BodyProgress::default()).await.expect("put");
 }
 
 #[tokio::test]
@@ -148,24 +148,6 @@ async fn objects_without_their_index_are_left_alone() {
         .expect("put");
     open(storage(&s3), "one", &OwnIndex::empty()).await.err().expect("refused");
     open(storage(&s3), "one", &index).await.expect("the index has its number");
-}
-
-#[tokio::test]
-async fn an_index_of_an_older_version_takes_the_number_of_its_store() {
-    let [here, elsewhere, unnumbered] = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
-    write(here.path(), &OwnIndex::empty()).await;
-    let older = OwnIndex::empty();
-    older.has_object_of_older();
-    folder(here.path(), "one", &older).await.expect("it knows an object");
-    folder(elsewhere.path(), "one", &older).await.err().expect("it has the number of the other one");
-    // A claim of an older version has no number.
-    let older = OwnIndex::empty();
-    fs::write(unnumbered.path().join("cluster"), "one").expect("written");
-    for _ in 0..2 {
-        folder(unnumbered.path(), "one", &older).await.expect("opened");
-        older.has_object_of_older();
-    }
-    folder(here.path(), "one", &older).await.err().expect("another store");
 }
 
 #[tokio::test]

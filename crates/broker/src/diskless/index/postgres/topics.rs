@@ -43,7 +43,6 @@ pub fn create(
     carry_over(session, &mut answers)?;
     let made = session.end(&format!(
         "{};
-         UPDATE fullbore.diskless_partitions SET topic = {name} WHERE topic_id = {topic} AND topic IS NULL;
          INSERT INTO fullbore.diskless_partitions (topic_id, topic, partition_index, log_start, next_offset, bytes, max_timestamp,
              has_forgotten, batches_retained, expired_to)
            SELECT {topic}, {name}, number, 0, 0, 0, -1, false, 0, -1 FROM generate_series(0, {count} - 1) AS number

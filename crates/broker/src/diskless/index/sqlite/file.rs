@@ -1,4 +1,4 @@
-//! The file of the index of one broker: made, brought to this version's schema, connected to.
+//! The file of the index of one broker: made, brought from the first release's schema to this version's, connected to.
 //!
 //! Not what is read and written there, which is [`super`]'s. Invariant: an opened file has the schema of this version, and every change that
 //! this broker has noted. SQLite ends the recovery of its write-ahead log silently at the first frame with a wrong checksum, so that the commits
@@ -17,21 +17,13 @@ use crate::control::{StoreError, sqlite_failed};
 
 /// In the data folder.
 pub const NAME: &str = "diskless.db";
-const SCHEMA: &str = include_str!("schema.sql");
-const SCHEMA_VERSION: i64 = 1 + UPGRADES.len() as i64;
-/// What each version changed, from version 2 on.
-const UPGRADES: [&str; 4] = [
-    "ALTER TABLE partitions ADD COLUMN expired_to INTEGER NOT NULL DEFAULT -1;",
-    "ALTER TABLE partitions ADD COLUMN topic TEXT;
-     CREATE INDEX partitions_by_name ON partitions (topic, partition_index);
-     CREATE TABLE predecessors (topic TEXT NOT NULL, partition_index INTEGER NOT NULL, partition INTEGER NOT NULL UNIQUE,
-       PRIMARY KEY (topic, partition_index)) STRICT, WITHOUT ROWID;",
-    "CREATE TABLE store (singleton INTEGER PRIMARY KEY CHECK (singleton = 1), store_id TEXT NOT NULL) STRICT;",
-    "CREATE TABLE changes (singleton INTEGER PRIMARY KEY CHECK (singleton = 1), number INTEGER NOT NULL) STRICT;
-     INSERT INTO changes VALUES (1, 0);",
-];
-/// The first version whose transactions are counted.
-const COUNTED_SINCE: i64 = 5;
+/// The tables as the first release has them. No release had smaller versions, which are refused.
+const FIRST_SCHEMA: &str = include_str!("schema.sql");
+/// SQLite's user_version of a file with those.
+const FIRST_VERSION: i64 = 5;
+/// Statements that make each later version of the one before it.
+const MIGRATIONS: [&str; 0] = [];
+const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// Bytes of a page. A commit to many partitions changes two pages of each, of which it adds a line to: small ones are less to write.
 const PAGE: i64 = 1024;
 /// Bytes of the write-ahead log at which a commit moves it to the file itself, if nobody has done so between commits.
@@ -69,23 +61,20 @@ pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connecti
     if !folder.join(NAME).try_exists().map_err(failed)? {
         begin_note_anew(folder).map_err(failed)?;
     }
-    let noted = NotedChanges::open(folder, cluster_id, broker_id).map_err(failed)?;
     let connection = connect(folder)?;
     // Closing the only connection moves what SQLite has taken of the log to the file, and removes the log.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    let found = ChangeCounts::from([(broker_id, if version < COUNTED_SINCE { 0 } else { changes(&connection)? })]);
+    if let Some(refused) = refused_version(version) {
+        return Err(StoreError::Failed(refused).into());
+    }
+    let noted = NotedChanges::open(folder, cluster_id, broker_id).map_err(failed)?;
+    let found = ChangeCounts::from([(broker_id, if version == 0 { 0 } else { changes(&connection)? })]);
     if let Some(lacks) = lacking(&noted.counts(), &found) {
         return Err(OpenFileError::Lacks(lacks));
     }
-    match usize::try_from(version) {
-        Ok(0) => make(&connection, SCHEMA)?,
-        Ok(older) if older <= UPGRADES.len() => make(&connection, &UPGRADES[older - 1..].concat())?,
-        _ if version == SCHEMA_VERSION => {}
-        _ => {
-            let other = format!("{NAME} has schema {version}, this Fullbore knows {SCHEMA_VERSION}");
-            return Err(StoreError::Failed(other).into());
-        }
+    if version < SCHEMA_VERSION {
+        upgrade(&connection, version)?;
     }
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     noted.raise(&found);
@@ -104,7 +93,23 @@ fn changes(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("SELECT number FROM changes", [], |row| row.get(0))
 }
 
-fn make(connection: &Connection, statements: &str) -> rusqlite::Result<()> {
+/// Returns why a file with this version of the schema is refused; 0 is an empty file.
+fn refused_version(found: i64) -> Option<String> {
+    match found {
+        0 | FIRST_VERSION..=SCHEMA_VERSION => None,
+        _ if found < FIRST_VERSION => Some(format!(
+            "{NAME} has schema {found} of a build before the first release, which this Fullbore does not read; run that build, or move the \
+             data folder away"
+        )),
+        _ => Some(format!("{NAME} has schema {found}, this Fullbore knows {SCHEMA_VERSION}")),
+    }
+}
+
+/// Brings the schema of the found version to this one.
+fn upgrade(connection: &Connection, found: i64) -> rusqlite::Result<()> {
+    let first = if found == 0 { FIRST_SCHEMA } else { "" };
+    let done = usize::try_from(found - FIRST_VERSION).unwrap_or(0);
+    let statements = [&[first], &MIGRATIONS[done..]].concat().concat();
     connection.execute_batch(&format!("BEGIN IMMEDIATE; {statements} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT"))
 }
 
@@ -131,20 +136,4 @@ pub fn connect(folder: &Path) -> rusqlite::Result<Connection> {
 /// What SQLite says.
 pub fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
-}
-
-/// Makes the file what it was in an older version.
-#[cfg(test)]
-pub fn make_older(connection: &Connection, version: usize) {
-    let steps = [
-        "ALTER TABLE partitions DROP COLUMN expired_to; PRAGMA user_version = 1",
-        "DROP INDEX partitions_by_name; DROP TABLE predecessors; ALTER TABLE partitions DROP COLUMN topic; PRAGMA user_version = 2",
-        "DROP TABLE store; PRAGMA user_version = 3",
-        "DROP TABLE changes; PRAGMA user_version = 4",
-    ];
-    for step in steps[version - 1..].iter().rev() {
-        connection.execute_batch(step).expect("altered");
-    }
-    let folder = Path::new(connection.path().expect("a file")).parent().expect("in a folder");
-    begin_note_anew(folder).expect("removed");
 }

@@ -93,12 +93,6 @@ impl SqliteIndex {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 
-    /// Makes the file what it was in an older version, which noted no changes.
-    #[cfg(test)]
-    pub fn make_older(&self, version: usize) {
-        file::make_older(&self.connection, version);
-    }
-
     /// As if producers of every partition had been forgotten for want of room.
     #[cfg(test)]
     pub fn have_forgotten(&self) {
@@ -334,7 +328,7 @@ impl IndexStore for SqliteIndex {
             let mut insert = connection.prepare_cached(
                 "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, topic)
                  VALUES (?1, ?2, 0, 0, 0, -1, 0, -1, ?3)
-                 ON CONFLICT (topic_id, partition_index) DO UPDATE SET topic = excluded.topic WHERE topic IS NOT excluded.topic",
+                 ON CONFLICT (topic_id, partition_index) DO NOTHING",
             )?;
             for index in 0..count {
                 insert.execute(params![topic_id.0, index, name])?;

@@ -10,7 +10,6 @@ CREATE TABLE partitions (
     has_forgotten INTEGER NOT NULL,
     -- The largest id of a producer that was removed for its silence; -1 if none was.
     expired_to INTEGER NOT NULL,
-    -- The topic's name; missing of one that was made before this was kept, until the broker starts.
     topic TEXT,
     UNIQUE (topic_id, partition_index)
 ) STRICT;
