@@ -9,52 +9,57 @@ use std::sync::Arc;
 
 use fullbore_rules::cluster::Joining;
 use fullbore_rules::replica::epochs::Position;
-use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
+use fullbore_rules::replica::{AlterPartition, BrokerState};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 
-use super::image::Topic;
 use super::node::Endpoint;
 use fullbore_config::{ConfigError, Resource};
 
-/// A change somebody wants.
+/// Commands on topics. Each is answered with the topics, in the order asked.
 #[derive(Debug, Clone)]
-pub enum Command {
-    CreateTopics(CreateTopics),
-    CreatePartitions(CreatePartitions),
-    DeleteTopics(Vec<TopicRef>),
-    AlterTopicConfigs(AlterTopicConfigs),
-    AlterBrokerConfigs(AlterBrokerConfigs),
-    AlterResourceConfigs(AlterResourceConfigs),
+pub enum TopicsCommand {
+    Create(CreateTopics),
+    Grow(CreatePartitions),
+    Delete(Vec<TopicRef>),
+    Alter(AlterTopicConfigs),
+}
+
+/// Commands on configurations of other resources than topics. Each is answered in the order asked.
+#[derive(Debug, Clone)]
+pub enum ConfigsCommand {
+    Brokers(AlterBrokerConfigs),
+    Resources(AlterResourceConfigs),
+}
+
+/// Commands on partitions. Each is answered with their registrations, in the order asked.
+#[derive(Debug, Clone)]
+pub enum PartitionsCommand {
+    /// A leader asks for ISRs.
+    AlterIsr(AlterIsr),
+    /// Partitions are to be led by another replica.
+    ElectLeaders(ElectLeaders),
+}
+
+/// Commands that are done as a whole, or refused.
+#[derive(Debug, Clone)]
+pub enum ChangeCommand {
     /// Nothing is left of these deleted topics.
     ForgetDeleted(Vec<Uuid>),
-    InitProducerId,
-    /// A process takes a broker's place.
+    /// A process takes a broker's place. Carried out in pieces.
     RegisterBroker(RegisterBroker),
     /// A broker's state changes.
     ChangeBroker(ChangeBroker),
     /// Has brokers that live lead partitions, and others leave their ISRs. Carried out in pieces.
     Settle(Urgent),
-    /// A leader asks for ISRs.
-    AlterIsr(AlterIsr),
-    /// Where logs of a broker end that have lost their ends: partitions by topic id and number.
-    TellLogEnds(BrokerState, Vec<(Uuid, i32, Position)>),
+    /// Ends of logs of a broker that have lost records: partitions by topic id and number.
+    ReportLogEnds(BrokerState, Vec<(Uuid, i32, Position)>),
     /// A broker cannot write these partitions, by topic id and number, any more.
     Resign(BrokerState, HashSet<(Uuid, i32)>),
-    /// Partitions are to be led by another replica.
-    ElectLeaders(ElectLeaders),
 }
 
-/// What became of a command; the lists are in the order asked.
-#[derive(Debug, Clone)]
-pub enum Outcome {
-    Topics(Vec<Result<Arc<Topic>, Refusal>>),
-    Configured(Vec<Result<(), Refusal>>),
-    ProducerId(Result<i64, Refusal>),
-    Done(Result<(), Refusal>),
-    Registered(Vec<Result<Arc<PartitionRegistration>, Refusal>>),
-    /// A piece of the command is on disk. The same command carries out the next one.
-    Unfinished,
-}
+/// Takes an id that no producer ever had.
+#[derive(Debug, Clone, Copy)]
+pub struct InitProducerId;
 
 /// Partitions, by topic id and number, that are settled before others.
 pub type Urgent = Arc<[(Uuid, i32)]>;

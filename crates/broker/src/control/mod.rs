@@ -1,6 +1,6 @@
 //! The control plane: topics, configurations, brokers, producer ids, the cluster's identity.
 //!
-//! The way of a change: `command` -> `queue` -> `owner` (a thread), which takes the `store`'s lock and reads what others committed ->
+//! The way of a change: `topics`, `configs`, `partitions`, `brokers` (methods of [`Control`], one a `command`) -> `queue` -> `owner` (a thread), which takes the `store`'s lock and reads what others committed ->
 //! `decide` -> `change` -> the store's commit (`sqlite`, or `postgres` for a cluster) -> `image`, which is published. Reads never wait for any of that: they take
 //! the published [`Image`]. Not here: partitions' logs, which follow the image, and groups, which are in a topic.
 //!
@@ -8,8 +8,10 @@
 //! not who asked is still there.
 
 mod beat;
+mod brokers;
 mod change;
 mod command;
+mod configs;
 mod decide;
 mod error;
 mod identity;
@@ -19,6 +21,8 @@ mod lock;
 mod node;
 mod notes;
 mod owner;
+mod partitions;
+mod pending;
 mod pieces;
 mod plane;
 mod postgres;
@@ -31,8 +35,8 @@ mod takeover;
 mod telling;
 #[cfg(test)]
 pub(crate) mod tests;
+mod topics;
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
@@ -40,18 +44,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fullbore_rules::cluster::lease::beat_interval_ms;
-use fullbore_rules::replica::epochs::Position;
-use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
+use fullbore_rules::replica::BrokerState;
 use fullbore_wire::{ErrorCode, Uuid};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
-use decide::refuse_all;
 use fullbore_config::BrokerConfig;
 use fullbore_host::metrics::{CountedCalls, PlaneCalls, PlaneConnection};
 use fullbore_host::space::Space;
 use identity::{ClusterFolder, Identity};
 use owner::Asked;
+use pending::CommandKind;
 use postgres::{Beats, Server};
 use queue::Queue;
 use startup::{Started, started};
@@ -61,8 +64,8 @@ pub use beat::{Beaten, PeerBeat};
 pub use change::DeletedTopic;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterIsr, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
-    AlterTopicConfigs, BrokerChange, BrokerScope, ChangeBroker, Command, ConfigChange, CreatePartitions, CreateTopic,
-    CreateTopics, ElectLeaders, ElectionKind, GrowTopic, Outcome, Refusal, RegisterBroker, TopicRef, Urgent,
+    AlterTopicConfigs, BrokerChange, BrokerScope, ChangeBroker, ConfigChange, CreatePartitions, CreateTopic,
+    CreateTopics, ElectLeaders, ElectionKind, GrowTopic, Refusal, RegisterBroker, TopicRef, Urgent,
 };
 pub use decide::{
     CONFIGURED_RESOURCES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,
@@ -344,138 +347,9 @@ impl Control {
         self.shared.image.clone()
     }
 
-    /// The topics created, in the order asked.
-    pub async fn create_topics(&self, topics: CreateTopics) -> Vec<Result<Arc<Topic>, Refusal>> {
-        self.ask_topics(Command::CreateTopics(topics)).await
-    }
-
-    /// The topics with their new partitions, in the order asked.
-    pub async fn create_partitions(&self, topics: CreatePartitions) -> Vec<Result<Arc<Topic>, Refusal>> {
-        self.ask_topics(Command::CreatePartitions(topics)).await
-    }
-
-    /// The topics deleted, as they were, in the order asked.
-    pub async fn delete_topics(&self, topics: Vec<TopicRef>) -> Vec<Result<Arc<Topic>, Refusal>> {
-        self.ask_topics(Command::DeleteTopics(topics)).await
-    }
-
-    /// The topics with their new configuration, in the order asked.
-    pub async fn alter_topic_configs(&self, topics: AlterTopicConfigs) -> Vec<Result<Arc<Topic>, Refusal>> {
-        self.ask_topics(Command::AlterTopicConfigs(topics)).await
-    }
-
-    /// An id no producer ever had.
-    pub async fn init_producer_id(&self) -> Result<i64, Refusal> {
-        match self.ask(Command::InitProducerId).await {
-            Outcome::ProducerId(id) => id,
-            _ => unreachable!("InitProducerId is answered with an id"),
-        }
-    }
-
-    /// Whether each change was made, in the order asked; from then on the image shows it.
-    pub async fn alter_broker_configs(&self, brokers: AlterBrokerConfigs) -> Vec<Result<(), Refusal>> {
-        self.ask_configs(Command::AlterBrokerConfigs(brokers)).await
-    }
-
-    /// Whether each change was made, in the order asked; from then on the image shows it.
-    pub async fn alter_resource_configs(&self, resources: AlterResourceConfigs) -> Vec<Result<(), Refusal>> {
-        self.ask_configs(Command::AlterResourceConfigs(resources)).await
-    }
-
-    /// The partitions as they are registered now, in the order asked, or why the ISR is not as asked. UNKNOWN outcomes are
-    /// [`ErrorCode::REQUEST_TIMED_OUT`].
-    pub async fn alter_isr(
-        &self,
-        partitions: Vec<(Uuid, i32, AlterPartition)>,
-    ) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
-        self.ask_registered(Command::AlterIsr(AlterIsr { from: self.broker_state(), partitions })).await
-    }
-
-    /// The partitions as they are registered now, in the order asked, or why they are not led by another replica.
-    pub async fn elect_leaders(&self, asked: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
-        self.ask_registered(Command::ElectLeaders(asked)).await
-    }
-
-    async fn ask_registered(&self, command: Command) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
-        match self.ask(command).await {
-            Outcome::Registered(each) => each,
-            _ => unreachable!("a command on partitions is answered for each"),
-        }
-    }
-
-    /// Changes the state of a broker of the cluster. Of what follows for partitions the first piece is done with it, `urgent` ones first;
-    /// the rest goes on (see [`Control::settle_partitions`]).
-    ///
-    /// # Errors
-    /// STALE_BROKER_EPOCH where another process has its place; BROKER_ID_NOT_REGISTERED; the store.
-    pub async fn change_broker(
-        &self,
-        broker: BrokerState,
-        change: BrokerChange,
-        urgent: Urgent,
-    ) -> Result<(), Refusal> {
-        self.ask_to_settle(Command::ChangeBroker(ChangeBroker { broker, change, urgent })).await
-    }
-
-    /// Has partitions led by brokers that are there, and ISRs without those that have gone. Returns once nothing is left to settle.
-    ///
-    /// # Errors
-    /// The store's. The pieces before are in force.
-    pub async fn settle_partitions(&self, urgent: Urgent) -> Result<(), Refusal> {
-        self.ask_to_settle(Command::Settle(urgent)).await
-    }
-
-    async fn ask_to_settle(&self, command: Command) -> Result<(), Refusal> {
-        match self.ask(command).await {
-            Outcome::Done(done) => done,
-            _ => unreachable!("a change of brokers is answered with whether it was done"),
-        }
-    }
-
-    /// Says where logs of this broker end that have lost their ends: partitions by topic id and number.
-    ///
-    /// # Errors
-    /// STALE_BROKER_EPOCH where another process has its place; the store.
-    pub async fn tell_log_ends(&self, told: Vec<(Uuid, i32, Position)>) -> Result<(), Refusal> {
-        match self.ask(Command::TellLogEnds(self.broker_state(), told)).await {
-            Outcome::Done(done) => done,
-            _ => unreachable!("what a broker tells is answered with whether it was taken"),
-        }
-    }
-
-    /// Says which partitions, by topic id and number, this broker leads and cannot write any more. Others lead them, where they may.
-    ///
-    /// # Errors
-    /// STALE_BROKER_EPOCH where another process has its place; the store.
-    pub async fn resign(&self, partitions: HashSet<(Uuid, i32)>) -> Result<(), Refusal> {
-        match self.ask(Command::Resign(self.broker_state(), partitions)).await {
-            Outcome::Done(done) => done,
-            _ => unreachable!("who resigns is answered with whether that was done"),
-        }
-    }
-
-    async fn ask_configs(&self, command: Command) -> Vec<Result<(), Refusal>> {
-        match self.ask(command).await {
-            Outcome::Configured(each) => each,
-            _ => unreachable!("a command on configurations is answered for each"),
-        }
-    }
-
     /// Deleted topics of which something may be left, as they were at the start. The second call has none.
     pub fn take_deleted(&self) -> Vec<DeletedTopic> {
         std::mem::take(&mut self.shared.deleted.lock())
-    }
-
-    /// Nothing is left of these deleted topics.
-    pub async fn forget_deleted(&self, topics: Vec<Uuid>) -> Result<(), Refusal> {
-        self.ask_to_forget(Command::ForgetDeleted(topics)).await
-    }
-
-    async fn ask_to_forget(&self, command: Command) -> Result<(), Refusal> {
-        match self.ask(command).await {
-            Outcome::Done(done) => done,
-            _ => unreachable!("to forget is answered with whether it was done"),
-        }
     }
 
     /// Does what was asked, and refuses what is asked from now on. Nothing is written any more when it returns. Blocks.
@@ -483,23 +357,18 @@ impl Control {
         self.shared.close();
     }
 
-    async fn ask_topics(&self, command: Command) -> Vec<Result<Arc<Topic>, Refusal>> {
-        match self.ask(command).await {
-            Outcome::Topics(topics) => topics,
-            _ => unreachable!("a command on topics is answered with topics"),
-        }
-    }
-
-    async fn ask(&self, command: Command) -> Outcome {
-        let gone = refuse_all(&command, &stopped());
-        let Some(queue) = self.queue() else { return gone };
-        let (answer, outcome) = oneshot::channel();
-        if queue.enter(Asked { command, by: self.by.clone(), at: Instant::now(), answer }).await.is_err() {
-            return gone;
+    /// Hands a command to the owner, and waits for its answer.
+    async fn submit<K: CommandKind>(&self, command: K) -> K::Answer {
+        let refused = command.refused(&stopped());
+        let Some(queue) = self.queue() else { return refused };
+        let (reply, answer) = oneshot::channel();
+        let asked = Asked { command: command.pending(reply), by: self.by.clone(), at: Instant::now() };
+        if queue.enter(asked).await.is_err() {
+            return refused;
         }
         // Who only waits for an answer does not keep the queue open.
         drop(queue);
-        outcome.await.unwrap_or(gone)
+        answer.await.unwrap_or(refused)
     }
 }
 

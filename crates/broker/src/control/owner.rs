@@ -13,9 +13,10 @@ use fullbore_wire::{ErrorCode, Uuid};
 use tokio::sync::{oneshot, watch};
 
 use super::change::Version;
-use super::command::{Command, Outcome, Refusal, Urgent};
-use super::decide::{Draft, Drafted, PRODUCER_ID_BLOCK, Room, refuse_all};
+use super::command::{ChangeCommand, Refusal, Urgent};
+use super::decide::{Draft, Drafted, PRODUCER_ID_BLOCK, Room};
 use super::image::{Image, Inapplicable, TopicChange};
+use super::pending::{CommandKind, PendingCommand};
 use super::pieces::Pieces;
 use super::store::{CommitError, Progress, Store, StoreError, Transaction};
 use super::telling;
@@ -25,14 +26,13 @@ use fullbore_host::seldom::Seldom;
 /// What an image means for others, given the one before.
 pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
 
-/// A command and who waits for its outcome.
+/// A command in the queue.
 pub struct Asked {
-    pub command: Command,
+    pub command: PendingCommand,
     /// Who asked, as the log tells it; `None` is this broker itself.
     pub by: Option<Arc<str>>,
     /// When.
     pub at: Instant,
-    pub answer: oneshot::Sender<Outcome>,
 }
 
 /// The one who has the store.
@@ -157,26 +157,17 @@ impl<S: Store> Owner<S> {
         self.stock_up();
     }
 
-    fn carry_out(&mut self, waiting: Vec<Asked>) {
-        let commands: Vec<&Command> = waiting.iter().map(|asked| &asked.command).collect();
-        let done = self.transact(&commands).map_err(|failure| {
-            failure.tell(commands.len(), &self.away);
-            failure.refusal()
-        });
-        let outcomes = match done {
-            Ok(outcomes) => {
-                for (asked, outcome) in waiting.iter().zip(&outcomes) {
-                    telling::tell(&asked.command, outcome, asked.by.as_deref().unwrap_or("this broker"));
-                }
-                outcomes
-            }
-            Err(refusal) => commands.iter().map(|command| self.without_store(command, &refusal)).collect(),
-        };
-        for (asked, outcome) in waiting.into_iter().zip(outcomes) {
-            match outcome {
-                Outcome::Unfinished => self.unfinished.push(asked),
-                // A caller that went away no longer wants to know.
-                outcome => drop(asked.answer.send(outcome)),
+    fn carry_out(&mut self, mut waiting: Vec<Asked>) {
+        let decided = self.transact(|draft| waiting.iter_mut().for_each(|asked| asked.command.decide(draft)));
+        if let Err(failure) = decided {
+            failure.tell(waiting.len(), &self.away);
+            let refusal = failure.refusal();
+            return waiting.into_iter().for_each(|asked| self.answer_without_store(asked.command, &refusal));
+        }
+        for Asked { command, by, at } in waiting {
+            telling::tell(&command, by.as_deref().unwrap_or("this broker"));
+            if let Err(command) = command.finish() {
+                self.unfinished.push(Asked { command, by, at });
             }
         }
     }
@@ -187,29 +178,29 @@ impl<S: Store> Owner<S> {
             self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);
         }
         match asked.command {
-            Command::InitProducerId if self.publisher.is_newest(&self.producer_ids) => {
-                let id = self.producer_ids.next().expect("the block is not empty");
-                let _ = asked.answer.send(Outcome::ProducerId(Ok(id)));
+            PendingCommand::ProducerId(pending) if self.publisher.is_newest(&self.producer_ids) => {
+                pending.send(Ok(self.producer_ids.next().expect("the block is not empty")));
                 None
             }
-            _ if self.store.wait_max().is_some_and(|max| asked.at.elapsed() > max) => {
+            command if self.store.wait_max().is_some_and(|max| asked.at.elapsed() > max) => {
                 let message = "The metadata cannot be changed now: others have waited for the database as long.";
-                let refusal = Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message);
-                let _ = asked.answer.send(refuse_all(&asked.command, &refusal));
+                command.refuse(&Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message));
                 None
             }
-            _ => Some(asked),
+            command => Some(Asked { command, ..asked }),
         }
     }
 
     /// Refuses the command, but for a producer id that is at hand, though a topic may be newer: partitions then take any first sequence of its
     /// producer if they know that they had a predecessor.
-    fn without_store(&mut self, command: &Command, refusal: &Refusal) -> Outcome {
-        if !matches!(command, Command::InitProducerId) {
-            return refuse_all(command, refusal);
+    fn answer_without_store(&mut self, command: PendingCommand, refusal: &Refusal) {
+        match command {
+            PendingCommand::ProducerId(pending) => {
+                let id = self.producer_ids.next().or_else(|| self.next_producer_ids.next());
+                pending.send(id.ok_or_else(|| refusal.clone()));
+            }
+            command => command.refuse(refusal),
         }
-        let id = self.producer_ids.next().or_else(|| self.next_producer_ids.next());
-        id.map_or_else(|| refuse_all(command, refusal), |id| Outcome::ProducerId(Ok(id)))
     }
 
     /// Where the store may be away when producer ids are needed, fetches the next block once half of that at hand is used.
@@ -221,11 +212,11 @@ impl<S: Store> Owner<S> {
             return;
         }
         let at_hand = std::mem::replace(&mut self.producer_ids, 0..0);
-        match self.transact(&[&Command::InitProducerId]) {
-            Ok(outcomes) => {
+        match self.transact(|draft| draft.producer_id()) {
+            Ok(first) => {
                 let fetched = std::mem::replace(&mut self.producer_ids, at_hand);
-                if let Some(Outcome::ProducerId(Ok(first))) = outcomes.first() {
-                    self.next_producer_ids = *first..fetched.end;
+                if let Ok(first) = first {
+                    self.next_producer_ids = first..fetched.end;
                 }
                 self.not_stocked = None;
             }
@@ -237,8 +228,8 @@ impl<S: Store> Owner<S> {
         }
     }
 
-    /// Has all commands decided on the newest image, and what they change committed and published.
-    pub fn transact(&mut self, commands: &[&Command]) -> Result<Vec<Outcome>, Failure> {
+    /// Decides commands on the newest image, commits and publishes what they change, and returns what was decided.
+    pub fn transact<T>(&mut self, decide: impl FnOnce(&mut Draft<'_>) -> T) -> Result<T, Failure> {
         // A store of this machine commits as much as there is.
         let is_apart = self.store.wait_max().is_some();
         let room = if is_apart { self.pieces.room() } else { Room::new(usize::MAX) };
@@ -249,8 +240,8 @@ impl<S: Store> Owner<S> {
         let at_hand = if is_of_use { self.producer_ids.clone() } else { 0..0 };
         let newest = &self.publisher.image;
         let mut draft = Draft::new(&self.broker, newest, at_hand, room, &mut *self.new_id);
-        let outcomes: Vec<Outcome> = commands.iter().map(|command| draft.decide(command)).collect();
-        let Drafted { image, changes, producer_ids, unsettled, is_full } = draft.finish();
+        let decided = decide(&mut draft);
+        let Drafted { image, changes, producer_ids, unsettled, is_settling, is_full } = draft.finish();
         if changes.is_empty() {
             drop(transaction);
         } else {
@@ -270,22 +261,20 @@ impl<S: Store> Owner<S> {
         if is_full {
             self.pieces.took(locked.elapsed());
         }
-        let goes_on = |(command, outcome): (&&Command, &Outcome)| {
-            matches!((command, outcome), (Command::Settle(_), Outcome::Unfinished))
-        };
-        if let Some(urgent) = unsettled.filter(|_| !commands.iter().zip(&outcomes).any(goes_on)) {
+        if let Some(urgent) = unsettled.filter(|_| !is_settling) {
             self.settle_later(urgent);
         }
         if is_of_use || !producer_ids.is_empty() {
             self.producer_ids = producer_ids;
         }
-        Ok(outcomes)
+        Ok(decided)
     }
 
     /// Goes on settling partitions with the next batch. No caller need wait for it.
     fn settle_later(&mut self, urgent: Urgent) {
-        let (answer, _) = oneshot::channel();
-        self.unfinished.push(Asked { command: Command::Settle(urgent), by: None, at: Instant::now(), answer });
+        let (reply, _) = oneshot::channel();
+        let command = ChangeCommand::Settle(urgent).pending(reply);
+        self.unfinished.push(Asked { command, by: None, at: Instant::now() });
     }
 
     /// Finds out whether a commit was made whose answer did not come. Who has the lock sees no commit under way. Where that

@@ -8,7 +8,7 @@ use fullbore_rules::cluster::{FormerEnd, Joining};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use tokio::sync::watch;
 
-use super::command::{Command, Outcome, RegisterBroker};
+use super::command::{ChangeCommand, RegisterBroker};
 use super::error::OpenError;
 use super::identity::{Identity, UsedFolder};
 use super::image::Image;
@@ -80,13 +80,13 @@ pub fn started<S: Store>(
         let unusable = |source| OpenError::FolderIdentity { file: used.file(), source };
         used.join(former, Uuid(process.to_be_bytes())).map_err(unusable)?;
     }
-    let register = Command::RegisterBroker(RegisterBroker { id, joining, rack, serves_diskless, endpoints });
+    let register = ChangeCommand::RegisterBroker(RegisterBroker { id, joining, rack, serves_diskless, endpoints });
     loop {
-        let refusal = match owner.transact(&[&register]).map_err(refused)?.pop() {
-            Some(Outcome::Done(Err(refusal))) => refusal,
+        let refusal = match owner.transact(|draft| draft.change(&register)).map_err(refused)? {
+            Some(Err(refusal)) => refusal,
             // The lock is free between two pieces of what the former process leaves behind.
-            Some(Outcome::Unfinished) => continue,
-            _ => break,
+            None => continue,
+            Some(Ok(())) => break,
         };
         let is_taken = refusal.code == ErrorCode::DUPLICATE_BROKER_REGISTRATION;
         let image = Arc::clone(&images.borrow());

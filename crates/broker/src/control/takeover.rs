@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fullbore_rules::replica::BrokerState;
 
-use super::command::{BrokerChange, ChangeBroker, Command};
+use super::command::{BrokerChange, ChangeBroker, ChangeCommand};
 use super::image::Image;
 use super::owner::{Failure, Owner};
 use super::store::Store;
@@ -49,6 +49,7 @@ pub(super) fn fence_if_silent<S: Store>(
     }
     let broker = BrokerState { broker_id: id, broker_epoch };
     let fence = ChangeBroker { broker, change: BrokerChange::Fence, urgent: [].into() };
-    owner.transact(&[&Command::ChangeBroker(fence)])?;
+    let fence = ChangeCommand::ChangeBroker(fence);
+    owner.transact(|draft| draft.change(&fence))?;
     Ok(true)
 }

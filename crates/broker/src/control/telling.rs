@@ -4,13 +4,16 @@
 //! names, its line is short: the first few by name and the count of all.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use fullbore_tls::is_secret;
 
 use super::command::{
-    AlterBrokerConfigs, AlterResourceConfigs, AlterTopicConfigs, BrokerScope, Command, ConfigChange, Outcome, Refusal,
+    AlterBrokerConfigs, AlterResourceConfigs, AlterTopicConfigs, BrokerScope, ConfigChange, ConfigsCommand, Refusal,
+    TopicsCommand,
 };
 use super::image::Topic;
+use super::pending::{Pending, PendingCommand};
 use fullbore_config::Resource;
 
 /// The log's target of these lines.
@@ -22,42 +25,54 @@ const SETTINGS_MAX: usize = 20;
 /// Characters of one name or value.
 const CHARS_MAX: usize = 256;
 
-/// Tells what a command that is on the disk has changed, if it has.
-pub(super) fn tell(command: &Command, outcome: &Outcome, by: &str) {
-    let Some((what, changed)) = changed(command, outcome) else { return };
-    if !changed.is_empty() {
+/// Logs what a command that is on the disk has changed, if it has.
+pub(super) fn tell(command: &PendingCommand, by: &str) {
+    let changed = match command {
+        PendingCommand::Topics(Pending { command, answer: Some(topics), .. }) => topics_changed(command, topics),
+        PendingCommand::Configs(Pending { command, answer: Some(each), .. }) => configs_changed(command, each),
+        _ => None,
+    };
+    if let Some((what, changed)) = changed
+        && !changed.is_empty()
+    {
         let (count, names) = (changed.len(), named(&changed));
         tracing::info!(target: CHANGES, by, count, names, "{what}");
     }
 }
 
-/// What was done, and each thing to which it was done, as far as it is told.
-fn changed(command: &Command, outcome: &Outcome) -> Option<(&'static str, Vec<String>)> {
-    Some(match (command, outcome) {
-        (Command::CreateTopics(asked), Outcome::Topics(topics)) if !asked.validate_only => {
-            ("topics created", each_done(topics, created))
-        }
-        (Command::CreatePartitions(asked), Outcome::Topics(topics)) if !asked.validate_only => {
+/// A line's text, and each thing that changed.
+type Changed = Option<(&'static str, Vec<String>)>;
+
+fn topics_changed(command: &TopicsCommand, topics: &[Result<Arc<Topic>, Refusal>]) -> Changed {
+    Some(match command {
+        TopicsCommand::Create(asked) if !asked.validate_only => ("topics created", each_done(topics, created)),
+        TopicsCommand::Grow(asked) if !asked.validate_only => {
             ("partitions added", each_done(topics, |topic| format!("{} ({} now)", topic.name, topic.partition_count())))
         }
-        (Command::DeleteTopics(_), Outcome::Topics(topics)) => {
+        TopicsCommand::Delete(_) => {
             ("topics deleted", each_done(topics, |topic| format!("{} ({})", topic.name, topic.id)))
         }
-        (Command::AlterTopicConfigs(asked), Outcome::Topics(topics)) if !asked.validate_only => {
+        TopicsCommand::Alter(asked) if !asked.validate_only => {
             ("topics configured", with_settings(of_topics(asked), topics))
         }
-        (Command::AlterBrokerConfigs(asked), Outcome::Configured(each)) if !asked.validate_only => {
-            ("brokers configured", with_settings(of_brokers(asked), each))
-        }
-        (Command::AlterResourceConfigs(asked), Outcome::Configured(each)) if !asked.validate_only => {
-            ("groups or clients' metrics configured", with_settings(of_resources(asked), each))
-        }
-        _ => return None,
+        TopicsCommand::Create(_) | TopicsCommand::Grow(_) | TopicsCommand::Alter(_) => return None,
     })
 }
 
-fn each_done<T: AsRef<Topic>>(topics: &[Result<T, Refusal>], told: impl Fn(&Topic) -> String) -> Vec<String> {
-    topics.iter().flatten().map(|topic| told(topic.as_ref())).collect()
+fn configs_changed(command: &ConfigsCommand, each: &[Result<(), Refusal>]) -> Changed {
+    Some(match command {
+        ConfigsCommand::Brokers(asked) if !asked.validate_only => {
+            ("brokers configured", with_settings(of_brokers(asked), each))
+        }
+        ConfigsCommand::Resources(asked) if !asked.validate_only => {
+            ("groups or clients' metrics configured", with_settings(of_resources(asked), each))
+        }
+        ConfigsCommand::Brokers(_) | ConfigsCommand::Resources(_) => return None,
+    })
+}
+
+fn each_done(topics: &[Result<Arc<Topic>, Refusal>], told: impl Fn(&Topic) -> String) -> Vec<String> {
+    topics.iter().flatten().map(|topic| told(topic)).collect()
 }
 
 fn created(topic: &Topic) -> String {
@@ -158,10 +173,10 @@ mod tests {
         Err(Refusal::new(ErrorCode::INVALID_CONFIG, "no"))
     }
 
-    fn broker_config(changes: Vec<(&str, ConfigChange)>) -> Command {
+    fn broker_config(changes: Vec<(&str, ConfigChange)>) -> ConfigsCommand {
         let changes = changes.into_iter().map(|(name, change)| (name.to_owned(), change)).collect();
         let brokers = vec![AlterBrokerConfig { scope: BrokerScope::Every, changes }];
-        Command::AlterBrokerConfigs(AlterBrokerConfigs { brokers, validate_only: false })
+        ConfigsCommand::Brokers(AlterBrokerConfigs { brokers, validate_only: false })
     }
 
     #[test]
@@ -169,7 +184,7 @@ mod tests {
         let set = |name| (name, ConfigChange::Set("TOPSECRET".to_owned()));
         let secrets = ["ssl.key.password", "ssl.keystore.key", "listener.name.in.ssl.keystore.certificate.chain"];
         let command = broker_config(secrets.map(set).into_iter().chain([set("log.retention.ms")]).collect());
-        let (_, told) = changed(&command, &Outcome::Configured(vec![Ok(())])).expect("told");
+        let (_, told) = configs_changed(&command, &[Ok(())]).expect("told");
         assert_eq!(told[0].matches("TOPSECRET").count(), 1, "{told:?}");
         assert_eq!(told[0].matches("[hidden]").count(), 3, "{told:?}");
     }
@@ -178,7 +193,7 @@ mod tests {
     fn a_line_is_one_line_and_short_whatever_was_typed() {
         let long = ConfigChange::Set("\n".repeat(100_000));
         let command = broker_config((0..1000).map(|_| ("a.key", long.clone())).collect());
-        let (_, told) = changed(&command, &Outcome::Configured(vec![Ok(())])).expect("told");
+        let (_, told) = configs_changed(&command, &[Ok(())]).expect("told");
         assert!(told[0].len() < 20_000 && !told[0].contains('\n'), "{}", told[0].len());
         assert!(told[0].ends_with(" and 980 more)"));
         let names: Vec<String> = (0..1000).map(|n| format!("t{n}")).collect();
@@ -199,6 +214,6 @@ mod tests {
         let told = with_settings(of_topics(&asked), &[refused(), Ok(())]);
         assert_eq!(told, ["b (retention.ms=7, cleanup.policy +compact, segment.ms unset)"]);
         asked.validate_only = true;
-        assert!(changed(&Command::AlterTopicConfigs(asked), &Outcome::Topics(vec![])).is_none());
+        assert!(topics_changed(&TopicsCommand::Alter(asked), &[]).is_none());
     }
 }

@@ -12,14 +12,15 @@ mod seam;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command as Process, Stdio};
+use std::process::{Command, Stdio};
 
 pub(crate) use memory::Memory;
 
 use fullbore_rules::cluster::{FolderMarks, FormerEnd, Joining};
 use fullbore_wire::Text;
 
-use super::decide::PRODUCER_ID_BLOCK;
+use super::command::{ChangeCommand, ConfigsCommand, InitProducerId, TopicsCommand};
+use super::decide::{Draft, PRODUCER_ID_BLOCK};
 use super::owner::Owner;
 use super::sqlite::Sqlite;
 use super::*;
@@ -348,7 +349,7 @@ async fn kill_minus_nine_loses_nothing_answered() {
     let folder = tempfile::tempdir().expect("tempdir");
     let (mut ids, mut names) = (HashSet::new(), BTreeSet::new());
     for _ in 0..3 {
-        let mut child = Process::new(std::env::current_exe().expect("this test"))
+        let mut child = Command::new(std::env::current_exe().expect("this test"))
             .args(["control::tests::child_to_be_killed", "--exact", "--ignored", "--nocapture"])
             .env("FULLBORE_CONTROL_CHILD", folder.path())
             .stdout(Stdio::piped())
@@ -392,14 +393,14 @@ fn owner(folder: &FolderLock) -> (Owner<Sqlite>, watch::Receiver<Arc<Image>>) {
 fn registered<S: Store>(store: S, new_id: Box<dyn FnMut() -> Uuid + Send>) -> (Owner<S>, watch::Receiver<Arc<Image>>) {
     let (mut owner, images) = Owner::new(store, broker(""), new_id).expect("valid");
     let register = register(1, 1);
-    owner.transact(&[&register]).expect("registered");
+    owner.transact(|draft| draft.change(&register)).expect("registered");
     (owner, images)
 }
 
 /// A process of this broker takes its place, in the folder that it has had.
-fn register(id: i32, process: u128) -> Command {
+fn register(id: i32, process: u128) -> ChangeCommand {
     let joining = Joining { folder: 7, process, ended: FormerEnd::Killed, marks: FolderMarks::default(), told: 0 };
-    Command::RegisterBroker(RegisterBroker {
+    ChangeCommand::RegisterBroker(RegisterBroker {
         id,
         joining,
         rack: None,
@@ -434,13 +435,13 @@ pub(crate) fn fence_alone(memory: &Memory, id: i32) {
     seam::commit_beside(&mut owner.store, image.version(), change);
 }
 
-fn asked(command: Command) -> (Asked, oneshot::Receiver<Outcome>) {
-    let (answer, outcome) = oneshot::channel();
-    (Asked { command, by: None, at: Instant::now(), answer }, outcome)
+fn asked<K: CommandKind>(command: K) -> (Asked, oneshot::Receiver<K::Answer>) {
+    let (reply, answer) = oneshot::channel();
+    (Asked { command: command.pending(reply), by: None, at: Instant::now() }, answer)
 }
 
-fn create_command(name: &str) -> Command {
-    Command::CreateTopics(CreateTopics { topics: vec![wanted(name)], validate_only: false })
+fn create_command(name: &str) -> TopicsCommand {
+    TopicsCommand::Create(CreateTopics { topics: vec![wanted(name)], validate_only: false })
 }
 
 #[tokio::test]
@@ -456,8 +457,7 @@ async fn commands_that_wait_together_are_written_together() {
     drop(queue);
     std::thread::spawn(|| served.run(owner)).join().expect("no panic");
     for answer in &mut answers {
-        let outcome = answer.try_recv().expect("answered");
-        assert!(matches!(outcome, Outcome::Topics(topics) if topics[0].is_ok()));
+        assert!(answer.try_recv().expect("answered")[0].is_ok());
     }
     assert_eq!((image.borrow().topics().len(), image.borrow().epoch()), (500, 3));
 }
@@ -469,19 +469,17 @@ fn a_failed_write_changes_nothing_and_later_ones_go_through() {
     let (mut owner, image) = owner(&lock);
     let mut ask = |refuse: bool| {
         owner.store.refuse_writes(refuse);
-        let commands = [create_command("t"), Command::InitProducerId];
-        let (batch, answers): (Vec<_>, Vec<_>) = commands.into_iter().map(asked).unzip();
-        owner.serve(batch);
-        answers.into_iter().map(|mut answer| answer.try_recv().expect("answered")).collect::<Vec<_>>()
+        let ((create, mut topics), (take, mut id)) = (asked(create_command("t")), asked(InitProducerId));
+        owner.serve(vec![create, take]);
+        (topics.try_recv().expect("answered").remove(0), id.try_recv().expect("answered"))
     };
     let storage = |refusal: &Refusal| refusal.code == ErrorCode::KAFKA_STORAGE_ERROR;
-    let failed = ask(true);
-    assert!(matches!(&failed[0], Outcome::Topics(topics) if topics[0].as_ref().is_err_and(storage)));
-    assert!(matches!(&failed[1], Outcome::ProducerId(Err(refusal)) if storage(refusal)));
+    let (topic, id) = ask(true);
+    assert!(topic.as_ref().is_err_and(storage) && id.as_ref().is_err_and(storage));
     assert_eq!((image.borrow().epoch(), image.borrow().topics().len()), (1, 0));
-    let done = ask(false);
-    assert!(matches!(&done[0], Outcome::Topics(topics) if topics[0].is_ok()));
-    assert!(matches!(&done[1], Outcome::ProducerId(Ok(0))));
+    let (topic, id) = ask(false);
+    assert!(topic.is_ok());
+    assert_eq!(id, Ok(0));
     assert_eq!((image.borrow().epoch(), image.borrow().topics().len()), (2, 1));
     drop(lock);
 }

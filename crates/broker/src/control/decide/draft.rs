@@ -12,8 +12,8 @@ use fullbore_wire::{ErrorCode, Uuid};
 use super::super::change::{Change, DeletedTopic};
 use super::super::command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
-    AlterTopicConfigs, ChangeBroker, Command, CreatePartitions, CreateTopic, CreateTopics, GrowTopic, Outcome, Refusal,
-    RegisterBroker, TopicRef, Urgent,
+    AlterTopicConfigs, ChangeBroker, ChangeCommand, ConfigsCommand, CreatePartitions, CreateTopic, CreateTopics,
+    GrowTopic, PartitionsCommand, Refusal, RegisterBroker, TopicRef, TopicsCommand, Urgent,
 };
 use super::super::image::{Image, Topic};
 use super::{
@@ -46,6 +46,8 @@ pub struct Drafted {
     pub producer_ids: Range<i64>,
     /// Set where partitions are left to be settled: those that come first.
     pub unsettled: Option<Urgent>,
+    /// Set where a command goes on to settle them.
+    pub is_settling: bool,
     /// True if a piece took all the room.
     pub is_full: bool,
 }
@@ -60,8 +62,14 @@ impl<'a> Draft<'a> {
         room: Room,
         new_id: &'a mut dyn FnMut() -> Uuid,
     ) -> Self {
-        let drafted =
-            Drafted { image: published.clone(), changes: Vec::new(), producer_ids, unsettled: None, is_full: false };
+        let drafted = Drafted {
+            image: published.clone(),
+            changes: Vec::new(),
+            producer_ids,
+            unsettled: None,
+            is_settling: false,
+            is_full: false,
+        };
         Self { broker, new_id, room, published, drafted }
     }
 
@@ -70,53 +78,69 @@ impl<'a> Draft<'a> {
         Drafted { is_full: self.room.is_short(), ..self.drafted }
     }
 
-    /// What one command comes to.
-    pub fn decide(&mut self, command: &Command) -> Outcome {
+    /// Decides a command on topics.
+    pub fn topics(&mut self, command: &TopicsCommand) -> Vec<Result<Arc<Topic>, Refusal>> {
         match command {
-            Command::CreateTopics(wanted) => Outcome::Topics(self.create(wanted)),
-            Command::CreatePartitions(wanted) => Outcome::Topics(self.grow(wanted)),
-            Command::DeleteTopics(targets) => Outcome::Topics(self.delete(targets)),
-            Command::AlterTopicConfigs(wanted) => Outcome::Topics(self.alter(wanted)),
-            Command::AlterBrokerConfigs(wanted) => Outcome::Configured(self.alter_brokers(wanted)),
-            Command::AlterResourceConfigs(wanted) => Outcome::Configured(self.alter_resources(wanted)),
-            Command::ForgetDeleted(topics) => Outcome::Done(self.forget(topics)),
-            Command::InitProducerId => Outcome::ProducerId(self.producer_id()),
-            Command::RegisterBroker(wanted) => self.register(wanted),
-            Command::ChangeBroker(asked) => Outcome::Done(self.change_broker(asked)),
-            Command::Settle(urgent) => match self.settle(urgent) {
-                Ok(()) if self.drafted.unsettled.is_some() => Outcome::Unfinished,
-                done => Outcome::Done(done),
-            },
-            Command::TellLogEnds(broker, told) => {
-                let changes = tell_log_ends(&self.drafted.image, broker, told);
-                Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
+            TopicsCommand::Create(wanted) => self.create(wanted),
+            TopicsCommand::Grow(wanted) => self.grow(wanted),
+            TopicsCommand::Delete(targets) => self.delete(targets),
+            TopicsCommand::Alter(wanted) => self.alter(wanted),
+        }
+    }
+
+    /// Decides a command on configurations.
+    pub fn configs(&mut self, command: &ConfigsCommand) -> Vec<Result<(), Refusal>> {
+        match command {
+            ConfigsCommand::Brokers(wanted) => self.alter_brokers(wanted),
+            ConfigsCommand::Resources(wanted) => self.alter_resources(wanted),
+        }
+    }
+
+    /// Decides a command on partitions.
+    pub fn partitions(&mut self, command: &PartitionsCommand) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
+        let (changes, outcomes) = match command {
+            PartitionsCommand::AlterIsr(asked) => alter_isrs(&self.drafted.image, asked),
+            PartitionsCommand::ElectLeaders(asked) => elect(&self.drafted.image, asked),
+        };
+        match self.make_all(changes) {
+            Ok(()) => outcomes,
+            Err(refusal) => vec![Err(refusal); outcomes.len()],
+        }
+    }
+
+    /// Decides a change, or the next piece of it. `None` where a piece was made and others are left, which the same command carries out.
+    pub fn change(&mut self, command: &ChangeCommand) -> Option<Result<(), Refusal>> {
+        match command {
+            ChangeCommand::ForgetDeleted(topics) => Some(self.forget(topics)),
+            ChangeCommand::RegisterBroker(wanted) => self.register(wanted),
+            ChangeCommand::ChangeBroker(asked) => Some(self.change_broker(asked)),
+            ChangeCommand::Settle(urgent) => {
+                let settled = self.settle(urgent);
+                if settled.is_ok() && self.drafted.unsettled.is_some() {
+                    self.drafted.is_settling = true;
+                    return None;
+                }
+                Some(settled)
             }
-            Command::Resign(broker, partitions) => {
+            ChangeCommand::ReportLogEnds(broker, ends) => {
+                let changes = tell_log_ends(&self.drafted.image, broker, ends);
+                Some(changes.and_then(|changes| self.make_all(changes)))
+            }
+            ChangeCommand::Resign(broker, partitions) => {
                 let changes = resign(&self.drafted.image, broker, partitions);
-                Outcome::Done(changes.and_then(|changes| self.make_all(changes)))
-            }
-            Command::AlterIsr(asked) => {
-                let (changes, outcomes) = alter_isrs(&self.drafted.image, asked);
-                self.registered(changes, outcomes)
-            }
-            Command::ElectLeaders(asked) => {
-                let (changes, outcomes) = elect(&self.drafted.image, asked);
-                self.registered(changes, outcomes)
+                Some(changes.and_then(|changes| self.make_all(changes)))
             }
         }
     }
 
-    fn register(&mut self, wanted: &RegisterBroker) -> Outcome {
+    fn register(&mut self, wanted: &RegisterBroker) -> Option<Result<(), Refusal>> {
         match register(&self.drafted.image, wanted, &mut self.room) {
-            Ok(Registering::HandedOver(changes)) => match self.make_all(changes) {
-                Ok(()) => Outcome::Unfinished,
-                refused => Outcome::Done(refused),
-            },
+            Ok(Registering::HandedOver(changes)) => self.make_all(changes).err().map(Err),
             Ok(Registering::Registered(changes)) => {
                 let nobody: Urgent = Arc::new([]);
-                Outcome::Done(self.make_all(changes).and_then(|()| self.settle(&nobody)))
+                Some(self.make_all(changes).and_then(|()| self.settle(&nobody)))
             }
-            Err(refusal) => Outcome::Done(Err(refusal)),
+            Err(refusal) => Some(Err(refusal)),
         }
     }
 
@@ -239,7 +263,8 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    fn producer_id(&mut self) -> Result<i64, Refusal> {
+    /// Takes an id that no producer ever had.
+    pub fn producer_id(&mut self) -> Result<i64, Refusal> {
         if let Some(id) = self.drafted.producer_ids.next() {
             return Ok(id);
         }
@@ -249,17 +274,6 @@ impl<'a> Draft<'a> {
         self.make(Change::ProducerIdsTaken { next })?;
         self.drafted.producer_ids = first + 1..next;
         Ok(first)
-    }
-
-    fn registered(
-        &mut self,
-        changes: Vec<Change>,
-        outcomes: Vec<Result<Arc<PartitionRegistration>, Refusal>>,
-    ) -> Outcome {
-        match self.make_all(changes) {
-            Ok(()) => Outcome::Registered(outcomes),
-            Err(refusal) => Outcome::Registered(vec![Err(refusal); outcomes.len()]),
-        }
     }
 
     /// Makes the changes that follow where records are committed with fewer in sync than before; whether there are any.
@@ -305,28 +319,5 @@ fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, resource: &T) -> Result<(), R
     match repeated.contains(resource) {
         true => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "The request names this more than once.")),
         false => Ok(()),
-    }
-}
-
-/// The outcome of a command when the control plane could not do anything.
-pub fn refuse_all(command: &Command, refusal: &Refusal) -> Outcome {
-    let topics = |count: usize| Outcome::Topics(vec![Err(refusal.clone()); count]);
-    let configured = |count: usize| Outcome::Configured(vec![Err(refusal.clone()); count]);
-    match command {
-        Command::CreateTopics(wanted) => topics(wanted.topics.len()),
-        Command::CreatePartitions(wanted) => topics(wanted.topics.len()),
-        Command::DeleteTopics(targets) => topics(targets.len()),
-        Command::AlterTopicConfigs(wanted) => topics(wanted.topics.len()),
-        Command::AlterBrokerConfigs(wanted) => configured(wanted.brokers.len()),
-        Command::AlterResourceConfigs(wanted) => configured(wanted.resources.len()),
-        Command::InitProducerId => Outcome::ProducerId(Err(refusal.clone())),
-        Command::AlterIsr(asked) => Outcome::Registered(vec![Err(refusal.clone()); asked.partitions.len()]),
-        Command::ElectLeaders(asked) => Outcome::Registered(vec![Err(refusal.clone()); asked.partition_count()]),
-        Command::ForgetDeleted(_)
-        | Command::RegisterBroker(_)
-        | Command::ChangeBroker(_)
-        | Command::Settle(_)
-        | Command::TellLogEnds(..)
-        | Command::Resign(..) => Outcome::Done(Err(refusal.clone())),
     }
 }

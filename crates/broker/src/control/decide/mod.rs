@@ -26,7 +26,7 @@ use super::internal::CLUSTER_METADATA_TOPIC;
 use fullbore_config::{BrokerConfig, Key, Resource, TOPIC_KEYS, Type};
 use fullbore_config::{broker_keys, check_dynamic, check_dynamic_limits, check_resource, describe_topic, in_force};
 
-pub use draft::{Draft, Drafted, PRODUCER_ID_BLOCK, refuse_all};
+pub use draft::{Draft, Drafted, PRODUCER_ID_BLOCK};
 use grow::grow;
 pub use known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
 use known::{check_asked, check_total, known};

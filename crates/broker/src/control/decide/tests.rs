@@ -6,7 +6,8 @@ mod pieces;
 use super::*;
 use crate::control::change::Version;
 use crate::control::command::{
-    AlterIsr, BrokerChange, ChangeBroker, Command, ElectLeaders, ElectionKind, GrowTopic, Outcome, RegisterBroker,
+    AlterIsr, BrokerChange, ChangeBroker, ChangeCommand, ElectLeaders, ElectionKind, GrowTopic, PartitionsCommand,
+    RegisterBroker,
 };
 use crate::control::{DeletedTopic, RegisteredBroker};
 use fullbore_config::Properties;
@@ -265,22 +266,24 @@ fn apply(image: &mut Image, changes: Vec<Change>) {
 fn join(image: &mut Image, id: i32, process: u128, ended: FormerEnd) -> Result<(), Refusal> {
     let joining = Joining { folder: id.unsigned_abs().into(), process, ended, marks: FolderMarks::default(), told: 0 };
     let wanted = RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
-    done(image, &Command::RegisterBroker(wanted))
+    done(image, &ChangeCommand::RegisterBroker(wanted))
 }
 
 /// Carries out a command in one piece.
-fn done(image: &mut Image, command: &Command) -> Result<(), Refusal> {
-    match carried_out(image, command, usize::MAX) {
-        Outcome::Done(done) => done,
-        other => panic!("{other:?}"),
-    }
+fn done(image: &mut Image, command: &ChangeCommand) -> Result<(), Refusal> {
+    changed(image, command, usize::MAX).expect("in one piece")
+}
+
+/// Carries out a change as far as there is room.
+fn changed(image: &mut Image, command: &ChangeCommand, room: usize) -> Option<Result<(), Refusal>> {
+    carried_out(image, room, |draft| draft.change(command))
 }
 
 /// Carries out a command as far as there is room.
-fn carried_out(image: &mut Image, command: &Command, room: usize) -> Outcome {
+fn carried_out<T>(image: &mut Image, room: usize, decide: impl FnOnce(&mut Draft<'_>) -> T) -> T {
     let (config, mut no_ids) = (broker(""), || Uuid::ZERO);
     let mut draft = Draft::new(&config, image, 0..0, Room::new(room), &mut no_ids);
-    let outcome = draft.decide(command);
+    let outcome = decide(&mut draft);
     let drafted = draft.finish();
     if !drafted.changes.is_empty() {
         let version = Version { number: image.epoch() + 1, mark: 0 };
@@ -289,10 +292,10 @@ fn carried_out(image: &mut Image, command: &Command, room: usize) -> Outcome {
     outcome
 }
 
-fn change_command(image: &Image, id: i32, change: BrokerChange, urgent: &[(Uuid, i32)]) -> Command {
+fn change_command(image: &Image, id: i32, change: BrokerChange, urgent: &[(Uuid, i32)]) -> ChangeCommand {
     let broker_epoch = image.node(id).expect("registered").registration.epoch;
     let broker = BrokerState { broker_id: id, broker_epoch };
-    Command::ChangeBroker(ChangeBroker { broker, change, urgent: urgent.into() })
+    ChangeCommand::ChangeBroker(ChangeBroker { broker, change, urgent: urgent.into() })
 }
 
 fn change(image: &mut Image, id: i32, change: BrokerChange) {
@@ -413,7 +416,7 @@ fn a_live_broker_of_another_folder_keeps_its_place() {
     let mut image = cluster();
     let joining = Joining { folder: 99, process: 99, ended: FormerEnd::Clean, marks: FolderMarks::default(), told: 0 };
     let wanted = RegisterBroker { id: 1, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
-    let register = Command::RegisterBroker(wanted);
+    let register = ChangeCommand::RegisterBroker(wanted);
     let refusal = done(&mut image, &register).expect_err("refused");
     assert_eq!(refusal.code, ErrorCode::DUPLICATE_BROKER_REGISTRATION);
     change(&mut image, 1, BrokerChange::Fence);

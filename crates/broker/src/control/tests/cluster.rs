@@ -238,8 +238,8 @@ fn many_partitions_change() {
     let database = Database::new();
     let (mut owner, images) = registered(database.store(), Box::new(random_id));
     let wanted = CreateTopic { num_partitions: 3_000, ..wanted("t") };
-    let create = Command::CreateTopics(CreateTopics { topics: vec![wanted], validate_only: false });
-    owner.transact(&[&create]).expect("done");
+    let create = TopicsCommand::Create(CreateTopics { topics: vec![wanted], validate_only: false });
+    owner.transact(|draft| draft.topics(&create)).expect("done");
     let topic = images.borrow().topic("t").expect("there").id;
     let (mut late, late_images) = registered(database.store(), Box::new(random_id));
     owner.catch_up();

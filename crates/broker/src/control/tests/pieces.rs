@@ -29,8 +29,8 @@ fn brokers(database: &Database, more: &str) -> Vec<(tempfile::TempDir, Opened)> 
 fn create_many(database: &Database, control: &Control) {
     let many = CreateTopic { num_partitions: PARTITIONS, replication_factor: 3, ..wanted("t") };
     let (mut owner, _images) = Owner::new(database.store(), broker(""), Box::new(random_id)).expect("valid");
-    let create = Command::CreateTopics(CreateTopics { topics: vec![many], validate_only: false });
-    owner.transact(&[&create]).expect("created");
+    let create = TopicsCommand::Create(CreateTopics { topics: vec![many], validate_only: false });
+    owner.transact(|draft| draft.topics(&create)).expect("created");
     wait_until("a broker knows the topic", HANGS, || {
         control.catch_up();
         control.settle();
@@ -125,20 +125,24 @@ fn change_asked_for_in_a_failover_is_committed_between_two_pieces() {
     let database = Database::new();
     let (mut owner, images) = registered(database.store(), Box::new(random_id));
     for id in 2..=3 {
-        owner.transact(&[&register_in(id, 10 + u128::from(id.unsigned_abs()))]).expect("registered");
+        owner.transact(|draft| draft.change(&register_in(id, 10 + u128::from(id.unsigned_abs())))).expect("registered");
     }
     let many = CreateTopic { num_partitions: PARTITIONS, replication_factor: 3, ..wanted("t") };
-    owner.transact(&[&Command::CreateTopics(CreateTopics { topics: vec![many], validate_only: false })]).expect("done");
+    owner
+        .transact(|draft| {
+            draft.topics(&TopicsCommand::Create(CreateTopics { topics: vec![many], validate_only: false }))
+        })
+        .expect("done");
     let broker = BrokerState { broker_id: 3, broker_epoch: images.borrow().registrations()[&3].epoch };
     let fence = ChangeBroker { broker, change: BrokerChange::Fence, urgent: [].into() };
-    let (fence, mut fenced) = asked(Command::ChangeBroker(fence));
+    let (fence, mut fenced) = asked(ChangeCommand::ChangeBroker(fence));
     owner.serve(vec![fence]);
-    assert!(matches!(fenced.try_recv(), Ok(Outcome::Done(Ok(())))), "with its first piece");
+    assert_eq!(fenced.try_recv(), Ok(Ok(())), "with its first piece");
     let left = unsettled(&images.borrow());
     assert!(images.borrow().registrations()[&3].is_fenced && left > 0 && owner.is_unfinished());
     let (create, mut answer) = asked(create_command("u"));
     owner.serve(vec![create]);
-    assert!(matches!(answer.try_recv(), Ok(Outcome::Topics(topics)) if topics[0].is_ok()));
+    assert!(answer.try_recv().expect("answered")[0].is_ok());
     assert!(unsettled(&images.borrow()) < left);
     while owner.is_unfinished() {
         owner.serve(Vec::new());
@@ -149,7 +153,7 @@ fn change_asked_for_in_a_failover_is_committed_between_two_pieces() {
 }
 
 /// The process of a broker with a folder of its own.
-fn register_in(id: i32, process: u128) -> Command {
+fn register_in(id: i32, process: u128) -> ChangeCommand {
     let joining = Joining {
         folder: id.unsigned_abs().into(),
         process,
@@ -158,5 +162,5 @@ fn register_in(id: i32, process: u128) -> Command {
         told: 0,
     };
     let endpoints = BTreeMap::new();
-    Command::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })
+    ChangeCommand::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })
 }

@@ -79,7 +79,7 @@ fn over(store: Postgres) -> (Owner<Postgres>, watch::Receiver<Arc<Image>>) {
     registered(store, Box::new(random_id))
 }
 
-fn is_away(done: &Result<Vec<Outcome>, Failure>) -> bool {
+fn is_away<T>(done: &Result<T, Failure>) -> bool {
     matches!(done, Err(Failure::Store(StoreError::Away(_))))
 }
 
@@ -122,7 +122,7 @@ fn a_commit_without_an_answer_is_looked_for_in_the_database() {
         holder.ask("SELECT pg_advisory_lock(7)");
         let before = images.borrow().epoch();
         let asking = std::thread::spawn(move || {
-            let done = owner.transact(&[&create_command(&name)]);
+            let done = owner.transact(|draft| draft.topics(&create_command(&name)));
             (owner, done)
         });
         // Locks of other tests' databases are in the same view.
@@ -139,10 +139,13 @@ fn a_commit_without_an_answer_is_looked_for_in_the_database() {
         assert_eq!(done.is_ok(), is_made, "{done:?}");
         assert_eq!(images.borrow().topics().len(), usize::from(is_made));
         assert_eq!(images.borrow().epoch(), before + u64::from(is_made));
-        let again = created(owner.transact(&[&create_command(&format!("t{number}"))]).expect("done"));
+        let again =
+            created(owner.transact(|draft| draft.topics(&create_command(&format!("t{number}")))).expect("done"));
         assert_eq!(again.is_ok(), !is_made);
         database.run("DROP TRIGGER slow ON fullbore.topics");
-        owner.transact(&[&Command::DeleteTopics(vec![TopicRef::Name(format!("t{number}").into())])]).expect("done");
+        owner
+            .transact(|draft| draft.topics(&TopicsCommand::Delete(vec![TopicRef::Name(format!("t{number}").into())])))
+            .expect("done");
     }
 }
 
@@ -153,7 +156,7 @@ fn a_broker_that_is_frozen_with_the_lock_loses_it() {
     let (mut owner, images) = over(connect(&database.url(), 10_000).expect("connects"));
     let started = Instant::now();
     let (held, _) = frozen.begin(None).expect("begun");
-    created(owner.transact(&[&create_command("t")]).expect("it gets the lock")).expect("created");
+    created(owner.transact(|draft| draft.topics(&create_command("t"))).expect("it gets the lock")).expect("created");
     assert!(started.elapsed() > Duration::from_millis(200) && started.elapsed() < HANGS, "{:?}", started.elapsed());
     let version = images.borrow().version().expect("there");
     let late = held.commit(&[Change::ProducerIdsTaken { next: 5 }], Version { number: version.number + 1, mark: 1 });
@@ -169,26 +172,24 @@ fn a_database_that_is_gone_for_a_while_refuses_retriably_and_is_found_again() {
     let name = server.database();
     let (mut owner, images) = over(connect(&server.url(&name), 1_000).expect("connects"));
     owner.stock_up();
-    owner.transact(&[&create_command("t")]).expect("done");
+    owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     server.stop();
     let started = Instant::now();
     for _ in 0..20 {
-        assert!(is_away(&owner.transact(&[&create_command("u")])));
+        assert!(is_away(&owner.transact(|draft| draft.topics(&create_command("u")))));
     }
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
-    let (batch, answers): (Vec<_>, Vec<_>) =
-        [Command::InitProducerId, create_command("u")].map(asked).into_iter().unzip();
-    owner.serve(batch);
-    let done: Vec<Outcome> = answers.into_iter().map(|mut answer| answer.try_recv().expect("answered")).collect();
-    assert!(matches!(&done[0], Outcome::ProducerId(Ok(0))), "{done:?}");
+    let ((take, mut id), (create, mut topics)) = (asked(InitProducerId), asked(create_command("u")));
+    owner.serve(vec![take, create]);
+    assert_eq!(id.try_recv(), Ok(Ok(0)));
     let is_retriable = |refusal: &Refusal| refusal.code == ErrorCode::REQUEST_TIMED_OUT;
-    assert!(matches!(&done[1], Outcome::Topics(topics) if topics[0].as_ref().is_err_and(is_retriable)), "{done:?}");
+    assert!(topics.try_recv().expect("answered")[0].as_ref().is_err_and(is_retriable));
     server.start_again();
-    wait_until("it is found again", HANGS, || owner.transact(&[&create_command("u")]).is_ok());
+    wait_until("it is found again", HANGS, || owner.transact(|draft| draft.topics(&create_command("u"))).is_ok());
     // The connection that there is ends with it; nobody notices.
     server.stop();
     server.start_again();
-    owner.transact(&[&create_command("v")]).expect("over another connection");
+    owner.transact(|draft| draft.topics(&create_command("v"))).expect("over another connection");
     assert_eq!(images.borrow().topics().len(), 3);
 }
 
@@ -199,7 +200,7 @@ fn who_knows_too_little_reads_everything() {
     let (mut late, late_images) = over(database.store());
     owner.catch_up();
     for name in ["t", "u"] {
-        owner.transact(&[&create_command(name)]).expect("done");
+        owner.transact(|draft| draft.topics(&create_command(name))).expect("done");
     }
     database.run("UPDATE fullbore.versions SET changes = null WHERE version = 2");
     late.catch_up();
@@ -222,7 +223,9 @@ fn whatever_clients_name_is_kept_as_it_is() {
     let changes = vec![("consumer.session.timeout.ms".to_owned(), set("46000"))];
     let resources = vec![AlterResourceConfig { resource: fullbore_config::Resource::Group, name: odd.into(), changes }];
     owner
-        .transact(&[&Command::AlterResourceConfigs(AlterResourceConfigs { resources, validate_only: false })])
+        .transact(|draft| {
+            draft.configs(&ConfigsCommand::Resources(AlterResourceConfigs { resources, validate_only: false }))
+        })
         .expect("done");
     other.catch_up();
     for image in [&images, &other_images] {
@@ -239,7 +242,8 @@ fn a_session_that_ends_leaves_nothing_half_done() {
     let end = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid()";
     database.run(end);
-    created(owner.transact(&[&create_command("t")]).expect("over another connection")).expect("created");
+    created(owner.transact(|draft| draft.topics(&create_command("t"))).expect("over another connection"))
+        .expect("created");
     let version = images.borrow().version();
     let (transaction, _) = owner.store.begin(version).expect("begun");
     database.run(end);
@@ -250,7 +254,7 @@ fn a_session_that_ends_leaves_nothing_half_done() {
     database.run(end);
     assert!(matches!(transaction.includes(next), Err(StoreError::Away(_))));
     drop(transaction);
-    created(owner.transact(&[&create_command("u")]).expect("done")).expect("created");
+    created(owner.transact(|draft| draft.topics(&create_command("u"))).expect("done")).expect("created");
     assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
 }
 
@@ -278,8 +282,9 @@ fn four_writers_at_once_never_decide_on_an_older_state() {
             let (mut owner, images) = over(store);
             let mut made = 0;
             for number in 0..25 {
-                let done = owner.transact(&[&create_command(&format!("t{number}")), &Command::InitProducerId]);
-                made += usize::from(created(done.expect("done")).is_ok());
+                let done =
+                    owner.transact(|draft| (draft.topics(&create_command(&format!("t{number}"))), draft.producer_id()));
+                made += usize::from(created(done.expect("done").0).is_ok());
             }
             owner.catch_up();
             (made, images.borrow().topics().len())

@@ -62,41 +62,64 @@ fn name(number: u8) -> String {
     format!("t.{number}")
 }
 
-fn topic_commands() -> impl Strategy<Value = Command> {
+/// A command of a kind that is drawn.
+#[derive(Debug, Clone)]
+enum AnyCommand {
+    Topics(TopicsCommand),
+    Configs(ConfigsCommand),
+    Change(ChangeCommand),
+    ProducerId,
+}
+
+impl AnyCommand {
+    /// Decides it, and returns the answer as text.
+    fn decided(&self, draft: &mut Draft<'_>) -> String {
+        match self {
+            Self::Topics(command) => format!("{:?}", draft.topics(command)),
+            Self::Configs(command) => format!("{:?}", draft.configs(command)),
+            Self::Change(command) => format!("{:?}", draft.change(command)),
+            Self::ProducerId => format!("{:?}", draft.producer_id()),
+        }
+    }
+}
+
+fn topic_commands() -> impl Strategy<Value = AnyCommand> {
     let create = (0..6_u8, 0..5_i32, 0..4_i64, any::<bool>()).prop_map(|(number, num_partitions, retention, only)| {
         let configs = vec![("retention.ms".to_owned(), Some((retention - 2).to_string()))];
         let topic = CreateTopic { num_partitions, configs, ..wanted(&name(number)) };
-        Command::CreateTopics(CreateTopics { topics: vec![topic, wanted("t.0")], validate_only: only })
+        TopicsCommand::Create(CreateTopics { topics: vec![topic, wanted("t.0")], validate_only: only })
     });
     let grow = (0..6_u8, 1..9_i32).prop_map(|(number, count)| {
         let topics = vec![GrowTopic { name: name(number), count, assignments: None }];
-        Command::CreatePartitions(CreatePartitions { topics, validate_only: false })
+        TopicsCommand::Grow(CreatePartitions { topics, validate_only: false })
     });
-    let delete = (0..6_u8).prop_map(|number| Command::DeleteTopics(vec![TopicRef::Name(name(number).into())]));
+    let delete = (0..6_u8).prop_map(|number| TopicsCommand::Delete(vec![TopicRef::Name(name(number).into())]));
     let alter = (0..6_u8, any::<bool>(), 1..9_u8).prop_map(|(number, sets, value)| {
         let change = if sets { set(&value.to_string()) } else { ConfigChange::Delete };
         let topics = vec![AlterTopicConfig { name: name(number), changes: vec![("retention.bytes".into(), change)] }];
-        Command::AlterTopicConfigs(AlterTopicConfigs { topics, validate_only: false })
+        TopicsCommand::Alter(AlterTopicConfigs { topics, validate_only: false })
     });
-    prop_oneof![3 => create, 2 => grow, 2 => delete, 2 => alter]
+    prop_oneof![3 => create, 2 => grow, 2 => delete, 2 => alter].prop_map(AnyCommand::Topics)
 }
 
-fn other_commands() -> impl Strategy<Value = Command> {
+fn other_commands() -> impl Strategy<Value = AnyCommand> {
     let brokers = (any::<bool>(), any::<bool>(), 5..9_u8).prop_map(|(this, sets, value)| {
         let scope = if this { BrokerScope::This } else { BrokerScope::Every };
         let change = if sets { set(&value.to_string()) } else { ConfigChange::Delete };
         let brokers = vec![AlterBrokerConfig { scope, changes: vec![(RETAIN.into(), change)] }];
-        Command::AlterBrokerConfigs(AlterBrokerConfigs { brokers, validate_only: false })
+        ConfigsCommand::Brokers(AlterBrokerConfigs { brokers, validate_only: false })
     });
     let resources = (0..3_u8, any::<bool>(), 0..9_u8).prop_map(|(number, sets, value)| {
         let change = if sets { set(&format!("4600{value}")) } else { ConfigChange::Delete };
         let changes = vec![("consumer.session.timeout.ms".into(), change)];
         let resources = vec![AlterResourceConfig { resource: Resource::Group, name: name(number), changes }];
-        Command::AlterResourceConfigs(AlterResourceConfigs { resources, validate_only: false })
+        ConfigsCommand::Resources(AlterResourceConfigs { resources, validate_only: false })
     });
-    let forget = (0..40_u8).prop_map(|id| Command::ForgetDeleted(vec![Uuid(u128::from(id).to_be_bytes())]));
+    let forget = (0..40_u8).prop_map(|id| ChangeCommand::ForgetDeleted(vec![Uuid(u128::from(id).to_be_bytes())]));
     let restart = (2..9_u128).prop_map(|process| register(1, process));
-    prop_oneof![brokers, resources, forget, Just(Command::InitProducerId), restart]
+    let configs = prop_oneof![brokers, resources].prop_map(AnyCommand::Configs);
+    let changes = prop_oneof![forget, restart].prop_map(AnyCommand::Change);
+    prop_oneof![2 => configs, 2 => changes, 1 => Just(AnyCommand::ProducerId)]
 }
 
 proptest! {
@@ -119,13 +142,9 @@ proptest! {
         let mut late = Owner::new(database.store(), broker(""), Box::new(random_id)).expect("valid");
         late.0.catch_up();
         for batch in &batches {
-            let commands: Vec<&Command> = batch.iter().collect();
-            let done = [
-                file_owner.transact(&commands),
-                memory_owner.transact(&commands),
-                other_owner.transact(&commands),
-            ];
-            let [file, memory, database] = done.map(|done| format!("{:?}", done.expect("done")));
+            let decide = |draft: &mut Draft<'_>| batch.iter().map(|command| command.decided(draft)).collect::<Vec<_>>();
+            let done = [file_owner.transact(decide), memory_owner.transact(decide), other_owner.transact(decide)];
+            let [file, memory, database] = done.map(|done| done.expect("done"));
             prop_assert_eq!(&file, &memory);
             prop_assert_eq!(&file, &database);
             let [file, memory, database] = [&file_image, &memory_image, &other_image].map(|image| format!("{:?}", image.borrow()));
@@ -160,7 +179,7 @@ proptest! {
 /// The image of who followed these changes of partitions, and that of who comes afterwards.
 fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32>)]) -> (String, String) {
     let (mut owner, images) = registered(open(), counted());
-    owner.transact(&[&create_command("t")]).expect("done");
+    owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     let topic = images.borrow().topic("t").expect("there").id;
     for (at, leaders) in changed {
         let (newest, count) = (images.borrow().version(), images.borrow().partition_count());
@@ -200,32 +219,30 @@ pub(super) fn commit_beside(store: &mut impl Store, newest: Option<Version>, cha
     transaction.commit(&[change], Version { number, mark: number }).expect("committed");
 }
 
-pub(super) fn created(outcomes: Vec<Outcome>) -> Result<Uuid, ErrorCode> {
-    match outcomes.into_iter().next() {
-        Some(Outcome::Topics(mut topics)) => topics.remove(0).map(|topic| topic.id).map_err(|refusal| refusal.code),
-        other => panic!("{other:?}"),
-    }
+pub(super) fn created(mut topics: Vec<Result<Arc<Topic>, Refusal>>) -> Result<Uuid, ErrorCode> {
+    topics.remove(0).map(|topic| topic.id).map_err(|refusal| refusal.code)
 }
 
 /// Nothing is decided on an image that is not the newest, whoever changed it meanwhile.
 fn two_writers<S: Store>(stores: [S; 2]) {
     let [(one, of_one), (other, of_other)] = stores.map(|store| registered(store, Box::new(random_id)));
     let mut owners = [one, other];
-    let mut ask = |at: usize, command: Command| owners[at].transact(&[&command]).expect("done");
     for round in 0..4 {
         let (one, other) = (round % 2, 1 - round % 2);
         let name = format!("t{round}");
-        created(ask(one, create_command(&name))).expect("created");
-        let again = created(ask(other, create_command(&name)));
+        let mut create = |at: usize| {
+            let done = owners[at].transact(|draft| draft.topics(&create_command(&name)));
+            created(done.expect("done"))
+        };
+        create(one).expect("created");
+        let again = create(other);
         assert_eq!(again, Err(ErrorCode::TOPIC_ALREADY_EXISTS), "the other one did it");
         assert_eq!(format!("{:?}", of_one.borrow()), format!("{:?}", of_other.borrow()));
     }
     let mut ids = HashSet::new();
     for round in 0..3 * PRODUCER_ID_BLOCK {
-        match ask(usize::from(round % 2 == 0), Command::InitProducerId).remove(0) {
-            Outcome::ProducerId(id) => assert!(ids.insert(id.expect("an id"))),
-            other => panic!("{other:?}"),
-        }
+        let id = owners[usize::from(round % 2 == 0)].transact(|draft| draft.producer_id());
+        assert!(ids.insert(id.expect("done").expect("an id")));
     }
 }
 
@@ -246,12 +263,15 @@ fn who_decides_knows_what_another_writer_changed() {
 fn nothing_is_left_of_a_topic_that_was_created_and_deleted_in_one_transaction() {
     let folder = tempfile::tempdir().expect("tempdir");
     let (mut owner, images) = registered(sqlite(folder.path()), counted());
-    let (create, delete) = (create_command("t"), Command::DeleteTopics(vec![TopicRef::Name("t".into())]));
-    let ids = owner.transact(&[&create, &delete, &create, &delete, &create]).expect("done");
-    assert!(ids.into_iter().all(|outcome| created(vec![outcome]).is_ok()));
+    let (create, delete) = (create_command("t"), TopicsCommand::Delete(vec![TopicRef::Name("t".into())]));
+    let mut each = |commands: &[&TopicsCommand]| {
+        let done = owner.transact(|draft| commands.iter().all(|command| created(draft.topics(command)).is_ok()));
+        assert_eq!(done.ok(), Some(true));
+    };
+    each(&[&create, &delete, &create, &delete, &create]);
     assert_eq!((images.borrow().topics().len(), images.borrow().deleted().len()), (1, 0));
     let last = images.borrow().topic("t").expect("there").id;
-    owner.transact(&[&delete, &create, &delete]).expect("done");
+    each(&[&delete, &create, &delete]);
     let left: Vec<_> = images.borrow().deleted().keys().copied().collect();
     assert_eq!(left, [last], "it may have folders");
     assert_eq!(afresh(sqlite(folder.path())), format!("{:?}", images.borrow()));
@@ -268,13 +288,13 @@ fn a_commit_without_an_answer_is_looked_for() {
         let memory = Memory::default();
         let (mut owner, images) = over(&memory);
         memory.next_commit(fault);
-        let done = owner.transact(&[&create_command("t"), &Command::InitProducerId]);
+        let done = owner.transact(|draft| (draft.topics(&create_command("t")), draft.producer_id()));
         assert_eq!((done.is_ok(), images.borrow().topic("t").is_some()), (is_made, is_made), "{fault:?}");
         assert!(is_made || matches!(done, Err(Failure::Store(StoreError::Failed(_)))));
         assert_eq!(memory.commits().len(), 1 + usize::from(is_made));
-        let next = owner.transact(&[&Command::InitProducerId]).expect("done").remove(0);
-        assert!(matches!(next, Outcome::ProducerId(Ok(id)) if id == i64::from(is_made)), "{next:?}");
-        let again = created(owner.transact(&[&create_command("t")]).expect("done"));
+        let next = owner.transact(|draft| draft.producer_id()).expect("done");
+        assert_eq!(next, Ok(i64::from(is_made)));
+        let again = created(owner.transact(|draft| draft.topics(&create_command("t"))).expect("done"));
         assert_eq!(again.is_ok(), !is_made);
     }
 }
@@ -284,20 +304,18 @@ fn what_became_of_a_commit_is_known_once_the_store_can_be_reached_again() {
     let memory = Memory::default();
     let (mut owner, images) = over(&memory);
     memory.next_commit(Fault::ForLong);
-    let (batch, mut answers): (Vec<_>, Vec<_>) =
-        [create_command("t"), Command::InitProducerId].map(asked).into_iter().unzip();
-    owner.serve(batch);
-    let [topic, id] = [0, 1].map(|at: usize| answers[at].try_recv().expect("answered"));
+    let ((create, mut topics), (take, mut id)) = (asked(create_command("t")), asked(InitProducerId));
+    owner.serve(vec![create, take]);
     let is_open = |refusal: &Refusal| refusal.code == ErrorCode::REQUEST_TIMED_OUT;
-    assert!(matches!(topic, Outcome::Topics(topics) if topics[0].as_ref().is_err_and(is_open)));
-    assert!(matches!(id, Outcome::ProducerId(Err(refusal)) if is_open(&refusal)));
+    assert!(topics.try_recv().expect("answered")[0].as_ref().is_err_and(is_open));
+    assert!(id.try_recv().expect("answered").as_ref().is_err_and(is_open));
     assert!(images.borrow().topic("t").is_none());
-    assert!(owner.transact(&[&create_command("u")]).is_err());
+    assert!(owner.transact(|draft| draft.topics(&create_command("u"))).is_err());
     memory.mend();
     owner.catch_up();
     assert!(images.borrow().topic("t").is_some(), "it was made");
-    let next = owner.transact(&[&Command::InitProducerId]).expect("done").remove(0);
-    assert!(matches!(next, Outcome::ProducerId(Ok(PRODUCER_ID_BLOCK))), "nobody has had the block before: {next:?}");
+    let next = owner.transact(|draft| draft.producer_id()).expect("done");
+    assert_eq!(next, Ok(PRODUCER_ID_BLOCK), "nobody has had the block before");
 }
 
 #[test]
@@ -305,23 +323,22 @@ fn a_store_that_went_back_is_not_followed() {
     let memory = Memory::default();
     let (mut owner, images) = over(&memory);
     for name in ["t", "u"] {
-        owner.transact(&[&create_command(name)]).expect("done");
+        owner.transact(|draft| draft.topics(&create_command(name))).expect("done");
     }
     let folder = tempfile::tempdir().expect("tempdir");
     let (mut file_owner, file_images) = registered(sqlite(folder.path()), Box::new(random_id));
-    file_owner.transact(&[&create_command("t")]).expect("done");
+    file_owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     let database = Database::new();
     let (mut other_owner, other_images) = registered(database.store(), Box::new(random_id));
-    other_owner.transact(&[&create_command("t")]).expect("done");
+    other_owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     memory.restore(2);
     sqlite(folder.path()).mark_otherwise();
     database.run("UPDATE fullbore.versions SET mark = mark # 1");
     for more in 0..2 {
-        let went_back =
-            |done: Result<Vec<Outcome>, Failure>| matches!(done, Err(Failure::Store(StoreError::WentBack(_))));
-        assert!(went_back(owner.transact(&[&create_command("v")])));
-        assert!(went_back(file_owner.transact(&[&create_command("v")])));
-        assert!(went_back(other_owner.transact(&[&create_command("v")])));
+        let create = |draft: &mut Draft<'_>| created(draft.topics(&create_command("v")));
+        for done in [owner.transact(create), file_owner.transact(create), other_owner.transact(create)] {
+            assert!(matches!(done, Err(Failure::Store(StoreError::WentBack(_)))), "{done:?}");
+        }
         assert_eq!((images.borrow().topics().len(), file_images.borrow().topics().len()), (2, 1));
         assert_eq!(other_images.borrow().topics().len(), 1);
         // As many versions as before make it no other.
@@ -386,7 +403,7 @@ async fn what_others_commit_is_published_when_somebody_says_so() {
     let noted = Arc::clone(&followed);
     control.follow(Box::new(move |before, after| noted.lock().push((before.epoch(), after.epoch()))));
     let (mut other, _) = over(&memory);
-    other.transact(&[&create_command("t")]).expect("done");
+    other.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     let mut images = control.watch();
     control.catch_up();
     images.wait_for(|image| image.topic("t").is_some()).await.expect("open");
@@ -397,26 +414,23 @@ async fn what_others_commit_is_published_when_somebody_says_so() {
 fn topic_is_made_and_the_store_is_away_producer_ids_come_from_the_older_block() {
     let memory = Memory::default();
     let (mut owner, _images) = over(&memory);
-    owner.transact(&[&Command::InitProducerId]).expect("done");
-    owner.transact(&[&create_command("t")]).expect("done");
+    owner.transact(|draft| draft.producer_id()).expect("done").expect("an id");
+    owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     memory.next_commit(Fault::ForLong);
-    let (producer_id, mut answer) = asked(Command::InitProducerId);
+    let (producer_id, mut answer) = asked(InitProducerId);
     owner.serve(vec![producer_id]);
-    let done = answer.try_recv().expect("answered");
-    assert!(matches!(done, Outcome::ProducerId(Ok(1))), "{done:?}");
+    assert_eq!(answer.try_recv(), Ok(Ok(1)));
 }
 
 #[test]
 fn producer_ids_of_the_block_need_no_store() {
     let memory = Memory::default();
     let (mut owner, _images) = over(&memory);
-    owner.transact(&[&Command::InitProducerId]).expect("done");
+    owner.transact(|draft| draft.producer_id()).expect("done").expect("an id");
     memory.next_commit(Fault::ForLong);
-    assert!(owner.transact(&[&create_command("t")]).is_err());
-    let (batch, answers): (Vec<_>, Vec<_>) =
-        [Command::InitProducerId, create_command("u")].map(asked).into_iter().unzip();
-    owner.serve(batch);
-    let done: Vec<Outcome> = answers.into_iter().map(|mut answer| answer.try_recv().expect("answered")).collect();
-    assert!(matches!(&done[0], Outcome::ProducerId(Ok(1))), "{done:?}");
-    assert!(matches!(&done[1], Outcome::Topics(topics) if topics[0].is_err()), "{done:?}");
+    assert!(owner.transact(|draft| draft.topics(&create_command("t"))).is_err());
+    let ((take, mut id), (create, mut topics)) = (asked(InitProducerId), asked(create_command("u")));
+    owner.serve(vec![take, create]);
+    assert_eq!(id.try_recv(), Ok(Ok(1)));
+    assert!(topics.try_recv().expect("answered")[0].is_err());
 }

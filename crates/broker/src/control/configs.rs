@@ -1,0 +1,16 @@
+//! Commands on what brokers, groups and clients' metrics set. Each change is answered in the order asked, once the image shows it.
+
+use super::Control;
+use super::command::{AlterBrokerConfigs, AlterResourceConfigs, ConfigsCommand, Refusal};
+
+impl Control {
+    /// Changes what is set for brokers while they run.
+    pub async fn alter_broker_configs(&self, brokers: AlterBrokerConfigs) -> Vec<Result<(), Refusal>> {
+        self.submit(ConfigsCommand::Brokers(brokers)).await
+    }
+
+    /// Changes what groups and clients' metrics set.
+    pub async fn alter_resource_configs(&self, resources: AlterResourceConfigs) -> Vec<Result<(), Refusal>> {
+        self.submit(ConfigsCommand::Resources(resources)).await
+    }
+}

@@ -1,0 +1,50 @@
+//! Commands of a broker on partitions. Each is answered with the partitions as they are registered now, in the order asked.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use fullbore_rules::replica::epochs::Position;
+use fullbore_rules::replica::{AlterPartition, PartitionRegistration};
+use fullbore_wire::Uuid;
+
+use super::Control;
+use super::command::{AlterIsr, ChangeCommand, ElectLeaders, PartitionsCommand, Refusal, Urgent};
+
+impl Control {
+    /// Asks for the ISRs that this broker, as their leader, wants. Unknown outcomes are [`fullbore_wire::ErrorCode::REQUEST_TIMED_OUT`].
+    pub async fn alter_isr(
+        &self,
+        partitions: Vec<(Uuid, i32, AlterPartition)>,
+    ) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
+        self.submit(PartitionsCommand::AlterIsr(AlterIsr { from: self.broker_state(), partitions })).await
+    }
+
+    /// Elects other leaders.
+    pub async fn elect_leaders(&self, asked: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
+        self.submit(PartitionsCommand::ElectLeaders(asked)).await
+    }
+
+    /// Has partitions led by brokers that are there, and ISRs without those that have gone. Returns once nothing is left to settle.
+    ///
+    /// # Errors
+    /// The store's. The pieces before are in force.
+    pub async fn settle_partitions(&self, urgent: Urgent) -> Result<(), Refusal> {
+        self.submit(ChangeCommand::Settle(urgent)).await
+    }
+
+    /// Reports the ends of logs of this broker that have lost records: partitions by topic id and number.
+    ///
+    /// # Errors
+    /// STALE_BROKER_EPOCH where another process has its place; the store.
+    pub async fn tell_log_ends(&self, ends: Vec<(Uuid, i32, Position)>) -> Result<(), Refusal> {
+        self.submit(ChangeCommand::ReportLogEnds(self.broker_state(), ends)).await
+    }
+
+    /// Resigns from partitions, by topic id and number, that this broker leads and cannot write any more. Others lead them, where they may.
+    ///
+    /// # Errors
+    /// STALE_BROKER_EPOCH where another process has its place; the store.
+    pub async fn resign(&self, partitions: HashSet<(Uuid, i32)>) -> Result<(), Refusal> {
+        self.submit(ChangeCommand::Resign(self.broker_state(), partitions)).await
+    }
+}

@@ -1,0 +1,173 @@
+//! Commands with the ends of channels that take their answers.
+//!
+//! Not what they come to, which is `decide`'s. Invariant: an answer has the type of its command, and is sent once.
+
+use std::sync::Arc;
+
+use fullbore_rules::replica::PartitionRegistration;
+use tokio::sync::oneshot;
+
+use super::command::{ChangeCommand, ConfigsCommand, InitProducerId, PartitionsCommand, Refusal, TopicsCommand};
+use super::decide::Draft;
+use super::image::Topic;
+
+/// Commands whose answers have one type.
+pub trait CommandKind: Sized {
+    type Answer;
+    /// Returns the answer where the control plane could not do anything.
+    fn refused(&self, refusal: &Refusal) -> Self::Answer;
+    fn pending(self, reply: oneshot::Sender<Self::Answer>) -> PendingCommand;
+}
+
+impl CommandKind for TopicsCommand {
+    type Answer = Vec<Result<Arc<Topic>, Refusal>>;
+
+    fn refused(&self, refusal: &Refusal) -> Self::Answer {
+        let count = match self {
+            Self::Create(wanted) => wanted.topics.len(),
+            Self::Grow(wanted) => wanted.topics.len(),
+            Self::Delete(targets) => targets.len(),
+            Self::Alter(wanted) => wanted.topics.len(),
+        };
+        vec![Err(refusal.clone()); count]
+    }
+
+    fn pending(self, reply: oneshot::Sender<Self::Answer>) -> PendingCommand {
+        PendingCommand::Topics(Pending::new(self, reply))
+    }
+}
+
+impl CommandKind for ConfigsCommand {
+    type Answer = Vec<Result<(), Refusal>>;
+
+    fn refused(&self, refusal: &Refusal) -> Self::Answer {
+        let count = match self {
+            Self::Brokers(wanted) => wanted.brokers.len(),
+            Self::Resources(wanted) => wanted.resources.len(),
+        };
+        vec![Err(refusal.clone()); count]
+    }
+
+    fn pending(self, reply: oneshot::Sender<Self::Answer>) -> PendingCommand {
+        PendingCommand::Configs(Pending::new(self, reply))
+    }
+}
+
+impl CommandKind for PartitionsCommand {
+    type Answer = Vec<Result<Arc<PartitionRegistration>, Refusal>>;
+
+    fn refused(&self, refusal: &Refusal) -> Self::Answer {
+        let count = match self {
+            Self::AlterIsr(asked) => asked.partitions.len(),
+            Self::ElectLeaders(asked) => asked.partition_count(),
+        };
+        vec![Err(refusal.clone()); count]
+    }
+
+    fn pending(self, reply: oneshot::Sender<Self::Answer>) -> PendingCommand {
+        PendingCommand::Partitions(Pending::new(self, reply))
+    }
+}
+
+impl CommandKind for ChangeCommand {
+    type Answer = Result<(), Refusal>;
+
+    fn refused(&self, refusal: &Refusal) -> Self::Answer {
+        Err(refusal.clone())
+    }
+
+    fn pending(self, reply: oneshot::Sender<Self::Answer>) -> PendingCommand {
+        PendingCommand::Change(Pending::new(self, reply))
+    }
+}
+
+impl CommandKind for InitProducerId {
+    type Answer = Result<i64, Refusal>;
+
+    fn refused(&self, refusal: &Refusal) -> Self::Answer {
+        Err(refusal.clone())
+    }
+
+    fn pending(self, reply: oneshot::Sender<Self::Answer>) -> PendingCommand {
+        PendingCommand::ProducerId(Pending::new(self, reply))
+    }
+}
+
+/// A command with the end of a channel that takes its answer.
+pub struct Pending<K: CommandKind> {
+    pub command: K,
+    /// Decided, and not in force before it is committed. `None` of a command of which pieces are left.
+    pub answer: Option<K::Answer>,
+    reply: oneshot::Sender<K::Answer>,
+}
+
+impl<K: CommandKind> Pending<K> {
+    fn new(command: K, reply: oneshot::Sender<K::Answer>) -> Self {
+        Self { command, answer: None, reply }
+    }
+
+    /// Sends what was decided; gives the command back where pieces of it are left. A caller that went away no longer wants to know.
+    fn finish(self) -> Result<(), Self> {
+        match self.answer {
+            Some(answer) => {
+                let _ = self.reply.send(answer);
+                Ok(())
+            }
+            None => Err(self),
+        }
+    }
+
+    /// Sends this answer.
+    pub fn send(self, answer: K::Answer) {
+        let _ = self.reply.send(answer);
+    }
+
+    fn refuse(self, refusal: &Refusal) {
+        let refused = self.command.refused(refusal);
+        self.send(refused);
+    }
+}
+
+/// A command of any kind that waits for its answer.
+pub enum PendingCommand {
+    Topics(Pending<TopicsCommand>),
+    Configs(Pending<ConfigsCommand>),
+    Partitions(Pending<PartitionsCommand>),
+    Change(Pending<ChangeCommand>),
+    ProducerId(Pending<InitProducerId>),
+}
+
+impl PendingCommand {
+    /// Decides it, on what the commands before it in the draft changed.
+    pub fn decide(&mut self, draft: &mut Draft<'_>) {
+        match self {
+            Self::Topics(pending) => pending.answer = Some(draft.topics(&pending.command)),
+            Self::Configs(pending) => pending.answer = Some(draft.configs(&pending.command)),
+            Self::Partitions(pending) => pending.answer = Some(draft.partitions(&pending.command)),
+            Self::Change(pending) => pending.answer = draft.change(&pending.command),
+            Self::ProducerId(pending) => pending.answer = Some(draft.producer_id()),
+        }
+    }
+
+    /// Answers with what was decided; gives the command back where pieces of it are left.
+    pub fn finish(self) -> Result<(), Self> {
+        match self {
+            Self::Topics(pending) => pending.finish().map_err(Self::Topics),
+            Self::Configs(pending) => pending.finish().map_err(Self::Configs),
+            Self::Partitions(pending) => pending.finish().map_err(Self::Partitions),
+            Self::Change(pending) => pending.finish().map_err(Self::Change),
+            Self::ProducerId(pending) => pending.finish().map_err(Self::ProducerId),
+        }
+    }
+
+    /// Answers that the control plane could not do anything.
+    pub fn refuse(self, refusal: &Refusal) {
+        match self {
+            Self::Topics(pending) => pending.refuse(refusal),
+            Self::Configs(pending) => pending.refuse(refusal),
+            Self::Partitions(pending) => pending.refuse(refusal),
+            Self::Change(pending) => pending.refuse(refusal),
+            Self::ProducerId(pending) => pending.refuse(refusal),
+        }
+    }
+}
