@@ -205,7 +205,7 @@ fn change(record: ChangeRecord) -> Result<Change, String> {
 }
 
 /// An id as clients see it.
-pub fn id(text: &str) -> Result<Uuid, String> {
+fn id(text: &str) -> Result<Uuid, String> {
     Uuid::parse(text).ok_or_else(|| format!("'{text}' is not an id"))
 }
 

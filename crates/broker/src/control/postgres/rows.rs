@@ -8,7 +8,6 @@ use std::str::FromStr;
 use fullbore_wire::Uuid;
 
 use super::error::damaged;
-use super::record;
 use crate::control::store::StoreError;
 
 /// One row.
@@ -52,5 +51,6 @@ pub fn next(answers: &mut std::vec::IntoIter<Rows>) -> Result<Rows, StoreError> 
 
 /// An id as clients see it.
 pub fn id(row: &DatabaseRow, column: usize) -> Result<Uuid, StoreError> {
-    record::id(text(row, column)?).map_err(damaged)
+    let text = text(row, column)?;
+    Uuid::parse(text).ok_or_else(|| damaged(format!("'{text}' is not an id")))
 }

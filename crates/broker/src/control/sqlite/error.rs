@@ -1,10 +1,7 @@
 //! What SQLite's errors mean.
 
-use std::path::Path;
-
 use rusqlite::ErrorCode;
 
-use super::super::error::OpenError;
 use super::super::store::{CommitError, StoreError};
 
 /// Why something was not done. Only what SQLite says of the contents makes them suspect.
@@ -24,11 +21,6 @@ pub fn not_committed(error: &rusqlite::Error) -> CommitError {
         Some(ErrorCode::SystemIoFailure) if !is_full(error) => CommitError::Unknown(error.to_string()),
         _ => CommitError::Refused(failed(error)),
     }
-}
-
-/// Why a file cannot be used.
-pub fn refused(file: &Path, error: &rusqlite::Error) -> OpenError {
-    OpenError::of_store(file.to_owned(), failed(error))
 }
 
 /// Whether there was no room for a write, to the files or to the index that is shared with other connections.

@@ -44,7 +44,7 @@ impl Sqlite {
 
 fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(Connection, Identity), OpenError> {
     let file = folder.join(FILE);
-    let unusable = |error: rusqlite::Error| error::refused(&file, &error);
+    let unusable = |error: rusqlite::Error| refused(&file, &error);
     let mut connection = connect(&file).map_err(unusable)?;
     check_file(&connection, &file)?;
     let transaction = connection.transaction().map_err(unusable)?;
@@ -77,7 +77,7 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
 /// Refuses a damaged file, another program's, and one whose schema is newer, or older than any release's.
 fn check_file(connection: &Connection, file: &Path) -> Result<(), OpenError> {
     let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
-    let read = |error: rusqlite::Error| error::refused(file, &error);
+    let read = |error: rusqlite::Error| refused(file, &error);
     let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(read)?;
     if verdict != "ok" {
         return Err(unusable(format!("it is damaged ({verdict})")));
@@ -117,13 +117,18 @@ fn identify(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> ru
     transaction.execute("INSERT INTO versions VALUES (0, random())", []).map(drop)
 }
 
+/// Returns why a file cannot be used.
+fn refused(file: &Path, error: &rusqlite::Error) -> OpenError {
+    OpenError::of_store(file.to_owned(), error::failed(error))
+}
+
 /// The cluster's id. The file belongs to one broker.
 fn cluster_id(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Result<Uuid, OpenError> {
     let file = file.to_owned();
     let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get(1)?));
     let (id, stored) = transaction
         .query_row("SELECT cluster_id, node_id FROM cluster", [], row)
-        .map_err(|error| error::refused(&file, &error))?;
+        .map_err(|error| refused(&file, &error))?;
     if stored != broker.node_id {
         return Err(OpenError::OtherNode { file, stored, configured: broker.node_id });
     }
