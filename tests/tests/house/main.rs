@@ -113,10 +113,10 @@ fn the_parts_of_the_broker_know_only_what_is_below_them() {
 
 /// Every file, tests and comments, too.
 #[test]
-fn only_back_ends_of_the_control_plane_and_of_the_diskless_index_know_sql() {
+fn only_db_and_back_ends_of_the_control_plane_and_of_the_diskless_index_know_sql_clients() {
     let clients = [
-        ("rusqlite", &["broker/src/control/sqlite/", "broker/src/diskless/index/sqlite/"][..]),
-        ("tokio_postgres", &["broker/src/control/postgres/"]),
+        ("rusqlite", &["broker/src/control/sqlite/", "broker/src/diskless/index/sqlite/", "db/src/sqlite.rs"][..]),
+        ("tokio_postgres", &["db/src/postgres/"]),
     ];
     for (client, places) in clients {
         let named = files::naming(client);

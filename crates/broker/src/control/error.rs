@@ -8,7 +8,7 @@ use fullbore_wire::Uuid;
 
 use super::identity::StoreName;
 use super::image::Inapplicable;
-use super::store::StoreError;
+use fullbore_db::StoreError;
 use fullbore_host::space::Space;
 
 #[derive(Debug, thiserror::Error)]

@@ -50,12 +50,13 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use fullbore_config::BrokerConfig;
+use fullbore_db::postgres::Server;
 use fullbore_host::metrics::{CountedCalls, PlaneCalls, PlaneConnection};
 use fullbore_host::space::Space;
 use identity::{ClusterFolder, Identity};
 use owner::Asked;
 use pending::CommandKind;
-use postgres::{Beats, Server};
+use postgres::Beats;
 use queue::Queue;
 use startup::{Started, started};
 use store::Store;
@@ -79,16 +80,10 @@ pub use node::{Endpoint, RegisteredBroker};
 pub use owner::Follower;
 pub(crate) use owner::random_id;
 pub use postgres::{BrokerFound, Finding, Migrated, UnusableDatabase, check, migrate};
-pub(crate) use postgres::{
-    DatabaseConnection, Server as DatabaseServer, check_schema as check_database_schema, literal as sql_literal,
-    rows as database_rows,
-};
 pub(crate) use postgres::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
 pub use resources::ConfiguredResource;
 pub(crate) use sqlite::FILE as SINGLE_BROKERS_FILE;
-pub(crate) use sqlite::{failed as sqlite_failed, not_committed as sqlite_not_committed};
 pub use startup::Arrival;
-pub(crate) use store::{CommitError, StoreError};
 pub(crate) use telling::{CHANGES, shown};
 
 /// A handle on the control plane, cheap to clone. When the last one is dropped, as with [`Control::close`], the thread finishes

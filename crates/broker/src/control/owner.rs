@@ -18,9 +18,10 @@ use super::decide::{Draft, Drafted, PRODUCER_ID_BLOCK, Room};
 use super::image::{Image, Inapplicable, TopicChange};
 use super::pending::{CommandKind, PendingCommand};
 use super::pieces::Pieces;
-use super::store::{CommitError, Progress, Store, StoreError, Transaction};
+use super::store::{Progress, Store, Transaction};
 use super::telling;
 use fullbore_config::BrokerConfig;
+use fullbore_db::{CommitError, StoreError};
 use fullbore_host::seldom::Seldom;
 
 /// What an image means for others, given the one before.

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use super::error::OpenError;
 use super::identity::{ClusterFolder, FILE, Identity, StoreName, UsedFolder};
 use super::owner::random_id;
-use super::postgres::{Postgres, Server, UnusableDatabase};
+use super::postgres::{Postgres, UnusableDatabase};
 use super::sqlite::{self, Sqlite};
-use super::store::StoreError;
 use fullbore_config::{BrokerConfig, PlaneSettings};
+use fullbore_db::StoreError;
+use fullbore_db::postgres::{BadServer, Server};
 use fullbore_host::space::Space;
 
 /// `control.db` in this folder.
@@ -35,7 +36,7 @@ pub fn on_one_machine(
 /// # Errors
 /// What is wrong with the settings.
 pub fn server(settings: &PlaneSettings, node_id: i32) -> Result<Server, OpenError> {
-    let refused = |bad: super::postgres::BadServer| OpenError::Setting { key: "control.plane", reason: bad.0 };
+    let refused = |bad: BadServer| OpenError::Setting { key: "control.plane", reason: bad.0 };
     Server::new(settings, &format!("fullbore {node_id}")).map_err(refused)
 }
 

@@ -14,9 +14,10 @@ use super::identity::{Identity, UsedFolder};
 use super::image::Image;
 use super::node::Endpoint;
 use super::owner::{Failure, Owner, random_id};
-use super::store::{Store, StoreError};
+use super::store::Store;
 use super::takeover;
 use fullbore_config::BrokerConfig;
+use fullbore_db::StoreError;
 
 /// Facts that a starting broker registers with.
 #[derive(Debug, Clone)]

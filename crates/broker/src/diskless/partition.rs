@@ -15,7 +15,7 @@ use super::objects::Claim;
 use super::pipeline::{Pipeline, Refreshed};
 use super::reader::{Found, Reader};
 use super::retention;
-use crate::control::CommitError;
+use fullbore_db::CommitError;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::budget::{ProducerKey, Room};
 use fullbore_log::partition::error::{AppendError, ReadError};

@@ -555,7 +555,7 @@ impl ReaderShared {
         ReadError::Storage
     }
 
-    fn find_failed(&self, error: &crate::control::StoreError) -> ReadError {
+    fn find_failed(&self, error: &fullbore_db::StoreError) -> ReadError {
         if let Some(left_out) = self.failures.due() {
             tracing::error!(%error, left_out, "records cannot be found in the index of diskless topics");
         }

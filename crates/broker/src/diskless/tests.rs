@@ -13,8 +13,8 @@ use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use tokio::task::yield_now;
 
 use super::*;
-use crate::control::StoreError;
 use fullbore_config::{BrokerConfig, Properties};
+use fullbore_db::StoreError;
 use fullbore_log::partition::budget::ProducerKey;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket, Blocker};

@@ -6,17 +6,17 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fullbore_db::postgres::SqlState;
 use tokio::sync::watch;
-use tokio_postgres::error::SqlState;
 
-use super::super::store::StoreError;
-use super::error::AskError;
 use super::read::version;
-use super::rows::{Rows, flag, id, next, number, optional, optional_number, text};
-use super::schema::{self, FIRST_VERSION, Found, SCHEMA_VERSION, SchemaError};
-use super::server::Server;
-use super::session::PostgresSession;
 use fullbore_config::PlaneSettings;
+use fullbore_db::StoreError;
+use fullbore_db::postgres::AskError;
+use fullbore_db::postgres::PostgresSession;
+use fullbore_db::postgres::Server;
+use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
+use fullbore_db::postgres::schema::{self, FIRST_VERSION, Found, SCHEMA_VERSION, SchemaError};
 
 /// `server_version_num` of the oldest PostgreSQL that has all we need.
 const OLDEST: i64 = 130_000;
@@ -305,7 +305,7 @@ async fn of_cluster(session: &PostgresSession, server: &Server, findings: &mut V
     Ok(())
 }
 
-fn first(answers: Vec<Rows>) -> Result<tokio_postgres::SimpleQueryRow, Finding> {
+fn first(answers: Vec<Rows>) -> Result<DatabaseRow, Finding> {
     let rows = next(&mut answers.into_iter())?;
     rows.into_iter().next().ok_or_else(|| Finding::Damaged("an answer is missing".to_owned()))
 }

@@ -1,38 +1,22 @@
 //! The control plane's store of a cluster: a database of PostgreSQL.
 //!
-//! Here alone are its SQL, its schema and what its errors mean. No decisions: what is written was decided before, and what is read goes
+//! Here alone is its SQL, but for the schema, which is `db`'s, as connections are. No decisions: what is written was decided before, and what is read goes
 //! out as changes. The lock is that of the one row of `cluster`; it goes with the session of who has it, which the server ends where
 //! nothing comes from it for a while. A transaction is two round trips: the lock and what others committed, and everything that is
 //! written with the commit.
 //!
-//! - `server`: from a URL to what a connection needs; `url`, `tls`.
-//! - `settings`: what every session is set to, also behind a pooler; `session`: a connection, and one question at a time; `connection`: the same for a thread that blocks, had again where it has ended.
-//! - `schema`: made, looked at, upgraded. The tables of the index of diskless topics are in it, and what is done with them is not here.
-//! - `rows`: what is in them; `read`: rows as changes; `write`: changes as `statements`, `registrations`: those of partitions; `record`:
-//!   changes as JSON.
-//! - `refused`: why a start does not get its database.
+//! - `read`: rows as changes; `write`: changes as statements, `registrations`: those of partitions; `record`: changes as JSON.
 //! - `beat`: the second connection, which says that this broker lives, hears who else does, and what is new.
 //! - `check`: what is wrong with a database; `of_folder`: what it says of a broker's data folder.
 
 mod beat;
 mod check;
-mod connection;
-mod error;
 mod of_folder;
 mod read;
 mod record;
-mod refused;
 mod registrations;
-pub mod rows;
-mod schema;
-mod server;
-mod session;
-mod settings;
-mod statements;
 #[cfg(test)]
 mod tests;
-mod tls;
-mod url;
 mod write;
 
 use std::sync::Arc;
@@ -42,21 +26,17 @@ use fullbore_wire::Uuid;
 use tokio::sync::watch;
 
 use super::change::{Change, Version};
-use super::store::{CommitError, Progress, Store, StoreError, Transaction};
-use error::AskError;
+use super::store::{Progress, Store, Transaction};
 use fullbore_config::PlaneSettings;
+use fullbore_db::postgres::rows::{Rows, next, number};
+use fullbore_db::postgres::schema::{self, SCHEMA_VERSION, SchemaError, check_schema};
+use fullbore_db::postgres::{AskError, DatabaseConnection, PostgresSession, Server, literal, words_at_start};
+use fullbore_db::{CommitError, StoreError};
 use read::Since;
-use rows::{Rows, next, number};
-use schema::{SCHEMA_VERSION, SchemaError};
-use session::PostgresSession;
 
 pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
-pub use connection::DatabaseConnection;
 pub use of_folder::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
-pub use server::Server;
-pub use statements::literal;
-pub use url::BadServer;
 
 /// How long an upgrade of the schema may take.
 const MIGRATION_MAX: Duration = Duration::from_secs(3600);
@@ -115,7 +95,7 @@ impl From<SchemaError> for UnusableDatabase {
 impl Postgres {
     /// Connects, makes the schema in an empty database, and says which cluster it is of. Blocks.
     pub fn open(server: Arc<Server>, new_cluster_id: Uuid) -> Result<(Self, Uuid), UnusableDatabase> {
-        let refused = |error: &AskError| UnusableDatabase::Away(refused::words_at_start(&server, error));
+        let refused = |error: &AskError| UnusableDatabase::Away(words_at_start(&server, error));
         let connection = DatabaseConnection::new(Arc::clone(&server));
         let mut connection = connection.map_err(|error| UnusableDatabase::Away(error.to_string()))?;
         connection.connect().map_err(|error| refused(&error))?;
@@ -218,15 +198,6 @@ pub struct Migrated {
     pub before: i64,
     /// What this Fullbore needs.
     pub now: i64,
-}
-
-/// The second column says of which version the schema is.
-pub fn check_schema(rows: &Rows) -> Result<(), StoreError> {
-    let row = rows.first().ok_or_else(|| error::damaged("it has no cluster"))?;
-    match number::<i64>(row, 1)? {
-        SCHEMA_VERSION => Ok(()),
-        found => Err(StoreError::Away(format!("it has schema {found} now, and this Fullbore knows {SCHEMA_VERSION}"))),
-    }
 }
 
 impl Store for Postgres {

@@ -13,10 +13,10 @@ use super::super::identity::ClusterFolder;
 use super::READ_ONLY;
 use super::check::Finding;
 use super::read::{Since, since};
-use super::rows::{flag, id, next, number, optional_number, text};
-use super::server::Server;
-use super::session::PostgresSession;
 use fullbore_config::PlaneSettings;
+use fullbore_db::postgres::PostgresSession;
+use fullbore_db::postgres::Server;
+use fullbore_db::postgres::rows::{flag, id, next, number, optional_number, text};
 
 /// A broker's data folder as the database of its cluster has it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,13 +10,14 @@ use fullbore_wire::{Text, Uuid};
 
 use super::super::change::{Change, DeletedTopic, Partitions, Version};
 use super::super::node::{Endpoint, RegisteredBroker};
-use super::super::store::{Commit, StoreError};
-use super::error::damaged;
+use super::super::store::Commit;
 use super::record::{self, SetConfigs};
-use super::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
-use super::statements::as_typed;
 use super::write::EVERY_BROKER;
 use fullbore_config::Resource;
+use fullbore_db::StoreError;
+use fullbore_db::postgres::damaged;
+use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
+use fullbore_db::postgres::statements::as_typed;
 
 /// Versions that are told one by one; who knows less reads everything.
 const SINCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };

@@ -10,7 +10,7 @@ use fullbore_wire::Uuid;
 
 use super::super::change::Partitions;
 use super::record;
-use super::statements::{Statements, Value};
+use fullbore_db::postgres::statements::{Statements, Value};
 
 /// Stretches of partitions, no two of which overlap.
 #[derive(Default)]

@@ -7,8 +7,9 @@ use fullbore_tests::{pgbouncer::PgBouncer, pki::Authority, wait_until};
 use super::super::notes::notes;
 use super::super::owner::random_id;
 use super::super::tests::postgres::Database;
-use super::schema::FIRST_VERSION;
 use super::*;
+use fullbore_db::postgres::rows;
+use fullbore_db::postgres::schema::FIRST_VERSION;
 
 const HANGS: Duration = Duration::from_secs(30);
 const PASSWORD: &str = "s3cr3t-w0rd";

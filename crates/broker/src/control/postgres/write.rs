@@ -9,7 +9,7 @@ use super::super::change::{Change, Version};
 use super::super::node::RegisteredBroker;
 use super::record;
 use super::registrations::Registrations;
-use super::statements::{Statements, Typed, Value};
+use fullbore_db::postgres::statements::{Statements, Typed, Value};
 
 /// Versions whose marks are kept.
 pub const MARKS_MAX: i64 = 100_000;

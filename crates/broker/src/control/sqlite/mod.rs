@@ -9,7 +9,6 @@
 //! - `write`: changes as rows; `brokers` and `partitions` have theirs.
 
 mod brokers;
-mod error;
 mod open;
 mod partitions;
 mod read;
@@ -22,10 +21,11 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use super::change::{Change, Version};
-use super::store::{Commit, CommitError, Progress, Store, StoreError, Transaction};
+use super::store::{Commit, Progress, Store, Transaction};
+use fullbore_db::{CommitError, StoreError};
 use fullbore_host::space::Space;
 
-pub(crate) use error::{failed, not_committed};
+use fullbore_db::sqlite as error;
 pub use open::FILE;
 
 /// The open database.

@@ -4,8 +4,9 @@
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use super::super::change::{Change, Version};
-use super::super::store::{Commit, CommitError, Progress, Store, StoreError, Transaction};
+use super::super::store::{Commit, Progress, Store, Transaction};
 use super::*;
+use fullbore_db::{CommitError, StoreError};
 
 /// One connection to the store.
 #[derive(Clone, Default)]

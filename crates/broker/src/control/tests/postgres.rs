@@ -7,11 +7,13 @@ use fullbore_tests::{Proxy, wait_until};
 
 use super::super::change::{Change, Version};
 use super::super::owner::Failure;
-use super::super::postgres::{Postgres, Server};
-use super::super::store::{Progress, StoreError, Transaction};
+use super::super::postgres::Postgres;
+use super::super::store::{Progress, Transaction};
 use super::seam::{afresh, commit_beside, created};
 use super::*;
 use fullbore_config::PlaneSettings;
+use fullbore_db::StoreError;
+use fullbore_db::postgres::Server;
 
 /// What takes longer hangs.
 const HANGS: Duration = Duration::from_secs(30);
@@ -268,7 +270,7 @@ fn a_version_is_committed_once() {
     let known = images.borrow().version();
     let (transaction, _) = store.begin(known).expect("begun");
     let again = transaction.commit(&[Change::ProducerIdsTaken { next: 5 }], known.expect("there"));
-    assert!(matches!(again, Err(super::super::store::CommitError::Refused(StoreError::Away(_)))), "{again:?}");
+    assert!(matches!(again, Err(fullbore_db::CommitError::Refused(StoreError::Away(_)))), "{again:?}");
     assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
 }
 

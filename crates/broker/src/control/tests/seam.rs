@@ -10,11 +10,12 @@ use proptest::prelude::*;
 use super::super::change::{Change, Partitions, Version};
 use super::super::owner::Failure;
 use super::super::queue::{BATCH_MAX, WAITING_MAX};
-use super::super::store::{Commit, CommitError, Progress, StoreError, Transaction};
+use super::super::store::{Commit, Progress, Transaction};
 use super::memory::Fault;
 use super::postgres::Database;
 use super::*;
 use fullbore_config::Resource;
+use fullbore_db::{CommitError, StoreError};
 
 /// Ids in the same order each time.
 pub(super) fn counted() -> Box<dyn FnMut() -> Uuid + Send> {

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::owner::{Asked, IndexOwner, Progress, RETRY, RUNS_CLEARED, carry_out};
 use super::{CommitAnswer, Index, IndexStore, UploadedObject};
-use crate::control::{CommitError, StoreError};
+use fullbore_db::{CommitError, StoreError};
 
 thread_local! {
     static IS_HERE: Cell<bool> = const { Cell::new(false) };

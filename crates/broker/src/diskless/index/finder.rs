@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use super::sqlite::SqliteFinder;
 use super::store::{ChangeSource, PartitionRow, RunSource};
-use crate::control::StoreError;
+use fullbore_db::StoreError;
 
 /// Connections, and so finds at a time.
 const CONNECTIONS: usize = 2;

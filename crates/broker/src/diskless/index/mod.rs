@@ -56,7 +56,8 @@ pub use store::{
 
 use trimming::Trims;
 
-use crate::control::{CommitError, StoreError, random_id};
+use crate::control::random_id;
+use fullbore_db::{CommitError, StoreError};
 
 /// Between two rounds through all partitions in search of silent producers, in ms.
 const EXPIRY_INTERVAL_MS: i64 = 600_000;

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use super::{
     ClassicStops, CommitAnswer, Index, IndexStore, KnownStore, Looked, PartitionRow, UnusedObject, UploadedObject,
 };
-use crate::control::{CommitError, StoreError};
+use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
 /// How long it waits before it tries again what has to be, and before it looks for what there is to tidy.

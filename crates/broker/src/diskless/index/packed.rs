@@ -6,7 +6,7 @@ use fullbore_rules::commit::PackedBatch;
 use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 
 use super::damaged;
-use crate::control::StoreError;
+use fullbore_db::StoreError;
 
 /// Offset, before all others, of the row of [`forgotten_row`]. Its producer is [`NO_PRODUCER_ID`].
 ///

@@ -13,7 +13,7 @@ use fullbore_rules::commit::{
 use fullbore_rules::sequence::{PRODUCERS_MAX, Stamp, Stops};
 use fullbore_wire::Uuid;
 
-use crate::control::{CommitError, StoreError};
+use fullbore_db::{CommitError, StoreError};
 
 /// A back end of the index.
 pub trait IndexStore: Send {

@@ -20,7 +20,8 @@ use tokio::sync::OnceCell;
 
 use super::super::index::{IndexOwner, KnownStore};
 use super::error::{ObjectError, is_full, is_not_implemented, words};
-use crate::control::{StoreError, random_id};
+use crate::control::random_id;
+use fullbore_db::StoreError;
 
 /// The object that says whose the others are.
 const OWNER: &str = "cluster";

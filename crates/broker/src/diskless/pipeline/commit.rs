@@ -10,8 +10,8 @@ use fullbore_host::task;
 use fullbore_rules::commit::{CommitVerdict, Refusal};
 
 use super::{PipelineState, Released, Shared};
-use crate::control::StoreError;
 use crate::diskless::index::{CommitAnswer, PartitionRow, ProducerRow, UploadedObject};
+use fullbore_db::StoreError;
 use fullbore_log::partition::error::AppendError;
 
 /// How long a commit that failed waits before it is tried again.

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::control::CommitError;
 use crate::diskless::index::IndexOwner;
+use fullbore_db::CommitError;
 
 /// Numbers registered at a time.
 const BLOCK: usize = 64;

@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 
 use super::Fault;
 use super::world::{World, ms, random};
-use crate::control::{CommitError, StoreError};
 use crate::diskless::index::by_hand::{CommitAnswerer, IndexByHand, Turn};
 use crate::diskless::index::{
     ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow,
     ProducerRow, ProducerRowPlace, SqliteIndex, UnusedObject, UploadedObject,
 };
+use fullbore_db::{CommitError, StoreError};
 
 /// What becomes of the next transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

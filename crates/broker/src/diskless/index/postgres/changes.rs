@@ -9,8 +9,9 @@ use std::sync::Arc;
 use super::super::noted::{ChangeCounts, NotedChanges, lacking};
 use super::super::store::{ChangeSource, PartitionRow};
 use super::rows::{PARTITION, change_counts, each, partition};
-use crate::control::database_rows::next;
-use crate::control::{DatabaseConnection, StoreError};
+use fullbore_db::StoreError;
+use fullbore_db::postgres::DatabaseConnection;
+use fullbore_db::postgres::rows::next;
 
 /// Hears of them.
 pub struct PostgresChanges {

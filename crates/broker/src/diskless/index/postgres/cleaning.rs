@@ -11,8 +11,8 @@ use super::super::packed::LAST_BASE_OFFSET;
 use super::super::store::{ProducerRowPlace, UnusedObject};
 use super::guarded::Guarded;
 use super::rows::{DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, producer_place, run};
-use crate::control::database_rows::{flag, next, number};
-use crate::control::{CommitError, StoreError};
+use fullbore_db::postgres::rows::{flag, next, number};
+use fullbore_db::{CommitError, StoreError};
 
 /// Rows of producers that are removed where a run would be.
 const PRODUCER_ROWS_A_RUN: usize = 64;

@@ -20,8 +20,8 @@ use super::rows::{
     run,
 };
 use super::{cleaning, topics};
-use crate::control::database_rows::{Rows, next, number};
-use crate::control::{CommitError, StoreError};
+use fullbore_db::postgres::rows::{Rows, next, number};
+use fullbore_db::{CommitError, StoreError};
 
 /// The index of all brokers, as one of them changes it.
 pub struct PostgresIndex {

@@ -4,8 +4,9 @@ use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 
 use super::super::store::{PartitionRow, RunSource};
 use super::rows::{PARTITION, RUN, array, each, partition, run};
-use crate::control::database_rows::{Rows, next};
-use crate::control::{DatabaseConnection, StoreError};
+use fullbore_db::StoreError;
+use fullbore_db::postgres::DatabaseConnection;
+use fullbore_db::postgres::rows::{Rows, next};
 
 /// Reads beside the commits.
 pub struct PostgresFinder {

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use crate::control::{CommitError, DatabaseConnection, StoreError, check_database_schema, database_rows as rows};
+use fullbore_db::postgres::schema::check_schema as check_database_schema;
+use fullbore_db::postgres::{DatabaseConnection, rows};
+use fullbore_db::{CommitError, StoreError};
 use fullbore_host::seldom::Seldom;
 
 use super::super::noted::{ChangeCounts, NotedChanges, lacking};

@@ -26,10 +26,11 @@ use fullbore_wire::Uuid;
 use super::finder::RunFinder;
 use super::noted::{Lacking, NotedChanges, lacking, noted_changes};
 use super::store::RunSource;
-use crate::control::database_rows::next;
-use crate::control::{DatabaseConnection, DatabaseServer, StoreError};
 use finder::PostgresFinder;
 use fullbore_config::PlaneSettings;
+use fullbore_db::StoreError;
+use fullbore_db::postgres::rows::next;
+use fullbore_db::postgres::{DatabaseConnection, Server as DatabaseServer};
 use guarded::Guarded;
 
 pub use changes::PostgresChanges;

@@ -10,8 +10,8 @@ use super::super::damaged;
 use super::super::noted::ChangeCounts;
 use super::super::packed::{unpack_offset, unpack_producer, unpack_run};
 use super::super::store::{PartitionRow, ProducerRow, ProducerRowPlace};
-use crate::control::StoreError;
-use crate::control::database_rows::{DatabaseRow, Rows, flag, number, text};
+use fullbore_db::StoreError;
+use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, number, text};
 
 /// The rows of each statement.
 pub type IndexAnswers = std::vec::IntoIter<Rows>;

@@ -16,8 +16,8 @@ use super::super::store::{ChangeSource, IndexStore, PartitionRow, UnusedObject};
 use super::super::tests::{BackEnd, NOW, Opened, TOPIC, appended, batch, by};
 use super::super::{Index, UploadedObject};
 use super::*;
-use crate::control::CommitError;
 use crate::control::tests::postgres::{Database, make_tables};
+use fullbore_db::CommitError;
 
 const HANGS: Duration = Duration::from_secs(30);
 const CLUSTER: Uuid = Uuid([9; 16]);

@@ -17,8 +17,9 @@ use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row, pack_produc
 use super::super::store::{ClassicStops, KnownStore, PartitionRow, ProducerRow, classic_before};
 use super::guarded::Guarded;
 use super::rows::{IndexAnswers, LIVE, PARTITION, UNUSED, array, each, hex, partition, producer};
-use crate::control::database_rows::{flag, next, number, text};
-use crate::control::{CommitError, StoreError, sql_literal};
+use fullbore_db::postgres::literal as sql_literal;
+use fullbore_db::postgres::rows::{flag, next, number, text};
+use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
 /// Partitions in a statement that carries over what others have left: of each it may read tens of thousands of rows.

@@ -13,7 +13,8 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::super::noted::{ChangeCounts, FILE as NOTED_CHANGES, Lacking, NotedChanges, lacking};
-use crate::control::{StoreError, sqlite_failed};
+use fullbore_db::StoreError;
+use fullbore_db::sqlite::failed as sqlite_failed;
 
 /// In the data folder.
 pub const NAME: &str = "diskless.db";

@@ -8,7 +8,8 @@ use rusqlite::{Connection, params};
 use super::super::store::{PartitionRow, RunSource};
 use super::file;
 use super::rows::{RUN, partition, runs};
-use crate::control::{StoreError, sqlite_failed};
+use fullbore_db::StoreError;
+use fullbore_db::sqlite::failed as sqlite_failed;
 
 /// Reads beside the commits.
 pub struct SqliteFinder {

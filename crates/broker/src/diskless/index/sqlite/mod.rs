@@ -24,10 +24,11 @@ use super::store::{
     ProducerRowPlace, UnusedObject,
 };
 use super::{damaged, random_numbers};
-use crate::control::{CommitError, StoreError, sqlite_failed, sqlite_not_committed};
 use cleaning::{clear_runs, note_expired, remove_partitions, succeed_classic};
 pub use file::OpenFileError;
 pub use finder::SqliteFinder;
+use fullbore_db::sqlite::{failed as sqlite_failed, not_committed as sqlite_not_committed};
+use fullbore_db::{CommitError, StoreError};
 use fullbore_host::space::Space;
 use rows::{DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, partition_row, runs};
 

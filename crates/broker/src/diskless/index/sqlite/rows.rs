@@ -6,7 +6,8 @@ use rusqlite::{Connection, OptionalExtension, Params, Row};
 use super::super::damaged;
 use super::super::packed::unpack_run;
 use super::super::store::PartitionRow;
-use crate::control::{StoreError, sqlite_failed};
+use fullbore_db::StoreError;
+use fullbore_db::sqlite::failed as sqlite_failed;
 
 /// The columns of a run.
 pub const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, batches";

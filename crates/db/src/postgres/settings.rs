@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use super::super::store::StoreError;
 use super::rows::{Rows, text};
+use crate::StoreError;
 
 /// Part of a call's time limit after which an idle transaction is ended, so that its lock goes to the next broker.
 const FROZEN_PART: u32 = 2;

@@ -7,7 +7,7 @@ use std::io;
 
 use tokio_postgres::error::{Severity, SqlState};
 
-use super::super::store::{CommitError, StoreError};
+use crate::{CommitError, StoreError};
 
 /// Why the database did not do what it was asked for.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use fullbore_wire::Uuid;
 
 use super::error::damaged;
-use crate::control::store::StoreError;
+use crate::StoreError;
 
 /// One row.
 pub type DatabaseRow = tokio_postgres::SimpleQueryRow;

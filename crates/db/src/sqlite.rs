@@ -2,7 +2,7 @@
 
 use rusqlite::ErrorCode;
 
-use super::super::store::{CommitError, StoreError};
+use crate::{CommitError, StoreError};
 
 /// Why something was not done. Only what SQLite says of the contents makes them suspect.
 pub fn failed(error: &rusqlite::Error) -> StoreError {

@@ -2,11 +2,11 @@
 
 use fullbore_wire::Uuid;
 
-use super::super::store::StoreError;
 use super::error::{AskError, damaged};
 use super::rows::{Rows, flag, next, number, text};
 use super::session::PostgresSession;
 use super::statements::literal;
+use crate::StoreError;
 use std::time::Duration;
 
 /// The tables as the first release has them. No release had smaller versions, which cannot be upgraded.
@@ -121,11 +121,7 @@ pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i6
 }
 
 /// As [`migrate`], to the version that the last of these makes.
-pub(super) async fn upgrade(
-    session: &PostgresSession,
-    call_max: Duration,
-    migrations: &[&str],
-) -> Result<i64, SchemaError> {
+pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: &[&str]) -> Result<i64, SchemaError> {
     let known = FIRST_VERSION + migrations.len() as i64;
     session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
     let found = match look(session, call_max).await? {
@@ -143,6 +139,15 @@ pub(super) async fn upgrade(
     let lock = "SELECT version FROM fullbore.cluster FOR UPDATE";
     session.ask(&format!("{lock}; {statements}; {stamp}; COMMIT"), call_max).await?;
     Ok(found)
+}
+
+/// Refuses a database whose schema, in the second column, is of another version.
+pub fn check_schema(rows: &Rows) -> Result<(), StoreError> {
+    let row = rows.first().ok_or_else(|| damaged("it has no cluster"))?;
+    match number::<i64>(row, 1)? {
+        SCHEMA_VERSION => Ok(()),
+        found => Err(StoreError::Away(format!("it has schema {found} now, and this Fullbore knows {SCHEMA_VERSION}"))),
+    }
 }
 
 fn one(answers: Vec<Rows>) -> Result<Rows, StoreError> {

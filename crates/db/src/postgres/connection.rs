@@ -70,7 +70,7 @@ impl DatabaseConnection {
     }
 
     /// Does something over the session that there is.
-    pub(super) fn with_session<'a, F: Future>(
+    pub fn with_session<'a, F: Future>(
         &'a self,
         work: impl FnOnce(&'a PostgresSession, Duration) -> F,
     ) -> Option<F::Output> {
