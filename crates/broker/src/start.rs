@@ -92,10 +92,7 @@ impl Broker {
     /// # Errors
     /// [`StartError`]; nothing is left running.
     pub fn start_with(config: BrokerConfig, loggers: Loggers) -> Starting {
-        let metrics = Metrics::default();
-        let calls = Arc::clone(metrics.plane_calls());
-        let open = move |config, lock: &FolderLock, space, arrival| Control::open(config, lock, space, arrival, &calls);
-        Box::pin(Broker::assemble(config, loggers, metrics, open))
+        Box::pin(Broker::assemble(config, loggers, Control::open))
     }
 
     /// Starts a broker on another control plane than its folder's.
@@ -105,13 +102,12 @@ impl Broker {
         open: impl FnOnce(Arc<BrokerConfig>, Arrival) -> Result<Control, OpenError> + Send + 'static,
     ) -> Starting {
         let open = |config, _: &FolderLock, _, arrival| Ok((open(config, arrival)?, None));
-        Box::pin(Broker::assemble(config, Loggers::default(), Metrics::default(), open))
+        Box::pin(Broker::assemble(config, Loggers::default(), open))
     }
 
     async fn assemble(
         config: BrokerConfig,
         loggers: Loggers,
-        metrics: Metrics,
         open: impl FnOnce(Arc<BrokerConfig>, &FolderLock, Arc<Space>, Arrival) -> Result<Opened, OpenError>,
     ) -> Result<Broker, StartError> {
         raise_descriptor_limit();
@@ -135,8 +131,16 @@ impl Broker {
             close(control).await;
             return Err(error.into());
         }
-        let registered =
-            Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control: control.clone() };
+        let registered = Registered {
+            config,
+            loggers,
+            metrics: Metrics::default(),
+            listeners,
+            admin_listener,
+            lock,
+            space,
+            control: control.clone(),
+        };
         let started = Broker::start_registered(registered).await;
         if started.is_err() {
             // It would be given replicas and clients until its session is over.

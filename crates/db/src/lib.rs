@@ -3,6 +3,7 @@
 //! Not what is read and written, which is theirs, but for the schema that both share in PostgreSQL. Invariant: an error says whether what was
 //! asked for may have been done.
 
+pub mod calls;
 pub mod postgres;
 pub mod sqlite;
 

@@ -5,7 +5,7 @@
 
 use crate::diskless::{Diskless, StoreTrouble};
 use crate::node::Node;
-use fullbore_host::metrics::PlaneSeen;
+use fullbore_db::calls::PlaneSeen;
 use rustix::fs::{Access, access};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
         disk_hung_for: broker.space.hung_for(),
     };
     judge(condition, &broker.config.data_dir)?;
-    let of_database = broker.metrics.plane_calls().seen().and_then(note_of_database);
+    let of_database = broker.control.plane_calls().and_then(|calls| calls.seen()).and_then(note_of_database);
     let of_store = broker.partitions.diskless().and_then(Diskless::store_trouble).map(note_of_store);
     let notes: Vec<String> = of_database.into_iter().chain(of_store).collect();
     Ok((!notes.is_empty()).then(|| notes.join("\n")))

@@ -50,8 +50,8 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use fullbore_config::BrokerConfig;
+use fullbore_db::calls::{CountedCalls, PlaneCalls, PlaneConnection};
 use fullbore_db::postgres::Server;
-use fullbore_host::metrics::{CountedCalls, PlaneCalls, PlaneConnection};
 use fullbore_host::space::Space;
 use identity::{ClusterFolder, Identity};
 use owner::Asked;
@@ -102,6 +102,8 @@ struct Shared {
     process: Uuid,
     image: watch::Receiver<Arc<Image>>,
     /// Set where there is a cluster.
+    plane_calls: OnceLock<Arc<PlaneCalls>>,
+    /// Set where there is a cluster.
     beats: OnceLock<watch::Receiver<Beaten>>,
     deleted: Mutex<Vec<DeletedTopic>>,
     /// `None` once it is closed.
@@ -129,7 +131,6 @@ impl Control {
         folder: &FolderLock,
         space: Arc<Space>,
         arrival: Arrival,
-        calls: &Arc<PlaneCalls>,
     ) -> Result<(Self, Option<ClusterPlace>), OpenError> {
         let (folder, config) = (folder.folder().to_owned(), Arc::clone(&broker));
         match &broker.control_plane {
@@ -139,12 +140,14 @@ impl Control {
             }
             Some(settings) => {
                 let server = plane::server(settings, broker.node_id)?;
+                let calls: Arc<PlaneCalls> = Arc::default();
                 let over = |connection| {
-                    let counted = CountedCalls::new(Arc::clone(calls), connection);
+                    let counted = CountedCalls::new(Arc::clone(&calls), connection);
                     Arc::new(server.clone().counted(counted))
                 };
                 let servers = PlaneConnection::ALL.map(over);
                 let (control, place) = Control::open_of_cluster(broker, folder, servers, arrival)?;
+                let _ = control.shared.plane_calls.set(calls);
                 Ok((control, Some(place)))
             }
         }
@@ -246,6 +249,7 @@ impl Control {
             broker_epoch: image.node(id).map_or(0, |node| node.registration.epoch),
             deleted: Mutex::new(image.deleted().values().cloned().collect()),
             image: images,
+            plane_calls: OnceLock::new(),
             beats: OnceLock::new(),
             queue: Mutex::new(Some(queue)),
             threads: Mutex::new(vec![thread]),
@@ -287,6 +291,11 @@ impl Control {
     /// The metadata now. Costs a reference count.
     pub fn image(&self) -> Arc<Image> {
         Arc::clone(&self.shared.image.borrow())
+    }
+
+    /// Counts of calls to the database of the cluster; `None` on one machine.
+    pub fn plane_calls(&self) -> Option<&Arc<PlaneCalls>> {
+        self.shared.plane_calls.get()
     }
 
     /// What is heard with this broker's beats; `None` on one machine, where nobody else would be heard of.

@@ -39,7 +39,7 @@ pub(crate) struct Opened {
 pub(super) fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     let lock = FolderLock::take(folder)?;
     let space = Arc::new(Space::open(lock.folder(), 0));
-    let (control, place) = Control::open(broker(text), &lock, space, Arrival::nowhere(), &Arc::default())?;
+    let (control, place) = Control::open(broker(text), &lock, space, Arrival::nowhere())?;
     place.map_or(Ok(()), |place| control.take(place))?;
     Ok(Opened { control, _lock: lock })
 }

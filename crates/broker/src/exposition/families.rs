@@ -3,7 +3,8 @@
 //! Invariant: a row says all there is to say of a family; the page and `docs/metrics.md` add nothing.
 
 use super::gauges::Page;
-use fullbore_host::metrics::{Errors, PlaneConnection};
+use fullbore_db::calls::{CallsOfConnection, PlaneConnection};
+use fullbore_host::metrics::Errors;
 use fullbore_rules::group::GroupState;
 use prometheus_client::encoding::{EncodeCounterValue, EncodeGaugeValue, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType::{self, Counter, Gauge, Histogram, Info};
@@ -332,23 +333,24 @@ fn groups(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
 }
 
 fn plane_durations(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-    of_connections(page).try_for_each(|connection| {
-        let seen = page.counters().plane.of(connection).answered.seen();
+    of_connections(page).try_for_each(|(connection, calls)| {
+        let seen = calls.answered.seen();
         let labels = [("connection", connection.name())];
         encoder.encode_family(&labels)?.encode_histogram::<NoLabelSet>(seen.sum_s, seen.count, &seen.buckets, None)
     })
 }
 
 fn plane_failures(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-    of_connections(page).try_for_each(|connection| {
+    of_connections(page).try_for_each(|(connection, calls)| {
         let labels = [("connection", connection.name())];
-        counter(encoder.encode_family(&labels)?, page.counters().plane.of(connection).failed.get())
+        counter(encoder.encode_family(&labels)?, calls.failed.get())
     })
 }
 
-/// None on one machine.
-fn of_connections(page: &Page) -> impl Iterator<Item = PlaneConnection> {
-    PlaneConnection::ALL.into_iter().filter(|_| page.gauges.plane.is_some())
+/// Returns each connection to the database with what its calls came to; none on one machine.
+fn of_connections(page: &Page) -> impl Iterator<Item = (PlaneConnection, &CallsOfConnection)> {
+    let calls = page.gauges.plane_calls.as_ref().filter(|_| page.gauges.plane.is_some());
+    calls.into_iter().flat_map(|calls| PlaneConnection::ALL.map(|connection| (connection, calls.of(connection))))
 }
 
 fn errors(mut encoder: MetricEncoder<'_>, errors: &Errors) -> fmt::Result {

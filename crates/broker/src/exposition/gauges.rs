@@ -4,9 +4,11 @@ use crate::control::Image;
 use crate::diskless::{Diskless, StoreUse};
 use crate::node::Node;
 use crate::partitions::{CleanerStatus, SetAside};
-use fullbore_host::metrics::{Counters, Metrics, PlaneSeen, Process};
+use fullbore_db::calls::{PlaneCalls, PlaneSeen};
+use fullbore_host::metrics::{Counters, Metrics, Process};
 use fullbore_rules::group::GroupState;
 use fullbore_wire::api::ApiKey;
+use std::sync::Arc;
 
 /// What is not counted but looked up when the page is asked for.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +45,8 @@ pub struct Gauges {
     pub metadata_epoch: u64,
     /// The database of the cluster; `None` on one machine.
     pub plane: Option<PlaneSeen>,
+    /// Counts of calls to that database.
+    pub plane_calls: Option<Arc<PlaneCalls>>,
     /// This broker among the others.
     pub membership: MembershipGauges,
     /// Fetch sessions in the cache.
@@ -158,7 +162,8 @@ impl Gauges {
             cleaner: broker.partitions.cleaner_status(),
             store: broker.partitions.diskless().map(Diskless::store_use).unwrap_or_default(),
             metadata_epoch: image.epoch(),
-            plane: broker.metrics.plane_calls().seen(),
+            plane: broker.control.plane_calls().and_then(|calls| calls.seen()),
+            plane_calls: broker.control.plane_calls().cloned(),
             membership: MembershipGauges::of(&image, broker.config.node_id, broker.control.broker_epoch()),
             fetch_sessions: broker.sessions.count(),
             replication: ReplicationGauges {

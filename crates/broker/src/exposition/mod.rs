@@ -41,12 +41,13 @@ mod tests {
     use super::*;
     use crate::diskless::StoreUse;
     use crate::partitions::{CleanerStatus, SetAside};
+    use fullbore_db::calls::{CountedCalls, PlaneCalls, PlaneConnection, PlaneSeen};
     use fullbore_host::metrics::Process;
-    use fullbore_host::metrics::{CountedCalls, PlaneConnection, PlaneSeen};
     use fullbore_wire::ErrorCode;
     use fullbore_wire::api::ApiKey;
     use gauges::{MembershipGauges, ReplicationGauges};
     use std::collections::{HashMap, HashSet};
+    use std::sync::Arc;
     use std::time::Duration;
 
     fn used() -> Metrics {
@@ -70,10 +71,14 @@ mod tests {
         metrics.group_member_expired();
         metrics.offset_committed(ErrorCode::NONE);
         metrics.offset_committed(ErrorCode::ILLEGAL_GENERATION);
-        let calls = |of| CountedCalls::new(metrics.plane_calls().clone(), of);
-        calls(PlaneConnection::Metadata).answered(Duration::from_millis(7));
-        calls(PlaneConnection::Beats).failed();
         metrics
+    }
+
+    fn plane_calls() -> Arc<PlaneCalls> {
+        let calls = Arc::new(PlaneCalls::default());
+        CountedCalls::new(Arc::clone(&calls), PlaneConnection::Metadata).answered(Duration::from_millis(7));
+        CountedCalls::new(Arc::clone(&calls), PlaneConnection::Beats).failed();
+        calls
     }
 
     fn shown() -> String {
@@ -112,6 +117,7 @@ mod tests {
             },
             metadata_epoch: 5,
             plane: Some(PlaneSeen { answers: true, since_answer: Duration::from_millis(250), newest: 6 }),
+            plane_calls: Some(plane_calls()),
             membership: MembershipGauges { broker_epoch: 4, is_fenced: true, is_full: true, registered: 3, fenced: 2 },
             fetch_sessions: 2,
             replication: ReplicationGauges { under_replicated: 7, under_min_isr: 6, offline: 5, max_lag: 8 },

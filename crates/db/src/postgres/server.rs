@@ -13,8 +13,8 @@ use tokio_postgres::config::Host;
 use super::settings::SessionSettings;
 use super::tls::{Encryption, MakeSession};
 use super::url::{self, BadServer};
+use crate::calls::CountedCalls;
 use fullbore_config::PlaneSettings;
-use fullbore_host::metrics::CountedCalls;
 use fullbore_host::seldom::Seldom;
 
 /// The port of a URL that names none.

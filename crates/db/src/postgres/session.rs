@@ -19,7 +19,7 @@ use super::error::AskError;
 use super::rows::Rows;
 use super::server::Server;
 use super::settings::SessionSettings;
-use fullbore_host::metrics::CountedCalls;
+use crate::calls::CountedCalls;
 
 /// Beyond the time that the server has itself, so that it can say what it was.
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);

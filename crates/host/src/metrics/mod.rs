@@ -5,17 +5,15 @@
 mod counter;
 mod errors;
 mod histogram;
-mod plane_calls;
 mod process;
 
-pub use plane_calls::{CountedCalls, PlaneCalls, PlaneConnection, PlaneSeen};
 pub use process::Process;
 
-use counter::Counter;
+pub use counter::Counter;
 pub use errors::Errors;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::api::ApiKey;
-use histogram::Histogram;
+pub use histogram::Histogram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,7 +48,6 @@ pub struct Counters {
     pub telemetry: Telemetry,
     pub groups: GroupCounters,
     pub offsets: OffsetCommits,
-    pub plane: Arc<PlaneCalls>,
 }
 
 #[derive(Debug, Default)]
@@ -153,7 +150,6 @@ impl Default for Counters {
             telemetry: Telemetry::default(),
             groups: GroupCounters::default(),
             offsets: OffsetCommits::default(),
-            plane: Arc::default(),
         }
     }
 }
@@ -165,11 +161,6 @@ impl Counters {
 }
 
 impl Metrics {
-    /// What calls to the database of a cluster come to.
-    pub fn plane_calls(&self) -> &Arc<PlaneCalls> {
-        &self.counters.plane
-    }
-
     /// A connection was let in.
     pub fn connection_opened(&self) {
         self.counters.connections.accepted.add(1);

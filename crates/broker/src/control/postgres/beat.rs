@@ -19,12 +19,12 @@ use super::super::notes::Notes;
 use super::read::{NEWEST, version};
 use super::write::CHANNEL;
 use fullbore_db::StoreError;
+use fullbore_db::calls::CountedCalls;
 use fullbore_db::postgres::PostgresSession;
 use fullbore_db::postgres::Server;
 use fullbore_db::postgres::rows::{Rows, id, next, number};
 use fullbore_db::postgres::statements::literal;
 use fullbore_db::postgres::{AskError, damaged};
-use fullbore_host::metrics::CountedCalls;
 use fullbore_host::seldom::Seldom;
 
 /// Between two attempts to connect.

@@ -3,8 +3,7 @@
 //! Not what is asked, which is `control`'s, nor the calls of diskless topics, whose connections are their own. Invariant: recording
 //! takes no lock; what is read may be of two moments that follow each other.
 
-use super::counter::Counter;
-use super::histogram::Histogram;
+use fullbore_host::metrics::{Counter, Histogram};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
