@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Goes on with deletions that an earlier run has decided and not carried out. To be called before the first image is
 /// followed, as whoever has one of these names now comes later.
 pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: Vec<DeletedTopic>) {
-    let settings = Arc::new(config.topic_defaults.clone());
+    let settings = Arc::new(config.topics.defaults.clone());
     for topic in deleted {
         let partitions = led_by(config.node_id, topic.partitions);
         logs.put_topic((&topic.name, topic.id), &partitions, &settings, Origin::Kept);

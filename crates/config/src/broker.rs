@@ -21,7 +21,7 @@ use super::properties::Properties;
 use super::reader::ConfigReader;
 use super::replication::ReplicationConfig;
 use super::ssl;
-use super::topic::TopicConfig;
+use super::topics::TopicsConfig;
 
 /// The broker's settings in force. Names and meanings are Kafka's, units are in the names.
 #[derive(Debug, Clone)]
@@ -44,13 +44,7 @@ pub struct BrokerConfig {
     /// How often it says so (`broker.heartbeat.interval.ms`).
     pub heartbeat_interval_ms: u64,
 
-    pub num_partitions: i32,
-    pub default_replication_factor: i16,
-    pub auto_create_topics_enable: bool,
-    pub delete_topic_enable: bool,
-    /// Whether a topic is diskless that is created without saying so (`log.diskless.enable`).
-    pub diskless_enable: bool,
-
+    pub topics: TopicsConfig,
     pub socket_request_max_bytes: usize,
     /// `None` leaves SO_SNDBUF to the system.
     pub socket_send_buffer_bytes: Option<usize>,
@@ -112,8 +106,6 @@ pub struct BrokerConfig {
 
     /// What may change, as long as nothing is set while the broker runs.
     pub live: LiveConfig,
-    /// The settings of a topic that sets nothing, as long as nothing is set while the broker runs.
-    pub topic_defaults: TopicConfig,
     checked: Properties,
 }
 
@@ -166,7 +158,7 @@ impl BrokerConfig {
     {
         let of = parts(values, checked)?;
         let replication = ReplicationConfig::read(values, &of.listeners)?;
-        let default_replication_factor = default_replication_factor(values, of.control_plane.is_none())?;
+        let topics = TopicsConfig::read(values, checked, of.control_plane.is_some())?;
         let config = Self {
             node_id: of.node_id,
             data_dir: of.data_dir,
@@ -178,11 +170,7 @@ impl BrokerConfig {
             control_plane: of.control_plane,
             session_timeout_ms: values.number("broker.session.timeout.ms"),
             heartbeat_interval_ms: values.number("broker.heartbeat.interval.ms"),
-            num_partitions: values.number("num.partitions"),
-            default_replication_factor,
-            auto_create_topics_enable: values.boolean("auto.create.topics.enable"),
-            delete_topic_enable: values.boolean("delete.topic.enable"),
-            diskless_enable: values.boolean("log.diskless.enable"),
+            topics,
             socket_request_max_bytes: values.number("socket.request.max.bytes"),
             socket_send_buffer_bytes: values.unless_minus_one("socket.send.buffer.bytes"),
             socket_receive_buffer_bytes: values.unless_minus_one("socket.receive.buffer.bytes"),
@@ -217,7 +205,6 @@ impl BrokerConfig {
             groups: of.groups,
             produce_version_max: values.number("fullbore.produce.version.max"),
             live: of.live,
-            topic_defaults: TopicConfig::defaults(checked),
             checked: checked.clone(),
         };
         Ok((config, of.warnings))
@@ -289,18 +276,6 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
         return Err(mistakes);
     };
     Ok(Parts { listeners, warnings, node_id, data_dir, admin_listener, control_plane, cleaner, diskless, groups, live })
-}
-
-fn default_replication_factor<F>(values: &ConfigReader<F>, is_alone: bool) -> Result<i16, ConfigError>
-where
-    F: Fn(&str) -> Option<String>,
-{
-    let factor: i16 = values.number("default.replication.factor");
-    if is_alone && factor > 1 {
-        let message = "must be 1 on one machine, which holds one replica; more need control.plane=postgres://...";
-        return Err(ConfigError::of_value("default.replication.factor", &factor.to_string(), message));
-    }
-    Ok(factor)
 }
 
 fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<CleanerSettings, ConfigError> {
@@ -376,7 +351,7 @@ mod tests {
             (1, "127.0.0.1", 9092)
         );
         assert_eq!((config.socket_send_buffer_bytes, config.live.max_connections), (None, 2_147_483_647));
-        assert_eq!((config.num_partitions, config.fetch_max_bytes), (1, 57_671_680));
+        assert_eq!((config.topics.partitions, config.fetch_max_bytes), (1, 57_671_680));
         assert_eq!(config.admin_listener, Some(("127.0.0.1".to_owned(), 9644)));
     }
 
@@ -550,6 +525,6 @@ mod tests {
             (config.node_id, config.data_dir, config.live.max_connections_per_ip),
             (9, PathBuf::from("/data"), 3)
         );
-        assert!(!config.auto_create_topics_enable);
+        assert!(!config.topics.auto_create);
     }
 }

@@ -176,7 +176,7 @@ mod tests {
             get_delay_ms: 0,
         };
         assert_eq!(of(""), expected);
-        assert!(!parse("").expect("valid").diskless_enable);
+        assert!(!parse("").expect("valid").topics.diskless);
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
             get_delay_ms: 50,
         };
         let config = parse(set).expect("valid");
-        assert_eq!((config.diskless, config.diskless_enable), (expected, true));
+        assert_eq!((config.diskless, config.topics.diskless), (expected, true));
     }
 
     #[test]
@@ -284,10 +284,10 @@ mod tests {
              share, or s3://bucket/prefix"
         );
         let unset = parse(&format!("{cluster}log.diskless.enable=false")).expect("valid");
-        assert!(!unset.diskless_enable && !unset.diskless.is_served);
+        assert!(!unset.topics.diskless && !unset.diskless.is_served);
         for storage in ["/shared", "s3://bucket/p"] {
             let set = parse(&format!("{cluster}diskless.storage={storage}\nlog.diskless.enable=true")).expect("valid");
-            assert!(set.diskless_enable && set.diskless.is_served);
+            assert!(set.topics.diskless && set.diskless.is_served);
         }
         assert!(of("").is_served && of("diskless.storage=/x").is_served && of("control.plane=sqlite").is_served);
     }

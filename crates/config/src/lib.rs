@@ -39,6 +39,7 @@ mod resources;
 mod ssl;
 mod topic;
 mod topic_keys;
+mod topics;
 
 pub use broker::BrokerConfig;
 pub use broker_keys::broker_keys;
@@ -65,3 +66,4 @@ pub use resources::{
 };
 pub use topic::{CleanupPolicy, ProduceValidation, Ratio, StoredAs, TimestampType, TopicConfig, asked_diskless};
 pub use topic_keys::{DISKLESS_ENABLE, INKLESS_ENABLE, TOPIC_KEYS};
+pub use topics::TopicsConfig;

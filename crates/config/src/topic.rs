@@ -317,9 +317,9 @@ mod tests {
     #[test]
     fn milliseconds_come_before_minutes_before_hours() {
         let all = [("log.retention.hours", "1"), ("log.retention.minutes", "1"), ("log.retention.ms", "1")];
-        assert_eq!(broker(&all).topic_defaults.retention_ms, Some(1));
-        assert_eq!(broker(&all[..2]).topic_defaults.retention_ms, Some(60_000));
-        assert_eq!(broker(&[("log.retention.hours", "-1")]).topic_defaults.retention_ms, None);
+        assert_eq!(broker(&all).topics.defaults.retention_ms, Some(1));
+        assert_eq!(broker(&all[..2]).topics.defaults.retention_ms, Some(60_000));
+        assert_eq!(broker(&[("log.retention.hours", "-1")]).topics.defaults.retention_ms, None);
     }
 
     #[test]
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(of(&by_default, &[]), Ok(false));
         assert_eq!(of(&by_default, &[("diskless.enable", "false")]), Ok(false));
         assert_eq!(of(&[], &[("diskless.enable", "TRUE")]), Ok(true));
-        assert!(!broker(&by_default).topic_defaults.diskless);
+        assert!(!broker(&by_default).topics.defaults.diskless);
         let refused = of(&[], &[("diskless.enable", "yes")]).expect_err("refused").to_string();
         assert_eq!(refused, "diskless.enable=yes: must be true or false");
         let refused = of(&[], &[("log.diskless.enable", "true")]).expect_err("refused").to_string();

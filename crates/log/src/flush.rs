@@ -254,7 +254,7 @@ mod tests {
     #[tokio::test]
     async fn after_a_failed_flush_nothing_is_appended_or_called_durable_even_if_the_next_one_works() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let config = broker.topic_defaults;
+        let config = broker.topics.defaults;
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
@@ -279,7 +279,7 @@ mod tests {
     async fn what_waits_for_its_flush_while_its_topic_is_deleted_is_answered_as_written() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &broker.topic_defaults).expect("opened");
+        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &broker.topics.defaults).expect("opened");
         log.log_end = 3;
         let waiting = log.flush_ticket(3);
         log.went_with_its_topic();
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn segments_that_a_killed_broker_had_not_flushed_are_before_the_recovery_point_passes_them() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let config = fullbore_config::TopicConfig { segment_bytes: 1000, ..broker.topic_defaults };
+        let config = fullbore_config::TopicConfig { segment_bytes: 1000, ..broker.topics.defaults };
         let folder = tempfile::tempdir().expect("temporary folder");
         let dir: Arc<Path> = folder.path().into();
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);

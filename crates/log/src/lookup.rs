@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn nothing_past_the_high_watermark_is_read_whether_the_batch_there_is_remembered_or_not() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let config = broker.topic_defaults;
+        let config = broker.topics.defaults;
         let known = Known::NOTHING;
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn a_slice_whose_index_is_taken_away_after_it_was_found_is_cut_to_whole_batches() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let config = broker.topic_defaults;
+        let config = broker.topics.defaults;
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn a_lookup_whose_segment_is_removed_for_good_says_that_it_is_gone() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let config = broker.topic_defaults;
+        let config = broker.topics.defaults;
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn a_slice_cut_to_whole_batches_ends_before_the_offset_returned_wherever_the_index_is() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let config = broker.topic_defaults;
+        let config = broker.topics.defaults;
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);

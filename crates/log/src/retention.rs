@@ -197,7 +197,7 @@ mod tests {
 
     fn config() -> TopicConfig {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        TopicConfig { segment_bytes: 1000, ..broker.topic_defaults }
+        TopicConfig { segment_bytes: 1000, ..broker.topics.defaults }
     }
 
     fn open(dir: &Path) -> Log {

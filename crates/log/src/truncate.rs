@@ -241,7 +241,7 @@ mod tests {
     /// A log of three batches with a record each.
     fn of_three(folder: &tempfile::TempDir) -> (Log, TopicConfig) {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let config = broker.topic_defaults;
+        let config = broker.topics.defaults;
         let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
         let bytes = of_one_record();
         let batch = ValidBatch::unchecked(&bytes);
@@ -265,7 +265,7 @@ mod tests {
     fn stops_of_a_deleted_partition_survive_a_kill_and_every_cut() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let config = TopicConfig { segment_bytes: 150, ..broker.topic_defaults };
+        let config = TopicConfig { segment_bytes: 150, ..broker.topics.defaults };
         let killed = Known { clean: false, ..Known::NOTHING };
         let opened = || Log::open(&folder.path().into(), killed, 0, &config).expect("opened");
         let stopped =
@@ -296,7 +296,7 @@ mod tests {
     fn a_kill_at_any_step_of_a_cut_leaves_no_hole() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let config = TopicConfig { segment_bytes: 150, ..broker.topic_defaults };
+        let config = TopicConfig { segment_bytes: 150, ..broker.topics.defaults };
         let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
         let bytes = of_one_record();
         for _ in 0..12 {
@@ -326,7 +326,7 @@ mod tests {
     fn a_follower_has_gaps_where_its_leader_has_and_opens_with_them_after_a_kill() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let config = broker.topic_defaults;
+        let config = broker.topics.defaults;
         let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
         for offset in [0, 1, 10, 20] {
             let mut bytes = of_one_record();
@@ -361,7 +361,7 @@ mod tests {
     fn first_batch_is_behind_the_log_start_a_kill_leaves_the_log_start() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let config = broker.topic_defaults;
+        let config = broker.topics.defaults;
         let killed = Known { clean: false, may_have_gaps: true, ..Known::NOTHING };
         let mut log = Log::open(&folder.path().into(), killed, 0, &config).expect("opened");
         let append = |log: &mut Log, offset: i64, leader_epoch: i32| {
@@ -396,7 +396,7 @@ mod tests {
             let folder = folder.path().join(log_end.to_string());
             std::fs::create_dir(&folder).expect("made");
             let known = Known { may_have_gaps, ..killed };
-            let found = Log::open(&folder.into(), known, 0, &broker.topic_defaults).expect("opened");
+            let found = Log::open(&folder.into(), known, 0, &broker.topics.defaults).expect("opened");
             assert_eq!((found.log_start, found.log_end), (log_end, log_end));
         }
     }

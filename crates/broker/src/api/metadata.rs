@@ -59,7 +59,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 async fn named(call: &Call<'_>, wanted: Vec<MetadataRequestTopic>, create: bool) -> Vec<MetadataResponseTopic> {
     let broker = call.broker;
     let image = broker.control.image();
-    let creates = create && broker.config.auto_create_topics_enable;
+    let creates = create && broker.config.topics.auto_create;
     let missing: Vec<CreateTopic> = wanted
         .iter()
         .filter(|_| creates)

@@ -45,7 +45,7 @@ impl Flooded {
         let retention = Duration::from_secs(3600);
         let of_index = (owner, finder, None);
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
-        diskless.put_topic(("topic", TOPIC), 2, &Arc::new(config.topic_defaults), Box::new(|_| Stops::default()));
+        diskless.put_topic(("topic", TOPIC), 2, &Arc::new(config.topics.defaults), Box::new(|_| Stops::default()));
         let flooded = Flooded { diskless, _folder: folder };
         for index in [0, 1] {
             flooded.partition(index).known.opened().await;

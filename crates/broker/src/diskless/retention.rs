@@ -116,7 +116,8 @@ mod tests {
         Index::new(open(), 5).commit(&uploaded, 0).expect("committed");
 
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = || KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topic_defaults.clone()));
+        let known =
+            || KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults.clone()));
         let (here, elsewhere) = (known(), known());
         [&here, &elsewhere].iter().for_each(|known| known.settle(&row_of(&store)));
         let finder = RunFinder::open(folder.path()).expect("opened");
@@ -150,7 +151,7 @@ mod tests {
         let uploaded: Vec<_> = objects.iter().zip(&times).map(uploaded).collect();
         Index::new(SqliteIndex::open(folder.path()).expect("opened"), 5).commit(&uploaded, 0).expect("committed");
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topic_defaults));
+        let known = KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults));
         known.settle(&row_of(&store));
         let finder = RunFinder::open(folder.path()).expect("opened");
         assert_eq!(kept_from(&finder, &known, (None, Some(100))).await, Some(1), "it is the oldest that is left");

@@ -57,7 +57,7 @@ impl ByHand {
         let of_index = (owner, finder, changes);
         let retention = Duration::from_secs(300);
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
-        ByHand { diskless, index, config: Arc::new(config.topic_defaults), folder }
+        ByHand { diskless, index, config: Arc::new(config.topics.defaults), folder }
     }
 
     fn put(&self, id: Uuid, count: i32) {

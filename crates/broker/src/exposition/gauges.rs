@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn a_diskless_partition_lacks_neither_a_leader_nor_a_replica() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let defaults = broker.topic_defaults;
+        let defaults = broker.topics.defaults;
         let led = PartitionRegistration { replicas: vec![1, 2], isr: vec![1], leader: Some(1), ..Default::default() };
         let lost = PartitionRegistration { leader: None, ..led.clone() };
         let gauges = |diskless| {

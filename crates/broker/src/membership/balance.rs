@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn a_diskless_partition_is_not_taken_back() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let defaults = broker.topic_defaults;
+        let defaults = broker.topics.defaults;
         let mut image = Image::default();
         image.put_node(1, RegisteredBroker::default());
         for (name, diskless) in [("classic", false), ("diskless", true)] {

@@ -210,7 +210,7 @@ mod tests {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
         let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
-        let (id, config) = (Uuid([1; 16]), Arc::new(broker.topic_defaults));
+        let (id, config) = (Uuid([1; 16]), Arc::new(broker.topics.defaults));
         let partitions = i32::try_from(WAITING_MAX + 1).expect("not that many");
         logs.put_topic(("t", id), &led_by(1, partitions), &config, Origin::New);
         let first = logs.find(&id, 0).expect("it has just been told of");
@@ -238,7 +238,7 @@ mod tests {
         let space = Arc::new(Space::open(folder.path(), 0));
         let diskless = Diskless::open(&broker, Uuid([9; 16]), space, Metrics::default()).await.expect("opened");
         logs.serve_diskless(diskless);
-        let classic = Arc::new(broker.topic_defaults);
+        let classic = Arc::new(broker.topics.defaults);
         let diskless = Arc::new(TopicConfig { diskless: true, ..TopicConfig::clone(&classic) });
         let soon = std::time::Duration::from_secs(30);
         for (number, config) in [(1, &classic), (2, &diskless), (3, &classic), (4, &diskless)] {

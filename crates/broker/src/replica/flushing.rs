@@ -135,7 +135,7 @@ mod tests {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
         let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
-        (folder, logs, broker.topic_defaults)
+        (folder, logs, broker.topics.defaults)
     }
 
     /// A batch of one record.

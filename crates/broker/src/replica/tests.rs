@@ -56,7 +56,7 @@ impl Broker {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let logs = Partitions::open(folder.path(), LogSettings::from(&config)).expect("opened");
         let registered = Arc::new(registered(true, 0));
-        logs.put_topic(("t", ID), &[registered], &Arc::new(config.topic_defaults), origin);
+        logs.put_topic(("t", ID), &[registered], &Arc::new(config.topics.defaults), origin);
         let partition = logs.find(&ID, 0).expect("it has just been registered");
         Broker { folder, logs, partition, leader_epoch: Mutex::default() }
     }

@@ -45,7 +45,7 @@ impl Folder {
         let settings = LogSettings::from(&broker);
         Folder {
             dir: dir.to_owned(),
-            config: TopicConfig { message_timestamp_after_max_ms: i64::MAX, ..broker.topic_defaults },
+            config: TopicConfig { message_timestamp_after_max_ms: i64::MAX, ..broker.topics.defaults },
             settings,
             logs: Partitions::open(dir, settings).expect("opened"),
             _temporary: None,

@@ -27,7 +27,7 @@ const IN_SEGMENT: usize = 3;
 
 fn config() -> TopicConfig {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-    TopicConfig { segment_bytes: (IN_SEGMENT * batch(0).len()) as u64, ..broker.topic_defaults }
+    TopicConfig { segment_bytes: (IN_SEGMENT * batch(0).len()) as u64, ..broker.topics.defaults }
 }
 
 fn batch(n: usize) -> BytesMut {
@@ -190,7 +190,7 @@ fn the_offsets_that_are_lost_are_told_up_to_the_last_whole_batch() {
     let config = TopicConfig {
         max_message_bytes: 1 << 20,
         compression: None,
-        ..BrokerConfig::from_properties(&Properties::default()).expect("valid").0.topic_defaults
+        ..BrokerConfig::from_properties(&Properties::default()).expect("valid").0.topics.defaults
     };
     let mut log = Log::open(&Arc::from(folder.path()), Known::NOTHING, 0, &config).expect("opened");
     let mut ends = Vec::new();

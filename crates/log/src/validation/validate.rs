@@ -214,7 +214,7 @@ mod tests {
     fn topic(compression: Option<StoredAs>, compact: bool) -> TopicConfig {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let cleanup = CleanupPolicy { delete: !compact, compact };
-        TopicConfig { compression, cleanup, ..broker.topic_defaults.clone() }
+        TopicConfig { compression, cleanup, ..broker.topics.defaults.clone() }
     }
 
     fn to(config: &TopicConfig) -> Destination<'_> {

@@ -47,7 +47,7 @@ pub fn at_creation(
     overrides: &mut BTreeMap<String, String>,
 ) -> Result<bool, Refusal> {
     let asked = asked_diskless(overrides).map_err(Refusal::of_config)?;
-    if !asked.unwrap_or(broker.diskless_enable && !is_internal(name)) {
+    if !asked.unwrap_or(broker.topics.diskless && !is_internal(name)) {
         return Ok(false);
     }
     let refused = |why: &str| Err(Refusal::of_config(ConfigError::of_value(DISKLESS_ENABLE, "true", why)));

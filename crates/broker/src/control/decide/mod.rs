@@ -64,7 +64,7 @@ fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uui
 
 /// The topic that `target` names, which may be deleted.
 fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result<Arc<Topic>, Refusal> {
-    if !broker.delete_topic_enable {
+    if !broker.topics.delete_enable {
         return Err(Refusal::new(
             ErrorCode::TOPIC_DELETION_DISABLED,
             "Topic deletion is off (delete.topic.enable=false).",
@@ -190,7 +190,7 @@ fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
 fn asked_partitions(broker: &BrokerConfig, wanted: &CreateTopic) -> i32 {
     match wanted.num_partitions {
         _ if !wanted.assignments.is_empty() => i32::try_from(wanted.assignments.len()).unwrap_or(i32::MAX),
-        -1 => broker.num_partitions,
+        -1 => broker.topics.partitions,
         partitions => partitions,
     }
 }
@@ -211,7 +211,7 @@ fn partitions(
     }
     let factor = match wanted.replication_factor {
         -1 if is_diskless => 1,
-        -1 => broker.default_replication_factor,
+        -1 => broker.topics.replication_factor,
         factor => factor,
     };
     let partitions = asked_partitions(broker, wanted);

@@ -53,7 +53,7 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
     let reader = Reader::new((cache, GivenOut::new(1 << 24)), fetcher, RunFinder::open(folder.path()).expect("opened"));
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let topic = ("topic".into(), Uuid([1; 16]), 0);
-    let known = Arc::new(KnownPartition::new(topic, Arc::new(config.topic_defaults)));
+    let known = Arc::new(KnownPartition::new(topic, Arc::new(config.topics.defaults)));
     known.settle(&PartitionRow { next_offset: 1, ..row });
     TwoBatches { reader, known, folder }
 }

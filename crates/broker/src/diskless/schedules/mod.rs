@@ -86,8 +86,8 @@ impl Life {
         config.diskless.upload_slots = setup.slots;
         config.diskless.memory_bytes = setup.memory_bytes;
         config.diskless.cache_bytes = setup.cache_bytes;
-        config.topic_defaults.producer_state_batches_to_retain = setup.window;
-        let topic = Arc::new(config.topic_defaults.clone());
+        config.topics.defaults.producer_state_batches_to_retain = setup.window;
+        let topic = Arc::new(config.topics.defaults.clone());
         let (owner, driver) = Driver::open(world, life);
         tokio::spawn(driver.run());
         let finder = RunFinder::open(&world.folder).expect("opened");

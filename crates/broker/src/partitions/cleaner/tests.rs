@@ -41,7 +41,7 @@ fn settings() -> (LogSettings, TopicConfig) {
         index_interval_bytes: 100,
         cleanup: CleanupPolicy { delete: false, compact: true },
         min_cleanable_dirty_ratio: Ratio(0.0),
-        ..broker.topic_defaults
+        ..broker.topics.defaults
     };
     (settings, config)
 }

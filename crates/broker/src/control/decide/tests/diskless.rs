@@ -211,7 +211,7 @@ fn the_object_store_replicates() {
         assert_eq!(of(CreateTopic { replication_factor, num_partitions: 3, ..wanted("t") }), Ok(1));
     }
     let mut config = broker("");
-    config.default_replication_factor = 2;
+    config.topics.replication_factor = 2;
     let by_default = with("t", &[(ENABLE, "true")]);
     assert_eq!(create(&image, &config, &by_default, Uuid::ZERO).expect("created").replication_factor(), 1);
     for replication_factor in [2, 3, 0, -2, i16::MIN, i16::MAX] {
