@@ -20,6 +20,7 @@ use super::plane::PlaneSettings;
 use super::properties::Properties;
 use super::reader::ConfigReader;
 use super::replication::ReplicationConfig;
+use super::requests::{ApiConfig, ReorderConfig};
 use super::ssl;
 use super::topics::TopicsConfig;
 
@@ -57,12 +58,6 @@ pub struct BrokerConfig {
     pub connection_requests_max: usize,
     /// Bytes of those requests; a single request is let in whatever its size.
     pub connection_bytes_max: usize,
-    /// Early batches held per producer and partition; 0 holds none.
-    pub reorder_batches_max: usize,
-    /// Bytes of them, of the whole broker.
-    pub reorder_bytes_max: usize,
-    /// How long each may wait.
-    pub reorder_wait_ms: u64,
     /// Idempotent producers that all logs remember together (`fullbore.producers.max`).
     pub producers_max: usize,
 
@@ -86,23 +81,9 @@ pub struct BrokerConfig {
     pub replica_lag_time_max_ms: u64,
     /// replica.high.watermark.checkpoint.interval.ms
     pub high_watermark_checkpoint_interval_ms: u64,
-    /// The most bytes that a client may have kept beside an offset.
-    pub offset_metadata_max_bytes: usize,
-    pub offsets_retention_ms: u64,
-    pub offsets_retention_check_interval_ms: u64,
-    /// Committed offsets of all groups together.
-    pub offsets_max: usize,
-    /// Bytes of the metadata of all committed offsets together.
-    pub offsets_metadata_bytes_max: usize,
-    pub fetch_session_cache_slots: usize,
-    /// The most bytes of one push of a client's own metrics.
-    pub telemetry_max_bytes: i32,
-    pub fetch_max_bytes: usize,
-    /// Partitions of one answer to DescribeTopicPartitions.
-    pub request_partition_size_limit: i32,
+    pub api: ApiConfig,
+    pub reorder: ReorderConfig,
     pub groups: GroupConfig,
-    /// The largest Produce version that clients are told of.
-    pub produce_version_max: i16,
 
     /// What may change, as long as nothing is set while the broker runs.
     pub live: LiveConfig,
@@ -178,9 +159,6 @@ impl BrokerConfig {
             connections_max_idle_ms: values.unless_minus_one("connections.max.idle.ms"),
             connection_requests_max: values.number("fullbore.connection.requests.max"),
             connection_bytes_max: values.number("fullbore.connection.bytes.max"),
-            reorder_batches_max: values.number("fullbore.reorder.batches.max"),
-            reorder_bytes_max: values.number("fullbore.reorder.bytes.max"),
-            reorder_wait_ms: values.number("fullbore.reorder.wait.ms"),
             producers_max: values.number("fullbore.producers.max"),
             log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
             disk_reserve_bytes: values.number("fullbore.disk.reserve.bytes"),
@@ -193,17 +171,9 @@ impl BrokerConfig {
             replication,
             replica_lag_time_max_ms: values.number("replica.lag.time.max.ms"),
             high_watermark_checkpoint_interval_ms: values.number("replica.high.watermark.checkpoint.interval.ms"),
-            offset_metadata_max_bytes: values.number("offset.metadata.max.bytes"),
-            offsets_retention_ms: values.number("offsets.retention.minutes"),
-            offsets_retention_check_interval_ms: values.number("offsets.retention.check.interval.ms"),
-            offsets_max: values.number("fullbore.offsets.max"),
-            offsets_metadata_bytes_max: values.number("fullbore.offsets.metadata.bytes.max"),
-            fetch_session_cache_slots: values.number("max.incremental.fetch.session.cache.slots"),
-            telemetry_max_bytes: values.number("telemetry.max.bytes"),
-            request_partition_size_limit: values.number("max.request.partition.size.limit"),
-            fetch_max_bytes: values.number("fetch.max.bytes"),
+            api: ApiConfig::read(values),
+            reorder: ReorderConfig::read(values),
             groups: of.groups,
-            produce_version_max: values.number("fullbore.produce.version.max"),
             live: of.live,
             checked: checked.clone(),
         };
@@ -351,7 +321,7 @@ mod tests {
             (1, "127.0.0.1", 9092)
         );
         assert_eq!((config.socket_send_buffer_bytes, config.live.max_connections), (None, 2_147_483_647));
-        assert_eq!((config.topics.partitions, config.fetch_max_bytes), (1, 57_671_680));
+        assert_eq!((config.topics.partitions, config.api.fetch_max_bytes), (1, 57_671_680));
         assert_eq!(config.admin_listener, Some(("127.0.0.1".to_owned(), 9644)));
     }
 

@@ -190,10 +190,38 @@ impl OffsetsTopicConfig {
     }
 }
 
+/// Bounds of committed offsets.
+#[derive(Debug, Clone)]
+pub struct OffsetsConfig {
+    /// The most bytes that a client may have kept beside an offset (`offset.metadata.max.bytes`).
+    pub metadata_max_bytes: usize,
+    /// offsets.retention.minutes
+    pub retention_ms: u64,
+    /// offsets.retention.check.interval.ms
+    pub check_interval_ms: u64,
+    /// Committed offsets of all groups together (`fullbore.offsets.max`).
+    pub offsets_max: usize,
+    /// Bytes of the metadata of all committed offsets together (`fullbore.offsets.metadata.bytes.max`).
+    pub all_metadata_max_bytes: usize,
+}
+
+impl OffsetsConfig {
+    fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Self {
+        Self {
+            metadata_max_bytes: values.number("offset.metadata.max.bytes"),
+            retention_ms: values.number("offsets.retention.minutes"),
+            check_interval_ms: values.number("offsets.retention.check.interval.ms"),
+            offsets_max: values.number("fullbore.offsets.max"),
+            all_metadata_max_bytes: values.number("fullbore.offsets.metadata.bytes.max"),
+        }
+    }
+}
+
 /// What the coordinator needs to know.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
     pub offsets_topic: OffsetsTopicConfig,
+    pub offsets: OffsetsConfig,
     pub groups_max: usize,
     pub groups_bytes_max: usize,
     pub session_timeout_min_ms: i32,
@@ -208,6 +236,7 @@ impl GroupConfig {
     pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Self, Mistakes> {
         Ok(Self {
             offsets_topic: OffsetsTopicConfig::read(values),
+            offsets: OffsetsConfig::read(values),
             groups_max: values.number("fullbore.groups.max"),
             groups_bytes_max: values.number("fullbore.groups.bytes.max"),
             session_timeout_min_ms: values.number("group.min.session.timeout.ms"),

@@ -33,6 +33,7 @@ mod plane;
 mod properties;
 mod reader;
 mod replication;
+mod requests;
 mod resolve;
 mod resource_keys;
 mod resources;
@@ -53,13 +54,14 @@ pub use diskless_storage::{DisklessStorage, ENDPOINT as S3_ENDPOINT, S3Storage, 
 pub use docs::{help, markdown};
 pub use dynamic::{DynamicConfig, check_dynamic};
 pub use error::{ConfigError, Mistakes, Warning};
-pub use group_keys::{GroupConfig, OffsetsTopicConfig};
+pub use group_keys::{GroupConfig, OffsetsConfig, OffsetsTopicConfig};
 pub use key::{Allowed, Effect, Key, Source, Type};
 pub use listener::{Listener, ListenerTls};
 pub use live::LiveConfig;
 pub use plane::PlaneSettings;
 pub use properties::Properties;
 pub use replication::ReplicationConfig;
+pub use requests::{ApiConfig, ReorderConfig};
 pub use resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 pub use resources::{
     ClientMetricsConfig, ClientTrait, GroupTimeouts, Resource, check_dynamic_limits, check_resource, check_values,

@@ -34,7 +34,7 @@ pub fn unsupported(broker: &Node, listener: usize, correlation_id: i32) -> Resul
 /// The largest version of an API that this broker serves.
 pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
     match key {
-        ApiKey::Produce => broker.config.produce_version_max,
+        ApiKey::Produce => broker.config.api.produce_version_max,
         _ => *key.versions().end(),
     }
 }

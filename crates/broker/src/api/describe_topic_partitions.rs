@@ -16,7 +16,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let image = call.broker.control.image();
     let names = names(&request, &image);
     let viewer = Viewer::of(call, &image);
-    let mut left = request.response_partition_limit.clamp(1, call.broker.config.request_partition_size_limit);
+    let mut left = request.response_partition_limit.clamp(1, call.broker.config.api.described_partitions_max);
     let mut response = DescribeTopicPartitionsResponse::default();
     for name in names {
         let from = match &request.cursor {

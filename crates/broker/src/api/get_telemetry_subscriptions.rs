@@ -23,7 +23,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             subscription_id: wanted.subscription_id,
             accepted_compression_types: CODECS.to_vec(),
             push_interval_ms: wanted.interval_ms,
-            telemetry_max_bytes: broker.config.telemetry_max_bytes,
+            telemetry_max_bytes: broker.config.api.telemetry_max_bytes,
             delta_temporality: true,
             requested_metrics: wanted.metrics.into_iter().map(Text::from).collect(),
             ..Default::default()

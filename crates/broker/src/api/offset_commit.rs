@@ -143,7 +143,7 @@ fn find<'i>(image: &'i Image, version: i16, topic: &OffsetCommitRequestTopic) ->
 
 /// In Java's characters, as Kafka counts.
 fn is_too_large(broker: &Node, partition: &OffsetCommitRequestPartition) -> bool {
-    let max = broker.config.offset_metadata_max_bytes;
+    let max = broker.config.groups.offsets.metadata_max_bytes;
     let metadata = partition.committed_metadata.as_deref().unwrap_or_default();
     metadata.len() > max && metadata.encode_utf16().count() > max
 }

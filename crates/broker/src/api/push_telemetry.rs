@@ -19,7 +19,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         subscription_id: request.subscription_id,
         is_last: request.terminating,
         is_known_codec: codec == NONE || CODECS.contains(&codec),
-        fits: i32::try_from(bytes).is_ok_and(|bytes| bytes <= broker.config.telemetry_max_bytes),
+        fits: i32::try_from(bytes).is_ok_and(|bytes| bytes <= broker.config.api.telemetry_max_bytes),
     };
     let asking = call.client.asking(instance, call.header.client_id.as_deref().unwrap_or_default());
     let taken = match instance.is_zero() {

@@ -256,7 +256,7 @@ async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_i
     assert_eq!(broker.append(stamp(0), 0).await, Ok(0));
     broker.committed_elsewhere(1..3);
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-    let (reordering, partition) = (Reordering::new(&config, Metrics::default()), broker.diskless.find(&ONE, 0));
+    let (reordering, partition) = (Reordering::new(&config.reorder, Metrics::default()), broker.diskless.find(&ONE, 0));
     let partition = partition.expect("it is there");
     let admit = |base_sequence, freshness| {
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);

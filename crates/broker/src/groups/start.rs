@@ -12,7 +12,7 @@ impl Groups {
         self.adopt();
         task::spawn(Arc::clone(self).run_topics(stop.subscribe()));
         task::spawn(due::run(Arc::clone(self), stop.subscribe()));
-        let (retention, every) = (config.offsets_retention_ms, config.offsets_retention_check_interval_ms);
+        let (retention, every) = (config.groups.offsets.retention_ms, config.groups.offsets.check_interval_ms);
         task::spawn(Arc::clone(self).run_expiry(retention, every, stop.subscribe()));
     }
 }

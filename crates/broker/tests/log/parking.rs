@@ -15,7 +15,7 @@ use super::folder::{Folder, NOW, append_with, idempotent, offset, read_all, vali
 
 fn reordering(settings: &str) -> Arc<Reordering> {
     let typed = Properties::parse(settings).expect("properties");
-    Reordering::new(&BrokerConfig::from_properties(&typed).expect("a config").0, Metrics::default())
+    Reordering::new(&BrokerConfig::from_properties(&typed).expect("a config").0.reorder, Metrics::default())
 }
 
 fn admit(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> Result<AppendStep, AppendError> {

@@ -77,7 +77,8 @@ async fn role_refused_a_batch_what_follows_gets_the_same_error_until_it_is_sent_
 #[tokio::test]
 async fn batch_waits_in_vain_for_a_refused_one_gets_its_error() {
     let typed = Properties::parse("fullbore.reorder.wait.ms=20").expect("properties");
-    let reordering = Reordering::new(&BrokerConfig::from_properties(&typed).expect("a config").0, Metrics::default());
+    let reordering =
+        Reordering::new(&BrokerConfig::from_properties(&typed).expect("a config").0.reorder, Metrics::default());
     let folder = Folder::new().with(|config| config.min_insync_replicas = 2);
     let mut metadata = Metadata::of(&folder);
     metadata.tell(1, &[1]);

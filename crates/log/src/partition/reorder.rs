@@ -24,7 +24,7 @@ use super::budget::Room;
 use super::error::AppendError;
 use super::outcome::{Acks, AppendAnswer, Appended, AwaitedAnswer, WrittenBatch};
 use crate::validation::ValidBatch;
-use fullbore_config::BrokerConfig;
+use fullbore_config::ReorderConfig;
 use fullbore_host::metrics::Metrics;
 
 /// What a parked batch costs beside its bytes: its places in the maps, its answer, and the response that waits.
@@ -51,11 +51,11 @@ pub struct Reordering {
 
 impl Reordering {
     /// Nothing parked yet.
-    pub fn new(config: &BrokerConfig, metrics: Metrics) -> Arc<Reordering> {
+    pub fn new(config: &ReorderConfig, metrics: Metrics) -> Arc<Reordering> {
         Arc::new(Reordering {
-            batches_max: config.reorder_batches_max,
-            bytes_max: config.reorder_bytes_max,
-            wait_ms: config.reorder_wait_ms,
+            batches_max: config.batches_max,
+            bytes_max: config.bytes_max,
+            wait_ms: config.wait_ms,
             bytes: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             started: Instant::now(),

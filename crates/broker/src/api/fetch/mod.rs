@@ -61,7 +61,7 @@ pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> 
 fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     let broker = call.broker;
     let began = Instant::now();
-    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes);
+    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.api.fetch_max_bytes);
     let limits = FetchLimits {
         // No answer has more than its maximum.
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes.max(1)),

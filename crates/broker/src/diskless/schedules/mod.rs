@@ -78,7 +78,7 @@ impl Life {
     fn start(world: &Arc<World>, life: u64) -> Arc<Life> {
         let setup = &world.setup;
         let (mut config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        config.reorder_wait_ms = 5_000;
+        config.reorder.wait_ms = 5_000;
         config.diskless.object_bytes_max = setup.object_bytes_max;
         config.diskless.commit_interval_ms = setup.commit_interval_ms;
         config.diskless.puts_per_second_max = setup.puts_per_second;
@@ -96,7 +96,7 @@ impl Life {
         let of_index = (owner, finder.clone(), changes);
         let retention = Duration::from_secs(300);
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
-        let reordering = Reordering::new(&config, Metrics::default());
+        let reordering = Reordering::new(&config.reorder, Metrics::default());
         let life = Arc::new(Life { world: Arc::clone(world), diskless, finder, reordering, config: topic });
         let (current, deleted) = {
             let topic = world.topic.lock();

@@ -46,7 +46,7 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
     session.note(&broker.partitions, &request);
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
     let limits = AnswerLimits {
-        max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.fetch_max_bytes),
+        max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.api.fetch_max_bytes),
         deadline: Instant::now() + wait,
     };
     drop(request);
