@@ -9,7 +9,7 @@ use crate::loggers::Loggers;
 use crate::partitions::{Partitions, Reordering};
 use crate::replication::Replication;
 use crate::telemetry::Telemetry;
-use fullbore_config::{BrokerConfig, ConnectionLimits};
+use fullbore_config::BrokerConfig;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::space::Space;
@@ -51,8 +51,6 @@ pub struct Node {
     pub wide: WideWork,
     /// Bounds the memory of batches that are decompressed.
     pub decompression: Decompression,
-    /// What one connection may use.
-    pub limits: ConnectionLimits,
     /// The APIs that are served, in key order.
     pub served: &'static [ApiKey],
     /// The cluster's id as clients see it.

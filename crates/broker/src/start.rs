@@ -177,7 +177,6 @@ impl Broker {
         let replication = Replication::start(&config, &control, &partitions, &metrics, stop.subscribe());
         let node = Arc::new(Node {
             replication,
-            limits: config.as_ref().into(),
             loggers,
             long_work: LongWork::default(),
             wide: WideWork::default(),
@@ -241,7 +240,7 @@ impl Broker {
 
     /// Every listener with its name, whether it is TLS, and host and port at which its clients reach the broker.
     pub fn listeners(&self) -> Vec<(&str, bool, (String, i32))> {
-        let configured = self.node.config.listeners.iter();
+        let configured = self.node.config.network.listeners.iter();
         let reached = |index| {
             let (host, port) = self.node.endpoint(index);
             (host.to_string(), port)
@@ -319,7 +318,8 @@ async fn close(control: Control) {
 
 fn member(node: &Node, clients: &Arc<Clients>) -> Membership {
     let config = &node.config;
-    let listener = config.listeners.get(config.replication.listener).map_or("", |listener| listener.name.as_str());
+    let listener =
+        config.network.listeners.get(config.replication.listener).map_or("", |listener| listener.name.as_str());
     let session_timeout_ms = i64::try_from(config.session_timeout_ms).unwrap_or(i64::MAX);
     let partitions = Arc::clone(&node.partitions);
     let in_use = Arc::new(move || Urgent::from(partitions.in_use()));
@@ -339,13 +339,13 @@ fn endpoints(config: &BrokerConfig, listeners: &[Bound]) -> BTreeMap<String, End
         let (host, port) = &bound.advertised;
         Endpoint { host: Text::from(host.as_str()), port: *port }
     };
-    config.listeners.iter().zip(listeners).map(|(of, bound)| (of.name.clone(), endpoint(bound))).collect()
+    config.network.listeners.iter().zip(listeners).map(|(of, bound)| (of.name.clone(), endpoint(bound))).collect()
 }
 
 async fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
-    let mut listeners = Vec::with_capacity(config.listeners.len());
-    for listener in &config.listeners {
-        let bound = net::bind(listener, net::Certificates::load(listener)?, config).await;
+    let mut listeners = Vec::with_capacity(config.network.listeners.len());
+    for listener in &config.network.listeners {
+        let bound = net::bind(listener, net::Certificates::load(listener)?, &config.network).await;
         let (host, port) = (&listener.host, listener.port);
         listeners.push(bound.map_err(|error| StartError::Bind { host: host.clone(), port, error })?);
     }

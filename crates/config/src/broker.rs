@@ -13,9 +13,9 @@ use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::{ConfigError, Mistakes, Warning};
 use super::group_keys::GroupConfig;
 use super::inert::{gather_stock, judge_known, judge_unknown};
-use super::listener::{Listener, ListenerTexts, parse_admin, parse_listeners};
 use super::live::LiveConfig;
 use super::lookup::reader;
+use super::network::NetworkConfig;
 use super::plane::PlaneSettings;
 use super::properties::Properties;
 use super::reader::ConfigReader;
@@ -30,13 +30,6 @@ pub struct BrokerConfig {
     pub node_id: i32,
     /// The data folder (`log.dirs`).
     pub data_dir: PathBuf,
-    /// At least one, names distinct.
-    pub listeners: Vec<Listener>,
-    pub ssl_handshake_timeout_ms: u64,
-    /// `None` never looks for changed files.
-    pub ssl_reload_interval_ms: Option<u64>,
-    /// Host and port of the HTTP page; `None` turns it off.
-    pub admin_listener: Option<(String, u16)>,
     pub rack: Option<String>,
     /// The database of a cluster; `None` is a file of this broker's own.
     pub control_plane: Option<PlaneSettings>,
@@ -45,19 +38,8 @@ pub struct BrokerConfig {
     /// How often it says so (`broker.heartbeat.interval.ms`).
     pub heartbeat_interval_ms: u64,
 
+    pub network: NetworkConfig,
     pub topics: TopicsConfig,
-    pub socket_request_max_bytes: usize,
-    /// `None` leaves SO_SNDBUF to the system.
-    pub socket_send_buffer_bytes: Option<usize>,
-    /// `None` leaves SO_RCVBUF to the system.
-    pub socket_receive_buffer_bytes: Option<usize>,
-    pub socket_listen_backlog: u32,
-    /// `None` never closes an idle connection.
-    pub connections_max_idle_ms: Option<u64>,
-    /// Requests of one connection read and not yet answered.
-    pub connection_requests_max: usize,
-    /// Bytes of those requests; a single request is let in whatever its size.
-    pub connection_bytes_max: usize,
     /// Idempotent producers that all logs remember together (`fullbore.producers.max`).
     pub producers_max: usize,
 
@@ -138,27 +120,17 @@ impl BrokerConfig {
         F: Fn(&str) -> Option<String>,
     {
         let of = parts(values, checked)?;
-        let replication = ReplicationConfig::read(values, &of.listeners)?;
+        let replication = ReplicationConfig::read(values, &of.network.listeners)?;
         let topics = TopicsConfig::read(values, checked, of.control_plane.is_some())?;
         let config = Self {
             node_id: of.node_id,
             data_dir: of.data_dir,
-            listeners: of.listeners,
-            ssl_handshake_timeout_ms: values.number("fullbore.ssl.handshake.timeout.ms"),
-            ssl_reload_interval_ms: values.unless_minus_one("fullbore.ssl.reload.interval.ms"),
-            admin_listener: of.admin_listener,
             rack: values.text("broker.rack").filter(|rack| !rack.is_empty()),
             control_plane: of.control_plane,
             session_timeout_ms: values.number("broker.session.timeout.ms"),
             heartbeat_interval_ms: values.number("broker.heartbeat.interval.ms"),
+            network: of.network,
             topics,
-            socket_request_max_bytes: values.number("socket.request.max.bytes"),
-            socket_send_buffer_bytes: values.unless_minus_one("socket.send.buffer.bytes"),
-            socket_receive_buffer_bytes: values.unless_minus_one("socket.receive.buffer.bytes"),
-            socket_listen_backlog: values.number("socket.listen.backlog.size"),
-            connections_max_idle_ms: values.unless_minus_one("connections.max.idle.ms"),
-            connection_requests_max: values.number("fullbore.connection.requests.max"),
-            connection_bytes_max: values.number("fullbore.connection.bytes.max"),
             producers_max: values.number("fullbore.producers.max"),
             log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
             disk_reserve_bytes: values.number("fullbore.disk.reserve.bytes"),
@@ -204,11 +176,10 @@ fn check(typed: &Properties, mistakes: &mut Mistakes) -> (Properties, Vec<Warnin
 
 /// The settings that are checked beyond their rows of the table.
 struct Parts {
-    listeners: Vec<Listener>,
+    network: NetworkConfig,
     warnings: Vec<Warning>,
     node_id: i32,
     data_dir: PathBuf,
-    admin_listener: Option<(String, u16)>,
     control_plane: Option<PlaneSettings>,
     cleaner: CleanerSettings,
     diskless: DisklessConfig,
@@ -218,13 +189,11 @@ struct Parts {
 
 fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Properties) -> Result<Parts, Mistakes> {
     let text_of = |name| values.text(name).unwrap_or_default();
-    let admin = "fullbore.admin.listener";
     let mut mistakes = Mistakes::default();
     let found = (
-        mistakes.keep(read_listeners(values, checked)),
+        mistakes.keep(NetworkConfig::read(values, checked)),
         mistakes.keep(node_id(values, checked)),
         mistakes.keep(data_dir(&text_of("log.dirs"))),
-        mistakes.keep(parse_admin(admin, &text_of(admin))),
         mistakes.keep(PlaneSettings::read(values)),
         mistakes.keep(read_cleaner(values)),
         mistakes.keep(DisklessConfig::read(values, checked)),
@@ -232,10 +201,9 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
         mistakes.keep(LiveConfig::read(values)),
     );
     let (
-        Some((listeners, warnings)),
+        Some((network, warnings)),
         Some(node_id),
         Some(data_dir),
-        Some(admin_listener),
         Some(control_plane),
         Some(cleaner),
         Some(diskless),
@@ -245,7 +213,7 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
     else {
         return Err(mistakes);
     };
-    Ok(Parts { listeners, warnings, node_id, data_dir, admin_listener, control_plane, cleaner, diskless, groups, live })
+    Ok(Parts { network, warnings, node_id, data_dir, control_plane, cleaner, diskless, groups, live })
 }
 
 fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<CleanerSettings, ConfigError> {
@@ -256,29 +224,6 @@ fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Resu
         return Err(ConfigError::of_value("log.cleaner.dedupe.buffer.size", &bytes, message));
     }
     Ok(cleaner)
-}
-
-fn read_listeners<F>(
-    values: &ConfigReader<F>,
-    checked: &Properties,
-) -> Result<(Vec<Listener>, Vec<Warning>), ConfigError>
-where
-    F: Fn(&str) -> Option<String>,
-{
-    let for_all = ssl::for_all(values);
-    let listeners = values.text("listeners").unwrap_or_default();
-    let advertised = values.text("advertised.listeners");
-    let protocols = values.text("listener.security.protocol.map");
-    let controllers = values.text("controller.listener.names");
-    let texts = ListenerTexts {
-        listeners: &listeners,
-        advertised: advertised.as_deref(),
-        protocols: protocols.as_deref(),
-        controllers: controllers.as_deref(),
-    };
-    let (listeners, mut warnings) = parse_listeners(&texts, |name| ssl::of_listener(name, &for_all, checked))?;
-    warnings.extend(ssl::in_vain(&listeners, checked));
-    Ok((listeners, warnings))
 }
 
 fn node_id<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Properties) -> Result<i32, ConfigError> {
@@ -317,12 +262,12 @@ mod tests {
         let (config, warnings) = parse("").expect("valid");
         assert!(warnings.is_empty());
         assert_eq!(
-            (config.node_id, config.listeners[0].host.as_str(), config.listeners[0].port),
+            (config.node_id, config.network.listeners[0].host.as_str(), config.network.listeners[0].port),
             (1, "127.0.0.1", 9092)
         );
-        assert_eq!((config.socket_send_buffer_bytes, config.live.max_connections), (None, 2_147_483_647));
+        assert_eq!((config.network.send_buffer_bytes, config.live.max_connections), (None, 2_147_483_647));
         assert_eq!((config.topics.partitions, config.api.fetch_max_bytes), (1, 57_671_680));
-        assert_eq!(config.admin_listener, Some(("127.0.0.1".to_owned(), 9644)));
+        assert_eq!(config.network.admin_listener, Some(("127.0.0.1".to_owned(), 9644)));
     }
 
     #[test]
@@ -380,7 +325,10 @@ mod tests {
              log.segment.bytes=1073741824\nlog.retention.check.interval.ms=300000\n",
         )
         .expect("valid");
-        assert_eq!((config.node_id, config.listeners.len(), config.socket_send_buffer_bytes), (7, 1, Some(102_400)));
+        assert_eq!(
+            (config.node_id, config.network.listeners.len(), config.network.send_buffer_bytes),
+            (7, 1, Some(102_400))
+        );
         let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         let [listener, stock] = &lines[..] else { panic!("{lines:?}") };
         assert_eq!(listener, "listeners: CONTROLLER is not opened: there is no controller here");

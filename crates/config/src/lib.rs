@@ -14,7 +14,6 @@ mod cleaner;
 mod cleaner_keys;
 #[cfg(test)]
 mod conformance;
-mod connection_limits;
 mod describe;
 mod diskless;
 mod diskless_keys;
@@ -29,6 +28,7 @@ mod key;
 mod listener;
 mod live;
 mod lookup;
+mod network;
 mod plane;
 mod properties;
 mod reader;
@@ -45,7 +45,6 @@ mod topics;
 pub use broker::BrokerConfig;
 pub use broker_keys::broker_keys;
 pub use cleaner::CleanerSettings;
-pub use connection_limits::ConnectionLimits;
 pub use describe::{
     ConfigEntry, ConfigSynonym, describe_broker, describe_cluster, describe_resource, describe_topic, in_force,
 };
@@ -58,6 +57,7 @@ pub use group_keys::{GroupConfig, OffsetsConfig, OffsetsTopicConfig};
 pub use key::{Allowed, Effect, Key, Source, Type};
 pub use listener::{Listener, ListenerTls};
 pub use live::LiveConfig;
+pub use network::{ConnectionLimits, NetworkConfig};
 pub use plane::PlaneSettings;
 pub use properties::Properties;
 pub use replication::ReplicationConfig;

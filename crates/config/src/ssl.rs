@@ -125,13 +125,13 @@ mod tests {
         .expect("valid");
         assert!(warnings.is_empty(), "{warnings:?}");
         let files = |index: usize| -> Vec<_> {
-            let tls = config.listeners[index].tls.as_ref().expect("SSL");
+            let tls = config.network.listeners[index].tls.as_ref().expect("SSL");
             tls.settings.files().map(str::to_owned).collect()
         };
-        assert!(config.listeners[0].tls.is_none());
+        assert!(config.network.listeners[0].tls.is_none());
         assert_eq!(files(1), ["/in.pem", "/ca.pem"]);
         assert_eq!(files(2), ["/all.pem"]);
-        let auth = |index: usize| config.listeners[index].tls.as_ref().expect("SSL").client_auth;
+        let auth = |index: usize| config.network.listeners[index].tls.as_ref().expect("SSL").client_auth;
         assert_eq!((auth(1), auth(2)), (ClientAuth::Required, ClientAuth::None));
     }
 

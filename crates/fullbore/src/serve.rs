@@ -147,7 +147,7 @@ async fn serve_until_signal(
     // Before the broker opens anything, so that no signal finds it half open.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let data_dir = std::path::absolute(&config.data_dir).unwrap_or_else(|_| config.data_dir.clone());
-    let host = config.listeners.first().map_or_else(String::new, |listener| listener.host.clone());
+    let host = config.network.listeners.first().map_or_else(String::new, |listener| listener.host.clone());
     let broker = Broker::start_with(config, loggers).await?;
     let (listens, data_dir) = (host_port(&host, broker.addr().port()), data_dir.display().to_string());
     // Daemons are started without a standard output; that is no reason to end badly.
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn without_arguments_the_defaults_hold() {
         let (config, warnings) = BrokerConfig::from_properties(&properties(&[]).expect("valid")).expect("valid");
-        assert_eq!((config.data_dir, config.listeners[0].port), (PathBuf::from("fullbore-data"), 9092));
+        assert_eq!((config.data_dir, config.network.listeners[0].port), (PathBuf::from("fullbore-data"), 9092));
         assert!(warnings.is_empty());
     }
 

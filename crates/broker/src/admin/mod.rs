@@ -41,7 +41,7 @@ pub struct Bound {
 /// # Errors
 /// [`StartError::BindAdmin`].
 pub async fn bind(config: &BrokerConfig) -> Result<Option<Bound>, StartError> {
-    let Some((host, port)) = &config.admin_listener else { return Ok(None) };
+    let Some((host, port)) = &config.network.admin_listener else { return Ok(None) };
     let bound = server::bind(host, *port).await;
     let (listener, addr) = bound.map_err(|error| StartError::BindAdmin { host: host.clone(), port: *port, error })?;
     Ok(Some(Bound { listener, addr }))

@@ -28,7 +28,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let voters: Vec<_> = nodes::reached(call.broker, &image, call.listener).collect();
         let partitions = vec![partition(call.broker, &image, &voters)];
         response.topics = vec![TopicData { topic_name: Text::from_static(TOPIC), partitions, ..Default::default() }];
-        let name = Text::from(call.broker.config.listeners[call.listener].name.as_str());
+        let name = Text::from(call.broker.config.network.listeners[call.listener].name.as_str());
         response.nodes = voters.iter().map(|voter| node(&name, voter)).collect();
     } else {
         response.topics = request.topics.into_iter().map(unknown).collect();

@@ -32,7 +32,7 @@ pub fn registered<'i>(
 }
 
 fn name_of(broker: &Node, listener: usize) -> &str {
-    broker.config.listeners.get(listener).map_or("", |listener| listener.name.as_str())
+    broker.config.network.listeners.get(listener).map_or("", |listener| listener.name.as_str())
 }
 
 /// Where a client of the listener of this name reaches the broker, if that serves.

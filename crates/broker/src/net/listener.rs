@@ -9,7 +9,7 @@ use super::connection;
 use super::stream::ClientStream;
 use super::tls::Certificates;
 use crate::node::Node;
-use fullbore_config::{BrokerConfig, Listener};
+use fullbore_config::{Listener, NetworkConfig};
 use fullbore_host::task;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ const FREE_PORT_TRIES: u32 = 20;
 pub async fn bind(
     listener: &Listener,
     certificates: Option<Arc<Certificates>>,
-    config: &BrokerConfig,
+    config: &NetworkConfig,
 ) -> io::Result<Bound> {
     let found = tokio::net::lookup_host((listener.host.as_str(), listener.port)).await?;
     let mut addrs: Vec<SocketAddr> = Vec::new();
@@ -86,7 +86,7 @@ pub async fn bind(
 
 /// Opens a socket at each of these addresses, all of the same port: port 0 takes a free one at the first. Leaves out
 /// addresses that this machine does not have, as `::1` without IPv6, unless it has none of them.
-fn open_each(addrs: &[SocketAddr], config: &BrokerConfig) -> io::Result<Vec<TcpListener>> {
+fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<TcpListener>> {
     let (mut sockets, mut absent): (Vec<TcpListener>, Vec<(SocketAddr, io::Error)>) = (Vec::new(), Vec::new());
     for &(mut addr) in addrs {
         if let Some(first) = sockets.first() {
@@ -113,20 +113,20 @@ fn is_absent(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
 }
 
-fn open(addr: SocketAddr, config: &BrokerConfig) -> io::Result<TcpListener> {
+fn open(addr: SocketAddr, config: &NetworkConfig) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     // What is set here, connections inherit. No Nagle: an answer leaves at once.
     socket.set_nodelay(true)?;
     // Buffer sizes must be set before listen to count for the window scale; unset, the kernel tunes them.
-    if let Some(size) = config.socket_send_buffer_bytes {
+    if let Some(size) = config.send_buffer_bytes {
         socket.set_send_buffer_size(u32::try_from(size).unwrap_or(u32::MAX))?;
     }
-    if let Some(size) = config.socket_receive_buffer_bytes {
+    if let Some(size) = config.receive_buffer_bytes {
         socket.set_recv_buffer_size(u32::try_from(size).unwrap_or(u32::MAX))?;
     }
     socket.bind(addr)?;
-    socket.listen(config.socket_listen_backlog)
+    socket.listen(config.listen_backlog)
 }
 
 /// The connections that are open. One that is open stays so when a limit is lowered.
@@ -203,7 +203,7 @@ pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, clients: Arc<Clients>
         if let Some(certificates) = &bound.certificates {
             task::spawn(Arc::clone(certificates).watch_expiry(stop.clone()));
         }
-        if let (Some(certificates), Some(ms)) = (&bound.certificates, broker.config.ssl_reload_interval_ms) {
+        if let (Some(certificates), Some(ms)) = (&bound.certificates, broker.config.network.ssl_reload_interval_ms) {
             task::spawn(Arc::clone(certificates).watch(Duration::from_millis(ms), stop.clone()));
         }
         let of_brokers = has_others && index == broker.config.replication.listener;
@@ -264,7 +264,7 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermi
             None => ClientStream::Plain(stream),
             Some(certificates) => tokio::select! {
                 // Boxed, so that a connection has no room for it for as long as it lives.
-                shaken = Box::pin(shake(certificates, stream, peer, &place.broker.config)) => match shaken {
+                shaken = Box::pin(shake(certificates, stream, peer, &place.broker.config.network)) => match shaken {
                     Some(stream) => stream,
                     None => return,
                 },
@@ -282,10 +282,11 @@ async fn shake(
     certificates: &Certificates,
     stream: TcpStream,
     peer: SocketAddr,
-    config: &BrokerConfig,
+    config: &NetworkConfig,
 ) -> Option<ClientStream> {
-    let limit = config.ssl_handshake_timeout_ms.min(config.connections_max_idle_ms.unwrap_or(u64::MAX));
-    match certificates.accept(stream, Duration::from_millis(limit)).await {
+    let limit =
+        Duration::from_millis(config.ssl_handshake_timeout_ms).min(config.connection.idle_max.unwrap_or(Duration::MAX));
+    match certificates.accept(stream, limit).await {
         Ok(stream) => Some(ClientStream::Tls(Box::new(stream))),
         Err(error) => {
             certificates.report(peer, &error);
@@ -297,7 +298,7 @@ async fn shake(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fullbore_config::Properties;
+    use fullbore_config::{BrokerConfig, Properties};
     use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
 
     /// Nagle's algorithm off, and the sizes of both buffers, of a connection that a listener with these settings accepts.
@@ -306,7 +307,7 @@ mod tests {
         properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
         settings.iter().for_each(|&(key, value)| properties.set(key, value));
         let config = BrokerConfig::from_properties(&properties).expect("valid").0;
-        let bound = bind(&config.listeners[0], None, &config).await.expect("a free port");
+        let bound = bind(&config.network.listeners[0], None, &config.network).await.expect("a free port");
         sockopts(&bound.sockets[0]).await
     }
 
@@ -318,8 +319,8 @@ mod tests {
         (socket.nodelay().expect("a socket"), sent, received)
     }
 
-    fn config() -> BrokerConfig {
-        BrokerConfig::from_properties(&Properties::default()).expect("valid").0
+    fn config() -> NetworkConfig {
+        BrokerConfig::from_properties(&Properties::default()).expect("valid").0.network
     }
 
     #[tokio::test]

@@ -41,13 +41,15 @@ impl Context {
 pub fn client(config: &BrokerConfig) -> ClientConfig {
     let replication = &config.replication;
     let wait_max = Duration::from_millis(u64::try_from(replication.wait_max_ms).unwrap_or(0));
-    let tls = config.listeners.get(replication.listener).and_then(|listener| listener.tls.as_ref());
+    let tls = config.network.listeners.get(replication.listener).and_then(|listener| listener.tls.as_ref());
     let response_max = usize::try_from(replication.response_max_bytes).unwrap_or(0);
     ClientConfig {
         client_id: format!("broker-{}-fetcher", config.node_id),
         request_timeout: Duration::from_millis(replication.socket_timeout_ms).max(2 * wait_max),
         connections_max_idle: Duration::MAX,
-        response_bytes_max: response_max.max(config.socket_request_max_bytes).saturating_add(ANSWER_EXTRA_BYTES),
+        response_bytes_max: response_max
+            .max(config.network.connection.request_bytes_max)
+            .saturating_add(ANSWER_EXTRA_BYTES),
         security: tls.map_or_else(Security::default, |ListenerTls { settings, .. }| {
             Security::tls(settings.clone(), replication.compares_names)
         }),

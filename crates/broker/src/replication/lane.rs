@@ -418,7 +418,7 @@ impl Lane {
 
 /// A connection to the leader, over the listener between brokers.
 async fn connect(context: &Context, leader: i32) -> Result<Connection, String> {
-    let listener = &context.config.listeners[context.config.replication.listener].name;
+    let listener = &context.config.network.listeners[context.config.replication.listener].name;
     let image = context.control.image();
     let endpoint = image.node(leader).and_then(|node| node.endpoint(listener));
     let endpoint = endpoint.ok_or_else(|| format!("broker {leader} has no listener {listener}"))?;
