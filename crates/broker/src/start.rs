@@ -115,7 +115,7 @@ impl Broker {
         let listeners = bind(&config).await?;
         let admin_listener = admin::bind(&config).await?;
         let lock = FolderLock::take(&config.data_dir)?;
-        let space = Arc::new(Space::open(&config.data_dir, config.disk_reserve_bytes));
+        let space = Arc::new(Space::open(&config.data_dir, config.storage.disk_reserve_bytes));
         let (ended, boots) = (former_end(&config.data_dir), Boots::look(&config.data_dir));
         let endpoints = endpoints(&config, &listeners);
         let arrival = Arrival { endpoints, ended, is_same_boot: boots.are_the_same() };
@@ -158,7 +158,7 @@ impl Broker {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,
         };
-        let partitions = Partitions::open_with(&config.data_dir, config.as_ref().into(), Arc::clone(&space))?;
+        let partitions = Partitions::open_with(&config.data_dir, &config, Arc::clone(&space))?;
         if let Some(diskless) = diskless {
             partitions.serve_diskless(diskless);
         }

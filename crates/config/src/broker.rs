@@ -6,8 +6,6 @@
 use std::path::PathBuf;
 
 use super::broker_keys::{broker_key, meant_broker_key};
-use super::cleaner::CleanerSettings;
-use super::cleaner_keys;
 use super::diskless::DisklessConfig;
 use super::dynamic::{BrokerValues, DynamicConfig};
 use super::error::{ConfigError, Mistakes, Warning};
@@ -22,6 +20,7 @@ use super::reader::ConfigReader;
 use super::replication::ReplicationConfig;
 use super::requests::{ApiConfig, ReorderConfig};
 use super::ssl;
+use super::storage::StorageConfig;
 use super::topics::TopicsConfig;
 
 /// The broker's settings in force. Names and meanings are Kafka's, units are in the names.
@@ -39,30 +38,15 @@ pub struct BrokerConfig {
     pub heartbeat_interval_ms: u64,
 
     pub network: NetworkConfig,
+    pub storage: StorageConfig,
     pub topics: TopicsConfig,
-    /// Idempotent producers that all logs remember together (`fullbore.producers.max`).
-    pub producers_max: usize,
 
-    pub log_retention_check_interval_ms: u64,
-    /// Bytes of the file that is given up on a full disk.
-    pub disk_reserve_bytes: u64,
-    /// Bytes of the newest records that stay in memory; `None` leaves the page cache to the system.
-    pub page_cache_kept: Option<u64>,
-    /// As long as nothing is set while the broker runs.
-    pub cleaner: CleanerSettings,
-    pub producer_id_expiration_check_interval_ms: u64,
-    /// Threads that open logs, above all those that a crash has left.
-    pub recovery_threads: usize,
     /// Threads that serve connections; 0: as many as there are cores.
     pub worker_threads: usize,
     /// What it does for diskless topics.
     pub diskless: DisklessConfig,
     /// How it follows other brokers.
     pub replication: ReplicationConfig,
-    /// replica.lag.time.max.ms
-    pub replica_lag_time_max_ms: u64,
-    /// replica.high.watermark.checkpoint.interval.ms
-    pub high_watermark_checkpoint_interval_ms: u64,
     pub api: ApiConfig,
     pub reorder: ReorderConfig,
     pub groups: GroupConfig,
@@ -130,19 +114,11 @@ impl BrokerConfig {
             session_timeout_ms: values.number("broker.session.timeout.ms"),
             heartbeat_interval_ms: values.number("broker.heartbeat.interval.ms"),
             network: of.network,
+            storage: of.storage,
             topics,
-            producers_max: values.number("fullbore.producers.max"),
-            log_retention_check_interval_ms: values.number("log.retention.check.interval.ms"),
-            disk_reserve_bytes: values.number("fullbore.disk.reserve.bytes"),
-            page_cache_kept: values.unless_minus_one("fullbore.page.cache.kept.bytes"),
-            cleaner: of.cleaner,
-            producer_id_expiration_check_interval_ms: values.number("producer.id.expiration.check.interval.ms"),
-            recovery_threads: values.number("num.recovery.threads.per.data.dir"),
             worker_threads: values.number("fullbore.worker.threads"),
             diskless: of.diskless,
             replication,
-            replica_lag_time_max_ms: values.number("replica.lag.time.max.ms"),
-            high_watermark_checkpoint_interval_ms: values.number("replica.high.watermark.checkpoint.interval.ms"),
             api: ApiConfig::read(values),
             reorder: ReorderConfig::read(values),
             groups: of.groups,
@@ -181,7 +157,7 @@ struct Parts {
     node_id: i32,
     data_dir: PathBuf,
     control_plane: Option<PlaneSettings>,
-    cleaner: CleanerSettings,
+    storage: StorageConfig,
     diskless: DisklessConfig,
     groups: GroupConfig,
     live: LiveConfig,
@@ -195,7 +171,7 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
         mistakes.keep(node_id(values, checked)),
         mistakes.keep(data_dir(&text_of("log.dirs"))),
         mistakes.keep(PlaneSettings::read(values)),
-        mistakes.keep(read_cleaner(values)),
+        mistakes.keep(StorageConfig::read(values)),
         mistakes.keep(DisklessConfig::read(values, checked)),
         mistakes.keep(GroupConfig::read(values)),
         mistakes.keep(LiveConfig::read(values)),
@@ -205,7 +181,7 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
         Some(node_id),
         Some(data_dir),
         Some(control_plane),
-        Some(cleaner),
+        Some(storage),
         Some(diskless),
         Some(groups),
         Some(live),
@@ -213,17 +189,7 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
     else {
         return Err(mistakes);
     };
-    Ok(Parts { network, warnings, node_id, data_dir, control_plane, cleaner, diskless, groups, live })
-}
-
-fn read_cleaner<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<CleanerSettings, ConfigError> {
-    let cleaner = cleaner_keys::read(values);
-    if cleaner.threads > 0 && cleaner.map_bytes() <= 1 << 20 {
-        let bytes = cleaner.dedupe_buffer_bytes.to_string();
-        let message = "must be more than 1 MiB for each of log.cleaner.threads";
-        return Err(ConfigError::of_value("log.cleaner.dedupe.buffer.size", &bytes, message));
-    }
-    Ok(cleaner)
+    Ok(Parts { network, warnings, node_id, data_dir, control_plane, storage, diskless, groups, live })
 }
 
 fn node_id<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Properties) -> Result<i32, ConfigError> {

@@ -38,6 +38,7 @@ mod resolve;
 mod resource_keys;
 mod resources;
 mod ssl;
+mod storage;
 mod topic;
 mod topic_keys;
 mod topics;
@@ -66,6 +67,7 @@ pub use resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 pub use resources::{
     ClientMetricsConfig, ClientTrait, GroupTimeouts, Resource, check_dynamic_limits, check_resource, check_values,
 };
+pub use storage::StorageConfig;
 pub use topic::{CleanupPolicy, ProduceValidation, Ratio, StoredAs, TimestampType, TopicConfig, asked_diskless};
 pub use topic_keys::{DISKLESS_ENABLE, INKLESS_ENABLE, TOPIC_KEYS};
 pub use topics::TopicsConfig;

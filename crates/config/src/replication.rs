@@ -52,6 +52,8 @@ pub struct ReplicationConfig {
     pub wait_max_ms: i32,
     pub backoff_max_ms: u64,
     pub socket_timeout_ms: u64,
+    /// A follower this long behind its leader leaves those in sync (`replica.lag.time.max.ms`).
+    pub lag_time_max: Duration,
     /// Between two looks for partitions of which this broker is the preferred leader; `None` leaves them to whom leads them.
     pub balance_interval: Option<Duration>,
 }
@@ -71,6 +73,7 @@ impl ReplicationConfig {
             wait_max_ms: values.number("replica.fetch.wait.max.ms"),
             backoff_max_ms: values.number("replica.fetch.backoff.ms"),
             socket_timeout_ms: values.number("replica.socket.timeout.ms"),
+            lag_time_max: Duration::from_millis(values.number("replica.lag.time.max.ms")),
             balance_interval: values
                 .boolean("auto.leader.rebalance.enable")
                 .then(|| Duration::from_secs(values.number("leader.imbalance.check.interval.seconds"))),

@@ -181,7 +181,7 @@ impl Diskless {
         space: Arc<Space>,
         metrics: Metrics,
     ) -> Result<Diskless, OpenDisklessError> {
-        let retention = Duration::from_millis(config.log_retention_check_interval_ms);
+        let retention = Duration::from_millis(config.storage.retention_check_interval_ms);
         let delay = |ms| Duration::from_millis(ms);
         let (put, get) = (delay(config.diskless.put_delay_ms), delay(config.diskless.get_delay_ms));
         let (index, finder, changes, thread) = open_index(config, cluster_id, space)?;

@@ -44,7 +44,7 @@ fn unstarted(folder: &Path, clock: GroupClock, text: &str) -> Opened {
     let space = Arc::new(Space::open(lock.folder(), 0));
     let arrival = crate::control::Arrival::nowhere();
     let (control, _) = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), arrival).expect("opens");
-    let logs = Partitions::open_with(folder, config.as_ref().into(), space).expect("opens");
+    let logs = Partitions::open_with(folder, &config, space).expect("opens");
     let (followed, of_config) = (Arc::clone(&logs), Arc::clone(&config));
     let mut origin = crate::partitions::Origin::Kept;
     control.follow(Box::new(move |before, after| {

@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::diskless::Diskless;
-    use crate::partitions::{LogSettings, Origin, Partitions};
+    use crate::partitions::{Origin, Partitions};
     use fullbore_config::{BrokerConfig, Properties, TopicConfig};
     use fullbore_host::metrics::Metrics;
     use fullbore_host::space::Space;
@@ -209,7 +209,7 @@ mod tests {
     fn while_as_many_partitions_wait_to_be_out_of_the_way_as_may_be_in_use_further_deletions_wait() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
-        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+        let logs = Partitions::open(folder.path(), &broker).expect("opened");
         let (id, config) = (Uuid([1; 16]), Arc::new(broker.topics.defaults));
         let partitions = i32::try_from(WAITING_MAX + 1).expect("not that many");
         logs.put_topic(("t", id), &led_by(1, partitions), &config, Origin::New);
@@ -234,7 +234,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let set = format!("log.dirs={}", folder.path().display());
         let (broker, _) = BrokerConfig::from_properties(&Properties::parse(&set).expect("properties")).expect("valid");
-        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+        let logs = Partitions::open(folder.path(), &broker).expect("opened");
         let space = Arc::new(Space::open(folder.path(), 0));
         let diskless = Diskless::open(&broker, Uuid([9; 16]), space, Metrics::default()).await.expect("opened");
         logs.serve_diskless(diskless);

@@ -19,6 +19,7 @@ use super::registry::Registry;
 use crate::replica::Replica;
 use crate::replica::data_dir::LogDir;
 use crate::replica::state::LogState;
+use fullbore_config::StorageConfig;
 use fullbore_host::files::{now_ms, remove_for_good};
 use fullbore_host::memory::Trimmer;
 use fullbore_log::{retention, segment};
@@ -70,23 +71,27 @@ pub struct Housekeeping {
 
 /// How often things are done.
 #[derive(Debug, Clone, Copy)]
-pub struct Intervals {
+struct Intervals {
     /// log.retention.check.interval.ms
-    pub retention: Duration,
+    retention: Duration,
     /// producer.id.expiration.check.interval.ms
-    pub expiry: Duration,
+    expiry: Duration,
     /// replica.high.watermark.checkpoint.interval.ms
-    pub high_watermarks: Duration,
+    high_watermarks: Duration,
 }
 
 impl Housekeeping {
     /// Starts nothing.
-    pub fn new(registry: Arc<Registry>, intervals: Intervals, producers_max: usize) -> Housekeeping {
+    pub fn new(registry: Arc<Registry>, config: &StorageConfig) -> Housekeeping {
         Housekeeping {
             registry,
-            intervals,
+            intervals: Intervals {
+                retention: Duration::from_millis(config.retention_check_interval_ms),
+                expiry: Duration::from_millis(config.producer_id_expiration_check_interval_ms),
+                high_watermarks: Duration::from_millis(config.high_watermark_checkpoint_interval_ms),
+            },
             producer_id_expiration_ms: AtomicI64::new(i64::MAX),
-            producer_limit: ProducerLimit::new(producers_max),
+            producer_limit: ProducerLimit::new(config.producers_max),
             is_stopping: Mutex::new(false),
             stop: Condvar::new(),
         }

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fullbore_rules::replica::{Brokers, PartitionRegistration};
 use fullbore_rules::sequence::Stops;
@@ -74,57 +74,8 @@ use fullbore_log::boot;
 use fullbore_log::cold::Cold;
 use fullbore_log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
 use fullbore_log::page_cache::PageCache;
-use housekeeping::{Housekeeping, IN_USE_ROUNDS, Intervals};
+use housekeeping::{Housekeeping, IN_USE_ROUNDS};
 use registry::Registry;
-
-/// The broker-wide settings of the log; names are Kafka's.
-#[derive(Debug, Clone, Copy)]
-pub struct LogSettings {
-    /// log.retention.check.interval.ms
-    pub retention_check_interval_ms: u64,
-    /// producer.id.expiration.check.interval.ms
-    pub producer_id_expiration_check_interval_ms: u64,
-    /// fullbore.producers.max
-    pub producers_max: usize,
-    /// fullbore.page.cache.kept.bytes; `None` leaves the page cache to the system.
-    pub page_cache_kept: Option<u64>,
-    /// num.recovery.threads.per.data.dir
-    pub recovery_threads: usize,
-    /// node.id
-    pub node_id: i32,
-    /// replica.lag.time.max.ms
-    pub replica_lag_time_max_ms: i64,
-    /// replica.high.watermark.checkpoint.interval.ms
-    pub high_watermark_checkpoint_interval_ms: u64,
-    /// The settings of compaction, until others are put in force.
-    pub cleaner: CleanerSettings,
-}
-
-impl LogSettings {
-    fn intervals(&self) -> Intervals {
-        Intervals {
-            retention: Duration::from_millis(self.retention_check_interval_ms),
-            expiry: Duration::from_millis(self.producer_id_expiration_check_interval_ms),
-            high_watermarks: Duration::from_millis(self.high_watermark_checkpoint_interval_ms),
-        }
-    }
-}
-
-impl From<&BrokerConfig> for LogSettings {
-    fn from(config: &BrokerConfig) -> Self {
-        LogSettings {
-            retention_check_interval_ms: config.log_retention_check_interval_ms,
-            producer_id_expiration_check_interval_ms: config.producer_id_expiration_check_interval_ms,
-            producers_max: config.producers_max,
-            page_cache_kept: config.page_cache_kept,
-            recovery_threads: config.recovery_threads,
-            node_id: config.node_id,
-            replica_lag_time_max_ms: i64::try_from(config.replica_lag_time_max_ms).unwrap_or(i64::MAX),
-            high_watermark_checkpoint_interval_ms: config.high_watermark_checkpoint_interval_ms,
-            cleaner: config.cleaner,
-        }
-    }
-}
 
 /// Every partition under one data folder.
 #[derive(Debug)]
@@ -148,14 +99,14 @@ impl Partitions {
     ///
     /// # Errors
     /// [`OpenError`] naming what cannot be read or written.
-    pub fn open(data_dir: &Path, settings: LogSettings) -> Result<Arc<Partitions>, OpenError> {
-        Partitions::open_with(data_dir, settings, Arc::new(Space::open(data_dir, 0)))
+    pub fn open(data_dir: &Path, config: &BrokerConfig) -> Result<Arc<Partitions>, OpenError> {
+        Partitions::open_with(data_dir, config, Arc::new(Space::open(data_dir, 0)))
     }
 
     /// As [`Partitions::open`], with the folder's room as others of the broker know it.
     pub(crate) fn open_with(
         data_dir: &Path,
-        settings: LogSettings,
+        config: &BrokerConfig,
         space: Arc<Space>,
     ) -> Result<Arc<Partitions>, OpenError> {
         let failed = |error| OpenError { path: data_dir.to_owned(), error };
@@ -164,11 +115,12 @@ impl Partitions {
         let doomed = list_doomed(data_dir).map_err(failed)?;
         remove_marker(data_dir).map_err(failed)?;
         let cold: Arc<Cold> = Arc::default();
-        let page_cache = PageCache::new(settings.page_cache_kept, cold.ghosts().clone());
+        let storage = &config.storage;
+        let page_cache = PageCache::new(storage.page_cache_kept, cold.ghosts().clone());
         let log_dir = Arc::new(LogDir {
             path,
             checkpoints,
-            cluster: ClusterView::new(settings.node_id, settings.replica_lag_time_max_ms),
+            cluster: ClusterView::new(config.node_id, config.replication.lag_time_max),
             flusher: Arc::new(Flusher::new(page_cache, space.clone())),
             opener: Arc::default(),
             succession: Succession::default(),
@@ -185,9 +137,9 @@ impl Partitions {
         log_dir.note_deleted_earlier();
         let registry = Arc::new(Registry::new(log_dir.clone()));
         let partitions = Arc::new(Partitions {
-            cleaner: Arc::new(Cleaner::new(registry.clone(), settings.cleaner)),
+            cleaner: Arc::new(Cleaner::new(registry.clone(), storage.cleaner)),
             deletion: Arc::default(),
-            housekeeping: Arc::new(Housekeeping::new(registry.clone(), settings.intervals(), settings.producers_max)),
+            housekeeping: Arc::new(Housekeeping::new(registry.clone(), storage)),
             diskless: OnceLock::new(),
             registry,
             log_dir,
@@ -195,7 +147,7 @@ impl Partitions {
             is_closed: Mutex::new(false),
             has_lost_ends: AtomicBool::new(false),
         });
-        partitions.start_threads(settings.recovery_threads).map_err(failed)?;
+        partitions.start_threads(storage.recovery_threads).map_err(failed)?;
         Ok(partitions)
     }
 

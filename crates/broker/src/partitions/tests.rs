@@ -9,7 +9,7 @@ use fullbore_log::steps::watch;
 async fn an_append_that_panics_takes_its_partition_out_of_service_and_nobody_else() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let folder = tempfile::tempdir().expect("temporary folder");
-    let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+    let logs = Partitions::open(folder.path(), &broker).expect("opened");
     let (id, config) = (Uuid([1; 16]), TopicConfig { flush_messages: Some(1), ..broker.topics.defaults.clone() });
     logs.put_topic(("t", id), &led_by(1, 2), &Arc::new(config), Origin::New);
     let [hit, other] = [0, 1].map(|index| logs.find(&id, index).expect("it has just been told of"));
@@ -37,7 +37,7 @@ async fn an_append_that_panics_takes_its_partition_out_of_service_and_nobody_els
     }
     logs.close();
     drop((hit, other, logs));
-    let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+    let logs = Partitions::open(folder.path(), &broker).expect("opened");
     logs.put_topic(("t", id), &led_by(1, 2), &Arc::new(broker.topics.defaults.clone()), Origin::Kept);
     let hit = logs.find(&id, 0).expect("it has just been told of");
     let end = append(&hit).expect("the next start has it in service again").appended.base_offset;

@@ -127,14 +127,14 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::partitions::{Acks, AppendStep, AppendTerms, LogSettings, Origin, Partitions, led_by};
+    use crate::partitions::{Acks, AppendStep, AppendTerms, Origin, Partitions, led_by};
     use fullbore_config::{BrokerConfig, Properties, TopicConfig};
     use fullbore_log::validation::ValidBatch;
 
     fn opened() -> (TempDir, Arc<Partitions>, TopicConfig) {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
-        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+        let logs = Partitions::open(folder.path(), &broker).expect("opened");
         (folder, logs, broker.topics.defaults)
     }
 

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::partitions::{Acks, AppendError, AppendTerms, FromLeader, LogSettings, Origin, Partitions};
+use crate::partitions::{Acks, AppendError, AppendTerms, FromLeader, Origin, Partitions};
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_log::validation::ValidBatch;
 
@@ -54,7 +54,7 @@ struct Broker {
 impl Broker {
     fn start(folder: TempDir, origin: Origin) -> Broker {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let logs = Partitions::open(folder.path(), LogSettings::from(&config)).expect("opened");
+        let logs = Partitions::open(folder.path(), &config).expect("opened");
         let registered = Arc::new(registered(true, 0));
         logs.put_topic(("t", ID), &[registered], &Arc::new(config.topics.defaults), origin);
         let partition = logs.find(&ID, 0).expect("it has just been registered");
@@ -124,7 +124,7 @@ impl Broker {
 }
 
 fn registered(leads: bool, leader_epoch: i32) -> PartitionRegistration {
-    let node_id = LogSettings::from(&BrokerConfig::from_properties(&Properties::default()).expect("valid").0).node_id;
+    let node_id = BrokerConfig::from_properties(&Properties::default()).expect("valid").0.node_id;
     let other = node_id + 1;
     PartitionRegistration {
         replicas: vec![node_id, other],

@@ -107,7 +107,7 @@ async fn ask_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
 
 /// Has every partition that this broker leads look for followers that lag, or may join; and again when brokers have come or gone.
 pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
-    let every = Duration::from_millis(context.config.replica_lag_time_max_ms / 2).max(ROUND_MIN);
+    let every = (context.config.replication.lag_time_max / 2).max(ROUND_MIN);
     let mut images = context.control.watch();
     loop {
         let brokers = Arc::clone(images.borrow_and_update().registrations());

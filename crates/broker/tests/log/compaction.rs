@@ -70,9 +70,9 @@ fn compacted(segment_bytes: u64, map_bytes: usize) -> Folder {
         config.delete_retention_ms = DELETE_RETENTION_MS;
         config.file_delete_delay_ms = 0;
     });
-    folder.settings.cleaner.threads = 0;
-    folder.settings.cleaner.dedupe_buffer_bytes = map_bytes;
-    folder.settings.cleaner.io_buffer_bytes = 0;
+    folder.settings.storage.cleaner.threads = 0;
+    folder.settings.storage.cleaner.dedupe_buffer_bytes = map_bytes;
+    folder.settings.storage.cleaner.io_buffer_bytes = 0;
     folder.crash();
     folder
 }

@@ -86,7 +86,7 @@ fn kafka_reads_compacted_segments_tombstones_and_batches_without_records() {
         config.min_cleanable_dirty_ratio = Ratio(0.0);
         config.delete_retention_ms = 5000;
     });
-    folder.settings.cleaner.threads = 0;
+    folder.settings.storage.cleaner.threads = 0;
     folder.crash();
     let partition = folder.partition();
     let codecs = [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use fullbore_broker::partitions::{
-    Acks, AppendError, AppendTerms, Appended, LogSettings, Origin, Partitions, Replica, ValidBatch, WrittenBatch,
-    led_by,
+    Acks, AppendError, AppendTerms, Appended, Origin, Partitions, Replica, ValidBatch, WrittenBatch, led_by,
 };
 use fullbore_config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_rules::replica::PartitionRegistration;
@@ -23,7 +22,7 @@ pub const NOW: i64 = 1_700_000_000_000;
 pub struct Folder {
     pub dir: PathBuf,
     pub config: TopicConfig,
-    pub settings: LogSettings,
+    pub settings: BrokerConfig,
     pub logs: Arc<Partitions>,
     /// Removes the folder at the end.
     _temporary: Option<tempfile::TempDir>,
@@ -41,13 +40,12 @@ impl Folder {
     }
 
     pub fn at(dir: &Path) -> Folder {
-        let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let settings = LogSettings::from(&broker);
+        let (settings, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         Folder {
             dir: dir.to_owned(),
-            config: TopicConfig { message_timestamp_after_max_ms: i64::MAX, ..broker.topics.defaults },
+            config: TopicConfig { message_timestamp_after_max_ms: i64::MAX, ..settings.topics.defaults.clone() },
+            logs: Partitions::open(dir, &settings).expect("opened"),
             settings,
-            logs: Partitions::open(dir, settings).expect("opened"),
             _temporary: None,
         }
     }
@@ -80,7 +78,7 @@ impl Folder {
         if let Some(partition) = self.logs.find(&ID, 0) {
             let _ = partition.offsets();
         }
-        self.logs = Partitions::open(&self.dir, self.settings).expect("opened");
+        self.logs = Partitions::open(&self.dir, &self.settings).expect("opened");
     }
 
     /// As after a power cut: a crash, and another boot.

@@ -102,7 +102,7 @@ fn a_damaged_list_of_unrecovered_partitions_is_no_clean_shutdown() {
     let partition = folder.partition();
     (0..2).for_each(|n| assert_eq!(offset(&partition, &plain(1, b"v")), n));
     drop(partition);
-    folder.logs = Partitions::open(&folder.dir, folder.settings).expect("opened");
+    folder.logs = Partitions::open(&folder.dir, &folder.settings).expect("opened");
     folder.logs.close();
     let path = folder.file("00000000000000000000.log");
     let mut bytes = fs::read(&path).expect("read");

@@ -200,7 +200,7 @@ fn a_partition_not_opened_after_a_power_cut_is_still_cut_later() {
         punch(&folder, SEGMENT, ends[6]..ends[7]);
         fs::write(folder.dir.join("boot-id"), "00000000-0000-4000-8000-000000000000\n").expect("written");
         for _ in 0..3 {
-            folder.logs = Partitions::open(&folder.dir, folder.settings).expect("opened");
+            folder.logs = Partitions::open(&folder.dir, &folder.settings).expect("opened");
             if stops {
                 folder.logs.close();
             }
@@ -227,7 +227,7 @@ fn a_partition_that_was_recovered_is_damaged_by_no_power_cut_before_that() {
 fn damage_after_a_clean_stop_is_no_power_cuts_even_to_a_partition_not_opened_since_a_kill() {
     let mut folder = Folder::new();
     let ends = written(&folder, 0..20);
-    folder.logs = Partitions::open(&folder.dir, folder.settings).expect("opened");
+    folder.logs = Partitions::open(&folder.dir, &folder.settings).expect("opened");
     folder.logs.close();
     punch(&folder, SEGMENT, ends[6]..ends[7]);
     assert_refused(&folder.power_cut(), "stopped in between");

@@ -87,9 +87,9 @@ fn a_cleaning_gives_up_with_its_topic_and_writes_nothing_into_the_next_ones_fold
         config.min_cleanable_dirty_ratio = fullbore_config::Ratio(0.0);
         config.file_delete_delay_ms = 0;
     });
-    folder.settings.cleaner.threads = 0;
+    folder.settings.storage.cleaner.threads = 0;
     // An hour for each segment.
-    folder.settings.cleaner.io_max_bytes_per_second = 0.5;
+    folder.settings.storage.cleaner.io_max_bytes_per_second = 0.5;
     folder.crash();
     let old = folder.partition();
     (0..100).for_each(|_| _ = offset(&old, &plain(1, &[1; 100])));
@@ -132,8 +132,8 @@ fn ten_thousand_lives_of_one_name_that_wait_for_a_slow_disk_are_deleted_one_afte
     fs::remove_file(&epochs).expect("removed");
     // Whoever opens it to read waits until somebody opens it to write.
     mknodat(CWD, &epochs, FileType::Fifo, mode, 0).expect("a named pipe");
-    folder.settings.recovery_threads = 1;
-    folder.logs = Partitions::open(&folder.dir, folder.settings).expect("opened");
+    folder.settings.storage.recovery_threads = 1;
+    folder.logs = Partitions::open(&folder.dir, &folder.settings).expect("opened");
     folder.partition();
     let mut pipe = None;
     wait_until("the log is being opened", || {
@@ -160,7 +160,7 @@ fn how_far_a_deleted_topic_was_clean_is_not_said_of_the_next_one_after_a_kill() 
         config.cleanup = CleanupPolicy { delete: false, compact: true };
         config.min_cleanable_dirty_ratio = fullbore_config::Ratio(0.0);
     });
-    folder.settings.cleaner.threads = 0;
+    folder.settings.storage.cleaner.threads = 0;
     folder.crash();
     let old = folder.partition();
     (0..100).for_each(|_| _ = offset(&old, &plain(1, &[1; 100])));

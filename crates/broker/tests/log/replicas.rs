@@ -126,7 +126,7 @@ impl Cluster {
 }
 
 fn open(folder: &mut Folder, registered: &PartitionRegistration, count: i32) -> Arc<Replica> {
-    folder.logs = Partitions::open(&folder.dir, folder.settings).expect("opened");
+    folder.logs = Partitions::open(&folder.dir, &folder.settings).expect("opened");
     let alive = BrokerRegistration { epoch: EPOCH, ..Default::default() };
     let brokers: Brokers = (1..=count).map(|id| (id, alive)).collect::<BTreeMap<_, _>>();
     folder.logs.put_brokers(&Arc::new(brokers));

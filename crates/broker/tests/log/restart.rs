@@ -110,7 +110,7 @@ fn a_partition_not_opened_after_a_crash_is_recovered_however_many_clean_runs_lat
     offset(&partition, &plain(1, b"v"));
     drop(partition);
     let path = folder.file("00000000000000000000.log");
-    folder.logs = fullbore_broker::partitions::Partitions::open(&folder.dir, folder.settings).expect("opened");
+    folder.logs = fullbore_broker::partitions::Partitions::open(&folder.dir, &folder.settings).expect("opened");
     folder.logs.close();
     let len = fs::metadata(&path).expect("there").len();
     fs::File::options().write(true).open(&path).expect("opened").set_len(len - 1).expect("cut");
@@ -134,7 +134,7 @@ fn a_folder_of_another_topic_id_is_kept_aside() {
     let mut folder = Folder::new();
     offset(&folder.partition(), &plain(3, b"v"));
     folder.restart();
-    folder.logs = fullbore_broker::partitions::Partitions::open(&folder.dir, folder.settings).expect("opened");
+    folder.logs = fullbore_broker::partitions::Partitions::open(&folder.dir, &folder.settings).expect("opened");
     let other = folder.partition_of(TOPIC, Uuid([9; 16]), 0);
     assert_eq!(offset(&other, &plain(1, b"v")), 0);
     let aside = fs::read_dir(&folder.dir).expect("listed").filter(|entry| {

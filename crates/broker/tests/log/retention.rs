@@ -20,7 +20,7 @@ fn folder() -> Folder {
         config.file_delete_delay_ms = 0;
     });
     folder.logs.close();
-    folder.settings.retention_check_interval_ms = 1;
+    folder.settings.storage.retention_check_interval_ms = 1;
     folder.crash();
     folder
 }
@@ -169,7 +169,7 @@ fn of_two_who_delete_records_at_once_the_later_log_start_stays_on_the_disk_whoev
 fn producers_of_all_partitions_past_the_limit_are_forgotten_the_longest_idle_first() {
     let mut folder = Folder::new();
     folder.logs.close();
-    folder.settings.producers_max = 10;
+    folder.settings.storage.producers_max = 10;
     let partitions = [folder.crash(), folder.partition_of("another", Uuid([31; 16]), 0)];
     for (now_ms, partition) in (NOW..).zip(&partitions) {
         for producer_id in 0..8 {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use fullbore_wire::batch::{BatchBuilder, Compression, RecordIter, Stamp, batches};
 use fullbore_wire::{Records, Uuid};
 
-use crate::partitions::{Acks, AppendTerms, LogSettings, Origin, Partitions, Replica, led_by};
+use crate::partitions::{Acks, AppendTerms, Origin, Partitions, Replica, led_by};
 use crate::replica::data_dir::cleanings::Ending;
 use crate::replica::state::LogState;
 use fullbore_config::{BrokerConfig, CleanupPolicy, Properties, Ratio, TopicConfig};
@@ -29,9 +29,9 @@ const KEYS: u8 = 7;
 /// By offset: key and value.
 type Rows = BTreeMap<i64, (u8, Vec<u8>)>;
 
-fn settings() -> (LogSettings, TopicConfig) {
-    let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-    let mut settings = LogSettings::from(&broker);
+fn settings() -> (BrokerConfig, TopicConfig) {
+    let (mut broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+    let settings = &mut broker.storage;
     settings.cleaner.threads = 0;
     // Partitions are opened by the thread whose steps are looked at.
     settings.recovery_threads = 0;
@@ -41,14 +41,14 @@ fn settings() -> (LogSettings, TopicConfig) {
         index_interval_bytes: 100,
         cleanup: CleanupPolicy { delete: false, compact: true },
         min_cleanable_dirty_ratio: Ratio(0.0),
-        ..broker.topics.defaults
+        ..broker.topics.defaults.clone()
     };
-    (settings, config)
+    (broker, config)
 }
 
 fn open(dir: &Path, segment_bytes: u64) -> (Arc<Partitions>, Arc<Replica>) {
     let (settings, config) = settings();
-    let logs = Partitions::open(dir, settings).expect("opened");
+    let logs = Partitions::open(dir, &settings).expect("opened");
     let config = TopicConfig { segment_bytes, ..config };
     logs.put_topic(("t", Uuid([1; 16])), &led_by(1, 1), &Arc::new(config), Origin::Kept);
     let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");

@@ -382,7 +382,7 @@ mod tests {
     use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
     use super::*;
-    use crate::partitions::{Acks, AppendTerms, LogSettings, Origin, Partitions, led_by};
+    use crate::partitions::{Acks, AppendTerms, Origin, Partitions, led_by};
     use fullbore_config::{BrokerConfig, Properties};
     use fullbore_log::validation::ValidBatch;
 
@@ -425,7 +425,7 @@ mod tests {
     fn high_watermarks_that_could_not_be_written_are_written_the_next_time() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
-        let logs = Partitions::open(folder.path(), LogSettings::from(&broker)).expect("opened");
+        let logs = Partitions::open(folder.path(), &broker).expect("opened");
         logs.put_topic(("t", Uuid([1; 16])), &led_by(1, 1), &Arc::new(broker.topics.defaults), Origin::New);
         let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);

@@ -18,7 +18,8 @@ pub struct ClusterView {
 
 impl ClusterView {
     /// This broker, before it has heard of any.
-    pub fn new(node_id: i32, replica_lag_time_max_ms: i64) -> ClusterView {
+    pub fn new(node_id: i32, lag_time_max: Duration) -> ClusterView {
+        let replica_lag_time_max_ms = i64::try_from(lag_time_max.as_millis()).unwrap_or(i64::MAX);
         ClusterView { node_id, replica_lag_time_max_ms, began: Instant::now(), brokers: RwLock::default() }
     }
 
