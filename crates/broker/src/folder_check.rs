@@ -162,7 +162,7 @@ impl fmt::Display for FolderFinding {
 
 /// Compares the data folder of this broker with the database. Blocks.
 pub fn check_folder(config: &BrokerConfig, settings: &PlaneSettings) -> Vec<FolderFinding> {
-    let folder = &config.data_dir;
+    let folder = &config.node.data_dir;
     if !folder.exists() {
         return vec![FolderFinding::Absent];
     }
@@ -170,7 +170,7 @@ pub fn check_folder(config: &BrokerConfig, settings: &PlaneSettings) -> Vec<Fold
 }
 
 fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<FolderFinding>> {
-    let (folder, node_id) = (&config.data_dir, config.node_id);
+    let (folder, node_id) = (&config.node.data_dir, config.node.id);
     if folder.join(SINGLE_BROKERS_FILE).exists() {
         return Ok(vec![FolderFinding::OfOneMachine]);
     }
@@ -189,7 +189,7 @@ fn look(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<Folde
     if !found.knows_seen {
         findings.extend(known.and_then(|known| known.seen).map(|seen| FolderFinding::WentBack(seen.number)));
     }
-    let session = Duration::from_millis(config.session_timeout_ms);
+    let session = Duration::from_millis(config.membership.session_timeout_ms);
     // Read again: the broker may run, and have told the database a newer number meanwhile.
     let now = identity_of(folder)?;
     let marks = now.map(|now| (now.folder, now.marks(Boots::look(folder).are_the_same())));

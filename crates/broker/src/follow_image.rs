@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: Vec<DeletedTopic>) {
     let settings = Arc::new(config.topics.defaults.clone());
     for topic in deleted {
-        let partitions = led_by(config.node_id, topic.partitions);
+        let partitions = led_by(config.node.id, topic.partitions);
         logs.put_topic((&topic.name, topic.id), &partitions, &settings, Origin::Kept);
         logs.delete_topic_of_either_kind(topic.id);
     }
@@ -37,7 +37,7 @@ pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> 
 pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
     logs.put_brokers(after.registrations());
     logs.note_producer_ids(after.next_producer_id());
-    if let (Some(diskless), Some(own)) = (logs.diskless(), after.node(config.node_id)) {
+    if let (Some(diskless), Some(own)) = (logs.diskless(), after.node(config.node.id)) {
         diskless.leave_out(!own.serves_diskless);
     }
     after.each_change_since(before, |change| match change {

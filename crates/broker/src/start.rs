@@ -114,9 +114,9 @@ impl Broker {
         let config = Arc::new(config);
         let listeners = bind(&config).await?;
         let admin_listener = admin::bind(&config).await?;
-        let lock = FolderLock::take(&config.data_dir)?;
-        let space = Arc::new(Space::open(&config.data_dir, config.storage.disk_reserve_bytes));
-        let (ended, boots) = (former_end(&config.data_dir), Boots::look(&config.data_dir));
+        let lock = FolderLock::take(&config.node.data_dir)?;
+        let space = Arc::new(Space::open(&config.node.data_dir, config.storage.disk_reserve_bytes));
+        let (ended, boots) = (former_end(&config.node.data_dir), Boots::look(&config.node.data_dir));
         let endpoints = endpoints(&config, &listeners);
         let arrival = Arrival { endpoints, ended, is_same_boot: boots.are_the_same() };
         let checked = Arc::clone(&config);
@@ -158,7 +158,7 @@ impl Broker {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,
         };
-        let partitions = Partitions::open_with(&config.data_dir, &config, Arc::clone(&space))?;
+        let partitions = Partitions::open_with(&config.node.data_dir, &config, Arc::clone(&space))?;
         if let Some(diskless) = diskless {
             partitions.serve_diskless(diskless);
         }
@@ -208,7 +208,7 @@ impl Broker {
             apart.spawn(member(&node, &clients).run(beats, node.stopping(), Arc::clone(&ended)));
             task::spawn(lost_ends::run(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
             if let Some(interval) = node.config.replication.balance_interval {
-                let (control, node_id) = (node.control.clone(), node.config.node_id);
+                let (control, node_id) = (node.control.clone(), node.config.node.id);
                 task::spawn(membership::balance::run(control, node_id, interval, node.stopping()));
             }
         }
@@ -320,13 +320,13 @@ fn member(node: &Node, clients: &Arc<Clients>) -> Membership {
     let config = &node.config;
     let listener =
         config.network.listeners.get(config.replication.listener).map_or("", |listener| listener.name.as_str());
-    let session_timeout_ms = i64::try_from(config.session_timeout_ms).unwrap_or(i64::MAX);
+    let session_timeout_ms = i64::try_from(config.membership.session_timeout_ms).unwrap_or(i64::MAX);
     let partitions = Arc::clone(&node.partitions);
     let in_use = Arc::new(move || Urgent::from(partitions.in_use()));
     let space = Arc::clone(&node.space);
     let clients = Arc::clone(clients);
     let of_disk: (OwnDisk, HangUp) = (Box::new(move || space.room()), Box::new(move || clients.hang_up()));
-    let member = Membership::new(node.control.clone(), config.node_id, session_timeout_ms, listener, in_use, of_disk);
+    let member = Membership::new(node.control.clone(), config.node.id, session_timeout_ms, listener, in_use, of_disk);
     match node.partitions.diskless() {
         Some(diskless) => member.with_store(Arc::clone(diskless.health())),
         None => member,

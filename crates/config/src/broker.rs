@@ -3,8 +3,6 @@
 //! Not what the user typed, which is [`Properties`]. A `BrokerConfig` exists only when every value was
 //! checked, and every key of the table ends in a field here or accepts a single value.
 
-use std::path::PathBuf;
-
 use super::broker_keys::{broker_key, meant_broker_key};
 use super::diskless::DisklessConfig;
 use super::dynamic::{BrokerValues, DynamicConfig};
@@ -14,7 +12,8 @@ use super::inert::{gather_stock, judge_known, judge_unknown};
 use super::live::LiveConfig;
 use super::lookup::reader;
 use super::network::NetworkConfig;
-use super::plane::PlaneSettings;
+use super::node::NodeConfig;
+use super::plane::MembershipConfig;
 use super::properties::Properties;
 use super::reader::ConfigReader;
 use super::replication::ReplicationConfig;
@@ -26,23 +25,13 @@ use super::topics::TopicsConfig;
 /// The broker's settings in force. Names and meanings are Kafka's, units are in the names.
 #[derive(Debug, Clone)]
 pub struct BrokerConfig {
-    pub node_id: i32,
-    /// The data folder (`log.dirs`).
-    pub data_dir: PathBuf,
-    pub rack: Option<String>,
-    /// The database of a cluster; `None` is a file of this broker's own.
-    pub control_plane: Option<PlaneSettings>,
-    /// For how long a broker counts as alive after it said so (`broker.session.timeout.ms`).
-    pub session_timeout_ms: u64,
-    /// How often it says so (`broker.heartbeat.interval.ms`).
-    pub heartbeat_interval_ms: u64,
+    pub node: NodeConfig,
+    pub membership: MembershipConfig,
 
     pub network: NetworkConfig,
     pub storage: StorageConfig,
     pub topics: TopicsConfig,
 
-    /// Threads that serve connections; 0: as many as there are cores.
-    pub worker_threads: usize,
     /// What it does for diskless topics.
     pub diskless: DisklessConfig,
     /// How it follows other brokers.
@@ -105,18 +94,13 @@ impl BrokerConfig {
     {
         let of = parts(values, checked)?;
         let replication = ReplicationConfig::read(values, &of.network.listeners)?;
-        let topics = TopicsConfig::read(values, checked, of.control_plane.is_some())?;
+        let topics = TopicsConfig::read(values, checked, of.membership.control_plane.is_some())?;
         let config = Self {
-            node_id: of.node_id,
-            data_dir: of.data_dir,
-            rack: values.text("broker.rack").filter(|rack| !rack.is_empty()),
-            control_plane: of.control_plane,
-            session_timeout_ms: values.number("broker.session.timeout.ms"),
-            heartbeat_interval_ms: values.number("broker.heartbeat.interval.ms"),
+            node: of.node,
+            membership: of.membership,
             network: of.network,
             storage: of.storage,
             topics,
-            worker_threads: values.number("fullbore.worker.threads"),
             diskless: of.diskless,
             replication,
             api: ApiConfig::read(values),
@@ -154,9 +138,8 @@ fn check(typed: &Properties, mistakes: &mut Mistakes) -> (Properties, Vec<Warnin
 struct Parts {
     network: NetworkConfig,
     warnings: Vec<Warning>,
-    node_id: i32,
-    data_dir: PathBuf,
-    control_plane: Option<PlaneSettings>,
+    node: NodeConfig,
+    membership: MembershipConfig,
     storage: StorageConfig,
     diskless: DisklessConfig,
     groups: GroupConfig,
@@ -164,13 +147,11 @@ struct Parts {
 }
 
 fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Properties) -> Result<Parts, Mistakes> {
-    let text_of = |name| values.text(name).unwrap_or_default();
     let mut mistakes = Mistakes::default();
     let found = (
         mistakes.keep(NetworkConfig::read(values, checked)),
-        mistakes.keep(node_id(values, checked)),
-        mistakes.keep(data_dir(&text_of("log.dirs"))),
-        mistakes.keep(PlaneSettings::read(values)),
+        mistakes.keep(NodeConfig::read(values, checked)),
+        mistakes.keep(MembershipConfig::read(values)),
         mistakes.keep(StorageConfig::read(values)),
         mistakes.keep(DisklessConfig::read(values, checked)),
         mistakes.keep(GroupConfig::read(values)),
@@ -178,9 +159,8 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
     );
     let (
         Some((network, warnings)),
-        Some(node_id),
-        Some(data_dir),
-        Some(control_plane),
+        Some(node),
+        Some(membership),
         Some(storage),
         Some(diskless),
         Some(groups),
@@ -189,23 +169,7 @@ fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Prop
     else {
         return Err(mistakes);
     };
-    Ok(Parts { network, warnings, node_id, data_dir, control_plane, storage, diskless, groups, live })
-}
-
-fn node_id<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Properties) -> Result<i32, ConfigError> {
-    match (checked.get("node.id"), checked.get("broker.id")) {
-        (Some(new), Some(old)) if new != old => {
-            Err(ConfigError::of_value("broker.id", old, format!("must be the same as node.id={new}, or left out")))
-        }
-        _ => Ok(values.number("node.id")),
-    }
-}
-
-fn data_dir(typed: &str) -> Result<PathBuf, ConfigError> {
-    if typed.is_empty() || typed.contains(',') {
-        return Err(ConfigError::of_value("log.dirs", typed, "must be exactly one folder"));
-    }
-    Ok(PathBuf::from(typed))
+    Ok(Parts { network, warnings, node, membership, storage, diskless, groups, live })
 }
 
 #[cfg(test)]
@@ -214,6 +178,7 @@ mod tests {
     use super::super::resource_keys::GROUP_CONFIG_KEYS;
     use super::super::topic_keys::TOPIC_KEYS;
     use super::*;
+    use std::path::PathBuf;
 
     fn parse(text: &str) -> Result<(BrokerConfig, Vec<Warning>), Mistakes> {
         BrokerConfig::from_properties(&Properties::parse(text)?)
@@ -228,7 +193,7 @@ mod tests {
         let (config, warnings) = parse("").expect("valid");
         assert!(warnings.is_empty());
         assert_eq!(
-            (config.node_id, config.network.listeners[0].host.as_str(), config.network.listeners[0].port),
+            (config.node.id, config.network.listeners[0].host.as_str(), config.network.listeners[0].port),
             (1, "127.0.0.1", 9092)
         );
         assert_eq!((config.network.send_buffer_bytes, config.live.max_connections), (None, 2_147_483_647));
@@ -292,7 +257,7 @@ mod tests {
         )
         .expect("valid");
         assert_eq!(
-            (config.node_id, config.network.listeners.len(), config.network.send_buffer_bytes),
+            (config.node.id, config.network.listeners.len(), config.network.send_buffer_bytes),
             (7, 1, Some(102_400))
         );
         let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
@@ -406,7 +371,7 @@ mod tests {
             parse("broker.id=9\nlog.dir=/data\nauto.create.topics.enable=FALSE\nmax.connections.per.ip = 3 ")
                 .expect("valid");
         assert_eq!(
-            (config.node_id, config.data_dir, config.live.max_connections_per_ip),
+            (config.node.id, config.node.data_dir, config.live.max_connections_per_ip),
             (9, PathBuf::from("/data"), 3)
         );
         assert!(!config.topics.auto_create);

@@ -14,6 +14,27 @@ pub(super) const CONTROL_PLANE: &str = "control.plane";
 const ON_ONE_MACHINE: &str = "sqlite";
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
+/// How this broker is one of a cluster.
+#[derive(Debug, Clone)]
+pub struct MembershipConfig {
+    /// The database of a cluster; `None` is a file of this broker's own.
+    pub control_plane: Option<PlaneSettings>,
+    /// For how long a broker counts as alive after a heartbeat (`broker.session.timeout.ms`).
+    pub session_timeout_ms: u64,
+    /// Time between two heartbeats (`broker.heartbeat.interval.ms`).
+    pub heartbeat_interval_ms: u64,
+}
+
+impl MembershipConfig {
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Self, ConfigError> {
+        Ok(Self {
+            control_plane: PlaneSettings::read(values)?,
+            session_timeout_ms: values.number("broker.session.timeout.ms"),
+            heartbeat_interval_ms: values.number("broker.heartbeat.interval.ms"),
+        })
+    }
+}
+
 /// The database in which a cluster keeps its metadata.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PlaneSettings {
@@ -42,7 +63,7 @@ impl PlaneSettings {
     }
 
     /// `None` where there is no database.
-    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Option<Self>, ConfigError> {
+    fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Option<Self>, ConfigError> {
         let url = values.text(CONTROL_PLANE).unwrap_or_default();
         let password_file = values.text("control.plane.password.file").filter(|file| !file.is_empty());
         let timeout_ms = values.number("control.plane.timeout.ms");
@@ -104,10 +125,10 @@ mod tests {
             let entry = entries.iter().find(|entry| entry.name == CONTROL_PLANE).expect("there");
             let shown = format!("{config:?} {entry:?}");
             assert!(!shown.contains("pass:") && !shown.contains("ann") && shown.contains("://db"), "{shown}");
-            assert_eq!(config.control_plane.expect("set").url(), url);
+            assert_eq!(config.membership.control_plane.expect("set").url(), url);
         }
         let refused = read("control.plane=mysql://ann:password@db/x").expect_err("refused");
         assert_eq!(refused, "control.plane: must be sqlite or as postgres://user@host:5432/database");
-        assert_eq!(read("").expect("valid").control_plane, None);
+        assert_eq!(read("").expect("valid").membership.control_plane, None);
     }
 }

@@ -86,7 +86,7 @@ impl DatabaseArgs {
             properties.set("control.plane.password.file", file.display().to_string());
         }
         let (config, _) = BrokerConfig::from_properties(&properties)?;
-        let settings = config.control_plane.clone().ok_or_else(|| {
+        let settings = config.membership.control_plane.clone().ok_or_else(|| {
             let place = self.config.as_ref().map(|file| format!("{}: ", file.display())).unwrap_or_default();
             Failure::new(format!(
                 "{place}{CONTROL_PLANE} names no PostgreSQL; this broker keeps its metadata in its data folder"
@@ -125,7 +125,7 @@ fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
     let has_cluster = of_database.iter().any(|finding| matches!(finding, Finding::Cluster { .. }));
     let mut findings: Vec<PrintedFinding> = of_database.iter().map(of_finding).collect();
     if let Some(broker) = broker.filter(|_| has_cluster) {
-        let folder = broker.data_dir.display();
+        let folder = broker.node.data_dir.display();
         findings.extend(check_folder(&broker, &settings).iter().map(|finding| of_folder(&folder.to_string(), finding)));
     }
     // What is shown of the settings is the URL without user and password.

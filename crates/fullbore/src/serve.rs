@@ -125,7 +125,7 @@ pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    let serving = match config.worker_threads {
+    let serving = match config.node.worker_threads {
         0 => std::thread::available_parallelism().map_or(1, NonZero::get),
         configured => configured,
     };
@@ -146,7 +146,7 @@ async fn serve_until_signal(
 ) -> Result<(), Failure> {
     // Before the broker opens anything, so that no signal finds it half open.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let data_dir = std::path::absolute(&config.data_dir).unwrap_or_else(|_| config.data_dir.clone());
+    let data_dir = std::path::absolute(&config.node.data_dir).unwrap_or_else(|_| config.node.data_dir.clone());
     let host = config.network.listeners.first().map_or_else(String::new, |listener| listener.host.clone());
     let broker = Broker::start_with(config, loggers).await?;
     let (listens, data_dir) = (host_port(&host, broker.addr().port()), data_dir.display().to_string());
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn without_arguments_the_defaults_hold() {
         let (config, warnings) = BrokerConfig::from_properties(&properties(&[]).expect("valid")).expect("valid");
-        assert_eq!((config.data_dir, config.network.listeners[0].port), (PathBuf::from("fullbore-data"), 9092));
+        assert_eq!((config.node.data_dir, config.network.listeners[0].port), (PathBuf::from("fullbore-data"), 9092));
         assert!(warnings.is_empty());
     }
 

@@ -78,7 +78,7 @@ struct Condition {
 /// # Errors
 /// The first thing found wrong.
 pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
-    let own = broker.config.node_id;
+    let own = broker.config.node.id;
     let condition = Condition {
         is_stopping: *broker.stopping().borrow(),
         control_serves: broker.control.is_serving(),
@@ -89,7 +89,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
         folder_is_unwritable: broker.space.is_unwritable(),
         disk_hung_for: broker.space.hung_for(),
     };
-    judge(condition, &broker.config.data_dir)?;
+    judge(condition, &broker.config.node.data_dir)?;
     let of_database = broker.control.plane_calls().and_then(|calls| calls.seen()).and_then(note_of_database);
     let of_store = broker.partitions.diskless().and_then(Diskless::store_trouble).map(note_of_store);
     let notes: Vec<String> = of_database.into_iter().chain(of_store).collect();

@@ -88,7 +88,7 @@ fn routes(admin: Admin) -> Router {
 }
 
 async fn index(State(Admin { node: broker, .. }): State<Admin>) -> String {
-    let (version, node_id) = (env!("CARGO_PKG_VERSION"), broker.config.node_id);
+    let (version, node_id) = (env!("CARGO_PKG_VERSION"), broker.config.node.id);
     format!(
         "Fullbore {version}, broker {node_id} of cluster {}\n\n\
          /metrics  counters, for Prometheus (docs/metrics.md)\n\
@@ -114,9 +114,9 @@ async fn metrics(State(Admin { node, looks }): State<Admin>) -> Response {
 async fn readyz(State(Admin { node, looks }): State<Admin>) -> (StatusCode, String) {
     let found = match health(&node) {
         Ok(note) => {
-            let folder = node.config.data_dir.clone();
+            let folder = node.config.node.data_dir.clone();
             let looked = looks.folder.take(move || data_folder(&folder)).await;
-            of_folder(looked, &node.config.data_dir).map(|()| note)
+            of_folder(looked, &node.config.node.data_dir).map(|()| note)
         }
         unhealthy => unhealthy,
     };

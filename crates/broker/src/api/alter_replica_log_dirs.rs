@@ -56,7 +56,7 @@ fn outcome(broker: &Node, image: &Image, (topic, index): (&Text, i32), place: Op
     match topic.partition(index) {
         None => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
         // Every broker has what is in the store.
-        Some(partition) if its_own == Place::Folder && !partition.replicas.contains(&broker.config.node_id) => {
+        Some(partition) if its_own == Place::Folder && !partition.replicas.contains(&broker.config.node.id) => {
             ErrorCode::REPLICA_NOT_AVAILABLE
         }
         Some(_) if place != its_own => ErrorCode::LOG_DIR_NOT_FOUND,

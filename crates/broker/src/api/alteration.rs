@@ -95,12 +95,12 @@ impl Alterations {
                 Ok(ResourceIndex::Topic(self.topics.len() - 1))
             }
             BROKER => {
-                let scope = scope(broker.config.node_id, name)?;
+                let scope = scope(broker.config.node.id, name)?;
                 self.brokers.push(AlterBrokerConfig { scope, changes: changes? });
                 Ok(ResourceIndex::Broker(self.brokers.len() - 1))
             }
             BROKER_LOGGER => {
-                let node_id = broker.config.node_id;
+                let node_id = broker.config.node.id;
                 match name.parse::<i32>() {
                     Ok(id) if id == node_id => {
                         broker.loggers.alter(&changes?, validate_only).map(|()| ResourceIndex::Done)

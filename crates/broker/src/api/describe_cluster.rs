@@ -17,7 +17,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     match request.endpoint_type {
         BROKERS => {
             let image = broker.control.image();
-            response.controller_id = broker.config.node_id;
+            response.controller_id = broker.config.node.id;
             let is_asked = request.include_cluster_authorized_operations;
             response.cluster_authorized_operations = operations::where_asked(is_asked, operations::OF_THE_CLUSTER);
             let registered = nodes::registered(broker, &image, call.listener).map(described);

@@ -93,17 +93,17 @@ fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<Conf
             describe_topic(&broker.config, image.dynamic(), &topic.overrides)
                 .map_err(|error| Refusal::new(ErrorCode::INVALID_CONFIG, error.to_string()))
         }
-        BROKER if name == broker.config.node_id.to_string() => Ok(describe_broker(&broker.config, image.dynamic())),
+        BROKER if name == broker.config.node.id.to_string() => Ok(describe_broker(&broker.config, image.dynamic())),
         BROKER if name.is_empty() => Ok(describe_cluster(&broker.config, image.dynamic())),
         BROKER => Err(Refusal::new(
             ErrorCode::INVALID_REQUEST,
-            format!("Unexpected broker id, expected {}, but received {name}", broker.config.node_id),
+            format!("Unexpected broker id, expected {}, but received {name}", broker.config.node.id),
         )),
-        BROKER_LOGGER if name == broker.config.node_id.to_string() => broker.loggers.describe(),
+        BROKER_LOGGER if name == broker.config.node.id.to_string() => broker.loggers.describe(),
         BROKER_LOGGER => {
             let message = match name.parse::<i32>() {
                 _ if name.is_empty() => "Broker id must not be empty".to_owned(),
-                Ok(_) => format!("Unexpected broker id, expected {}, but received {name}", broker.config.node_id),
+                Ok(_) => format!("Unexpected broker id, expected {}, but received {name}", broker.config.node.id),
                 Err(_) => format!("Broker id must be an integer, but it is: {name}"),
             };
             Err(Refusal::new(ErrorCode::INVALID_REQUEST, message))

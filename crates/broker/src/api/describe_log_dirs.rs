@@ -40,7 +40,7 @@ fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirT
 fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
     let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let least = have_it.map(|(id, ..)| id).min();
-    broker.config.diskless.is_served && least.is_none_or(|least| least == broker.config.node_id)
+    broker.config.diskless.is_served && least.is_none_or(|least| least == broker.config.node.id)
 }
 
 /// What is in the store, of whose room nothing is known; `None` if there is nothing.
@@ -57,7 +57,7 @@ fn describe_store(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> 
 }
 
 fn describe_folder(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
-    let (log_dir, folder) = (folder(broker), &broker.config.data_dir);
+    let (log_dir, folder) = (folder(broker), &broker.config.node.data_dir);
     let described = topics(broker, asked, false).and_then(|topics| Ok((topics, rustix::fs::statvfs(folder)?)));
     match described {
         Ok((topics, volume)) => DescribeLogDirsResult {
@@ -76,7 +76,7 @@ fn describe_folder(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) ->
 
 /// The data folder as clients are told it, and as they must name it.
 pub fn folder(broker: &Node) -> Text {
-    let folder = &broker.config.data_dir;
+    let folder = &broker.config.node.data_dir;
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
     Text::from(absolute.to_string_lossy().into_owned())
 }
@@ -99,7 +99,7 @@ fn topics(
     let image = broker.control.image();
     let is_here = |topic: &Topic, index: i32| {
         let has =
-            |partition: &Arc<PartitionRegistration>| diskless || partition.replicas.contains(&broker.config.node_id);
+            |partition: &Arc<PartitionRegistration>| diskless || partition.replicas.contains(&broker.config.node.id);
         topic.config.diskless == diskless && topic.partition(index).is_some_and(has)
     };
     match asked {

@@ -47,7 +47,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let response = MetadataResponse {
         brokers: brokers.collect(),
         cluster_id: Some(broker.cluster_id.clone()),
-        controller_id: broker.config.node_id,
+        controller_id: broker.config.node.id,
         topics,
         cluster_authorized_operations: of_cluster,
         ..Default::default()

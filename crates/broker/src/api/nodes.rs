@@ -59,7 +59,7 @@ pub fn leader_elsewhere(
 ) -> Option<LeaderIdAndEpoch> {
     let registered = topic.partition(index).filter(|_| !topic.config.diskless)?;
     let (leader_id, _) = leader(broker, image, listener, registered);
-    (leader_id != NO_LEADER && leader_id != broker.config.node_id).then(|| LeaderIdAndEpoch {
+    (leader_id != NO_LEADER && leader_id != broker.config.node.id).then(|| LeaderIdAndEpoch {
         leader_id,
         leader_epoch: registered.leader_epoch,
         ..Default::default()

@@ -133,13 +133,13 @@ impl Control {
         arrival: Arrival,
     ) -> Result<(Self, Option<ClusterPlace>), OpenError> {
         let (folder, config) = (folder.folder().to_owned(), Arc::clone(&broker));
-        match &broker.control_plane {
+        match &broker.membership.control_plane {
             None => {
                 let open = move || plane::on_one_machine(&folder, &config, space);
                 Ok((Control::start(broker, arrival, open)?, None))
             }
             Some(settings) => {
-                let server = plane::server(settings, broker.node_id)?;
+                let server = plane::server(settings, broker.node.id)?;
                 let calls: Arc<PlaneCalls> = Arc::default();
                 let over = |connection| {
                     let counted = CountedCalls::new(Arc::clone(&calls), connection);
@@ -159,8 +159,11 @@ impl Control {
         [of_metadata, of_beats]: [Arc<Server>; PlaneConnection::ALL.len()],
         arrival: Arrival,
     ) -> Result<(Self, ClusterPlace), OpenError> {
-        let id = broker.node_id;
-        let every = Duration::from_millis(beat_interval_ms(broker.heartbeat_interval_ms, broker.session_timeout_ms));
+        let id = broker.node.id;
+        let every = Duration::from_millis(beat_interval_ms(
+            broker.membership.heartbeat_interval_ms,
+            broker.membership.session_timeout_ms,
+        ));
         let (tell, told) = mpsc::sync_channel(1);
         let path = folder.clone();
         let control = Control::start(broker, arrival, move || {
@@ -221,7 +224,7 @@ impl Control {
         arrival: Arrival,
         open: impl FnOnce() -> Result<(S, Identity), OpenError> + Send + 'static,
     ) -> Result<Self, OpenError> {
-        let id = broker.node_id;
+        let id = broker.node.id;
         let (queue, served) = queue::queue();
         let (tell, told) = mpsc::sync_channel(1);
         let work = move || match started(broker, arrival, open) {

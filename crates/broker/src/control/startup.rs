@@ -51,13 +51,13 @@ pub fn started<S: Store>(
     arrival: Arrival,
     open: impl FnOnce() -> Result<(S, Identity), OpenError>,
 ) -> Result<(Owner<S>, Started), OpenError> {
-    let rack = broker.rack.as_deref().map(Text::from);
+    let rack = broker.node.rack.as_deref().map(Text::from);
     let (store, identity) = open()?;
     let [folder, process] = [identity.folder, random_id()].map(|id| u128::from_be_bytes(id.0));
     let marks = identity.used.as_ref().map(|used| used.marks(arrival.is_same_boot)).unwrap_or_default();
     let mut joining = Joining { folder, process, ended: arrival.ended, marks, told: 0 };
     let endpoints = arrival.endpoints;
-    let (id, session_timeout_ms) = (broker.node_id, broker.session_timeout_ms);
+    let (id, session_timeout_ms) = (broker.node.id, broker.membership.session_timeout_ms);
     let serves_diskless = broker.diskless.is_served;
     let refused = |failure: Failure| {
         let store = identity.store.clone();

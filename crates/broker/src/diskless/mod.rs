@@ -120,15 +120,15 @@ type OpenedIndex = (IndexOwner, RunFinder, Option<IndexChanges>, IndexThread);
 /// The one in the data folder, or in the cluster's database.
 fn open_index(config: &BrokerConfig, cluster_id: Uuid, space: Arc<Space>) -> Result<OpenedIndex, OpenDisklessError> {
     let retained = config.diskless.batches_to_retain;
-    match &config.control_plane {
+    match &config.membership.control_plane {
         None => {
-            let store = SqliteIndex::open_in(&config.data_dir, (cluster_id, config.node_id), space)?;
-            let finder = RunFinder::open(&config.data_dir).map_err(of_index)?;
+            let store = SqliteIndex::open_in(&config.node.data_dir, (cluster_id, config.node.id), space)?;
+            let finder = RunFinder::open(&config.node.data_dir).map_err(of_index)?;
             let (index, thread) = IndexOwner::start(Index::new(store, retained)).map_err(of_index)?;
             Ok((index, finder, None, thread))
         }
         Some(plane) => {
-            let opened = postgres::open(plane, config.node_id, &config.data_dir, cluster_id).map_err(of_index)?;
+            let opened = postgres::open(plane, config.node.id, &config.node.data_dir, cluster_id).map_err(of_index)?;
             let (store, finder, changes) = opened;
             let (index, thread) = IndexOwner::start(Index::new(store, retained)).map_err(of_index)?;
             Ok((index, finder, Some(IndexChanges::over(Box::new(changes))), thread))
@@ -141,10 +141,12 @@ fn open_index(config: &BrokerConfig, cluster_id: Uuid, space: Arc<Space>) -> Res
 /// # Errors
 /// [`OpenDisklessError::OlderIndex`].
 pub fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
-    let Some(plane) = config.control_plane.as_ref().filter(|_| config.diskless.is_served) else { return Ok(()) };
+    let Some(plane) = config.membership.control_plane.as_ref().filter(|_| config.diskless.is_served) else {
+        return Ok(());
+    };
     // The control plane refuses a folder without an identity that can be read.
-    let Ok(Some(known)) = identity_of(&config.data_dir) else { return Ok(()) };
-    match postgres::lacks(plane, config.node_id, &config.data_dir, known.cluster_id) {
+    let Ok(Some(known)) = identity_of(&config.node.data_dir) else { return Ok(()) };
+    match postgres::lacks(plane, config.node.id, &config.node.data_dir, known.cluster_id) {
         Some(lacks) => Err(OpenDisklessError::OlderIndex(lacks)),
         None => Ok(()),
     }

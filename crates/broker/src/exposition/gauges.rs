@@ -149,7 +149,7 @@ impl Gauges {
         Gauges {
             served: broker.served,
             cluster_id: broker.cluster_id.to_string(),
-            node_id: broker.config.node_id,
+            node_id: broker.config.node.id,
             topics: image.topics().len(),
             partitions: image.partition_count(),
             partitions_failed: broker.partitions.failed_partitions(),
@@ -164,11 +164,11 @@ impl Gauges {
             metadata_epoch: image.epoch(),
             plane: broker.control.plane_calls().and_then(|calls| calls.seen()),
             plane_calls: broker.control.plane_calls().cloned(),
-            membership: MembershipGauges::of(&image, broker.config.node_id, broker.control.broker_epoch()),
+            membership: MembershipGauges::of(&image, broker.config.node.id, broker.control.broker_epoch()),
             fetch_sessions: broker.sessions.count(),
             replication: ReplicationGauges {
                 max_lag: broker.replication.max_lag(),
-                ..ReplicationGauges::of(&image, broker.config.node_id)
+                ..ReplicationGauges::of(&image, broker.config.node.id)
             },
             groups: slow.groups,
             offsets_held: broker.groups.offsets().held(),

@@ -120,7 +120,7 @@ impl Partitions {
         let log_dir = Arc::new(LogDir {
             path,
             checkpoints,
-            cluster: ClusterView::new(config.node_id, config.replication.lag_time_max),
+            cluster: ClusterView::new(config.node.id, config.replication.lag_time_max),
             flusher: Arc::new(Flusher::new(page_cache, space.clone())),
             opener: Arc::default(),
             succession: Succession::default(),

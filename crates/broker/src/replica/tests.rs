@@ -124,7 +124,7 @@ impl Broker {
 }
 
 fn registered(leads: bool, leader_epoch: i32) -> PartitionRegistration {
-    let node_id = BrokerConfig::from_properties(&Properties::default()).expect("valid").0.node_id;
+    let node_id = BrokerConfig::from_properties(&Properties::default()).expect("valid").0.node.id;
     let other = node_id + 1;
     PartitionRegistration {
         replicas: vec![node_id, other],

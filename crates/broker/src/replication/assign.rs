@@ -59,7 +59,7 @@ impl Lanes {
 
     /// Over which lane, and in which epoch, this broker follows the partition, if it does.
     fn lane_of(&self, id: PartitionId, registered: &PartitionRegistration) -> Option<(LaneId, i32)> {
-        let own = self.context.config.node_id;
+        let own = self.context.config.node.id;
         let leader = registered.leader.filter(|leader| *leader != own && registered.replicas.contains(&own))?;
         // What is far behind does not delay what acks=all waits for.
         let is_in_sync = registered.isr.contains(&own);

@@ -44,7 +44,7 @@ pub fn client(config: &BrokerConfig) -> ClientConfig {
     let tls = config.network.listeners.get(replication.listener).and_then(|listener| listener.tls.as_ref());
     let response_max = usize::try_from(replication.response_max_bytes).unwrap_or(0);
     ClientConfig {
-        client_id: format!("broker-{}-fetcher", config.node_id),
+        client_id: format!("broker-{}-fetcher", config.node.id),
         request_timeout: Duration::from_millis(replication.socket_timeout_ms).max(2 * wait_max),
         connections_max_idle: Duration::MAX,
         response_bytes_max: response_max

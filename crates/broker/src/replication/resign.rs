@@ -52,7 +52,7 @@ pub(super) async fn run(context: Arc<Context>) {
 
 /// Partitions that this broker is in sync with and cannot write, and that others lead or may lead.
 fn of_no_use(context: &Context) -> HashSet<(Uuid, i32)> {
-    let own = context.config.node_id;
+    let own = context.config.node.id;
     let is_needless = |replica: &Arc<Replica>| {
         let registered = replica.registered();
         let mut whole = registered.isr.iter().chain(&registered.elr);

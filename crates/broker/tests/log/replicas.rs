@@ -38,7 +38,7 @@ impl Cluster {
             PartitionRegistration { replicas: ids.clone(), isr: ids, leader: Some(1), ..Default::default() };
         let broker = |id| {
             let mut folder = Folder::new().with(&change);
-            folder.settings.node_id = id;
+            folder.settings.node.id = id;
             let partition = open(&mut folder, &registered, count);
             Broker { id, folder, partition }
         };

@@ -20,7 +20,7 @@ pub struct Stranger {
 impl Stranger {
     /// The one of a fetch that names this rack, if it is one. The name is copied: a slice would keep all of the request's frame.
     pub fn of(broker: &Node, listener: usize, rack: &Text) -> Option<Self> {
-        let is_here = broker.config.rack.as_deref() == Some(rack.as_str());
+        let is_here = broker.config.node.rack.as_deref() == Some(rack.as_str());
         (!rack.is_empty() && !is_here).then(|| Self { rack: Text::from(rack.as_str()), listener })
     }
 

@@ -55,7 +55,7 @@ pub fn at_creation(
         return refused("an internal topic cannot be diskless");
     }
     if !broker.diskless.is_served {
-        return refused(&format!("{NEEDS_STORAGE}; broker {}, which was asked, has none", broker.node_id));
+        return refused(&format!("{NEEDS_STORAGE}; broker {}, which was asked, has none", broker.node.id));
     }
     overrides.insert(DISKLESS_ENABLE.to_owned(), "true".to_owned());
     Ok(true)

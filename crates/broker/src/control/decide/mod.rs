@@ -100,7 +100,7 @@ fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Res
 fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig) -> Result<Change, Refusal> {
     let before = image.dynamic();
     let (whom, set_before) = match wanted.scope {
-        BrokerScope::This => (Some(broker.node_id), &before.broker),
+        BrokerScope::This => (Some(broker.node.id), &before.broker),
         BrokerScope::Every => (None, &before.cluster),
     };
     let mut values = set_before.clone();

@@ -163,7 +163,7 @@ impl Image {
         let mut dynamic = DynamicConfig::clone(&self.dynamic);
         match whom {
             None => dynamic.cluster = overrides.clone(),
-            Some(id) if id == broker.node_id => dynamic.broker = overrides.clone(),
+            Some(id) if id == broker.node.id => dynamic.broker = overrides.clone(),
             Some(_) => return Ok(None),
         }
         check_dynamic(overrides).map_err(Inapplicable::Broker)?;

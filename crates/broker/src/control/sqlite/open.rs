@@ -38,7 +38,7 @@ impl Sqlite {
     ) -> Result<(Self, Identity), OpenError> {
         let open = || open(folder, broker, new_cluster_id);
         let (connection, identity) = space.freeing(|error: &OpenError| error.is_full(&space), open)?;
-        Ok((Self { connection, space, node_id: broker.node_id }, identity))
+        Ok((Self { connection, space, node_id: broker.node.id }, identity))
     }
 }
 
@@ -53,7 +53,7 @@ fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(C
         upgrade(&transaction, found).map_err(unusable)?;
     }
     if found == 0 {
-        identify(&transaction, broker.node_id, new_cluster_id).map_err(unusable)?;
+        identify(&transaction, broker.node.id, new_cluster_id).map_err(unusable)?;
     }
     let cluster_id = cluster_id(&transaction, &file, broker)?;
     transaction.commit().map_err(unusable)?;
@@ -129,8 +129,8 @@ fn cluster_id(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig)
     let (id, stored) = transaction
         .query_row("SELECT cluster_id, node_id FROM cluster", [], row)
         .map_err(|error| refused(&file, &error))?;
-    if stored != broker.node_id {
-        return Err(OpenError::OtherNode { file, stored, configured: broker.node_id });
+    if stored != broker.node.id {
+        return Err(OpenError::OtherNode { file, stored, configured: broker.node.id });
     }
     Uuid::parse(&id).ok_or_else(|| OpenError::Unusable { file, reason: format!("'{id}' is not a cluster id") })
 }
