@@ -27,20 +27,15 @@ use super::topics::TopicsConfig;
 pub struct BrokerConfig {
     pub node: NodeConfig,
     pub membership: MembershipConfig,
-
     pub network: NetworkConfig,
     pub storage: StorageConfig,
     pub topics: TopicsConfig,
-
-    /// What it does for diskless topics.
     pub diskless: DisklessConfig,
-    /// How it follows other brokers.
     pub replication: ReplicationConfig,
     pub api: ApiConfig,
     pub reorder: ReorderConfig,
     pub groups: GroupConfig,
-
-    /// What may change, as long as nothing is set while the broker runs.
+    /// The settings that may change, as long as nothing is set while the broker runs.
     pub live: LiveConfig,
     checked: Properties,
 }
@@ -92,24 +87,46 @@ impl BrokerConfig {
     where
         F: Fn(&str) -> Option<String>,
     {
-        let of = parts(values, checked)?;
-        let replication = ReplicationConfig::read(values, &of.network.listeners)?;
-        let topics = TopicsConfig::read(values, checked, of.membership.control_plane.is_some())?;
-        let config = Self {
-            node: of.node,
-            membership: of.membership,
-            network: of.network,
-            storage: of.storage,
-            topics,
-            diskless: of.diskless,
-            replication,
-            api: ApiConfig::read(values),
-            reorder: ReorderConfig::read(values),
-            groups: of.groups,
-            live: of.live,
-            checked: checked.clone(),
+        let mut mistakes = Mistakes::default();
+        let found = (
+            mistakes.keep(NetworkConfig::read(values, checked)),
+            mistakes.keep(NodeConfig::read(values, checked)),
+            mistakes.keep(MembershipConfig::read(values)),
+            mistakes.keep(StorageConfig::read(values)),
+            mistakes.keep(DisklessConfig::read(values, checked)),
+            mistakes.keep(GroupConfig::read(values)),
+            mistakes.keep(LiveConfig::read(values)),
+        );
+        let (
+            Some((network, warnings)),
+            Some(node),
+            Some(membership),
+            Some(storage),
+            Some(diskless),
+            Some(groups),
+            Some(live),
+        ) = found
+        else {
+            return Err(mistakes);
         };
-        Ok((config, of.warnings))
+        let replication = ReplicationConfig::read(values, &network.listeners)?;
+        let topics = TopicsConfig::read(values, checked, membership.control_plane.is_some())?;
+        let (api, reorder, checked) = (ApiConfig::read(values), ReorderConfig::read(values), checked.clone());
+        let config = Self {
+            node,
+            membership,
+            network,
+            storage,
+            topics,
+            diskless,
+            replication,
+            api,
+            reorder,
+            groups,
+            live,
+            checked,
+        };
+        Ok((config, warnings))
     }
 }
 
@@ -132,44 +149,6 @@ fn check(typed: &Properties, mistakes: &mut Mistakes) -> (Properties, Vec<Warnin
         }
     }
     (checked, warnings)
-}
-
-/// The settings that are checked beyond their rows of the table.
-struct Parts {
-    network: NetworkConfig,
-    warnings: Vec<Warning>,
-    node: NodeConfig,
-    membership: MembershipConfig,
-    storage: StorageConfig,
-    diskless: DisklessConfig,
-    groups: GroupConfig,
-    live: LiveConfig,
-}
-
-fn parts<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, checked: &Properties) -> Result<Parts, Mistakes> {
-    let mut mistakes = Mistakes::default();
-    let found = (
-        mistakes.keep(NetworkConfig::read(values, checked)),
-        mistakes.keep(NodeConfig::read(values, checked)),
-        mistakes.keep(MembershipConfig::read(values)),
-        mistakes.keep(StorageConfig::read(values)),
-        mistakes.keep(DisklessConfig::read(values, checked)),
-        mistakes.keep(GroupConfig::read(values)),
-        mistakes.keep(LiveConfig::read(values)),
-    );
-    let (
-        Some((network, warnings)),
-        Some(node),
-        Some(membership),
-        Some(storage),
-        Some(diskless),
-        Some(groups),
-        Some(live),
-    ) = found
-    else {
-        return Err(mistakes);
-    };
-    Ok(Parts { network, warnings, node, membership, storage, diskless, groups, live })
 }
 
 #[cfg(test)]
