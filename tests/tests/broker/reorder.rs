@@ -2,7 +2,7 @@
 //!
 //! Not here: the limits and the ends, which are in `reorder_bounds`.
 
-use fullbore_tests::{Batch, Broker, Client, topic_data, wait_until};
+use fullbore_tests::{Batch, Broker, Client, Random, topic_data, wait_until};
 use fullbore_wire::apis::metadata::MetadataRequest;
 use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData};
 use fullbore_wire::{ErrorCode, Uuid};
@@ -89,15 +89,6 @@ pub fn start(sets: &[&str], configs: &[(&str, &str)]) -> (Broker, Client, Uuid, 
     (broker, client, topic, id)
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-}
-
 /// Sends sequences `from..to` over eight connections, up to `window` ahead of the oldest unanswered, in any order; each
 /// is answered with the offset of its sequence.
 pub fn stripe(
@@ -108,7 +99,7 @@ pub fn stripe(
     first_offset: i64,
     window: usize,
 ) {
-    let mut random = Random(u64::from(sequences.end.unsigned_abs()) + window as u64);
+    let mut random = Random::new(u64::from(sequences.end.unsigned_abs()) + window as u64);
     let mut lanes: Vec<(Client, VecDeque<i32>)> = (0..8).map(|_| (broker.client(), VecDeque::new())).collect();
     let all: Vec<i32> = sequences.clone().collect();
     for chunk in all.chunks(window) {
@@ -143,7 +134,7 @@ fn batches_in_any_order_over_eight_connections_are_appended_in_sequence_order() 
 fn connections_lost_with_batches_under_way_cost_no_batch_and_no_order() {
     const WINDOW: i32 = 64;
     let (broker, mut client, topic, id) = start(&[FOREVER, "max.idempotence.batches.to.retain=64"], &[]);
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let mut lanes: Vec<(Client, VecDeque<i32>)> = (0..5).map(|_| (broker.client(), VecDeque::new())).collect();
     let mut losses = vec![0; 20 * 64];
     for first in (0..20).map(|round| round * WINDOW) {

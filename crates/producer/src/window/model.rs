@@ -14,6 +14,7 @@ mod broker;
 mod world;
 
 use broker::Fault;
+use fullbore_schedules::{only_seed, scaled};
 use fullbore_wire::ErrorCode;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
@@ -204,13 +205,9 @@ fn run(setup: Setup, steps: &[Step], bug: Option<Bug>) -> Result<(), Breach> {
     Err(Breach::Hangs)
 }
 
-fn variable(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
-}
-
 fn runner(schedules: u32) -> TestRunner {
-    let cases = schedules.saturating_mul(variable("FULLBORE_SCHEDULES", 1) as u32);
-    let rng_seed = RngSeed::Fixed(variable("FULLBORE_SEED", 1269));
+    let cases = u32::try_from(scaled(schedules.into())).unwrap_or(u32::MAX);
+    let rng_seed = RngSeed::Fixed(only_seed().unwrap_or(1269));
     TestRunner::new(Config { cases, rng_seed, failure_persistence: None, ..Config::default() })
 }
 

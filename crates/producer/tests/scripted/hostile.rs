@@ -3,6 +3,7 @@
 
 use crate::fake::{Fake, Fate, Says};
 use fullbore_producer::{Producer, ProducerRecord};
+use fullbore_schedules::Random;
 use fullbore_wire::ErrorCode;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,20 +11,8 @@ use std::time::Duration;
 const RECORDS: u32 = 400;
 const PARTITIONS: i32 = 3;
 
-struct Random(u64);
-
-impl Random {
-    /// SplitMix64.
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-}
-
 fn fate(random: &mut Random) -> Fate {
-    match random.roll(24) {
+    match random.below(24) {
         0 => Fate::Dropped,
         1 => Fate::ResponseLost,
         2 => Fate::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER),
@@ -37,12 +26,12 @@ fn fate(random: &mut Random) -> Fate {
 
 async fn disturb(fake: Fake, mut random: Random) {
     loop {
-        tokio::time::sleep(Duration::from_millis(random.roll(20))).await;
-        match random.roll(6) {
+        tokio::time::sleep(Duration::from_millis(random.next() % 20)).await;
+        match random.below(6) {
             0 => fake.cut(),
             1 | 2 => {
                 let mut state = fake.lock();
-                let partition = random.roll(PARTITIONS as u64) as usize;
+                let partition = random.below(PARTITIONS as usize);
                 state.leaders[partition] = 1 - state.leaders[partition];
                 state.leader_epoch += 1;
             }
@@ -59,7 +48,7 @@ async fn run(seed: u64, settings: &[(&str, &str)]) {
 async fn run_against(seed: u64, settings: &[(&str, &str)], says: [Says; 2]) {
     let fake = Fake::start(2, PARTITIONS as usize).await;
     fake.lock().says = says.to_vec();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     fake.script(move |_| fate(&mut random));
     let bootstrap = fake.bootstrap();
     let base = [
@@ -71,7 +60,7 @@ async fn run_against(seed: u64, settings: &[(&str, &str)], says: [Says; 2]) {
         ("reconnect.backoff.max.ms", "5"),
     ];
     let producer = Producer::from_properties(base.into_iter().chain(settings.iter().copied())).unwrap();
-    let trouble = tokio::spawn(disturb(fake.clone(), Random(!seed)));
+    let trouble = tokio::spawn(disturb(fake.clone(), Random::new(!seed)));
     let mut deliveries = Vec::new();
     for i in 0..RECORDS {
         let value = i.to_string();

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use fullbore_schedules::{Random, each_fault_is_found, run_each};
 use fullbore_wire::ErrorCode;
 
 use super::admission::{Admission, Freshness, PartitionAdmission, TicketId};
@@ -33,23 +34,6 @@ enum Fault {
     AnswersBeforeCommit,
     /// What was admitted behind a failed batch is committed.
     CommitsTheDead,
-}
-
-/// As small as a generator can be: SplitMix64.
-struct Seeded(u64);
-
-impl Seeded {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        usize::try_from((mixed ^ (mixed >> 31)) % end as u64).expect("below end")
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +75,7 @@ struct Broker {
 }
 
 struct World {
-    random: Seeded,
+    random: Random,
     fault: Option<Fault>,
     clients: Vec<Client>,
     brokers: Vec<Broker>,
@@ -116,7 +100,7 @@ impl World {
             batches: vec![Sent::No; BATCHES],
         };
         World {
-            random: Seeded(seed),
+            random: Random::new(seed),
             fault,
             clients: (0..CLIENTS).map(client).collect(),
             brokers: (0..BROKERS).map(|_| Broker { known: fresh(), ..Broker::default() }).collect(),
@@ -348,17 +332,14 @@ fn run(seed: u64, fault: Option<Fault>) -> Result<usize, String> {
 
 #[test]
 fn whatever_happens_each_record_is_there_once_and_in_order() {
-    let mut acknowledged = 0;
-    for seed in 0..3000 {
-        acknowledged += run(seed, None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
-    }
-    assert!(acknowledged > 3000 * 10, "{acknowledged} is so little that nothing may have been tried");
+    let acknowledged = run_each(3000, 1, |seed| run(seed, None));
+    let mean = acknowledged.iter().sum::<usize>() / acknowledged.len();
+    assert!(mean > 10, "{mean} batches a schedule are so few that nothing may have been tried");
 }
 
 #[test]
-fn each_fault_is_found() {
+fn each_planted_fault_is_found() {
     use Fault::*;
-    for fault in [CommitsOutOfOrder, AnswersBeforeCommit, CommitsTheDead] {
-        assert!((0..2000).any(|seed| run(seed, Some(fault)).is_err()), "{fault:?} is not found");
-    }
+    let faults = [CommitsOutOfOrder, AnswersBeforeCommit, CommitsTheDead].map(|fault| (fault, 0..2000));
+    each_fault_is_found(faults, |seed, fault| run(seed, Some(fault)));
 }

@@ -20,13 +20,11 @@ mod store;
 mod world;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fullbore_rules::sequence::Stops;
-use fullbore_tests::Random;
+use fullbore_schedules::{Random, each_fault_is_found, only_seed, run_each, same_seed_same_outcome};
 use fullbore_wire::Uuid;
-use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -259,59 +257,25 @@ async fn live(world: &Arc<World>, number: u64, end: Option<(Duration, bool)>) {
     }
 }
 
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-}
-
-/// Schedules, of which two threads have every other.
-fn on_two_threads(seeds: u64, check: impl Fn(u64) + Sync) {
-    std::thread::scope(|scope| {
-        for half in 0..2 {
-            let check = &check;
-            scope.spawn(move || (half..seeds).step_by(2).for_each(check));
-        }
-    });
-}
-
 #[test]
 fn whatever_happens_what_was_acknowledged_is_there_once_and_in_order() {
-    if let Some(seed) = variable("FULLBORE_SEED") {
-        run(seed, None, true).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
-        return;
-    }
-    let (acknowledged, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let seeds = 200 * variable("FULLBORE_SCHEDULES").unwrap_or(1);
-    on_two_threads(seeds, |seed| match run(seed, None, false) {
-        Ok(outcome) => drop(acknowledged.fetch_add(outcome.acknowledged, Ordering::Relaxed)),
-        Err(why) => wrong.lock().push(format!("FULLBORE_SEED={seed}: {why}")),
-    });
-    let (acknowledged, mut wrong) = (acknowledged.into_inner(), wrong.into_inner());
-    println!("{acknowledged} batches in {seeds} schedules, {} wrong", wrong.len());
-    wrong.truncate(20);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(acknowledged as u64 > seeds * 20, "{acknowledged} is so little that nothing may have been tried");
+    let is_told = only_seed().is_some();
+    let outcomes = run_each(200, 2, |seed| run(seed, None, is_told));
+    let mean = outcomes.iter().map(|outcome| outcome.acknowledged).sum::<usize>() / outcomes.len();
+    println!("{mean} batches in each of {} schedules", outcomes.len());
+    assert!(is_told || mean > 20, "{mean} are so few that nothing may have been tried");
 }
 
 #[test]
 fn a_seed_repeats_itself() {
-    for seed in 0..10 {
-        let first = run(seed, None, false);
-        assert_eq!(run(seed, None, false), first, "seed {seed}");
-    }
+    same_seed_same_outcome(0..10, |seed| run(seed, None, false));
 }
 
 #[test]
 fn each_planted_fault_is_found() {
     // One in hundreds of schedules has what the dead can be seen by: the first is near here.
-    let faults = [
-        (Fault::CommitsOutOfOrder, 0),
-        (Fault::AnswersBeforeCommit, 0),
-        (Fault::CommitsTheDead, 520),
-        (Fault::AsksNobody, 0),
-    ];
-    for (fault, from) in faults {
-        let found = (from..from + 2_000).find_map(|seed| Some((seed, run(seed, Some(fault), false).err()?)));
-        println!("{fault:?}: {found:?}");
-        assert!(found.is_some(), "{fault:?} is not found");
-    }
+    let first = |fault| if fault == Fault::CommitsTheDead { 520 } else { 0 };
+    let faults = [Fault::CommitsOutOfOrder, Fault::AnswersBeforeCommit, Fault::CommitsTheDead, Fault::AsksNobody];
+    let faults = faults.map(|fault| (fault, first(fault)..first(fault) + 2_000));
+    each_fault_is_found(faults, |seed, fault| run(seed, Some(fault), false));
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use fullbore_schedules::Random;
 use proptest::prelude::*;
 
 use super::super::{Producers, Verdict};
@@ -192,19 +193,6 @@ impl Server {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
-
 /// One batch of the client: its stamp, and how often it is under way.
 struct Sent {
     stamp: Stamp,
@@ -235,7 +223,7 @@ impl Run {
         let first = Stamp { record_count: 1, ..stamp(1, 0, FIRST_SEQUENCE - 1) };
         producers.append(&first, 0, 0, 0, window);
         Run {
-            random: Random(seed),
+            random: Random::new(seed),
             server: Server {
                 producers,
                 parking: Parking::default(),

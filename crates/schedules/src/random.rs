@@ -24,6 +24,11 @@ impl Random {
         (self.next() % limit as u64) as usize
     }
 
+    /// One time in `n`.
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
     /// At least `least`, less than `limit`.
     pub fn between(&mut self, least: usize, limit: usize) -> usize {
         least + self.below(limit - least)

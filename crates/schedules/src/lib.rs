@@ -1,0 +1,120 @@
+//! Schedules by seed, for the tests of machines that meet with any order of events.
+//!
+//! A seed decides a schedule, so that it is the same each time. `FULLBORE_SCHEDULES=20` runs twenty times as many, `FULLBORE_SEED=7` that one
+//! alone. Not the worlds that are run, nor what is checked in them: each machine has its own.
+
+mod random;
+
+pub use random::Random;
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::Mutex;
+
+/// Seeds that failed and are named.
+const NAMED_MAX: usize = 20;
+
+/// The number of this environment variable.
+///
+/// # Panics
+/// It is set, and not to a number.
+pub fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// The one seed that is to be run, if `FULLBORE_SEED` is set.
+pub fn only_seed() -> Option<u64> {
+    variable("FULLBORE_SEED")
+}
+
+/// How many schedules are run where a test has `count` of its own: as many times more as `FULLBORE_SCHEDULES` is.
+pub fn scaled(count: u64) -> u64 {
+    count.saturating_mul(variable("FULLBORE_SCHEDULES").unwrap_or(1))
+}
+
+/// Runs the schedules of seeds `0..scaled(count)`, or of the only seed, on so many threads. Returns what each came to, in the order in
+/// which they ended.
+///
+/// # Panics
+/// A schedule fails: with the first seeds that do, and why.
+pub fn run_each<T: Send>(count: u64, threads: usize, run: impl Fn(u64) -> Result<T, String> + Sync) -> Vec<T> {
+    let seeds = only_seed().map_or(0..scaled(count), |seed| seed..seed + 1);
+    let (outcomes, wrong) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for first in 0..threads {
+            let (run, outcomes, wrong, seeds) = (&run, &outcomes, &wrong, seeds.clone());
+            scope.spawn(move || {
+                for seed in seeds.skip(first).step_by(threads) {
+                    match run(seed) {
+                        Ok(outcome) => outcomes.lock().expect("no schedule panics").push(outcome),
+                        Err(why) => wrong.lock().expect("no schedule panics").push((seed, why)),
+                    }
+                }
+            });
+        }
+    });
+    let mut wrong = wrong.into_inner().expect("no schedule panics");
+    wrong.sort();
+    let lines: Vec<_> =
+        wrong.iter().take(NAMED_MAX).map(|(seed, why)| format!("FULLBORE_SEED={seed}: {why}")).collect();
+    assert!(wrong.is_empty(), "{} schedules are wrong:\n{}", wrong.len(), lines.join("\n"));
+    outcomes.into_inner().expect("no schedule panics")
+}
+
+/// Checks that the checks find each planted fault by one of its seeds.
+///
+/// # Panics
+/// A fault is not found.
+pub fn each_fault_is_found<F: Copy + Debug, T>(
+    faults: impl IntoIterator<Item = (F, Range<u64>)>,
+    run: impl Fn(u64, F) -> Result<T, String>,
+) {
+    for (fault, seeds) in faults {
+        let found = seeds.into_iter().find_map(|seed| Some((seed, run(seed, fault).err()?)));
+        println!("{fault:?}: {found:?}");
+        assert!(found.is_some(), "{fault:?} is not found");
+    }
+}
+
+/// Checks that a seed comes to the same each time.
+///
+/// # Panics
+/// A seed comes to something else.
+pub fn same_seed_same_outcome<T: PartialEq + Debug>(seeds: Range<u64>, run: impl Fn(u64) -> T) {
+    for seed in seeds {
+        assert_eq!(run(seed), run(seed), "seed {seed}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_threads_each_seed_runs_once() {
+        let mut seeds = run_each(10, 3, Ok);
+        seeds.sort_unstable();
+        let expected: Vec<u64> = only_seed().map_or((0..scaled(10)).collect(), |seed| vec![seed]);
+        assert_eq!(seeds, expected);
+    }
+
+    #[test]
+    #[should_panic(expected = "schedules are wrong:\nFULLBORE_SEED=")]
+    fn schedule_fails_its_seed_is_named() {
+        run_each(10, 2, |seed| if seed == u64::MAX { Ok(()) } else { Err("broken".to_owned()) });
+    }
+
+    #[test]
+    #[should_panic(expected = "\"second\" is not found")]
+    fn fault_is_found_by_no_seed_it_is_named() {
+        each_fault_is_found([("first", 0..4), ("second", 0..4)], |seed, fault| {
+            if fault == "first" && seed == 3 { Err("found".to_owned()) } else { Ok(()) }
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "seed 0")]
+    fn seed_comes_to_another_outcome_it_is_named() {
+        let calls = std::cell::Cell::new(0);
+        same_seed_same_outcome(0..1, |_| calls.replace(calls.get() + 1));
+    }
+}
