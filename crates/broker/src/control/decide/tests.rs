@@ -327,7 +327,7 @@ fn partition_cannot_be_written_its_broker_leaves_the_isr_unless_it_is_the_last_m
     let topic = image.topic("t").expect("there").id;
     let resign = |image: &mut Image, id: i32| {
         let broker_epoch = image.node(id).expect("there").registration.epoch;
-        let command = Command::Resign(BrokerState { broker_id: id, broker_epoch }, [(topic, 0)].into());
+        let command = ChangeCommand::Resign(BrokerState { broker_id: id, broker_epoch }, [(topic, 0)].into());
         done(image, &command).expect("carried out");
         state(image)
     };
