@@ -325,8 +325,9 @@ fn member(node: &Node, clients: &Arc<Clients>) -> Membership {
     let in_use = Arc::new(move || Urgent::from(partitions.in_use()));
     let space = Arc::clone(&node.space);
     let clients = Arc::clone(clients);
-    let of_disk: (OwnDisk, HangUp) = (Box::new(move || space.room()), Box::new(move || clients.hang_up()));
-    let member = Membership::new(node.control.clone(), config.node.id, session_timeout_ms, listener, in_use, of_disk);
+    let (disk, hang_up): (OwnDisk, HangUp) = (Box::new(move || space.room()), Box::new(move || clients.hang_up()));
+    let member =
+        Membership::new(node.control.clone(), config.node.id, session_timeout_ms, listener, in_use, disk, hang_up);
     match node.partitions.diskless() {
         Some(diskless) => member.with_store(Arc::clone(diskless.health())),
         None => member,

@@ -36,7 +36,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             let found = if is_repeated {
                 Err(ErrorCode::INVALID_REQUEST)
             } else {
-                look_up(broker, &image, (&topic.name, asked), (version, refreshed)).await
+                look_up(broker, &image, &topic.name, asked, version, refreshed).await
             };
             partitions.push(answer(asked.partition_index, found));
         }
@@ -72,8 +72,10 @@ fn answer(partition_index: i32, found: Result<Option<TimestampOffset>, ErrorCode
 async fn look_up(
     broker: &Node,
     image: &Image,
-    (topic, asked): (&Text, &ListOffsetsPartition),
-    (version, refreshed): (i16, Result<(), ReadError>),
+    topic: &Text,
+    asked: &ListOffsetsPartition,
+    version: i16,
+    refreshed: Result<(), ReadError>,
 ) -> Result<Option<TimestampOffset>, ErrorCode> {
     let topic = topics::find(image, topic, Uuid::ZERO)?;
     let partition = topics::opened(broker, topic, asked.partition_index).await?;

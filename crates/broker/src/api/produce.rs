@@ -71,7 +71,7 @@ pub async fn admit(
     if !is_answered {
         return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
     }
-    let (mut response, pending) = respond(broker, &image, (&request, responses), results);
+    let (mut response, pending) = respond(broker, &image, &request, responses, results);
     if pending.is_empty() {
         if failed.is_err() {
             tell_leaders(broker, &mut response, reply.listener);
@@ -85,7 +85,7 @@ pub async fn admit(
         response.responses.iter_mut().for_each(|topic| topic.name = Text::from(topic.name.to_string()));
     }
     let bytes_held = pending.len() * PENDING_COST + response.responses.iter().map(bytes_of).sum::<usize>();
-    let answer = Box::pin(after(Arc::clone(broker), response, (pending, held_up), deadline, reply));
+    let answer = Box::pin(after(Arc::clone(broker), response, pending, held_up, deadline, reply));
     Ok(Some(if is_copied { Completion::Holding(answer, bytes_held) } else { Completion::Later(answer) }))
 }
 
@@ -124,7 +124,8 @@ fn resolve<'r>(
 fn respond(
     broker: &Node,
     image: &Image,
-    (request, mut responses): (&ProduceRequest, Vec<TopicProduceResponse>),
+    request: &ProduceRequest,
+    mut responses: Vec<TopicProduceResponse>,
     results: Vec<BatchResult>,
 ) -> (ProduceResponse, Vec<PendingAppend>) {
     let (mut results, mut pending) = (results.into_iter(), Vec::new());
@@ -199,7 +200,8 @@ impl HeldUp {
 async fn after(
     broker: Arc<Node>,
     mut response: ProduceResponse,
-    (pending, mut held_up): (Vec<PendingAppend>, HeldUp),
+    pending: Vec<PendingAppend>,
+    mut held_up: HeldUp,
     deadline: tokio::time::Instant,
     reply: Reply,
 ) -> Result<fullbore_wire::Frame, Fault> {

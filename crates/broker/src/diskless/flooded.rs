@@ -80,7 +80,7 @@ async fn append(partition: &Arc<DisklessPartition>, batch: &Bytes, port: u16) ->
     let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], port)));
     loop {
         let terms = AppendTerms::in_turn(Acks::All, 0);
-        match waited.append(partition, &ValidBatch::unchecked(batch), (terms, peer)).expect("taken") {
+        match waited.append(partition, &ValidBatch::unchecked(batch), terms, peer).expect("taken") {
             AppendStep::Pending(ticket) => return ticket,
             AppendStep::Blocked(blocker) => waited.wait_for(std::slice::from_ref(partition), blocker, None).await,
             AppendStep::Done(appended) => panic!("{appended:?} at once"),

@@ -72,7 +72,8 @@ impl Membership {
         session_timeout_ms: i64,
         listener: &str,
         in_use: InUse,
-        (disk, hang_up): (OwnDisk, HangUp),
+        disk: OwnDisk,
+        hang_up: HangUp,
     ) -> Membership {
         let session = Duration::from_millis(u64::try_from(session_timeout_ms).unwrap_or(0));
         Membership {

@@ -24,7 +24,15 @@ fn new_member_on(control: &Control, id: i32, session_timeout_ms: i64, disk: OwnD
 }
 
 fn new_member_with(control: &Control, id: i32, session_timeout_ms: i64, of_disk: (OwnDisk, HangUp)) -> Membership {
-    Membership::new(control.clone(), id, session_timeout_ms, LISTENER, Arc::new(|| Urgent::from([])), of_disk)
+    Membership::new(
+        control.clone(),
+        id,
+        session_timeout_ms,
+        LISTENER,
+        Arc::new(|| Urgent::from([])),
+        of_disk.0,
+        of_disk.1,
+    )
 }
 
 struct Running {

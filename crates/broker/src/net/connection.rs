@@ -39,7 +39,7 @@ pub async fn serve(
     let client = Client::new(peer, Arc::clone(&unwritten));
     // Pinned where they are made: an argument that is pinned later takes its room twice.
     let reading = pin!(async {
-        match read(broker, stream, (client, listener), &queue, &idleness, stop).await {
+        match read(broker, stream, client, listener, &queue, &idleness, stop).await {
             // The broker may take its time where it ends the connection itself.
             Ok(ReadEnd::Stopping) => Ok(None),
             Ok(ReadEnd::Client) => {

@@ -36,7 +36,8 @@ pub(super) enum ReadEnd {
 pub(super) async fn read(
     broker: &Arc<Node>,
     stream: &ClientStream,
-    (mut client, listener): (Client, usize),
+    mut client: Client,
+    listener: usize,
     queue: &Handover<AdmittedRequest>,
     idleness: &Idleness,
     mut stop: watch::Receiver<bool>,

@@ -189,7 +189,8 @@ impl Waited {
         &mut self,
         partition: &DisklessPartition,
         batch: &ValidBatch<'_>,
-        (terms, peer): (AppendTerms<'_>, SocketAddr),
+        terms: AppendTerms<'_>,
+        peer: SocketAddr,
     ) -> Result<AppendStep, AppendError> {
         let memory = self.memory.take();
         let freshness = match partition.known.number().and_then(|number| self.refreshed.get(&number)) {
@@ -292,7 +293,7 @@ impl<'a> AppendRun<'a> {
         let terms = AppendTerms { acks, now_ms, early, leader_epoch: None };
         let step = match partition {
             AnyPartition::Classic(replica) => replica.append(&batch, terms),
-            AnyPartition::Diskless(partition) => self.waited.append(partition, &batch, (terms, self.terms.peer)),
+            AnyPartition::Diskless(partition) => self.waited.append(partition, &batch, terms, self.terms.peer),
         };
         let step = step.map_err(refusal_of)?;
         if step.is_written() {

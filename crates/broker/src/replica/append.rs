@@ -44,7 +44,7 @@ impl Replica {
         if terms.early.are_sent && state.is_early(&batch.stamp()) {
             return self.park_early(&mut state, batch, terms).map(AppendStep::Pending);
         }
-        let result = self.write_batch(&mut state, batch, (terms.acks, terms.now_ms));
+        let result = self.write_batch(&mut state, batch, terms.acks, terms.now_ms);
         if state.parked.is_some() {
             self.settle_parked(&mut state, batch, result.as_ref().err().copied(), terms.now_ms);
         }
@@ -61,7 +61,8 @@ impl Replica {
         self: &Arc<Self>,
         state: &mut ReplicaState,
         batch: &ValidBatch<'_>,
-        (acks, now_ms): (Acks, i64),
+        acks: Acks,
+        now_ms: i64,
     ) -> Result<(WrittenBatch, bool), AppendError> {
         let leader_epoch = state.replica.leader_epoch();
         let config = self.config();

@@ -36,7 +36,7 @@ impl Replica {
         outcome: &LogAppendInfo,
         config: &TopicConfig,
     ) -> Option<FlushTicket> {
-        self.flush_up_to(state, outcome.end_offset, (outcome.rolled, !outcome.is_duplicate), config)
+        self.flush_up_to(state, outcome.end_offset, outcome.rolled, !outcome.is_duplicate, config)
     }
 
     /// The same of a log that ends there, the last append having `rolled` the segment, if there `is_new` something.
@@ -44,7 +44,8 @@ impl Replica {
         self: &Arc<Self>,
         state: &mut ReplicaState,
         end_offset: i64,
-        (rolled, is_new): (bool, bool),
+        rolled: bool,
+        is_new: bool,
         config: &TopicConfig,
     ) -> Option<FlushTicket> {
         let LogState::Open(log) = &mut state.log else {

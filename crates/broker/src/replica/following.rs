@@ -96,7 +96,7 @@ impl Replica {
         let mut state = self.lock_checkpointed()?;
         let position = self.position_in(&mut state)?;
         let ticket = match &state.log {
-            LogState::Open(_) => self.flush_up_to(&mut state, position.offset, (false, false), &self.config()),
+            LogState::Open(_) => self.flush_up_to(&mut state, position.offset, false, false, &self.config()),
             _ => None,
         };
         Ok(ticket.map_or(Ok(position), Err))
@@ -148,7 +148,7 @@ impl Replica {
         let rolled = log.active_base_offset() != active;
         state.has_cut_to_checkpoint |= is_cut_off;
         let flushed =
-            if log_end > before { self.flush_up_to(&mut state, log_end, (rolled, true), &config) } else { None };
+            if log_end > before { self.flush_up_to(&mut state, log_end, rolled, true, &config) } else { None };
         if let Some(outcome) = outcome {
             state.note_append(outcome, &self.log_dir);
         }

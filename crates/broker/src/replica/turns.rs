@@ -72,7 +72,7 @@ impl Replica {
             stamp = early.batch().stamp();
             // A replica may have left the ISR since it came.
             let written = state.check_append(early.acks());
-            match written.and_then(|()| self.write_batch(state, early.batch(), (early.acks(), now_ms))) {
+            match written.and_then(|()| self.write_batch(state, early.batch(), early.acks(), now_ms)) {
                 Ok((written, _)) => early.written(&written),
                 Err(error) => {
                     failed = Some(error);

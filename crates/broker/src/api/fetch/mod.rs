@@ -233,7 +233,7 @@ fn look(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> 
     let wanted = plan.wanted()?;
     Ok(match depth {
         Depth::Sizes => attempt(broker, &wanted, limits, plan.reads_ahead),
-        Depth::Records => read_each(broker, (&wanted, depth), limits, plan.reads_ahead),
+        Depth::Records => read_each(broker, &wanted, depth, limits, plan.reads_ahead),
     })
 }
 
@@ -248,12 +248,12 @@ fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result
 /// Reads every partition once. While the client waits for more than one byte, sizes are compared first, so that what is not answered is not read.
 fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads_ahead: bool) -> Attempt {
     if limits.min_bytes > 1 && Instant::now() < limits.deadline {
-        let attempt = read_each(broker, (wanted, Depth::Sizes), limits, reads_ahead);
+        let attempt = read_each(broker, wanted, Depth::Sizes, limits, reads_ahead);
         if !(attempt.is_counted && attempt.is_enough) {
             return attempt;
         }
     }
-    read_each(broker, (wanted, Depth::Records), limits, reads_ahead)
+    read_each(broker, wanted, Depth::Records, limits, reads_ahead)
 }
 
 /// Reads every partition once, in the order asked; at [`Depth::Sizes`] it counts those whose sizes are known instead. A log that could not be
@@ -262,7 +262,8 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
 /// partition's next batch.
 fn read_each(
     broker: &Node,
-    (wanted, depth): (&[PartitionFetch], Depth),
+    wanted: &[PartitionFetch],
+    depth: Depth,
     limits: &FetchLimits,
     reads_ahead: bool,
 ) -> Attempt {
@@ -306,7 +307,7 @@ fn read_each(
                 break;
             }
             Ok((Some(read), _)) => {
-                minimum.count((read.records.len(), read.is_cut), room_for(fetch, &room));
+                minimum.count(read.records.len(), read.is_cut, room_for(fetch, &room));
                 bytes += read.records.len();
                 PartitionOutcome::Read(of_read(fetch, read, reads_ahead))
             }
@@ -348,7 +349,7 @@ struct Minimum {
 impl Minimum {
     /// Counts `bytes` of a partition that had so much room, and was cut there or not. Where more follow the room counts, as with Kafka:
     /// waiting brings no more of them. A session that reads ahead has the rest with its next answer.
-    fn count(&mut self, (bytes, is_cut): (usize, bool), room: u32) {
+    fn count(&mut self, bytes: usize, is_cut: bool, room: u32) {
         let counted = match (is_cut, self.reads_ahead) {
             (true, true) => usize::MAX,
             (true, false) => bytes.max(room as usize),
@@ -360,7 +361,7 @@ impl Minimum {
     /// Counts what a read of `size` bytes would have of that room, and returns it.
     fn count_size(&mut self, size: u64, room: u32) -> usize {
         let bytes = size.min(u64::from(room)) as usize;
-        self.count((bytes, size > u64::from(room)), room);
+        self.count(bytes, size > u64::from(room), room);
         bytes
     }
 }

@@ -163,7 +163,7 @@ async fn admit(life: &Life, partition: &Arc<DisklessPartition>, request: &Reques
     let (mut waited, peer) = (Waited::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
     loop {
         let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, life.world.wall_ms()) };
-        match waited.append(partition, &batch, (terms, peer)) {
+        match waited.append(partition, &batch, terms, peer) {
             Ok(AppendStep::Done(appended)) => return Answer::Known(Ok(appended)),
             Ok(AppendStep::Pending(ticket)) => return Answer::Later(ticket, deadline),
             Ok(AppendStep::Blocked(blocker)) => waited.wait_for(std::slice::from_ref(partition), blocker, None).await,
