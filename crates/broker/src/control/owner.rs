@@ -167,7 +167,7 @@ impl<S: Store> Owner<S> {
         }
         for Asked { command, by, at } in waiting {
             telling::tell(&command, by.as_deref().unwrap_or("this broker"));
-            if let Err(command) = command.finish() {
+            if let Some(command) = command.finish() {
                 self.unfinished.push(Asked { command, by, at });
             }
         }

@@ -107,14 +107,10 @@ impl<K: CommandKind> Pending<K> {
     }
 
     /// Sends what was decided; gives the command back where pieces of it are left. A caller that went away no longer wants to know.
-    fn finish(self) -> Result<(), Self> {
-        match self.answer {
-            Some(answer) => {
-                let _ = self.reply.send(answer);
-                Ok(())
-            }
-            None => Err(self),
-        }
+    fn finish(self) -> Option<Self> {
+        let Some(answer) = self.answer else { return Some(self) };
+        let _ = self.reply.send(answer);
+        None
     }
 
     /// Sends this answer.
@@ -150,13 +146,13 @@ impl PendingCommand {
     }
 
     /// Answers with what was decided; gives the command back where pieces of it are left.
-    pub fn finish(self) -> Result<(), Self> {
+    pub fn finish(self) -> Option<Self> {
         match self {
-            Self::Topics(pending) => pending.finish().map_err(Self::Topics),
-            Self::Configs(pending) => pending.finish().map_err(Self::Configs),
-            Self::Partitions(pending) => pending.finish().map_err(Self::Partitions),
-            Self::Change(pending) => pending.finish().map_err(Self::Change),
-            Self::ProducerId(pending) => pending.finish().map_err(Self::ProducerId),
+            Self::Topics(pending) => pending.finish().map(Self::Topics),
+            Self::Configs(pending) => pending.finish().map(Self::Configs),
+            Self::Partitions(pending) => pending.finish().map(Self::Partitions),
+            Self::Change(pending) => pending.finish().map(Self::Change),
+            Self::ProducerId(pending) => pending.finish().map(Self::ProducerId),
         }
     }
 
