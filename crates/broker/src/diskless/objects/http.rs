@@ -2,6 +2,8 @@
 //!
 //! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Connections begin at the store's addresses in turn.
 //!
+//! Where a store says that requests are too many, they wait ([`Pace`]).
+//!
 //! A request that carries a [`BodyProgress`] in its extensions has it moved for each 64 KiB that the socket takes.
 
 use std::net::SocketAddr;
@@ -19,8 +21,11 @@ use object_store::client::{
     HttpResponseBody, HttpService,
 };
 use object_store::{ClientOptions, Result};
+use reqwest::StatusCode;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::header::{HeaderMap, RETRY_AFTER};
 
+use super::pace::Pace;
 use super::progress::BodyProgress;
 
 /// Time limit of a connect.
@@ -60,7 +65,7 @@ impl HttpConnector for Connector {
             let excluded = excluded.and_then(|hosts| reqwest::NoProxy::from_string(&hosts));
             builder = builder.proxy(reqwest::Proxy::all(proxy).map_err(failed)?.no_proxy(excluded));
         }
-        Ok(HttpClient::new(StoreClient(builder.build().map_err(failed)?)))
+        Ok(HttpClient::new(StoreClient { client: builder.build().map_err(failed)?, pace: Pace::default() }))
     }
 }
 
@@ -89,7 +94,20 @@ fn from_turn(mut addresses: Vec<SocketAddr>, turn: usize) -> Vec<SocketAddr> {
 }
 
 #[derive(Debug)]
-struct StoreClient(reqwest::Client);
+struct StoreClient {
+    client: reqwest::Client,
+    pace: Pace,
+}
+
+/// Returns true if the store says that requests are too many.
+fn is_slow_down(status: StatusCode) -> bool {
+    matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)
+}
+
+/// Returns the pause that the store wants, where it is a number of seconds.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
+}
 
 #[async_trait]
 impl HttpService for StoreClient {
@@ -103,8 +121,13 @@ impl HttpService for StoreClient {
             (None, Some(bytes)) => bytes.clone().into(),
             _ => reqwest::Body::wrap(SentBody { body, chunk: Bytes::new(), progress: progress.clone() }),
         });
-        let answer: hyper::Response<reqwest::Body> = self.0.execute(request).await.map_err(http_error)?.into();
+        self.pace.admit().await;
+        let answer: hyper::Response<reqwest::Body> = self.client.execute(request).await.map_err(http_error)?.into();
         let (parts, body) = answer.into_parts();
+        match is_slow_down(parts.status) {
+            true => self.pace.refused(retry_after(&parts.headers)),
+            false => self.pace.succeeded(),
+        }
         let is_sent = progress.is_none_or(|progress| progress.last().1 >= len as u64);
         if parts.status.is_success() && !is_sent {
             return Err(HttpError::new(HttpErrorKind::Interrupted, AnsweredEarly));

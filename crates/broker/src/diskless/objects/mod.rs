@@ -12,6 +12,7 @@ pub mod double;
 mod error;
 mod folder;
 mod http;
+mod pace;
 mod profile;
 mod progress;
 mod s3;
