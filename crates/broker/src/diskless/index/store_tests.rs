@@ -1,28 +1,9 @@
 //! What the index knows of the object store, on each of its back ends.
 
+use super::IndexStore;
 use super::postgres::tests::PostgresBackEnd;
 use super::store::KnownStore;
 use super::tests::{BackEnd, Opened, SqliteBackEnd, batch};
-use super::{IndexStore, SqliteIndex};
-
-#[test]
-fn a_file_of_a_build_before_the_first_release_is_refused_and_stays_as_it_is() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    drop(SqliteIndex::open(folder.path()).expect("made"));
-    let file = folder.path().join("diskless.db");
-    for found in [1, 4] {
-        let connection = rusqlite::Connection::open(&file).expect("opened");
-        connection.pragma_update(None, "user_version", found).expect("set");
-        drop(connection);
-        let before = std::fs::read(&file).expect("read");
-        let refused = SqliteIndex::open(folder.path()).err().expect("refused").to_string();
-        assert!(
-            refused.contains(&format!("diskless.db has schema {found} of a build before the first release")),
-            "{refused}"
-        );
-        assert!(std::fs::read(&file).expect("read") == before, "it is changed");
-    }
-}
 
 fn the_number_of_the_store_stays<B: BackEnd>(while_unused: bool) {
     let mut opened = Opened::<B>::new(1);

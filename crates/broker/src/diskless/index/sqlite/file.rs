@@ -138,3 +138,28 @@ pub fn connect(folder: &Path) -> rusqlite::Result<Connection> {
 pub fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::SqliteIndex;
+    use super::*;
+
+    #[test]
+    fn a_file_of_a_build_before_the_first_release_is_refused_and_stays_as_it_is() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        drop(SqliteIndex::open(folder.path()).expect("made"));
+        let file = folder.path().join(NAME);
+        for found in [1, 4] {
+            let connection = Connection::open(&file).expect("opened");
+            connection.pragma_update(None, "user_version", found).expect("set");
+            drop(connection);
+            let before = std::fs::read(&file).expect("read");
+            let refused = SqliteIndex::open(folder.path()).err().expect("refused").to_string();
+            assert!(
+                refused.contains(&format!("diskless.db has schema {found} of a build before the first release")),
+                "{refused}"
+            );
+            assert!(std::fs::read(&file).expect("read") == before, "it is changed");
+        }
+    }
+}
