@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::control::{Control, Image, Topic};
 use crate::partitions::Partitions;
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::error::StorageError;
 
 /// Partitions of one command.
@@ -27,7 +27,7 @@ type TopicIdPartition = (Uuid, i32);
 
 /// Until the broker stops.
 pub async fn run(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
-    let teller = Teller { control, partitions, refused: Seldom::default(), unopened: Seldom::default() };
+    let teller = Teller { control, partitions, refused: LogRateLimit::default(), unopened: LogRateLimit::default() };
     tokio::select! {
         () = teller.run() => {}
         _ = stopping.wait_for(|stopping| *stopping) => {}
@@ -37,8 +37,8 @@ pub async fn run(control: Control, partitions: Arc<Partitions>, mut stopping: wa
 struct Teller {
     control: Control,
     partitions: Arc<Partitions>,
-    refused: Seldom,
-    unopened: Seldom,
+    refused: LogRateLimit,
+    unopened: LogRateLimit,
 }
 
 impl Teller {

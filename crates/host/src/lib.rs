@@ -3,10 +3,10 @@
 //! Not here: topics, requests, configuration.
 
 pub mod files;
+pub mod log_rate_limit;
 pub mod long_work;
 pub mod memory;
 pub mod metrics;
-pub mod seldom;
 pub mod space;
 pub mod task;
 pub mod wide_work;

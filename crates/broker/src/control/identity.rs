@@ -22,7 +22,7 @@ use super::change::Version;
 use super::image::Image;
 use super::notes::{Notes, NotesToWrite, notes};
 use fullbore_host::files;
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// The file.
 pub const FILE: &str = "cluster";
@@ -150,7 +150,7 @@ impl ClusterFolder {
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         images.mark_changed();
         let (notes, mut to_write) = notes(self.noted);
-        let vain = Seldom::default();
+        let vain = LogRateLimit::default();
         let work = move || {
             while runtime.block_on(has_news(&mut images, &mut to_write)) {
                 let (seen, noted) = (images.borrow_and_update().version(), to_write.wanted());

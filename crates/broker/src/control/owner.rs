@@ -22,7 +22,7 @@ use super::store::{Progress, Store, Transaction};
 use super::telling;
 use fullbore_config::BrokerConfig;
 use fullbore_db::{CommitError, StoreError};
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// What an image means for others, given the one before.
 pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
@@ -49,7 +49,7 @@ pub struct Owner<S> {
     /// When a block was last fetched early in vain.
     not_stocked: Option<Instant>,
     /// What a store that is away costs a line.
-    away: Seldom,
+    away: LogRateLimit,
     /// The size of the next piece of a command that is carried out in pieces.
     pieces: Pieces,
     /// Commands of which pieces are left.
@@ -102,7 +102,7 @@ impl Failure {
         }
     }
 
-    fn tell(&self, commands: usize, away: &Seldom) {
+    fn tell(&self, commands: usize, away: &LogRateLimit) {
         match self {
             Failure::Store(StoreError::Full) => {}
             Failure::Store(StoreError::Away(_) | StoreError::WentBack(_)) => {
@@ -135,7 +135,7 @@ impl<S: Store> Owner<S> {
             producer_ids: 0..0,
             next_producer_ids: 0..0,
             not_stocked: None,
-            away: Seldom::default(),
+            away: LogRateLimit::default(),
             pieces: Pieces::default(),
             unfinished: Vec::new(),
             publisher,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::housekeeping::DisklessTopics;
 use super::index::IndexChanges;
 use super::reader::Reader;
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Between two questions.
 const INTERVAL: Duration = Duration::from_millis(40);
@@ -24,7 +24,7 @@ pub fn start(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Reader
 }
 
 async fn hear(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Reader) {
-    let failures = Seldom::default();
+    let failures = LogRateLimit::default();
     let mut interval = INTERVAL;
     loop {
         tokio::time::sleep(interval).await;

@@ -20,7 +20,7 @@ use super::objects::{ObjectError, Objects};
 use super::partition::DisklessPartition;
 use super::pipeline::Pipeline;
 use fullbore_config::ObjectCleanerConfig;
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// The partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
@@ -53,7 +53,7 @@ pub fn start(
 
 /// Claims the store once that can be done. Who waits for records asks again by itself.
 async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
-    let failures = Seldom::default();
+    let failures = LogRateLimit::default();
     while topics.strong_count() > 0 {
         tokio::time::sleep(CLAIM_INTERVAL).await;
         match objects.claimed_in_time().await {
@@ -96,7 +96,7 @@ async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Durat
 
 /// Deletes objects from the store that are out of the index, at each interval.
 async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner, config: ObjectCleanerConfig) {
-    let mut cleaner = Cleaner { objects, index, failures: Seldom::default(), failed: VecDeque::new() };
+    let mut cleaner = Cleaner { objects, index, failures: LogRateLimit::default(), failed: VecDeque::new() };
     loop {
         tokio::time::sleep(Duration::from_millis(config.interval_ms)).await;
         if topics.strong_count() == 0 {
@@ -112,7 +112,7 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
 struct Cleaner {
     objects: Objects,
     index: IndexOwner,
-    failures: Seldom,
+    failures: LogRateLimit,
     /// Objects whose DELETE failed. The index gives each again in a day, to any broker.
     failed: VecDeque<UnusedObject>,
 }
@@ -184,7 +184,7 @@ mod tests {
 
     fn cleaner(objects: &Objects, index: &OwnIndex) -> Cleaner {
         let objects = objects.clone();
-        Cleaner { objects, index: index.owner(), failures: Seldom::default(), failed: VecDeque::new() }
+        Cleaner { objects, index: index.owner(), failures: LogRateLimit::default(), failed: VecDeque::new() }
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use super::assemble::LEADER_EPOCH;
 use super::index::PartitionRow;
 use fullbore_config::{TimestampType, TopicConfig};
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::partition::error::{AppendError, ReadError};
 use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::read::{EpochEnd, LogOffsets};
@@ -37,7 +37,7 @@ pub struct KnownPartition {
     records: Mutex<KnownRecords>,
     waiters: Arc<Waiters>,
     is_gone: AtomicBool,
-    lost: Seldom,
+    lost: LogRateLimit,
 }
 
 /// What is known of its records.
@@ -79,7 +79,7 @@ impl KnownPartition {
             records: Mutex::default(),
             waiters: Arc::default(),
             is_gone: AtomicBool::new(false),
-            lost: Seldom::default(),
+            lost: LogRateLimit::default(),
         }
     }
 

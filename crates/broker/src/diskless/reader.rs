@@ -31,7 +31,7 @@ use super::index::{PartitionRow, RunFinder};
 use super::known::KnownPartition;
 use super::objects::ObjectError;
 use super::windows::{Window, Windows};
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::partition::error::ReadError;
 
 /// Blocks that are fetched ahead of a reader at most, in each of two windows.
@@ -77,7 +77,7 @@ struct ReaderShared {
     /// What is being found and fetched: partition and offset.
     under_way: Mutex<BTreeSet<(DisklessPartitionId, i64)>>,
     jobs: Arc<Semaphore>,
-    failures: Seldom,
+    failures: LogRateLimit,
 }
 
 /// Partitions of which what is known is to be brought up to date, all of them with the next question.
@@ -199,7 +199,7 @@ impl Reader {
             to_refresh: Mutex::default(),
             under_way: Mutex::default(),
             jobs: Arc::new(Semaphore::new(JOBS)),
-            failures: Seldom::default(),
+            failures: LogRateLimit::default(),
         };
         Reader { shared: Arc::new(shared) }
     }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::hedge::{Hedging, USUAL_OF_WAIT};
 use super::objects::{AnyProgress, BodyProgress, ObjectError};
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
 /// Time without progress after which a request is silent: a second try is due, whatever is usual.
@@ -41,7 +41,7 @@ pub struct Tries {
     /// As log lines name one of them.
     name: &'static str,
     hedging: Mutex<Hedging>,
-    silences: Seldom,
+    silences: LogRateLimit,
     /// Bytes of a body that may have moved into a buffer only.
     buffered_max: u64,
     any: AnyProgress,
@@ -111,7 +111,7 @@ impl TriedRequest {
 impl Tries {
     /// No request was made yet. `buffered_max` bytes of a body may be seen to move before they leave.
     pub fn new(name: &'static str, buffered_max: u64) -> Tries {
-        let (hedging, silences, any) = (Mutex::default(), Seldom::default(), AnyProgress::default());
+        let (hedging, silences, any) = (Mutex::default(), LogRateLimit::default(), AnyProgress::default());
         let began = Instant::now();
         let under_way = Mutex::new(UnderWay { count: 0, since: began });
         Tries { name, hedging, silences, buffered_max, any, under_way, began }

@@ -34,8 +34,8 @@ use crate::partitions::{AppendError, Partitions};
 use clock::GroupClock;
 use entry::{Entry, EntryState};
 use fullbore_config::{BrokerConfig, OffsetsTopicConfig};
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::metrics::Metrics;
-use fullbore_host::seldom::Seldom;
 use fullbore_rules::group::{Effects, Group, GroupAnswer, GroupSettings, GroupState, RequestTicket};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -86,15 +86,15 @@ pub struct Groups {
     closed: AtomicBool,
     clock: GroupClock,
     /// The line of a group that could not be kept.
-    unkept: Seldom,
+    unkept: LogRateLimit,
     /// The line of a topic that could not be made.
-    unmade: Seldom,
+    unmade: LogRateLimit,
     /// The line of a group that is one too many.
-    uncounted: Seldom,
+    uncounted: LogRateLimit,
     /// The line of a request that there is no memory for.
-    unheld: Seldom,
+    unheld: LogRateLimit,
     /// The line of committed offsets that there is no room for.
-    unfit: Seldom,
+    unfit: LogRateLimit,
 }
 
 impl Groups {
@@ -131,11 +131,11 @@ impl Groups {
             timer: Timer::default(),
             closed: AtomicBool::new(false),
             clock,
-            unkept: Seldom::default(),
-            unmade: Seldom::default(),
-            uncounted: Seldom::default(),
-            unheld: Seldom::default(),
-            unfit: Seldom::default(),
+            unkept: LogRateLimit::default(),
+            unmade: LogRateLimit::default(),
+            uncounted: LogRateLimit::default(),
+            unheld: LogRateLimit::default(),
+            unfit: LogRateLimit::default(),
         })
     }
 

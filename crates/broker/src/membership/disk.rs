@@ -8,7 +8,7 @@ use std::time::Instant;
 use fullbore_rules::cluster::room::{self, DiskRoom, RoomReport, RoomWatch};
 
 use crate::control::{BrokerChange, Control, Image, Urgent};
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Returns how much room this broker's disk has. Waits for nothing.
 pub type OwnDisk = Box<dyn Fn() -> DiskRoom + Send + Sync>;
@@ -22,13 +22,13 @@ pub struct DiskWatch {
     hang_up: HangUp,
     rule: RoomWatch,
     began: Instant,
-    refused: Seldom,
+    refused: LogRateLimit,
 }
 
 impl DiskWatch {
     /// A watch that has reported nothing.
     pub fn new(disk: OwnDisk, hang_up: HangUp) -> DiskWatch {
-        DiskWatch { disk, hang_up, rule: RoomWatch::default(), began: Instant::now(), refused: Seldom::default() }
+        DiskWatch { disk, hang_up, rule: RoomWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
     /// Looks at the disk, and reports what is due. `urgent` partitions are handed over first.

@@ -31,7 +31,7 @@ use backoff::Backoff;
 use comeback::{Comeback, is_needed};
 use disk::DiskWatch;
 pub use disk::{HangUp, OwnDisk};
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use store::LostStoreWatch;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
@@ -58,7 +58,7 @@ pub struct Membership {
     unsettled: UnsettledWatch,
     disk: DiskWatch,
     store: Option<LostStoreWatch>,
-    refused: Seldom,
+    refused: LogRateLimit,
 }
 
 /// Why the process must end, once another has its place.
@@ -84,7 +84,7 @@ impl Membership {
             unsettled: UnsettledWatch::new(control.clone()),
             disk: DiskWatch::new(disk, hang_up),
             store: None,
-            refused: Seldom::default(),
+            refused: LogRateLimit::default(),
             control,
             node_id,
         }

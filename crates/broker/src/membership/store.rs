@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_rules::cluster::store::{StoreReport, StoreWatch};
 
 use crate::control::{BrokerChange, Control, Image};
@@ -17,13 +17,13 @@ pub struct LostStoreWatch {
     store: Arc<StoreHealth>,
     rule: StoreWatch,
     began: Instant,
-    refused: Seldom,
+    refused: LogRateLimit,
 }
 
 impl LostStoreWatch {
     /// A watch that has reported nothing.
     pub fn new(store: Arc<StoreHealth>) -> LostStoreWatch {
-        LostStoreWatch { store, rule: StoreWatch::default(), began: Instant::now(), refused: Seldom::default() }
+        LostStoreWatch { store, rule: StoreWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
     /// Looks at the store, and reports what is due.

@@ -11,7 +11,7 @@ use fullbore_wire::Uuid;
 
 use super::backoff::Backoff;
 use crate::control::{Control, Image, Urgent, first_unsettled};
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
 /// Time without progress before a broker takes over, and between two attempts.
@@ -27,7 +27,7 @@ pub struct UnsettledWatch {
     left: Option<(Uuid, usize)>,
     patience: Backoff,
     is_settling: Arc<AtomicBool>,
-    refused: Arc<Seldom>,
+    refused: Arc<LogRateLimit>,
 }
 
 impl UnsettledWatch {

@@ -66,7 +66,7 @@ use cleaner::Cleaner;
 use deletion::Deletion;
 use fullbore_config::{BrokerConfig, TopicConfig};
 use fullbore_host::files::is_full;
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::space::Space;
 use fullbore_log::Log;
 use fullbore_log::aside;
@@ -127,8 +127,8 @@ impl Partitions {
             cleanings: Cleanings::read(data_dir, space.clone()),
             aside: aside::SetAsideFolders::default(),
             doomed: Mutex::new(doomed),
-            momentary: Seldom::default(),
-            not_followed: Seldom::default(),
+            transient_read: LogRateLimit::default(),
+            not_replicated: LogRateLimit::default(),
             cold,
             failing: Failures::default(),
             unwritable: Failures::default(),

@@ -9,20 +9,20 @@ use std::sync::Arc;
 
 use crate::replica::Replica;
 use crate::replica::state::LogState;
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::Log;
 
 /// The limit, as housekeeping applies it.
 #[derive(Debug)]
 pub struct ProducerLimit {
     max: usize,
-    passed: Seldom,
+    passed: LogRateLimit,
 }
 
 impl ProducerLimit {
     /// A limit of `max` producers.
     pub fn new(max: usize) -> ProducerLimit {
-        ProducerLimit { max, passed: Seldom::default() }
+        ProducerLimit { max, passed: LogRateLimit::default() }
     }
 
     /// Forgets the producers silent longest where these logs have more than the limit.

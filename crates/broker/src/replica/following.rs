@@ -169,8 +169,8 @@ impl Replica {
     }
 
     /// Whether the log is to have a line of what the disk did not take from a leader, and how many were left out.
-    pub fn line_of_not_followed(&self) -> Option<u64> {
-        self.log_dir.not_followed.due()
+    pub fn line_of_not_replicated(&self) -> Option<u64> {
+        self.log_dir.not_replicated.due()
     }
 
     /// As follower: the leader answered a fetch from `asked` that the logs part, the leader's epoch ending where it says. Cuts the

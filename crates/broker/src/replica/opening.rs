@@ -228,7 +228,7 @@ impl Replica {
     fn tell(&self, error: &StorageError) {
         let left_out = match error {
             StorageError::Io { error, .. } if self.log_dir.space.note(error) => None,
-            StorageError::Io { error, .. } if is_momentary(error) => self.log_dir.momentary.due(),
+            StorageError::Io { error, .. } if is_momentary(error) => self.log_dir.transient_read.due(),
             _ => Some(0),
         };
         if let Some(left_out) = left_out {

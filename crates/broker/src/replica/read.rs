@@ -134,7 +134,7 @@ impl Replica {
 
     pub(crate) fn read_failed(&self, error: &io::Error) -> ReadError {
         // What will pass concerns every partition, and clients ask again at once.
-        let left_out = if is_momentary(error) { self.log_dir.momentary.due() } else { Some(0) };
+        let left_out = if is_momentary(error) { self.log_dir.transient_read.due() } else { Some(0) };
         if let Some(left_out) = left_out {
             tracing::error!(topic = %self.topic, partition = self.index, %error, left_out, "read failed");
         }

@@ -265,7 +265,7 @@ impl Followed {
             }
             FollowError::Append(_) => {
                 // A full disk has every partition fail many times a second.
-                if let Some(left_out) = self.replica.line_of_not_followed() {
+                if let Some(left_out) = self.replica.line_of_not_replicated() {
                     tracing::warn!(topic, partition, %error, left_out, "not replicated, tried again");
                 }
             }

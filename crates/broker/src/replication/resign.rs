@@ -5,7 +5,7 @@
 
 use super::context::Context;
 use crate::partitions::Replica;
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_wire::Uuid;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ const ASKED_MAX: usize = 10_000;
 
 /// Until the broker stops.
 pub(super) async fn run(context: Arc<Context>) {
-    let (refused, unwritten) = (Seldom::default(), Seldom::default());
+    let (refused, unwritten) = (LogRateLimit::default(), LogRateLimit::default());
     loop {
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}

@@ -15,7 +15,7 @@ use super::tls::{Encryption, MakeSession};
 use super::url::{self, BadServer};
 use crate::calls::CountedCalls;
 use fullbore_config::PlaneSettings;
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// The port of a URL that names none.
 pub const PORT: u16 = 5432;
@@ -34,7 +34,7 @@ pub struct Server {
     /// Who counts what is asked of it, if anybody does.
     pub counted: Option<CountedCalls>,
     /// Limit of the log line about a pooler.
-    pub pooled: Arc<Seldom>,
+    pub pooled: Arc<LogRateLimit>,
     shown: String,
 }
 

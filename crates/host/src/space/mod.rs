@@ -24,7 +24,7 @@ use rustix::fs::{FallocateFlags, StatVfs, fallocate, statvfs};
 use tokio::sync::watch;
 
 use crate::files::{is_full, is_momentary};
-use crate::seldom::Seldom;
+use crate::log_rate_limit::LogRateLimit;
 use hung::{HungChange, LOOK_EVERY, WriteUnderWay, WritesUnderWay};
 use new_files::NewFiles;
 pub use new_files::make_file;
@@ -71,7 +71,7 @@ pub struct Space {
     hangs: watch::Sender<bool>,
     times: Mutex<Times>,
     /// What the broker's log says of it.
-    line: Seldom,
+    line: LogRateLimit,
 }
 
 /// When things happened last.
@@ -123,7 +123,7 @@ impl Space {
             writes: WritesUnderWay::default(),
             hangs: watch::Sender::new(false),
             times: Mutex::default(),
-            line: Seldom::default(),
+            line: LogRateLimit::default(),
         };
         if wanted == 0 {
             // What an earlier run kept, if it did.

@@ -25,7 +25,7 @@ use fullbore_db::postgres::Server;
 use fullbore_db::postgres::rows::{Rows, id, next, number};
 use fullbore_db::postgres::statements::literal;
 use fullbore_db::postgres::{AskError, damaged};
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -49,9 +49,9 @@ struct Beating<K, B> {
     known: K,
     behind: Arc<B>,
     heard: watch::Sender<Beaten>,
-    vain: Seldom,
+    vain: LogRateLimit,
     /// Not told any less often because the server was away before, as it is while an older copy is restored.
-    went_back: Seldom,
+    went_back: LogRateLimit,
 }
 
 impl Beats {
@@ -71,7 +71,7 @@ impl Beats {
         let (stop, mut stopped) = watch::channel(());
         let (tell, heard) = watch::channel(Beaten::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (behind, vain, went_back) = (Arc::new(behind), Seldom::default(), Seldom::default());
+        let (behind, vain, went_back) = (Arc::new(behind), LogRateLimit::default(), LogRateLimit::default());
         let mut beating = Beating { server, who, every, number: 0, notes, known, behind, heard: tell, vain, went_back };
         let work = move || {
             runtime.block_on(async {
@@ -183,7 +183,7 @@ where
     }
 }
 
-fn tell(kind: &Seldom, reason: &str) {
+fn tell(kind: &LogRateLimit, reason: &str) {
     if let Some(left_out) = kind.due() {
         tracing::warn!(reason, left_out, "the beats of this broker do not reach its database");
     }

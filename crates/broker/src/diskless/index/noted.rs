@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex};
 
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Name of the file in the data folder.
 pub const FILE: &str = "diskless-counter";
@@ -145,7 +145,7 @@ impl NotedChanges {
 impl SharedNotes {
     /// Writes the counts as they rise, the newest of them, until the notes are closed.
     fn write_all(&self, file: &File, cluster_id: Uuid) {
-        let unwritten = Seldom::default();
+        let unwritten = LogRateLimit::default();
         let mut due = Instant::now();
         while let Some(counts) = self.next_counts(due) {
             let written = file.write_all_at(text(&counts, cluster_id).as_bytes(), 0);

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Time limit of an answer where there are credentials already.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ const USED_MAX: Duration = Duration::from_secs(5 * 60);
 pub struct KeptCredentials {
     service: AwsCredentialProvider,
     last: Mutex<Option<LastCredentials>>,
-    failures: Seldom,
+    failures: LogRateLimit,
 }
 
 #[derive(Clone)]
@@ -48,7 +48,7 @@ impl fmt::Debug for KeptCredentials {
 impl KeptCredentials {
     /// Credentials of a service that has given none yet.
     pub fn of(service: AwsCredentialProvider) -> KeptCredentials {
-        KeptCredentials { service, last: Mutex::default(), failures: Seldom::default() }
+        KeptCredentials { service, last: Mutex::default(), failures: LogRateLimit::default() }
     }
 
     /// Returns credentials that may still be in use, by their age.

@@ -33,8 +33,8 @@ use tokio::time::Instant;
 
 use crate::diskless::index::IndexOwner;
 use crate::diskless::reader::Reader;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::metrics::Metrics;
-use fullbore_host::seldom::Seldom;
 use fullbore_log::partition::budget::Budget;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::Appended;
@@ -72,8 +72,8 @@ struct Shared {
     /// Begin of the queue's clock.
     started: Instant,
     metrics: Metrics,
-    commit_failures: Seldom,
-    upload_failures: Seldom,
+    commit_failures: LogRateLimit,
+    upload_failures: LogRateLimit,
 }
 
 struct PipelineState {
@@ -125,8 +125,8 @@ impl Pipeline {
             reader,
             started,
             metrics,
-            commit_failures: Seldom::default(),
-            upload_failures: Seldom::default(),
+            commit_failures: LogRateLimit::default(),
+            upload_failures: LogRateLimit::default(),
         });
         task::spawn(Arc::clone(&shared).drive());
         Pipeline { shared }

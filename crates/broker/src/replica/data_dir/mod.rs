@@ -21,7 +21,7 @@ use cleanings::Cleanings;
 use cluster::ClusterView;
 use failures::Failures;
 use flusher::Flusher;
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::space::Space;
 use fullbore_log::aside;
 use fullbore_log::cold::Cold;
@@ -46,9 +46,9 @@ pub struct LogDir {
     /// Files and folders out of use, and when they may be removed.
     pub doomed: Mutex<Vec<(Instant, PathBuf)>>,
     /// The line of reads that fail for what will pass, as a want of descriptors.
-    pub momentary: Seldom,
+    pub transient_read: LogRateLimit,
     /// The line of what leaders sent and the disk did not take.
-    pub not_followed: Seldom,
+    pub not_replicated: LogRateLimit,
     /// What is read around the page cache.
     pub cold: Arc<Cold>,
     /// Count of partitions whose appends fail, for however short a time.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fullbore_db::postgres::schema::check_schema as check_database_schema;
 use fullbore_db::postgres::{DatabaseConnection, rows};
 use fullbore_db::{CommitError, StoreError};
-use fullbore_host::seldom::Seldom;
+use fullbore_host::log_rate_limit::LogRateLimit;
 
 use super::super::noted::{ChangeCounts, NotedChanges, lacking};
 use super::rows::{CHANGE_COUNTS, IndexAnswers, change_counts};
@@ -19,13 +19,13 @@ pub struct Guarded {
     broker_id: i32,
     noted: Arc<NotedChanges>,
     is_open: bool,
-    went_back: Seldom,
+    went_back: LogRateLimit,
 }
 
 impl Guarded {
     /// For this broker, which knows of these changes.
     pub fn new(connection: DatabaseConnection, broker_id: i32, noted: Arc<NotedChanges>) -> Guarded {
-        Guarded { connection, broker_id, noted, is_open: false, went_back: Seldom::default() }
+        Guarded { connection, broker_id, noted, is_open: false, went_back: LogRateLimit::default() }
     }
 
     /// This broker.

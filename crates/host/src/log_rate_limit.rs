@@ -10,11 +10,11 @@ const EVERY: Duration = Duration::from_secs(60);
 
 /// One such line.
 #[derive(Debug, Default)]
-pub struct Seldom {
+pub struct LogRateLimit {
     told: Mutex<(Option<Instant>, u64)>,
 }
 
-impl Seldom {
+impl LogRateLimit {
     /// How many times it was left out before, if it is to be told now.
     pub fn due(&self) -> Option<u64> {
         let mut told = self.told.lock();
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn a_line_is_told_once_and_then_with_the_number_of_those_left_out() {
-        let line = Seldom::default();
+        let line = LogRateLimit::default();
         assert_eq!(line.due(), Some(0));
         assert_eq!([line.due(), line.due(), line.due()], [None; 3]);
         line.told.lock().0 = Instant::now().checked_sub(EVERY);
