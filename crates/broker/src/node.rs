@@ -10,9 +10,9 @@ use crate::partitions::{Partitions, Reordering};
 use crate::replication::Replication;
 use crate::telemetry::Telemetry;
 use fullbore_config::BrokerConfig;
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
-use fullbore_host::space::Space;
 use fullbore_host::wide_work::WideWork;
 use fullbore_log::validation::Decompression;
 use fullbore_wire::Text;
@@ -32,7 +32,7 @@ pub struct Node {
     /// What it follows, and asks for as a leader.
     pub(crate) replication: Replication,
     /// Room on the disk.
-    pub space: Arc<Space>,
+    pub space: Arc<DiskSpace>,
     /// What is held of batches that came before their turn.
     pub reordering: Arc<Reordering>,
     /// Consumer groups.

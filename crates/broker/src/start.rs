@@ -23,9 +23,9 @@ use crate::partitions::{Origin, Partitions, Reordering};
 use crate::replication::Replication;
 use crate::telemetry::Telemetry;
 use fullbore_config::BrokerConfig;
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
-use fullbore_host::space::Space;
 use fullbore_host::task::{self, Apart};
 use fullbore_host::wide_work::WideWork;
 use fullbore_log::boot::{Boots, former_end};
@@ -64,7 +64,7 @@ struct Registered {
     listeners: Vec<Bound>,
     admin_listener: Option<admin::Bound>,
     lock: FolderLock,
-    space: Arc<Space>,
+    space: Arc<DiskSpace>,
     control: Control,
 }
 
@@ -108,14 +108,14 @@ impl Broker {
     async fn assemble(
         config: BrokerConfig,
         loggers: Loggers,
-        open: impl FnOnce(Arc<BrokerConfig>, &FolderLock, Arc<Space>, Arrival) -> Result<Opened, OpenError>,
+        open: impl FnOnce(Arc<BrokerConfig>, &FolderLock, Arc<DiskSpace>, Arrival) -> Result<Opened, OpenError>,
     ) -> Result<Broker, StartError> {
         raise_descriptor_limit();
         let config = Arc::new(config);
         let listeners = bind(&config).await?;
         let admin_listener = admin::bind(&config).await?;
         let lock = FolderLock::take(&config.node.data_dir)?;
-        let space = Arc::new(Space::open(&config.node.data_dir, config.storage.disk_reserve_bytes));
+        let space = Arc::new(DiskSpace::open(&config.node.data_dir, config.storage.disk_reserve_bytes));
         let (ended, boots) = (former_end(&config.node.data_dir), Boots::look(&config.node.data_dir));
         let endpoints = endpoints(&config, &listeners);
         let arrival = Arrival { endpoints, ended, is_same_boot: boots.are_the_same() };

@@ -2,11 +2,11 @@
 //!
 //! Not here: topics, requests, configuration.
 
+pub mod disk_space;
 pub mod files;
 pub mod log_rate_limit;
 pub mod long_work;
 pub mod memory;
 pub mod metrics;
-pub mod space;
 pub mod task;
 pub mod wide_work;

@@ -302,7 +302,7 @@ mod tests {
     use crate::recovery::Known;
     use crate::validation::ValidBatch;
     use fullbore_config::{BrokerConfig, Properties};
-    use fullbore_host::space::Space;
+    use fullbore_host::disk_space::DiskSpace;
 
     #[test]
     fn nothing_past_the_high_watermark_is_read_whether_the_batch_there_is_remembered_or_not() {
@@ -371,7 +371,7 @@ mod tests {
         let (begun, first) =
             (log.plan_read(1, 10_000, 500).expect("planned"), log.plan_read(1, 1, 500).expect("planned"));
         let Slice::Of(mut slice) = begun.read(10_000, true, &cold).expect("read") else { panic!("records") };
-        let full = Space::open(folder.path(), 0);
+        let full = DiskSpace::open(folder.path(), 0);
         full.note_full();
         log.delete_before(500, 0, &full).expect("deleted");
         assert!(is_gone(&begun.whole(&mut slice, &cold).expect_err("it has no bytes")));

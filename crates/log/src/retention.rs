@@ -17,8 +17,8 @@ use super::flush::Sealed;
 use super::segment::{Segment, modified_ms};
 use super::steps::step;
 use fullbore_config::TopicConfig;
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::files::{is_full, remove_for_good};
-use fullbore_host::space::Space;
 
 /// What was taken out of use.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl Log {
 
     /// Moves the log start up to `offset`, which is not past the high watermark. On a full disk the segments before it go
     /// first, which makes room, and what has to be written may have the reserve.
-    pub fn delete_before(&mut self, offset: i64, now_ms: i64, space: &Space) -> io::Result<()> {
+    pub fn delete_before(&mut self, offset: i64, now_ms: i64, space: &DiskSpace) -> io::Result<()> {
         if space.is_full() {
             self.remove_before(offset, now_ms)?;
         }

@@ -230,7 +230,7 @@ mod tests {
     use crate::steps::watch;
     use crate::validation::ValidBatch;
     use fullbore_config::{BrokerConfig, Properties};
-    use fullbore_host::space::Space;
+    use fullbore_host::disk_space::DiskSpace;
 
     fn of_one_record() -> BytesMut {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
@@ -255,7 +255,7 @@ mod tests {
     fn a_log_that_is_cut_off_before_its_start_begins_where_it_ends() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (mut log, config) = of_three(&folder);
-        log.delete_before(2, 0, &Space::open(folder.path(), 0)).expect("deleted");
+        log.delete_before(2, 0, &DiskSpace::open(folder.path(), 0)).expect("deleted");
         log.truncate_to(1, 0, &config).expect("cut off");
         assert_eq!((log.log_start, log.log_end), (1, 1));
     }

@@ -9,7 +9,7 @@ use fullbore_wire::Uuid;
 use super::identity::StoreName;
 use super::image::Inapplicable;
 use fullbore_db::StoreError;
-use fullbore_host::space::Space;
+use fullbore_host::disk_space::DiskSpace;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -66,7 +66,7 @@ impl OpenError {
     }
 
     /// Whether there was no room for a write. Files that cannot be made are refused without a reason.
-    pub fn is_full(&self, space: &Space) -> bool {
+    pub fn is_full(&self, space: &DiskSpace) -> bool {
         matches!(self, Self::Full { .. }) || matches!(self, Self::Refused { .. }) && space.is_tight()
     }
 }

@@ -52,7 +52,7 @@ use tokio::sync::{oneshot, watch};
 use fullbore_config::BrokerConfig;
 use fullbore_db::calls::{CountedCalls, PlaneCalls, PlaneConnection};
 use fullbore_db::postgres::Server;
-use fullbore_host::space::Space;
+use fullbore_host::disk_space::DiskSpace;
 use identity::{ClusterFolder, Identity};
 use owner::Asked;
 use pending::CommandKind;
@@ -129,7 +129,7 @@ impl Control {
     pub fn open(
         broker: Arc<BrokerConfig>,
         folder: &FolderLock,
-        space: Arc<Space>,
+        space: Arc<DiskSpace>,
         arrival: Arrival,
     ) -> Result<(Self, Option<ClusterPlace>), OpenError> {
         let (folder, config) = (folder.folder().to_owned(), Arc::clone(&broker));

@@ -13,7 +13,7 @@ use super::sqlite::{self, Sqlite};
 use fullbore_config::{BrokerConfig, PlaneSettings};
 use fullbore_db::StoreError;
 use fullbore_db::postgres::{BadServer, Server};
-use fullbore_host::space::Space;
+use fullbore_host::disk_space::DiskSpace;
 
 /// `control.db` in this folder.
 ///
@@ -22,7 +22,7 @@ use fullbore_host::space::Space;
 pub fn on_one_machine(
     folder: &Path,
     broker: &BrokerConfig,
-    space: Arc<Space>,
+    space: Arc<DiskSpace>,
 ) -> Result<(Sqlite, Identity), OpenError> {
     let file = folder.join(FILE);
     if file.exists() {

@@ -38,7 +38,7 @@ pub(crate) struct Opened {
 
 pub(super) fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     let lock = FolderLock::take(folder)?;
-    let space = Arc::new(Space::open(lock.folder(), 0));
+    let space = Arc::new(DiskSpace::open(lock.folder(), 0));
     let (control, place) = Control::open(broker(text), &lock, space, Arrival::nowhere())?;
     place.map_or(Ok(()), |place| control.take(place))?;
     Ok(Opened { control, _lock: lock })
@@ -384,7 +384,7 @@ async fn kill_minus_nine_loses_nothing_answered() {
 
 /// An owner without its thread, whose broker is registered, and the images it publishes.
 fn owner(folder: &FolderLock) -> (Owner<Sqlite>, watch::Receiver<Arc<Image>>) {
-    let space = Arc::new(Space::open(folder.folder(), 0));
+    let space = Arc::new(DiskSpace::open(folder.folder(), 0));
     let (store, _) = Sqlite::open(folder.folder(), &broker(""), space, random_id()).expect("opens");
     registered(store, Box::new(random_id))
 }

@@ -52,8 +52,8 @@ use crate::control::identity_of;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
 use fullbore_config::{BrokerConfig, DisklessConfig, TopicConfig};
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::metrics::Metrics;
-use fullbore_host::space::Space;
 use fullbore_log::partition::left_out::LeftOut;
 use given::GivenOut;
 use housekeeping::{DisklessTopics, Expiring};
@@ -118,7 +118,11 @@ impl From<OpenFileError> for OpenDisklessError {
 type OpenedIndex = (IndexOwner, RunFinder, Option<IndexChanges>, IndexThread);
 
 /// The one in the data folder, or in the cluster's database.
-fn open_index(config: &BrokerConfig, cluster_id: Uuid, space: Arc<Space>) -> Result<OpenedIndex, OpenDisklessError> {
+fn open_index(
+    config: &BrokerConfig,
+    cluster_id: Uuid,
+    space: Arc<DiskSpace>,
+) -> Result<OpenedIndex, OpenDisklessError> {
     let retained = config.diskless.batches_to_retain;
     match &config.membership.control_plane {
         None => {
@@ -180,7 +184,7 @@ impl Diskless {
     pub async fn open(
         config: &BrokerConfig,
         cluster_id: Uuid,
-        space: Arc<Space>,
+        space: Arc<DiskSpace>,
         metrics: Metrics,
     ) -> Result<Diskless, OpenDisklessError> {
         let retention = Duration::from_millis(config.storage.retention_check_interval_ms);

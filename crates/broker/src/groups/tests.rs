@@ -8,7 +8,7 @@ use super::*;
 use crate::control::{CreateTopic, CreateTopics, FolderLock, TopicRef};
 use crate::coordinator::{Records, Unwritten};
 use fullbore_config::Properties;
-use fullbore_host::space::Space;
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_rules::group::{Committer, Joining, Snapshot};
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
 use fullbore_wire::apis::leave_group::MemberIdentity;
@@ -41,7 +41,7 @@ fn unstarted(folder: &Path, clock: GroupClock, text: &str) -> Opened {
     let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
     let config = Arc::new(config);
     let lock = FolderLock::take(folder).expect("free");
-    let space = Arc::new(Space::open(lock.folder(), 0));
+    let space = Arc::new(DiskSpace::open(lock.folder(), 0));
     let arrival = crate::control::Arrival::nowhere();
     let (control, _) = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), arrival).expect("opens");
     let logs = Partitions::open_with(folder, &config, space).expect("opens");

@@ -202,8 +202,8 @@ mod tests {
     use crate::diskless::Diskless;
     use crate::partitions::{Origin, Partitions};
     use fullbore_config::{BrokerConfig, Properties, TopicConfig};
+    use fullbore_host::disk_space::DiskSpace;
     use fullbore_host::metrics::Metrics;
-    use fullbore_host::space::Space;
 
     #[test]
     fn while_as_many_partitions_wait_to_be_out_of_the_way_as_may_be_in_use_further_deletions_wait() {
@@ -235,7 +235,7 @@ mod tests {
         let set = format!("log.dirs={}", folder.path().display());
         let (broker, _) = BrokerConfig::from_properties(&Properties::parse(&set).expect("properties")).expect("valid");
         let logs = Partitions::open(folder.path(), &broker).expect("opened");
-        let space = Arc::new(Space::open(folder.path(), 0));
+        let space = Arc::new(DiskSpace::open(folder.path(), 0));
         let diskless = Diskless::open(&broker, Uuid([9; 16]), space, Metrics::default()).await.expect("opened");
         logs.serve_diskless(diskless);
         let classic = Arc::new(broker.topics.defaults);

@@ -65,9 +65,9 @@ use crate::replica::data_dir::succession::Succession;
 use cleaner::Cleaner;
 use deletion::Deletion;
 use fullbore_config::{BrokerConfig, TopicConfig};
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::files::is_full;
 use fullbore_host::log_rate_limit::LogRateLimit;
-use fullbore_host::space::Space;
 use fullbore_log::Log;
 use fullbore_log::aside;
 use fullbore_log::boot;
@@ -100,14 +100,14 @@ impl Partitions {
     /// # Errors
     /// [`OpenError`] naming what cannot be read or written.
     pub fn open(data_dir: &Path, config: &BrokerConfig) -> Result<Arc<Partitions>, OpenError> {
-        Partitions::open_with(data_dir, config, Arc::new(Space::open(data_dir, 0)))
+        Partitions::open_with(data_dir, config, Arc::new(DiskSpace::open(data_dir, 0)))
     }
 
     /// As [`Partitions::open`], with the folder's room as others of the broker know it.
     pub(crate) fn open_with(
         data_dir: &Path,
         config: &BrokerConfig,
-        space: Arc<Space>,
+        space: Arc<DiskSpace>,
     ) -> Result<Arc<Partitions>, OpenError> {
         let failed = |error| OpenError { path: data_dir.to_owned(), error };
         let path: Arc<Path> = data_dir.into();

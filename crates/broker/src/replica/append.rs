@@ -7,7 +7,7 @@ use fullbore_rules::replica::{self, Now};
 use super::Replica;
 use super::state::{LogState, ReplicaState};
 use fullbore_config::TimestampType;
-use fullbore_host::space::Space;
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::partition::durability::Durability;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{Acks, AppendStep, Appended, WrittenBatch};
@@ -106,7 +106,7 @@ impl Replica {
 }
 
 /// Notes a failed append for the next look at the disk.
-pub(super) fn note_failure(space: &Space, error: AppendError) {
+pub(super) fn note_failure(space: &DiskSpace, error: AppendError) {
     match error {
         AppendError::Full => space.note_full(),
         AppendError::Storage => space.note_failed(),

@@ -1,12 +1,12 @@
 //! A partition whose appends fail for seconds, while its log is whole and the data directory takes files: its own directory does not.
 //!
-//! Not here: a log that a failed write or fsync has broken ([`super::data_dir::failures`]), a data directory that takes no files ([`fullbore_host::space`]),
+//! Not here: a log that a failed write or fsync has broken ([`super::data_dir::failures`]), a data directory that takes no files ([`fullbore_host::disk_space`]),
 //! and the replica that leads then (`replication/resign.rs`).
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fullbore_host::space::make_file;
+use fullbore_host::disk_space::make_file;
 use fullbore_log::partition::error::AppendError;
 
 use super::Replica;

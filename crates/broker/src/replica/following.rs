@@ -18,8 +18,8 @@ use super::Replica;
 use super::append::note_failure;
 use super::state::{LogState, ReplicaState};
 use fullbore_config::TopicConfig;
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::files::{is_full, is_momentary, now_ms};
-use fullbore_host::space::Space;
 use fullbore_log::Log;
 use fullbore_log::error::StorageError;
 use fullbore_log::partition::error::AppendError;
@@ -289,7 +289,7 @@ fn begins_within(offset: i64, records: &Bytes) -> Option<i64> {
 
 /// [`append_each`], as long as the disk has room. Nothing else is written under the permit: what frees space may be next.
 fn append_in(
-    space: &Space,
+    space: &DiskSpace,
     from: &FromLeader<'_>,
     append: impl FnMut(&[u8], &[BatchView<'_>]) -> Result<usize, AppendError>,
 ) -> Result<(), FollowError> {
@@ -363,10 +363,10 @@ mod tests {
         builder.append(0, None, Some(b"v"), &[]);
         let records = builder.seal(Stamp::NONE).expect("sealed").0.freeze();
         let from = FromLeader { leader_epoch: 0, from: 0, records: &records, high_watermark: 0, log_start: 0 };
-        let space = Space::without_room(folder.path());
+        let space = DiskSpace::without_room(folder.path());
         let refused = append_in(&space, &from, |_, _| panic!("it is written all the same"));
         assert_eq!(refused, Err(FollowError::Append(AppendError::Full)));
-        let space = Space::open(folder.path(), 1 << 20);
+        let space = DiskSpace::open(folder.path(), 1 << 20);
         assert_eq!(append_in(&space, &from, |_, batches| Ok(batches.len())), Ok(()));
         append_in(&space, &from, |_, _| Err(AppendError::Full)).expect_err("no room");
         assert!(space.is_full(), "who produces is told, too");

@@ -23,7 +23,7 @@ use rusqlite::Connection;
 use super::change::{Change, Version};
 use super::store::{Commit, Progress, Store, Transaction};
 use fullbore_db::{CommitError, StoreError};
-use fullbore_host::space::Space;
+use fullbore_host::disk_space::DiskSpace;
 
 use fullbore_db::sqlite as error;
 pub use open::FILE;
@@ -31,7 +31,7 @@ pub use open::FILE;
 /// The open database.
 pub struct Sqlite {
     connection: Connection,
-    space: Arc<Space>,
+    space: Arc<DiskSpace>,
     node_id: i32,
 }
 

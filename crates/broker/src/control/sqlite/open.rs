@@ -10,7 +10,7 @@ use super::super::error::OpenError;
 use super::super::identity::Identity;
 use super::{Sqlite, error};
 use fullbore_config::BrokerConfig;
-use fullbore_host::space::Space;
+use fullbore_host::disk_space::DiskSpace;
 
 pub const FILE: &str = "control.db";
 /// The tables as the first release has them. No release had smaller versions, which are refused.
@@ -33,7 +33,7 @@ impl Sqlite {
     pub fn open(
         folder: &Path,
         broker: &BrokerConfig,
-        space: Arc<Space>,
+        space: Arc<DiskSpace>,
         new_cluster_id: Uuid,
     ) -> Result<(Self, Identity), OpenError> {
         let open = || open(folder, broker, new_cluster_id);

@@ -27,7 +27,7 @@ pub(super) fn counted() -> Box<dyn FnMut() -> Uuid + Send> {
 }
 
 pub(super) fn sqlite(folder: &Path) -> Sqlite {
-    let space = Arc::new(Space::open(folder, 0));
+    let space = Arc::new(DiskSpace::open(folder, 0));
     Sqlite::open(folder, &broker(""), space, random_id()).expect("opens").0
 }
 

@@ -18,7 +18,7 @@ use crate::partitions::{Acks, AppendTerms, Origin, Partitions, Replica, led_by};
 use crate::replica::data_dir::cleanings::Ending;
 use crate::replica::state::LogState;
 use fullbore_config::{BrokerConfig, CleanupPolicy, Properties, Ratio, TopicConfig};
-use fullbore_host::space::Space;
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::cleaner::error::CleanError;
 use fullbore_log::steps::watch;
 use fullbore_log::validation::ValidBatch;
@@ -284,7 +284,7 @@ fn a_log_whose_segments_are_removed_for_good_while_it_is_cleaned_is_not_uncleana
             let removes = std::thread::spawn(move || {
                 let mut state = of.lock_as_it_is();
                 let LogState::Open(log) = &mut state.log else { panic!("it is open") };
-                let full = Space::open(&dir, 0);
+                let full = DiskSpace::open(&dir, 0);
                 full.note_full();
                 log.delete_before(end, NOW, &full).expect("deleted");
             });

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::replica::Replica;
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::files::is_full;
-use fullbore_host::space::Space;
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{
     self, CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_STARTS, OffsetsByPartition, RECOVERY_POINTS, UNRECOVERED,
@@ -35,7 +35,7 @@ const REBOOTED: i64 = 1;
 #[derive(Debug)]
 pub struct Checkpoints {
     dir: Arc<Path>,
-    space: Arc<Space>,
+    space: Arc<DiskSpace>,
     entries: Mutex<Entries>,
     writing: Mutex<()>,
 }
@@ -80,7 +80,7 @@ pub struct CleanShutdown {
 
 impl Checkpoints {
     /// Reads the files of a data folder, and takes note of the machine's boot.
-    pub fn read(dir: &Arc<Path>, space: Arc<Space>) -> Checkpoints {
+    pub fn read(dir: &Arc<Path>, space: Arc<DiskSpace>) -> Checkpoints {
         let mut entries = Entries::read(dir);
         if let Err(error) = entries.note_boot(dir) {
             // A full disk keeps no broker from starting. The next start takes this run for one of an earlier boot.
@@ -401,7 +401,7 @@ mod tests {
         let in_file =
             |name: &str, of: &str| files::read_offsets(&dir.join(name)).expect("there").get(&key(of)).copied();
 
-        let checkpoints = Checkpoints::read(&dir, Arc::new(Space::open(&dir, 0)));
+        let checkpoints = Checkpoints::read(&dir, Arc::new(DiskSpace::open(&dir, 0)));
         checkpoints.forget(key("deleted"));
         checkpoints.purge(&key("another")).expect("nothing to do");
         assert_eq!(in_file(RECOVERY_POINTS, "deleted"), Some(9), "nobody has asked yet");
@@ -414,7 +414,7 @@ mod tests {
         for name in [RECOVERY_POINTS, LOG_STARTS] {
             files::write_offsets(&dir.join(name), &offsets).expect("written");
         }
-        let checkpoints = Checkpoints::read(&dir, Arc::new(Space::open(&dir, 0)));
+        let checkpoints = Checkpoints::read(&dir, Arc::new(DiskSpace::open(&dir, 0)));
         checkpoints.purge(&key("deleted")).expect("written");
         assert_eq!((in_file(RECOVERY_POINTS, "deleted"), in_file(LOG_STARTS, "deleted")), (None, None));
         assert_eq!(checkpoints.known(&key("deleted")).recovery_point, 0);
@@ -436,7 +436,7 @@ mod tests {
 
         let beside = tempfile::tempdir().expect("temporary folder");
         let dir: Arc<Path> = beside.path().into();
-        let checkpoints = Checkpoints::read(&dir, Arc::new(Space::open(&dir, 0)));
+        let checkpoints = Checkpoints::read(&dir, Arc::new(DiskSpace::open(&dir, 0)));
         std::fs::create_dir(dir.join(HIGH_WATERMARKS)).expect("made");
         let partitions = [partition];
         checkpoints.write_high_watermarks(&partitions).expect_err("a folder has the name");

@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::checkpoints::TopicPartition;
 use crate::replica::Replica;
-use fullbore_host::space::Space;
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 
 /// What is to be kept of a cleaning.
@@ -35,7 +35,7 @@ pub enum Ending {
 #[derive(Debug)]
 pub struct Cleanings {
     checkpoint_path: PathBuf,
-    space: Arc<Space>,
+    space: Arc<DiskSpace>,
     tracking: Mutex<Tracking>,
     /// Told when a cleaning has ended.
     left: Condvar,
@@ -63,7 +63,7 @@ struct InProgress {
 
 impl Cleanings {
     /// Reads the checkpoint of a data folder.
-    pub fn read(data_dir: &Path, space: Arc<Space>) -> Cleanings {
+    pub fn read(data_dir: &Path, space: Arc<DiskSpace>) -> Cleanings {
         let checkpoint_path = data_dir.join(CLEANER_OFFSETS);
         let checkpoints = files::read_offsets(&checkpoint_path).unwrap_or_default();
         let tracking =

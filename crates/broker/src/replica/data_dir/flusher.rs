@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::failures::Failures;
 use crate::replica::Replica;
-use fullbore_host::space::Space;
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::page_cache::PageCache;
 
 /// Two, so that one slow disk request does not hold up every partition.
@@ -33,7 +33,7 @@ pub struct Flusher {
     /// What was written and need not be flushed.
     pub page_cache: Arc<PageCache>,
     /// Room for all of it.
-    pub space: Arc<Space>,
+    pub space: Arc<DiskSpace>,
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ impl FlushQueue {
 
 impl Flusher {
     /// Returns one with nothing to flush, for this page cache.
-    pub fn new(page_cache: PageCache, space: Arc<Space>) -> Flusher {
+    pub fn new(page_cache: PageCache, space: Arc<DiskSpace>) -> Flusher {
         Flusher {
             queue: Mutex::default(),
             changed: Condvar::new(),

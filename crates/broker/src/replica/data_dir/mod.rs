@@ -21,8 +21,8 @@ use cleanings::Cleanings;
 use cluster::ClusterView;
 use failures::Failures;
 use flusher::Flusher;
+use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::log_rate_limit::LogRateLimit;
-use fullbore_host::space::Space;
 use fullbore_log::aside;
 use fullbore_log::cold::Cold;
 use fullbore_log::files;
@@ -56,7 +56,7 @@ pub struct LogDir {
     /// Count of partitions whose appends have failed for seconds.
     pub unwritable: Failures,
     /// Whether the disk is full.
-    pub space: Arc<Space>,
+    pub space: Arc<DiskSpace>,
 }
 
 impl LogDir {

@@ -29,7 +29,7 @@ pub use file::OpenFileError;
 pub use finder::SqliteFinder;
 use fullbore_db::sqlite::{failed as sqlite_failed, not_committed as sqlite_not_committed};
 use fullbore_db::{CommitError, StoreError};
-use fullbore_host::space::Space;
+use fullbore_host::disk_space::DiskSpace;
 use rows::{DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, partition_row, runs};
 
 /// What producers have written to a partition from an offset on.
@@ -52,7 +52,7 @@ const DELETED_MS: i64 = 86_400_000;
 pub struct SqliteIndex {
     connection: Connection,
     noted: NotedChanges,
-    space: Arc<Space>,
+    space: Arc<DiskSpace>,
     numbers: ObjectNumbers,
     /// How many rows had been changed when the write-ahead log was moved to the file last.
     moved: u64,
@@ -66,7 +66,7 @@ impl SqliteIndex {
     pub fn open_in(
         folder: &Path,
         (cluster_id, broker_id): (Uuid, i32),
-        space: Arc<Space>,
+        space: Arc<DiskSpace>,
     ) -> Result<SqliteIndex, OpenFileError> {
         let is_full = |error: &OpenFileError| *error == OpenFileError::Store(StoreError::Full);
         let (connection, noted) = space.freeing(is_full, || file::open(folder, cluster_id, broker_id))?;
@@ -79,7 +79,7 @@ impl SqliteIndex {
     /// The same.
     #[cfg(test)]
     pub fn open(folder: &Path) -> Result<SqliteIndex, OpenFileError> {
-        SqliteIndex::open_in(folder, (Uuid([7; 16]), 1), Arc::new(Space::open(folder, 0)))
+        SqliteIndex::open_in(folder, (Uuid([7; 16]), 1), Arc::new(DiskSpace::open(folder, 0)))
     }
 
     /// Draws numbers for objects from `start` on.

@@ -5,7 +5,7 @@
 //! space, a deletion of topics or records, so that this can be written down; until it is whole again, which takes all room
 //! there is, nothing else may write: no records, no other metadata. Not what frees space, which is retention's and the control plane's.
 //!
-//! Invariant: room that the reserve has given up is used only by [`Space::freeing`]; whoever writes otherwise holds an
+//! Invariant: room that the reserve has given up is used only by [`DiskSpace::freeing`]; whoever writes otherwise holds an
 //! [`WritePermit`] meanwhile, or writes a few small files over and over.
 
 mod hung;
@@ -51,7 +51,7 @@ const TAKE_EVERY: Duration = Duration::from_millis(100);
 
 /// The room on one data folder's disk.
 #[derive(Debug)]
-pub struct Space {
+pub struct DiskSpace {
     folder: PathBuf,
     /// Bytes of the reserve when it is whole.
     wanted: u64,
@@ -100,9 +100,9 @@ fn reserve_of(configured: u64, total: u64) -> u64 {
     configured.div_ceil(BLOCK).min(total / SHARE / BLOCK).saturating_mul(BLOCK)
 }
 
-impl Space {
+impl DiskSpace {
     /// Takes the reserve in a folder, which exists, unless there is no room for it.
-    pub fn open(folder: &Path, reserve_bytes: u64) -> Space {
+    pub fn open(folder: &Path, reserve_bytes: u64) -> DiskSpace {
         let total = disk_of(folder).map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
         let wanted = reserve_of(reserve_bytes, total);
         if wanted != reserve_bytes {
@@ -112,7 +112,7 @@ impl Space {
                 folder.display()
             );
         }
-        let space = Space {
+        let space = DiskSpace {
             folder: folder.to_owned(),
             wanted,
             whole: RwLock::new(false),
@@ -138,8 +138,8 @@ impl Space {
 
     /// On a disk without room for the reserve.
     #[cfg(any(test, feature = "test-util"))]
-    pub fn without_room(folder: &Path) -> Space {
-        let space = Space { wanted: BLOCK, ..Space::open(folder, 0) };
+    pub fn without_room(folder: &Path) -> DiskSpace {
+        let space = DiskSpace { wanted: BLOCK, ..DiskSpace::open(folder, 0) };
         *space.whole.write() = false;
         space.times.lock().refused = Some(Instant::now() + Duration::from_secs(3600));
         space
@@ -235,7 +235,7 @@ impl Space {
         }
     }
 
-    /// As [`Space::admit`], for an append to a log, which takes little time: a permit that is held for long tells that the disk hangs.
+    /// As [`DiskSpace::admit`], for an append to a log, which takes little time: a permit that is held for long tells that the disk hangs.
     pub fn admit_append(&self) -> Option<WritePermit<'_>> {
         self.admit().map(|permit| WritePermit { _append: Some(self.writes.begin()), ..permit })
     }
@@ -411,11 +411,11 @@ impl Space {
     }
 }
 
-/// Counts a work in [`Space::releases`] until it is dropped.
-struct Releasing<'a>(&'a Space);
+/// Counts a work in [`DiskSpace::releases`] until it is dropped.
+struct Releasing<'a>(&'a DiskSpace);
 
 impl<'a> Releasing<'a> {
-    fn begin(space: &'a Space) -> Releasing<'a> {
+    fn begin(space: &'a DiskSpace) -> Releasing<'a> {
         space.releases.fetch_add(1, Ordering::SeqCst);
         Releasing(space)
     }
@@ -455,7 +455,7 @@ mod tests {
     fn what_frees_space_has_the_reserve_and_nothing_else_is_admitted_meanwhile() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let reserve = folder.path().join(FILE);
-        let space = Space::open(folder.path(), 1 << 20);
+        let space = DiskSpace::open(folder.path(), 1 << 20);
         assert_eq!(fs::metadata(&reserve).expect("there").len(), 1 << 20);
         assert!(space.admit().is_some() && !space.is_full());
         for (enough, tries_needed) in [((1 << 20) - 65536, 2), (1 << 19, 4), (0, 4)] {
@@ -477,7 +477,7 @@ mod tests {
     #[test]
     fn what_frees_space_keeps_the_part_it_has_while_others_want_to_write() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let space = Space::open(folder.path(), 1 << 20);
+        let space = DiskSpace::open(folder.path(), 1 << 20);
         let freed = space.freeing(is_full, || {
             let reserved = space.reserved();
             if reserved == 1 << 20 {
@@ -514,7 +514,7 @@ mod tests {
     #[test]
     fn what_was_last_said_of_the_disk_is_how_it_is() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let space = Space::open(folder.path(), 0);
+        let space = DiskSpace::open(folder.path(), 0);
         let says_full = || space.times.lock().says_full;
         space.note_full();
         assert!(says_full());
@@ -534,7 +534,7 @@ mod tests {
     #[test]
     fn write_finds_no_room_there_is_ample_room_only_after_the_next_look() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let space = Space::open(folder.path(), 4096);
+        let space = DiskSpace::open(folder.path(), 4096);
         assert_eq!(space.room(), DiskRoom::Ample);
         space.note_full();
         assert_eq!(space.room(), DiskRoom::Full);
@@ -542,7 +542,7 @@ mod tests {
         assert_eq!(space.room(), DiskRoom::Tight, "it may be the last of it");
         space.look();
         assert_eq!(space.room(), DiskRoom::Ample);
-        let narrow = Space::without_room(folder.path());
+        let narrow = DiskSpace::without_room(folder.path());
         narrow.look();
         assert_ne!(narrow.room(), DiskRoom::Ample, "the reserve is not whole");
     }
@@ -552,7 +552,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let data = folder.path().join("data");
         fs::create_dir(&data).expect("made");
-        let space = Space::open(&data, 0);
+        let space = DiskSpace::open(&data, 0);
         space.note_failed();
         space.look();
         assert_eq!(space.room(), DiskRoom::Ample, "another reason");
@@ -572,7 +572,7 @@ mod tests {
     #[test]
     fn other_errors_leave_the_reserve_alone() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let space = Space::open(folder.path(), 4096);
+        let space = DiskSpace::open(folder.path(), 4096);
         let refused = space.freeing(is_full, || {
             assert!(folder.path().join(FILE).exists());
             Err::<(), _>(io::Error::from(io::ErrorKind::NotFound))
@@ -583,7 +583,7 @@ mod tests {
     #[test]
     fn a_reserve_of_nothing_admits_everybody() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let space = Space::open(folder.path(), 0);
+        let space = DiskSpace::open(folder.path(), 0);
         assert!(space.admit().is_some() && space.freeing(is_full, || Ok::<_, io::Error>(1)).is_ok());
         assert!(!folder.path().join(FILE).exists());
     }
