@@ -17,9 +17,9 @@ use super::reader::{Found, Reader};
 use super::retention;
 use fullbore_db::CommitError;
 use fullbore_host::long_work::LongWork;
-use fullbore_log::partition::budget::{ProducerKey, Room};
 use fullbore_log::partition::error::{AppendError, ReadError};
 use fullbore_log::partition::left_out::LeftOut;
+use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{AppendStep, Blocker};
 use fullbore_log::partition::read::{Read, TimestampOffset};
 use fullbore_log::partition::terms::AppendTerms;
@@ -63,7 +63,7 @@ impl DisklessPartition {
         &self,
         batch: &ValidBatch<'_>,
         terms: AppendTerms<'_>,
-        (producer, freshness, room): (ProducerKey, Freshness, Option<Room>),
+        (producer, freshness, room): (ProducerKey, Freshness, Option<MemoryPermit>),
     ) -> Result<AppendStep, AppendError> {
         if !self.services.claim.is_made() {
             self.turned_away(&batch.stamp(), AppendError::Storage.code());
@@ -106,7 +106,7 @@ impl DisklessPartition {
     }
 
     /// Waits for room for a batch of a producer.
-    pub async fn reserve_memory(&self, producer: ProducerKey, size: usize) -> Option<Room> {
+    pub async fn reserve_memory(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
         self.services.pipeline.reserve(producer, size).await
     }
 

@@ -19,8 +19,8 @@ use fullbore_config::TopicConfig;
 use fullbore_host::files::now_ms;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
-use fullbore_log::partition::budget::{ProducerKey, Room};
 use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
 use fullbore_log::partition::terms::{AppendTerms, EarlyBatches};
 use fullbore_log::validation::{
@@ -177,7 +177,7 @@ pub struct Waited {
     /// The outcome of a refresh of partitions' state.
     refreshed: Refreshed,
     /// Memory for the next batch.
-    memory: Option<Room>,
+    memory: Option<MemoryPermit>,
 }
 
 impl Waited {

@@ -10,10 +10,10 @@ use fullbore_wire::ErrorCode;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::budget::ProducerKey;
 use super::durability::Durability;
 use super::error::AppendError;
 use super::left_out::LeftOut;
+use super::memory_budget::ProducerKey;
 
 /// Copies of one batch that may wait for its answer at a time. Each but the last is of a connection that is lost, or of a client that does not
 /// wait for answers.

@@ -20,8 +20,8 @@ use fullbore_rules::sequence::parking::{Freed, Parking, fits};
 use fullbore_rules::sequence::{SequenceRefusal, Stamp};
 use tokio::time::Instant;
 
-use super::budget::Room;
 use super::error::AppendError;
+use super::memory_budget::MemoryPermit;
 use super::outcome::{Acks, AppendAnswer, Appended, AwaitedAnswer, WrittenBatch};
 use crate::validation::ValidBatch;
 use fullbore_config::ReorderConfig;
@@ -133,7 +133,7 @@ pub struct Early {
     acks: Acks,
     answer: AppendAnswer,
     held: HeldBytes,
-    later: Option<Room>,
+    later: Option<MemoryPermit>,
     /// True once its wait has ended while no copy of it waited: its verdict is that of the next copy.
     is_late: bool,
 }
@@ -141,7 +141,7 @@ pub struct Early {
 /// What a batch needs in its turn, and holds from the start.
 #[derive(Debug)]
 pub struct LaterRoom {
-    pub room: Room,
+    pub room: MemoryPermit,
     /// Bytes that batches may hold so before their turn: less than there are, or those they wait for would find no room.
     pub early_bytes_max: usize,
 }
@@ -156,7 +156,7 @@ impl Early {
     }
 
     /// Takes it apart: the caller answers it, and has the room for its turn.
-    pub fn into_parts(self) -> (ValidBatch<'static>, AppendAnswer, Option<Room>) {
+    pub fn into_parts(self) -> (ValidBatch<'static>, AppendAnswer, Option<MemoryPermit>) {
         (self.batch, self.answer, self.later)
     }
 

@@ -18,9 +18,9 @@ use super::{Pipeline, PipelineState, Shared};
 use crate::diskless::assemble::LEADER_EPOCH;
 use crate::diskless::known::KnownPartition;
 use fullbore_config::TimestampType;
-use fullbore_log::partition::budget::{ProducerKey, Room};
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::left_out::LeftOut;
+use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, AwaitedAnswer, Blocker};
 use fullbore_log::partition::reorder::BATCH_COST;
 use fullbore_log::partition::stamping::Stamping;
@@ -79,7 +79,7 @@ impl Pipeline {
         (partition, number): (&Arc<KnownPartition>, DisklessPartitionId),
         batch: &ValidBatch<'_>,
         (terms, left_out): (AppendTerms<'_>, &LeftOut),
-        (producer, freshness, room): (ProducerKey, Freshness, Room),
+        (producer, freshness, room): (ProducerKey, Freshness, MemoryPermit),
     ) -> Result<AppendStep, AppendError> {
         let granted = (freshness, room, left_out);
         let room = match self.park((partition, number), batch, terms, granted)? {
@@ -93,7 +93,7 @@ impl Pipeline {
     fn admit(
         &self,
         offered: Offered,
-        (freshness, room, left_out): (Freshness, Room, &LeftOut),
+        (freshness, room, left_out): (Freshness, MemoryPermit, &LeftOut),
     ) -> Result<AppendStep, AppendError> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
@@ -124,12 +124,12 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`AppendError::Gone`] while the broker stops.
-    pub fn try_reserve(&self, producer: ProducerKey, size: usize) -> Result<Option<Room>, AppendError> {
+    pub fn try_reserve(&self, producer: ProducerKey, size: usize) -> Result<Option<MemoryPermit>, AppendError> {
         self.shared.budget.try_take(producer, size + BATCH_COST).map_err(|_| AppendError::Gone)
     }
 
     /// Waits for the same; meanwhile the connection reads nothing. `None` while the broker stops.
-    pub async fn reserve(&self, producer: ProducerKey, size: usize) -> Option<Room> {
+    pub async fn reserve(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
         self.shared.budget.take(producer, size + BATCH_COST).await
     }
 
@@ -141,7 +141,7 @@ impl Pipeline {
 
 impl Shared {
     /// Takes a batch whose turn it is, and those parked behind it.
-    fn take(self: &Arc<Self>, state: &mut PipelineState, offered: Offered, room: Room) -> AwaitedAnswer {
+    fn take(self: &Arc<Self>, state: &mut PipelineState, offered: Offered, room: MemoryPermit) -> AwaitedAnswer {
         let was_idle = state.queue.is_closed_up();
         let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), offered.stamp.record_count, &self.metrics);
         let (number, stamp) = (offered.number, offered.stamp);
@@ -159,7 +159,7 @@ impl Shared {
         state: &mut PipelineState,
         offered: Offered,
         answer: AppendAnswer,
-        room: Option<Room>,
+        room: Option<MemoryPermit>,
     ) {
         let Offered { partition, number, producer, stamp, bytes, max_timestamp, log_append_time_ms } = offered;
         let now = self.now();

@@ -15,7 +15,7 @@ use fullbore_rules::commit::fair::FairClock;
 use fullbore_rules::commit::rotation::{ActiveObject, OBJECT_BATCHES_MAX};
 use fullbore_rules::sequence::Stamp;
 
-use fullbore_log::partition::budget::{ProducerKey, Room};
+use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::reorder::BATCH_COST;
 
 /// A batch as it came, whole and checked.
@@ -29,7 +29,7 @@ pub struct NewBatch {
     /// In ms.
     pub max_timestamp: i64,
     /// Its part of the memory budget, which is given back with its object.
-    pub room: Option<Room>,
+    pub room: Option<MemoryPermit>,
 }
 
 /// A batch with its place.

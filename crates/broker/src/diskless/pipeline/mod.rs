@@ -35,8 +35,8 @@ use crate::diskless::index::IndexOwner;
 use crate::diskless::reader::Reader;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::metrics::Metrics;
-use fullbore_log::partition::budget::Budget;
 use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::memory_budget::MemoryBudget;
 use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::reorder::{Early, Parked};
 
@@ -63,7 +63,7 @@ struct Shared {
     state: Mutex<PipelineState>,
     /// Something changed that the driver is to look at.
     changed: Notify,
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     refreshes: RefreshLimit,
     index: IndexOwner,
     keys: ObjectIds,
@@ -113,7 +113,7 @@ impl Pipeline {
             others_commit,
             is_closed: false,
         };
-        let budget = Budget::new(memory_bytes);
+        let budget = MemoryBudget::new(memory_bytes);
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             changed: Notify::new(),

@@ -23,9 +23,9 @@ use super::refresh::Refreshed;
 use super::{Pipeline, PipelineState, Released, Shared};
 use crate::diskless::known::KnownPartition;
 use fullbore_host::files::now_ms;
-use fullbore_log::partition::budget::{ProducerKey, Room};
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::left_out::LeftOut;
+use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{AppendStep, AppendTicket, Appended, Blocker};
 use fullbore_log::partition::reorder::{Early, LaterRoom, OUT_OF_ORDER, Reordering};
 use fullbore_log::partition::terms::AppendTerms;
@@ -46,8 +46,8 @@ impl Pipeline {
         (partition, number): (&Arc<KnownPartition>, DisklessPartitionId),
         batch: &ValidBatch<'_>,
         terms: AppendTerms<'_>,
-        (freshness, room, left_out): (Freshness, Room, &LeftOut),
-    ) -> Result<ControlFlow<AppendStep, Room>, AppendError> {
+        (freshness, room, left_out): (Freshness, MemoryPermit, &LeftOut),
+    ) -> Result<ControlFlow<AppendStep, MemoryPermit>, AppendError> {
         let early = terms.early;
         let mut state = self.shared.state.lock();
         if state.is_closed || partition.is_gone() {

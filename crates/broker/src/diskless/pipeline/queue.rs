@@ -22,8 +22,8 @@ use fullbore_wire::ErrorCode;
 
 use super::gathering::{Gathering, NewBatch};
 use crate::diskless::index::UploadedObject;
-use fullbore_log::partition::budget::Room;
 use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::memory_budget::MemoryPermit;
 
 /// Batches of a commit, of which an object has half at most: what has gathered while the index was away could take longer than the index may, again and
 /// again.
@@ -57,7 +57,7 @@ struct InLine {
     bytes: usize,
     upload: Upload,
     /// The memory budget's part of its batches.
-    _room: Option<Room>,
+    _room: Option<MemoryPermit>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,7 +242,7 @@ impl CommitQueue {
             batches,
             bytes,
             upload: Upload::UnderWay,
-            _room: Room::of_object(rooms),
+            _room: MemoryPermit::of_object(rooms),
         });
         ClosedObject { number, parts }
     }
@@ -395,7 +395,7 @@ mod tests {
     use fullbore_rules::sequence::NO_PRODUCER_ID;
 
     use super::*;
-    use fullbore_log::partition::budget::ProducerKey;
+    use fullbore_log::partition::memory_budget::ProducerKey;
 
     const AT: Duration = Duration::from_secs(1);
 

@@ -1,6 +1,6 @@
 //! Memory budget of batches that are held until they are durable, shared by producers.
 //!
-//! A batch takes [`Room`] before it is admitted. Of what is not being uploaded yet, a producer takes at most half of what the others leave.
+//! A batch takes [`MemoryPermit`] before it is admitted. Of what is not being uploaded yet, a producer takes at most half of what the others leave.
 //! So a newcomer finds room, however many producers flood. Requests without room queue; the producer that has least goes first, so that
 //! one with little to send does not wait behind the backlogs of others.
 //!
@@ -37,7 +37,7 @@ impl ProducerKey {
 
 /// The budget; all sizes are bytes.
 #[derive(Debug)]
-pub struct Budget {
+pub struct MemoryBudget {
     max: usize,
     state: Mutex<BudgetState>,
 }
@@ -67,20 +67,20 @@ struct Share {
 #[derive(Debug)]
 struct QueuedRequest {
     bytes: usize,
-    answer: oneshot::Sender<Room>,
+    answer: oneshot::Sender<MemoryPermit>,
 }
 
 /// Room that is given to a request out of the queue, to be sent without the lock.
-type Grants = Vec<(oneshot::Sender<Room>, Room)>;
+type Grants = Vec<(oneshot::Sender<MemoryPermit>, MemoryPermit)>;
 
 /// The budget takes no further batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
-impl Budget {
+impl MemoryBudget {
     /// An unused budget of `max` bytes.
-    pub fn new(max: usize) -> Arc<Budget> {
-        Arc::new(Budget { max, state: Mutex::default() })
+    pub fn new(max: usize) -> Arc<MemoryBudget> {
+        Arc::new(MemoryBudget { max, state: Mutex::default() })
     }
 
     /// All bytes of the budget.
@@ -92,7 +92,7 @@ impl Budget {
     ///
     /// # Errors
     /// [`Closed`].
-    pub fn try_take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Result<Option<Room>, Closed> {
+    pub fn try_take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Result<Option<MemoryPermit>, Closed> {
         let bytes = bytes.min(self.max);
         let mut state = self.state.lock();
         if state.is_closed {
@@ -105,7 +105,7 @@ impl Budget {
     }
 
     /// Waits for room for `bytes` of a producer. `None` once the budget is closed. Dropping the future leaves the queue.
-    pub async fn take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Option<Room> {
+    pub async fn take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Option<MemoryPermit> {
         let bytes = bytes.min(self.max);
         let (answer, given) = oneshot::channel();
         let (position, grants) = {
@@ -139,11 +139,11 @@ impl Budget {
         state.held + bytes <= self.max && (state.waiting == 0 || is_share())
     }
 
-    fn give(self: &Arc<Self>, state: &mut BudgetState, producer: ProducerKey, bytes: usize) -> Room {
+    fn give(self: &Arc<Self>, state: &mut BudgetState, producer: ProducerKey, bytes: usize) -> MemoryPermit {
         state.held += bytes;
         state.waiting += bytes;
         state.change(producer, |share| share.waiting += bytes);
-        Room { budget: Arc::clone(self), producer, bytes, is_waiting: true }
+        MemoryPermit { budget: Arc::clone(self), producer, bytes, is_waiting: true }
     }
 
     /// Gives room to requests of the queue, as long as there is any for the first.
@@ -224,7 +224,7 @@ fn send(grants: Grants) {
 
 /// A request in the queue, as long as its caller waits.
 struct Queued<'a> {
-    budget: &'a Arc<Budget>,
+    budget: &'a Arc<MemoryBudget>,
     producer: ProducerKey,
     position: u64,
 }
@@ -236,19 +236,19 @@ impl Drop for Queued<'_> {
 }
 
 /// Room in the memory budget, until it is dropped.
-pub struct Room {
-    budget: Arc<Budget>,
+pub struct MemoryPermit {
+    budget: Arc<MemoryBudget>,
     producer: ProducerKey,
     bytes: usize,
     /// True as long as its batch waits to be uploaded.
     is_waiting: bool,
 }
 
-impl Room {
+impl MemoryPermit {
     /// Joins the room of batches of one budget that wait no longer, since they are uploaded in one object.
-    pub fn of_object(rooms: Vec<Room>) -> Option<Room> {
+    pub fn of_object(rooms: Vec<MemoryPermit>) -> Option<MemoryPermit> {
         let (budget, producer) = rooms.first().map(|first| (Arc::clone(&first.budget), first.producer))?;
-        let mut all = Room { budget, producer, bytes: 0, is_waiting: false };
+        let mut all = MemoryPermit { budget, producer, bytes: 0, is_waiting: false };
         let budget = Arc::clone(&all.budget);
         budget.free(|state| {
             for mut room in rooms {
@@ -262,7 +262,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for MemoryPermit {
     fn drop(&mut self) {
         // Room that was joined with others is theirs.
         if self.bytes > 0 {
@@ -276,9 +276,9 @@ impl Drop for Room {
     }
 }
 
-impl fmt::Debug for Room {
+impl fmt::Debug for MemoryPermit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Room { producer, bytes, is_waiting, .. } = self;
+        let MemoryPermit { producer, bytes, is_waiting, .. } = self;
         write!(formatter, "Room({bytes} of {producer:?}, waiting: {is_waiting})")
     }
 }
@@ -290,32 +290,32 @@ mod tests {
 
     use super::*;
 
-    type Taking<'a> = Pin<Box<dyn Future<Output = Option<Room>> + 'a>>;
+    type Taking<'a> = Pin<Box<dyn Future<Output = Option<MemoryPermit>> + 'a>>;
 
     /// A request that is in the queue unless it has its room at once.
-    fn taking(budget: &Arc<Budget>, producer: i64, bytes: usize) -> Taking<'_> {
+    fn taking(budget: &Arc<MemoryBudget>, producer: i64, bytes: usize) -> Taking<'_> {
         let mut taking: Taking<'_> = Box::pin(budget.take(ProducerKey::Id(producer), bytes));
         assert!(taken(&mut taking).is_none(), "there is room");
         taking
     }
 
     /// The room, if it was given.
-    fn taken(taking: &mut Taking<'_>) -> Option<Room> {
+    fn taken(taking: &mut Taking<'_>) -> Option<MemoryPermit> {
         match taking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             std::task::Poll::Ready(room) => room,
             std::task::Poll::Pending => None,
         }
     }
 
-    fn try_take(budget: &Arc<Budget>, producer: i64, bytes: usize) -> Option<Room> {
+    fn try_take(budget: &Arc<MemoryBudget>, producer: i64, bytes: usize) -> Option<MemoryPermit> {
         budget.try_take(ProducerKey::Id(producer), bytes).expect("open")
     }
 
-    fn all_of(budget: &Arc<Budget>, producer: i64, bytes: usize) -> Vec<Room> {
+    fn all_of(budget: &Arc<MemoryBudget>, producer: i64, bytes: usize) -> Vec<MemoryPermit> {
         std::iter::from_fn(|| try_take(budget, producer, bytes)).collect()
     }
 
-    fn counted(budget: &Arc<Budget>) -> (usize, usize, usize) {
+    fn counted(budget: &Arc<MemoryBudget>) -> (usize, usize, usize) {
         let state = budget.state.lock();
         (state.held, state.waiting, state.shares.len())
     }
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn flooders_leave_room_for_a_small_batch_of_a_newcomer() {
         for flooders in [1, 2, 7, 30] {
-            let budget = Budget::new(10_000);
+            let budget = MemoryBudget::new(10_000);
             let held: Vec<_> = (0..flooders).flat_map(|flooder| all_of(&budget, flooder, 10)).collect();
             let newcomer = try_take(&budget, 100, 1);
             assert!(newcomer.is_some(), "{} bytes of {flooders} flooders", 10 * held.len());
@@ -332,21 +332,21 @@ mod tests {
 
     #[test]
     fn a_batch_on_its_way_gives_its_share_back_and_not_its_memory() {
-        let budget = Budget::new(1_000);
+        let budget = MemoryBudget::new(1_000);
         let first = all_of(&budget, 1, 100);
         assert_eq!(first.len(), 5, "half");
-        let object = Room::of_object(first);
+        let object = MemoryPermit::of_object(first);
         assert_eq!(counted(&budget), (500, 0, 0));
-        let objects = [object, Room::of_object(all_of(&budget, 1, 100))];
+        let objects = [object, MemoryPermit::of_object(all_of(&budget, 1, 100))];
         assert_eq!(counted(&budget), (700, 0, 0), "half of what is left");
         drop(objects);
         assert_eq!(counted(&budget), (0, 0, 0));
-        assert!(Room::of_object(Vec::new()).is_none());
+        assert!(MemoryPermit::of_object(Vec::new()).is_none());
     }
 
     #[test]
     fn a_batch_larger_than_the_budget_takes_all_of_it() {
-        let budget = Budget::new(1_000);
+        let budget = MemoryBudget::new(1_000);
         let large = try_take(&budget, 1, 5_000).expect("nothing waits");
         assert!(try_take(&budget, 2, 1).is_none());
         drop(large);
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_newcomer_in_the_queue_goes_before_flooders() {
-        let budget = Budget::new(1_000);
+        let budget = MemoryBudget::new(1_000);
         let mut held = all_of(&budget, 1, 100);
         let (mut flooding, mut newcomer) = (taking(&budget, 1, 100), taking(&budget, 2, 300));
         held.truncate(4);
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_newcomer_with_little_waits_behind_no_flooder_that_waits() {
-        let budget = Budget::new(1_000);
+        let budget = MemoryBudget::new(1_000);
         let held = all_of(&budget, 1, 100);
         let mut flooding = taking(&budget, 1, 100);
         let small: Vec<_> = (0..9).map_while(|_| try_take(&budget, 2, 10)).collect();
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_large_batch_in_the_queue_is_not_overtaken_for_ever() {
-        let budget = Budget::new(1_000);
+        let budget = MemoryBudget::new(1_000);
         let mut small: Vec<_> = (0..9).flat_map(|producer| all_of(&budget, producer, 10)).collect();
         let mut large = taking(&budget, 100, 400);
         while taken(&mut large).is_none() {
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_request_that_is_dropped_leaves_the_queue_to_those_behind_it() {
-        let budget = Budget::new(1_000);
+        let budget = MemoryBudget::new(1_000);
         let held = all_of(&budget, 1, 100);
         let first = taking(&budget, 1, 100);
         let mut second = taking(&budget, 2, 400);
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn turns_follow_shares_whatever_comes_and_goes() {
-        let budget = Budget::new(1_000);
+        let budget = MemoryBudget::new(1_000);
         let (mut held, mut queued, mut seed) = (Vec::new(), Vec::<Taking<'_>>::new(), 7_u64);
         for step in 0..5_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -422,7 +422,7 @@ mod tests {
                 _ if !queued.is_empty() && pick % 8 == 3 => drop(queued.swap_remove(pick / 8 % queued.len())),
                 _ => {
                     let uploaded = held.drain(..held.len() / 2).collect();
-                    held.extend(Room::of_object(uploaded));
+                    held.extend(MemoryPermit::of_object(uploaded));
                 }
             }
             queued.retain_mut(|taking| taken(taking).map(|room| held.push(room)).is_none());
@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_closed_budget_ends_requests() {
-        let budget = Budget::new(100);
+        let budget = MemoryBudget::new(100);
         let held = try_take(&budget, 1, 100);
         let queued = budget.take(ProducerKey::Id(2), 1);
         let mut queued: Taking<'_> = Box::pin(queued);
