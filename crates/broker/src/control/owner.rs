@@ -14,7 +14,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::change::Version;
 use super::command::{ChangeCommand, Refusal, Urgent};
-use super::decide::{Draft, Drafted, PRODUCER_ID_BLOCK, Room};
+use super::decide::{ChangeBudget, Draft, Drafted, PRODUCER_ID_BLOCK};
 use super::image::{Image, Inapplicable, TopicChange};
 use super::pending::{CommandKind, PendingCommand};
 use super::pieces::Pieces;
@@ -233,7 +233,7 @@ impl<S: Store> Owner<S> {
     pub fn transact<T>(&mut self, decide: impl FnOnce(&mut Draft<'_>) -> T) -> Result<T, Failure> {
         // A store of this machine commits as much as there is.
         let is_apart = self.store.wait_max().is_some();
-        let room = if is_apart { self.pieces.room() } else { Room::new(usize::MAX) };
+        let room = if is_apart { self.pieces.room() } else { ChangeBudget::new(usize::MAX) };
         let (transaction, progress) = self.store.begin(self.publisher.image.version())?;
         let locked = Instant::now();
         self.publisher.catch_up(&self.broker, progress)?;

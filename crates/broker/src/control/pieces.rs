@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::decide::Room;
+use super::decide::ChangeBudget;
 
 /// Registrations of the first piece.
 const FIRST: usize = 1_000;
@@ -29,8 +29,8 @@ impl Default for Pieces {
 
 impl Pieces {
     /// Room for the next piece.
-    pub fn room(&self) -> Room {
-        Room::new(self.registrations)
+    pub fn room(&self) -> ChangeBudget {
+        ChangeBudget::new(self.registrations)
     }
 
     /// Adapts to the time that a full piece took, with the lock held.

@@ -17,9 +17,9 @@ use super::super::command::{
 };
 use super::super::image::{Image, Topic};
 use super::{
-    Registering, Room, alter, alter_broker, alter_isrs, alter_resource, asked_partitions, change_broker, check_asked,
-    create, delete, elect, grow, inapplicable, known, register, relaxed, repeated, resign, settle_all, settle_these,
-    tell_log_ends,
+    ChangeBudget, Registering, alter, alter_broker, alter_isrs, alter_resource, asked_partitions, change_broker,
+    check_asked, create, delete, elect, grow, inapplicable, known, register, relaxed, repeated, resign, settle_all,
+    settle_these, tell_log_ends,
 };
 use fullbore_config::BrokerConfig;
 
@@ -31,7 +31,7 @@ pub struct Draft<'a> {
     broker: &'a BrokerConfig,
     new_id: &'a mut dyn FnMut() -> Uuid,
     /// Left for pieces.
-    room: Room,
+    room: ChangeBudget,
     /// The image that others have seen.
     published: &'a Image,
     drafted: Drafted,
@@ -59,7 +59,7 @@ impl<'a> Draft<'a> {
         broker: &'a BrokerConfig,
         published: &'a Image,
         producer_ids: Range<i64>,
-        room: Room,
+        room: ChangeBudget,
         new_id: &'a mut dyn FnMut() -> Uuid,
     ) -> Self {
         let drafted = Drafted {

@@ -14,7 +14,7 @@ use super::super::change::{Change, Partitions};
 use super::super::command::{BrokerChange, Refusal, RegisterBroker};
 use super::super::image::{Image, Topic};
 use super::super::node::RegisteredBroker;
-use super::settle::{Changed, Room, each_of, settled_by};
+use super::settle::{ChangeBudget, Changed, each_of, settled_by};
 
 /// Outcome of registering a process.
 pub enum Registering {
@@ -29,7 +29,7 @@ pub enum Registering {
 ///
 /// Invariant: the row of the new process is written only when nothing is left to hand over, in one transaction with the last piece. The
 /// former process is fenced meanwhile, so that no leader takes it into an ISR.
-pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut Room) -> Result<Registering, Refusal> {
+pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget) -> Result<Registering, Refusal> {
     let before = image.node(wanted.id);
     let former = before.map(RegisteredBroker::member);
     if former.is_some_and(|former| former.process == wanted.joining.process) {

@@ -36,7 +36,7 @@ pub use place::check_replicas;
 use place::{place, registered};
 #[cfg(test)]
 pub use settle::unsettled;
-pub use settle::{Room, first_unsettled};
+pub use settle::{ChangeBudget, first_unsettled};
 use settle::{settle_all, settle_these};
 
 /// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.

@@ -16,12 +16,12 @@ use super::super::image::{Image, Topic};
 
 /// Registrations that one transaction may still change in pieces.
 #[derive(Debug, Clone)]
-pub struct Room {
+pub struct ChangeBudget {
     left: usize,
     is_short: bool,
 }
 
-impl Room {
+impl ChangeBudget {
     /// Room for this number of registrations. Neighbours that share one count once.
     pub fn new(registrations: usize) -> Self {
         Self { left: registrations, is_short: false }
@@ -42,7 +42,7 @@ impl Room {
 
 /// Returns the first partition that is not settled, by topic id and number; `None` if all are.
 pub fn first_unsettled(image: &Image) -> Option<(Uuid, usize)> {
-    match settle_all(image, &mut Room::new(1)).first() {
+    match settle_all(image, &mut ChangeBudget::new(1)).first() {
         Some(Change::PartitionsChanged { topic, first, .. }) => Some((*topic, *first)),
         _ => None,
     }
@@ -51,13 +51,13 @@ pub fn first_unsettled(image: &Image) -> Option<(Uuid, usize)> {
 /// Returns how many partitions are not settled. Neighbours that share a registration count once.
 #[cfg(test)]
 pub fn unsettled(image: &Image) -> usize {
-    let mut all = Room::new(usize::MAX);
+    let mut all = ChangeBudget::new(usize::MAX);
     settle_all(image, &mut all);
     usize::MAX - all.left
 }
 
 /// Settles these partitions, as far as there is room.
-pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut Room) -> Vec<Change> {
+pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut ChangeBudget) -> Vec<Change> {
     let mut changes = Vec::new();
     for (topic, number) in urgent {
         let Some(topic) = image.topic_by_id(*topic).filter(|topic| !topic.config.diskless) else { continue };
@@ -76,7 +76,7 @@ pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut Room) -> V
 }
 
 /// Settles all partitions, as far as there is room. Neighbours make one stretch, which the store writes at the least cost.
-pub fn settle_all(image: &Image, room: &mut Room) -> Vec<Change> {
+pub fn settle_all(image: &Image, room: &mut ChangeBudget) -> Vec<Change> {
     each_of(image, |topic, partition, ends| settled(image, topic, partition, ends), room)
 }
 
@@ -110,7 +110,7 @@ pub fn settled_by(
 pub fn each_of(
     image: &Image,
     mut next: impl FnMut(&Topic, &PartitionRegistration, &[LogEnd]) -> Option<PartitionRegistration>,
-    room: &mut Room,
+    room: &mut ChangeBudget,
 ) -> Vec<Change> {
     let mut changes = Vec::new();
     let may_share = !image.has_log_ends();

@@ -282,7 +282,7 @@ fn changed(image: &mut Image, command: &ChangeCommand, room: usize) -> Option<Re
 /// Carries out a command as far as there is room.
 fn carried_out<T>(image: &mut Image, room: usize, decide: impl FnOnce(&mut Draft<'_>) -> T) -> T {
     let (config, mut no_ids) = (broker(""), || Uuid::ZERO);
-    let mut draft = Draft::new(&config, image, 0..0, Room::new(room), &mut no_ids);
+    let mut draft = Draft::new(&config, image, 0..0, ChangeBudget::new(room), &mut no_ids);
     let outcome = decide(&mut draft);
     let drafted = draft.finish();
     if !drafted.changes.is_empty() {

@@ -128,7 +128,7 @@ fn two_settle_in_one_transaction_they_share_its_room() {
     changed(&mut image, &command, 1);
     let left = unsettled(&image);
     let (config, mut no_ids) = (broker(""), || Uuid::ZERO);
-    let mut draft = Draft::new(&config, &image, 0..0, Room::new(2), &mut no_ids);
+    let mut draft = Draft::new(&config, &image, 0..0, ChangeBudget::new(2), &mut no_ids);
     for _ in 0..2 {
         assert_eq!(draft.change(&settle()), None);
     }
