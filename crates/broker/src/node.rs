@@ -6,7 +6,7 @@ use crate::control::Control;
 use crate::fetch_sessions::Sessions;
 use crate::groups::Groups;
 use crate::loggers::Loggers;
-use crate::partitions::{Partitions, Reordering};
+use crate::partitions::{Partitions, ReorderBuffer};
 use crate::replication::Replication;
 use crate::telemetry::Telemetry;
 use fullbore_config::BrokerConfig;
@@ -34,7 +34,7 @@ pub struct Node {
     /// Room on the disk.
     pub space: Arc<DiskSpace>,
     /// What is held of batches that came before their turn.
-    pub reordering: Arc<Reordering>,
+    pub reordering: Arc<ReorderBuffer>,
     /// Consumer groups.
     pub groups: Arc<Groups>,
     /// Fetch sessions.

@@ -19,7 +19,7 @@ use crate::lost_ends;
 use crate::membership::{self, Displaced, HangUp, Membership, OwnDisk};
 use crate::net::{self, Bound, Clients};
 use crate::node::Node;
-use crate::partitions::{Origin, Partitions, Reordering};
+use crate::partitions::{Origin, Partitions, ReorderBuffer};
 use crate::replication::Replication;
 use crate::telemetry::Telemetry;
 use fullbore_config::BrokerConfig;
@@ -182,7 +182,7 @@ impl Broker {
             wide: WideWork::default(),
             decompression: Decompression::default(),
             sessions: Sessions::new(config.api.fetch_sessions_max),
-            reordering: Reordering::new(&config.reorder, metrics.clone()),
+            reordering: ReorderBuffer::new(&config.reorder, metrics.clone()),
             groups,
             telemetry: Telemetry::new(metrics.clone()),
             metrics,

@@ -18,7 +18,7 @@ use fullbore_db::StoreError;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket, Blocker};
-use fullbore_log::partition::reorder::Reordering;
+use fullbore_log::partition::reorder_buffer::ReorderBuffer;
 use fullbore_log::partition::terms::{AppendTerms, EarlyBatches};
 use fullbore_log::validation::ValidBatch;
 
@@ -256,7 +256,8 @@ async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_i
     assert_eq!(broker.append(stamp(0), 0).await, Ok(0));
     broker.committed_elsewhere(1..3);
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-    let (reordering, partition) = (Reordering::new(&config.reorder, Metrics::default()), broker.diskless.find(&ONE, 0));
+    let (reordering, partition) =
+        (ReorderBuffer::new(&config.reorder, Metrics::default()), broker.diskless.find(&ONE, 0));
     let partition = partition.expect("it is there");
     let admit = |base_sequence, freshness| {
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);

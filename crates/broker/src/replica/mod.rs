@@ -22,6 +22,7 @@ mod flushing;
 pub(crate) mod following;
 mod hung;
 mod opening;
+mod out_of_order;
 pub(crate) mod phase;
 pub(crate) mod read;
 mod refused;
@@ -32,7 +33,6 @@ pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 mod times;
-mod turns;
 
 use std::path::Path;
 use std::sync::Arc;

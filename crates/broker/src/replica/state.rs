@@ -17,7 +17,7 @@ use fullbore_log::Log;
 use fullbore_log::error::StorageError;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::Acks;
-use fullbore_log::partition::reorder::Parked;
+use fullbore_log::partition::reorder_buffer::OutOfOrderBatches;
 use fullbore_log::recovery::Known;
 use fullbore_rules::sequence::Stamp;
 
@@ -33,7 +33,7 @@ pub struct ReplicaState {
     /// True if the log was cut off, at either end, and the checkpoints may still claim more than what is left.
     pub has_cut_to_checkpoint: bool,
     /// Batches that came before their turn, if there are any.
-    pub parked: Option<Box<Parked>>,
+    pub parked: Option<Box<OutOfOrderBatches>>,
     /// The partition's role, by the metadata last taken over, and the high watermark.
     pub replica: replica::Partition,
     /// What the flusher was asked for.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fullbore_broker::partitions::{
-    Acks, AppendError, AppendStep, AppendTerms, AppendTicket, Appended, EarlyBatches, Reordering, Replica,
+    Acks, AppendError, AppendStep, AppendTerms, AppendTicket, Appended, EarlyBatches, ReorderBuffer, Replica,
 };
 use fullbore_config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_host::metrics::Metrics;
@@ -13,12 +13,12 @@ use fullbore_wire::ErrorCode;
 
 use super::folder::{Folder, NOW, append_with, idempotent, offset, read_all, valid};
 
-fn reordering(settings: &str) -> Arc<Reordering> {
+fn reordering(settings: &str) -> Arc<ReorderBuffer> {
     let typed = Properties::parse(settings).expect("properties");
-    Reordering::new(&BrokerConfig::from_properties(&typed).expect("a config").0.reorder, Metrics::default())
+    ReorderBuffer::new(&BrokerConfig::from_properties(&typed).expect("a config").0.reorder, Metrics::default())
 }
 
-fn admit(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> Result<AppendStep, AppendError> {
+fn admit(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<ReorderBuffer>) -> Result<AppendStep, AppendError> {
     let early = EarlyBatches { are_sent: true, wait_in: Some(reordering) };
     let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::Leader, NOW) };
     partition.append(&valid(partition, batch)?, terms)
@@ -34,7 +34,7 @@ impl Parked {
     }
 }
 
-fn park(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<Reordering>) -> Parked {
+fn park(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<ReorderBuffer>) -> Parked {
     match admit(partition, batch, reordering).expect("there is room") {
         AppendStep::Pending(ticket) if !ticket.is_written() => Parked(ticket),
         step => panic!("{step:?}"),

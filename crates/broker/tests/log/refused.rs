@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fullbore_broker::partitions::{Acks, AppendError, AppendStep, AppendTerms, EarlyBatches, Reordering, Replica};
+use fullbore_broker::partitions::{Acks, AppendError, AppendStep, AppendTerms, EarlyBatches, ReorderBuffer, Replica};
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_host::metrics::Metrics;
 use fullbore_rules::replica::PartitionRegistration;
@@ -43,7 +43,7 @@ impl Metadata {
     }
 
     /// As [`Metadata::error`], of a client that sends over several connections.
-    fn in_turn(&self, sequence: i32, wait_in: Option<&Arc<Reordering>>) -> Result<AppendStep, AppendError> {
+    fn in_turn(&self, sequence: i32, wait_in: Option<&Arc<ReorderBuffer>>) -> Result<AppendStep, AppendError> {
         let batch = idempotent(9, 0, sequence, 1);
         let early = EarlyBatches { are_sent: true, wait_in };
         let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, NOW) };
@@ -78,7 +78,7 @@ async fn role_refused_a_batch_what_follows_gets_the_same_error_until_it_is_sent_
 async fn batch_waits_in_vain_for_a_refused_one_gets_its_error() {
     let typed = Properties::parse("fullbore.reorder.wait.ms=20").expect("properties");
     let reordering =
-        Reordering::new(&BrokerConfig::from_properties(&typed).expect("a config").0.reorder, Metrics::default());
+        ReorderBuffer::new(&BrokerConfig::from_properties(&typed).expect("a config").0.reorder, Metrics::default());
     let folder = Folder::new().with(|config| config.min_insync_replicas = 2);
     let mut metadata = Metadata::of(&folder);
     metadata.tell(1, &[1]);

@@ -11,7 +11,7 @@ pub mod marks;
 pub mod memory_budget;
 pub mod outcome;
 pub mod read;
-pub mod reorder;
+pub mod reorder_buffer;
 pub mod stamping;
 pub mod terms;
 pub mod waiters;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::outcome::Acks;
-use super::reorder::Reordering;
+use super::reorder_buffer::ReorderBuffer;
 
 /// Treatment of a batch that comes before its turn.
 #[derive(Clone, Copy, Debug)]
@@ -11,7 +11,7 @@ pub struct EarlyBatches<'a> {
     /// True if the producer says that its batches may come so.
     pub are_sent: bool,
     /// The buffer in which they wait; `None` where no client waits for an answer.
-    pub wait_in: Option<&'a Arc<Reordering>>,
+    pub wait_in: Option<&'a Arc<ReorderBuffer>>,
 }
 
 /// Terms of an append.

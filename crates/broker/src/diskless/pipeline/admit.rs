@@ -22,7 +22,7 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::left_out::LeftOut;
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, AwaitedAnswer, Blocker};
-use fullbore_log::partition::reorder::BATCH_COST;
+use fullbore_log::partition::reorder_buffer::BATCH_COST;
 use fullbore_log::partition::stamping::Stamping;
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;

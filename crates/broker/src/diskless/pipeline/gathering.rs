@@ -16,7 +16,7 @@ use fullbore_rules::commit::rotation::{ActiveObject, OBJECT_BATCHES_MAX};
 use fullbore_rules::sequence::Stamp;
 
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
-use fullbore_log::partition::reorder::BATCH_COST;
+use fullbore_log::partition::reorder_buffer::BATCH_COST;
 
 /// A batch as it came, whole and checked.
 #[derive(Debug)]

@@ -38,7 +38,7 @@ use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::MemoryBudget;
 use fullbore_log::partition::outcome::Appended;
-use fullbore_log::partition::reorder::{Early, Parked};
+use fullbore_log::partition::reorder_buffer::{OutOfOrderBatch, OutOfOrderBatches};
 
 #[cfg(test)]
 pub use admit::ASKS_NOBODY;
@@ -51,7 +51,7 @@ use refresh::RefreshLimit;
 use upload::Uploader;
 
 /// A batch that is out of the reorder buffer in another way than into the queue.
-type Released = (Early, Result<Appended, AppendError>);
+type Released = (OutOfOrderBatch, Result<Appended, AppendError>);
 
 /// Takes batches.
 #[derive(Clone)]
@@ -86,7 +86,7 @@ struct PipelineState {
     /// The bytes of objects that are in the store and not committed, in the order of their numbers.
     stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
     /// Batches that came before their turn.
-    parked: HashMap<DisklessPartitionId, Parked>,
+    parked: HashMap<DisklessPartitionId, OutOfOrderBatches>,
     /// True if other brokers commit to the index, too.
     others_commit: bool,
     is_closed: bool,

@@ -27,7 +27,7 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::left_out::LeftOut;
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{AppendStep, AppendTicket, Appended, Blocker};
-use fullbore_log::partition::reorder::{Early, LaterRoom, OUT_OF_ORDER, Reordering};
+use fullbore_log::partition::reorder_buffer::{LaterRoom, OUT_OF_ORDER, OutOfOrderBatch, ReorderBuffer};
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
@@ -115,7 +115,7 @@ impl Pipeline {
 struct Watch {
     number: DisklessPartitionId,
     partition: Arc<KnownPartition>,
-    reordering: Arc<Reordering>,
+    reordering: Arc<ReorderBuffer>,
 }
 
 impl Shared {
@@ -143,7 +143,7 @@ impl Shared {
         self: &Arc<Self>,
         state: &mut PipelineState,
         (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
-        early: Early,
+        early: OutOfOrderBatch,
     ) {
         let (batch, answer, room) = early.into_parts();
         let producer = ProducerKey::Id(batch.stamp().producer_id);
@@ -237,7 +237,10 @@ impl PipelineState {
     }
 
     /// What is parked behind batches that failed waits in vain: they are sent again, and it is, too.
-    pub(super) fn give_up_parked(&mut self, answers: &[(PendingBatch, Result<Appended, AppendError>)]) -> Vec<Early> {
+    pub(super) fn give_up_parked(
+        &mut self,
+        answers: &[(PendingBatch, Result<Appended, AppendError>)],
+    ) -> Vec<OutOfOrderBatch> {
         let failed = answers.iter().filter(|(_, answer)| answer.is_err()).map(|(pending, _)| pending);
         let parked = &mut self.parked;
         failed.filter_map(|of| Some(parked.get_mut(&of.number)?.take_all(of.producer_id))).flatten().collect()

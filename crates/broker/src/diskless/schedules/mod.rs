@@ -33,7 +33,7 @@ use super::index::{IndexChanges, RunFinder};
 use super::objects::Objects;
 use fullbore_config::{BrokerConfig, Properties, TopicConfig};
 use fullbore_host::metrics::Metrics;
-use fullbore_log::partition::reorder::Reordering;
+use fullbore_log::partition::reorder_buffer::ReorderBuffer;
 use index::{Driver, PolledChanges};
 use world::{Setup, World, ms, random};
 
@@ -63,7 +63,7 @@ pub struct Life {
     world: Arc<World>,
     diskless: Diskless,
     finder: RunFinder,
-    reordering: Arc<Reordering>,
+    reordering: Arc<ReorderBuffer>,
     config: Arc<TopicConfig>,
 }
 
@@ -94,7 +94,7 @@ impl Life {
         let of_index = (owner, finder.clone(), changes);
         let retention = Duration::from_secs(300);
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
-        let reordering = Reordering::new(&config.reorder, Metrics::default());
+        let reordering = ReorderBuffer::new(&config.reorder, Metrics::default());
         let life = Arc::new(Life { world: Arc::clone(world), diskless, finder, reordering, config: topic });
         let (current, deleted) = {
             let topic = world.topic.lock();

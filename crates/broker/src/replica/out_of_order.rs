@@ -1,7 +1,7 @@
 //! Batches that come over several connections, in the turn of their producer's sequence.
 //!
 //! Who may wait and who leaves next is said by [`fullbore_rules::sequence::parking`]; what is held meanwhile is in
-//! [`fullbore_log::partition::reorder`]. Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
+//! [`fullbore_log::partition::reorder_buffer`]. Each append takes what follows it out and appends it under the same lock, so that nothing comes in between.
 
 use fullbore_host::task;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use super::Replica;
 use super::state::{LogState, ReplicaState};
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::AppendTicket;
-use fullbore_log::partition::reorder::{OUT_OF_ORDER, Reordering};
+use fullbore_log::partition::reorder_buffer::{OUT_OF_ORDER, ReorderBuffer};
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
@@ -88,7 +88,7 @@ impl Replica {
     }
 
     /// Refuses what has waited long enough; when the next is due.
-    fn expire_parked(&self, reordering: &Arc<Reordering>) -> Option<Instant> {
+    fn expire_parked(&self, reordering: &Arc<ReorderBuffer>) -> Option<Instant> {
         let mut state = self.lock();
         let parked = state.parked.as_mut()?;
         let (expired, due) = parked.expire(reordering);
@@ -110,7 +110,7 @@ impl Replica {
 }
 
 /// Lives as long as something is parked on the partition.
-async fn expire(partition: Weak<Replica>, reordering: Arc<Reordering>) {
+async fn expire(partition: Weak<Replica>, reordering: Arc<ReorderBuffer>) {
     while let Some(due) = partition.upgrade().and_then(|partition| partition.expire_parked(&reordering)) {
         tokio::time::sleep_until(due).await;
     }

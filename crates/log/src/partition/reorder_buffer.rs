@@ -38,7 +38,7 @@ const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the whole broker may hold of early batches, and holds.
 #[derive(Debug)]
-pub struct Reordering {
+pub struct ReorderBuffer {
     batches_max: usize,
     bytes_max: usize,
     wait_ms: u64,
@@ -49,10 +49,10 @@ pub struct Reordering {
     metrics: Metrics,
 }
 
-impl Reordering {
+impl ReorderBuffer {
     /// Nothing parked yet.
-    pub fn new(config: &ReorderConfig, metrics: Metrics) -> Arc<Reordering> {
-        Arc::new(Reordering {
+    pub fn new(config: &ReorderConfig, metrics: Metrics) -> Arc<ReorderBuffer> {
+        Arc::new(ReorderBuffer {
             batches_max: config.batches_max,
             bytes_max: config.bytes_max,
             wait_ms: config.wait_ms,
@@ -107,7 +107,7 @@ impl Reordering {
 /// Bytes counted as held until it is dropped.
 #[derive(Debug)]
 pub struct HeldBytes {
-    reordering: Arc<Reordering>,
+    reordering: Arc<ReorderBuffer>,
     bytes: usize,
 }
 
@@ -120,15 +120,15 @@ impl Drop for HeldBytes {
 
 /// One partition's early batches.
 #[derive(Debug, Default)]
-pub struct Parked {
-    batches: Parking<Early>,
+pub struct OutOfOrderBatches {
+    batches: Parking<OutOfOrderBatch>,
     /// Whether a task sees to it that they expire.
     is_watched: bool,
 }
 
 /// One early batch.
 #[derive(Debug)]
-pub struct Early {
+pub struct OutOfOrderBatch {
     batch: ValidBatch<'static>,
     acks: Acks,
     answer: AppendAnswer,
@@ -146,7 +146,7 @@ pub struct LaterRoom {
     pub early_bytes_max: usize,
 }
 
-impl Early {
+impl OutOfOrderBatch {
     pub fn batch(&self) -> &ValidBatch<'static> {
         &self.batch
     }
@@ -178,13 +178,13 @@ impl Early {
 
 /// Batches that have waited long enough.
 pub struct Expired {
-    batches: Vec<Early>,
-    reordering: Arc<Reordering>,
+    batches: Vec<OutOfOrderBatch>,
+    reordering: Arc<ReorderBuffer>,
 }
 
 impl Expired {
     /// Takes some of them out.
-    pub fn split(mut self, is_one: impl Fn(&Stamp) -> bool) -> (Vec<Early>, Expired) {
+    pub fn split(mut self, is_one: impl Fn(&Stamp) -> bool) -> (Vec<OutOfOrderBatch>, Expired) {
         let (some, others) = self.batches.into_iter().partition(|early| is_one(&early.batch.stamp()));
         self.batches = others;
         (some, self)
@@ -200,7 +200,7 @@ impl Expired {
     }
 }
 
-impl Parked {
+impl OutOfOrderBatches {
     /// Whether somebody is to see to it that batches expire, who does so from now on.
     pub fn wants_watch(&mut self) -> bool {
         !self.batches.is_empty() && !std::mem::replace(&mut self.is_watched, true)
@@ -211,7 +211,7 @@ impl Parked {
     }
 
     /// The batch that follows one that was appended, taken out; those of an older epoch are refused.
-    pub fn next_after(&mut self, stamp: &Stamp) -> Option<Early> {
+    pub fn next_after(&mut self, stamp: &Stamp) -> Option<OutOfOrderBatch> {
         let Freed { fenced, next } = self.batches.appended(stamp);
         refuse_all(fenced, FENCED);
         next
@@ -223,7 +223,7 @@ impl Parked {
     }
 
     /// Takes out those of a producer.
-    pub fn take_all(&mut self, producer_id: i64) -> Vec<Early> {
+    pub fn take_all(&mut self, producer_id: i64) -> Vec<OutOfOrderBatch> {
         self.batches.give_up(producer_id).into_iter().collect()
     }
 
@@ -238,21 +238,21 @@ impl Parked {
     }
 
     /// Takes out one batch.
-    pub fn take(&mut self, stamp: &Stamp) -> Option<Early> {
+    pub fn take(&mut self, stamp: &Stamp) -> Option<OutOfOrderBatch> {
         self.batches.take_out(stamp)
     }
 
     /// Takes out what has waited long enough; and when the next is due. A batch of which no copy waits at that moment stays for as long again: its
     /// producer sends it once more, and would otherwise wait anew each time.
-    pub fn expire(&mut self, reordering: &Arc<Reordering>) -> (Expired, Option<Instant>) {
+    pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {
         let now_ms = reordering.now_ms();
-        let is_unheard = |early: &Early| !early.is_late && !early.answer.is_awaited();
+        let is_unheard = |early: &OutOfOrderBatch| !early.is_late && !early.answer.is_awaited();
         let (unheard, batches): (Vec<_>, Vec<_>) = self.batches.expire(now_ms).into_iter().partition(is_unheard);
         for early in unheard {
             let (stamp, bytes) = (early.batch.stamp(), early.held.bytes);
             let due_ms = now_ms.saturating_add(reordering.wait_ms);
             // Nothing of an older epoch is parked beside it.
-            self.batches.park(&stamp, Early { is_late: true, ..early }, bytes, due_ms);
+            self.batches.park(&stamp, OutOfOrderBatch { is_late: true, ..early }, bytes, due_ms);
         }
         let due_ms = self.batches.next_due_ms();
         let due = due_ms.and_then(|due_ms| reordering.started.checked_add(Duration::from_millis(due_ms)));
@@ -260,7 +260,7 @@ impl Parked {
     }
 
     /// Takes out a batch whose wait has ended while no copy of it waited. Returns true if there was one: the copy that came now is to be refused.
-    pub fn take_late(&mut self, stamp: &Stamp, reordering: &Reordering) -> bool {
+    pub fn take_late(&mut self, stamp: &Stamp, reordering: &ReorderBuffer) -> bool {
         let is_late = self.batches.find(stamp).is_some_and(|same| same.is_late);
         if is_late {
             drop(self.batches.take_out(stamp));
@@ -277,7 +277,7 @@ impl Parked {
         &mut self,
         batch: &ValidBatch<'_>,
         acks: Acks,
-        reordering: &Arc<Reordering>,
+        reordering: &Arc<ReorderBuffer>,
         later: Option<LaterRoom>,
     ) -> Result<AwaitedAnswer, AppendError> {
         let stamp = batch.stamp();
@@ -296,7 +296,7 @@ impl Parked {
         let view = batch.view();
         let (answer, awaited) = AppendAnswer::new(view.size(), view.record_count(), &reordering.metrics);
         let later = later.map(|later| later.room);
-        let early = Early { batch: batch.to_owned(), acks, answer, held, later, is_late: false };
+        let early = OutOfOrderBatch { batch: batch.to_owned(), acks, answer, held, later, is_late: false };
         let due_ms = reordering.now_ms().saturating_add(reordering.wait_ms);
         let fenced = self.batches.park(&stamp, early, bytes, due_ms);
         refuse_all(fenced, FENCED);
@@ -309,6 +309,6 @@ impl Parked {
     }
 }
 
-fn refuse_all(batches: impl IntoIterator<Item = Early>, error: AppendError) {
+fn refuse_all(batches: impl IntoIterator<Item = OutOfOrderBatch>, error: AppendError) {
     batches.into_iter().for_each(|early| early.refuse(error));
 }
