@@ -17,9 +17,9 @@ mod hear;
 mod hedge;
 mod housekeeping;
 pub mod index;
-pub mod known;
 pub mod objects;
 pub mod partition;
+pub mod partition_view;
 pub mod pipeline;
 pub mod reader;
 mod retention;
@@ -60,10 +60,10 @@ use housekeeping::{DisklessTopics, Expiring};
 use index::{
     Deleted, Index, IndexChanges, IndexOwner, IndexThread, Lacking, OpenFileError, RunFinder, SqliteIndex, postgres,
 };
-use known::KnownPartition;
 use objects::counts::StoreCounts;
 use objects::{Objects, StartObjectsError};
 use partition::Services;
+use partition_view::PartitionView;
 use pipeline::Pipeline;
 use pipeline::upload::{UploadSettings, Uploader};
 use reader::{AHEAD_BYTES, Reader};
@@ -273,7 +273,7 @@ impl Diskless {
         let topic: Arc<str> = partitions.first().map_or_else(|| name.into(), |first| first.known.topic().into());
         for index in known..count {
             let key = (Arc::clone(&topic), id, index);
-            let known = KnownPartition::new(key, Arc::clone(config));
+            let known = PartitionView::new(key, Arc::clone(config));
             let partition = DisklessPartition::new(known, self.services.clone());
             partitions.push(Arc::new(partition));
         }

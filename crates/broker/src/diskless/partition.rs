@@ -10,8 +10,8 @@ use fullbore_rules::sequence::{ProducerState, Stamp};
 use fullbore_wire::{ErrorCode, Records};
 
 use super::index::{IndexOwner, PartitionRow};
-use super::known::KnownPartition;
 use super::objects::Claim;
+use super::partition_view::PartitionView;
 use super::pipeline::{Pipeline, Refreshed};
 use super::reader::{Found, Reader};
 use super::retention;
@@ -31,7 +31,7 @@ const FIND_AGAIN: Duration = Duration::from_secs(1);
 /// One partition.
 pub struct DisklessPartition {
     /// What is known of it.
-    pub known: Arc<KnownPartition>,
+    pub known: Arc<PartitionView>,
     services: Services,
 }
 
@@ -50,7 +50,7 @@ pub struct Services {
 
 /// Appends.
 impl DisklessPartition {
-    pub(super) fn new(known: KnownPartition, services: Services) -> DisklessPartition {
+    pub(super) fn new(known: PartitionView, services: Services) -> DisklessPartition {
         DisklessPartition { known: Arc::new(known), services }
     }
 
@@ -275,7 +275,7 @@ impl DisklessPartition {
 /// What the index says of a log start that was to be moved: where it is then.
 fn known_once_moved(
     moved: Result<Option<PartitionRow>, CommitError>,
-    known: Arc<KnownPartition>,
+    known: Arc<PartitionView>,
     index: IndexOwner,
     (number, offset): (DisklessPartitionId, i64),
 ) -> Result<i64, ReadError> {
@@ -298,7 +298,7 @@ fn known_once_moved(
 }
 
 /// The log start may have been moved: moves it once more until that is known, since what is before it is not in the index any more.
-async fn find_log_start(known: Arc<KnownPartition>, index: IndexOwner, (number, offset): (DisklessPartitionId, i64)) {
+async fn find_log_start(known: Arc<PartitionView>, index: IndexOwner, (number, offset): (DisklessPartitionId, i64)) {
     while !known.is_gone() {
         tokio::time::sleep(FIND_AGAIN).await;
         let place = index.place_to_move().await;

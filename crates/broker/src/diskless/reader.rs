@@ -28,8 +28,8 @@ use super::cache::{BLOCK, FoundRange, ObjectCache, UploadedParts, are_little_of_
 use super::fetch::RangeFetcher;
 use super::given::GivenOut;
 use super::index::{PartitionRow, RunFinder};
-use super::known::KnownPartition;
 use super::objects::ObjectError;
+use super::partition_view::PartitionView;
 use super::windows::{Window, Windows};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::partition::error::ReadError;
@@ -60,7 +60,7 @@ pub struct Reader {
 }
 
 /// A run that a partition knows, by its first offset.
-type KnownRun = (Weak<KnownPartition>, i64);
+type KnownRun = (Weak<PartitionView>, i64);
 
 struct ReaderShared {
     cache: Arc<Mutex<ObjectCache>>,
@@ -69,7 +69,7 @@ struct ReaderShared {
     fetcher: RangeFetcher,
     finder: RunFinder,
     /// By number, those that are settled.
-    partitions: RwLock<HashMap<DisklessPartitionId, Weak<KnownPartition>>>,
+    partitions: RwLock<HashMap<DisklessPartitionId, Weak<PartitionView>>>,
     /// The runs that partitions know, by the uploaded object in the cache that has them.
     uploaded: Mutex<HashMap<ObjectId, Vec<KnownRun>>>,
     windows: Mutex<Windows>,
@@ -83,7 +83,7 @@ struct ReaderShared {
 /// Partitions of which what is known is to be brought up to date, all of them with the next question.
 #[derive(Default)]
 struct ToRefresh {
-    partitions: HashMap<DisklessPartitionId, Arc<KnownPartition>>,
+    partitions: HashMap<DisklessPartitionId, Arc<PartitionView>>,
     /// Whether somebody sees to it.
     is_under_way: bool,
 }
@@ -205,7 +205,7 @@ impl Reader {
     }
 
     /// A partition has this number in the index.
-    pub fn settled(&self, number: DisklessPartitionId, partition: &Arc<KnownPartition>) {
+    pub fn settled(&self, number: DisklessPartitionId, partition: &Arc<PartitionView>) {
         self.shared.partitions.write().insert(number, Arc::downgrade(partition));
     }
 
@@ -247,7 +247,7 @@ impl Reader {
     }
 
     /// The partition of this number, if it is settled.
-    pub fn partition(&self, number: DisklessPartitionId) -> Option<Arc<KnownPartition>> {
+    pub fn partition(&self, number: DisklessPartitionId) -> Option<Arc<PartitionView>> {
         self.shared.partition(number)
     }
 
@@ -263,12 +263,12 @@ impl Reader {
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn refresh(&self, partitions: &[Arc<KnownPartition>]) -> Result<(), ReadError> {
+    pub async fn refresh(&self, partitions: &[Arc<PartitionView>]) -> Result<(), ReadError> {
         self.shared.refresh(partitions).await
     }
 
     /// The same, for who waits for the partition to change. Waits for nobody.
-    pub fn ask_to_refresh(&self, partition: &Arc<KnownPartition>) {
+    pub fn ask_to_refresh(&self, partition: &Arc<PartitionView>) {
         let Some(number) = partition.number() else { return };
         {
             let mut asked = self.shared.to_refresh.lock();
@@ -295,7 +295,7 @@ impl Reader {
     /// have more, of which nobody was told yet.
     pub fn find(
         &self,
-        partition: &Arc<KnownPartition>,
+        partition: &Arc<PartitionView>,
         offsets: Range<i64>,
         max_bytes: u32,
         at_least_one: bool,
@@ -335,7 +335,7 @@ impl Reader {
 
     /// Returns the bytes of the batches from the one with the first of these offsets up to their end, which is the high watermark, or any number
     /// over `enough` if they have more. `None` if that is not known without a look at the index.
-    pub fn count(&self, partition: &Arc<KnownPartition>, offsets: Range<i64>, enough: u64) -> Option<u64> {
+    pub fn count(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, enough: u64) -> Option<u64> {
         let (mut at, mut bytes) = (offsets.start, 0);
         while at < offsets.end && bytes <= enough {
             if let Some(rest) = partition.bytes_from(at) {
@@ -353,7 +353,7 @@ impl Reader {
     }
 
     /// Where the batches are that have these offsets, about as many as are wanted.
-    fn places(&self, partition: &Arc<KnownPartition>, offsets: Range<i64>, max_bytes: u32) -> Vec<Place> {
+    fn places(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, max_bytes: u32) -> Vec<Place> {
         let Range { start: offset, end: log_end } = offsets;
         let mut runs = partition.runs_from(offset);
         if runs.is_empty()
@@ -387,7 +387,7 @@ impl Reader {
 
     /// Has the batch with this offset, and what follows it, found and fetched; the partition's waiters are woken. Waits for nobody. Where that is
     /// wanted from many offsets of a partition, it is not taken, and whoever is woken by one of them asks again.
-    pub fn ask(&self, partition: &Arc<KnownPartition>, offset: i64) {
+    pub fn ask(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         {
             let mut under_way = self.shared.under_way.lock();
@@ -416,20 +416,20 @@ impl Reader {
 }
 
 impl ReaderShared {
-    fn partition(&self, number: DisklessPartitionId) -> Option<Arc<KnownPartition>> {
+    fn partition(&self, number: DisklessPartitionId) -> Option<Arc<PartitionView>> {
         self.partitions.read().get(&number)?.upgrade()
     }
 
     /// Those that were asked for meanwhile; `None` if there are none, and nobody sees to it any more.
-    fn next_to_refresh(&self) -> Option<Vec<Arc<KnownPartition>>> {
+    fn next_to_refresh(&self) -> Option<Vec<Arc<PartitionView>>> {
         let mut asked = self.to_refresh.lock();
         asked.is_under_way = !asked.partitions.is_empty();
         asked.is_under_way.then(|| std::mem::take(&mut asked.partitions).into_values().collect())
     }
 
-    async fn refresh(&self, partitions: &[Arc<KnownPartition>]) -> Result<(), ReadError> {
+    async fn refresh(&self, partitions: &[Arc<PartitionView>]) -> Result<(), ReadError> {
         let asked = Instant::now();
-        let of = |partition: &Arc<KnownPartition>| Some((partition.number()?, Arc::clone(partition)));
+        let of = |partition: &Arc<PartitionView>| Some((partition.number()?, Arc::clone(partition)));
         let partitions: HashMap<_, _> = partitions.iter().filter_map(of).collect();
         let found = self.finder.partitions(partitions.keys().copied().collect()).await;
         let found = found.map_err(|error| self.find_failed(&error))?;
@@ -453,7 +453,7 @@ impl ReaderShared {
         self: &Arc<Self>,
         number: DisklessPartitionId,
         offset: i64,
-        partition: &Arc<KnownPartition>,
+        partition: &Arc<PartitionView>,
     ) -> Result<(), ReadError> {
         let readers = self.windows.lock().readers(number);
         // Two windows of each, so that one is fetched while the other is read.
@@ -501,7 +501,7 @@ impl ReaderShared {
     }
 
     /// One batch of a partition, with its offset.
-    async fn batch(&self, partition: &KnownPartition, place: Place) -> Result<Bytes, ReadError> {
+    async fn batch(&self, partition: &PartitionView, place: Place) -> Result<Bytes, ReadError> {
         let range = place.range();
         for _ in 0..WRONG_MAX {
             let found = self.cache.lock().find(place.object, place.position, place.size);
@@ -524,7 +524,7 @@ impl ReaderShared {
 
     /// Drops bytes that are not what was put, so that they are fetched anew. Returns why the batch cannot be read: it is lost if several GETs have
     /// brought such bytes.
-    fn is_wrong(&self, partition: &KnownPartition, place: Place) -> ReadError {
+    fn is_wrong(&self, partition: &PartitionView, place: Place) -> ReadError {
         let Place { object, position, base_offset, end_offset, .. } = place;
         if self.fetcher.forget(object, place.range()) < WRONG_MAX {
             return ReadError::Storage;
@@ -535,7 +535,7 @@ impl ReaderShared {
     }
 
     /// Returns why a run cannot be read: what is not in the store of its object is lost.
-    fn run_failed(&self, partition: &KnownPartition, run: &BatchRun, error: &ObjectError) -> ReadError {
+    fn run_failed(&self, partition: &PartitionView, run: &BatchRun, error: &ObjectError) -> ReadError {
         let end = match *error {
             ObjectError::NotFound(_) => 0,
             ObjectError::Short { end, .. } => end,

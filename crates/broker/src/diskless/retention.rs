@@ -7,7 +7,7 @@
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 
 use super::index::RunFinder;
-use super::known::KnownPartition;
+use super::partition_view::PartitionView;
 
 /// Runs that are looked through at a time.
 const RUNS_LOOKED_AT: usize = 64;
@@ -16,7 +16,7 @@ const RUNS_LOOKED_AT: usize = 64;
 /// where that is not known.
 pub async fn kept_from(
     finder: &RunFinder,
-    partition: &KnownPartition,
+    partition: &PartitionView,
     (bytes_max, since_ms): (Option<u64>, Option<i64>),
 ) -> Option<i64> {
     let number = partition.number()?;
@@ -63,7 +63,7 @@ fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
 /// The end of the last run of those past so many bytes; `None` also where runs went from the index meanwhile.
 async fn within(
     finder: &RunFinder,
-    (number, partition): (DisklessPartitionId, &KnownPartition),
+    (number, partition): (DisklessPartitionId, &PartitionView),
     bytes_max: u64,
 ) -> Option<i64> {
     let Some(first) = finder.runs_from(number, 0, 1).await.ok()?.pop() else { return Some(0) };
@@ -116,8 +116,7 @@ mod tests {
         Index::new(open(), 5).commit(&uploaded, 0).expect("committed");
 
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known =
-            || KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults.clone()));
+        let known = || PartitionView::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults.clone()));
         let (here, elsewhere) = (known(), known());
         [&here, &elsewhere].iter().for_each(|known| known.settle(&row_of(&store)));
         let finder = RunFinder::open(folder.path()).expect("opened");
@@ -151,7 +150,7 @@ mod tests {
         let uploaded: Vec<_> = objects.iter().zip(&times).map(uploaded).collect();
         Index::new(SqliteIndex::open(folder.path()).expect("opened"), 5).commit(&uploaded, 0).expect("committed");
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults));
+        let known = PartitionView::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults));
         known.settle(&row_of(&store));
         let finder = RunFinder::open(folder.path()).expect("opened");
         assert_eq!(kept_from(&finder, &known, (None, Some(100))).await, Some(1), "it is the oldest that is left");

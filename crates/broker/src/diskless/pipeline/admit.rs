@@ -16,7 +16,7 @@ use super::answer::PendingBatch;
 use super::gathering::NewBatch;
 use super::{Pipeline, PipelineState, Shared};
 use crate::diskless::assemble::LEADER_EPOCH;
-use crate::diskless::known::KnownPartition;
+use crate::diskless::partition_view::PartitionView;
 use fullbore_config::TimestampType;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::left_out::LeftOut;
@@ -36,7 +36,7 @@ thread_local! {
 /// A batch as it is to be stored, with what its admission needs to know.
 pub struct Offered {
     /// The partition that it is for.
-    pub partition: Arc<KnownPartition>,
+    pub partition: Arc<PartitionView>,
     /// The partition's number in the index.
     pub number: DisklessPartitionId,
     /// The producer among whose batches it keeps its place.
@@ -53,7 +53,7 @@ pub struct Offered {
 
 impl Offered {
     pub(super) fn new(
-        (partition, number): (&Arc<KnownPartition>, DisklessPartitionId),
+        (partition, number): (&Arc<PartitionView>, DisklessPartitionId),
         producer: ProducerKey,
         batch: &ValidBatch<'_>,
         now_ms: i64,
@@ -76,7 +76,7 @@ impl Pipeline {
     /// [`AppendError`]; nothing of it is or will be in the partition.
     pub fn append(
         &self,
-        (partition, number): (&Arc<KnownPartition>, DisklessPartitionId),
+        (partition, number): (&Arc<PartitionView>, DisklessPartitionId),
         batch: &ValidBatch<'_>,
         (terms, left_out): (AppendTerms<'_>, &LeftOut),
         (producer, freshness, room): (ProducerKey, Freshness, MemoryPermit),

@@ -10,13 +10,13 @@ use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
 
 use super::PipelineState;
 use super::queue::{CommitResult, Committed};
-use crate::diskless::known::KnownPartition;
+use crate::diskless::partition_view::PartitionView;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{AppendAnswer, Appended};
 
 /// An admitted batch whose answer is to come.
 pub(super) struct PendingBatch {
-    pub partition: Arc<KnownPartition>,
+    pub partition: Arc<PartitionView>,
     pub number: DisklessPartitionId,
     pub log_append_time_ms: i64,
     pub producer_id: i64,

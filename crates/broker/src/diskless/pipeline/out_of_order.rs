@@ -21,7 +21,7 @@ use super::admit::Offered;
 use super::answer::PendingBatch;
 use super::refresh::Refreshed;
 use super::{Pipeline, PipelineState, Released, Shared};
-use crate::diskless::known::KnownPartition;
+use crate::diskless::partition_view::PartitionView;
 use fullbore_host::files::now_ms;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::left_out::LeftOut;
@@ -43,7 +43,7 @@ impl Pipeline {
     /// [`AppendError`]; nothing of it is or will be in the partition.
     pub(super) fn park(
         &self,
-        (partition, number): (&Arc<KnownPartition>, DisklessPartitionId),
+        (partition, number): (&Arc<PartitionView>, DisklessPartitionId),
         batch: &ValidBatch<'_>,
         terms: AppendTerms<'_>,
         (freshness, room, left_out): (Freshness, MemoryPermit, &LeftOut),
@@ -114,7 +114,7 @@ impl Pipeline {
 /// Whose batches are watched.
 struct Watch {
     number: DisklessPartitionId,
-    partition: Arc<KnownPartition>,
+    partition: Arc<PartitionView>,
     reordering: Arc<ReorderBuffer>,
 }
 
@@ -123,7 +123,7 @@ impl Shared {
     pub(super) fn release_followers(
         self: &Arc<Self>,
         state: &mut PipelineState,
-        (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
+        (number, partition): (DisklessPartitionId, &Arc<PartitionView>),
         mut stamp: Stamp,
     ) {
         let Some(mut parked) = state.parked.remove(&number) else { return };
@@ -142,7 +142,7 @@ impl Shared {
     fn enqueue_released(
         self: &Arc<Self>,
         state: &mut PipelineState,
-        (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
+        (number, partition): (DisklessPartitionId, &Arc<PartitionView>),
         early: OutOfOrderBatch,
     ) {
         let (batch, answer, room) = early.into_parts();
@@ -172,7 +172,7 @@ impl Shared {
     fn release_ready(
         self: &Arc<Self>,
         state: &mut PipelineState,
-        (number, partition): (DisklessPartitionId, &Arc<KnownPartition>),
+        (number, partition): (DisklessPartitionId, &Arc<PartitionView>),
         producer_id: i64,
         settled: &mut Vec<Released>,
     ) -> bool {

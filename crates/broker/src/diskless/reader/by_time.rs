@@ -10,7 +10,7 @@ use std::sync::Arc;
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId, PackedBatch};
 
 use super::{Place, Reader, ReaderShared};
-use crate::diskless::known::KnownPartition;
+use crate::diskless::partition_view::PartitionView;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::TimestampOffset;
@@ -34,7 +34,7 @@ impl<'a> Runs<'a> {
     /// Returns the runs from the first on that may have this timestamp or a later one; `None` if none has.
     async fn since(
         shared: &'a ReaderShared,
-        partition: &KnownPartition,
+        partition: &PartitionView,
         timestamp_ms: i64,
     ) -> Result<Option<Runs<'a>>, ReadError> {
         let Some(number) = partition.number() else { return Err(ReadError::Storage) };
@@ -74,7 +74,7 @@ impl Reader {
     /// [`ReadError`].
     pub async fn offset_for_timestamp(
         &self,
-        partition: &Arc<KnownPartition>,
+        partition: &Arc<PartitionView>,
         timestamp_ms: i64,
         long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
@@ -105,7 +105,7 @@ impl Reader {
     /// [`ReadError`].
     pub async fn max_timestamp(
         &self,
-        partition: &Arc<KnownPartition>,
+        partition: &Arc<PartitionView>,
         long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
         // The record may be deleted. This is read before the offsets, so that it covers all runs before the log end.

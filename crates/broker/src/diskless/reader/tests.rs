@@ -19,7 +19,7 @@ use fullbore_host::long_work::LongWork;
 /// Reads a partition of two batches with a record each, of which the broker has heard of the first.
 struct TwoBatches {
     reader: Reader,
-    known: Arc<KnownPartition>,
+    known: Arc<PartitionView>,
     folder: tempfile::TempDir,
 }
 
@@ -53,7 +53,7 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
     let reader = Reader::new((cache, GivenOut::new(1 << 24)), fetcher, RunFinder::open(folder.path()).expect("opened"));
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let topic = ("topic".into(), Uuid([1; 16]), 0);
-    let known = Arc::new(KnownPartition::new(topic, Arc::new(config.topics.defaults)));
+    let known = Arc::new(PartitionView::new(topic, Arc::new(config.topics.defaults)));
     known.settle(&PartitionRow { next_offset: 1, ..row });
     TwoBatches { reader, known, folder }
 }
@@ -126,7 +126,7 @@ async fn what_the_index_has_and_the_broker_has_not_heard_of_is_not_read() {
 }
 
 /// Reads until there are records, or it is known that they are lost. Returns the offset behind them.
-async fn read(reader: &Reader, known: &Arc<KnownPartition>, offset: i64) -> Result<i64, ReadError> {
+async fn read(reader: &Reader, known: &Arc<PartitionView>, offset: i64) -> Result<i64, ReadError> {
     let (began, waiter) = (Instant::now(), Arc::default());
     let _registration = known.register(&waiter);
     loop {
@@ -237,7 +237,7 @@ async fn partitions_that_are_to_be_brought_up_to_date_meanwhile_are_so_together(
     let TwoBatches { reader, known, folder } = two_batches().await;
     let rows = SqliteIndex::open(folder.path()).expect("opened").create(("many", Uuid([2; 16])), 20).expect("made");
     let many = (0..).zip(&rows).map(|(index, row)| {
-        let known = KnownPartition::new(("many".into(), Uuid([2; 16]), index), known.config());
+        let known = PartitionView::new(("many".into(), Uuid([2; 16]), index), known.config());
         known.settle(row);
         Arc::new(known)
     });

@@ -26,7 +26,7 @@ use fullbore_log::partition::read::{EpochEnd, LogOffsets};
 use fullbore_log::partition::waiters::{Registration, Waiters};
 
 /// One partition.
-pub struct KnownPartition {
+pub struct PartitionView {
     topic: Arc<str>,
     topic_id: Uuid,
     index: i32,
@@ -66,10 +66,10 @@ struct KnownRun {
     bytes_with_it: u64,
 }
 
-impl KnownPartition {
+impl PartitionView {
     /// One that the index may not know yet.
-    pub(super) fn new((topic, topic_id, index): (Arc<str>, Uuid, i32), config: Arc<TopicConfig>) -> KnownPartition {
-        KnownPartition {
+    pub(super) fn new((topic, topic_id, index): (Arc<str>, Uuid, i32), config: Arc<TopicConfig>) -> PartitionView {
+        PartitionView {
             topic,
             topic_id,
             index,
@@ -171,7 +171,7 @@ impl KnownPartition {
 }
 
 /// Its records.
-impl KnownPartition {
+impl PartitionView {
     /// The answer for a batch that was appended before, with this timestamp.
     pub(super) fn appended_before(&self, base_offset: i64, timestamp: i64) -> Appended {
         let is_log_append_time = self.config().message_timestamp_type == TimestampType::LogAppendTime;
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn what_is_known_of_the_newest_runs_ends_before_a_gap() {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults));
+        let known = PartitionView::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults));
         let row = PartitionRow {
             id: 1,
             log_start: 0,
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn bytes_are_counted_from_a_batch_to_the_log_end() {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = KnownPartition::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults));
+        let known = PartitionView::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults));
         let batch = |size| PackedBatch { size, record_count: 2, max_timestamp: 0 };
         let sizes: Vec<u32> = (0..40).map(|at| 100 + at).collect();
         for (at, sizes) in (0..).zip(sizes.chunks(4)) {
