@@ -247,7 +247,7 @@ mod tests {
     use super::*;
     use crate::Log;
     use crate::partition::error::AppendError;
-    use crate::recovery::Known;
+    use crate::recovery::RecoveryHint;
     use crate::validation::ValidBatch;
     use fullbore_config::{BrokerConfig, Properties};
 
@@ -256,7 +256,7 @@ mod tests {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
         let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
@@ -279,7 +279,8 @@ mod tests {
     async fn what_waits_for_its_flush_while_its_topic_is_deleted_is_answered_as_written() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &broker.topics.defaults).expect("opened");
+        let mut log =
+            Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &broker.topics.defaults).expect("opened");
         log.log_end = 3;
         let waiting = log.flush_ticket(3);
         log.went_with_its_topic();
@@ -297,11 +298,11 @@ mod tests {
         builder.append(0, None, Some(&[1; 700]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         let batch = ValidBatch::unchecked(&bytes);
-        let mut log = Log::open(&dir, Known::NOTHING, 0, &config).expect("opened");
+        let mut log = Log::open(&dir, RecoveryHint::NOTHING, 0, &config).expect("opened");
         (0..5).for_each(|_| _ = log.append(&batch, 0, 0, &config).expect("appended"));
         drop(log);
         for (recovery_point, unflushed) in [(0, 4), (2, 2), (5, 0)] {
-            let known = Known { clean: false, recovery_point, ..Known::NOTHING };
+            let known = RecoveryHint { clean: false, recovery_point, ..RecoveryHint::NOTHING };
             let mut log = Log::open(&dir, known, 0, &config).expect("recovered");
             let plan = log.plan_flush(true).expect("planned");
             assert_eq!((plan.sealed.len(), plan.upto), (unflushed, 5), "from {recovery_point}");

@@ -299,7 +299,7 @@ mod tests {
     use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
     use super::*;
-    use crate::recovery::Known;
+    use crate::recovery::RecoveryHint;
     use crate::validation::ValidBatch;
     use fullbore_config::{BrokerConfig, Properties};
     use fullbore_host::disk_space::DiskSpace;
@@ -308,7 +308,7 @@ mod tests {
     fn nothing_past_the_high_watermark_is_read_whether_the_batch_there_is_remembered_or_not() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
-        let known = Known::NOTHING;
+        let known = RecoveryHint::NOTHING;
         let folder = tempfile::tempdir().expect("temporary folder");
         let mut log = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
@@ -338,7 +338,7 @@ mod tests {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
         let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 3000]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
@@ -360,7 +360,7 @@ mod tests {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
         let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 100]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
@@ -383,7 +383,7 @@ mod tests {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
         let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         (0..3).for_each(|at| builder.append(at, None, Some(&[1; 1000]), &[]));
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");

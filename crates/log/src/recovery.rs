@@ -40,7 +40,7 @@ const TORN_MAX: u64 = 4096;
 
 /// What is known of a log before it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
+pub struct RecoveryHint {
     /// Whether the broker was shut down cleanly.
     pub clean: bool,
     pub recovery_point: i64,
@@ -52,16 +52,16 @@ pub struct Known {
     pub may_have_gaps: bool,
 }
 
-impl Known {
+impl RecoveryHint {
     /// What is known of a partition that was never there.
-    pub const NOTHING: Known =
-        Known { clean: true, recovery_point: 0, log_start: Some(0), rebooted: false, may_have_gaps: false };
+    pub const NOTHING: RecoveryHint =
+        RecoveryHint { clean: true, recovery_point: 0, log_start: Some(0), rebooted: false, may_have_gaps: false };
 }
 
 impl Log {
     /// Opens the log in `dir`, which exists; an empty folder becomes an empty log.
     #[cfg(test)]
-    pub fn open(dir: &Arc<Path>, known: Known, now_ms: i64, config: &TopicConfig) -> Result<Log, StorageError> {
+    pub fn open(dir: &Arc<Path>, known: RecoveryHint, now_ms: i64, config: &TopicConfig) -> Result<Log, StorageError> {
         Log::open_unless(&AtomicBool::new(false), dir, known, now_ms, config)
     }
 
@@ -70,7 +70,7 @@ impl Log {
     pub fn open_unless(
         stop: &AtomicBool,
         dir: &Arc<Path>,
-        known: Known,
+        known: RecoveryHint,
         now_ms: i64,
         config: &TopicConfig,
     ) -> Result<Log, StorageError> {
@@ -111,7 +111,7 @@ impl Log {
     }
 
     /// Has the next flush cover what a broker that was killed had not flushed, so that the recovery point does not pass it.
-    fn seal_recovered(&mut self, known: Known) -> io::Result<()> {
+    fn seal_recovered(&mut self, known: RecoveryHint) -> io::Result<()> {
         let ends: Vec<i64> = self.segments.iter().skip(1).map(|next| next.base_offset).collect();
         for (segment, end_offset) in self.segments.iter_mut().zip(ends) {
             if !known.clean && end_offset > known.recovery_point {
@@ -130,7 +130,12 @@ impl Log {
     }
 
     /// Settles every segment's contents, and with them the log end.
-    fn recover_segments(&mut self, stop: &AtomicBool, known: Known, config: &TopicConfig) -> Result<(), StorageError> {
+    fn recover_segments(
+        &mut self,
+        stop: &AtomicBool,
+        known: RecoveryHint,
+        config: &TopicConfig,
+    ) -> Result<(), StorageError> {
         let mut index = 0;
         while index < self.segments.len() {
             let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
@@ -220,7 +225,7 @@ impl Log {
         &mut self,
         stop: &AtomicBool,
         index: usize,
-        known: Known,
+        known: RecoveryHint,
         config: &TopicConfig,
     ) -> Result<(), StorageError> {
         let path = self.segments[index].path(LOG);
@@ -253,7 +258,7 @@ impl Log {
         index: usize,
         walk: &Walk,
         why: String,
-        known: Known,
+        known: RecoveryHint,
     ) -> Result<(), StorageError> {
         let path = self.segments[index].path(LOG);
         let failed = |error| StorageError::io(&path, error);
@@ -312,7 +317,7 @@ impl Log {
     /// partition's folder, and so this log's; the checkpoint may still tell of an older topic with this name, whose
     /// log start would hide records of this one. But nobody was told of a log start within a segment before the
     /// checkpoint had it, too: a file that says a larger one is damaged.
-    fn load_epochs(&mut self, stop: &AtomicBool, known: Known) -> io::Result<()> {
+    fn load_epochs(&mut self, stop: &AtomicBool, known: RecoveryHint) -> io::Result<()> {
         let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
             (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),
             _ => true,
@@ -421,14 +426,14 @@ impl Walk {
 
     /// Whether everything that was flushed, as of the checkpoint, is good, and the machine has stopped before what comes
     /// next was. What a compaction has written was flushed as a whole, unless that was another broker's.
-    fn may_be_lost(&self, known: Known) -> bool {
+    fn may_be_lost(&self, known: RecoveryHint) -> bool {
         let was_cleaned = self.has_gaps && !known.may_have_gaps;
         known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned
     }
 
     /// What is wrong with a segment of whole batches that ends before the next one begins, where a power cut can have
     /// taken its end. Compaction may have taken it, too.
-    fn falls_short(&self, known: Known, config: &TopicConfig) -> Option<String> {
+    fn falls_short(&self, known: RecoveryHint, config: &TopicConfig) -> Option<String> {
         let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;
         let is_lost = self.may_be_lost(known) && !config.cleanup.compact;
         is_lost

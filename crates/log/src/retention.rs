@@ -187,12 +187,12 @@ mod tests {
     use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
     use super::*;
-    use crate::recovery::Known;
+    use crate::recovery::RecoveryHint;
     use crate::steps::watch;
     use crate::validation::ValidBatch;
     use fullbore_config::{BrokerConfig, Properties};
 
-    const KILLED: Known = Known { clean: false, ..Known::NOTHING };
+    const KILLED: RecoveryHint = RecoveryHint { clean: false, ..RecoveryHint::NOTHING };
     const BATCHES: i64 = 12;
 
     fn config() -> TopicConfig {

@@ -226,7 +226,7 @@ mod tests {
 
     use super::*;
     use crate::lookup::Slice;
-    use crate::recovery::Known;
+    use crate::recovery::RecoveryHint;
     use crate::steps::watch;
     use crate::validation::ValidBatch;
     use fullbore_config::{BrokerConfig, Properties};
@@ -242,7 +242,7 @@ mod tests {
     fn of_three(folder: &tempfile::TempDir) -> (Log, TopicConfig) {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
-        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let bytes = of_one_record();
         let batch = ValidBatch::unchecked(&bytes);
         for _ in 0..3 {
@@ -266,7 +266,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = TopicConfig { segment_bytes: 150, ..broker.topics.defaults };
-        let killed = Known { clean: false, ..Known::NOTHING };
+        let killed = RecoveryHint { clean: false, ..RecoveryHint::NOTHING };
         let opened = || Log::open(&folder.path().into(), killed, 0, &config).expect("opened");
         let stopped =
             fullbore_rules::sequence::Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0, record_count: 5 };
@@ -297,7 +297,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = TopicConfig { segment_bytes: 150, ..broker.topics.defaults };
-        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let bytes = of_one_record();
         for _ in 0..12 {
             log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
@@ -316,7 +316,7 @@ mod tests {
         watch(look, || log.truncate_to(1, 0, &config).expect("cut off"));
         assert!(left.borrow().len() > 5);
         for copy in left.borrow().iter() {
-            let killed = Known { clean: false, ..Known::NOTHING };
+            let killed = RecoveryHint { clean: false, ..RecoveryHint::NOTHING };
             let found = Log::open(&copy.path().into(), killed, 0, &config).expect("opened");
             assert_eq!(found.size(), bytes.len() as u64 * found.log_end.unsigned_abs(), "up to {}", found.log_end);
         }
@@ -327,7 +327,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
-        let mut log = Log::open(&folder.path().into(), Known::NOTHING, 0, &config).expect("opened");
+        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         for offset in [0, 1, 10, 20] {
             let mut bytes = of_one_record();
             bytes[..8].copy_from_slice(&i64::to_be_bytes(offset));
@@ -345,9 +345,9 @@ mod tests {
             assert_eq!(i64::from_be_bytes(base_offset), expected, "from {from}");
         }
         drop(log);
-        let killed = Known { clean: false, ..Known::NOTHING };
+        let killed = RecoveryHint { clean: false, ..RecoveryHint::NOTHING };
         for rebooted in [false, true] {
-            let known = Known { may_have_gaps: true, rebooted, ..killed };
+            let known = RecoveryHint { may_have_gaps: true, rebooted, ..killed };
             let found = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
             assert_eq!(found.log_end, 21);
         }
@@ -362,7 +362,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
-        let killed = Known { clean: false, may_have_gaps: true, ..Known::NOTHING };
+        let killed = RecoveryHint { clean: false, may_have_gaps: true, ..RecoveryHint::NOTHING };
         let mut log = Log::open(&folder.path().into(), killed, 0, &config).expect("opened");
         let append = |log: &mut Log, offset: i64, leader_epoch: i32| {
             let mut bytes = of_one_record();
@@ -391,11 +391,11 @@ mod tests {
     fn a_follower_that_is_ended_while_it_begins_anew_begins_at_its_log_start() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let killed = Known { clean: false, recovery_point: 3, log_start: Some(1), ..Known::NOTHING };
+        let killed = RecoveryHint { clean: false, recovery_point: 3, log_start: Some(1), ..RecoveryHint::NOTHING };
         for (may_have_gaps, log_end) in [(true, 1), (false, 3)] {
             let folder = folder.path().join(log_end.to_string());
             std::fs::create_dir(&folder).expect("made");
-            let known = Known { may_have_gaps, ..killed };
+            let known = RecoveryHint { may_have_gaps, ..killed };
             let found = Log::open(&folder.into(), known, 0, &broker.topics.defaults).expect("opened");
             assert_eq!((found.log_start, found.log_end), (log_end, log_end));
         }

@@ -24,7 +24,7 @@ use fullbore_log::Log;
 use fullbore_log::error::StorageError;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::flushed::FlushTicket;
-use fullbore_log::recovery::Known;
+use fullbore_log::recovery::RecoveryHint;
 
 /// What a leader answered to a follower's fetch, and did not diverge.
 #[derive(Debug, Clone, Copy)]
@@ -245,7 +245,7 @@ impl Replica {
         let mut state = self.lock();
         let LogState::Open(log) = &mut state.log else { return };
         let (recovery_point, log_start) = (log.recovery_point(), Some(log.log_start()));
-        state.known = Known { clean: false, rebooted: false, recovery_point, log_start, ..state.known };
+        state.known = RecoveryHint { clean: false, rebooted: false, recovery_point, log_start, ..state.known };
         state.failed = None;
         self.put(&mut state, LogState::Unopened);
     }

@@ -52,7 +52,7 @@ use fullbore_log::aside::SetAside;
 use fullbore_log::cold::Cold;
 use fullbore_log::files::partition_dir;
 use fullbore_log::partition::waiters::{Registration, Waiters};
-use fullbore_log::recovery::Known;
+use fullbore_log::recovery::RecoveryHint;
 use phase::{PhaseCell, PhaseView};
 use state::{Flushing, LogState, ReplicaState};
 
@@ -98,7 +98,7 @@ impl Replica {
         (topic, topic_id, index): (Arc<str>, Uuid, i32),
         log_dir: Arc<LogDir>,
         (config, registered): (Arc<TopicConfig>, Arc<PartitionRegistration>),
-        known: Option<Known>,
+        known: Option<RecoveryHint>,
         predecessor: Option<Arc<Replica>>,
     ) -> Replica {
         // Without anything known it is new, and there is nothing to look at.
@@ -110,7 +110,7 @@ impl Replica {
         let settings = rules::ReplicaSettings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
         let phase = PhaseCell::new(log.phase());
         let state = ReplicaState {
-            known: known.unwrap_or(Known::NOTHING),
+            known: known.unwrap_or(RecoveryHint::NOTHING),
             log,
             has_cut_to_checkpoint: false,
             parked: None,

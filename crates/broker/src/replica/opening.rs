@@ -25,7 +25,7 @@ use fullbore_host::files::now_ms;
 use fullbore_log::Log;
 use fullbore_log::error::StorageError;
 use fullbore_log::files;
-use fullbore_log::recovery::Known;
+use fullbore_log::recovery::RecoveryHint;
 
 /// What is to be done with a partition's folder.
 #[derive(Clone, Copy)]
@@ -237,14 +237,14 @@ impl Replica {
     }
 
     /// Opens the folder; `None` if there is none.
-    fn look(&self, known: Known, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
+    fn look(&self, known: RecoveryHint, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
         if !dir.try_exists().map_err(|error| StorageError::io(dir.as_ref(), error))? {
             // What the checkpoints say is then of an older topic with this name.
             return Ok(None);
         }
-        let known = Known { may_have_gaps: self.registered().replicas.len() > 1, ..known };
+        let known = RecoveryHint { may_have_gaps: self.registered().replicas.len() > 1, ..known };
         let mut log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
         if log.is_blank() {
             // A kill may have come right after its folder was made.
@@ -270,7 +270,7 @@ impl Replica {
             let _ = std::fs::remove_dir(&dir);
             StorageError::io(dir.as_ref(), error)
         })?;
-        let mut log = Log::open_unless(stop, &dir, Known::NOTHING, now_ms(), &self.config())?;
+        let mut log = Log::open_unless(stop, &dir, RecoveryHint::NOTHING, now_ms(), &self.config())?;
         self.take_over_stops(&mut log);
         Ok(log)
     }

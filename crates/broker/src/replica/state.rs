@@ -18,7 +18,7 @@ use fullbore_log::error::StorageError;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::Acks;
 use fullbore_log::partition::reorder_buffer::OutOfOrderBatches;
-use fullbore_log::recovery::Known;
+use fullbore_log::recovery::RecoveryHint;
 use fullbore_rules::sequence::Stamp;
 
 /// No brokers but this one matter to a leader without followers.
@@ -28,7 +28,7 @@ const NOBODY: &Brokers = &BTreeMap::new();
 #[derive(Debug)]
 pub struct ReplicaState {
     /// What is known of the log without opening it.
-    pub known: Known,
+    pub known: RecoveryHint,
     pub log: LogState,
     /// True if the log was cut off, at either end, and the checkpoints may still claim more than what is left.
     pub has_cut_to_checkpoint: bool,

@@ -12,14 +12,14 @@ use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
 use crate::Log;
 use crate::error::StorageError;
-use crate::recovery::Known;
+use crate::recovery::RecoveryHint;
 use crate::steps::watch;
 use crate::validation::ValidBatch;
 use fullbore_config::{BrokerConfig, CleanupPolicy, Properties, TopicConfig};
 
-const POWER_CUT: Known =
-    Known { clean: false, recovery_point: 0, log_start: Some(0), rebooted: true, may_have_gaps: false };
-const KILL: Known = Known { rebooted: false, ..POWER_CUT };
+const POWER_CUT: RecoveryHint =
+    RecoveryHint { clean: false, recovery_point: 0, log_start: Some(0), rebooted: true, may_have_gaps: false };
+const KILL: RecoveryHint = RecoveryHint { rebooted: false, ..POWER_CUT };
 /// Batches, of one record each.
 const BATCHES: usize = 12;
 /// Batches in each segment but the last.
@@ -36,7 +36,7 @@ fn batch(n: usize) -> BytesMut {
     builder.seal(Stamp { producer_id: 5, producer_epoch: 0, base_sequence: n as i32 }).expect("sealed").0
 }
 
-fn open(dir: &Path, known: Known) -> Result<Log, StorageError> {
+fn open(dir: &Path, known: RecoveryHint) -> Result<Log, StorageError> {
     Log::open(&Arc::from(dir), known, 0, &config())
 }
 
@@ -48,7 +48,7 @@ fn append(log: &mut Log, n: usize) -> i64 {
 /// Four segments of three batches.
 fn written() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let mut log = open(folder.path(), Known::NOTHING).expect("opened");
+    let mut log = open(folder.path(), RecoveryHint::NOTHING).expect("opened");
     (0..BATCHES).for_each(|n| assert_eq!(append(&mut log, n), n as i64));
     folder
 }
@@ -82,7 +82,7 @@ fn copy(from: &Path) -> tempfile::TempDir {
 }
 
 /// A refusal that names the file and the byte, and leaves everything as it was.
-fn assert_refused(dir: &Path, known: Known, path: &Path, position: usize) {
+fn assert_refused(dir: &Path, known: RecoveryHint, path: &Path, position: usize) {
     let before = files(dir);
     match open(dir, known) {
         Err(StorageError::Corrupt { path: named, position: at, .. }) => {
@@ -101,8 +101,8 @@ fn bad_batches_before_good_ones_are_refused_by_file_and_byte_unless_a_power_cut_
     let len = batch(0).len();
     assert_refused(dir, KILL, &path, len);
     // The page before the recovery point is read, what was flushed before that is not.
-    assert_refused(dir, Known { recovery_point: 5, ..POWER_CUT }, &path, len);
-    let log = open(dir, Known { recovery_point: 4, ..POWER_CUT }).expect("cut");
+    assert_refused(dir, RecoveryHint { recovery_point: 5, ..POWER_CUT }, &path, len);
+    let log = open(dir, RecoveryHint { recovery_point: 4, ..POWER_CUT }).expect("cut");
     assert_eq!((log.log_end, log.recovery_point(), log.segments.len()), (4, 4, 2));
 }
 
@@ -192,7 +192,7 @@ fn the_offsets_that_are_lost_are_told_up_to_the_last_whole_batch() {
         compression: None,
         ..BrokerConfig::from_properties(&Properties::default()).expect("valid").0.topics.defaults
     };
-    let mut log = Log::open(&Arc::from(folder.path()), Known::NOTHING, 0, &config).expect("opened");
+    let mut log = Log::open(&Arc::from(folder.path()), RecoveryHint::NOTHING, 0, &config).expect("opened");
     let mut ends = Vec::new();
     for _ in 0..3 {
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);

@@ -22,7 +22,7 @@ use fullbore_log::boot::Boots;
 use fullbore_log::files::{
     self, CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_STARTS, OffsetsByPartition, RECOVERY_POINTS, UNRECOVERED,
 };
-use fullbore_log::recovery::Known;
+use fullbore_log::recovery::RecoveryHint;
 
 /// A partition's name and number.
 pub type TopicPartition = (String, i32);
@@ -91,9 +91,9 @@ impl Checkpoints {
     }
 
     /// What the files say of a partition.
-    pub fn known(&self, key: &TopicPartition) -> Known {
+    pub fn known(&self, key: &TopicPartition) -> RecoveryHint {
         let entries = self.entries.lock();
-        Known {
+        RecoveryHint {
             clean: entries.clean && !entries.unrecovered.contains_key(key),
             recovery_point: entries.recovery_points.get(key).copied().unwrap_or(0),
             log_start: entries.knows_log_starts.then(|| entries.log_starts.get(key).copied().unwrap_or(0)),
