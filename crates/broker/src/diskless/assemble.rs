@@ -10,7 +10,7 @@ use fullbore_wire::Records;
 use fullbore_wire::batch::{BatchView, crc32c};
 use std::sync::Arc;
 
-use super::given::GivenOut;
+use super::response_budget::ResponseBudget;
 
 /// The one epoch of a diskless partition's leaders.
 pub const LEADER_EPOCH: i32 = 0;
@@ -60,7 +60,7 @@ impl Assembly {
     }
 
     /// All of them.
-    pub fn finish(self, given: &Arc<GivenOut>) -> Records {
+    pub fn finish(self, given: &Arc<ResponseBudget>) -> Records {
         let mut pieces: Vec<Bytes> = self.into_pieces().into_iter().map(|piece| given.give(piece)).collect();
         match pieces.len() {
             0 => Records::default(),

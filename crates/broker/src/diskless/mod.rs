@@ -11,7 +11,6 @@ pub mod failed;
 mod fetch;
 #[cfg(test)]
 mod flooded;
-mod given;
 mod health;
 mod hear;
 mod hedge;
@@ -22,6 +21,7 @@ pub mod partition;
 pub mod partition_view;
 pub mod pipeline;
 pub mod reader;
+mod response_budget;
 mod retention;
 #[cfg(test)]
 mod schedules;
@@ -55,7 +55,6 @@ use fullbore_config::{BrokerConfig, DisklessConfig, TopicConfig};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::left_out::LeftOut;
-use given::GivenOut;
 use housekeeping::{DisklessTopics, Expiring};
 use index::{
     Deleted, Index, IndexChanges, IndexOwner, IndexThread, Lacking, OpenFileError, RunFinder, SqliteIndex, postgres,
@@ -67,6 +66,7 @@ use partition_view::PartitionView;
 use pipeline::Pipeline;
 use pipeline::upload::{UploadSettings, Uploader};
 use reader::{AHEAD_BYTES, Reader};
+use response_budget::ResponseBudget;
 
 /// GETs at a time.
 const GETS: usize = 16;
@@ -218,7 +218,7 @@ impl Diskless {
         let cache = Arc::new(Mutex::new(ObjectCache::new(uploaded_bytes, fetched_bytes)));
         let counts = Arc::new(StoreCounts::default());
         let fetcher = RangeFetcher::new(objects.clone(), Arc::clone(&cache), GETS, Arc::clone(&counts));
-        let given = GivenOut::new(fetched_bytes as u64);
+        let given = ResponseBudget::new(fetched_bytes as u64);
         let gets = Arc::clone(fetcher.tries());
         let reader = Reader::new((cache, given), fetcher, finder);
         let uploads = UploadSettings {

@@ -26,10 +26,10 @@ use tokio::task::JoinSet;
 use super::assemble::{Assembly, is_intact};
 use super::cache::{BLOCK, FoundRange, ObjectCache, UploadedParts, are_little_of_blocks, blocks};
 use super::fetch::RangeFetcher;
-use super::given::GivenOut;
 use super::index::{PartitionRow, RunFinder};
 use super::objects::ObjectError;
 use super::partition_view::PartitionView;
+use super::response_budget::ResponseBudget;
 use super::windows::{Window, Windows};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::partition::error::ReadError;
@@ -65,7 +65,7 @@ type KnownRun = (Weak<PartitionView>, i64);
 struct ReaderShared {
     cache: Arc<Mutex<ObjectCache>>,
     /// What clients have of it, and may keep.
-    given: Arc<GivenOut>,
+    given: Arc<ResponseBudget>,
     fetcher: RangeFetcher,
     finder: RunFinder,
     /// By number, those that are settled.
@@ -184,7 +184,7 @@ fn lost_at(offset: i64, lost: &BTreeMap<i64, i64>) -> Option<ReadError> {
 impl Reader {
     /// Nothing is in memory.
     pub fn new(
-        (cache, given): (Arc<Mutex<ObjectCache>>, Arc<GivenOut>),
+        (cache, given): (Arc<Mutex<ObjectCache>>, Arc<ResponseBudget>),
         fetcher: RangeFetcher,
         finder: RunFinder,
     ) -> Reader {

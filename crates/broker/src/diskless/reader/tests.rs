@@ -50,7 +50,8 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
 
     let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 24)));
     let fetcher = RangeFetcher::new(objects, Arc::clone(&cache), 1, Arc::default());
-    let reader = Reader::new((cache, GivenOut::new(1 << 24)), fetcher, RunFinder::open(folder.path()).expect("opened"));
+    let reader =
+        Reader::new((cache, ResponseBudget::new(1 << 24)), fetcher, RunFinder::open(folder.path()).expect("opened"));
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let topic = ("topic".into(), Uuid([1; 16]), 0);
     let known = Arc::new(PartitionView::new(topic, Arc::new(config.topics.defaults)));

@@ -13,7 +13,7 @@ const LEAST: u32 = 256 << 10;
 
 /// Bytes that clients were given.
 #[derive(Debug)]
-pub struct GivenOut {
+pub struct ResponseBudget {
     bytes: AtomicU64,
     /// What they hold together before they are given less.
     max: u64,
@@ -22,7 +22,7 @@ pub struct GivenOut {
 /// Some of them.
 struct Given {
     bytes: Bytes,
-    of: Arc<GivenOut>,
+    of: Arc<ResponseBudget>,
 }
 
 impl AsRef<[u8]> for Given {
@@ -37,10 +37,10 @@ impl Drop for Given {
     }
 }
 
-impl GivenOut {
+impl ResponseBudget {
     /// None yet, of so many.
-    pub fn new(max: u64) -> Arc<GivenOut> {
-        Arc::new(GivenOut { bytes: AtomicU64::new(0), max })
+    pub fn new(max: u64) -> Arc<ResponseBudget> {
+        Arc::new(ResponseBudget { bytes: AtomicU64::new(0), max })
     }
 
     /// What an answer may have of `wanted` bytes, if these are its first ones or not.
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn who_holds_much_together_is_given_little_until_it_is_dropped() {
-        let given = GivenOut::new(1000);
+        let given = ResponseBudget::new(1000);
         let first = given.give(Bytes::from(vec![1; 999]));
         assert_eq!(given.share(u32::MAX, false), u32::MAX);
         let second = given.give(Bytes::from(vec![2; 1]));
