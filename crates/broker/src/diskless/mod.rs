@@ -20,6 +20,7 @@ pub mod objects;
 pub mod partition;
 pub mod partition_view;
 pub mod pipeline;
+mod read_ahead;
 pub mod reader;
 mod response_budget;
 mod retention;
@@ -28,7 +29,6 @@ mod schedules;
 #[cfg(test)]
 mod tests;
 mod tries;
-mod windows;
 
 use std::fmt;
 use std::sync::Arc;

@@ -29,8 +29,8 @@ use super::fetch::RangeFetcher;
 use super::index::{PartitionRow, RunFinder};
 use super::objects::ObjectError;
 use super::partition_view::PartitionView;
+use super::read_ahead::{ReadAhead, Window};
 use super::response_budget::ResponseBudget;
-use super::windows::{Window, Windows};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::partition::error::ReadError;
 
@@ -72,7 +72,7 @@ struct ReaderShared {
     partitions: RwLock<HashMap<DisklessPartitionId, Weak<PartitionView>>>,
     /// The runs that partitions know, by the uploaded object in the cache that has them.
     uploaded: Mutex<HashMap<ObjectId, Vec<KnownRun>>>,
-    windows: Mutex<Windows>,
+    windows: Mutex<ReadAhead>,
     to_refresh: Mutex<ToRefresh>,
     /// What is being found and fetched: partition and offset.
     under_way: Mutex<BTreeSet<(DisklessPartitionId, i64)>>,

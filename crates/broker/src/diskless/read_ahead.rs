@@ -42,14 +42,14 @@ impl Window {
 
 /// The windows of all partitions.
 #[derive(Debug, Default)]
-pub struct Windows {
+pub struct ReadAhead {
     of_partition: HashMap<DisklessPartitionId, Vec<Window>>,
     count: usize,
     batches: usize,
     clock: u64,
 }
 
-impl Windows {
+impl ReadAhead {
     /// Takes one in the place of what was asked for from the same offset.
     pub fn insert(&mut self, partition: DisklessPartitionId, window: Window) {
         self.clock += 1;
@@ -115,7 +115,7 @@ mod tests {
         let batches = vec![PackedBatch { size: 70, record_count: 1, max_timestamp: 0 }; 10_000];
         let run = BatchRun { partition: 1, object: 1, base_offset: 0, position: 0, max_timestamp_so_far: 0, batches };
         let run = Arc::new(run);
-        let mut windows = Windows::default();
+        let mut windows = ReadAhead::default();
         for from in 0..300 {
             let window = Window::new((from, from + 1), vec![Arc::clone(&run); 24], true);
             windows.insert(from % 7, window);
