@@ -7,12 +7,12 @@
 
 mod assemble;
 pub mod cache;
+mod change_feed;
 pub mod failed;
 mod fetch;
 #[cfg(test)]
 mod flooded;
 mod health;
-mod hear;
 mod hedge;
 mod housekeeping;
 pub mod index;
@@ -243,7 +243,7 @@ impl Diskless {
         let claim = Arc::clone(objects.claim());
         housekeeping::start(&topics, objects, index.clone(), (retention, expiring), config.cleaner);
         if let Some(changes) = changes {
-            hear::start(Arc::downgrade(&topics), changes, reader.clone());
+            change_feed::start(Arc::downgrade(&topics), changes, reader.clone());
         }
         let services = Services { claim, pipeline, reader, index, others_commit, left_out: LeftOut::default() };
         Diskless { topics, services, counts, health, thread: Mutex::default(), producers_expire_after_ms }
