@@ -3,7 +3,7 @@
 //! The role, and the high watermark with it, is what the image of the metadata says (`role`), decided by
 //! [`fullbore_rules::replica`]. A leader appends (`append`, batches that come before their turn in `turns`, behind refused ones in
 //! `refused`) and reads (`read`, `times`), and serves its followers (`serving`), whose sessions are notified by
-//! [`fullbore_log::partition::marks`]; a follower has its leader's batches (`following`). A log is opened when it is first needed
+//! [`fullbore_log::partition::dirty_partitions`]; a follower has its leader's batches (`following`). A log is opened when it is first needed
 //! (`opening`, by the threads of [`data_dir::opener`]), flushed by those of [`data_dir::flusher`], and goes with its topic (`retire`).
 //! [`data_dir::LogDir`] is what all replicas of a data folder share.
 //!

@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 use super::Replica;
 use super::read::{ReadMode, ReadOn};
 use fullbore_log::error::StorageError;
+use fullbore_log::partition::dirty_partitions::DirtyPartitions;
 use fullbore_log::partition::error::ReadError;
-use fullbore_log::partition::marks::Marks;
 use fullbore_log::partition::waiters::Registration;
 
 /// Where a follower's log is, to its leader's.
@@ -111,7 +111,7 @@ impl Replica {
     }
 
     /// Marks a place each time the log grows, the high watermark moves, or the partition's role changes, until the registration is dropped.
-    pub fn mark(&self, marks: &Arc<Marks>, place: u32) -> Registration {
+    pub fn mark(&self, marks: &Arc<DirtyPartitions>, place: u32) -> Registration {
         Registration::marking(&self.waiters, marks, place)
     }
 

@@ -3,11 +3,11 @@
 //!
 //! Not here: a log, an index, a role. Nothing in this folder knows the rest of the crate but `validation`.
 
+pub mod dirty_partitions;
 pub mod durability;
 pub mod error;
 pub mod flushed;
 pub mod left_out;
-pub mod marks;
 pub mod memory_budget;
 pub mod outcome;
 pub mod read;

@@ -1,7 +1,7 @@
 //! Who waits for a partition to move: long-polling fetches and acks=all for its high watermark, and followers' sessions for its log end, too.
 //!
 //! Not a queue: a waiter is only told that something moved, and looks again. Register first, then look,
-//! then wait: `Notify`, or [`Marks`], keep the wake-up that came in between.
+//! then wait: `Notify`, or [`DirtyPartitions`], keep the wake-up that came in between.
 //!
 //! Invariant: a waiter is in the list until its [`Registration`] is dropped, and not a moment longer.
 
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::marks::{Marks, Moved};
+use super::dirty_partitions::{DirtyPartitions, Moved};
 
 /// Who is told.
 #[derive(Debug, Clone)]
 enum Waiter {
     One(Arc<Notify>),
     /// One who follows many partitions, of which this one has the place.
-    OfMany(Arc<Marks>, u32),
+    OfMany(Arc<DirtyPartitions>, u32),
 }
 
 impl Waiter {
@@ -87,7 +87,7 @@ impl Registration {
         Registration::of(waiters, Waiter::One(Arc::clone(waiter)))
     }
 
-    pub fn marking(waiters: &Arc<Waiters>, marks: &Arc<Marks>, place: u32) -> Self {
+    pub fn marking(waiters: &Arc<Waiters>, marks: &Arc<DirtyPartitions>, place: u32) -> Self {
         Registration::of(waiters, Waiter::OfMany(Arc::clone(marks), place))
     }
 

@@ -1,12 +1,12 @@
 //! What a leader keeps of one follower's connection: which partitions it follows, what it was sent, and what there is to say.
 //!
 //! An answer costs what has something to say, and not what the session holds: partitions mark their places when they move
-//! ([`Marks`]). What a follower has is not kept here but at the partition ([`Replica::followed_from`]); a cursor only says what to read next.
+//! ([`DirtyPartitions`]). What a follower has is not kept here but at the partition ([`Replica::followed_from`]); a cursor only says what to read next.
 //!
 //! Lock: `state`, under which partitions are locked, which mark without it.
 
 use super::timer::Timer;
-use crate::partitions::{FollowerPlace, Marks, Partitions, ReadOn, Registration, Replica};
+use crate::partitions::{DirtyPartitions, FollowerPlace, Partitions, ReadOn, Registration, Replica};
 use crate::replication::IsrChanges;
 use fullbore_rules::replica::spacing::{SPACING_BYTES_MAX, Spacing};
 use fullbore_rules::replica::{BrokerState, FollowerFetch};
@@ -30,7 +30,7 @@ pub struct FollowerSession {
     pub id: i32,
     follower: BrokerState,
     began: Instant,
-    marks: Arc<Marks>,
+    marks: Arc<DirtyPartitions>,
     isr: Arc<IsrChanges>,
     /// That of whichever fetch is the next to be answered.
     timer: Mutex<Timer>,
@@ -359,7 +359,13 @@ impl SessionState {
         self.followed.get_mut(place as usize)?.as_mut()
     }
 
-    fn add(&mut self, id: PartitionId, replica: Arc<Replica>, fetch: &FetchPartition, marks: &Arc<Marks>) -> u32 {
+    fn add(
+        &mut self,
+        id: PartitionId,
+        replica: Arc<Replica>,
+        fetch: &FetchPartition,
+        marks: &Arc<DirtyPartitions>,
+    ) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.followed.push(None);
             u32::try_from(self.followed.len() - 1).expect("there are not so many partitions")

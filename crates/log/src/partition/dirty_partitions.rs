@@ -21,7 +21,7 @@ const HIGH_WATERMARK: u8 = 2;
 
 /// The marks of one who follows, by places that it gives its partitions.
 #[derive(Debug, Default)]
-pub struct Marks {
+pub struct DirtyPartitions {
     state: Mutex<Marked>,
     told: Notify,
 }
@@ -34,7 +34,7 @@ struct Marked {
     marks: Vec<u8>,
 }
 
-impl Marks {
+impl DirtyPartitions {
     /// Marks a place. Who waits is woken by records only.
     pub fn mark(&self, place: u32, moved: Moved) {
         let mut state = self.state.lock();
@@ -85,7 +85,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_place_is_marked_once_and_only_records_wake() {
-        let marks = Marks::default();
+        let marks = DirtyPartitions::default();
         marks.mark(3, Moved::HighWatermark);
         let waits = tokio::time::timeout(std::time::Duration::from_millis(1), marks.told());
         assert!(waits.await.is_err());
