@@ -33,9 +33,9 @@ use parking_lot::Mutex;
 
 pub use crate::replica::Replica;
 pub use crate::replica::data_dir::cluster::led_by;
+pub use crate::replica::follower_reads::FollowerPlace;
 pub use crate::replica::following::{FollowError, FromLeader, Replicated};
 pub use crate::replica::read::ReadOn;
-pub use crate::replica::serving::FollowerPlace;
 pub use any::AnyPartition;
 pub use cleaner::CleanerStatus;
 pub use fullbore_config::CleanerSettings;

@@ -1,6 +1,6 @@
 //! What a follower does with its leader's answers, at one partition.
 //!
-//! Not the requests between brokers, nor what a leader answers (`serving`). The rules are [`fullbore_rules::replica`]'s; here they are asked, and carried out on the
+//! Not the requests between brokers, nor what a leader answers (`follower_reads`). The rules are [`fullbore_rules::replica`]'s; here they are asked, and carried out on the
 //! log, under one lock.
 //!
 //! Invariant: nothing of a leader's answer reaches the log once the role is that of another epoch.

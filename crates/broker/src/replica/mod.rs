@@ -2,7 +2,7 @@
 //!
 //! The role, and the high watermark with it, is what the image of the metadata says (`role`), decided by
 //! [`fullbore_rules::replica`]. A leader appends (`append`, batches that come before their turn in `turns`, behind refused ones in
-//! `refused`) and reads (`read`, `times`), and serves its followers (`serving`), whose sessions are notified by
+//! `refused`) and reads (`read`, `times`), and serves its followers (`follower_reads`), whose sessions are notified by
 //! [`fullbore_log::partition::dirty_partitions`]; a follower has its leader's batches (`following`). A log is opened when it is first needed
 //! (`opening`, by the threads of [`data_dir::opener`]), flushed by those of [`data_dir::flusher`], and goes with its topic (`retire`).
 //! [`data_dir::LogDir`] is what all replicas of a data folder share.
@@ -19,6 +19,7 @@ mod append;
 pub(crate) mod data_dir;
 mod failing;
 mod flushing;
+pub(crate) mod follower_reads;
 pub(crate) mod following;
 mod hung;
 mod opening;
@@ -28,7 +29,6 @@ pub(crate) mod read;
 mod refused;
 mod retire;
 mod role;
-pub(crate) mod serving;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;
