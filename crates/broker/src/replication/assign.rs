@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::followed::PartitionId;
-use super::lane::{Assignment, Lane, LaneHandle, LaneId};
+use super::leader_fetcher::{Assignment, LaneHandle, LaneId, LeaderFetcher};
 use crate::control::{Image, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use std::collections::HashMap;
@@ -85,7 +85,7 @@ impl Lanes {
             && let Some(replica) = self.context.partitions.find(&id.0, id.1)
         {
             let context = &self.context;
-            let lane = self.by_id.entry(lane).or_insert_with(|| Lane::start(Arc::clone(context), lane));
+            let lane = self.by_id.entry(lane).or_insert_with(|| LeaderFetcher::start(Arc::clone(context), lane));
             lane.follow(Assignment { id, replica, leader_epoch });
         }
     }

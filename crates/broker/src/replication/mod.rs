@@ -18,7 +18,7 @@ mod context;
 mod followed;
 mod isr;
 mod lags;
-mod lane;
+mod leader_fetcher;
 mod resign;
 #[cfg(test)]
 mod tests;

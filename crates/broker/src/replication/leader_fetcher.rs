@@ -82,7 +82,7 @@ impl LaneHandle {
 }
 
 /// The lane's own.
-pub struct Lane {
+pub struct LeaderFetcher {
     context: Arc<Context>,
     id: LaneId,
     sender: UnboundedSender<LaneEvent>,
@@ -119,11 +119,11 @@ struct LeaderSession {
     do_records_come: bool,
 }
 
-impl Lane {
+impl LeaderFetcher {
     /// Starts one without partitions.
     pub fn start(context: Arc<Context>, id: LaneId) -> LaneHandle {
         let (sender, events) = unbounded_channel();
-        let lane = Lane {
+        let lane = LeaderFetcher {
             context,
             id,
             sender: sender.clone(),
@@ -279,7 +279,7 @@ impl Lane {
 }
 
 /// The connection.
-impl Lane {
+impl LeaderFetcher {
     fn connect_if_due(&mut self) {
         let is_due = matches!(self.link, Link::Down(until) if until <= Instant::now());
         if !is_due || self.followed.is_empty() {
@@ -432,7 +432,7 @@ async fn connect(context: &Context, leader: i32) -> Result<Connection, String> {
 }
 
 /// The answers.
-impl Lane {
+impl LeaderFetcher {
     async fn answered(&mut self, response: FetchResponse) {
         let Link::Up(session) = &mut self.link else { return };
         session.pipe.answered();
