@@ -6,7 +6,7 @@
 //! a consumer always moves (KIP-74).
 
 mod answer;
-mod home;
+mod rack;
 pub mod replica;
 
 use super::wide::ENTRIES_SHORT_MAX;
@@ -19,7 +19,7 @@ use fullbore_host::long_work::is_in_place;
 use fullbore_host::metrics::Metrics;
 use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
-use home::Stranger;
+use rack::CrossRackClient;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -68,7 +68,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
         max_bytes,
         began,
         deadline: began + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX),
-        stranger: Stranger::of(broker, call.listener, &request.rack_id),
+        cross_rack: CrossRackClient::of(broker, call.listener, &request.rack_id),
     };
     // From here on nothing is kept of the request's frame, which may be part of a large buffer.
     let asked = SessionRequest::of(request);
@@ -174,7 +174,7 @@ struct FetchLimits {
     max_bytes: usize,
     began: Instant,
     deadline: Instant,
-    stranger: Option<Stranger>,
+    cross_rack: Option<CrossRackClient>,
 }
 
 /// What one look at all partitions gave.
@@ -271,13 +271,13 @@ fn read_each(
     let mut partitions = Vec::with_capacity(wanted.len());
     let (mut bytes, mut is_settled, mut is_opening, mut is_counted) = (0, wanted.is_empty(), false, false);
     let mut minimum = Minimum { left: limits.min_bytes, reads_ahead };
-    let homeward = limits.stranger.as_ref().map(|stranger| stranger.homeward(broker, &image));
+    let router = limits.cross_rack.as_ref().map(|cross_rack| cross_rack.router(broker, &image));
     for fetch in wanted {
         let index = fetch.index;
         let outcome_is = |outcome| Fetched { topic: Arc::clone(&fetch.topic), index, outcome };
         let topic = topics::find(&image, &fetch.topic.name, fetch.topic.id);
-        if let (Ok(topic), Some(homeward)) = (topic, &homeward)
-            && let Some(preferred_read_replica) = homeward.broker_of(topic, index)
+        if let (Ok(topic), Some(router)) = (topic, &router)
+            && let Some(preferred_read_replica) = router.broker_of(topic, index)
         {
             is_settled = true;
             partitions.push(outcome_is(PartitionOutcome::Elsewhere(preferred_read_replica)));

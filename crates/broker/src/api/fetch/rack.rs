@@ -11,13 +11,13 @@ use fullbore_wire::Text;
 
 /// A consumer that is in another rack than this broker.
 #[derive(Clone)]
-pub struct Stranger {
+pub struct CrossRackClient {
     rack: Text,
     /// Over which it came.
     listener: usize,
 }
 
-impl Stranger {
+impl CrossRackClient {
     /// The one of a fetch that names this rack, if it is one. The name is copied: a slice would keep all of the request's frame.
     pub fn of(broker: &Node, listener: usize, rack: &Text) -> Option<Self> {
         let is_here = broker.config.node.rack.as_deref() == Some(rack.as_str());
@@ -25,18 +25,18 @@ impl Stranger {
     }
 
     /// Its way home, by this image.
-    pub fn homeward<'h>(&'h self, broker: &'h Node, image: &'h Image) -> Homeward<'h> {
-        Homeward { zones: shown::zones(broker, image, self.listener), rack: &self.rack }
+    pub fn router<'h>(&'h self, broker: &'h Node, image: &'h Image) -> RackRouter<'h> {
+        RackRouter { zones: shown::zones(broker, image, self.listener), rack: &self.rack }
     }
 }
 
 /// The way to the brokers of one rack.
-pub struct Homeward<'h> {
+pub struct RackRouter<'h> {
     zones: Zones<'h>,
     rack: &'h Text,
 }
 
-impl Homeward<'_> {
+impl RackRouter<'_> {
     /// The broker to ask for this partition, if there is one.
     pub fn broker_of(&self, topic: &Topic, index: i32) -> Option<i32> {
         let is_diskless = topic.config.diskless && topic.partition(index).is_some();
