@@ -88,15 +88,15 @@ fn is_fenced(id: i32) -> impl Fn(&Image) -> bool {
 #[tokio::test]
 async fn who_does_not_beat_any_more_is_fenced_and_unfences_itself_when_it_lives() {
     let memory = Memory::default();
-    let judge = run(&memory, 1, 1, NOBODY);
+    let detector = run(&memory, 1, 1, NOBODY);
     // Its port does not refuse: it is a listener's.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let other = run(&memory, 2, 2, listener.local_addr().expect("an address").port());
-    judge.beats_until(&[(2, TIMEOUT_MS)], is_fenced(2)).await;
+    detector.beats_until(&[(2, TIMEOUT_MS)], is_fenced(2)).await;
     other.control.catch_up();
-    judge.beats_until(&[(2, 0)], |image| !is_fenced(2)(image)).await;
+    detector.beats_until(&[(2, 0)], |image| !is_fenced(2)(image)).await;
     assert!(other.ended.borrow().is_none());
-    for member in [judge, other] {
+    for member in [detector, other] {
         member.stop.send_replace(true);
         member.task.await.expect("no panic");
     }
@@ -287,15 +287,15 @@ async fn disk_hangs_the_broker_hands_over_and_hangs_up_on_its_clients_once() {
 }
 
 /// Fences a broker that runs, as where its beats alone are cut off, and waits until it is back.
-async fn fence_and_wait(judge: &Control, fenced: &Control) -> Duration {
+async fn fence_and_wait(detector: &Control, fenced: &Control) -> Duration {
     let mut images = fenced.watch();
     let began = Instant::now();
-    judge.change_broker(fenced.broker_state(), BrokerChange::Fence, [].into()).await.expect("fenced");
-    let epoch = judge.image().epoch();
+    detector.change_broker(fenced.broker_state(), BrokerChange::Fence, [].into()).await.expect("fenced");
+    let epoch = detector.image().epoch();
     fenced.catch_up();
     let id = fenced.broker_state().broker_id;
     images.wait_for(|image| image.epoch() > epoch && !is_fenced(id)(image)).await.expect("open");
-    judge.catch_up();
+    detector.catch_up();
     began.elapsed()
 }
 
@@ -303,9 +303,9 @@ async fn fence_and_wait(judge: &Control, fenced: &Control) -> Duration {
 async fn broker_fenced_again_soon_it_waits_before_it_comes_back() {
     let memory = Memory::default();
     let other = run(&memory, 2, 2, NOBODY);
-    let judge = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
-    fence_and_wait(&judge, &other.control).await;
-    let waited = fence_and_wait(&judge, &other.control).await;
+    let detector = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
+    fence_and_wait(&detector, &other.control).await;
+    let waited = fence_and_wait(&detector, &other.control).await;
     assert!(waited >= Duration::from_millis(TIMEOUT_MS.unsigned_abs()), "{waited:?}");
     other.stop.send_replace(true);
     other.task.await.expect("no panic");
@@ -316,16 +316,16 @@ async fn broker_fenced_again_soon_it_waits_before_it_comes_back() {
 async fn broker_fenced_again_soon_it_alone_may_lead_a_partition_it_comes_back_at_once() {
     let memory = Memory::default();
     let other = run_for(&memory, 2, 2, NOBODY, 3_600_000);
-    let judge = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
+    let detector = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
     let alone = crate::control::CreateTopic {
         assignments: vec![(0, vec![2])],
         num_partitions: -1,
         replication_factor: -1,
         ..wanted("t")
     };
-    create(&judge, vec![alone]).await.remove(0).expect("created");
+    create(&detector, vec![alone]).await.remove(0).expect("created");
     for _ in 0..3 {
-        fence_and_wait(&judge, &other.control).await;
+        fence_and_wait(&detector, &other.control).await;
     }
     let leader = |control: &Control| control.image().topic("t").map(|topic| topic.partitions[0].leader);
     assert_eq!(leader(&other.control), Some(Some(2)));

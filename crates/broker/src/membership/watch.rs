@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use fullbore_rules::cluster::lease::{Judge, PeerSigns, REFUSING_BEAT_AGE_MS};
+use fullbore_rules::cluster::lease::{FailureDetector, PeerEvidence, REFUSING_BEAT_AGE_MS};
 use fullbore_rules::replica::BrokerState;
 use fullbore_wire::{Uuid, host_port};
 use tokio::net::TcpStream;
@@ -25,7 +25,7 @@ const PROBE_SHARE: u32 = 8;
 pub struct PeerWatch {
     node_id: i32,
     listener: String,
-    judge: Judge,
+    detector: FailureDetector,
     /// How long a port is looked at.
     probe_max: Duration,
     began: Instant,
@@ -47,12 +47,12 @@ struct LastHeard {
 impl PeerWatch {
     /// Nobody has been seen yet.
     pub fn new(node_id: i32, session_timeout_ms: i64, listener: &str) -> PeerWatch {
-        let judge = Judge::new(session_timeout_ms);
+        let detector = FailureDetector::new(session_timeout_ms);
         let session = Duration::from_millis(u64::try_from(session_timeout_ms).unwrap_or(0));
         PeerWatch {
             node_id,
             listener: listener.to_owned(),
-            judge,
+            detector,
             probe_max: PROBE_MAX.min(session / PROBE_SHARE),
             began: Instant::now(),
             heard: BTreeMap::new(),
@@ -63,9 +63,9 @@ impl PeerWatch {
     /// Who is dead, once a beat of this broker's was answered.
     pub async fn dead(&mut self, image: &Image, beaten: &Beaten) -> Vec<BrokerState> {
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
-        self.judge.beat(now_ms);
+        self.detector.beat(now_ms);
         let ages = self.ages(image, beaten, now_ms);
-        if !self.judge.may_judge(now_ms) {
+        if !self.detector.may_judge(now_ms) {
             return Vec::new();
         }
         let (mut suspects, probe_max) = (JoinSet::new(), self.probe_max);
@@ -78,11 +78,11 @@ impl PeerWatch {
                     Some(address) => is_refused(&address, probe_max).await,
                     None => false,
                 };
-                (whom, PeerSigns { beat_age_ms, refuses })
+                (whom, PeerEvidence { beat_age_ms, refuses })
             }));
         }
         let signs = suspects.join_all().await.into_iter();
-        signs.filter(|(_, signs)| self.judge.is_dead(signs, now_ms)).map(|(whom, _)| whom).collect()
+        signs.filter(|(_, signs)| self.detector.is_dead(signs, now_ms)).map(|(whom, _)| whom).collect()
     }
 
     /// How long ago each broker that is there has beaten: as the database says, whose clock may jump, and neither less nor more than what was

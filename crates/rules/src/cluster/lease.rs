@@ -11,7 +11,7 @@
 
 /// What a broker sees of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerSigns {
+pub struct PeerEvidence {
     /// Since its last beat, by the database's clock, ms.
     pub beat_age_ms: i64,
     /// Whether a connection to it closed since, and its port refuses a new one: the process is gone.
@@ -23,7 +23,7 @@ const GAPS_PER_TIMEOUT: u64 = 4;
 
 /// Holds others for dead (`broker.session.timeout.ms`).
 #[derive(Clone, Debug)]
-pub struct Judge {
+pub struct FailureDetector {
     session_timeout_ms: i64,
     /// The first and the last of the own beats that came one after the other.
     beaten: Option<(i64, i64)>,
@@ -41,10 +41,10 @@ pub fn beat_interval_ms(wanted_ms: u64, session_timeout_ms: u64) -> u64 {
 /// A peer whose port refuses is dead once its last beat is so old, ms: two beats are missing.
 pub const REFUSING_BEAT_AGE_MS: i64 = 1_000;
 
-impl Judge {
+impl FailureDetector {
     /// One that has not beaten yet.
-    pub fn new(session_timeout_ms: i64) -> Judge {
-        Judge { session_timeout_ms, beaten: None }
+    pub fn new(session_timeout_ms: i64) -> FailureDetector {
+        FailureDetector { session_timeout_ms, beaten: None }
     }
 
     /// A beat of the own broker's has arrived, at this time of a clock that only goes forward, ms.
@@ -68,7 +68,7 @@ impl Judge {
     }
 
     /// Whether the peer is dead.
-    pub fn is_dead(&self, peer: &PeerSigns, now_ms: i64) -> bool {
+    pub fn is_dead(&self, peer: &PeerEvidence, now_ms: i64) -> bool {
         let timeout_ms = if peer.refuses { REFUSING_BEAT_AGE_MS } else { self.session_timeout_ms };
         self.may_judge(now_ms) && peer.beat_age_ms >= timeout_ms
     }
@@ -79,32 +79,32 @@ mod tests {
     use super::*;
 
     const TIMEOUT_MS: i64 = 9_000;
-    const SILENT: PeerSigns = PeerSigns { beat_age_ms: TIMEOUT_MS, refuses: false };
+    const SILENT: PeerEvidence = PeerEvidence { beat_age_ms: TIMEOUT_MS, refuses: false };
 
-    fn beating(judge: &mut Judge, from_ms: i64, to_ms: i64) {
-        (from_ms..=to_ms).step_by(500).for_each(|ms| judge.beat(ms));
+    fn beating(detector: &mut FailureDetector, from_ms: i64, to_ms: i64) {
+        (from_ms..=to_ms).step_by(500).for_each(|ms| detector.beat(ms));
     }
 
     #[test]
     fn who_has_not_beaten_for_a_whole_timeout_holds_nobody_for_dead() {
-        let mut judge = Judge::new(TIMEOUT_MS);
-        assert!(!judge.is_dead(&SILENT, 0));
-        beating(&mut judge, 0, 8_500);
-        assert!(!judge.is_dead(&SILENT, 8_500));
-        judge.beat(9_000);
-        assert!(judge.is_dead(&SILENT, 9_000));
-        assert!(!judge.is_dead(&PeerSigns { beat_age_ms: TIMEOUT_MS - 1, ..SILENT }, 9_000));
+        let mut detector = FailureDetector::new(TIMEOUT_MS);
+        assert!(!detector.is_dead(&SILENT, 0));
+        beating(&mut detector, 0, 8_500);
+        assert!(!detector.is_dead(&SILENT, 8_500));
+        detector.beat(9_000);
+        assert!(detector.is_dead(&SILENT, 9_000));
+        assert!(!detector.is_dead(&PeerEvidence { beat_age_ms: TIMEOUT_MS - 1, ..SILENT }, 9_000));
     }
 
     #[test]
     fn an_outage_of_the_database_begins_the_timeout_anew() {
-        let mut judge = Judge::new(TIMEOUT_MS);
-        beating(&mut judge, 0, 20_000);
-        assert!(!judge.is_dead(&SILENT, 50_000), "its own last beat is old");
-        beating(&mut judge, 50_000, 58_500);
-        assert!(!judge.is_dead(&SILENT, 58_500));
-        judge.beat(59_000);
-        assert!(judge.is_dead(&SILENT, 59_000));
+        let mut detector = FailureDetector::new(TIMEOUT_MS);
+        beating(&mut detector, 0, 20_000);
+        assert!(!detector.is_dead(&SILENT, 50_000), "its own last beat is old");
+        beating(&mut detector, 50_000, 58_500);
+        assert!(!detector.is_dead(&SILENT, 58_500));
+        detector.beat(59_000);
+        assert!(detector.is_dead(&SILENT, 59_000));
     }
 
     /// 500 ms apart, the beats of who waits 2 s for others were gaps.
@@ -112,25 +112,25 @@ mod tests {
     fn beats_are_no_gaps_however_short_the_timeout_is() {
         for session_timeout_ms in [8, 100, 2_000, 9_000, 60_000] {
             let every = beat_interval_ms(500, session_timeout_ms as u64) as i64;
-            let mut judge = Judge::new(session_timeout_ms);
+            let mut detector = FailureDetector::new(session_timeout_ms);
             // Each a little late.
             let mut now_ms = 0;
             while now_ms <= 2 * session_timeout_ms {
-                judge.beat(now_ms);
+                detector.beat(now_ms);
                 now_ms += every + every / 2;
             }
-            assert!(judge.may_judge(now_ms - every), "{session_timeout_ms}");
+            assert!(detector.may_judge(now_ms - every), "{session_timeout_ms}");
         }
         assert_eq!(beat_interval_ms(500, 9_000), 500);
     }
 
     #[test]
     fn a_port_that_refuses_is_enough_once_two_beats_are_missing() {
-        let mut judge = Judge::new(TIMEOUT_MS);
-        beating(&mut judge, 0, TIMEOUT_MS);
-        let refusing = |beat_age_ms| PeerSigns { beat_age_ms, refuses: true };
-        assert!(!judge.is_dead(&refusing(999), TIMEOUT_MS));
-        assert!(judge.is_dead(&refusing(1_000), TIMEOUT_MS));
-        assert!(!Judge::new(TIMEOUT_MS).is_dead(&refusing(1_000), TIMEOUT_MS));
+        let mut detector = FailureDetector::new(TIMEOUT_MS);
+        beating(&mut detector, 0, TIMEOUT_MS);
+        let refusing = |beat_age_ms| PeerEvidence { beat_age_ms, refuses: true };
+        assert!(!detector.is_dead(&refusing(999), TIMEOUT_MS));
+        assert!(detector.is_dead(&refusing(1_000), TIMEOUT_MS));
+        assert!(!FailureDetector::new(TIMEOUT_MS).is_dead(&refusing(1_000), TIMEOUT_MS));
     }
 }
