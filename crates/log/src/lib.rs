@@ -14,7 +14,7 @@ mod append;
 pub mod aside;
 pub mod boot;
 pub mod cleaner;
-pub mod cold;
+pub mod direct_io;
 mod epochs;
 pub mod error;
 pub mod files;

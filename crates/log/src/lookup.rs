@@ -22,7 +22,7 @@ use super::index::{EntryLocation, OffsetEntry};
 use super::recent::BatchPosition;
 use super::scan::{Header, Scan, ScanError};
 use super::segment::Segment;
-use crate::cold::Cold;
+use crate::direct_io::DirectReads;
 
 /// Where to look for a batch.
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl OffsetLookup {
 
     /// The slice from the batch with the offset on; not more than `max_bytes`, unless `at_least_one` asks for a first
     /// batch that alone is over it.
-    pub fn read(&self, max_bytes: u32, at_least_one: bool, cold: &Cold) -> io::Result<Slice> {
+    pub fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads) -> io::Result<Slice> {
         let Some(place) = self.place(cold)? else {
             return Ok(Slice::Hole);
         };
@@ -168,7 +168,7 @@ impl OffsetLookup {
     }
 
     /// Cuts off what is no whole batch at the slice's end; the offset after the last one.
-    pub fn whole(&self, slice: &mut FileSlice, cold: &Cold) -> io::Result<i64> {
+    pub fn whole(&self, slice: &mut FileSlice, cold: &DirectReads) -> io::Result<i64> {
         let end = slice.position + u64::from(slice.len);
         match self.soft_end {
             _ if end == self.size && self.limit_offset.is_none() => return Ok(self.end_offset),
@@ -195,7 +195,7 @@ impl OffsetLookup {
     }
 
     /// From the last batch on that the index has between two places, or from the first of them, where a batch begins.
-    fn scan_before<'a>(&'a self, from: u64, end: u64, cold: &'a Cold) -> io::Result<Scan<'a>> {
+    fn scan_before<'a>(&'a self, from: u64, end: u64, cold: &'a DirectReads) -> io::Result<Scan<'a>> {
         let is_before = |entry: &OffsetEntry| u64::from(entry.position) < end;
         let entry = match (self.near_end, &self.start) {
             (Some(entry), _) => Some(entry).filter(is_before),
@@ -215,7 +215,7 @@ impl OffsetLookup {
         Ok(Scan::beside(Some(cold), &self.file, from, self.size))
     }
 
-    fn place(&self, cold: &Cold) -> io::Result<Option<BatchPosition>> {
+    fn place(&self, cold: &DirectReads) -> io::Result<Option<BatchPosition>> {
         match self.start {
             LookupStart::At(place) => Ok(Some(place)),
             LookupStart::From(_) => {
@@ -226,7 +226,7 @@ impl OffsetLookup {
     }
 
     /// The end of what may be seen, from a batch's position on.
-    fn end(&self, from: u64, cold: &Cold) -> io::Result<u64> {
+    fn end(&self, from: u64, cold: &DirectReads) -> io::Result<u64> {
         let Some(offset) = self.limit_offset else {
             return Ok(self.size);
         };
@@ -235,12 +235,12 @@ impl OffsetLookup {
     }
 
     /// The batch with the offset, by the index and the headers after the place it gives.
-    fn find(&self, cold: &Cold) -> io::Result<Option<Header>> {
+    fn find(&self, cold: &DirectReads) -> io::Result<Option<Header>> {
         Ok(first_reaching(self.indexed(cold)?, self.offset)?)
     }
 
     /// From where the index says on, if the batch it names is there. Headers alone lead to an offset as well.
-    fn indexed<'a>(&'a self, cold: &'a Cold) -> io::Result<Scan<'a>> {
+    fn indexed<'a>(&'a self, cold: &'a DirectReads) -> io::Result<Scan<'a>> {
         let relative = self.offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
         let entry = match self.start {
@@ -262,7 +262,7 @@ impl OffsetLookup {
     pub fn find_timestamp<T>(
         &self,
         timestamp: i64,
-        cold: &Cold,
+        cold: &DirectReads,
         mut look: impl FnMut(&Header) -> io::Result<Option<T>>,
     ) -> io::Result<Option<T>> {
         let mut scan = self.indexed(cold)?;
@@ -321,7 +321,7 @@ mod tests {
         for high_watermark in 1..=200 {
             for offset in 0..high_watermark {
                 let plan = log.plan_read(offset, 1 << 20, high_watermark).expect("planned");
-                let Slice::Of(slice) = plan.read(1 << 20, true, &Cold::default()).expect("read") else {
+                let Slice::Of(slice) = plan.read(1 << 20, true, &DirectReads::default()).expect("read") else {
                     panic!("no records")
                 };
                 let size = bytes.len() as u64;
@@ -346,7 +346,7 @@ mod tests {
         for _ in 0..1500 {
             log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
         }
-        let cold = Cold::default();
+        let cold = DirectReads::default();
         let plan = log.plan_read(1, 10_000, 1500).expect("planned");
         assert!(matches!(plan.start, LookupStart::From(EntryLocation::OnDisk(_))));
         let Slice::Of(mut slice) = plan.read(10_000, true, &cold).expect("read") else { panic!("records") };
@@ -367,7 +367,7 @@ mod tests {
         (0..500).for_each(|_| _ = log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended"));
         // The file is read, and not what is remembered of it.
         log.recent.clear();
-        let cold = Cold::default();
+        let cold = DirectReads::default();
         let (begun, first) =
             (log.plan_read(1, 10_000, 500).expect("planned"), log.plan_read(1, 1, 500).expect("planned"));
         let Slice::Of(mut slice) = begun.read(10_000, true, &cold).expect("read") else { panic!("records") };
@@ -393,7 +393,7 @@ mod tests {
         for _ in 0..batches {
             log.append(&batch, 0, 0, &config).expect("appended");
         }
-        let (size, cold) = (bytes.len() as u64, Cold::default());
+        let (size, cold) = (bytes.len() as u64, DirectReads::default());
         for first in (0..batches).step_by(7) {
             for max_bytes in [1, 3000, 5000, 70_000, 300_000, 1 << 30] {
                 for high_watermark in [batches * 3, batches * 3 - 30, 3300].into_iter().filter(|end| *end > first * 3) {

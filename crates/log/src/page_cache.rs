@@ -4,7 +4,7 @@
 //! left to it. On a virtual machine whose host takes free memory back it has a price: each page that the cache grows by comes from
 //! the host first, which takes several times as long as to fill it. Where writes show that, the broker has what it writes
 //! on the disk soon and lets go of all but the newest, so that the next writes get pages that are there already. Whoever
-//! is further behind reads the disk, around the page cache (`crate::cold`). What readers come back for has more kept
+//! is further behind reads the disk, around the page cache (`crate::direct_io`). What readers come back for has more kept
 //! ([`Ghosts`]), since the cache grows by that once and a disk is read each time.
 //!
 //! Not durability: nothing here waits for the disk or learns of its errors, which are [`super::flush`]'s matter. No error matters:
@@ -24,7 +24,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Advice, fadvise};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use crate::cold::Ghosts;
+use crate::direct_io::Ghosts;
 
 /// Bytes of a file that are treated as one.
 const STRETCH: u64 = 4 << 20;
@@ -293,7 +293,7 @@ fn begin_to_write(file: &File, from: u64, len: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cold::{Cold, is_resident};
+    use crate::direct_io::{DirectReads, is_resident};
     use std::os::unix::fs::FileExt;
 
     const CHEAP: Duration = Duration::from_micros(5);
@@ -394,7 +394,7 @@ mod tests {
     #[tokio::test]
     async fn stretch_let_go_is_read_back_as_much_more_is_kept() {
         let (_folder, file) = file_on_disk();
-        let cold = Cold::default();
+        let cold = DirectReads::default();
         let cache = Arc::new(PageCache::new(Some(STRETCH), cold.ghosts().clone()));
         cache.queue.lock().growth.stopped_at = Some(Instant::now());
         let thread = cache.start().expect("started");

@@ -15,7 +15,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use fullbore_rules::sequence::Stamp;
 use fullbore_wire::batch::{BatchView, HEADER_LEN};
 
-use crate::cold::Cold;
+use crate::direct_io::DirectReads;
 use crate::partition::stamping::Stamping;
 
 /// Bytes read at a time. Small batches lie together; of large ones only the header is wanted.
@@ -136,7 +136,7 @@ impl From<ScanError> for io::Error {
 pub struct Scan<'a> {
     file: &'a File,
     /// Where what readers have just had read is.
-    cold: Option<&'a Cold>,
+    cold: Option<&'a DirectReads>,
     position: u64,
     limit: u64,
     window: [u8; WINDOW],
@@ -152,13 +152,13 @@ impl<'a> Scan<'a> {
     }
 
     /// The same, and what readers have just had read is not asked of the system again.
-    pub fn beside(cold: Option<&'a Cold>, file: &'a File, position: u64, limit: u64) -> Self {
+    pub fn beside(cold: Option<&'a DirectReads>, file: &'a File, position: u64, limit: u64) -> Self {
         Scan { file, cold, position, limit, window: [0; WINDOW], window_start: 0, window_len: 0 }
     }
 
     /// From the batch at `position`, if its last offset is this one, as an index says; `None` if it is not.
     pub fn at_batch(
-        cold: Option<&'a Cold>,
+        cold: Option<&'a DirectReads>,
         file: &'a File,
         position: u64,
         limit: u64,

@@ -15,7 +15,7 @@ use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, Times
 use super::Log;
 use super::lookup::OffsetLookup;
 use super::scan::Header;
-use crate::cold::Cold;
+use crate::direct_io::DirectReads;
 use crate::partition::read::TimestampOffset;
 
 /// How many times its topic's max.message.bytes a batch may take when it is decompressed to look at its timestamps,
@@ -115,7 +115,7 @@ impl TimePlan {
     }
 
     /// The record, if this segment has one after all.
-    pub fn find(&self, timestamp: i64, cold: &Cold) -> io::Result<Option<TimestampOffset>> {
+    pub fn find(&self, timestamp: i64, cold: &DirectReads) -> io::Result<Option<TimestampOffset>> {
         let found = self.plan.find_timestamp(timestamp, cold, |batch| {
             let record = match self.first_record(batch, timestamp)? {
                 // None: a header that claims a timestamp none of its records has.
@@ -137,7 +137,7 @@ impl TimePlan {
     }
 
     /// Returns the largest timestamp from the floor on. Only the batch that the floor divides is opened.
-    pub fn largest(&self, cold: &Cold) -> io::Result<Option<i64>> {
+    pub fn largest(&self, cold: &DirectReads) -> io::Result<Option<i64>> {
         let mut largest = None;
         self.plan.find_timestamp(i64::MIN, cold, |batch| {
             let of_batch = match batch.base_offset < self.floor {

@@ -336,7 +336,7 @@ mod tests {
             let batch = BatchView::first(&bytes).expect("a batch");
             assert_eq!(log.append_as_they_are(&bytes, &[batch], 0, &config), Ok(1));
         }
-        let cold = crate::cold::Cold::default();
+        let cold = crate::direct_io::DirectReads::default();
         for (from, expected) in [(1, 1), (2, 10), (9, 10), (11, 20)] {
             let slice = log.plan_read(from, 1, 21).expect("planned").read(1, true, &cold).expect("read");
             let Slice::Of(slice) = slice else { panic!("a batch at or after {from}") };

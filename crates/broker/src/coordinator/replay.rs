@@ -2,7 +2,7 @@
 
 use crate::partitions::{ReadError, Replica};
 use bytes::Bytes;
-use fullbore_log::cold::Cold;
+use fullbore_log::direct_io::DirectReads;
 use fullbore_log::lookup::is_gone;
 use fullbore_log::validation::OPENED_MAX;
 use fullbore_wire::Records;
@@ -70,7 +70,7 @@ pub fn replay(partition: &Replica, mut each: impl FnMut(Bytes, Option<Bytes>)) -
     Ok(())
 }
 
-fn memory(records: Records, cold: &Cold) -> io::Result<Bytes> {
+fn memory(records: Records, cold: &DirectReads) -> io::Result<Bytes> {
     match records {
         Records::Memory(bytes) => Ok(bytes),
         Records::Pieces(pieces) => Ok(pieces.concat().into()),

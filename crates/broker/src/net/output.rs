@@ -9,7 +9,7 @@
 use super::idleness::Idleness;
 use super::stream::ClientStream;
 use fullbore_host::files::is_removed;
-use fullbore_log::cold::{self, Cold};
+use fullbore_log::direct_io::{self, DirectReads};
 use fullbore_wire::{FileSlice, Frame, Part};
 use rustix::io::{ReadWriteFlags, preadv2};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -38,7 +38,7 @@ const ENCRYPT_MAX: usize = 64 * 1024;
 ///
 /// # Errors
 /// What the connection or the log file says; part of the frame may be out, so the connection must be closed.
-pub async fn write(stream: &ClientStream, frame: &Frame, idleness: &Idleness, cold: &Cold) -> io::Result<()> {
+pub async fn write(stream: &ClientStream, frame: &Frame, idleness: &Idleness, cold: &DirectReads) -> io::Result<()> {
     match stream {
         ClientStream::Plain(socket) => write_plain(socket, frame, idleness, cold).await,
         // Boxed, so that it takes no room in a plain connection's task.
@@ -46,7 +46,7 @@ pub async fn write(stream: &ClientStream, frame: &Frame, idleness: &Idleness, co
     }
 }
 
-async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, cold: &Cold) -> io::Result<()> {
+async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, cold: &DirectReads) -> io::Result<()> {
     let range_max = range_copied_max(&frame.parts);
     let mut parts = frame.parts.as_slice();
     while !parts.is_empty() {
@@ -76,7 +76,12 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
 }
 
 /// Sends parts of which no copy is kept, for a client that does not take them at once.
-async fn send_uncopied(stream: &TcpStream, mut parts: &[Part], idleness: &Idleness, cold: &Cold) -> io::Result<()> {
+async fn send_uncopied(
+    stream: &TcpStream,
+    mut parts: &[Part],
+    idleness: &Idleness,
+    cold: &DirectReads,
+) -> io::Result<()> {
     while !parts.is_empty() {
         parts = send_first(stream, parts, idleness, cold).await?;
     }
@@ -88,7 +93,7 @@ async fn send_first<'p>(
     stream: &TcpStream,
     parts: &'p [Part],
     idleness: &Idleness,
-    cold: &Cold,
+    cold: &DirectReads,
 ) -> io::Result<&'p [Part]> {
     if let [Part::File(slice), rest @ ..] = parts {
         send_file(stream, slice, idleness, cold).await?;
@@ -157,7 +162,7 @@ fn copy_logs(parts: &[Part], mut copy: &mut [u8]) -> bool {
         let (position, len) = (slice.position, room.len());
         let mut read = || preadv2(&slice.file, &mut [IoSliceMut::new(room)], position, ReadWriteFlags::NOWAIT);
         // To try would begin to read ahead. What a file cannot do without waiting is done in the other way.
-        len == 0 || cold::is_resident(&slice.file, position, len) && read() == Ok(len)
+        len == 0 || direct_io::is_resident(&slice.file, position, len) && read() == Ok(len)
     })
 }
 
@@ -234,7 +239,12 @@ fn unsent<'s, 'p>(
 }
 
 /// Nothing leaves before all of it is encrypted, or as much as the session holds.
-async fn write_tls(stream: &fullbore_tls::Stream, frame: &Frame, idleness: &Idleness, cold: &Cold) -> io::Result<()> {
+async fn write_tls(
+    stream: &fullbore_tls::Stream,
+    frame: &Frame,
+    idleness: &Idleness,
+    cold: &DirectReads,
+) -> io::Result<()> {
     let mut parts = frame.parts.as_slice();
     while let [first, rest @ ..] = parts {
         if let Part::File(slice) = first {
@@ -269,7 +279,7 @@ async fn encrypt_file(
     stream: &fullbore_tls::Stream,
     slice: &FileSlice,
     idleness: &Idleness,
-    cold: &Cold,
+    cold: &DirectReads,
 ) -> io::Result<()> {
     let mut left = slice.len as usize;
     let mut position = slice.position;
@@ -307,7 +317,7 @@ fn too_short(slice: &FileSlice) -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, why)
 }
 
-async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, cold: &Cold) -> io::Result<()> {
+async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, cold: &DirectReads) -> io::Result<()> {
     let mut position = slice.position;
     let end = slice.position + u64::from(slice.len);
     while position < end {
@@ -389,7 +399,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_written_is_the_frame_however_much_of_a_log_it_has() {
         let (file, bytes, ours, mut peer) = log_and_sockets(COPY_MAX + 4_000).await;
-        let (idleness, cold) = (Idleness::default(), Cold::default());
+        let (idleness, cold) = (Idleness::default(), DirectReads::default());
         let many: Vec<(usize, usize)> = (0..SLICES_MAX).map(|at| (at * 3, at)).collect();
         let cases: [&[(usize, usize)]; 6] =
             [&[], &[(7, 0)], &[(7, 1)], &[(1_000, COPY_MAX)], &[(0, COPY_MAX), (5, 1)], &[(9, 100), (0, 3), (500, 77)]];
@@ -409,7 +419,7 @@ mod tests {
     async fn a_client_that_reads_late_gets_all_of_it() {
         let (file, bytes, ours, mut peer) = log_and_sockets(COPY_MAX).await;
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 16 * 1024).expect("set");
-        let (idleness, cold) = (Idleness::default(), Cold::default());
+        let (idleness, cold) = (Idleness::default(), DirectReads::default());
         let ranges: Vec<_> =
             [(0, COPY_MAX / 2), (1, COPY_MAX / 2)].into_iter().chain((0..9).map(|at| (at, 10_000))).collect();
         let copied = &ranges[..2];

@@ -71,7 +71,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::Log;
 use fullbore_log::aside;
 use fullbore_log::boot;
-use fullbore_log::cold::Cold;
+use fullbore_log::direct_io::DirectReads;
 use fullbore_log::files::{self, CLEAN_SHUTDOWN, list_dirs, list_partitions};
 use fullbore_log::page_cache::PageCache;
 use housekeeping::{Housekeeping, IN_USE_ROUNDS};
@@ -114,7 +114,7 @@ impl Partitions {
         let checkpoints = Checkpoints::read(&path, space.clone());
         let doomed = list_doomed(data_dir).map_err(failed)?;
         remove_marker(data_dir).map_err(failed)?;
-        let cold: Arc<Cold> = Arc::default();
+        let cold: Arc<DirectReads> = Arc::default();
         let storage = &config.storage;
         let page_cache = PageCache::new(storage.page_cache_kept, cold.ghosts().clone());
         let log_dir = Arc::new(LogDir {
@@ -190,7 +190,7 @@ impl Partitions {
     }
 
     /// What is read of their logs around the page cache.
-    pub(crate) fn cold(&self) -> &Arc<Cold> {
+    pub(crate) fn cold(&self) -> &Arc<DirectReads> {
         &self.log_dir.cold
     }
 

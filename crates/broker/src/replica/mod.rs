@@ -49,7 +49,7 @@ use data_dir::checkpoints::{Noted, TopicPartition};
 use data_dir::opener::OpeningMarks;
 use fullbore_config::TopicConfig;
 use fullbore_log::aside::SetAside;
-use fullbore_log::cold::Cold;
+use fullbore_log::direct_io::DirectReads;
 use fullbore_log::files::partition_dir;
 use fullbore_log::partition::waiters::{Registration, Waiters};
 use fullbore_log::recovery::RecoveryHint;
@@ -172,7 +172,7 @@ impl Replica {
     }
 
     /// What is read around the page cache.
-    pub(crate) fn cold(&self) -> &Cold {
+    pub(crate) fn cold(&self) -> &DirectReads {
         &self.log_dir.cold
     }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use fullbore_wire::batch::{BatchError, BatchView, HEADER_LEN};
 
 use super::error::CleanError;
-use crate::cold::Cold;
+use crate::direct_io::DirectReads;
 
 /// The largest batch that is read, in bytes. A request can bring no larger one unless socket.request.max.bytes is raised.
 const BATCH_MAX: usize = 256 << 20;
@@ -18,7 +18,7 @@ const BATCH_MAX: usize = 256 << 20;
 /// Batches of one file.
 pub struct BatchReader<'a> {
     file: File,
-    cold: &'a Cold,
+    cold: &'a DirectReads,
     path: PathBuf,
     /// Where the next bytes are read, and where they end.
     position: u64,
@@ -30,7 +30,7 @@ pub struct BatchReader<'a> {
 
 impl<'a> BatchReader<'a> {
     /// From `position`, where a batch begins, to `limit`, where one ends; `chunk` bytes at a time.
-    pub fn open(path: &Path, position: u64, limit: u64, chunk: usize, cold: &'a Cold) -> io::Result<Self> {
+    pub fn open(path: &Path, position: u64, limit: u64, chunk: usize, cold: &'a DirectReads) -> io::Result<Self> {
         let file = File::open(path)?;
         let path = path.to_owned();
         Ok(BatchReader { file, cold, path, position, limit, buffer: Vec::new(), start: 0, chunk })

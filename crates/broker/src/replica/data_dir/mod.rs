@@ -24,7 +24,7 @@ use flusher::Flusher;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::aside;
-use fullbore_log::cold::Cold;
+use fullbore_log::direct_io::DirectReads;
 use fullbore_log::files;
 use fullbore_rules::sequence::Stops;
 use opener::Opener;
@@ -50,7 +50,7 @@ pub struct LogDir {
     /// The line of what leaders sent and the disk did not take.
     pub not_replicated: LogRateLimit,
     /// What is read around the page cache.
-    pub cold: Arc<Cold>,
+    pub cold: Arc<DirectReads>,
     /// Count of partitions whose appends fail, for however short a time.
     pub failing: Failures,
     /// Count of partitions whose appends have failed for seconds.

@@ -18,7 +18,7 @@ fn written() -> (tempfile::TempDir, Arc<File>, Vec<u8>) {
 #[tokio::test]
 async fn what_is_in_memory_is_left_to_sendfile_and_what_is_not_comes_as_it_is_in_the_file() {
     let (_folder, file, bytes) = written();
-    let cold = Cold::default();
+    let cold = DirectReads::default();
     assert!(cold.read(&file, 0, LEN, LEN as u64).await.expect("read").is_none(), "just written");
     fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
     if is_resident(&file, 0, LEN) {
@@ -60,11 +60,12 @@ fn a_range_is_read_where_it_is_and_what_is_not_in_memory_does_not_come_there() {
         let were_in_memory = is_resident(&file, 0, LEN);
         for (position, len) in [(0, LEN), (5, 1), (4095, PIECE_MAX + 7), (LEN - 1, 1), (LEN, 0)] {
             let mut room = vec![0; len];
-            Cold::default().read_exact(&file, position as u64, &mut room).expect("read");
+            DirectReads::default().read_exact(&file, position as u64, &mut room).expect("read");
             assert!(room == bytes[position..][..len], "{len} from {position}");
         }
         assert_eq!(is_resident(&file, 0, LEN), were_in_memory);
-        let ended = Cold::default().read_exact(&file, LEN as u64 - 1, &mut [0; 2]).expect_err("the file ends there");
+        let ended =
+            DirectReads::default().read_exact(&file, LEN as u64 - 1, &mut [0; 2]).expect_err("the file ends there");
         assert_eq!(ended.kind(), io::ErrorKind::UnexpectedEof);
     }
 }
@@ -81,7 +82,7 @@ fn a_file_without_direct_reads_is_read_all_the_same() {
 #[tokio::test]
 async fn more_pieces_than_may_be_held_come_one_after_another() {
     let (_folder, file, bytes) = written();
-    let cold = Arc::new(Cold::default());
+    let cold = Arc::new(DirectReads::default());
     let reads = (0..3 * PIECES_MAX).map(|at| {
         let (cold, file, expected) = (Arc::clone(&cold), Arc::clone(&file), bytes[at * 1000..][..1000].to_vec());
         async move {
@@ -104,7 +105,7 @@ fn unread() -> Option<(tempfile::TempDir, Arc<File>, Vec<u8>)> {
 }
 
 /// What is read of a file of which all is settled.
-async fn part(cold: &Cold, file: &Arc<File>, position: u64, len: usize) -> PieceSlice {
+async fn part(cold: &DirectReads, file: &Arc<File>, position: u64, len: usize) -> PieceSlice {
     let settled = file.metadata().expect("there").len();
     cold.read(file, position, len, settled).await.expect("read").expect("not in memory")
 }
@@ -112,7 +113,7 @@ async fn part(cold: &Cold, file: &Arc<File>, position: u64, len: usize) -> Piece
 #[tokio::test]
 async fn who_reads_on_finds_the_next_piece_and_others_at_the_same_place_share_it() {
     let Some((_folder, file, bytes)) = unread() else { return };
-    let cold = Cold::default();
+    let cold = DirectReads::default();
     part(&cold, &file, 10, 100).await;
     assert!(!cold.shelf.lock().has(&file, PIECE_MAX as u64), "a single look reads no further");
     let first = part(&cold, &file, PIECE_MAX as u64 - 5, 100).await;
@@ -135,7 +136,7 @@ async fn who_reads_on_finds_the_next_piece_and_others_at_the_same_place_share_it
 #[tokio::test]
 async fn what_was_not_settled_yet_is_read_when_it_is() {
     let Some((_folder, file, bytes)) = unread() else { return };
-    let cold = Cold::default();
+    let cold = DirectReads::default();
     let first = cold.read(&file, 0, 50, 100).await.expect("read").expect("not in memory");
     assert_eq!((first.len(), first.piece.end()), (50, 100));
     assert_eq!(cold.peek(&file, 100, &mut [0; 10]), 0);
@@ -149,7 +150,7 @@ async fn what_was_not_settled_yet_is_read_when_it_is() {
 #[tokio::test]
 async fn a_piece_that_nobody_reads_goes() {
     let Some((_folder, file, _)) = unread() else { return };
-    let cold = Cold::default();
+    let cold = DirectReads::default();
     let slot = Arc::downgrade(&cold.shelf.lock().slot_at(&file, 0, 10).expect("room"));
     assert!(slot.upgrade().is_some());
     while slot.upgrade().is_some() {

@@ -13,7 +13,7 @@
 mod direct;
 mod ghosts;
 mod piece;
-mod shelf;
+mod read_ahead_cache;
 
 pub use direct::is_resident;
 pub use ghosts::Ghosts;
@@ -23,33 +23,33 @@ use direct::PIECE_MAX;
 use fullbore_host::task;
 use parking_lot::Mutex;
 use piece::{Pieces, end_of};
-use shelf::{Shelf, Slot};
+use read_ahead_cache::{ReadAheadCache, Slot};
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 /// What one broker reads around the page cache.
-pub struct Cold {
+pub struct DirectReads {
     pieces: Pieces,
     ghosts: Arc<Ghosts>,
-    shelf: Arc<Mutex<Shelf>>,
+    shelf: Arc<Mutex<ReadAheadCache>>,
 }
 
-impl fmt::Debug for Cold {
+impl fmt::Debug for DirectReads {
     /// No contents.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Cold").finish_non_exhaustive()
+        formatter.debug_struct("DirectReads").finish_non_exhaustive()
     }
 }
 
-impl Default for Cold {
+impl Default for DirectReads {
     fn default() -> Self {
-        Cold { pieces: Pieces::default(), ghosts: Arc::default(), shelf: Shelf::new() }
+        DirectReads { pieces: Pieces::default(), ghosts: Arc::default(), shelf: ReadAheadCache::new() }
     }
 }
 
-impl Cold {
+impl DirectReads {
     /// The ranges that were let go of, among which each read from the disk is looked for.
     pub fn ghosts(&self) -> &Arc<Ghosts> {
         &self.ghosts

@@ -23,11 +23,11 @@ const IDLE: Duration = Duration::from_millis(200);
 
 /// The slots of one broker.
 #[derive(Default)]
-pub struct Shelf {
+pub struct ReadAheadCache {
     /// The last used at the end.
     kept: Vec<ShelvedPiece>,
     /// Itself, for who takes down what is unused.
-    own: Weak<Mutex<Shelf>>,
+    own: Weak<Mutex<ReadAheadCache>>,
 }
 
 struct ShelvedPiece {
@@ -46,7 +46,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    fn new(shelf: &Weak<Mutex<Shelf>>, file: &Arc<File>, position: u64, settled: u64) -> Arc<Slot> {
+    fn new(shelf: &Weak<Mutex<ReadAheadCache>>, file: &Arc<File>, position: u64, settled: u64) -> Arc<Slot> {
         let (from, end) = (boundary_before(position), end_of(position).min(settled));
         let slot = Arc::new(Slot { file: Arc::clone(file), from, end, piece: OnceCell::new() });
         task::spawn(take_down_unused(Weak::clone(shelf), Arc::downgrade(&slot)));
@@ -72,10 +72,10 @@ impl Slot {
     }
 }
 
-impl Shelf {
+impl ReadAheadCache {
     /// An empty one.
-    pub fn new() -> Arc<Mutex<Shelf>> {
-        Arc::new_cyclic(|own| Mutex::new(Shelf { kept: Vec::new(), own: Weak::clone(own) }))
+    pub fn new() -> Arc<Mutex<ReadAheadCache>> {
+        Arc::new_cyclic(|own| Mutex::new(ReadAheadCache { kept: Vec::new(), own: Weak::clone(own) }))
     }
 
     /// The slot with the byte at `position`, from now on at the latest; `None` if others use all there are.
@@ -142,7 +142,7 @@ impl Shelf {
 }
 
 /// Ends with the slot, or with the shelf.
-async fn take_down_unused(shelf: Weak<Mutex<Shelf>>, slot: Weak<Slot>) {
+async fn take_down_unused(shelf: Weak<Mutex<ReadAheadCache>>, slot: Weak<Slot>) {
     while slot.strong_count() > 0 {
         tokio::time::sleep(KEPT_FOR).await;
         let is_unused = |kept: &ShelvedPiece| {
@@ -156,7 +156,7 @@ async fn take_down_unused(shelf: Weak<Mutex<Shelf>>, slot: Weak<Slot>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cold::direct::PIECE_MAX;
+    use crate::direct_io::direct::PIECE_MAX;
 
     const MIB: u64 = PIECE_MAX as u64;
 
@@ -164,7 +164,7 @@ mod tests {
     /// partitions does.
     fn cost(readers: u64) -> f64 {
         let file = Arc::new(tempfile::tempfile().expect("temporary file"));
-        let (mut shelf, settled) = (Shelf::default(), u64::MAX);
+        let (mut shelf, settled) = (ReadAheadCache::default(), u64::MAX);
         let (mut slots, mut alone, mut asked) = (Vec::new(), 0, 0);
         for round in 0..12 {
             for position in (0..readers).map(|reader| reader * 100 * MIB + 500_000 + round * MIB) {
