@@ -156,7 +156,7 @@ fn is_due(at: &mut Instant, interval: Duration) -> bool {
 
 impl Housekeeping {
     fn round(&self, agenda: &mut Agenda) {
-        self.remove_doomed();
+        self.remove_pending();
         let partitions = self.registry.partitions();
         close_idle_files(&partitions);
         self.look_for_files_set_aside(agenda, &partitions);
@@ -209,26 +209,26 @@ impl Housekeeping {
         }
     }
 
-    fn remove_doomed(&self) {
+    fn remove_pending(&self) {
         let now = Instant::now();
         // What is still being sent of such a file ends with its connection.
         let all = self.log_dir().space.is_full();
         let due: Vec<_> = {
-            let mut doomed = self.log_dir().doomed.lock();
-            doomed.extract_if(.., |(due, _)| all || *due <= now).collect()
+            let mut pending_removal = self.log_dir().pending_removal.lock();
+            pending_removal.extract_if(.., |(due, _)| all || *due <= now).collect()
         };
         let (until, mut due) = (now + REMOVALS_MAX, due.into_iter());
         for (_, path) in due.by_ref() {
             if let Err(error) = remove(&path) {
                 tracing::error!(path = %path.display(), %error, "not removed, tried again");
-                self.log_dir().doom(REMOVE_AGAIN, path);
+                self.log_dir().remove_after(REMOVE_AGAIN, path);
             }
             // A full disk waits for their room. A stop leaves the rest to the next start.
             if !all && Instant::now() > until || *self.is_stopping.lock() {
                 break;
             }
         }
-        self.log_dir().doomed.lock().extend(due);
+        self.log_dir().pending_removal.lock().extend(due);
     }
 
     /// Applies retention to one partition, unless nothing is due there; false if its log has to be opened first, which is
@@ -252,7 +252,7 @@ impl Housekeeping {
         let space = &self.log_dir().space;
         let retired = log.retire_old(now_ms, high_watermark, &config, space.is_full());
         let delay = Duration::from_millis(config.file_delete_delay_ms);
-        retired.paths.into_iter().for_each(|path| self.log_dir().doom(delay, path));
+        retired.paths.into_iter().for_each(|path| self.log_dir().remove_after(delay, path));
         if let Err(error) = retired.result
             && !space.note(&error)
         {

@@ -112,7 +112,7 @@ impl Partitions {
         let failed = |error| OpenError { path: data_dir.to_owned(), error };
         let path: Arc<Path> = data_dir.into();
         let checkpoints = Checkpoints::read(&path, space.clone());
-        let doomed = list_doomed(data_dir).map_err(failed)?;
+        let pending_removal = list_pending_removal(data_dir).map_err(failed)?;
         remove_marker(data_dir).map_err(failed)?;
         let cold: Arc<DirectReads> = Arc::default();
         let storage = &config.storage;
@@ -126,7 +126,7 @@ impl Partitions {
             succession: Succession::default(),
             cleanings: Cleanings::read(data_dir, space.clone()),
             aside: aside::SetAsideFolders::default(),
-            doomed: Mutex::new(doomed),
+            pending_removal: Mutex::new(pending_removal),
             transient_read: LogRateLimit::default(),
             not_replicated: LogRateLimit::default(),
             cold,
@@ -526,7 +526,7 @@ fn remove_marker(dir: &Path) -> io::Result<()> {
 }
 
 /// Folders of deleted partitions that an earlier run did not get to remove.
-fn list_doomed(dir: &Path) -> io::Result<Vec<(Instant, PathBuf)>> {
+fn list_pending_removal(dir: &Path) -> io::Result<Vec<(Instant, PathBuf)>> {
     let now = Instant::now();
     let is_doomed = |name: &str| name.ends_with(&format!("-{}", files::DELETED_DIR));
     Ok(list_dirs(dir)?.into_iter().filter(|name| is_doomed(name)).map(|name| (now, dir.join(name))).collect())

@@ -94,7 +94,7 @@ impl Replica {
         let unique = u128::from_be_bytes(self.topic_id().0);
         let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
         match fs::rename(&dir, &away) {
-            Ok(()) => self.log_dir.doom(Duration::from_millis(self.config().file_delete_delay_ms), away),
+            Ok(()) => self.log_dir.remove_after(Duration::from_millis(self.config().file_delete_delay_ms), away),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Name::Free { had_folder: false }),
             Err(error) => return Err(error),
         }

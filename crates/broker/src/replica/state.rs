@@ -22,7 +22,7 @@ use fullbore_log::recovery::RecoveryHint;
 use fullbore_rules::sequence::Stamp;
 
 /// No brokers but this one matter to a leader without followers.
-const NOBODY: &Brokers = &BTreeMap::new();
+const NO_BROKERS: &Brokers = &BTreeMap::new();
 
 /// What the lock protects.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl ReplicaState {
         if self.replica.has_followers() {
             return cluster.at_this_moment(|now| what(&mut self.replica, now));
         }
-        what(&mut self.replica, &Now { ms: 0, broker_epoch: replica::NO_BROKER_EPOCH, brokers: NOBODY })
+        what(&mut self.replica, &Now { ms: 0, broker_epoch: replica::NO_BROKER_EPOCH, brokers: NO_BROKERS })
     }
 
     /// Whether this broker leads in this epoch.

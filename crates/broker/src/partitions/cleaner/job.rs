@@ -195,7 +195,7 @@ impl Cleaning<'_> {
         tally.records_removed += removed;
         let sources: Vec<i64> = group.iter().map(|found| found.source.base_offset).collect();
         let retired = replace(self.partition, dir, cleaned, &sources, mapped.cuts)?;
-        self.doom(retired);
+        self.remove_after(retired);
         Ok(())
     }
 
@@ -211,13 +211,13 @@ impl Cleaning<'_> {
     }
 
     /// Old files are removed later; their pages are of no use to anyone.
-    fn doom(&self, retired: Vec<PathBuf>) {
+    fn remove_after(&self, retired: Vec<PathBuf>) {
         let delay = Duration::from_millis(self.config.file_delete_delay_ms);
         for path in retired {
             if let Ok(file) = std::fs::File::open(&path) {
                 let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
             }
-            self.log_dir.doom(delay, path);
+            self.log_dir.remove_after(delay, path);
         }
     }
 }

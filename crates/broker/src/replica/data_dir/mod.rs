@@ -44,7 +44,7 @@ pub struct LogDir {
     /// What power cuts have left beside the logs.
     pub aside: aside::SetAsideFolders,
     /// Files and folders out of use, and when they may be removed.
-    pub doomed: Mutex<Vec<(Instant, PathBuf)>>,
+    pub pending_removal: Mutex<Vec<(Instant, PathBuf)>>,
     /// The line of reads that fail for what will pass, as a want of descriptors.
     pub transient_read: LogRateLimit,
     /// The line of what leaders sent and the disk did not take.
@@ -63,7 +63,7 @@ impl LogDir {
     /// Leaves stops of unknown producers for each partition whose folder an earlier run has put out of the way and not removed: topics of its name may
     /// have come and gone while this broker was down.
     pub fn note_deleted_earlier(&self) {
-        for (_, path) in self.doomed.lock().iter() {
+        for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());
             if let Some(key) = name.and_then(files::retired_partition) {
                 self.succession.leave(key, Stops::partial());
@@ -72,9 +72,9 @@ impl LogDir {
     }
 
     /// Removes a file or folder after a while.
-    pub fn doom(&self, delay: Duration, path: PathBuf) {
+    pub fn remove_after(&self, delay: Duration, path: PathBuf) {
         let now = Instant::now();
         let due = now.checked_add(delay).unwrap_or(now + Duration::from_secs(u64::from(u32::MAX)));
-        self.doomed.lock().push((due, path));
+        self.pending_removal.lock().push((due, path));
     }
 }
