@@ -28,7 +28,7 @@ use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::task::{self, Apart};
 use fullbore_host::wide_work::WideWork;
-use fullbore_log::boot::{Boots, former_end};
+use fullbore_log::boot::{Boots, previous_shutdown};
 use fullbore_log::validation::Decompression;
 use fullbore_wire::Text;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -116,7 +116,7 @@ impl Broker {
         let admin_listener = admin::bind(&config).await?;
         let lock = FolderLock::take(&config.node.data_dir)?;
         let space = Arc::new(DiskSpace::open(&config.node.data_dir, config.storage.disk_reserve_bytes));
-        let (ended, boots) = (former_end(&config.node.data_dir), Boots::look(&config.node.data_dir));
+        let (ended, boots) = (previous_shutdown(&config.node.data_dir), Boots::look(&config.node.data_dir));
         let endpoints = endpoints(&config, &listeners);
         let arrival = Arrival { endpoints, ended, is_same_boot: boots.are_the_same() };
         let checked = Arc::clone(&config);

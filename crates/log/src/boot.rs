@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use fullbore_rules::cluster::FormerEnd;
+use fullbore_rules::cluster::PreviousShutdown;
 
 use super::files;
 
@@ -22,13 +22,13 @@ const KERNEL: &str = "/proc/sys/kernel/random/boot_id";
 
 /// How the process that used the folder last has ended. To be asked before the folder is used again. A folder that does not say in which
 /// boot it was used has lost that with what else was not flushed.
-pub fn former_end(data_dir: &Path) -> FormerEnd {
+pub fn previous_shutdown(data_dir: &Path) -> PreviousShutdown {
     if data_dir.join(files::CLEAN_SHUTDOWN).exists() {
-        FormerEnd::Clean
+        PreviousShutdown::Clean
     } else if Boots::look(data_dir).are_the_same() {
-        FormerEnd::Killed
+        PreviousShutdown::Killed
     } else {
-        FormerEnd::Lost
+        PreviousShutdown::Lost
     }
 }
 
@@ -96,15 +96,15 @@ mod tests {
     fn who_does_not_know_in_which_boot_its_folder_was_used_has_lost_its_end() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let dir = folder.path();
-        assert_eq!(former_end(dir), FormerEnd::Lost);
+        assert_eq!(previous_shutdown(dir), PreviousShutdown::Lost);
         Boots::look(dir).keep(dir).expect("written");
-        assert_eq!(former_end(dir), FormerEnd::Killed);
+        assert_eq!(previous_shutdown(dir), PreviousShutdown::Killed);
         fs::write(dir.join(FILE), "").expect("written");
-        assert_eq!(former_end(dir), FormerEnd::Lost, "as a power cut may leave it");
+        assert_eq!(previous_shutdown(dir), PreviousShutdown::Lost, "as a power cut may leave it");
         fs::write(dir.join(FILE), ONE).expect("written");
-        assert_eq!(former_end(dir), FormerEnd::Lost);
+        assert_eq!(previous_shutdown(dir), PreviousShutdown::Lost);
         fs::write(dir.join(files::CLEAN_SHUTDOWN), "").expect("written");
-        assert_eq!(former_end(dir), FormerEnd::Clean);
+        assert_eq!(previous_shutdown(dir), PreviousShutdown::Clean);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fullbore_rules::cluster::{FormerEnd, Joining};
+use fullbore_rules::cluster::{Joining, PreviousShutdown};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use tokio::sync::watch;
 
@@ -25,7 +25,7 @@ pub struct Arrival {
     /// Addresses at which clients reach it, by the name of the listener.
     pub endpoints: BTreeMap<String, Endpoint>,
     /// End of the process before it.
-    pub ended: FormerEnd,
+    pub ended: PreviousShutdown,
     /// True if the machine is known not to have booted since the data folder was used last.
     pub is_same_boot: bool,
 }
@@ -34,7 +34,7 @@ pub struct Arrival {
 impl Arrival {
     /// The arrival of a broker without an address, which has lost nothing.
     pub(crate) fn nowhere() -> Self {
-        Self { endpoints: BTreeMap::new(), ended: FormerEnd::Killed, is_same_boot: true }
+        Self { endpoints: BTreeMap::new(), ended: PreviousShutdown::Killed, is_same_boot: true }
     }
 }
 

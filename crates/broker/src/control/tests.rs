@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 pub(crate) use memory::Memory;
 
-use fullbore_rules::cluster::{FolderMarks, FormerEnd, Joining};
+use fullbore_rules::cluster::{FolderMarks, Joining, PreviousShutdown};
 use fullbore_wire::Text;
 
 use super::command::{ChangeCommand, ConfigsCommand, InitProducerId, TopicsCommand};
@@ -399,7 +399,8 @@ fn registered<S: Store>(store: S, new_id: Box<dyn FnMut() -> Uuid + Send>) -> (O
 
 /// A process of this broker takes its place, in the folder that it has had.
 fn register(id: i32, process: u128) -> ChangeCommand {
-    let joining = Joining { folder: 7, process, ended: FormerEnd::Killed, marks: FolderMarks::default(), told: 0 };
+    let joining =
+        Joining { folder: 7, process, ended: PreviousShutdown::Killed, marks: FolderMarks::default(), told: 0 };
     ChangeCommand::RegisterBroker(RegisterBroker {
         id,
         joining,

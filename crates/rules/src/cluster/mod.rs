@@ -39,5 +39,5 @@ pub use election::{
     relax, settle,
 };
 pub use isr::alter_isr;
-pub use registration::{FolderMarks, FormerEnd, Joining, Member, lose, register, replace, without};
+pub use registration::{FolderMarks, Joining, Member, PreviousShutdown, lose, register, replace, without};
 pub use zones::Zones;

@@ -7,7 +7,7 @@ use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 
 /// How the process before this one ended, as the data folder shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FormerEnd {
+pub enum PreviousShutdown {
     /// It closed its logs.
     Clean,
     /// It was killed; the machine has not booted since, so that everything it wrote is there.
@@ -71,7 +71,7 @@ pub struct Joining {
     /// As [`Member::process`].
     pub process: u128,
     /// How the process before it ended, as it says.
-    pub ended: FormerEnd,
+    pub ended: PreviousShutdown,
     /// Marks of the folder.
     pub marks: FolderMarks,
     /// The newest number that the process before it told the database; 0: none.
@@ -86,17 +86,21 @@ pub struct Joining {
 ///
 /// # Errors
 /// DUPLICATE_BROKER_REGISTRATION: the broker lives, and has another folder, or a newer state of this one.
-pub fn register(before: Option<&Member>, joining: &Joining, next_epoch: i64) -> Result<(Member, FormerEnd), ErrorCode> {
-    let Some(before) = before else { return Ok((fenced(joining, next_epoch), FormerEnd::Lost)) };
+pub fn register(
+    before: Option<&Member>,
+    joining: &Joining,
+    next_epoch: i64,
+) -> Result<(Member, PreviousShutdown), ErrorCode> {
+    let Some(before) = before else { return Ok((fenced(joining, next_epoch), PreviousShutdown::Lost)) };
     if before.process == joining.process {
-        return Ok((*before, FormerEnd::Clean));
+        return Ok((*before, PreviousShutdown::Clean));
     }
     let is_older = joining.marks.is_older_than(before.process, joining.told);
     let is_its_folder = before.folder == joining.folder && !is_older;
     if !is_its_folder && !before.registration.is_fenced {
         return Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION);
     }
-    let ended = if is_its_folder { joining.ended } else { FormerEnd::Elsewhere };
+    let ended = if is_its_folder { joining.ended } else { PreviousShutdown::Elsewhere };
     Ok((fenced(joining, next_epoch.max(before.registration.epoch + 1)), ended))
 }
 
@@ -113,14 +117,14 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
 pub fn replace(
     partition: &PartitionRegistration,
     broker_id: i32,
-    ended: FormerEnd,
+    ended: PreviousShutdown,
     others: &Brokers,
     min_isr: usize,
 ) -> Option<PartitionRegistration> {
     let lost = match ended {
-        FormerEnd::Clean | FormerEnd::Killed => None,
-        FormerEnd::Lost => lose(partition, broker_id),
-        FormerEnd::Elsewhere => forget(partition, broker_id),
+        PreviousShutdown::Clean | PreviousShutdown::Killed => None,
+        PreviousShutdown::Lost => lose(partition, broker_id),
+        PreviousShutdown::Elsewhere => forget(partition, broker_id),
     };
     if partition.leader != Some(broker_id) && !partition.isr.contains(&broker_id) && lost.is_none() {
         return None;

@@ -202,36 +202,39 @@ fn an_isr_is_asked_for_by_its_leader_of_now_with_members_of_now() {
 
 #[test]
 fn a_process_takes_its_brokers_place_by_its_folder() {
-    let joining = Joining { folder: 1, process: 11, ended: FormerEnd::Killed, marks: FolderMarks::default(), told: 0 };
+    let joining =
+        Joining { folder: 1, process: 11, ended: PreviousShutdown::Killed, marks: FolderMarks::default(), told: 0 };
     let (first, ended) = register(None, &joining, 1).expect("nobody was there");
     assert_eq!(
         (first.registration, ended),
-        (BrokerRegistration { epoch: 1, is_fenced: true, ..BrokerRegistration::default() }, FormerEnd::Lost)
+        (BrokerRegistration { epoch: 1, is_fenced: true, ..BrokerRegistration::default() }, PreviousShutdown::Lost)
     );
-    assert_eq!(register(Some(&first), &joining, 5), Ok((first, FormerEnd::Clean)), "it asks again");
+    assert_eq!(register(Some(&first), &joining, 5), Ok((first, PreviousShutdown::Clean)), "it asks again");
     let mut living = first;
     living.registration.is_fenced = false;
     let again = Joining { process: 12, ..joining };
     let (second, ended) = register(Some(&living), &again, 5).expect("it is its folder");
-    assert_eq!((second.registration.epoch, second.registration.is_fenced, ended), (5, true, FormerEnd::Killed));
-    let stranger = Joining { folder: 2, process: 13, ended: FormerEnd::Clean, marks: FolderMarks::default(), told: 0 };
+    assert_eq!((second.registration.epoch, second.registration.is_fenced, ended), (5, true, PreviousShutdown::Killed));
+    let stranger =
+        Joining { folder: 2, process: 13, ended: PreviousShutdown::Clean, marks: FolderMarks::default(), told: 0 };
     assert_eq!(register(Some(&living), &stranger, 6), Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION));
     let (_, ended) = register(Some(&second), &stranger, 6).expect("nobody lives there");
-    assert_eq!(ended, FormerEnd::Elsewhere, "an other folder has nothing of the logs");
+    assert_eq!(ended, PreviousShutdown::Elsewhere, "an other folder has nothing of the logs");
 }
 
 #[test]
 fn folder_that_does_not_name_the_registered_process_is_as_good_as_another_one() {
-    let joining = Joining { folder: 1, process: 11, ended: FormerEnd::Clean, marks: FolderMarks::default(), told: 0 };
+    let joining =
+        Joining { folder: 1, process: 11, ended: PreviousShutdown::Clean, marks: FolderMarks::default(), told: 0 };
     let (mut before, _) = register(None, &joining, 1).expect("nobody was there");
     let ended = |before: &Member, users| {
         let joining = Joining { process: 12, marks: FolderMarks { users, noted: None }, ..joining };
         register(Some(before), &joining, 5).map(|(_, ended)| ended)
     };
     for users in [None, Some([11, 11]), Some([10, 11]), Some([11, 10])] {
-        assert_eq!(ended(&before, users), Ok(FormerEnd::Clean), "{users:?}");
+        assert_eq!(ended(&before, users), Ok(PreviousShutdown::Clean), "{users:?}");
     }
-    assert_eq!(ended(&before, Some([9, 10])), Ok(FormerEnd::Elsewhere));
+    assert_eq!(ended(&before, Some([9, 10])), Ok(PreviousShutdown::Elsewhere));
     before.registration.is_fenced = false;
     assert_eq!(ended(&before, Some([9, 10])), Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION));
 }
@@ -239,7 +242,7 @@ fn folder_that_does_not_name_the_registered_process_is_as_good_as_another_one() 
 #[test]
 fn folder_with_a_smaller_number_than_its_process_told_is_as_good_as_another_one() {
     let of = |users, noted| FolderMarks { users, noted };
-    let joining = Joining { folder: 1, process: 11, ended: FormerEnd::Killed, marks: of(None, None), told: 0 };
+    let joining = Joining { folder: 1, process: 11, ended: PreviousShutdown::Killed, marks: of(None, None), told: 0 };
     let (mut before, _) = register(None, &joining, 1).expect("nobody was there");
     let ended = |before: &Member, marks, told| {
         let joining = Joining { process: 12, marks, told, ..joining };
@@ -247,22 +250,26 @@ fn folder_with_a_smaller_number_than_its_process_told_is_as_good_as_another_one(
     };
     let users = Some([10, 11]);
     for (noted, told) in [(7, 7), (8, 7), (0, 0), (7, 0), (u64::MAX, u64::MAX)] {
-        assert_eq!(ended(&before, of(users, Some(noted)), told), Ok(FormerEnd::Killed), "{noted} of {told}");
+        assert_eq!(ended(&before, of(users, Some(noted)), told), Ok(PreviousShutdown::Killed), "{noted} of {told}");
     }
-    assert_eq!(ended(&before, of(users, None), 7), Ok(FormerEnd::Killed), "the machine booted, and took numbers");
+    assert_eq!(
+        ended(&before, of(users, None), 7),
+        Ok(PreviousShutdown::Killed),
+        "the machine booted, and took numbers"
+    );
     for marks in [of(users, Some(6)), of(users, Some(0)), of(None, Some(6)), of(Some([9, 10]), Some(7))] {
-        assert_eq!(ended(&before, marks, 7), Ok(FormerEnd::Elsewhere), "{marks:?}");
+        assert_eq!(ended(&before, marks, 7), Ok(PreviousShutdown::Elsewhere), "{marks:?}");
     }
     before.registration.is_fenced = false;
     assert_eq!(ended(&before, of(users, Some(6)), 7), Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION));
-    assert_eq!(ended(&before, of(users, Some(7)), 7), Ok(FormerEnd::Killed));
+    assert_eq!(ended(&before, of(users, Some(7)), 7), Ok(PreviousShutdown::Killed));
 }
 
 #[test]
 fn log_that_is_another_one_leads_only_if_no_replica_has_more() {
     let alone = partition(&[1], &[], None);
     let others = brokers(&[1, 2, 3]);
-    let left = replace(&alone, 1, FormerEnd::Elsewhere, &others, 1).expect("it was in sync");
+    let left = replace(&alone, 1, PreviousShutdown::Elsewhere, &others, 1).expect("it was in sync");
     assert_eq!((&left.isr[..], &left.lost[..]), (&[][..], &[][..]));
     assert_eq!(contenders(&left), [1, 2, 3], "nobody is left that had every record");
     let end =
@@ -273,27 +280,28 @@ fn log_that_is_another_one_leads_only_if_no_replica_has_more() {
     assert_eq!(elect_among_lost(&left, &brokers(&[]), &ends[..2]), missing);
     assert_eq!(elect_among_lost(&left, &brokers(&[]), &ends).expect("all are there").leader, Some(2));
     let lost = PartitionRegistration { lost: vec![1, 2], ..partition(&[], &[], None) };
-    let left = replace(&lost, 1, FormerEnd::Elsewhere, &others, 1).expect("it counted");
+    let left = replace(&lost, 1, PreviousShutdown::Elsewhere, &others, 1).expect("it counted");
     assert_eq!(contenders(&left), [2], "2 had every record");
     let went_on = PartitionRegistration { lost: vec![3], ..partition(&[1], &[], None) };
-    let left = replace(&went_on, 1, FormerEnd::Elsewhere, &others, 1).expect("it was in sync");
+    let left = replace(&went_on, 1, PreviousShutdown::Elsewhere, &others, 1).expect("it was in sync");
     assert_eq!(contenders(&left), [1, 2, 3], "1 went on without 3, which may have less than 2");
     let only = PartitionRegistration { replicas: vec![1], ..partition(&[1], &[], None) };
-    let left = replace(&only, 1, FormerEnd::Elsewhere, &others, 1).expect("it was in sync");
+    let left = replace(&only, 1, PreviousShutdown::Elsewhere, &others, 1).expect("it was in sync");
     assert_eq!(elect_among_lost(&left, &brokers(&[]), &[]).expect("nobody else has it").leader, Some(1));
-    assert_eq!(replace(&partition(&[2], &[], Some(2)), 1, FormerEnd::Elsewhere, &brokers(&[1]), 1), None);
+    assert_eq!(replace(&partition(&[2], &[], Some(2)), 1, PreviousShutdown::Elsewhere, &brokers(&[1]), 1), None);
 }
 
 #[test]
 fn process_registered_again_by_a_late_attempt_it_has_lost_its_place() {
-    let joining = Joining { folder: 1, process: 12, ended: FormerEnd::Lost, marks: FolderMarks::default(), told: 0 };
+    let joining =
+        Joining { folder: 1, process: 12, ended: PreviousShutdown::Lost, marks: FolderMarks::default(), told: 0 };
     let (first, _) = register(None, &joining, 7).expect("nobody was there");
     assert!(first.is_held_by(12, 7));
-    let older = Joining { process: 11, ended: FormerEnd::Killed, ..joining };
+    let older = Joining { process: 11, ended: PreviousShutdown::Killed, ..joining };
     let (replaced, _) = register(Some(&first), &older, 8).expect("it is its folder");
     assert!(!replaced.is_held_by(12, 7));
     let (again, ended) = register(Some(&replaced), &joining, 9).expect("it is its folder");
-    assert_eq!(ended, FormerEnd::Lost);
+    assert_eq!(ended, PreviousShutdown::Lost);
     assert!(!again.is_held_by(12, 7), "what it asks for is of an epoch that is over");
     assert!(again.is_held_by(12, 9));
 }

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::{self, FormerEnd, LogEnd, contenders, lose, relax, replace, settle, without};
+use fullbore_rules::cluster::{self, LogEnd, PreviousShutdown, contenders, lose, relax, replace, settle, without};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Uuid};
@@ -39,7 +39,7 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
     let epoch = i64::try_from(image.epoch()).unwrap_or(i64::MAX).saturating_add(1);
     let (mut member, ended) = cluster::register(former.as_ref(), &wanted.joining, epoch)
         .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
-    let ended = former.map_or(FormerEnd::Clean, |_| ended);
+    let ended = former.map_or(PreviousShutdown::Clean, |_| ended);
     member.registration.is_fenced = false;
     let others = without(image.registrations(), wanted.id);
     let replaced = |topic: &Topic, partition: &PartitionRegistration| {

@@ -11,7 +11,7 @@ use crate::control::command::{
 };
 use crate::control::{DeletedTopic, RegisteredBroker};
 use fullbore_config::Properties;
-use fullbore_rules::cluster::{FolderMarks, FormerEnd, Joining};
+use fullbore_rules::cluster::{FolderMarks, Joining, PreviousShutdown};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
 use proptest::prelude::*;
@@ -245,7 +245,7 @@ proptest! {
 fn cluster() -> Image {
     let mut image = Image::empty(&broker("")).expect("valid");
     for id in 1..=3 {
-        join(&mut image, id, 10 + u128::from(id.unsigned_abs()), FormerEnd::Killed).expect("joined");
+        join(&mut image, id, 10 + u128::from(id.unsigned_abs()), PreviousShutdown::Killed).expect("joined");
     }
     let assignments = vec![(0, vec![1, 2, 3])];
     let configs = vec![("min.insync.replicas".to_owned(), Some("2".to_owned()))];
@@ -263,7 +263,7 @@ fn apply(image: &mut Image, changes: Vec<Change>) {
     *image = image.clone().at(version);
 }
 
-fn join(image: &mut Image, id: i32, process: u128, ended: FormerEnd) -> Result<(), Refusal> {
+fn join(image: &mut Image, id: i32, process: u128, ended: PreviousShutdown) -> Result<(), Refusal> {
     let joining = Joining { folder: id.unsigned_abs().into(), process, ended, marks: FolderMarks::default(), told: 0 };
     let wanted = RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
     done(image, &ChangeCommand::RegisterBroker(wanted))
@@ -358,7 +358,7 @@ fn store_lost_a_broker_is_left_out_but_for_the_last_that_serves() {
     change(&mut image, 2, BrokerChange::StoreBack);
     assert_eq!(serve(&image), [true, true, false]);
     assert_ne!(before.0, None);
-    join(&mut image, 3, 33, FormerEnd::Killed).expect("joined");
+    join(&mut image, 3, 33, PreviousShutdown::Killed).expect("joined");
     assert_eq!(serve(&image), [true; 3], "the new process has reported nothing");
 }
 
@@ -374,30 +374,30 @@ fn disk_full_a_broker_hands_over_and_leaves_isrs_in_one_command() {
     assert_eq!(state(&image), last, "the last one stays, and leads");
     change(&mut image, 1, BrokerChange::Room);
     assert_eq!(state(&image), last, "it is not in sync");
-    join(&mut image, 2, 22, FormerEnd::Killed).expect("joined");
+    join(&mut image, 2, 22, PreviousShutdown::Killed).expect("joined");
     assert!(!image.node(2).expect("there").registration.is_full, "the new process has reported nothing");
 }
 
 #[test]
 fn a_broker_that_comes_back_whole_leads_in_the_same_epoch_only_where_nobody_else_may() {
     let mut image = cluster();
-    join(&mut image, 1, 21, FormerEnd::Killed).expect("joined");
+    join(&mut image, 1, 21, PreviousShutdown::Killed).expect("joined");
     assert_eq!(state(&image), (Some(2), 1, vec![2, 3], vec![], vec![]));
     change(&mut image, 3, BrokerChange::Fence);
     change(&mut image, 2, BrokerChange::Fence);
     let before = state(&image);
     assert_eq!(before, (None, 2, vec![2], vec![3], vec![]), "the last one stays in the ISR");
-    join(&mut image, 2, 22, FormerEnd::Clean).expect("joined");
+    join(&mut image, 2, 22, PreviousShutdown::Clean).expect("joined");
     assert_eq!(state(&image).0, Some(2));
     let epoch = state(&image).1;
-    join(&mut image, 2, 23, FormerEnd::Killed).expect("joined");
+    join(&mut image, 2, 23, PreviousShutdown::Killed).expect("joined");
     assert_eq!((state(&image).0, state(&image).1), (Some(2), epoch), "nobody else may lead");
 }
 
 #[test]
 fn a_broker_that_lost_its_logs_ends_leads_in_a_new_epoch_and_only_if_nobody_kept_them() {
     let mut image = cluster();
-    join(&mut image, 1, 21, FormerEnd::Lost).expect("joined");
+    join(&mut image, 1, 21, PreviousShutdown::Lost).expect("joined");
     assert_eq!(state(&image), (Some(2), 2, vec![2, 3], vec![], vec![]));
     let mut alone = cluster();
     for id in [2, 3] {
@@ -405,7 +405,7 @@ fn a_broker_that_lost_its_logs_ends_leads_in_a_new_epoch_and_only_if_nobody_kept
     }
     let before = state(&alone);
     assert_eq!(before, (Some(1), 0, vec![1], vec![3], vec![]));
-    join(&mut alone, 1, 21, FormerEnd::Lost).expect("joined");
+    join(&mut alone, 1, 21, PreviousShutdown::Lost).expect("joined");
     assert_eq!(state(&alone), (None, 1, vec![], vec![3], vec![1]));
     change(&mut alone, 3, BrokerChange::Unfence);
     assert_eq!(state(&alone).0, Some(3));
@@ -414,7 +414,8 @@ fn a_broker_that_lost_its_logs_ends_leads_in_a_new_epoch_and_only_if_nobody_kept
 #[test]
 fn a_live_broker_of_another_folder_keeps_its_place() {
     let mut image = cluster();
-    let joining = Joining { folder: 99, process: 99, ended: FormerEnd::Clean, marks: FolderMarks::default(), told: 0 };
+    let joining =
+        Joining { folder: 99, process: 99, ended: PreviousShutdown::Clean, marks: FolderMarks::default(), told: 0 };
     let wanted = RegisterBroker { id: 1, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
     let register = ChangeCommand::RegisterBroker(wanted);
     let refusal = done(&mut image, &register).expect_err("refused");
@@ -501,7 +502,7 @@ fn new_partitions_are_spread_over_the_brokers_that_are_there() {
 fn of_those_that_lost_their_ends_the_longest_log_leads() {
     let mut image = cluster();
     for id in 1..=3 {
-        join(&mut image, id, 30 + u128::from(id.unsigned_abs()), FormerEnd::Lost).expect("joined");
+        join(&mut image, id, 30 + u128::from(id.unsigned_abs()), PreviousShutdown::Lost).expect("joined");
     }
     assert_eq!(state(&image), (None, 5, vec![], vec![], vec![2, 3]), "the first was missed by nobody");
     let topic = image.topic("t").expect("there").id;

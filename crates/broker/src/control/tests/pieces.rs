@@ -157,7 +157,7 @@ fn register_in(id: i32, process: u128) -> ChangeCommand {
     let joining = Joining {
         folder: id.unsigned_abs().into(),
         process,
-        ended: FormerEnd::Killed,
+        ended: PreviousShutdown::Killed,
         marks: FolderMarks::default(),
         told: 0,
     };

@@ -209,7 +209,7 @@ async fn who_could_not_write_leads_no_more_before_it_has_everything_again() {
     assert_eq!((cluster.registered("t", 0).isr.clone(), cluster.registered("t", 0).elr.len()), (vec![2], 0));
     let folder = cluster.folder(1).to_owned();
     cluster.stop_one(1).await;
-    assert_eq!(fullbore_log::boot::former_end(&folder), fullbore_rules::cluster::FormerEnd::Lost);
+    assert_eq!(fullbore_log::boot::previous_shutdown(&folder), fullbore_rules::cluster::PreviousShutdown::Lost);
     cluster.start_one(1).await;
     eventually("it is in sync again", || cluster.registered("t", 0).isr.len() == 2).await;
     cluster.stop().await;

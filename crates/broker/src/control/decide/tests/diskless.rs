@@ -298,7 +298,7 @@ fn brokers_that_come_and_go_leave_a_diskless_partition_as_it_was_registered() {
     change(&mut image, 1, BrokerChange::Fence);
     assert_eq!(registered(&image, "classic").leader, None);
     assert_eq!(registered(&image, "diskless"), diskless);
-    join(&mut image, 1, 99, FormerEnd::Lost).expect("joined");
+    join(&mut image, 1, 99, PreviousShutdown::Lost).expect("joined");
     assert_ne!(registered(&image, "classic"), classic);
     assert_eq!(registered(&image, "diskless"), diskless);
 }

@@ -37,7 +37,7 @@ fn settle() -> ChangeCommand {
     ChangeCommand::Settle([].into())
 }
 
-fn register(id: i32, process: u128, ended: FormerEnd) -> ChangeCommand {
+fn register(id: i32, process: u128, ended: PreviousShutdown) -> ChangeCommand {
     let joining = Joining { folder: id.unsigned_abs().into(), process, ended, marks: FolderMarks::default(), told: 0 };
     let endpoints = BTreeMap::new();
     ChangeCommand::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })
@@ -79,7 +79,7 @@ fn broker_fenced_in_pieces_urgent_partitions_come_first() {
 
 #[test]
 fn process_registered_in_pieces_partitions_are_as_registered_at_once() {
-    for ended in [FormerEnd::Killed, FormerEnd::Lost] {
+    for ended in [PreviousShutdown::Killed, PreviousShutdown::Lost] {
         let (mut at_once, mut in_pieces) = (many(), many());
         done(&mut at_once, &register(1, 21, ended)).expect("registered");
         let pieces = finish(&mut in_pieces, &register(1, 21, ended), 3);
@@ -94,7 +94,7 @@ fn process_registered_in_pieces_partitions_are_as_registered_at_once() {
 #[test]
 fn former_process_comes_back_between_pieces_of_a_registration_the_new_one_is_in_no_isr_that_it_did_not_join() {
     let mut image = many();
-    let command = register(1, 21, FormerEnd::Lost);
+    let command = register(1, 21, PreviousShutdown::Lost);
     assert_eq!(changed(&mut image, &command, 3), None);
     assert!(image.node(1).expect("there").registration.is_fenced, "no leader takes it into an ISR");
     let topic = image.topic("a").expect("there").clone();
