@@ -14,8 +14,8 @@ use crate::error::StartError;
 use crate::fetch_sessions::Sessions;
 use crate::follow_image;
 use crate::groups::Groups;
+use crate::log_end_reports;
 use crate::loggers::Loggers;
-use crate::lost_ends;
 use crate::membership::{self, Displaced, HangUp, Membership, OwnDisk};
 use crate::net::{self, Bound, Clients};
 use crate::node::Node;
@@ -206,7 +206,7 @@ impl Broker {
         let (ended, clients) = (Arc::new(Displaced::new(None)), Arc::<Clients>::default());
         if let Some(beats) = node.control.beats() {
             apart.spawn(member(&node, &clients).run(beats, node.stopping(), Arc::clone(&ended)));
-            task::spawn(lost_ends::run(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
+            task::spawn(log_end_reports::run(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
             if let Some(interval) = node.config.replication.balance_interval {
                 let (control, node_id) = (node.control.clone(), node.config.node.id);
                 task::spawn(membership::balance::run(control, node_id, interval, node.stopping()));
