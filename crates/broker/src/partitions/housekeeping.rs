@@ -44,7 +44,7 @@ const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
 const FOLDERS_PER_ROUND: usize = 2_000;
 
 /// When things are due.
-struct Agenda {
+struct HousekeepingSchedule {
     retention: Instant,
     /// Partitions to which retention is applied once their logs are open, until it is due again.
     unopened: Vec<Arc<Replica>>,
@@ -116,7 +116,7 @@ impl Housekeeping {
 
     fn run(&self) {
         let now = Instant::now();
-        let mut agenda = Agenda {
+        let mut agenda = HousekeepingSchedule {
             retention: now + self.intervals.retention.min(FIRST_RETENTION),
             unopened: Vec::new(),
             retention_when_full: now,
@@ -155,7 +155,7 @@ fn is_due(at: &mut Instant, interval: Duration) -> bool {
 }
 
 impl Housekeeping {
-    fn round(&self, agenda: &mut Agenda) {
+    fn round(&self, agenda: &mut HousekeepingSchedule) {
         self.remove_pending();
         let partitions = self.registry.partitions();
         close_idle_files(&partitions);
@@ -198,7 +198,7 @@ impl Housekeeping {
         agenda.trimmer.look();
     }
 
-    fn look_for_files_set_aside(&self, agenda: &mut Agenda, partitions: &[Arc<Replica>]) {
+    fn look_for_files_set_aside(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
         if agenda.unlooked.is_none() && self.log_dir().aside.is_all_told() {
             agenda.unlooked = Some(partitions.to_vec());
         }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use fullbore_rules::compaction::{Closed, Dirty, Facts, Lags, Source, dirty};
+use fullbore_rules::compaction::{CleanableLog, Closed, Dirty, Lags, Source, dirty};
 use fullbore_wire::batch::BatchError;
 
 use super::error::CleanError;
@@ -91,7 +91,7 @@ impl Log {
                 largest_timestamp,
             });
         }
-        let facts = Facts {
+        let facts = CleanableLog {
             closed: &closed,
             active_base,
             log_start: self.log_start,
@@ -133,7 +133,7 @@ pub fn may_be_due(dir: &Path, checkpoint: Option<i64>, now_ms: i64, config: &Top
     let Some(active) = closed.pop() else {
         return Ok(false);
     };
-    let facts = Facts {
+    let facts = CleanableLog {
         closed: &closed,
         active_base: active.base_offset,
         log_start: closed.first().map_or(active.base_offset, |first| first.base_offset),

@@ -17,7 +17,7 @@ pub struct Closed {
 
 /// What is known of a log.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct CleanableLog<'a> {
     /// In order.
     pub closed: &'a [Closed],
     /// The base offset of the active segment, where the last closed one ends.
@@ -68,7 +68,7 @@ impl Dirty {
 }
 
 /// What a cleaning of the log would have to do now.
-pub fn dirty(log: &Facts<'_>, lags: Lags, now_ms: i64) -> Dirty {
+pub fn dirty(log: &CleanableLog<'_>, lags: Lags, now_ms: i64) -> Dirty {
     let known = log.checkpoint.filter(|offset| (log.log_start..=log.log_end).contains(offset));
     let first_dirty = known.unwrap_or(log.log_start);
     let end = end_of_cleanable(log, first_dirty, lags.min_ms, now_ms);
@@ -96,7 +96,7 @@ pub fn dirty(log: &Facts<'_>, lags: Lags, now_ms: i64) -> Dirty {
 }
 
 /// Where what can be cleaned ends, which is where a segment begins.
-fn end_of_cleanable(log: &Facts<'_>, first_dirty: i64, min_lag_ms: i64, now_ms: i64) -> i64 {
+fn end_of_cleanable(log: &CleanableLog<'_>, first_dirty: i64, min_lag_ms: i64, now_ms: i64) -> i64 {
     let too_new = now_ms.saturating_sub(min_lag_ms);
     for (segment, segment_end) in with_ends(log) {
         let is_new = min_lag_ms > 0
@@ -109,7 +109,7 @@ fn end_of_cleanable(log: &Facts<'_>, first_dirty: i64, min_lag_ms: i64, now_ms: 
     log.active_base
 }
 
-fn with_ends<'a>(log: &Facts<'a>) -> impl Iterator<Item = (&'a Closed, i64)> {
+fn with_ends<'a>(log: &CleanableLog<'a>) -> impl Iterator<Item = (&'a Closed, i64)> {
     let active_base = log.active_base;
     let ends = log.closed.iter().skip(1).map(|next| next.base_offset).chain(std::iter::once(active_base));
     log.closed.iter().zip(ends)
@@ -132,10 +132,10 @@ mod tests {
         (0..count).map(segment).collect()
     }
 
-    fn facts(closed: &[Closed], checkpoint: Option<i64>) -> Facts<'_> {
+    fn facts(closed: &[Closed], checkpoint: Option<i64>) -> CleanableLog<'_> {
         let active_base = closed.len() as i64 * 100;
         let log_end = active_base + 50;
-        Facts { closed, active_base, log_start: 0, log_end, high_watermark: log_end, checkpoint }
+        CleanableLog { closed, active_base, log_start: 0, log_end, high_watermark: log_end, checkpoint }
     }
 
     #[test]

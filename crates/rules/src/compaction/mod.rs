@@ -13,7 +13,7 @@ mod sip;
 mod survive;
 mod throttle;
 
-pub use due::{Closed, Dirty, Facts, Lags, dirty};
+pub use due::{CleanableLog, Closed, Dirty, Lags, dirty};
 pub use group::{SegmentLimits, Source, group};
 pub use offset_map::{HashKey, OffsetMap, SLOT_BYTES};
 pub use survive::{Horizon, survives};

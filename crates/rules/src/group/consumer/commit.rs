@@ -10,7 +10,7 @@ const KNOWS_EPOCHS: i16 = 9;
 
 /// Which partitions a member may commit.
 #[derive(Debug)]
-pub enum May<'a> {
+pub enum CommitPermission<'a> {
     /// All.
     CommitAll,
     /// Partitions that the member has had since the epoch it says or before (KIP-1251): the epoch has since gone on, but nobody else can
@@ -18,13 +18,13 @@ pub enum May<'a> {
     CommitSince(&'a ConsumerGroupMember, i32),
 }
 
-impl May<'_> {
+impl CommitPermission<'_> {
     /// Whether it may commit this partition.
     ///
     /// # Errors
     /// STALE_MEMBER_EPOCH; ILLEGAL_GENERATION to a member that speaks the classic protocol.
     pub fn check(&self, partition: &TopicIdPartition) -> Result<(), ErrorCode> {
-        let May::CommitSince(member, epoch) = self else { return Ok(()) };
+        let CommitPermission::CommitSince(member, epoch) = self else { return Ok(()) };
         let since = member.assigned.get(partition).or_else(|| member.revoking.get(partition));
         if since.is_some_and(|since| since <= epoch) { Ok(()) } else { Err(stale(member)) }
     }
@@ -42,9 +42,14 @@ impl ConsumerGroup {
     ///
     /// # Errors
     /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, UNSUPPORTED_VERSION.
-    pub fn check_commit(&self, member_id: &str, epoch: i32, version: i16) -> Result<May<'_>, GroupRefusal> {
+    pub fn check_commit(
+        &self,
+        member_id: &str,
+        epoch: i32,
+        version: i16,
+    ) -> Result<CommitPermission<'_>, GroupRefusal> {
         if epoch < 0 && self.members.is_empty() {
-            return Ok(May::CommitAll);
+            return Ok(CommitPermission::CommitAll);
         }
         let member = self.members.get(member_id).ok_or_else(|| unknown_member(member_id))?;
         if member.classic.is_none() && version < KNOWS_EPOCHS {
@@ -52,8 +57,8 @@ impl ConsumerGroup {
             return Err(GroupRefusal::new(ErrorCode::UNSUPPORTED_VERSION, message));
         }
         match epoch.cmp(&member.epoch) {
-            std::cmp::Ordering::Equal => Ok(May::CommitAll),
-            std::cmp::Ordering::Less => Ok(May::CommitSince(member, epoch)),
+            std::cmp::Ordering::Equal => Ok(CommitPermission::CommitAll),
+            std::cmp::Ordering::Less => Ok(CommitPermission::CommitSince(member, epoch)),
             std::cmp::Ordering::Greater => {
                 let message = format!("The epoch {epoch} is newer than the member's, {}.", member.epoch);
                 Err(GroupRefusal::new(stale(member), message))

@@ -4,7 +4,7 @@ use super::checks::check_epoch;
 use super::member::{
     ConsumerGroupMember, JOINING, LEAVING, LEAVING_TO_RETURN, MemberState, PartitionSet, TopicIdPartition,
 };
-use super::reconcile::Situation;
+use super::reconcile::ReconcileInput;
 use super::{ConsumerGroup, ConsumerGroupSettings, GroupRefusal, MemberId, Topics};
 use crate::group::consumer::assignor::Assignor;
 use fullbore_wire::apis::consumer_group_heartbeat::{
@@ -162,7 +162,7 @@ impl ConsumerGroup {
         }
         let subscribed: BTreeSet<_> =
             self.subscribed(member).filter_map(|name| topics.find(name)).map(|(topic, _)| topic).collect();
-        let situation = Situation {
+        let situation = ReconcileInput {
             epoch: self.assignment_epoch,
             owned,
             subscription_changed,

@@ -36,7 +36,7 @@ mod tests;
 
 pub use checks::check_request;
 pub use classic_member::ClassicMember;
-pub use commit::May;
+pub use commit::CommitPermission;
 pub use heartbeat::{Call, Resolved};
 pub use leave::Fenced;
 pub use member::{

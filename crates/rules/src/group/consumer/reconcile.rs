@@ -9,7 +9,7 @@
 use super::member::{ConsumerGroupMember, HeldPartitions, MemberState, PartitionSet, TopicIdPartition};
 
 /// What the step depends on beside the member.
-pub(super) struct Situation<'a, Subscribes, IsFree> {
+pub(super) struct ReconcileInput<'a, Subscribes, IsFree> {
     /// The epoch of the target.
     pub epoch: i32,
     /// The partitions that the member says it has, if it said so.
@@ -31,7 +31,7 @@ pub(super) struct Step {
     pub revoking: HeldPartitions,
 }
 
-impl<Subscribes, IsFree> Situation<'_, Subscribes, IsFree>
+impl<Subscribes, IsFree> ReconcileInput<'_, Subscribes, IsFree>
 where
     Subscribes: Fn(&TopicIdPartition) -> bool,
     IsFree: Fn(&TopicIdPartition) -> bool,

@@ -3,7 +3,7 @@
 mod regexes;
 
 use super::*;
-use crate::group::consumer::commit::May;
+use crate::group::consumer::commit::CommitPermission;
 use fullbore_wire::apis::consumer_group_heartbeat::{
     ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
 };
@@ -366,7 +366,7 @@ fn commits_are_fenced_by_epoch_and_partition() {
     assert_eq!(refused("", -1, 9), ErrorCode::UNKNOWN_MEMBER_ID);
     assert_eq!(refused("m1", 3, 9), ErrorCode::STALE_MEMBER_EPOCH);
     assert_eq!(refused("m1", 2, 8), ErrorCode::UNSUPPORTED_VERSION);
-    assert!(matches!(stage.group.check_commit("m1", 2, 9), Ok(May::CommitAll)));
+    assert!(matches!(stage.group.check_commit("m1", 2, 9), Ok(CommitPermission::CommitAll)));
     let since = stage.group.check_commit("m1", 1, 9).unwrap();
     assert_eq!(since.check(&at(0)), Ok(()), "it has had it since epoch 1");
     assert_eq!(since.check(&at(2)), Err(ErrorCode::STALE_MEMBER_EPOCH), "it has it no more");
