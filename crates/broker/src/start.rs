@@ -8,7 +8,7 @@
 
 use crate::admin;
 use crate::api;
-use crate::control::{Arrival, ClusterPlace, Control, Endpoint, FolderLock, OpenError, Urgent};
+use crate::control::{ClusterPlace, Control, Endpoint, FolderLock, OpenError, RegistrationInfo, Urgent};
 use crate::diskless::{self, Diskless, StoreUse};
 use crate::error::StartError;
 use crate::fetch_sessions::Sessions;
@@ -16,7 +16,7 @@ use crate::follow_image;
 use crate::groups::Groups;
 use crate::log_end_reports;
 use crate::loggers::Loggers;
-use crate::membership::{self, Displaced, HangUp, Membership, OwnDisk};
+use crate::membership::{self, HangUp, Membership, OwnDisk, ReplacedBy};
 use crate::net::{self, Bound, Clients};
 use crate::node::Node;
 use crate::partitions::{Origin, Partitions, ReorderBuffer};
@@ -51,7 +51,7 @@ pub struct Broker {
     admin_addr: Option<SocketAddr>,
     serving: JoinHandle<()>,
     admin: Option<JoinHandle<()>>,
-    ended: Arc<Displaced>,
+    ended: Arc<ReplacedBy>,
     _apart: Apart,
     _lock: FolderLock,
 }
@@ -99,7 +99,7 @@ impl Broker {
     #[cfg(test)]
     pub(crate) fn start_on(
         config: BrokerConfig,
-        open: impl FnOnce(Arc<BrokerConfig>, Arrival) -> Result<Control, OpenError> + Send + 'static,
+        open: impl FnOnce(Arc<BrokerConfig>, RegistrationInfo) -> Result<Control, OpenError> + Send + 'static,
     ) -> Starting {
         let open = |config, _: &FolderLock, _, arrival| Ok((open(config, arrival)?, None));
         Box::pin(Broker::assemble(config, Loggers::default(), open))
@@ -108,7 +108,7 @@ impl Broker {
     async fn assemble(
         config: BrokerConfig,
         loggers: Loggers,
-        open: impl FnOnce(Arc<BrokerConfig>, &FolderLock, Arc<DiskSpace>, Arrival) -> Result<Opened, OpenError>,
+        open: impl FnOnce(Arc<BrokerConfig>, &FolderLock, Arc<DiskSpace>, RegistrationInfo) -> Result<Opened, OpenError>,
     ) -> Result<Broker, StartError> {
         raise_descriptor_limit();
         let config = Arc::new(config);
@@ -118,7 +118,7 @@ impl Broker {
         let space = Arc::new(DiskSpace::open(&config.node.data_dir, config.storage.disk_reserve_bytes));
         let (ended, boots) = (previous_shutdown(&config.node.data_dir), Boots::look(&config.node.data_dir));
         let endpoints = endpoints(&config, &listeners);
-        let arrival = Arrival { endpoints, ended, is_same_boot: boots.are_the_same() };
+        let arrival = RegistrationInfo { endpoints, ended, is_same_boot: boots.are_the_same() };
         let checked = Arc::clone(&config);
         let check = tokio::task::spawn_blocking(move || diskless::check_index(&checked));
         check.await.map_err(|error| OpenError::Thread(error.into()))??;
@@ -203,7 +203,7 @@ impl Broker {
         let admin_addr = admin_listener.as_ref().map(|bound| bound.addr);
         let admin = admin_listener.map(|bound| admin::start(bound, &node, &apart));
         task::spawn(forget_deleted(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));
-        let (ended, clients) = (Arc::new(Displaced::new(None)), Arc::<Clients>::default());
+        let (ended, clients) = (Arc::new(ReplacedBy::new(None)), Arc::<Clients>::default());
         if let Some(beats) = node.control.beats() {
             apart.spawn(member(&node, &clients).run(beats, node.stopping(), Arc::clone(&ended)));
             task::spawn(log_end_reports::run(node.control.clone(), Arc::clone(&node.partitions), node.stopping()));

@@ -20,7 +20,6 @@ mod internal;
 mod lock;
 mod node;
 mod notes;
-mod owner;
 mod partitions;
 mod pending;
 mod pieces;
@@ -36,6 +35,7 @@ mod telling;
 #[cfg(test)]
 pub(crate) mod tests;
 mod topics;
+mod writer;
 
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -54,12 +54,12 @@ use fullbore_db::calls::{CountedCalls, PlaneCalls, PlaneConnection};
 use fullbore_db::postgres::Server;
 use fullbore_host::disk_space::DiskSpace;
 use identity::{ClusterFolder, Identity};
-use owner::Asked;
 use pending::CommandKind;
 use postgres::Beats;
 use queue::Queue;
 use startup::{Started, started};
 use store::Store;
+use writer::Asked;
 
 pub use beat::{Beaten, PeerBeat};
 pub use change::DeletedTopic;
@@ -77,14 +77,14 @@ pub use image::{Image, Inapplicable, Topic};
 pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
 pub use node::{Endpoint, RegisteredBroker};
-pub use owner::Follower;
-pub(crate) use owner::random_id;
 pub use postgres::{BrokerFound, Finding, Migrated, UnusableDatabase, check, migrate};
 pub(crate) use postgres::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
 pub use resources::ConfiguredResource;
 pub(crate) use sqlite::FILE as SINGLE_BROKERS_FILE;
-pub use startup::Arrival;
+pub use startup::RegistrationInfo;
 pub(crate) use telling::{CHANGES, shown};
+pub use writer::Follower;
+pub(crate) use writer::random_id;
 
 /// A handle on the control plane, cheap to clone. When the last one is dropped, as with [`Control::close`], the thread finishes
 /// what it was asked; then the database is closed, and the drop returns.
@@ -130,7 +130,7 @@ impl Control {
         broker: Arc<BrokerConfig>,
         folder: &FolderLock,
         space: Arc<DiskSpace>,
-        arrival: Arrival,
+        arrival: RegistrationInfo,
     ) -> Result<(Self, Option<ClusterPlace>), OpenError> {
         let (folder, config) = (folder.folder().to_owned(), Arc::clone(&broker));
         match &broker.membership.control_plane {
@@ -157,7 +157,7 @@ impl Control {
         broker: Arc<BrokerConfig>,
         folder: PathBuf,
         [of_metadata, of_beats]: [Arc<Server>; PlaneConnection::ALL.len()],
-        arrival: Arrival,
+        arrival: RegistrationInfo,
     ) -> Result<(Self, ClusterPlace), OpenError> {
         let id = broker.node.id;
         let every = Duration::from_millis(beat_interval_ms(
@@ -209,7 +209,7 @@ impl Control {
     #[cfg(test)]
     pub(crate) fn open_in_memory(
         broker: Arc<BrokerConfig>,
-        arrival: Arrival,
+        arrival: RegistrationInfo,
         memory: &tests::memory::Memory,
         folder: Uuid,
     ) -> Result<Self, OpenError> {
@@ -221,7 +221,7 @@ impl Control {
     /// Starts the owner's thread, on which the store is opened and used.
     fn start<S: Store>(
         broker: Arc<BrokerConfig>,
-        arrival: Arrival,
+        arrival: RegistrationInfo,
         open: impl FnOnce() -> Result<(S, Identity), OpenError> + Send + 'static,
     ) -> Result<Self, OpenError> {
         let id = broker.node.id;

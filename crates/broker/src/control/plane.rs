@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::error::OpenError;
 use super::identity::{ClusterFolder, FILE, Identity, StoreName, UsedFolder};
-use super::owner::random_id;
 use super::postgres::{Postgres, UnusableDatabase};
 use super::sqlite::{self, Sqlite};
+use super::writer::random_id;
 use fullbore_config::{BrokerConfig, PlaneSettings};
 use fullbore_db::StoreError;
 use fullbore_db::postgres::{BadServer, Server};

@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, WeakSender, channel};
 
-use super::owner::{Asked, Owner, Publisher};
 use super::store::Store;
+use super::writer::{Asked, MetadataWriter, Publisher};
 
 /// Commands waiting; past it, callers wait to enter.
 pub const WAITING_MAX: usize = 1024;
@@ -49,16 +49,16 @@ enum Waiting {
 type Act = Box<dyn FnOnce(&mut Publisher) + Send>;
 
 /// What the thread serves.
-pub struct Served {
+pub struct CommandReceiver {
     waiting: Receiver<Waiting>,
     wanted: WantedVersion,
 }
 
 /// A queue, and what serves it.
-pub fn queue() -> (Queue, Served) {
+pub fn queue() -> (Queue, CommandReceiver) {
     let (sender, waiting) = channel(WAITING_MAX);
     let wanted = WantedVersion::default();
-    (Queue { sender, wanted: Arc::clone(&wanted) }, Served { waiting, wanted })
+    (Queue { sender, wanted: Arc::clone(&wanted) }, CommandReceiver { waiting, wanted })
 }
 
 impl Queue {
@@ -127,9 +127,9 @@ fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
     }
 }
 
-impl Served {
+impl CommandReceiver {
     /// Until nobody can ask any more, and then what is left.
-    pub fn run(mut self, mut owner: Owner<impl Store>) {
+    pub fn run(mut self, mut owner: MetadataWriter<impl Store>) {
         loop {
             let mut next = match owner.is_unfinished() {
                 true => self.waiting.try_recv().ok(),

@@ -13,15 +13,15 @@ use super::error::OpenError;
 use super::identity::{Identity, UsedFolder};
 use super::image::Image;
 use super::node::Endpoint;
-use super::owner::{Failure, Owner, random_id};
 use super::store::Store;
 use super::takeover;
+use super::writer::{Failure, MetadataWriter, random_id};
 use fullbore_config::BrokerConfig;
 use fullbore_db::StoreError;
 
 /// Facts that a starting broker registers with.
 #[derive(Debug, Clone)]
-pub struct Arrival {
+pub struct RegistrationInfo {
     /// Addresses at which clients reach it, by the name of the listener.
     pub endpoints: BTreeMap<String, Endpoint>,
     /// End of the process before it.
@@ -31,7 +31,7 @@ pub struct Arrival {
 }
 
 #[cfg(test)]
-impl Arrival {
+impl RegistrationInfo {
     /// The arrival of a broker without an address, which has lost nothing.
     pub(crate) fn nowhere() -> Self {
         Self { endpoints: BTreeMap::new(), ended: PreviousShutdown::Killed, is_same_boot: true }
@@ -48,9 +48,9 @@ pub struct Started {
 /// Opens the store, reads it and registers the broker.
 pub fn started<S: Store>(
     broker: Arc<BrokerConfig>,
-    arrival: Arrival,
+    arrival: RegistrationInfo,
     open: impl FnOnce() -> Result<(S, Identity), OpenError>,
-) -> Result<(Owner<S>, Started), OpenError> {
+) -> Result<(MetadataWriter<S>, Started), OpenError> {
     let rack = broker.node.rack.as_deref().map(Text::from);
     let (store, identity) = open()?;
     let [folder, process] = [identity.folder, random_id()].map(|id| u128::from_be_bytes(id.0));
@@ -68,7 +68,7 @@ pub fn started<S: Store>(
         }
     };
     let (mut owner, images) =
-        Owner::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
+        MetadataWriter::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
     let session = Duration::from_millis(session_timeout_ms);
     // Everything is read before the lock is taken, for others wait for that.
     owner.read().map_err(refused)?;

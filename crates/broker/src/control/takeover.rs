@@ -10,8 +10,8 @@ use fullbore_rules::replica::BrokerState;
 
 use super::command::{BrokerChange, ChangeBroker, ChangeCommand};
 use super::image::Image;
-use super::owner::{Failure, Owner};
 use super::store::Store;
+use super::writer::{Failure, MetadataWriter};
 
 /// Looks in one session.
 const LOOKS: u32 = 16;
@@ -21,7 +21,7 @@ const LOOKS: u32 = 16;
 /// # Errors
 /// The store's.
 pub(super) fn fence_if_silent<S: Store>(
-    owner: &mut Owner<S>,
+    owner: &mut MetadataWriter<S>,
     image: &Image,
     id: i32,
     session: Duration,

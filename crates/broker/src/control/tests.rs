@@ -21,8 +21,8 @@ use fullbore_wire::Text;
 
 use super::command::{ChangeCommand, ConfigsCommand, InitProducerId, TopicsCommand};
 use super::decide::{Draft, PRODUCER_ID_BLOCK};
-use super::owner::Owner;
 use super::sqlite::Sqlite;
+use super::writer::MetadataWriter;
 use super::*;
 use fullbore_config::Properties;
 
@@ -39,7 +39,7 @@ pub(crate) struct Opened {
 pub(super) fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     let lock = FolderLock::take(folder)?;
     let space = Arc::new(DiskSpace::open(lock.folder(), 0));
-    let (control, place) = Control::open(broker(text), &lock, space, Arrival::nowhere())?;
+    let (control, place) = Control::open(broker(text), &lock, space, RegistrationInfo::nowhere())?;
     place.map_or(Ok(()), |place| control.take(place))?;
     Ok(Opened { control, _lock: lock })
 }
@@ -383,15 +383,18 @@ async fn kill_minus_nine_loses_nothing_answered() {
 }
 
 /// An owner without its thread, whose broker is registered, and the images it publishes.
-fn owner(folder: &FolderLock) -> (Owner<Sqlite>, watch::Receiver<Arc<Image>>) {
+fn owner(folder: &FolderLock) -> (MetadataWriter<Sqlite>, watch::Receiver<Arc<Image>>) {
     let space = Arc::new(DiskSpace::open(folder.folder(), 0));
     let (store, _) = Sqlite::open(folder.folder(), &broker(""), space, random_id()).expect("opens");
     registered(store, Box::new(random_id))
 }
 
 /// The same over any store.
-fn registered<S: Store>(store: S, new_id: Box<dyn FnMut() -> Uuid + Send>) -> (Owner<S>, watch::Receiver<Arc<Image>>) {
-    let (mut owner, images) = Owner::new(store, broker(""), new_id).expect("valid");
+fn registered<S: Store>(
+    store: S,
+    new_id: Box<dyn FnMut() -> Uuid + Send>,
+) -> (MetadataWriter<S>, watch::Receiver<Arc<Image>>) {
+    let (mut owner, images) = MetadataWriter::new(store, broker(""), new_id).expect("valid");
     let register = register(1, 1);
     owner.transact(|draft| draft.change(&register)).expect("registered");
     (owner, images)
@@ -421,13 +424,13 @@ pub(crate) fn member(
     let folder = Uuid(folder.to_be_bytes());
     let identity = Identity { cluster_id, folder, used: None, store: PathBuf::from("memory").into() };
     let at = Endpoint { host: Text::from("127.0.0.1"), port };
-    let arrival = Arrival { endpoints: [(listener.to_owned(), at)].into(), ..Arrival::nowhere() };
+    let arrival = RegistrationInfo { endpoints: [(listener.to_owned(), at)].into(), ..RegistrationInfo::nowhere() };
     Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))
 }
 
 /// Fences a broker as one that ends before it has settled any partition.
 pub(crate) fn fence_alone(memory: &Memory, id: i32) {
-    let (mut owner, images) = Owner::new(memory.clone(), broker(""), Box::new(random_id)).expect("valid");
+    let (mut owner, images) = MetadataWriter::new(memory.clone(), broker(""), Box::new(random_id)).expect("valid");
     owner.catch_up();
     let image = Arc::clone(&images.borrow());
     let mut node = image.node(id).expect("registered").clone();

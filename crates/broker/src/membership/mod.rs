@@ -62,7 +62,7 @@ pub struct Membership {
 }
 
 /// Why the process must end, once another has its place.
-pub type Displaced = channel::Sender<Option<String>>;
+pub type ReplacedBy = channel::Sender<Option<String>>;
 
 impl Membership {
     /// `listener` is the name of the one over which brokers reach each other.
@@ -100,7 +100,7 @@ impl Membership {
         mut self,
         mut beats: channel::Receiver<Beaten>,
         mut stop: channel::Receiver<bool>,
-        ended: Arc<Displaced>,
+        ended: Arc<ReplacedBy>,
     ) {
         let mut images = self.control.watch();
         let mut again = None;

@@ -39,7 +39,7 @@ struct Running {
     control: Control,
     beats: watch::Sender<Beaten>,
     stop: watch::Sender<bool>,
-    ended: Arc<Displaced>,
+    ended: Arc<ReplacedBy>,
     task: JoinHandle<()>,
 }
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fullbore_tests::{pgbouncer::PgBouncer, pki::Authority, wait_until};
 
 use super::super::notes::notes;
-use super::super::owner::random_id;
 use super::super::tests::postgres::Database;
+use super::super::writer::random_id;
 use super::*;
 use fullbore_db::postgres::rows;
 use fullbore_db::postgres::schema::FIRST_VERSION;

@@ -4,7 +4,7 @@ use super::super::TopicRef;
 use super::super::tests::{create, open, refusal, wanted};
 use super::open::{CHECKPOINT_PAGES, SCHEMA_VERSION};
 use super::*;
-use crate::control::owner::random_id;
+use crate::control::writer::random_id;
 
 #[tokio::test]
 async fn a_file_of_a_build_before_the_first_release_is_refused_and_stays_as_it_is() {

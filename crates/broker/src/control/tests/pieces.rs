@@ -28,7 +28,7 @@ fn brokers(database: &Database, more: &str) -> Vec<(tempfile::TempDir, Opened)> 
 /// Creates the topic over a connection that waits longer than those of the brokers do.
 fn create_many(database: &Database, control: &Control) {
     let many = CreateTopic { num_partitions: PARTITIONS, replication_factor: 3, ..wanted("t") };
-    let (mut owner, _images) = Owner::new(database.store(), broker(""), Box::new(random_id)).expect("valid");
+    let (mut owner, _images) = MetadataWriter::new(database.store(), broker(""), Box::new(random_id)).expect("valid");
     let create = TopicsCommand::Create(CreateTopics { topics: vec![many], validate_only: false });
     owner.transact(|draft| draft.topics(&create)).expect("created");
     wait_until("a broker knows the topic", HANGS, || {

@@ -6,9 +6,9 @@ use fullbore_tests::postgres::PostgresServer;
 use fullbore_tests::{Proxy, wait_until};
 
 use super::super::change::{Change, Version};
-use super::super::owner::Failure;
 use super::super::postgres::Postgres;
 use super::super::store::{Progress, Transaction};
+use super::super::writer::Failure;
 use super::seam::{afresh, commit_beside, created};
 use super::*;
 use fullbore_config::PlaneSettings;
@@ -77,7 +77,7 @@ pub fn make_tables(url: &str) {
     drop(connect(url, 10_000).expect("connects"));
 }
 
-fn over(store: Postgres) -> (Owner<Postgres>, watch::Receiver<Arc<Image>>) {
+fn over(store: Postgres) -> (MetadataWriter<Postgres>, watch::Receiver<Arc<Image>>) {
     registered(store, Box::new(random_id))
 }
 

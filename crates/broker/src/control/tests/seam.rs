@@ -8,9 +8,9 @@ use imbl::Vector;
 use proptest::prelude::*;
 
 use super::super::change::{Change, Partitions, Version};
-use super::super::owner::Failure;
 use super::super::queue::{BATCH_MAX, WAITING_MAX};
 use super::super::store::{Commit, Progress, Transaction};
+use super::super::writer::Failure;
 use super::memory::Fault;
 use super::postgres::Database;
 use super::*;
@@ -140,7 +140,7 @@ proptest! {
         let (mut file_owner, file_image) = registered(Noted(sqlite(folder.path()), Arc::clone(&of_file)), counted());
         let (mut memory_owner, memory_image) = registered(Noted(memory.clone(), Arc::clone(&of_memory)), counted());
         let (mut other_owner, other_image) = registered(Noted(database.store(), Arc::clone(&of_database)), counted());
-        let mut late = Owner::new(database.store(), broker(""), Box::new(random_id)).expect("valid");
+        let mut late = MetadataWriter::new(database.store(), broker(""), Box::new(random_id)).expect("valid");
         late.0.catch_up();
         for batch in &batches {
             let decide = |draft: &mut Draft<'_>| batch.iter().map(|command| command.decided(draft)).collect::<Vec<_>>();
@@ -207,7 +207,7 @@ fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32
 
 /// The image of who knows nothing yet.
 pub(super) fn afresh(store: impl Store) -> String {
-    let (mut owner, images) = Owner::new(store, broker(""), Box::new(random_id)).expect("valid");
+    let (mut owner, images) = MetadataWriter::new(store, broker(""), Box::new(random_id)).expect("valid");
     owner.catch_up();
     let image = format!("{:?}", images.borrow());
     image
@@ -279,7 +279,7 @@ fn nothing_is_left_of_a_topic_that_was_created_and_deleted_in_one_transaction() 
 }
 
 /// An owner of a store that others have, too.
-fn over(memory: &Memory) -> (Owner<Memory>, watch::Receiver<Arc<Image>>) {
+fn over(memory: &Memory) -> (MetadataWriter<Memory>, watch::Receiver<Arc<Image>>) {
     registered(memory.clone(), Box::new(random_id))
 }
 
@@ -353,7 +353,7 @@ fn control(memory: &Memory) -> Control {
     let (memory, cluster_id) = (memory.clone(), random_id());
     let identity =
         Identity { cluster_id, folder: Uuid(7_u128.to_be_bytes()), used: None, store: PathBuf::from("memory").into() };
-    Control::start(broker(""), Arrival::nowhere(), move || Ok((memory, identity))).expect("starts")
+    Control::start(broker(""), RegistrationInfo::nowhere(), move || Ok((memory, identity))).expect("starts")
 }
 
 #[tokio::test]

@@ -37,7 +37,7 @@ pub struct Asked {
 }
 
 /// The one who has the store.
-pub struct Owner<S> {
+pub struct MetadataWriter<S> {
     pub store: S,
     broker: Arc<BrokerConfig>,
     /// Draws the ids of topics, and marks.
@@ -118,7 +118,7 @@ impl Failure {
     }
 }
 
-impl<S: Store> Owner<S> {
+impl<S: Store> MetadataWriter<S> {
     /// Has nothing read yet. Ids and marks come from `new_id`.
     pub fn new(
         store: S,
@@ -143,7 +143,7 @@ impl<S: Store> Owner<S> {
         Ok((owner, images))
     }
 
-    /// Returns true if pieces of commands are left, which [`Owner::serve`] goes on with.
+    /// Returns true if pieces of commands are left, which [`MetadataWriter::serve`] goes on with.
     pub fn is_unfinished(&self) -> bool {
         !self.unfinished.is_empty()
     }
@@ -312,7 +312,7 @@ impl<S: Store> Owner<S> {
         Ok(self.publisher.catch_up(&self.broker, progress)?)
     }
 
-    /// Reads as [`Owner::read`] does, and logs a failure.
+    /// Reads as [`MetadataWriter::read`] does, and logs a failure.
     pub fn catch_up(&mut self) {
         match self.read() {
             Ok(()) => {}
