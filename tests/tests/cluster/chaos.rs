@@ -4,7 +4,7 @@
 //! 20). A schedule is the same for a seed; what it meets is not.
 
 use crate::faults::{ALL, PARTITIONS, TOPIC, with_topic};
-use crate::records::{logs_are_equal, produced_while};
+use crate::workload::{logs_are_equal, produced_while};
 use fullbore_tests::{Cluster, ClusterPlan, Link, Random};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

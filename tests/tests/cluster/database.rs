@@ -1,6 +1,6 @@
 //! A database that is away, hangs, is slow, or is an older copy, while records go out.
 
-use crate::faults::{ALL, TOPIC, befalls, with_topic};
+use crate::faults::{ALL, TOPIC, under_fault, with_topic};
 use crate::frozen::{SESSION, epochs_of, nobody_is_held_for_dead};
 use fullbore_tests::{Client, Cluster, ClusterPlan, Link, serve_refused, wait_until};
 use fullbore_wire::ErrorCode;
@@ -32,7 +32,7 @@ fn with_own_postgres(sets: &[&str]) -> Cluster {
 
 #[test]
 fn records_go_on_without_a_database() {
-    befalls(with_own_postgres(&[]), |cluster, load| {
+    under_fault(with_own_postgres(&[]), |cluster, load| {
         cluster.postgres().stop();
         let refused = cluster.refused(&["topics", "create", "--topic", "meanwhile", "--partitions", "1"]);
         assert!(refused.contains("cannot be changed now"), "{refused}");
@@ -44,7 +44,7 @@ fn records_go_on_without_a_database() {
 
 #[test]
 fn records_go_on_while_the_database_hangs_and_nobody_is_held_for_dead_afterwards() {
-    befalls(with_own_postgres(&[SESSION, CALL]), |cluster, load| {
+    under_fault(with_own_postgres(&[SESSION, CALL]), |cluster, load| {
         let epochs = epochs_of(cluster, 1, TOPIC);
         cluster.postgres().freeze();
         let hangs = Instant::now();
@@ -66,7 +66,7 @@ fn records_go_on_while_the_database_hangs_and_nobody_is_held_for_dead_afterwards
 #[test]
 fn a_slow_database_makes_changes_slow_and_nothing_else() {
     let cluster = with_topic(ClusterPlan::new(3, &["broker.session.timeout.ms=6000"]).linked().start());
-    befalls(cluster, |cluster, load| {
+    under_fault(cluster, |cluster, load| {
         let epochs = epochs_of(cluster, 1, TOPIC);
         ALL.iter().for_each(|id| cluster.links().to_database(*id, Link::Slow(Duration::from_millis(500))));
         for id in ALL {
@@ -82,7 +82,7 @@ fn a_slow_database_makes_changes_slow_and_nothing_else() {
 /// A broker that is alone with the news tells them, and whoever starts does not believe the copy.
 #[test]
 fn an_older_copy_of_the_database_is_not_followed() {
-    befalls(with_own_postgres(&[]), |cluster, load| {
+    under_fault(with_own_postgres(&[]), |cluster, load| {
         cluster.postgres().copy();
         wait_until("it is found again", BACK_MAX, || is_created(&mut cluster.broker(1).client(), "later"));
         // Who has seen nothing newer cannot tell.

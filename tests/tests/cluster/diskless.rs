@@ -11,7 +11,7 @@ use fullbore_wire::apis::produce::ProduceRequest;
 use tempfile::TempDir;
 
 use crate::faults::ALL;
-use crate::records::{Load, produced_while};
+use crate::workload::{Load, produced_while};
 
 pub const TOPIC: &str = "diskless";
 const PARTITIONS: i32 = 3;
@@ -84,13 +84,13 @@ fn index_is_an_older_copy_no_broker_registers_there_and_the_newest_goes_on() {
 }
 
 /// Has this befall a cluster while records go out and are read.
-fn befalls(befalls: impl FnOnce(&mut Cluster, &Load)) {
-    befalls_cluster(shared(&[], PARTITIONS), befalls);
+fn under_fault(under_fault: impl FnOnce(&mut Cluster, &Load)) {
+    under_fault_in(shared(&[], PARTITIONS), under_fault);
 }
 
-fn befalls_cluster(mut shared: Shared, befalls: impl FnOnce(&mut Cluster, &Load)) {
+fn under_fault_in(mut shared: Shared, under_fault: impl FnOnce(&mut Cluster, &Load)) {
     produced_while(&mut shared.cluster, TOPIC, |cluster, load| {
-        befalls(cluster, load);
+        under_fault(cluster, load);
         cluster.wait_for_brokers(&ALL);
     });
 }
@@ -101,7 +101,7 @@ fn others(id: i32) -> Vec<i32> {
 
 #[test]
 fn a_broker_that_is_killed_costs_no_record() {
-    befalls(|cluster, load| {
+    under_fault(|cluster, load| {
         for id in ALL {
             cluster.broker(id).kill();
             cluster.wait_for_brokers(&others(id));
@@ -114,7 +114,7 @@ fn a_broker_that_is_killed_costs_no_record() {
 
 #[test]
 fn a_rolling_restart_costs_no_record() {
-    befalls(|cluster, load| {
+    under_fault(|cluster, load| {
         for id in ALL {
             cluster.broker(id).stop();
             cluster.broker(id).restart();
@@ -126,7 +126,7 @@ fn a_rolling_restart_costs_no_record() {
 
 #[test]
 fn a_broker_whose_disk_is_wiped_costs_no_record() {
-    befalls(|cluster, load| {
+    under_fault(|cluster, load| {
         for id in ALL {
             cluster.broker(id).kill();
             cluster.wait_for_brokers(&others(id));
@@ -146,7 +146,7 @@ fn a_broker_whose_disk_is_wiped_costs_no_record() {
 /// What it had taken before comes late, and is in the partition once.
 #[test]
 fn a_broker_that_hangs_past_its_session_costs_no_record() {
-    befalls(|cluster, load| {
+    under_fault(|cluster, load| {
         for id in ALL {
             cluster.broker(id).freeze();
             cluster.wait_for_brokers(&others(id));
@@ -159,7 +159,7 @@ fn a_broker_that_hangs_past_its_session_costs_no_record() {
 
 #[test]
 fn without_its_database_a_producer_waits_and_goes_on_with_it() {
-    befalls_cluster(shared_with_own_postgres(PARTITIONS), |cluster, load| {
+    under_fault_in(shared_with_own_postgres(PARTITIONS), |cluster, load| {
         // What is not answered in time may be written all the same.
         const ASIDE: &str = "aside";
         cluster.create(ASIDE, 1, 1, &["diskless.enable=true"]);

@@ -1,6 +1,6 @@
 //! What befalls a cluster while records go out: kills, restarts, frozen brokers.
 
-use crate::records::{Load, logs_are_equal, produced_while};
+use crate::workload::{Load, logs_are_equal, produced_while};
 use fullbore_tests::{Cluster, wait_until};
 use std::time::Duration;
 
@@ -24,9 +24,9 @@ pub fn with_topic(cluster: Cluster) -> Cluster {
 }
 
 /// Has this befall the cluster, and then compares its logs.
-pub fn befalls(mut cluster: Cluster, befalls: impl FnOnce(&mut Cluster, &Load)) {
+pub fn under_fault(mut cluster: Cluster, under_fault: impl FnOnce(&mut Cluster, &Load)) {
     produced_while(&mut cluster, TOPIC, |cluster, load| {
-        befalls(cluster, load);
+        under_fault(cluster, load);
         cluster.wait_for_isr(1, TOPIC, 3);
     });
     logs_are_equal(&mut cluster, TOPIC, PARTITIONS, &ALL);
@@ -34,7 +34,7 @@ pub fn befalls(mut cluster: Cluster, befalls: impl FnOnce(&mut Cluster, &Load)) 
 
 /// Has this befall these brokers, one after the other, each once all replicas are in sync again. Each leads and follows.
 pub fn befalls_each(cluster: Cluster, ids: &[i32], each: impl Fn(&mut Cluster, &Load, i32)) {
-    befalls(cluster, |cluster, load| {
+    under_fault(cluster, |cluster, load| {
         for id in ids {
             each(cluster, load, *id);
             cluster.wait_for_isr(*id, TOPIC, 3);

@@ -1,7 +1,7 @@
 //! Brokers that hang for longer than others wait for them, and then go on as if nothing had been.
 
-use crate::faults::{ALL, TOPIC, befalls, befalls_each, cluster};
-use crate::records::logs_are_equal;
+use crate::faults::{ALL, TOPIC, befalls_each, cluster, under_fault};
+use crate::workload::logs_are_equal;
 use fullbore_tests::{Batch, Client, Cluster, wait_until};
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ pub fn epochs_of(cluster: &Cluster, id: i32, topic: &str) -> Vec<i32> {
 
 #[test]
 fn where_all_hang_together_nobody_is_held_for_dead() {
-    befalls(cluster(&[SESSION]), |cluster, load| {
+    under_fault(cluster(&[SESSION]), |cluster, load| {
         let epochs = epochs_of(cluster, 1, TOPIC);
         ALL.iter().for_each(|id| cluster.broker(*id).freeze());
         let beats = "SELECT min(extract(epoch FROM clock_timestamp() - at)) > 4 FROM fullbore.beats";

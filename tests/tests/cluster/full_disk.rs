@@ -1,7 +1,7 @@
 //! A broker whose disk is full: its partitions go on at other brokers.
 
-use crate::faults::{SOON, TOPIC, befalls, with_topic};
-use crate::watched::metric;
+use crate::faults::{SOON, TOPIC, under_fault, with_topic};
+use crate::health::metric;
 use fullbore_tests::{Client, Cluster, ClusterPlan, Disk, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
@@ -50,7 +50,7 @@ fn fill_until_it_is_out(small: &Disk, cluster: &Cluster) -> PathBuf {
 #[test]
 fn disk_full_its_broker_hands_over_and_nobody_waits_for_it() {
     let Some((small, _others, cluster)) = on_a_small_disk() else { return };
-    befalls(cluster, |cluster, load| {
+    under_fault(cluster, |cluster, load| {
         let ballast = fill_until_it_is_out(&small, cluster);
         load.goes_on();
         cluster.broker(1).wait_for_stderr("the disk is full: other brokers lead");
@@ -71,7 +71,7 @@ fn disk_full_its_broker_hands_over_and_nobody_waits_for_it() {
 #[test]
 fn room_on_a_full_disk_flaps_acks_all_goes_on() {
     let Some((small, _others, cluster)) = on_a_small_disk() else { return };
-    befalls(cluster, |cluster, load| {
+    under_fault(cluster, |cluster, load| {
         let ballast = fill_until_it_is_out(&small, cluster);
         for _ in 0..3 {
             let kept = fs::metadata(&ballast).expect("ours").len();
@@ -94,7 +94,7 @@ fn data_folder_takes_no_files_its_broker_hands_over_and_comes_back() {
     let lag = format!("replica.lag.time.max.ms={NEVER}");
     let sets = [lag.as_str(), "log.roll.ms=500", "fullbore.admin.listener=127.0.0.1:0"];
     let cluster = with_topic(ClusterPlan::new(3, &sets).in_folders(&paths).start());
-    befalls(cluster, |cluster, load| {
+    under_fault(cluster, |cluster, load| {
         let away = folders[0].path().join("away");
         fs::rename(&paths[0], &away).expect("moved");
         wait_until("others lead, and wait for two replicas", SOON, || {
@@ -116,7 +116,7 @@ fn directories_of_partitions_take_no_files_other_replicas_lead_them_until_they_d
     let lag = format!("replica.lag.time.max.ms={NEVER}");
     let sets = [lag.as_str(), "log.roll.ms=500", "fullbore.admin.listener=127.0.0.1:0"];
     let cluster = with_topic(ClusterPlan::new(3, &sets).in_folders(&paths).start());
-    befalls(cluster, |cluster, load| {
+    under_fault(cluster, |cluster, load| {
         let partitions = cluster.partitions(2, TOPIC);
         assert!(partitions.iter().any(|of| of.leader_id == 1), "broker 1 leads some");
         assert!(partitions.iter().any(|of| of.leader_id > 1), "and follows some");

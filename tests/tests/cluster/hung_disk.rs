@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use crate::diskless;
-use crate::faults::{ALL, PARTITIONS, SOON, TOPIC, befalls};
+use crate::faults::{ALL, PARTITIONS, SOON, TOPIC, under_fault};
 use crate::full_disk::on_a_small_disk;
-use crate::records::logs_are_equal;
+use crate::workload::logs_are_equal;
 use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, Disk, wait_until};
 
 /// Waits until broker 1 leads nothing, and no leader waits for it.
@@ -19,7 +19,7 @@ fn wait_until_it_is_out(cluster: &Cluster) {
 #[test]
 fn disk_hangs_its_broker_hands_over_and_nobody_waits_for_it() {
     let Some((disk, _others, cluster)) = on_a_small_disk() else { return };
-    befalls(cluster, |cluster, load| {
+    under_fault(cluster, |cluster, load| {
         let frozen = disk.freeze();
         wait_until_it_is_out(cluster);
         load.goes_on();

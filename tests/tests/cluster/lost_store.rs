@@ -9,7 +9,7 @@ use fullbore_wire::ErrorCode;
 
 use crate::diskless::{CALL, SESSION, TOPIC};
 use crate::faults::ALL;
-use crate::records::produced_while;
+use crate::workload::produced_while;
 
 /// Partitions enough that each broker is named for some, whatever the topics' ids are.
 const PARTITIONS: i32 = 36;

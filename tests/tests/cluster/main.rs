@@ -1,6 +1,6 @@
 //! Several brokers over a PostgreSQL, each a process: what is promised of a cluster, whatever befalls it.
 
-mod asked;
+mod any_broker;
 mod chaos;
 mod checked;
 mod command;
@@ -11,18 +11,18 @@ mod diskless_zones;
 mod faults;
 mod frozen;
 mod full_disk;
+mod health;
+mod history_check;
 mod hung_disk;
-mod hunted;
 mod links;
 mod lost_store;
-mod marks;
+mod offsets;
 mod older;
 mod pooled;
 mod power;
-mod records;
 mod refused;
+mod regressions;
 mod scarce;
 mod secured;
-mod seen;
 mod topics;
-mod watched;
+mod workload;

@@ -6,7 +6,7 @@ use fullbore_tests::{Cluster, ClusterPlan};
 
 use crate::diskless;
 use crate::faults::{ALL, befalls_each, with_topic};
-use crate::records::produced_while;
+use crate::workload::produced_while;
 
 /// A cluster whose brokers know the pooler only.
 fn behind(pooler: &PgBouncer) -> ClusterPlan {

@@ -1,6 +1,6 @@
 //! Power cuts: the machine of one broker, or of all of them, as their disks leave them. Skipped without root.
 
-use crate::faults::{ALL, PARTITIONS, SOON, TOPIC, befalls, befalls_each, cluster};
+use crate::faults::{ALL, PARTITIONS, SOON, TOPIC, befalls_each, cluster, under_fault};
 use fullbore_tests::{Batch, Cluster, ClusterPlan, Disk, another_boot, wait_until};
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ fn cut_power(cluster: &mut Cluster, disks: &mut [Disk], ids: &[i32]) {
 #[test]
 fn what_is_flushed_survives_the_power_cut_of_all_machines() {
     let Some((mut disks, cluster)) = on_disks(&["min.insync.replicas=2", "flush.messages=1"]) else { return };
-    befalls(cluster, |cluster, load| {
+    under_fault(cluster, |cluster, load| {
         for _ in 0..2 {
             cut_power(cluster, &mut disks, &ALL);
             cluster.wait_for_isr(1, TOPIC, 3);

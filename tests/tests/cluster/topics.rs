@@ -1,6 +1,6 @@
 //! Topics of a cluster: who has them, and what becomes of them while a broker is away.
 
-use crate::records::log_of;
+use crate::workload::log_of;
 use fullbore_tests::{Batch, Client, Cluster, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest};
@@ -50,7 +50,7 @@ fn a_topic_deleted_and_made_again_while_a_broker_is_away_begins_anew_there() {
     cluster.create("again", 1, 3, &[]);
     write(&cluster, "again", 7);
     cluster.wait_for_isr(1, "again", 3);
-    crate::records::logs_are_equal(&mut cluster, "again", 1, &[1, 2, 3]);
+    crate::workload::logs_are_equal(&mut cluster, "again", 1, &[1, 2, 3]);
     for id in 1..=3 {
         let folder = cluster.broker(id).partition_dir("gone", 0);
         wait_until("the deleted topic's folder is gone", Duration::from_secs(30), || !folder.exists());

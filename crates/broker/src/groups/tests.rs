@@ -1,8 +1,8 @@
 //! Committed offsets and groups' snapshots on real logs, and a model of them.
 
+mod faults;
 mod leadership;
 mod limits;
-mod mischance;
 
 use super::*;
 use crate::control::{CreateTopic, CreateTopics, FolderLock, TopicRef};

@@ -20,7 +20,7 @@ use fullbore_log::partition::read::Read;
 pub type Seen = HashMap<(Uuid, i32), BTreeMap<i64, Bytes>>;
 /// The part of a batch that its producer has written.
 pub const WRITTEN: usize = 16;
-/// Within what time after the last misfortune records are read.
+/// Within what time after the last fault records are read.
 const READ_WITHIN: Duration = Duration::from_secs(15);
 
 /// How often it is looked at one moment.

@@ -18,7 +18,7 @@ use super::lane::Lane;
 
 /// The wall clock when a schedule begins, in ms.
 const WALL_MS: i64 = 1_700_000_000_000;
-/// Within what time after the last misfortune everything is answered.
+/// Within what time after the last fault everything is answered.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 pub fn ms(ms: usize) -> Duration {
@@ -40,7 +40,7 @@ pub struct Setup {
     pub brokers: usize,
     /// A client goes on at another broker one time in so many.
     pub moves: usize,
-    /// One request in so many meets with a misfortune; 0: none.
+    /// One request in so many meets with a fault; 0: none.
     pub store_trouble: usize,
     pub index_trouble: usize,
     pub client_trouble: usize,
@@ -205,7 +205,7 @@ impl World {
         self.now() >= self.setup.calm_from
     }
 
-    /// Whether a misfortune happens that happens one time in so many.
+    /// Whether a fault happens that happens one time in so many.
     pub fn strikes(&self, by: &mut Random, one_in: usize) -> bool {
         one_in > 0 && !self.is_calm() && by.below(one_in) == 0
     }
@@ -219,7 +219,7 @@ impl World {
         self.setup.outages.iter().filter_map(of).max()
     }
 
-    /// A misfortune that is over at once.
+    /// A fault that is over at once.
     pub fn trouble(&self) {
         self.troubles.lock().last_end = self.now();
     }
@@ -230,7 +230,7 @@ impl World {
         Trouble(Arc::clone(self))
     }
 
-    /// Since when there is no misfortune; `None` while there is.
+    /// Since when there is no fault; `None` while there is.
     pub fn untroubled_since(&self) -> Option<Duration> {
         let now = self.now();
         let troubles = self.troubles.lock();
@@ -299,7 +299,7 @@ impl World {
     }
 }
 
-/// A misfortune that lasts until it is dropped.
+/// A fault that lasts until it is dropped.
 pub struct Trouble(Arc<World>);
 
 impl Drop for Trouble {

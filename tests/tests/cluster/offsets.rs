@@ -1,4 +1,4 @@
-//! High watermark, last stable offset and log start, as leaders tell them while something befalls the cluster.
+//! High watermark, last stable offset and log start, as leaders tell them while a fault hits the cluster.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

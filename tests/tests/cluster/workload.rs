@@ -1,7 +1,7 @@
-//! Records that go out while something befalls the cluster, and whether what clients saw of them is what was promised (`seen`).
+//! Records that go out while a fault hits the cluster, and whether what clients saw of them is what was promised (`seen`).
 
-use crate::marks;
-use crate::seen::Seen;
+use crate::history_check::Seen;
+use crate::offsets;
 use fullbore_tests::{Acknowledged, Broker, Cluster};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ const READABLE_MAX: Duration = Duration::from_secs(30);
 /// For an acknowledgement while something goes on that may not stop them for long.
 const GOES_ON_MAX: Duration = Duration::from_secs(30);
 
-/// The load that runs while something befalls the cluster.
+/// The load that runs while a fault hits the cluster.
 pub struct Load {
     acknowledged: Acknowledged,
 }
@@ -35,7 +35,7 @@ impl Load {
 }
 
 /// Produces with acks=all and idempotence, and reads, while `befalls` goes on, and then holds what was seen to what was promised.
-pub fn produced_while(cluster: &mut Cluster, topic: &str, befalls: impl FnOnce(&mut Cluster, &Load)) {
+pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOnce(&mut Cluster, &Load)) {
     let consuming = cluster.consuming(topic);
     let mut producing = cluster.producing(topic);
     let load = Load { acknowledged: producing.acknowledged() };
@@ -44,7 +44,7 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, befalls: impl FnOnce(&
     let (sent, acknowledged, marks) = std::thread::scope(|scope| {
         let watching = addresses.iter().map(|(id, address)| {
             let is_over = &is_over;
-            scope.spawn(move || marks::watched(*id, *address, topic, is_over))
+            scope.spawn(move || offsets::watched(*id, *address, topic, is_over))
         });
         let watching: Vec<_> = watching.collect();
         let lines = scope.spawn(|| {
@@ -65,7 +65,7 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, befalls: impl FnOnce(&
         // Or the lines would never end, and nobody would see why.
         let ended = EndOfScope(&is_over);
         load.goes_on();
-        befalls(cluster, &load);
+        under_fault(cluster, &load);
         drop(ended);
         let (sent, acknowledged) = lines.join().expect("every record was acknowledged");
         let marks: Vec<_> = watching.into_iter().flat_map(|one| one.join().expect("it answers or closes")).collect();

@@ -3,7 +3,7 @@
 //! One producer, idempotent, that numbers its records; one reader that ran all the time, and one that read everything afterwards.
 //! Invariant: nothing here asks a broker.
 
-use crate::marks::Marks;
+use crate::offsets::Marks;
 use fullbore_tests::Consumed;
 use std::collections::BTreeMap;
 
