@@ -28,7 +28,7 @@ const LAYERS: &[&str] = &[
     "error",
     "groups",
     "coordinator",
-    "lost_ends",
+    "log_end_reports",
     "replication",
     "follow_image",
     "folder_check",
