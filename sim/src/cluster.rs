@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fullbore_rules::cluster::{
-    FormerEnd, Joining, LogEnd, Member, alter_isr, elect_preferred, follow_up, register, replace, without,
+    Joining, LogEnd, Member, PreviousShutdown, alter_isr, elect_preferred, follow_up, register, replace, without,
 };
 use fullbore_rules::replica::{AlterPartition, BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::ErrorCode;
@@ -91,7 +91,7 @@ impl Cluster {
                 let epoch = 1 + self.members.values().map(|member| member.registration.epoch).max().unwrap_or(0);
                 let (mut member, ended) = register(before, joining, epoch)?;
                 member.registration.is_fenced = false;
-                let ended = before.map_or(FormerEnd::Clean, |_| ended);
+                let ended = before.map_or(PreviousShutdown::Clean, |_| ended);
                 let others = without(&self.brokers, *id);
                 let replaced = replace(&next.partition, *id, ended, &others, self.min_insync_replicas);
                 let is_later = !is_in_first_piece && replaced.is_some();

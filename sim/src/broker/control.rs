@@ -1,8 +1,8 @@
 //! The control plane's side: registration, beats, commands one at a time, images, and whom this broker holds for dead.
 
-use fullbore_rules::cluster::lease::PeerSigns;
+use fullbore_rules::cluster::lease::PeerEvidence;
 use fullbore_rules::cluster::room::{DiskRoom, RoomReport, is_missed};
-use fullbore_rules::cluster::{FolderMarks, FormerEnd, Joining, LogEnd, Member, contenders};
+use fullbore_rules::cluster::{FolderMarks, Joining, LogEnd, Member, PreviousShutdown, contenders};
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration, ReplicaSettings};
 use fullbore_wire::ErrorCode;
 
@@ -61,13 +61,13 @@ impl Broker {
         let Some(newest) = context.database.read(self.disk.known) else { return };
         let Some(process) = &mut self.process else { return };
         let fault = context.settings.fault;
-        let lies = fault == Some(Fault::ElectsLostTail) && self.disk.ended == FormerEnd::Lost;
-        let ended = if lies { FormerEnd::Killed } else { self.disk.ended };
+        let lies = fault == Some(Fault::ElectsLostTail) && self.disk.ended == PreviousShutdown::Lost;
+        let ended = if lies { PreviousShutdown::Killed } else { self.disk.ended };
         let (folder, joins, users) = (self.disk.folder, u128::from(process.life), self.disk.users);
         let registered = newest.cluster.members.get(&self.id).map(|member| member.process);
         let note = registered.and_then(|registered| context.database.note_of(self.id, registered));
         let told = note.filter(|_| fault != Some(Fault::BelievesCopyOfRunningBroker)).map_or(0, |note| note.number);
-        let noted = (self.disk.ended != FormerEnd::Lost).then_some(self.disk.noted);
+        let noted = (self.disk.ended != PreviousShutdown::Lost).then_some(self.disk.noted);
         let mut marks = FolderMarks { users, noted };
         let known = registered.filter(|registered| !marks.is_older_than(*registered, told));
         let former = known.or(users.map(|users| users[0])).unwrap_or(joins);
@@ -92,7 +92,7 @@ impl Broker {
         let now_ms = context.now / LEASE_MS_US;
         let Some(process) = &mut self.process else { return };
         process.last_beat_us = context.now;
-        process.judge.beat(now_ms);
+        process.detector.beat(now_ms);
         let brokers = beaten.snapshot.cluster.brokers.clone();
         self.image(context, beaten.snapshot);
         for (id, age) in beaten.ages {
@@ -104,7 +104,7 @@ impl Broker {
                 _ => self
                     .process
                     .as_ref()
-                    .is_some_and(|process| process.judge.is_dead(&PeerSigns { beat_age_ms, refuses }, now_ms)),
+                    .is_some_and(|process| process.detector.is_dead(&PeerEvidence { beat_age_ms, refuses }, now_ms)),
             };
             if is_dead {
                 let whom = BrokerState { broker_id: id, broker_epoch: broker.epoch };
@@ -279,7 +279,7 @@ impl Broker {
             Some(member) => {
                 process.broker_epoch = Some(member.registration.epoch);
                 process.last_beat_us = context.now;
-                self.disk.ended = FormerEnd::Killed;
+                self.disk.ended = PreviousShutdown::Killed;
                 self.disk.has_lost = false;
                 self.disk.is_copy = false;
                 self.disk.is_live_copy = false;
@@ -297,7 +297,7 @@ impl Broker {
     fn stopped(&mut self, context: &mut Context) {
         self.kill(context);
         self.disk.flushed = self.disk.log.len();
-        self.disk.ended = FormerEnd::Clean;
+        self.disk.ended = PreviousShutdown::Clean;
     }
 
     /// Nobody knows whether the command that has no answer was carried out.

@@ -10,8 +10,8 @@ mod serve;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use fullbore_rules::cluster::FormerEnd;
-use fullbore_rules::cluster::lease::Judge;
+use fullbore_rules::cluster::PreviousShutdown;
+use fullbore_rules::cluster::lease::FailureDetector;
 use fullbore_rules::cluster::room::RoomWatch;
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerState, Brokers, Effects, LocalLog, Now, Partition, ReplicaSettings, RoleChange};
@@ -34,7 +34,7 @@ pub struct Disk {
     pub is_full: bool,
     /// The last version seen of the database.
     known: Known,
-    ended: FormerEnd,
+    ended: PreviousShutdown,
     folder: u128,
     /// The process that was registered when the last one joined, and that last one.
     users: Option<[u128; 2]>,
@@ -52,7 +52,7 @@ impl Disk {
     /// Returns true if the disk has all that was written to it, as far as the cluster knows. A disk that lost nothing in a power cut counts
     /// as one that did.
     pub fn is_whole(&self) -> bool {
-        self.ended != FormerEnd::Lost && !self.is_copy
+        self.ended != PreviousShutdown::Lost && !self.is_copy
     }
 }
 
@@ -95,7 +95,7 @@ pub struct Process {
     outstanding: Option<control::Outstanding>,
     last_number: u64,
     last_beat_us: i64,
-    judge: Judge,
+    detector: FailureDetector,
     room: RoomWatch,
     is_stopping: bool,
 }
@@ -141,7 +141,7 @@ impl Broker {
             checkpoint: 0,
             is_full: false,
             known: None,
-            ended: FormerEnd::Clean,
+            ended: PreviousShutdown::Clean,
             folder: id as u128,
             users: None,
             noted: 0,
@@ -182,7 +182,7 @@ impl Broker {
             outstanding: None,
             last_number: 0,
             last_beat_us: context.now,
-            judge: Judge::new(context.settings.session_timeout_us / control::LEASE_MS_US),
+            detector: FailureDetector::new(context.settings.session_timeout_us / control::LEASE_MS_US),
             room: RoomWatch::default(),
             is_stopping: false,
         });
@@ -196,7 +196,7 @@ impl Broker {
     pub fn kill(&mut self, context: &mut Context) {
         let Some(process) = self.process.take() else { return };
         if process.broker_epoch.is_some() {
-            self.disk.ended = FormerEnd::Killed;
+            self.disk.ended = PreviousShutdown::Killed;
         }
         if let Some(partition) = process.partition {
             // The checkpoint is of some time before.
@@ -218,7 +218,7 @@ impl Broker {
         self.disk.has_lost |= kept < self.disk.log.len();
         self.disk.log.truncate(kept);
         self.disk.flushed = kept;
-        self.disk.ended = FormerEnd::Lost;
+        self.disk.ended = PreviousShutdown::Lost;
         self.disk.noted -= context.rng.u64(0..=self.disk.noted.min(9));
     }
 
