@@ -50,6 +50,21 @@ fn fetch_code(client: &mut Client, offset: i64) -> ErrorCode {
 }
 
 #[test]
+fn topic_is_named_twice_both_of_its_partitions_are_answered() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 2, &[]);
+    for partition in [0, 1] {
+        client.produced(TOPIC, partition, &Batch::of(&["a", "b"]));
+    }
+    let topics = [0, 1].into_iter().flat_map(|partition| request(TOPIC, partition, 1).topics).collect();
+    let deleted = client.call(&DeleteRecordsRequest { topics, ..request(TOPIC, 0, 1) }, 2);
+    let partitions = deleted.topics.into_iter().flat_map(|topic| topic.partitions);
+    let told: Vec<_> = partitions.map(|of| (of.partition_index, of.error_code, of.low_watermark)).collect();
+    assert_eq!(told, [(0, ErrorCode::NONE, 1), (1, ErrorCode::NONE, 1)]);
+}
+
+#[test]
 fn records_before_the_offset_are_gone_at_once_in_every_version() {
     let (_broker, mut client) = broker_with_records(10);
     for (version, offset) in (0..=2).zip([3, 4, 7]) {

@@ -1,7 +1,7 @@
 //! AlterPartitionReassignments 0-1. Partitions do not move yet, so that a move is either done already or refused, and there is never
 //! one to cancel.
 
-use super::call::{Call, Fault, Reply, once, told};
+use super::call::{Call, Fault, Reply, joined, once, told};
 use crate::control::{Image, Refusal, check_replicas};
 use fullbore_wire::apis::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, ReassignablePartition,
@@ -12,7 +12,8 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterPartitionReassignmentsRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
-    let asked = once(request.topics, |topic| topic.name.clone());
+    let asked =
+        joined(request.topics, |topic| topic.name.clone(), |topic, again| topic.partitions.extend(again.partitions));
     let responses = asked.into_iter().map(|topic| reassign(&image, topic)).collect();
     reply.frame::<AlterPartitionReassignmentsRequest>(&AlterPartitionReassignmentsResponse {
         allow_replication_factor_change: request.allow_replication_factor_change,

@@ -138,28 +138,53 @@ impl Call<'_> {
     }
 }
 
-/// The first of elements with the same key, in order: a long list of one thing must not cost its length in answers. Takes 17 bytes of memory for
-/// each, however long the keys are.
-pub(super) fn once<T, K: Hash + Eq>(mut elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+/// Returns the first of elements with the same key, in order: a long list of one thing must not cost its length in answers.
+pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+    joined(elements, key, |_, _| {})
+}
+
+/// Returns the first of elements with the same key, in order, each with the later ones joined to it, as where a topic is named twice. Takes 16 bytes
+/// of memory for each element and 16 for each repeated one, however long the keys are.
+pub(super) fn joined<T, K: Hash + Eq>(
+    elements: Vec<T>,
+    key: impl Fn(&T) -> K,
+    mut join: impl FnMut(&mut T, T),
+) -> Vec<T> {
+    let repeated = repeated(&elements, key);
+    let mut due = repeated.iter().peekable();
+    let mut firsts: Vec<T> = Vec::with_capacity(elements.len() - repeated.len());
+    for (at, element) in elements.into_iter().enumerate() {
+        match due.next_if(|(repeated, _)| *repeated == at) {
+            None => firsts.push(element),
+            Some((_, first)) => {
+                let before = repeated.partition_point(|(at, _)| at < first);
+                join(&mut firsts[first - before], element);
+            }
+        }
+    }
+    firsts
+}
+
+/// Returns the places of elements whose key an earlier one has, in order, each with the place of the first of that key.
+fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usize, usize)> {
     let hashes = RandomState::new();
     let mut order: Vec<(u64, usize)> =
         elements.iter().enumerate().map(|(at, element)| (hashes.hash_one(key(element)), at)).collect();
     order.sort_unstable();
-    let mut is_first = vec![true; elements.len()];
+    let mut repeated = Vec::new();
     for same in order.chunk_by(|(one, _), (next, _)| one == next).filter(|same| same.len() > 1) {
         // More than one only where hashes collide.
-        let mut known = Vec::new();
+        let mut known: Vec<(K, usize)> = Vec::new();
         for (_, at) in same {
             let key = key(&elements[*at]);
-            is_first[*at] = !known.contains(&key);
-            if is_first[*at] {
-                known.push(key);
+            match known.iter().find(|(of, _)| *of == key) {
+                Some((_, first)) => repeated.push((*at, *first)),
+                None => known.push((key, *at)),
             }
         }
     }
-    let mut is_first = is_first.into_iter();
-    elements.retain(|_| is_first.next().unwrap_or(true));
-    elements
+    repeated.sort_unstable();
+    repeated
 }
 
 /// What an answer says of an outcome: its code, and words where there is an error.
@@ -197,5 +222,13 @@ mod tests {
             once((0..10_000).map(|number| number % 7_000).collect(), |number| *number),
             (0..7_000).collect::<Vec<_>>()
         );
+    }
+
+    #[test]
+    fn elements_repeat_later_ones_are_joined_to_the_first() {
+        let asked =
+            vec![("b", vec![1]), ("a", vec![2]), ("b", vec![3]), ("c", vec![4]), ("a", vec![5]), ("b", vec![6])];
+        let joined = joined(asked, |(name, _)| *name, |(_, first), (_, later)| first.extend(later));
+        assert_eq!(joined, [("b", vec![1, 3, 6]), ("a", vec![2, 5]), ("c", vec![4])]);
     }
 }

@@ -1,7 +1,7 @@
 //! DeleteRecords 0-2. When the answer leaves, the new log starts are on disk here and on every replica in sync: neither a crash nor another
 //! leader brings a record back.
 
-use super::call::{Call, Fault, Reply, once};
+use super::call::{Call, Fault, Reply, joined, once};
 use super::topics;
 use crate::control::{Image, is_internal};
 use crate::diskless::DisklessPartition;
@@ -36,7 +36,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteRecordsRequest = call.body(reply.version)?;
     let wait = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);
     let deadline = Instant::now() + wait;
-    let asked = once(request.topics, |topic| topic.name.clone());
+    let asked =
+        joined(request.topics, |topic| topic.name.clone(), |topic, again| topic.partitions.extend(again.partitions));
     let image = call.broker.control.image();
     let named = asked.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
     AnyPartition::open_all(topics::named(call.broker, &image, named)).await;

@@ -1,7 +1,7 @@
 //! DescribeLogDirs 1-5: the one data folder, how large each partition in it is, and the room on its volume; and the object store of diskless
 //! topics as a second one, which one broker of a cluster tells of for all: every broker serves what is in it.
 
-use super::call::{Call, Fault, Reply, once};
+use super::call::{Call, Fault, Reply, joined, once};
 use super::nodes;
 use crate::control::{Image, Topic};
 use crate::node::Node;
@@ -110,15 +110,17 @@ fn topics(
                 .map(|(topic, partitions)| of_topic(broker, topic, partitions))
                 .collect()
         }
-        Some(asked) => once(asked, |topic| topic.topic.clone())
-            .into_iter()
-            .filter_map(|asked| {
-                let topic = image.topic(&asked.topic).filter(|topic| topic.config.diskless == diskless)?;
-                let partitions = once(asked.partitions, |index| *index).into_iter();
-                let partitions = partitions.filter(|index| is_here(topic, *index)).collect();
-                Some(of_topic(broker, topic, partitions))
-            })
-            .collect(),
+        Some(asked) => {
+            joined(asked, |topic| topic.topic.clone(), |topic, again| topic.partitions.extend(again.partitions))
+                .into_iter()
+                .filter_map(|asked| {
+                    let topic = image.topic(&asked.topic).filter(|topic| topic.config.diskless == diskless)?;
+                    let partitions = once(asked.partitions, |index| *index).into_iter();
+                    let partitions = partitions.filter(|index| is_here(topic, *index)).collect();
+                    Some(of_topic(broker, topic, partitions))
+                })
+                .collect()
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! DescribeProducers 0: what a partition's leader remembers of its idempotent producers.
 
-use super::call::{Call, Fault, Reply, once, words};
+use super::call::{Call, Fault, Reply, joined, once, words};
 use super::topics;
 use crate::control::Image;
 use crate::node::Node;
@@ -18,7 +18,11 @@ const NO_COORDINATOR: i32 = -1;
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeProducersRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
-    let asked = once(request.topics, |topic| topic.name.clone());
+    let asked = joined(
+        request.topics,
+        |topic| topic.name.clone(),
+        |topic, again| topic.partition_indexes.extend(again.partition_indexes),
+    );
     let named = asked.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
     AnyPartition::open_all(topics::named(call.broker, &image, named)).await;
     let mut topics = Vec::with_capacity(asked.len());

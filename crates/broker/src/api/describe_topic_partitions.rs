@@ -1,6 +1,6 @@
 //! DescribeTopicPartitions 0 (KIP-966): topics in name order, a page at a time.
 
-use super::call::{Call, Fault, Reply};
+use super::call::{Call, Fault, Reply, once};
 use super::operations;
 use super::shown::Viewer;
 use crate::control::{Image, Topic, check_name, is_internal};
@@ -14,13 +14,16 @@ use std::collections::BTreeSet;
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeTopicPartitionsRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
+    if request.cursor.as_ref().is_some_and(|cursor| !is_of(cursor, &request)) {
+        return reply.frame::<DescribeTopicPartitionsRequest>(&refused(request));
+    }
     let names = names(&request, &image);
     let viewer = Viewer::of(call, &image);
     let mut left = request.response_partition_limit.clamp(1, call.broker.config.api.described_partitions_max);
     let mut response = DescribeTopicPartitionsResponse::default();
     for name in names {
         let from = match &request.cursor {
-            Some(cursor) if cursor.topic_name == *name => cursor.partition_index.max(0),
+            Some(cursor) if cursor.topic_name == *name => cursor.partition_index,
             _ => 0,
         };
         if left == 0 {
@@ -40,6 +43,24 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         }
     }
     reply.frame::<DescribeTopicPartitionsRequest>(&response)
+}
+
+/// Returns true if the cursor names a partition of a topic that the request names, or of any where it names none.
+fn is_of(cursor: &Cursor, request: &DescribeTopicPartitionsRequest) -> bool {
+    let is_named = request.topics.is_empty() || request.topics.iter().any(|topic| topic.name == cursor.topic_name);
+    is_named && cursor.partition_index >= 0
+}
+
+/// Returns the answer to a cursor that cannot be gone on from (Kafka's `DescribeTopicPartitionsRequest.getErrorResponse`).
+fn refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse {
+    let of_topic = |name| DescribeTopicPartitionsResponseTopic {
+        error_code: ErrorCode::INVALID_REQUEST,
+        name: Some(name),
+        ..Default::default()
+    };
+    let topics = once(request.topics, |topic| topic.name.clone());
+    let topics = topics.into_iter().map(|topic| of_topic(topic.name)).collect();
+    DescribeTopicPartitionsResponse { topics, ..Default::default() }
 }
 
 /// The topics asked for, or all, in name order, from the cursor on.

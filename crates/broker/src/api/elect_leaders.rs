@@ -1,6 +1,6 @@
 //! ElectLeaders 0-2. When the answer leaves, the partitions are led as it says.
 
-use super::call::{Call, Fault, Reply, once, told};
+use super::call::{Call, Fault, Reply, joined, once, told};
 use crate::control::{ElectLeaders, ElectionKind, Image};
 use fullbore_wire::apis::elect_leaders::{
     ElectLeadersRequest, ElectLeadersResponse, PartitionResult, ReplicaElectionResult, TopicPartitions,
@@ -16,11 +16,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let kind = match request.election_type {
         PREFERRED => ElectionKind::Preferred,
         UNCLEAN => ElectionKind::Unclean,
-        // Version 0 has no error of the whole, and knows no type either.
-        _ => {
-            let response = ElectLeadersResponse { error_code: ErrorCode::INVALID_REQUEST, ..Default::default() };
-            return reply.frame::<ElectLeadersRequest>(&response);
-        }
+        // Version 0 has no type.
+        _ => return reply.frame::<ElectLeadersRequest>(&refused(named(request.topic_partitions.unwrap_or_default()))),
     };
     // Asked for every partition, Kafka tells only those that an election was held for.
     let tells_all = request.topic_partitions.is_some();
@@ -56,10 +53,23 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ElectLeadersRequest>(&response)
 }
 
+/// Returns the answer to an unknown type of election, as a whole and for each partition (Kafka's `ElectLeadersRequest.getErrorResponse`).
+fn refused(asked: Vec<(Text, Vec<i32>)>) -> ElectLeadersResponse {
+    let error_code = ErrorCode::INVALID_REQUEST;
+    let of_partition = |partition_id| PartitionResult { partition_id, error_code, ..Default::default() };
+    let of_topic = |(topic, partitions): (Text, Vec<i32>)| ReplicaElectionResult {
+        topic,
+        partition_result: partitions.into_iter().map(of_partition).collect(),
+        ..Default::default()
+    };
+    let replica_election_results = asked.into_iter().map(of_topic).collect();
+    ElectLeadersResponse { error_code, replica_election_results, ..Default::default() }
+}
+
 /// Each partition once, in the order asked.
 fn named(asked: Vec<TopicPartitions>) -> Vec<(Text, Vec<i32>)> {
-    let topics = once(asked, |topic| topic.topic.clone()).into_iter();
-    let topics = topics.filter(|topic| !topic.partitions.is_empty());
+    let asked = joined(asked, |topic| topic.topic.clone(), |topic, again| topic.partitions.extend(again.partitions));
+    let topics = asked.into_iter().filter(|topic| !topic.partitions.is_empty());
     topics.map(|topic| (topic.topic, once(topic.partitions, |index| *index))).collect()
 }
 

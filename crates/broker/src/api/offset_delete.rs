@@ -1,6 +1,6 @@
 //! OffsetDelete 0 (KIP-496): the group, then each partition; topics that a member reads keep their offsets.
 
-use super::call::{Call, Fault, Reply, once};
+use super::call::{Call, Fault, Reply, joined, once};
 use crate::control::Image;
 use crate::groups::{COMMIT_BYTES_MAX, DeleteOffset, Missing, TopicName};
 use crate::node::Node;
@@ -10,8 +10,6 @@ use fullbore_wire::apis::offset_delete::{
     OffsetDeleteResponseTopic,
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// About what a record that forgets an offset has beside the two names.
@@ -29,16 +27,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 
 /// Each topic once, with each partition once that it is named with.
 fn merged(topics: Vec<OffsetDeleteRequestTopic>) -> Vec<OffsetDeleteRequestTopic> {
-    let (mut merged, mut places) = (Vec::<OffsetDeleteRequestTopic>::new(), HashMap::<Text, usize>::new());
-    for topic in topics {
-        match places.entry(topic.name.clone()) {
-            Entry::Occupied(place) => merged[*place.get()].partitions.extend(topic.partitions),
-            Entry::Vacant(place) => {
-                place.insert(merged.len());
-                merged.push(topic);
-            }
-        }
-    }
+    let mut merged =
+        joined(topics, |topic| topic.name.clone(), |topic, again| topic.partitions.extend(again.partitions));
     for topic in &mut merged {
         topic.partitions = once(std::mem::take(&mut topic.partitions), |partition| partition.partition_index);
     }

@@ -3,7 +3,7 @@
 //! What is named twice is answered once: a short request must not ask for the same long metadata a million times. There
 //! are no transactions, so that every offset is stable.
 
-use super::call::{Call, Completion, Fault, Reply, once};
+use super::call::{Call, Completion, Fault, Reply, joined, once};
 use crate::control::{Image, Topic};
 use crate::groups::{GroupOffsets, Missing, OffsetAndMetadata, TopicOffsets};
 use crate::node::Node;
@@ -86,7 +86,12 @@ fn answer(broker: &Node, image: &Image, version: i16, asked: OffsetFetchRequestG
     let mut group = OffsetFetchResponseGroup { group_id: asked.group_id, ..Default::default() };
     let member = asked.member_id.as_deref();
     let allows = |group: &Group| group.check_fetch(member, asked.member_epoch);
-    let topics = asked.topics.map(|topics| once(topics, |topic| (topic.name.clone(), topic.topic_id)));
+    let topics = asked.topics.map(|topics| {
+        let join = |topic: &mut OffsetFetchRequestTopics, again: OffsetFetchRequestTopics| {
+            topic.partition_indexes.extend(again.partition_indexes)
+        };
+        joined(topics, |topic| (topic.name.clone(), topic.topic_id), join)
+    });
     let found = match &topics {
         None => broker.groups.committed(&group.group_id, allows, |held| all(image, version, held)),
         Some(topics) => {

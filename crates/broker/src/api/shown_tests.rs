@@ -8,7 +8,7 @@ use fullbore_wire::apis::alter_partition_reassignments::{
 };
 use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
 use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicRequest as ProducersTopic};
-use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
+use fullbore_wire::apis::describe_topic_partitions::{Cursor, DescribeTopicPartitionsRequest, TopicRequest};
 use fullbore_wire::apis::elect_leaders::{ElectLeadersRequest, TopicPartitions};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchTopic, PartitionData};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataResponsePartition};
@@ -144,6 +144,42 @@ async fn both_apis_tell_the_same_and_nothing_of_what_the_metadata_has() {
         assert_eq!((described.isr_nodes, described.offline_replicas), (before.isr_nodes, vec![]));
         assert_eq!((described.eligible_leader_replicas, described.last_known_elr), (Some(vec![]), Some(vec![])));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cursor_names_no_partition_that_is_asked_for_each_topic_is_refused() {
+    let mut opened = opened(false).await;
+    let mut codes = |topic: &str, partition_index| {
+        let topics = vec![TopicRequest { name: Text::from(TOPIC), ..Default::default() }];
+        let cursor = Some(Cursor { topic_name: Text::from(topic), partition_index, ..Default::default() });
+        let request =
+            DescribeTopicPartitionsRequest { topics, response_partition_limit: 100, cursor, ..Default::default() };
+        let response = opened.call(&request, 0);
+        response.topics.into_iter().map(|topic| (topic.error_code, topic.partitions.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(codes(TOPIC, PARTITIONS - 1), [(ErrorCode::NONE, 1)]);
+    assert_eq!(codes(TOPIC, -1), [(ErrorCode::INVALID_REQUEST, 0)]);
+    assert_eq!(codes("another", 0), [(ErrorCode::INVALID_REQUEST, 0)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn election_of_an_unknown_type_each_partition_is_refused_also_of_a_topic_named_twice() {
+    let mut opened = opened(false).await;
+    let topic = |partitions: &[i32]| TopicPartitions {
+        topic: Text::from(TOPIC),
+        partitions: partitions.to_vec(),
+        ..Default::default()
+    };
+    let mut outcomes = |election_type| {
+        let topic_partitions = Some(vec![topic(&[0, 1]), topic(&[1, 2])]);
+        let request = ElectLeadersRequest { election_type, topic_partitions, ..Default::default() };
+        let response = opened.call(&request, 2);
+        let of_topic = response.replica_election_results.into_iter().flat_map(|topic| topic.partition_result);
+        (response.error_code, of_topic.map(|of| (of.partition_id, of.error_code)).collect::<Vec<_>>())
+    };
+    let refused = |code| [0, 1, 2].map(|id| (id, code)).to_vec();
+    assert_eq!(outcomes(2), (ErrorCode::INVALID_REQUEST, refused(ErrorCode::INVALID_REQUEST)));
+    assert_eq!(outcomes(0), (ErrorCode::NONE, refused(ErrorCode::ELECTION_NOT_NEEDED)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
