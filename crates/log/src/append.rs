@@ -127,6 +127,8 @@ impl Log {
             }
         }
         step();
+        assert_eq!(active.size, position + batch.size() as u64, "the segment grows by the batch");
+        assert!(end_offset > base_offset, "a batch has records");
         // The batch is in the log: nothing fails from here on.
         active.account(&Header::of(&stamping, position), config.index_interval_bytes);
         self.recent.push(base_offset, position);

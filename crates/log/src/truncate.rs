@@ -100,6 +100,7 @@ impl Log {
             position += u64::from(header.size);
             self.log_end = header.last_offset() + 1;
         }
+        assert_eq!(active.size, position, "the segment grows by the batches");
         Ok(count)
     }
 
@@ -161,6 +162,7 @@ impl Log {
         segment.resume()?;
         let last_offset = segment.last_offset().map_err(io::Error::from)?;
         let log_end = last_offset.map_or(segment.base_offset, |last| last + 1);
+        assert!(log_end <= offset, "a cut at {offset} leaves records up to {log_end}");
         self.ends_at(log_end)?;
         if self.segments.iter().all(|segment| segment.size == 0) {
             // The first epoch may begin before what was cut off, and has no record left.
@@ -208,7 +210,10 @@ impl Log {
         self.recent.clear();
         self.written = Written::default();
         self.generation.fetch_add(1, Ordering::Release);
-        self.epochs.truncate_to(log_end)
+        self.epochs.truncate_to(log_end)?;
+        let last = self.epochs.starts().last();
+        assert!(last.is_none_or(|(_, start)| *start <= log_end), "no epoch begins past the end of the log");
+        Ok(())
     }
 }
 

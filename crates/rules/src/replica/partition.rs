@@ -343,6 +343,7 @@ impl Partition {
     }
 
     fn raise(&mut self, high_watermark: i64) -> Option<i64> {
+        assert!(high_watermark <= self.log_end, "{high_watermark} is past the end of the log, {}", self.log_end);
         (high_watermark > self.high_watermark).then(|| {
             self.high_watermark = high_watermark;
             high_watermark
