@@ -174,13 +174,13 @@ impl Shared {
             let now = self.now();
             match state.queue.due(now)? {
                 Close::At(then) => return Some(then.saturating_sub(now)),
-                Close::Now => drop(task::spawn(Arc::clone(self).upload(state.queue.close(now)))),
+                Close::Now => drop(task::spawn(Arc::clone(self).upload_object(state.queue.close(now)))),
             }
         }
     }
 
     /// Puts one object into the store.
-    async fn upload(self: Arc<Self>, object: ClosedObject) {
+    async fn upload_object(self: Arc<Self>, object: ClosedObject) {
         let ClosedObject { number, mut parts } = object;
         let uploaded = match self.keys.next().await {
             Ok(id) => {
