@@ -82,7 +82,7 @@ impl Pipeline {
         (producer, freshness, room): (ProducerKey, Freshness, MemoryPermit),
     ) -> Result<AppendStep, AppendError> {
         let granted = (freshness, room, left_out);
-        let room = match self.park((partition, number), batch, terms, granted)? {
+        let room = match self.park_or_pass((partition, number), batch, terms, granted)? {
             ControlFlow::Break(step) => return Ok(step),
             ControlFlow::Continue(unused) => unused,
         };

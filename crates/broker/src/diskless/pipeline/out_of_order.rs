@@ -41,7 +41,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`AppendError`]; nothing of it is or will be in the partition.
-    pub(super) fn park(
+    pub(super) fn park_or_pass(
         &self,
         (partition, number): (&Arc<PartitionView>, DisklessPartitionId),
         batch: &ValidBatch<'_>,
