@@ -255,7 +255,7 @@ impl<S: Store> MetadataWriter<S> {
                 }
                 Err(CommitError::Unknown(reason)) => {
                     self.pieces.failed();
-                    self.settle(version, &reason)?;
+                    self.confirm(version, &reason)?;
                 }
             }
         }
@@ -280,7 +280,7 @@ impl<S: Store> MetadataWriter<S> {
 
     /// Finds out whether a commit was made whose answer did not come. Who has the lock sees no commit under way. Where that
     /// cannot be reached, the next transaction reads what became of it as it reads what others committed.
-    fn settle(&mut self, version: Version, reason: &str) -> Result<(), Failure> {
+    fn confirm(&mut self, version: Version, reason: &str) -> Result<(), Failure> {
         tracing::warn!(
             reason,
             version = version.number,
