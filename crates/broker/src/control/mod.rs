@@ -83,7 +83,7 @@ pub use resources::ConfiguredResource;
 pub(crate) use sqlite::FILE as SINGLE_BROKERS_FILE;
 pub use startup::RegistrationInfo;
 pub(crate) use telling::{CHANGES, shown};
-pub use writer::Follower;
+pub use writer::ImageListener;
 pub(crate) use writer::random_id;
 
 /// A handle on the control plane, cheap to clone. When the last one is dropped, as with [`Control::close`], the thread finishes
@@ -308,9 +308,9 @@ impl Control {
 
     /// Has somebody follow the images: at once from the empty one to that of now, then from each to the next, before anybody
     /// can read it. It must not wait for anything. Blocks until the owner has begun with it.
-    pub fn follow(&self, follower: Follower) {
+    pub fn follow(&self, listener: ImageListener) {
         if let Some(queue) = self.queue() {
-            queue.act(move |publisher| publisher.follow(follower));
+            queue.act(move |publisher| publisher.follow(listener));
         }
     }
 

@@ -25,7 +25,7 @@ use fullbore_db::{CommitError, StoreError};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// What an image means for others, given the one before.
-pub type Follower = Box<dyn FnMut(&Image, &Image) + Send>;
+pub type ImageListener = Box<dyn FnMut(&Image, &Image) + Send>;
 
 /// A command in the queue.
 pub struct Asked {
@@ -65,7 +65,7 @@ pub struct Publisher {
     image: Arc<Image>,
     published: watch::Sender<Arc<Image>>,
     /// Told of each image before it is published.
-    follower: Option<Follower>,
+    listener: Option<ImageListener>,
     /// The next producer id when a topic was last new: no broker had that one, or a larger one, before.
     newest_topic_after: i64,
 }
@@ -127,7 +127,7 @@ impl<S: Store> MetadataWriter<S> {
     ) -> Result<(Self, watch::Receiver<Arc<Image>>), Inapplicable> {
         let image = Arc::new(Image::empty(&broker)?);
         let (published, images) = watch::channel(Arc::clone(&image));
-        let publisher = Publisher { image, published, follower: None, newest_topic_after: 0 };
+        let publisher = Publisher { image, published, listener: None, newest_topic_after: 0 };
         let owner = Self {
             store,
             broker,
@@ -334,9 +334,9 @@ impl Publisher {
     }
 
     /// Has somebody follow from now on, and at once from the empty image to that of now.
-    pub fn follow(&mut self, mut follower: Follower) {
-        follower(&Image::default(), &self.image);
-        self.follower = Some(follower);
+    pub fn follow(&mut self, mut listener: ImageListener) {
+        listener(&Image::default(), &self.image);
+        self.listener = Some(listener);
     }
 
     /// Returns true if the block has ids that no topic is newer than. A producer whose id is larger than all that were given out before a topic
@@ -369,8 +369,8 @@ impl Publisher {
             }
         });
         let image = Arc::new(image);
-        if let Some(follower) = &mut self.follower {
-            follower(&self.image, &image);
+        if let Some(listener) = &mut self.listener {
+            listener(&self.image, &image);
         }
         self.image = Arc::clone(&image);
         self.published.send_replace(image);
