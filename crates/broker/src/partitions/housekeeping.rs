@@ -238,7 +238,7 @@ impl Housekeeping {
         // A high watermark that is not the newest keeps more.
         let mut state = partition.lock_as_it_is();
         let config = partition.config();
-        let high_watermark = state.replica.high_watermark();
+        let high_watermark = state.role.high_watermark();
         let log = match &mut state.log {
             LogState::Open(log) => log,
             LogState::Opening(_) | LogState::Creating(_) => return false,

@@ -39,7 +39,7 @@ impl Replica {
             state.check_append(terms.acks)?;
         }
         if let Some(leader_epoch) = terms.leader_epoch {
-            state.replica.check_leader_epoch(leader_epoch).map_err(AppendError::Role)?;
+            state.role.check_leader_epoch(leader_epoch).map_err(AppendError::Role)?;
         }
         if terms.early.are_sent && state.is_early(&batch.stamp()) {
             return self.park_early(&mut state, batch, terms).map(AppendStep::Pending);
@@ -64,7 +64,7 @@ impl Replica {
         acks: Acks,
         now_ms: i64,
     ) -> Result<(WrittenBatch, bool), AppendError> {
-        let leader_epoch = state.replica.leader_epoch();
+        let leader_epoch = state.role.leader_epoch();
         let config = self.config();
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         log.note_use();

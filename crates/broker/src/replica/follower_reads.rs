@@ -72,7 +72,7 @@ impl Replica {
     pub fn follower_begins_at(&self, fetch: &FollowerFetch, log_start: i64) {
         let mut state = self.lock();
         if state.check_leads_in(fetch.leader_epoch).is_ok() {
-            state.replica.begins_at(fetch.broker_id, log_start);
+            state.role.begins_at(fetch.broker_id, log_start);
             drop(state);
             self.waiters.wake_of_high_watermark();
         }
@@ -89,7 +89,7 @@ impl Replica {
             if registered.is_over() || self.log_dir.opener.is_stopping() {
                 return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
             }
-            if self.lock().replica.is_deleted_before(offset)? {
+            if self.lock().role.is_deleted_before(offset)? {
                 return Ok(());
             }
             waiter.notified().await;

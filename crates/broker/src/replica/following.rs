@@ -110,10 +110,10 @@ impl Replica {
     pub fn append_from_leader(self: &Arc<Self>, from: FromLeader<'_>) -> Result<Replicated, FollowError> {
         self.check_disk()?;
         let mut state = self.lock_checkpointed().map_err(AppendError::from)?;
-        let check = |state: &ReplicaState| state.replica.check_following(from.leader_epoch).map_err(FollowError::Role);
+        let check = |state: &ReplicaState| state.role.check_following(from.leader_epoch).map_err(FollowError::Role);
         check(&state)?;
         if matches!(state.log, LogState::Absent) && from.records.is_empty() && from.log_start == 0 && from.from == 0 {
-            let took = state.replica.replicated(from.leader_epoch, 0, from.high_watermark);
+            let took = state.role.replicated(from.leader_epoch, 0, from.high_watermark);
             return took.map(|_| Replicated { log_end: 0, log_start: 0, flushed: None }).map_err(FollowError::Role);
         }
         self.log_to_write(&mut state).map_err(AppendError::from)?;
@@ -154,8 +154,8 @@ impl Replica {
         }
         state.mark_if_broken(&self.log_dir.flusher.failures);
         let effects =
-            state.replica.replicated(from.leader_epoch, log_end, from.high_watermark).map_err(FollowError::Role)?;
-        let started = state.replica.started_at(start);
+            state.role.replicated(from.leader_epoch, log_end, from.high_watermark).map_err(FollowError::Role)?;
+        let started = state.role.started_at(start);
         let has_cut = moved.is_ok() && std::mem::take(&mut state.has_cut_to_checkpoint);
         drop(state);
         if effects.high_watermark.or(started.high_watermark).is_some() {
@@ -209,7 +209,7 @@ impl Replica {
         let _no_names_change = self.hold_names();
         let mut state = self.lock();
         self.log_to_write(&mut state).map_err(AppendError::from)?;
-        state.replica.check_following(leader_epoch).map_err(FollowError::Role)?;
+        state.role.check_following(leader_epoch).map_err(FollowError::Role)?;
         let config = self.config();
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone.into()) };
         let done = cut(log, now_ms(), &config);
@@ -222,7 +222,7 @@ impl Replica {
         };
         state.has_cut_to_checkpoint |= !matches!(done, Ok(None));
         state.mark_if_broken(&self.log_dir.flusher.failures);
-        state.replica.truncated(log_end);
+        state.role.truncated(log_end);
         let is_to_checkpoint = done.is_ok() && std::mem::take(&mut state.has_cut_to_checkpoint);
         drop(state);
         self.log_dir.cleanings.cut_off(&self.key(), log_end);

@@ -114,7 +114,7 @@ impl Replica {
             log,
             has_cut_to_checkpoint: false,
             parked: None,
-            replica: rules::Partition::new(log_dir.cluster.node_id, LocalLog::default(), settings),
+            role: rules::Partition::new(log_dir.cluster.node_id, LocalLog::default(), settings),
             flush: Flushing::default(),
             failed: None,
             failing: None,
@@ -246,7 +246,7 @@ impl Replica {
             LogState::Open(log) => Some(Noted {
                 recovery_point: log.recovery_point(),
                 log_start: log.log_start(),
-                high_watermark: state.replica.high_watermark(),
+                high_watermark: state.role.high_watermark(),
             }),
             _ => None,
         }

@@ -132,7 +132,7 @@ impl Replica {
             }
         }
         self.catch_up(state);
-        let high_watermark = state.replica.high_watermark();
+        let high_watermark = state.role.high_watermark();
         match &mut state.log {
             LogState::Open(log) => Ok(Some((log, high_watermark))),
             LogState::Refused(error) => Err(error.clone()),
@@ -192,7 +192,7 @@ impl Replica {
                 if let Some(log) = &log {
                     // A new log is as empty as none is, and a leader may know already what its followers have.
                     if matches!(step, Step::Look) {
-                        state.replica = self.role_over(log);
+                        state.role = self.role_over(log);
                     }
                     self.log_dir.checkpoints.note_recovered(self.key());
                 }

@@ -162,7 +162,7 @@ impl Replica {
     /// [`ReadError`], when the log has to be opened and cannot.
     pub fn earliest(&self) -> Result<TimestampOffset, ReadError> {
         let mut state = self.lock();
-        let current = state.replica.leader_epoch();
+        let current = state.role.leader_epoch();
         let (offset, leader_epoch) = match self.log_to_read(&mut state)? {
             Some((log, _)) if log.log_start() < log.log_end() => {
                 (log.log_start(), log.epochs().at(log.log_start()).unwrap_or(-1))
@@ -179,7 +179,7 @@ impl Replica {
     /// [`ReadError`], when the log has to be opened and cannot.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> Result<EpochEnd, ReadError> {
         let mut state = self.lock();
-        let current = state.replica.leader_epoch();
+        let current = state.role.leader_epoch();
         Ok(match self.log_to_read(&mut state)? {
             Some((log, _)) => log.epochs().end_of(leader_epoch, current, log.log_end()),
             None if leader_epoch == current => EpochEnd { leader_epoch, end_offset: 0 },

@@ -66,11 +66,11 @@ impl Replica {
         self.has_news.swap(false, SeqCst);
         let (settings, registered) = (self.replica_settings(), self.registered());
         let has_moved = self.log_dir.cluster.at_this_moment(|now| {
-            let configured = state.replica.configure(settings, now);
-            let applied = state.replica.apply(&registered, now);
+            let configured = state.role.configure(settings, now);
+            let applied = state.role.apply(&registered, now);
             configured.high_watermark.or(applied.high_watermark).is_some() || applied.role.is_some()
         });
-        if !state.replica.is_leader()
+        if !state.role.is_leader()
             && let Some(parked) = state.parked.take()
         {
             parked.refuse(AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER));
@@ -105,8 +105,8 @@ impl Replica {
     /// FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER.
     pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
         let state = self.lock();
-        state.replica.check_leader_epoch(believed)?;
-        if state.replica.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
+        state.role.check_leader_epoch(believed)?;
+        if state.role.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
     /// As leader: the end of what ListOffsets may tell (KIP-207).
@@ -116,7 +116,7 @@ impl Replica {
     pub fn latest_offset(&self) -> Result<i64, ErrorCode> {
         let mut state = self.lock();
         self.log_to_read(&mut state).map_err(|error| ReadError::from(error).code())?;
-        state.replica.latest_offset()
+        state.role.latest_offset()
     }
 
     /// The epoch in which this broker leads, by what it was last told; `None` if it does not.
@@ -127,7 +127,7 @@ impl Replica {
 
     /// The epoch stamped on batches from now on.
     pub fn leader_epoch(&self) -> i32 {
-        self.lock().replica.leader_epoch()
+        self.lock().role.leader_epoch()
     }
 
     /// Waits until all that is in the log is committed. Where this broker has the only replica, that is so; and what was committed stays that
@@ -162,8 +162,8 @@ impl Replica {
         acks: Acks,
         end_offset: i64,
     ) -> Option<ReplicationTicket> {
-        let leader_epoch = state.replica.leader_epoch();
-        let is_done = || state.replica.acknowledgement(leader_epoch, end_offset) == Acknowledgement::Done;
+        let leader_epoch = state.role.leader_epoch();
+        let is_done = || state.role.acknowledgement(leader_epoch, end_offset) == Acknowledgement::Done;
         let waits = acks == Acks::All && !is_done();
         waits.then(|| ReplicationTicket::new(self.clone(), leader_epoch, end_offset))
     }
@@ -179,7 +179,7 @@ impl Acknowledges for Replica {
         if let Err(code) = self.check_answers() {
             return Acknowledgement::Refused(code);
         }
-        self.lock().replica.acknowledgement(leader_epoch, end_offset)
+        self.lock().role.acknowledgement(leader_epoch, end_offset)
     }
 
     fn is_stopping(&self) -> bool {

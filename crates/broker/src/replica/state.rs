@@ -35,7 +35,7 @@ pub struct ReplicaState {
     /// Batches that came before their turn, if there are any.
     pub parked: Option<Box<OutOfOrderBatches>>,
     /// The partition's role, by the metadata last taken over, and the high watermark.
-    pub replica: replica::Partition,
+    pub role: replica::Partition,
     /// What the flusher was asked for.
     pub flush: Flushing,
     /// Counts a broken or refused log among the partitions out of service.
@@ -110,16 +110,16 @@ impl ReplicaState {
         cluster: &ClusterView,
         what: impl FnOnce(&mut replica::Partition, &Now<'_>) -> T,
     ) -> T {
-        if self.replica.has_followers() {
-            return cluster.at_this_moment(|now| what(&mut self.replica, now));
+        if self.role.has_followers() {
+            return cluster.at_this_moment(|now| what(&mut self.role, now));
         }
-        what(&mut self.replica, &Now { ms: 0, broker_epoch: replica::NO_BROKER_EPOCH, brokers: NO_BROKERS })
+        what(&mut self.role, &Now { ms: 0, broker_epoch: replica::NO_BROKER_EPOCH, brokers: NO_BROKERS })
     }
 
     /// Whether this broker leads in this epoch.
     pub fn check_leads_in(&self, epoch: i32) -> Result<(), ErrorCode> {
-        self.replica.check_leader_epoch(epoch)?;
-        if self.replica.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
+        self.role.check_leader_epoch(epoch)?;
+        if self.role.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
     /// Returns true if a batch comes before the turn of its producer's sequence.
@@ -130,6 +130,6 @@ impl ReplicaState {
 
     /// Whether a batch may be appended.
     pub fn check_append(&self, acks: Acks) -> Result<(), AppendError> {
-        self.replica.check_append(acks == Acks::All).map_err(AppendError::Role)
+        self.role.check_append(acks == Acks::All).map_err(AppendError::Role)
     }
 }
