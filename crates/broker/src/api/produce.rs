@@ -79,7 +79,7 @@ pub async fn admit(
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
     let deadline = if has_waited { came } else { tokio::time::Instant::now() } + timeout;
-    // The frame of the request is given back where a batch in it is not the one that is awaited.
+    // A pending batch that is not in a log was copied. The response then refers to no bytes of the request, whose frame is freed before the answer.
     let is_copied = pending.iter().any(|pending| !pending.ticket.is_written());
     if is_copied {
         response.responses.iter_mut().for_each(|topic| topic.name = Text::from(topic.name.to_string()));

@@ -34,7 +34,7 @@ pub struct WeakQueue {
     wanted: WantedVersion,
 }
 
-/// Which version somebody wants to be read that the owner has not heard of; 0 for none.
+/// The newest version that others are known to have committed, until the writer looks for it: `u64::MAX` for any, 0 for none.
 type WantedVersion = Arc<AtomicU64>;
 
 /// What waits for the owner.

@@ -54,8 +54,8 @@ impl DisklessPartition {
         DisklessPartition { known: Arc::new(known), services }
     }
 
-    /// Offers one batch of a producer: its answer comes once it is committed. `freshness` and `room` are as its caller has waited since the first
-    /// offer.
+    /// Offers one batch of a producer: its answer comes once it is committed. A caller whose batch was `Blocked` has waited since: `freshness` is
+    /// `Current` after a refresh, and `room` is the memory that it was given.
     ///
     /// # Errors
     /// [`AppendError`]; nothing of it is or will be in the partition.

@@ -21,7 +21,8 @@ impl Replica {
     /// # Errors
     /// [`AppendError`]; the log is then as it was before.
     pub fn append(self: &Arc<Self>, batch: &ValidBatch<'_>, terms: AppendTerms<'_>) -> Result<AppendStep, AppendError> {
-        self.noting_refusal(batch, self.append_or_park(batch, terms))
+        let outcome = self.append_or_park(batch, terms);
+        self.noting_refusal(batch, outcome)
     }
 
     fn append_or_park(

@@ -41,7 +41,8 @@ impl Replica {
 
     /// Has whoever next locks the state take over role and settings.
     fn note_news(&self) {
-        // As the count of waiters is: who registers before this count is looked at is woken, and who does after that sees the news.
+        // Sequentially consistent, as the count of waiters is: a waiter that registers before `wake` reads that count is woken, and a later one
+        // sees the news.
         self.has_news.store(true, SeqCst);
         // If somebody has it locked, whoever waits for something looks again, and takes them over.
         if let Some(mut state) = self.state.try_lock() {

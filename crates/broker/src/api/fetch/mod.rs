@@ -100,7 +100,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     match plan.wanted() {
         Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX || is_in_place() => {
             let fetched = attempt(broker, &wanted, &limits, plan.reads_ahead);
-            // Else the session copies its list to change it.
+            // The answer changes the session's list in place, unless a second reference to it is left: then it copies the list.
             drop(wanted);
             let is_late = limits.deadline <= Instant::now() && !fetched.is_opening && !fetched.is_counted;
             if fetched.is_enough || is_late {
@@ -228,7 +228,7 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     }
 }
 
-/// Reads every partition once, or as far as `depth`.
+/// Reads every partition once. [`Depth::Sizes`] is where it begins: records are read, too, once the sizes are enough for an answer.
 fn look(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
     Ok(match depth {
@@ -256,10 +256,11 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
     read_each(broker, wanted, Depth::Records, limits, reads_ahead)
 }
 
-/// Reads every partition once, in the order asked; at [`Depth::Sizes`] it counts those whose sizes are known instead. A log that could not be
-/// opened, or records that could not be fetched, since the fetch began are an error: to ask again is its client's matter. A session that reads
-/// ahead has its turn at the others in its next answers, so that nothing is looked at once the answer is full, or has no room for a
-/// partition's next batch.
+/// Reads every partition once, in the order of the request. At [`Depth::Sizes`] counts a partition whose size is known instead of reading it.
+///
+/// Fails a partition whose log could not be opened, or whose records could not be fetched, since the fetch began: its client tries again.
+/// Stops early for a session that reads ahead, once the answer is full or has no room for a partition's next batch: the other partitions have
+/// their turn in the session's next answers.
 fn read_each(
     broker: &Node,
     wanted: &[PartitionFetch],
@@ -269,7 +270,7 @@ fn read_each(
 ) -> Attempt {
     let image = broker.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
-    let (mut bytes, mut is_settled, mut is_opening, mut is_counted) = (0, wanted.is_empty(), false, false);
+    let (mut bytes, mut is_urgent, mut is_opening, mut is_counted) = (0, wanted.is_empty(), false, false);
     let mut minimum = Minimum { left: limits.min_bytes, reads_ahead };
     let router = limits.cross_rack.as_ref().map(|cross_rack| cross_rack.router(broker, &image));
     for fetch in wanted {
@@ -279,7 +280,7 @@ fn read_each(
         if let (Ok(topic), Some(router)) = (topic, &router)
             && let Some(preferred_read_replica) = router.broker_of(topic, index)
         {
-            is_settled = true;
+            is_urgent = true;
             partitions.push(outcome_is(PartitionOutcome::Elsewhere(preferred_read_replica)));
             continue;
         }
@@ -316,14 +317,14 @@ fn read_each(
                 PartitionOutcome::Read(awaited(fetch, &partition, reads_ahead))
             }
             Err(why) => {
-                is_settled = true;
+                is_urgent = true;
                 unread(fetch, why, reads_ahead)
             }
         };
         partitions.push(outcome_is(outcome));
     }
     let has_enough = if bytes == 0 { limits.min_bytes == 0 && !is_opening } else { minimum.left == 0 };
-    Attempt { partitions, is_enough: is_settled || has_enough, is_opening, is_counted }
+    Attempt { partitions, is_enough: is_urgent || has_enough, is_opening, is_counted }
 }
 
 fn partition(broker: &Node, image: &Image, wanted: &PartitionFetch) -> Result<AnyPartition, ErrorCode> {

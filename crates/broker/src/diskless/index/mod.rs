@@ -174,8 +174,8 @@ impl<S: IndexStore> Index<S> {
         succeeded.map(|()| found)
     }
 
-    /// Reads in pieces what is not known of partitions that a commit touches, as after one that was not known to be made, but for a piece that the
-    /// commit reads itself; what was read of producers.
+    /// Reads the partitions that a commit touches and that are not known, as after a commit of unknown outcome. Reads them piece by piece, but for the
+    /// first piece, which the commit reads itself. Returns the rows of producers that were read.
     fn read_ahead(&mut self, touched: &BTreeSet<DisklessPartitionId>) -> Result<Vec<ProducerRow>, StoreError> {
         let unknown: Vec<_> = touched.iter().copied().filter(|id| !self.known.contains_key(id)).collect();
         let mut producers = Vec::new();

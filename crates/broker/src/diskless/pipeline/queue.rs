@@ -7,8 +7,8 @@
 //! Not here: which of the gathered batches go first ([`Gathering`]). Time passes, bytes travel and commits are made elsewhere (`pipeline`); what a
 //! verdict is, is the coordinator's.
 //!
-//! Invariants: commits are in the order of closing; no batch is answered before its commit is known; of what was admitted behind a batch that
-//! failed nothing is committed that was not tried before.
+//! Invariants: commits are in the order of closing; no batch is answered before its commit is known. Once a batch has failed, no batch that was
+//! admitted behind it is committed, unless a commit of that one had been tried already.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
