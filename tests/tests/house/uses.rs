@@ -263,6 +263,8 @@ fn attributes(item: &syn::Item) -> &[syn::Attribute] {
 /// A function outside of tests.
 pub struct Function {
     pub name: String,
+    /// Counted from 1.
+    pub first_line: usize,
     pub lines: usize,
 }
 
@@ -272,8 +274,9 @@ pub fn functions(file: &File) -> Vec<Function> {
     struct Functions(Vec<Function>);
     impl Functions {
         fn add(&mut self, signature: &syn::Signature, block: &syn::Block) {
-            let lines = block.brace_token.span.close().end().line - signature.fn_token.span.start().line + 1;
-            self.0.push(Function { name: signature.ident.to_string(), lines });
+            let first_line = signature.fn_token.span.start().line;
+            let lines = block.brace_token.span.close().end().line - first_line + 1;
+            self.0.push(Function { name: signature.ident.to_string(), first_line, lines });
         }
     }
     impl<'ast> Visit<'ast> for Functions {
