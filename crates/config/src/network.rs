@@ -1,4 +1,4 @@
-//! What the broker listens on, and what bounds the memory and the time of a connection.
+//! Listeners of the broker, and bounds of a connection's memory and time.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub struct NetworkConfig {
     pub connection: ConnectionLimits,
 }
 
-/// What one connection may use.
+/// Limits of one connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
     /// Bytes of one request (`socket.request.max.bytes`).

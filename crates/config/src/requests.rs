@@ -1,4 +1,4 @@
-//! What requests of clients may be and hold.
+//! Limits of clients' requests.
 
 use super::reader::ConfigReader;
 

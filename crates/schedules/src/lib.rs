@@ -13,10 +13,10 @@ use std::sync::Mutex;
 /// Seeds that failed and are named.
 const NAMED_MAX: usize = 20;
 
-/// The number of this environment variable.
+/// Returns the number in an environment variable.
 ///
 /// # Panics
-/// It is set, and not to a number.
+/// The variable has no number.
 pub fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
@@ -31,8 +31,8 @@ pub fn scaled(count: u64) -> u64 {
     count.saturating_mul(variable("FULLBORE_SCHEDULES").unwrap_or(1))
 }
 
-/// Runs the schedules of seeds `0..scaled(count)`, or of the only seed, on so many threads. Returns what each came to, in the order in
-/// which they ended.
+/// Runs the schedules of seeds `0..scaled(count)`, or of the only seed, on `threads` threads. Returns the outcomes in the order in
+/// which the schedules ended.
 ///
 /// # Panics
 /// A schedule fails: with the first seeds that do, and why.

@@ -24,7 +24,7 @@ impl Random {
         (self.next() % limit as u64) as usize
     }
 
-    /// One time in `n`.
+    /// Returns true one time in `n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }

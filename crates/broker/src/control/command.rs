@@ -34,7 +34,7 @@ pub enum ConfigsCommand {
 /// Commands on partitions. Each is answered with their registrations, in the order asked.
 #[derive(Debug, Clone)]
 pub enum PartitionsCommand {
-    /// A leader asks for ISRs.
+    /// Changes of ISRs that a leader proposes.
     AlterIsr(AlterIsr),
     /// Partitions are to be led by another replica.
     ElectLeaders(ElectLeaders),

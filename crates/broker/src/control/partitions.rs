@@ -24,7 +24,7 @@ impl Control {
         self.submit(PartitionsCommand::ElectLeaders(asked)).await
     }
 
-    /// Has partitions led by brokers that are there, and ISRs without those that have gone. Returns once nothing is left to settle.
+    /// Elects leaders that are there, and takes brokers that have gone out of ISRs. Returns once nothing is left to settle.
     ///
     /// # Errors
     /// The store's. The pieces before are in force.

@@ -1,4 +1,4 @@
-//! What the index knows of the object store, on each of its back ends.
+//! The object store as the index knows it, on each back end.
 
 use super::IndexStore;
 use super::postgres::tests::PostgresBackEnd;

@@ -2,7 +2,7 @@
 //!
 //! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Connections begin at the store's addresses in turn.
 //!
-//! Where a store says that requests are too many, they wait ([`Pace`]).
+//! Requests wait once a store refuses them as too many ([`Pace`]).
 //!
 //! A request that carries a [`BodyProgress`] in its extensions has it moved for each 64 KiB that the socket takes.
 

@@ -1,4 +1,4 @@
-//! The pace of requests to a store that says that they are too many (503 SlowDown, 429).
+//! The pace of requests to a store that refuses them as too many (503 SlowDown, 429).
 //!
 //! A store goes on refusing a client that tries again at once. After a refusal requests leave one after another, at a rate a little below that
 //! of those that succeeded; it grows while none is refused, until it bounds nothing. A Retry-After holds for all requests.
@@ -18,7 +18,7 @@ const RATE_MIN: f64 = 0.5;
 const CUT: f64 = 0.8;
 /// Time in which refusals count once, and for which successes are counted.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// What the rate grows by after an interval without a refusal: a part, and requests a second.
+/// Growth of the rate after an interval without a refusal: a factor, and requests a second.
 const GROWS: (f64, f64) = (1.05, 0.5);
 /// Rate from which on it bounds nothing.
 const RATE_MAX: f64 = 500.0;
@@ -120,7 +120,7 @@ mod tests {
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
-    /// A store that takes so many requests a second, and refuses others.
+    /// A store that takes requests at a rate, and refuses others.
     struct Narrow {
         tokens: Mutex<(f64, Instant)>,
         rate: f64,

@@ -40,7 +40,7 @@ pub struct Setup {
     pub brokers: usize,
     /// A client goes on at another broker one time in so many.
     pub moves: usize,
-    /// One request in so many meets with a fault; 0: none.
+    /// Number of requests of which one meets with a fault; 0: none does.
     pub store_trouble: usize,
     pub index_trouble: usize,
     pub client_trouble: usize,
@@ -205,7 +205,7 @@ impl World {
         self.now() >= self.setup.calm_from
     }
 
-    /// Whether a fault happens that happens one time in so many.
+    /// Returns true if a fault happens that happens one time in `of`.
     pub fn strikes(&self, by: &mut Random, one_in: usize) -> bool {
         one_in > 0 && !self.is_calm() && by.below(one_in) == 0
     }
