@@ -38,7 +38,7 @@ struct OpenFile(Arc<File>);
 impl OpenFile {
     fn new(file: File) -> Self {
         OPEN_FILES.fetch_add(1, Ordering::Relaxed);
-        // In service: what is read ahead would bring into the page cache what `cold` reads around it.
+        // In service: what is read ahead would bring into the page cache what `direct_io` reads around it.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         OpenFile(Arc::new(file))
     }

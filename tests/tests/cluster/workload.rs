@@ -1,4 +1,4 @@
-//! Records that go out while a fault hits the cluster, and whether what clients saw of them is what was promised (`seen`).
+//! Records that go out while a fault hits the cluster, and whether what clients saw of them is what was promised (`history_check`).
 
 use crate::history_check::Seen;
 use crate::offsets;

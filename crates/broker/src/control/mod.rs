@@ -1,6 +1,6 @@
 //! The control plane: topics, configurations, brokers, producer ids, the cluster's identity.
 //!
-//! The way of a change: `topics`, `configs`, `partitions`, `brokers` (methods of [`Control`], one a `command`) -> `queue` -> `owner` (a thread), which takes the `store`'s lock and reads what others committed ->
+//! The way of a change: `topics`, `configs`, `partitions`, `brokers` (methods of [`Control`], one a `command`) -> `queue` -> `writer` (a thread), which takes the `store`'s lock and reads what others committed ->
 //! `decide` -> `change` -> the store's commit (`sqlite`, or `postgres` for a cluster) -> `image`, which is published. Reads never wait for any of that: they take
 //! the published [`Image`]. Not here: partitions' logs, which follow the image, and groups, which are in a topic.
 //!

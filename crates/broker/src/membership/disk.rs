@@ -1,7 +1,7 @@
 //! Reports that the disk of this broker is full, hangs or takes no files, and that it has room and answers again: others then lead what it led, and no leader
 //! waits for it.
 //!
-//! The rule is [`fullbore_rules::cluster::room`]'s. Not here: what is refused on a full disk (`space`).
+//! The rule is [`fullbore_rules::cluster::room`]'s. Not here: what is refused on a full disk (`disk_space`).
 
 use std::time::Instant;
 

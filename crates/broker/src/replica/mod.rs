@@ -1,7 +1,7 @@
 //! This broker's copy of a partition: its log under a lock, its role, and who waits for it.
 //!
 //! The role, and the high watermark with it, is what the image of the metadata says (`role`), decided by
-//! [`fullbore_rules::replica`]. A leader appends (`append`, batches that come before their turn in `turns`, behind refused ones in
+//! [`fullbore_rules::replica`]. A leader appends (`append`, batches that come before their turn in `out_of_order`, behind refused ones in
 //! `refused`) and reads (`read`, `times`), and serves its followers (`follower_reads`), whose sessions are notified by
 //! [`fullbore_log::partition::dirty_partitions`]; a follower has its leader's batches (`following`). A log is opened when it is first needed
 //! (`opening`, by the threads of [`data_dir::opener`]), flushed by those of [`data_dir::flusher`], and goes with its topic (`retire`).

@@ -1,6 +1,6 @@
 //! One partition that this broker follows, in one leader epoch: what its fetches say, and what is done with what its leader answers.
 //!
-//! Not when fetches go, and what goes with them (`lane`). What Kafka's `ReplicaFetcherThread` does with an error is done here.
+//! Not when fetches go, and what goes with them (`leader_fetcher`). What Kafka's `ReplicaFetcherThread` does with an error is done here.
 //!
 //! Invariant: what is acknowledged is in the log, and on the disk where the topic wants that.
 

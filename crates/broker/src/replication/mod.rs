@@ -1,7 +1,7 @@
 //! Replication between brokers: what this one follows, and what it asks for as a leader.
 //!
 //! - `assign`: from each image, which partitions follow which leader over which lane.
-//! - `lane`: a connection to a leader with the partitions that are fetched over it: the session, several fetches under way.
+//! - `leader_fetcher`: a connection to a leader with the partitions that are fetched over it: the session, several fetches under way.
 //! - `followed`: one of these partitions: what is asked for, and what is done with an answer.
 //! - `context`: what these share.
 //! - `lags`: how far partitions are behind.

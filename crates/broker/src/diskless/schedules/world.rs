@@ -205,7 +205,7 @@ impl World {
         self.now() >= self.setup.calm_from
     }
 
-    /// Returns true if a fault happens that happens one time in `of`.
+    /// Returns true if a fault happens that happens one time in `one_in`.
     pub fn strikes(&self, by: &mut Random, one_in: usize) -> bool {
         one_in > 0 && !self.is_calm() && by.below(one_in) == 0
     }
