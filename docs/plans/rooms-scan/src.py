@@ -145,4 +145,4 @@ def load(crate):
     tests = test_modules(base)
     return [File(p, base, tests) for p in rust_files(base)]
 
-CRATES = ["crates/wire/src", "crates/rules/src", "crates/tls/src", "crates/broker/src", "crates/client/src", "crates/producer/src", "crates/bench/src", "crates/fullbore/src", "sim/src"]
+CRATES = [f"crates/{name}/src" for name in sorted(os.listdir(os.path.join(ROOT, "crates"))) if name != "schedules"] + ["sim/src"]
