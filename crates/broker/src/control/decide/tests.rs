@@ -336,8 +336,8 @@ fn partition_cannot_be_written_its_broker_leaves_the_isr_unless_it_is_the_last_m
         (Some(1), 0, vec![1, 2], vec![], vec![]),
         "no record waits for a follower that takes none"
     );
-    assert_eq!(resign(&mut image, 1), (Some(2), 1, vec![2], vec![], vec![1]));
-    assert_eq!(resign(&mut image, 2), (Some(2), 1, vec![2], vec![], vec![1]), "no other replica has every record");
+    assert_eq!(resign(&mut image, 1), (Some(2), 2, vec![2], vec![], vec![1]));
+    assert_eq!(resign(&mut image, 2), (Some(2), 2, vec![2], vec![], vec![1]), "no other replica has every record");
 }
 
 #[test]
