@@ -3,7 +3,6 @@
 //! Not here: a log that a failed write or fsync has broken ([`super::data_dir::failures`]), a data directory that takes no files ([`fullbore_host::disk_space`]),
 //! and the replica that leads then (`replication/resign.rs`).
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fullbore_host::disk_space::make_file;
@@ -35,7 +34,7 @@ impl ReplicaState {
     pub(super) fn note_append(&mut self, outcome: Result<(), AppendError>, log_dir: &LogDir) {
         match outcome {
             Ok(()) if self.failing.is_none() => {}
-            Ok(()) => self.note_writable(&log_dir.path),
+            Ok(()) => self.note_writable(),
             Err(AppendError::Storage) if !matches!(&self.log, LogState::Open(log) if log.is_broken()) => {
                 let now = Instant::now();
                 let first =
@@ -51,9 +50,11 @@ impl ReplicaState {
         self.failing.as_ref().is_some_and(|failing| failing.unwritable.is_some())
     }
 
-    fn note_writable(&mut self, dir: &Path) {
-        if self.is_unwritable() {
-            tracing::warn!(dir = %dir.display(), "the partition's directory takes files again");
+    fn note_writable(&mut self) {
+        if self.is_unwritable()
+            && let LogState::Open(log) = &self.log
+        {
+            tracing::warn!(dir = %log.dir().display(), "the partition's directory takes files again");
         }
         self.failing = None;
     }
@@ -74,7 +75,7 @@ impl Replica {
         if is_writable {
             // An append that has failed meanwhile is newer than the file.
             if state.failing.as_ref().is_some_and(|failing| failing.last == last) {
-                state.note_writable(&dir);
+                state.note_writable();
             }
         } else if let Some(failing) = &mut state.failing
             && failing.unwritable.is_none()
