@@ -11,7 +11,7 @@ use super::Control;
 use super::command::{AlterIsr, ChangeCommand, ElectLeaders, PartitionsCommand, Refusal, Urgent};
 
 impl Control {
-    /// Asks for the ISRs that this broker, as their leader, wants. Unknown outcomes are [`fullbore_wire::ErrorCode::REQUEST_TIMED_OUT`].
+    /// Proposes ISRs of partitions that this broker leads. Unknown outcomes are [`fullbore_wire::ErrorCode::REQUEST_TIMED_OUT`].
     pub async fn alter_isr(
         &self,
         partitions: Vec<(Uuid, i32, AlterPartition)>,

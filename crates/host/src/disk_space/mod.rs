@@ -5,7 +5,7 @@
 //! space, a deletion of topics or records, so that this can be written down; until it is whole again, which takes all room
 //! there is, nothing else may write: no records, no other metadata. Not what frees space, which is retention's and the control plane's.
 //!
-//! Invariant: room that the reserve has given up is used only by [`DiskSpace::freeing`]; whoever writes otherwise holds an
+//! Invariant: room that the reserve has given up is used only by [`DiskSpace::freeing`]; every other writer holds a
 //! [`WritePermit`] meanwhile, or writes a few small files over and over.
 
 mod hung;
@@ -235,7 +235,7 @@ impl DiskSpace {
         }
     }
 
-    /// As [`DiskSpace::admit`], for an append to a log, which takes little time: a permit that is held for long tells that the disk hangs.
+    /// As [`DiskSpace::admit`], for an append to a log, which takes little time: a permit that is held for long shows a disk that hangs.
     pub fn admit_append(&self) -> Option<WritePermit<'_>> {
         self.admit().map(|permit| WritePermit { _append: Some(self.writes.begin()), ..permit })
     }
