@@ -37,8 +37,9 @@ impl ReplicaState {
             Ok(()) => self.note_writable(),
             Err(AppendError::Storage) if !matches!(&self.log, LogState::Open(log) if log.is_broken()) => {
                 let now = Instant::now();
-                let first =
-                    || FailingAppends { since: now, last: now, _mark: log_dir.failing.mark(), unwritable: None };
+                let first = || {
+                    Box::new(FailingAppends { since: now, last: now, _mark: log_dir.failing.mark(), unwritable: None })
+                };
                 self.failing.get_or_insert_with(first).last = now;
             }
             Err(_) => {}

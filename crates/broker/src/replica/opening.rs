@@ -67,7 +67,7 @@ impl Replica {
     /// asks for no other try.
     pub fn open_failure_since(&self, time: Instant) -> Option<StorageError> {
         let state = self.lock();
-        state.open_failure.as_ref().filter(|(at, _)| *at >= time).map(|(_, error)| error.clone())
+        state.open_failure.as_deref().filter(|(at, _)| *at >= time).map(|(_, error)| error.clone())
     }
 
     /// Waits until the partition is settled. Takes no thread.
@@ -215,7 +215,7 @@ impl Replica {
                 } else {
                     self.put(state, before);
                 }
-                state.open_failure = Some((Instant::now(), error.clone()));
+                state.open_failure = Some(Box::new((Instant::now(), error.clone())));
                 Err(error)
             }
         };

@@ -40,10 +40,10 @@ pub struct ReplicaState {
     pub flush: Flushing,
     /// Counts a broken or refused log among the partitions out of service.
     pub failed: Option<Mark>,
-    /// Appends that fail while the log is whole.
-    pub failing: Option<FailingAppends>,
-    /// When the log could last not be opened, and why.
-    pub open_failure: Option<(Instant, StorageError)>,
+    /// Appends that fail while the log is whole. A box, since few of 100,000 partitions have any.
+    pub failing: Option<Box<FailingAppends>>,
+    /// Time of the last failure to open the log, and its error.
+    pub open_failure: Option<Box<(Instant, StorageError)>>,
 }
 
 /// What the flusher was asked for, and is about to do.
