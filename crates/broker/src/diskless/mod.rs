@@ -235,8 +235,9 @@ impl Diskless {
             early_puts_per_second: config.puts_per_second_max,
         };
         let others_commit = changes.is_some();
-        let limits = (config.memory_bytes, others_commit);
-        let pipeline = Pipeline::start(rotation, limits, (index.clone(), uploader, reader.clone()), metrics);
+        let memory_bytes = config.memory_bytes;
+        let (of_index, of_reader) = (index.clone(), reader.clone());
+        let pipeline = Pipeline::start(rotation, memory_bytes, others_commit, of_index, uploader, of_reader, metrics);
         let topics = Arc::<DisklessTopics>::default();
         let producers_expire_after_ms = Arc::new(AtomicI64::new(i64::MAX));
         let expiring = Expiring { pipeline: pipeline.clone(), after_ms: Arc::clone(&producers_expire_after_ms) };

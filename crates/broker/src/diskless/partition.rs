@@ -12,7 +12,7 @@ use fullbore_wire::{ErrorCode, Records};
 use super::index::{IndexOwner, PartitionRow};
 use super::objects::Claim;
 use super::partition_view::PartitionView;
-use super::pipeline::{Pipeline, Refreshed};
+use super::pipeline::{Grant, IndexedPartition, Pipeline, Refreshed};
 use super::reader::{Found, Reader};
 use super::retention;
 use fullbore_db::CommitError;
@@ -63,7 +63,9 @@ impl DisklessPartition {
         &self,
         batch: &ValidBatch<'_>,
         terms: AppendTerms<'_>,
-        (producer, freshness, room): (ProducerKey, Freshness, Option<MemoryPermit>),
+        producer: ProducerKey,
+        freshness: Freshness,
+        room: Option<MemoryPermit>,
     ) -> Result<AppendStep, AppendError> {
         if !self.services.claim.is_made() {
             self.turned_away(&batch.stamp(), AppendError::Storage.code());
@@ -76,8 +78,8 @@ impl DisklessPartition {
             None => self.services.pipeline.try_reserve(producer, size)?,
         };
         let Some(room) = room else { return Ok(AppendStep::Blocked(Blocker::Memory(producer, size))) };
-        let terms = (terms, &self.services.left_out);
-        self.services.pipeline.append((&self.known, number), batch, terms, (producer, freshness, room))
+        let grant = Grant { producer, freshness, room, left_out: &self.services.left_out };
+        self.services.pipeline.append(IndexedPartition { view: &self.known, number }, batch, terms, grant)
     }
 
     /// Returns the state of this broker, which may be left out.

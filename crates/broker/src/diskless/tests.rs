@@ -100,7 +100,7 @@ impl ByHand {
         let terms = AppendTerms::in_turn(Acks::All, now_ms);
         let (mut freshness, producer) = (Freshness::MayBeStale, ProducerKey::Id(stamp.producer_id));
         let pending = loop {
-            match partition.append(&ValidBatch::unchecked(&bytes), terms, (producer, freshness, None))? {
+            match partition.append(&ValidBatch::unchecked(&bytes), terms, producer, freshness, None)? {
                 AppendStep::Done(appended) => return Ok(appended.base_offset),
                 AppendStep::Pending(ticket) => break answered(ticket),
                 AppendStep::Blocked(Blocker::StaleState(_)) => {
@@ -265,7 +265,7 @@ async fn a_batch_that_waits_for_one_that_was_committed_elsewhere_does_not_wait_i
         let bytes = builder.seal(stamp(base_sequence)).expect("sealed").0;
         let early = EarlyBatches { are_sent: false, wait_in: Some(&reordering) };
         let terms = AppendTerms { early, ..AppendTerms::in_turn(Acks::All, 0) };
-        partition.append(&ValidBatch::unchecked(&bytes), terms, (ProducerKey::Id(7), freshness, None)).expect("taken")
+        partition.append(&ValidBatch::unchecked(&bytes), terms, ProducerKey::Id(7), freshness, None).expect("taken")
     };
     let AppendStep::Pending(second) = admit(1, Freshness::MayBeStale) else { panic!("it seems to be the next") };
     let is_stale = |step: &AppendStep| matches!(step, AppendStep::Blocked(Blocker::StaleState(7)));

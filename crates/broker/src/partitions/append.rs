@@ -202,7 +202,7 @@ impl Waited {
             Some(Ok(())) => Freshness::Current,
             None => Freshness::MayBeStale,
         };
-        partition.append(batch, terms, (ProducerKey::of(&batch.stamp(), peer), freshness, memory))
+        partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
     }
 
     /// Waits for what blocks a batch for the first of these partitions, not past `deadline`. The state of the others is refreshed with it.

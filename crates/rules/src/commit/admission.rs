@@ -164,7 +164,7 @@ impl PartitionAdmission {
     /// A batch has failed at `now` with `code`: it is pending no more, nor is any that was admitted of its producer behind it. Those are dead: nothing of them may
     /// be committed, so that they can be sent again. Their tickets, in their order.
     #[must_use = "whoever waits for them is to be answered"]
-    pub fn failed(&mut self, stamp: &Stamp, ticket: TicketId, (code, now): (ErrorCode, Duration)) -> Vec<TicketId> {
+    pub fn failed(&mut self, stamp: &Stamp, ticket: TicketId, code: ErrorCode, now: Duration) -> Vec<TicketId> {
         let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) else { return Vec::new() };
         let Some(at) = place(pending, ticket) else { return Vec::new() };
         let dead = pending.drain(at..).skip(1).map(|of| of.ticket).collect();
@@ -176,7 +176,7 @@ impl PartitionAdmission {
     }
 
     /// Notes that a batch is refused at `now` with `code` before it was admitted.
-    pub fn turned_away(&mut self, stamp: &Stamp, (code, now): (ErrorCode, Duration)) {
+    pub fn turned_away(&mut self, stamp: &Stamp, code: ErrorCode, now: Duration) {
         self.refused.note(stamp, code, now);
     }
 
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn batch_is_refused_those_behind_it_are_not_kept_waiting() {
         let (committed, mut admission) = (PartitionState::new(5), PartitionAdmission::default());
-        admission.turned_away(&stamp(9, 0), (ErrorCode::REQUEST_TIMED_OUT, AT));
+        admission.turned_away(&stamp(9, 0), ErrorCode::REQUEST_TIMED_OUT, AT);
         let behind = Admission::Refuse(SequenceRefusal::BehindRefused(ErrorCode::REQUEST_TIMED_OUT));
         assert_eq!(admission.check(&stamp(9, 1), &committed, Freshness::Current, AT), behind);
         assert!(!admission.awaits_others(&stamp(9, 1), &committed, AT));

@@ -279,9 +279,8 @@ impl World {
 
     fn fail(&mut self, broker: usize, admitted: &Admitted) {
         let ObjectBatch { partition, stamp, .. } = admitted.batch;
-        let refused = (ErrorCode::KAFKA_STORAGE_ERROR, Duration::ZERO);
-        let dead =
-            self.brokers[broker].admission.entry(partition).or_default().failed(&stamp, admitted.ticket, refused);
+        let admission = self.brokers[broker].admission.entry(partition).or_default();
+        let dead = admission.failed(&stamp, admitted.ticket, ErrorCode::KAFKA_STORAGE_ERROR, Duration::ZERO);
         dead.into_iter().chain([admitted.ticket]).for_each(|ticket| self.answer(ticket, Sent::No));
     }
 

@@ -13,7 +13,7 @@ use crate::sequence::{Producers, SequenceRefusal, Stamp};
 const WINDOW: usize = 128;
 const AT: Duration = Duration::from_secs(1000);
 const BEHIND: Admission = Admission::Refuse(SequenceRefusal::BehindRefused(ErrorCode::KAFKA_STORAGE_ERROR));
-const STORAGE: (ErrorCode, Duration) = (ErrorCode::KAFKA_STORAGE_ERROR, AT);
+const STORAGE: ErrorCode = ErrorCode::KAFKA_STORAGE_ERROR;
 
 struct Case {
     partitions: HashMap<DisklessPartitionId, PartitionState>,
@@ -247,8 +247,8 @@ fn what_was_admitted_behind_a_batch_that_fails_is_dead() {
     }
     admission.admitted(&stamp(8, 0, 1), 9);
     admission.committed(&of(0), 0);
-    assert_eq!(admission.failed(&of(1), 1, STORAGE), [2, 3]);
-    assert!(admission.failed(&of(2), 2, STORAGE).is_empty(), "once");
+    assert_eq!(admission.failed(&of(1), 1, STORAGE, AT), [2, 3]);
+    assert!(admission.failed(&of(2), 2, STORAGE, AT).is_empty(), "once");
     assert_eq!(
         admission.check(&stamp(8, 0, 1), &state, Freshness::MayBeStale, AT),
         Admission::Shares(9),
@@ -271,7 +271,7 @@ fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_p
     let check = |pending: &PartitionAdmission, stamp: &Stamp| pending.check(stamp, &committed, Freshness::Current, AT);
     let (first, second) = (stamp(7, 20, 10), stamp(7, 30, 10));
     pending.admitted(&first, 1);
-    assert_eq!(pending.failed(&first, 1, STORAGE), Vec::<TicketId>::new());
+    assert_eq!(pending.failed(&first, 1, STORAGE, AT), Vec::<TicketId>::new());
     // It was on its way when the first one failed.
     assert_eq!(check(&pending, &second), BEHIND);
     let of_next_epoch = |base_sequence| Stamp { producer_epoch: 1, ..stamp(7, base_sequence, 10) };
@@ -283,13 +283,13 @@ fn what_comes_behind_a_batch_that_has_failed_is_not_taken_for_the_first_of_its_p
     pending.committed(&first, 2);
     assert!(pending.is_empty());
     // Nor where it was refused before it was admitted.
-    pending.turned_away(&first, STORAGE);
+    pending.turned_away(&first, STORAGE, AT);
     assert_eq!(check(&pending, &second), BEHIND);
     assert_eq!(check(&pending, &first), Admission::Admit);
     // Of those that never come again only so many are kept.
     for producer_id in 100..2000 {
         pending.admitted(&stamp(producer_id, 5, 1), 3);
-        let _ = pending.failed(&stamp(producer_id, 5, 1), 3, STORAGE);
+        let _ = pending.failed(&stamp(producer_id, 5, 1), 3, STORAGE, AT);
     }
     assert_eq!(check(&pending, &stamp(100, 6, 1)), Admission::Admit);
     assert_ne!(check(&pending, &stamp(1999, 6, 1)), Admission::Admit);
@@ -303,13 +303,13 @@ fn batch_behind_one_that_was_refused_while_others_were_pending_gets_its_error() 
     let of = |n: i32| stamp(7, n * 10, 10);
     let (first, refused, behind) = (of(1), of(2), of(3));
     admission.admitted(&first, 1);
-    admission.turned_away(&refused, STORAGE);
+    admission.turned_away(&refused, STORAGE, AT);
     for known in [Freshness::MayBeStale, Freshness::Current] {
         let expected = if known == Freshness::Current { BEHIND } else { Admission::Ask };
         assert_eq!(admission.check(&behind, &committed, known, AT), expected, "the coordinator is asked first");
     }
     // The one before fails too: it comes first now.
-    assert_eq!(admission.failed(&first, 1, STORAGE), Vec::<TicketId>::new());
+    assert_eq!(admission.failed(&first, 1, STORAGE, AT), Vec::<TicketId>::new());
     assert_eq!(admission.check(&refused, &committed, Freshness::Current, AT), BEHIND);
     for (n, ticket) in [(1, 2), (2, 3), (3, 4)] {
         assert_eq!(admission.check(&of(n), &committed, Freshness::Current, AT), Admission::Admit);
@@ -365,7 +365,7 @@ fn each_pending_batch_is_found_again_over_the_end_of_the_sequences_and_over_epoc
         let overlaps = Stamp { record_count: 9, ..*stamp };
         assert!(!matches!(admission.check(&overlaps, &committed, Freshness::Current, AT), Admission::Shares(_)));
     }
-    assert_eq!(admission.failed(&pending[2], 102, STORAGE), [103, 104, 105, 106, 107]);
+    assert_eq!(admission.failed(&pending[2], 102, STORAGE, AT), [103, 104, 105, 106, 107]);
     admission.committed(&pending[0], 100);
     assert!(!admission.is_pending(&pending[0], 100) && admission.is_pending(&pending[1], 101));
 }

@@ -33,6 +33,27 @@ thread_local! {
     pub static ASKS_NOBODY: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
+/// A partition and its number in the index.
+#[derive(Clone, Copy)]
+pub struct IndexedPartition<'a> {
+    /// The partition.
+    pub view: &'a Arc<PartitionView>,
+    /// Its number.
+    pub number: DisklessPartitionId,
+}
+
+/// What a batch is admitted with.
+pub struct Grant<'a> {
+    /// The producer among whose batches the batch keeps its place.
+    pub producer: ProducerKey,
+    /// Age of what is known of the producer.
+    pub freshness: Freshness,
+    /// Memory for the batch.
+    pub room: MemoryPermit,
+    /// The state of this broker, which may be left out.
+    pub left_out: &'a LeftOut,
+}
+
 /// A batch as it is to be stored, with what its admission needs to know.
 pub struct Offered {
     /// The partition that it is for.
@@ -53,19 +74,27 @@ pub struct Offered {
 
 impl Offered {
     pub(super) fn new(
-        (partition, number): (&Arc<PartitionView>, DisklessPartitionId),
+        partition: IndexedPartition<'_>,
         producer: ProducerKey,
         batch: &ValidBatch<'_>,
         now_ms: i64,
     ) -> Offered {
-        let clock = partition.config().message_timestamp_type;
+        let clock = partition.view.config().message_timestamp_type;
         let (bytes, max_timestamp) = Stamping::stored(&batch.view(), clock, now_ms, LEADER_EPOCH);
         let log_append_time_ms = match clock {
             TimestampType::CreateTime => -1,
             TimestampType::LogAppendTime => now_ms,
         };
-        let (partition, stamp) = (Arc::clone(partition), batch.stamp());
-        Offered { partition, number, producer, stamp, bytes, max_timestamp, log_append_time_ms }
+        let (number, stamp) = (partition.number, batch.stamp());
+        Offered {
+            partition: Arc::clone(partition.view),
+            number,
+            producer,
+            stamp,
+            bytes,
+            max_timestamp,
+            log_append_time_ms,
+        }
     }
 }
 
@@ -76,35 +105,30 @@ impl Pipeline {
     /// [`AppendError`]; nothing of it is or will be in the partition.
     pub fn append(
         &self,
-        (partition, number): (&Arc<PartitionView>, DisklessPartitionId),
+        partition: IndexedPartition<'_>,
         batch: &ValidBatch<'_>,
-        (terms, left_out): (AppendTerms<'_>, &LeftOut),
-        (producer, freshness, room): (ProducerKey, Freshness, MemoryPermit),
+        terms: AppendTerms<'_>,
+        grant: Grant<'_>,
     ) -> Result<AppendStep, AppendError> {
-        let granted = (freshness, room, left_out);
-        let room = match self.park_or_pass((partition, number), batch, terms, granted)? {
+        let grant = match self.park_or_pass(partition, batch, terms, grant)? {
             ControlFlow::Break(step) => return Ok(step),
             ControlFlow::Continue(unused) => unused,
         };
-        let offered = Offered::new((partition, number), producer, batch, terms.now_ms);
-        self.admit(offered, (freshness, room, left_out))
+        let offered = Offered::new(partition, grant.producer, batch, terms.now_ms);
+        self.admit(offered, grant)
     }
 
-    fn admit(
-        &self,
-        offered: Offered,
-        (freshness, room, left_out): (Freshness, MemoryPermit, &LeftOut),
-    ) -> Result<AppendStep, AppendError> {
+    fn admit(&self, offered: Offered, grant: Grant<'_>) -> Result<AppendStep, AppendError> {
         let shared = &self.shared;
         let mut state = shared.state.lock();
         if state.is_closed || offered.partition.is_gone() {
             return Err(offered.partition.gone());
         }
-        let answer = match state.check(offered.number, &offered.stamp, freshness) {
+        let answer = match state.check(offered.number, &offered.stamp, grant.freshness) {
             Admission::Ask => return Ok(AppendStep::Blocked(Blocker::StaleState(offered.stamp.producer_id))),
             Admission::Refuse(why) => {
                 // Another batch may be in flight behind it.
-                state.queue.turned_away(offered.number, &offered.stamp, (why.code(), shared.now()));
+                state.queue.turned_away(offered.number, &offered.stamp, why.code(), shared.now());
                 return Err(AppendError::Sequence(why));
             }
             Admission::Duplicate { base_offset, timestamp } => {
@@ -115,9 +139,9 @@ impl Pipeline {
                 Some(pending) => pending.answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)),
                 None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
             },
-            Admission::Admit => shared.take(&mut state, offered, room),
+            Admission::Admit => shared.take(&mut state, offered, grant.room),
         };
-        Ok(AppendStep::Pending(AppendTicket::committing(answer, left_out.clone())))
+        Ok(AppendStep::Pending(AppendTicket::committing(answer, grant.left_out.clone())))
     }
 
     /// Takes room for a batch of `size` bytes, and what is kept beside them. `None` if there is none for its producer.
@@ -135,7 +159,7 @@ impl Pipeline {
 
     /// Notes that a batch is refused with this error before it is looked at: one behind it may be in flight.
     pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp, code: ErrorCode) {
-        self.shared.state.lock().queue.turned_away(number, stamp, (code, self.shared.now()));
+        self.shared.state.lock().queue.turned_away(number, stamp, code, self.shared.now());
     }
 }
 
@@ -147,7 +171,7 @@ impl Shared {
         let (number, stamp) = (offered.number, offered.stamp);
         let partition = Arc::clone(&offered.partition);
         self.enqueue(state, offered, answer, Some(room));
-        self.release_followers(state, (number, &partition), stamp);
+        self.release_followers(state, IndexedPartition { view: &partition, number }, stamp);
         if was_idle {
             self.changed.notify_one();
         }
@@ -180,10 +204,10 @@ impl PipelineState {
         let now = self.started.elapsed();
         match self.known.get(&number) {
             Some(committed) if !self.others_commit => {
-                self.queue.check(number, stamp, committed, (Freshness::Current, now))
+                self.queue.check(number, stamp, committed, Freshness::Current, now)
             }
-            Some(committed) => self.queue.check(number, stamp, committed, (freshness, now)),
-            None => self.queue.check(number, stamp, &nothing, (freshness, now)),
+            Some(committed) => self.queue.check(number, stamp, committed, freshness, now),
+            None => self.queue.check(number, stamp, &nothing, freshness, now),
         }
     }
 }

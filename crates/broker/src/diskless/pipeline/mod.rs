@@ -42,6 +42,7 @@ use fullbore_log::partition::reorder_buffer::{OutOfOrderBatch, OutOfOrderBatches
 
 #[cfg(test)]
 pub use admit::ASKS_NOBODY;
+pub use admit::{Grant, IndexedPartition};
 pub use refresh::Refreshed;
 
 use answer::PendingBatch;
@@ -96,8 +97,11 @@ impl Pipeline {
     /// Starts the task that closes what is due; to be called in a tokio runtime.
     pub fn start(
         settings: RotationSettings,
-        (memory_bytes, others_commit): (usize, bool),
-        (index, uploader, reader): (IndexOwner, Uploader, Reader),
+        memory_bytes: usize,
+        others_commit: bool,
+        index: IndexOwner,
+        uploader: Uploader,
+        reader: Reader,
         metrics: Metrics,
     ) -> Pipeline {
         let mut queue = CommitQueue::new(settings);

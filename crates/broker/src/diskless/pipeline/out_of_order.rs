@@ -17,15 +17,14 @@ use fullbore_rules::sequence::Stamp;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use super::admit::Offered;
+use super::admit::{Grant, IndexedPartition, Offered};
 use super::answer::PendingBatch;
 use super::refresh::Refreshed;
 use super::{Pipeline, PipelineState, Released, Shared};
 use crate::diskless::partition_view::PartitionView;
 use fullbore_host::files::now_ms;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::left_out::LeftOut;
-use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
+use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::outcome::{AppendStep, AppendTicket, Appended, Blocker};
 use fullbore_log::partition::reorder_buffer::{LaterRoom, OUT_OF_ORDER, OutOfOrderBatch, ReorderBuffer};
 use fullbore_log::partition::terms::AppendTerms;
@@ -41,21 +40,22 @@ impl Pipeline {
     ///
     /// # Errors
     /// [`AppendError`]; nothing of it is or will be in the partition.
-    pub(super) fn park_or_pass(
+    pub(super) fn park_or_pass<'a>(
         &self,
-        (partition, number): (&Arc<PartitionView>, DisklessPartitionId),
+        of: IndexedPartition<'_>,
         batch: &ValidBatch<'_>,
         terms: AppendTerms<'_>,
-        (freshness, room, left_out): (Freshness, MemoryPermit, &LeftOut),
-    ) -> Result<ControlFlow<AppendStep, MemoryPermit>, AppendError> {
-        let early = terms.early;
+        grant: Grant<'a>,
+    ) -> Result<ControlFlow<AppendStep, Grant<'a>>, AppendError> {
+        let IndexedPartition { view: partition, number } = of;
+        let (early, freshness) = (terms.early, grant.freshness);
         let mut state = self.shared.state.lock();
         if state.is_closed || partition.is_gone() {
             return Err(partition.gone());
         }
         let stamp = batch.stamp();
         if !stamp.is_idempotent() {
-            return Ok(ControlFlow::Continue(room));
+            return Ok(ControlFlow::Continue(grant));
         }
         let is_stale = AppendStep::Blocked(Blocker::StaleState(stamp.producer_id));
         let may_wait = early.are_sent || state.others_commit;
@@ -65,7 +65,7 @@ impl Pipeline {
         };
         let Some(committed) = committed else {
             let is_blocked = state.check(number, &stamp, freshness) == Admission::Ask;
-            return Ok(if is_blocked { ControlFlow::Break(is_stale) } else { ControlFlow::Continue(room) });
+            return Ok(if is_blocked { ControlFlow::Break(is_stale) } else { ControlFlow::Continue(grant) });
         };
         // Batches of this epoch are sent here, and the missing one comes over another connection.
         let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
@@ -74,7 +74,7 @@ impl Pipeline {
         }
         let awaits_others = || state.queue.awaits_others(number, &stamp, committed, self.shared.now());
         if !early.are_sent && (early.wait_in.is_none() || !awaits_others()) {
-            return Ok(ControlFlow::Continue(room));
+            return Ok(ControlFlow::Continue(grant));
         }
         let out_of_turn =
             |state: &PipelineState| AppendError::Sequence(state.queue.of_early(number, &stamp, self.shared.now()));
@@ -90,7 +90,7 @@ impl Pipeline {
                 false => out_of_turn(&state),
             });
         }
-        let later = LaterRoom { room, early_bytes_max: self.shared.budget.max() / 2 };
+        let later = LaterRoom { room: grant.room, early_bytes_max: self.shared.budget.max() / 2 };
         let answer = parked.park(batch, terms.acks, reordering, Some(later));
         if parked.wants_watch() {
             let watch = Watch { number, partition: Arc::clone(partition), reordering: Arc::clone(reordering) };
@@ -104,7 +104,7 @@ impl Pipeline {
         match answer {
             Err(OUT_OF_ORDER) => Err(out_of_turn(&state)),
             answer => answer.map(|answer| {
-                let ticket = AppendTicket::out_of_order_commit(answer, reordering.until(), left_out.clone());
+                let ticket = AppendTicket::out_of_order_commit(answer, reordering.until(), grant.left_out.clone());
                 ControlFlow::Break(AppendStep::Pending(ticket))
             }),
         }
@@ -123,14 +123,15 @@ impl Shared {
     pub(super) fn release_followers(
         self: &Arc<Self>,
         state: &mut PipelineState,
-        (number, partition): (DisklessPartitionId, &Arc<PartitionView>),
+        partition: IndexedPartition<'_>,
         mut stamp: Stamp,
     ) {
+        let number = partition.number;
         let Some(mut parked) = state.parked.remove(&number) else { return };
         while let Some(early) = parked.next_after(&stamp) {
             stamp = early.batch().stamp();
             match state.check(number, &stamp, Freshness::Current) {
-                Admission::Admit => self.enqueue_released(state, (number, partition), early),
+                Admission::Admit => self.enqueue_released(state, partition, early),
                 Admission::Refuse(why) => early.refuse(AppendError::Sequence(why)),
                 // It came twice, over two connections: sent again, it finds what became of the other.
                 Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => early.refuse(AppendError::Again),
@@ -142,12 +143,12 @@ impl Shared {
     fn enqueue_released(
         self: &Arc<Self>,
         state: &mut PipelineState,
-        (number, partition): (DisklessPartitionId, &Arc<PartitionView>),
+        partition: IndexedPartition<'_>,
         early: OutOfOrderBatch,
     ) {
         let (batch, answer, room) = early.into_parts();
         let producer = ProducerKey::Id(batch.stamp().producer_id);
-        let offered = Offered::new((partition, number), producer, &batch, now_ms());
+        let offered = Offered::new(partition, producer, &batch, now_ms());
         self.enqueue(state, offered, answer, room);
     }
 
@@ -160,22 +161,24 @@ impl Shared {
         let mut settled = Vec::new();
         for (number, producer_id) in producers {
             let is_parked = state.parked.get(&number).is_some_and(|parked| parked.has(producer_id));
-            if is_parked && let Some(partition) = self.reader.partition(number) {
+            if is_parked && let Some(view) = self.reader.partition(number) {
+                let partition = IndexedPartition { view: &view, number };
                 // A queued batch may release others.
-                while self.release_ready(state, (number, &partition), producer_id, &mut settled) {}
+                while self.release_ready(state, partition, producer_id, &mut settled) {}
             }
         }
         settled
     }
 
-    /// Whether any was.
+    /// Looks anew at what is parked of one producer. Returns true if anything was released.
     fn release_ready(
         self: &Arc<Self>,
         state: &mut PipelineState,
-        (number, partition): (DisklessPartitionId, &Arc<PartitionView>),
+        partition: IndexedPartition<'_>,
         producer_id: i64,
         settled: &mut Vec<Released>,
     ) -> bool {
+        let number = partition.number;
         let mut stamps = state.parked.get(&number).map(|parked| parked.stamps_of(producer_id)).unwrap_or_default();
         stamps.sort_unstable_by_key(|stamp| stamp.base_sequence);
         let mut is_any = false;
@@ -188,10 +191,10 @@ impl Shared {
             let Some(early) = state.parked.get_mut(&number).and_then(|parked| parked.take(&stamp)) else { continue };
             is_any = true;
             match verdict {
-                Admission::Admit => self.enqueue_released(state, (number, partition), early),
+                Admission::Admit => self.enqueue_released(state, partition, early),
                 Admission::Refuse(why) => settled.push((early, Err(AppendError::Sequence(why)))),
                 Admission::Duplicate { base_offset, timestamp } => {
-                    settled.push((early, Ok(partition.appended_before(base_offset, timestamp))));
+                    settled.push((early, Ok(partition.view.appended_before(base_offset, timestamp))));
                 }
                 Admission::Ask | Admission::Shares(_) => settled.push((early, Err(AppendError::Again))),
             }

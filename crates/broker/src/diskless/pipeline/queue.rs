@@ -108,9 +108,9 @@ impl CommitQueue {
     }
 
     /// Notes that a batch is refused before it was admitted; see [`PartitionAdmission::turned_away`].
-    pub fn turned_away(&mut self, partition: DisklessPartitionId, stamp: &Stamp, refused: (ErrorCode, Duration)) {
+    pub fn turned_away(&mut self, partition: DisklessPartitionId, stamp: &Stamp, code: ErrorCode, now: Duration) {
         let admission = self.admission.entry(partition).or_default();
-        admission.turned_away(stamp, refused);
+        admission.turned_away(stamp, code, now);
         if admission.is_empty() {
             self.admission.remove(&partition);
         }
@@ -154,7 +154,8 @@ impl CommitQueue {
         partition: DisklessPartitionId,
         stamp: &Stamp,
         committed: &PartitionState,
-        (freshness, now): (Freshness, Duration),
+        freshness: Freshness,
+        now: Duration,
     ) -> Admission {
         let nothing = PartitionAdmission::default();
         self.admission.get(&partition).unwrap_or(&nothing).check(stamp, committed, freshness, now)
@@ -307,7 +308,7 @@ impl CommitQueue {
                     Ok(Committed { base_offset, timestamp: Some(timestamp) })
                 }
                 CommitVerdict::Refused(why) => {
-                    dead.extend(admission.failed(&batch.stamp, *ticket, (why.code(), now)));
+                    dead.extend(admission.failed(&batch.stamp, *ticket, why.code(), now));
                     Err(error_of(why))
                 }
             };
@@ -340,8 +341,7 @@ impl CommitQueue {
         for (ticket, batch) in &object.batches {
             let admission = self.admission.entry(batch.partition).or_default();
             if admission.is_pending(&batch.stamp, *ticket) || !batch.stamp.is_idempotent() {
-                let refused = (ErrorCode::KAFKA_STORAGE_ERROR, now);
-                dead.extend(admission.failed(&batch.stamp, *ticket, refused));
+                dead.extend(admission.failed(&batch.stamp, *ticket, ErrorCode::KAFKA_STORAGE_ERROR, now));
                 outcomes.push((*ticket, Err(AppendError::Storage)));
             } else if dead.remove(ticket) {
                 outcomes.push((*ticket, Err(AppendError::Storage)));
@@ -513,16 +513,16 @@ mod tests {
         assert_eq!(queue.close(AT).parts.len(), 1);
         // It is sent again, behind nothing.
         let committed = PartitionState::new(5);
-        assert_eq!(queue.check(1, &batch(1, 7, 0).stamp, &committed, (Freshness::Current, AT)), Admission::Admit);
+        assert_eq!(queue.check(1, &batch(1, 7, 0).stamp, &committed, Freshness::Current, AT), Admission::Admit);
     }
 
     #[test]
     fn nothing_is_kept_of_who_is_turned_away_without_a_sequence() {
         let mut queue = empty();
         (0..3).for_each(|partition| {
-            queue.turned_away(partition, &batch(partition, 7, 3).stamp, (ErrorCode::KAFKA_STORAGE_ERROR, AT))
+            queue.turned_away(partition, &batch(partition, 7, 3).stamp, ErrorCode::KAFKA_STORAGE_ERROR, AT)
         });
-        queue.turned_away(30_000, &batch(30_000, NO_PRODUCER_ID, 0).stamp, (ErrorCode::KAFKA_STORAGE_ERROR, AT));
+        queue.turned_away(30_000, &batch(30_000, NO_PRODUCER_ID, 0).stamp, ErrorCode::KAFKA_STORAGE_ERROR, AT);
         assert_eq!(queue.admission.len(), 3);
     }
 

@@ -65,7 +65,7 @@ impl Pipeline {
             Ok(found) => {
                 let mut released = Vec::new();
                 for ((number, from), found) in from.into_iter().zip(found) {
-                    let outcome = self.shared.learn((number, from), found, &mut released);
+                    let outcome = self.shared.learn(number, from, found, &mut released);
                     refreshed.insert(number, outcome);
                 }
                 self.shared.answer_released(released);
@@ -102,7 +102,8 @@ impl Shared {
     /// Takes over the state that the index has found of a partition from this offset on.
     fn learn(
         self: &Arc<Self>,
-        (number, from): (DisklessPartitionId, i64),
+        number: DisklessPartitionId,
+        from: i64,
         found: Option<Looked>,
         released: &mut Vec<Released>,
     ) -> Result<(), AppendError> {
