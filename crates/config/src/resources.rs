@@ -226,7 +226,9 @@ fn check_group<F>(broker: &ConfigReader<F>, set: &BTreeMap<String, String>) -> R
 where
     F: Fn(&str) -> Option<String>,
 {
-    [SESSION, HEARTBEAT, ASSIGNMENT].into_iter().try_for_each(|limits| check_limits(broker, set, limits))
+    [SESSION, HEARTBEAT, ASSIGNMENT]
+        .into_iter()
+        .try_for_each(|(name, min, max)| check_limits(broker, set, name, min, max))
 }
 
 /// What is set for brokers while they run lies within the limits of this one, as at its start.
@@ -235,13 +237,15 @@ where
 /// [`ConfigError`] of the value that does not.
 pub fn check_dynamic_limits(broker: &BrokerConfig, set: &BTreeMap<String, String>) -> Result<(), ConfigError> {
     let (_, min, max) = ASSIGNMENT;
-    check_limits(&reader(broker.values(&NOTHING)), set, (BROKER_ASSIGNMENT, min, max))
+    check_limits(&reader(broker.values(&NOTHING)), set, BROKER_ASSIGNMENT, min, max)
 }
 
 fn check_limits<F>(
     broker: &ConfigReader<F>,
     set: &BTreeMap<String, String>,
-    (name, min, max): (&str, &'static str, &'static str),
+    name: &str,
+    min: &'static str,
+    max: &'static str,
 ) -> Result<(), ConfigError>
 where
     F: Fn(&str) -> Option<String>,

@@ -48,7 +48,7 @@ pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: D
             Ok((stream, peer)) => {
                 open.make_room().await;
                 let has_asked = Arc::<AtomicBool>::default();
-                let serving = serve(stream, peer, (routes.clone(), Arc::clone(&has_asked)), connection_max);
+                let serving = serve(stream, peer, routes.clone(), Arc::clone(&has_asked), connection_max);
                 let task = open.tasks.spawn(task::boxed(serving));
                 open.oldest_first.push(OpenConnection { since: Instant::now(), has_asked, task });
                 // A request that has come is read before the next connection is let in.
@@ -101,7 +101,8 @@ impl OpenConnections {
 async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
-    (routes, has_asked): (Router, Arc<AtomicBool>),
+    routes: Router,
+    has_asked: Arc<AtomicBool>,
     connection_max: Duration,
 ) {
     let mut http = http1::Builder::new();

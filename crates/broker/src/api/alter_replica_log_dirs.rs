@@ -32,7 +32,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let results = wanted.into_iter().map(|(topic_name, partitions)| {
         let moved = |(partition_index, place)| AlterReplicaLogDirPartitionResult {
             partition_index,
-            error_code: outcome(call.broker, &image, (&topic_name, partition_index), place),
+            error_code: outcome(call.broker, &image, &topic_name, partition_index, place),
             ..Default::default()
         };
         let partitions = partitions.into_iter().map(moved).collect();
@@ -49,7 +49,7 @@ enum Place {
     Store,
 }
 
-fn outcome(broker: &Node, image: &Image, (topic, index): (&Text, i32), place: Option<Place>) -> ErrorCode {
+fn outcome(broker: &Node, image: &Image, topic: &Text, index: i32, place: Option<Place>) -> ErrorCode {
     let Some(place) = place else { return ErrorCode::LOG_DIR_NOT_FOUND };
     let Some(topic) = image.topic(topic) else { return ErrorCode::UNKNOWN_TOPIC_OR_PARTITION };
     let its_own = if topic.config.diskless { Place::Store } else { Place::Folder };

@@ -155,8 +155,7 @@ macro_rules! serve {
 serve! { |call, reply|
     Produce => {
         let request = call.body(reply.version)?;
-        let client = (call.client.peer, call.header.client_id.as_deref());
-        produce::admit(call.broker, request, (client, &call.client.behind), reply).await?
+        produce::admit(call, request, reply).await?
     },
     Fetch => {
         let request = call.body(reply.version)?;

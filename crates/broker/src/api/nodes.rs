@@ -55,7 +55,8 @@ pub fn leader_elsewhere(
     broker: &Node,
     image: &Image,
     listener: usize,
-    (topic, index): (&Topic, i32),
+    topic: &Topic,
+    index: i32,
 ) -> Option<LeaderIdAndEpoch> {
     let registered = topic.partition(index).filter(|_| !topic.config.diskless)?;
     let (leader_id, _) = leader(broker, image, listener, registered);

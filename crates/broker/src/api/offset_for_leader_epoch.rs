@@ -20,7 +20,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     for topic in request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for asked in &topic.partitions {
-            partitions.push(answer(call.broker, &image, (&topic.topic, asked), refreshed).await);
+            partitions.push(answer(call.broker, &image, &topic.topic, asked, refreshed).await);
         }
         topics.push(OffsetForLeaderTopicResult { topic: topic.topic, partitions, ..Default::default() });
     }
@@ -30,11 +30,12 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 async fn answer(
     broker: &Node,
     image: &Image,
-    (topic, asked): (&Text, &OffsetForLeaderPartition),
+    topic: &Text,
+    asked: &OffsetForLeaderPartition,
     refreshed: Result<(), ReadError>,
 ) -> EpochEndOffset {
     let mut response = EpochEndOffset { partition: asked.partition, ..Default::default() };
-    match look_up(broker, image, (topic, asked), refreshed).await {
+    match look_up(broker, image, topic, asked, refreshed).await {
         Ok(end) => {
             response.leader_epoch = end.leader_epoch;
             response.end_offset = end.end_offset;
@@ -47,7 +48,8 @@ async fn answer(
 async fn look_up(
     broker: &Node,
     image: &Image,
-    (topic, asked): (&Text, &OffsetForLeaderPartition),
+    topic: &Text,
+    asked: &OffsetForLeaderPartition,
     refreshed: Result<(), ReadError>,
 ) -> Result<EpochEnd, ErrorCode> {
     let partition = topics::opened(broker, topics::find(image, topic, Uuid::ZERO)?, asked.partition).await?;

@@ -5,7 +5,7 @@
 //! Of a diskless topic the order is fixed then, too, and the offset comes with the commit.
 //! Invariant: an acknowledged batch is in the log exactly once.
 
-use super::call::{Completion, Fault, Reply, words};
+use super::call::{Call, Completion, Fault, Reply, words};
 use super::client::LaterRequests;
 use super::{nodes, topics};
 use crate::control::{Image, Topic, is_internal};
@@ -22,7 +22,6 @@ use fullbore_wire::apis::produce::{
 };
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,16 +39,12 @@ const NOT_SAID: i32 = -1;
 ///
 /// # Errors
 /// With acks=0, when anything failed: closing the connection is the only way to tell.
-pub async fn admit(
-    broker: &Arc<Node>,
-    request: ProduceRequest,
-    (client, behind): ((SocketAddr, Option<&str>), &Arc<LaterRequests>),
-    reply: Reply,
-) -> Result<Option<Completion>, Fault> {
+pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Result<Option<Completion>, Fault> {
+    let (broker, behind, peer) = (call.broker, &call.client.behind, call.client.peer);
     let held_up = HeldUp { behind: Arc::clone(behind), from: behind.count(), until: None };
-    let (peer, client_id) = client;
     let image = broker.control.image();
-    let (batches, responses) = resolve(broker, &image, &request, client_id == Some(ADMIN_CLIENT));
+    let is_admin = call.header.client_id.as_deref() == Some(ADMIN_CLIENT);
+    let (batches, responses) = resolve(broker, &image, &request, is_admin);
     let is_answered = request.acks != 0;
     let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
     let came = tokio::time::Instant::now();
@@ -231,7 +226,7 @@ fn tell_leaders(broker: &Node, response: &mut ProduceResponse, listener: usize) 
     for topic in &mut response.responses {
         let Ok(found) = topics::find(&image, &topic.name, topic.topic_id) else { continue };
         for at in topic.partition_responses.iter_mut().filter(|at| is_moved(at)) {
-            if let Some(leader) = nodes::leader_elsewhere(broker, &image, listener, (found, at.index)) {
+            if let Some(leader) = nodes::leader_elsewhere(broker, &image, listener, found, at.index) {
                 leaders.insert(leader.leader_id);
                 at.current_leader = leader;
             }

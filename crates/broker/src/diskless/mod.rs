@@ -273,8 +273,7 @@ impl Diskless {
         }
         let topic: Arc<str> = partitions.first().map_or_else(|| name.into(), |first| first.known.topic().into());
         for index in known..count {
-            let key = (Arc::clone(&topic), id, index);
-            let known = PartitionView::new(key, Arc::clone(config));
+            let known = PartitionView::new(Arc::clone(&topic), id, index, Arc::clone(config));
             let partition = DisklessPartition::new(known, self.services.clone());
             partitions.push(Arc::new(partition));
         }

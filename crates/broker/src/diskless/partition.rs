@@ -263,8 +263,8 @@ impl DisklessPartition {
     /// Deletes what retention does not keep, in whole runs.
     pub(super) async fn retain(self: &Arc<Self>, now_ms: i64) {
         let (bytes, ms) = self.known.config().retention();
-        let kept = (bytes, ms.map(|ms| now_ms.saturating_sub(ms)));
-        let kept = retention::kept_from(self.services.reader.finder(), &self.known, kept).await;
+        let since_ms = ms.map(|ms| now_ms.saturating_sub(ms));
+        let kept = retention::kept_from(self.services.reader.finder(), &self.known, bytes, since_ms).await;
         if kept.is_some_and(|kept| kept > self.known.offsets().log_start)
             && let Some(kept) = kept
         {

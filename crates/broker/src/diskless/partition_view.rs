@@ -68,7 +68,7 @@ struct KnownRun {
 
 impl PartitionView {
     /// One that the index may not know yet.
-    pub(super) fn new((topic, topic_id, index): (Arc<str>, Uuid, i32), config: Arc<TopicConfig>) -> PartitionView {
+    pub(super) fn new(topic: Arc<str>, topic_id: Uuid, index: i32, config: Arc<TopicConfig>) -> PartitionView {
         PartitionView {
             topic,
             topic_id,
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn what_is_known_of_the_newest_runs_ends_before_a_gap() {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = PartitionView::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults));
+        let known = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
         let row = PartitionRow {
             id: 1,
             log_start: 0,
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn bytes_are_counted_from_a_batch_to_the_log_end() {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = PartitionView::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults));
+        let known = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
         let batch = |size| PackedBatch { size, record_count: 2, max_timestamp: 0 };
         let sizes: Vec<u32> = (0..40).map(|at| 100 + at).collect();
         for (at, sizes) in (0..).zip(sizes.chunks(4)) {

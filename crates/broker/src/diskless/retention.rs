@@ -4,6 +4,8 @@
 //! leisure, and until then the bytes of a partition have them in, whoever has moved it. Invariant: a run is counted once, however often, and by how
 //! many brokers, it is looked at before it goes.
 
+use std::ops::Range;
+
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 
 use super::index::RunFinder;
@@ -12,33 +14,30 @@ use super::partition_view::PartitionView;
 /// Runs that are looked through at a time.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// From which offset on records are kept, if those past so many bytes, and those that are older than this, are not; whole runs, and `None`
-/// where that is not known.
+/// Returns the offset from which on records are kept, where those past `bytes_max`, and those older than `since_ms`, are not. Whole runs are kept;
+/// `None` if the offset is not known.
 pub async fn kept_from(
     finder: &RunFinder,
     partition: &PartitionView,
-    (bytes_max, since_ms): (Option<u64>, Option<i64>),
+    bytes_max: Option<u64>,
+    since_ms: Option<i64>,
 ) -> Option<i64> {
     let number = partition.number()?;
     let offsets = partition.offsets();
     let mut from = offsets.log_start;
     if let Some(since_ms) = since_ms {
-        from = young_from(finder, number, (from, offsets.log_end), since_ms).await?;
+        from = young_from(finder, number, from..offsets.log_end, since_ms).await?;
     }
     if let Some(max) = bytes_max {
-        from = from.max(within(finder, (number, partition), max).await?);
+        from = from.max(within(finder, partition, max).await?);
     }
     Some(from)
 }
 
 /// Returns the offset from which on records are kept, where those older than `since_ms` are not. The oldest run with a younger record keeps itself
 /// and all behind it, as a segment does in Kafka.
-async fn young_from(
-    finder: &RunFinder,
-    number: DisklessPartitionId,
-    (log_start, log_end): (i64, i64),
-    since_ms: i64,
-) -> Option<i64> {
+async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<i64>, since_ms: i64) -> Option<i64> {
+    let (log_start, log_end) = (log.start, log.end);
     let found = finder.first_run_at(number, (log_start, log_end), since_ms).await.ok()?;
     let mut from = found.map_or(log_end, |run| run.base_offset.max(log_start));
     // Runs behind a deleted record that was younger are all found by it: each is judged by its own records.
@@ -60,12 +59,9 @@ fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
     })
 }
 
-/// The end of the last run of those past so many bytes; `None` also where runs went from the index meanwhile.
-async fn within(
-    finder: &RunFinder,
-    (number, partition): (DisklessPartitionId, &PartitionView),
-    bytes_max: u64,
-) -> Option<i64> {
+/// Returns the end of the last run that is past `bytes_max`; `None` also where runs went from the index meanwhile.
+async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -> Option<i64> {
+    let number = partition.number()?;
     let Some(first) = finder.runs_from(number, 0, 1).await.ok()?.pop() else { return Some(0) };
     // Read later than the first run, so that a run that goes in between is missed below.
     let row = finder.partitions(vec![number]).await.ok()?.pop()?;
@@ -116,22 +112,21 @@ mod tests {
         Index::new(open(), 5).commit(&uploaded, 0).expect("committed");
 
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = || PartitionView::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults.clone()));
+        let known = || PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults.clone()));
         let (here, elsewhere) = (known(), known());
         [&here, &elsewhere].iter().for_each(|known| known.settle(&row_of(&store)));
         let finder = RunFinder::open(folder.path()).expect("opened");
-        let kept = (Some(200), None);
-        assert_eq!(kept_from(&finder, &here, kept).await, Some(2));
+        assert_eq!(kept_from(&finder, &here, Some(200), None).await, Some(2));
         let moved = store.move_log_start(row.id, 2).expect("moved").expect("it is there");
         here.moved(&moved, Vec::new());
         for runs_cleared in [0, 1, 2] {
             for known in [&here, &elsewhere] {
-                let from = kept_from(&finder, known, kept).await.expect("known");
+                let from = kept_from(&finder, known, Some(200), None).await.expect("known");
                 assert!(from <= 2, "from {from} with {runs_cleared} of 2 runs cleared");
             }
             store.clear(1, 0).expect("cleared");
         }
-        assert_eq!((here.size(), kept_from(&finder, &here, (Some(100), None)).await), (200, Some(3)));
+        assert_eq!((here.size(), kept_from(&finder, &here, Some(100), None).await), (200, Some(3)));
     }
 
     #[tokio::test]
@@ -150,13 +145,13 @@ mod tests {
         let uploaded: Vec<_> = objects.iter().zip(&times).map(uploaded).collect();
         Index::new(SqliteIndex::open(folder.path()).expect("opened"), 5).commit(&uploaded, 0).expect("committed");
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let known = PartitionView::new(("topic".into(), Uuid([1; 16]), 0), Arc::new(config.topics.defaults));
+        let known = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
         known.settle(&row_of(&store));
         let finder = RunFinder::open(folder.path()).expect("opened");
-        assert_eq!(kept_from(&finder, &known, (None, Some(100))).await, Some(1), "it is the oldest that is left");
+        assert_eq!(kept_from(&finder, &known, None, Some(100)).await, Some(1), "it is the oldest that is left");
         known.moved(&store.move_log_start(row.id, 2).expect("moved").expect("it is there"), Vec::new());
         for (since_ms, from) in [(5, 2), (21, 3), (100, 82), (119, 101), (120, 102)] {
-            assert_eq!(kept_from(&finder, &known, (None, Some(since_ms))).await, Some(from), "since {since_ms}");
+            assert_eq!(kept_from(&finder, &known, None, Some(since_ms)).await, Some(from), "since {since_ms}");
         }
     }
 }

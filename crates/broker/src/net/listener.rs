@@ -155,7 +155,8 @@ impl ConnectionQuotas {
     fn enter(
         self: &Arc<Self>,
         broker: &Arc<Node>,
-        (ip, of_brokers): (IpAddr, bool),
+        ip: IpAddr,
+        of_brokers: bool,
         open: &mpsc::Sender<()>,
     ) -> Result<ConnectionPermit, &'static str> {
         // A client over IPv4 of a listener on [::] is the same one.
@@ -243,7 +244,7 @@ async fn accept(
             _ = stop.wait_for(|stopping| *stopping) => return,
         };
         match accepted {
-            Ok((stream, peer)) => match admission.enter(&broker, (peer.ip(), door.of_brokers), &open) {
+            Ok((stream, peer)) => match admission.enter(&broker, peer.ip(), door.of_brokers, &open) {
                 Ok(place) => spawn(stream, peer, door.clone(), place, stop.clone()),
                 Err(limit) => {
                     broker.metrics.connection_refused();

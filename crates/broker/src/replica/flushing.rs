@@ -146,7 +146,7 @@ mod tests {
         builder.seal(Stamp::NONE).expect("sealed").0
     }
 
-    fn partition_of(logs: &Partitions, (topic, id, index): (&str, Uuid, i32), config: TopicConfig) -> Arc<Replica> {
+    fn partition_of(logs: &Partitions, topic: &str, id: Uuid, index: i32, config: TopicConfig) -> Arc<Replica> {
         logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(config), Origin::New);
         logs.find(&id, index).expect("it has just been told of")
     }
@@ -169,13 +169,13 @@ mod tests {
         };
 
         let timed = TopicConfig { flush_ms: Some(10), ..defaults.clone() };
-        let partition = partition_of(&logs, ("timed", Uuid([1; 16]), 0), timed);
+        let partition = partition_of(&logs, "timed", Uuid([1; 16]), 0, timed);
         for round in 1..=3 {
             append(&partition);
             wait_for(&partition, round);
         }
         let rolling = TopicConfig { segment_bytes: 1000, ..defaults.clone() };
-        let partition = partition_of(&logs, ("rolling", Uuid([2; 16]), 0), rolling);
+        let partition = partition_of(&logs, "rolling", Uuid([2; 16]), 0, rolling);
         (0..5).for_each(|_| append(&partition));
         wait_for(&partition, 4);
         logs.close();
@@ -187,7 +187,7 @@ mod tests {
         let bytes = sealed(b"v");
         let yearly = TopicConfig { flush_ms: Some(31_536_000_000), ..defaults.clone() };
         let id = Uuid([1; 16]);
-        let partition = partition_of(&logs, ("t", id, 0), yearly);
+        let partition = partition_of(&logs, "t", id, 0, yearly);
         let terms = AppendTerms::in_turn(Acks::Leader, 0);
         let _ = partition.append(&ValidBatch::unchecked(&bytes), terms).expect("appended");
         let left = Arc::downgrade(&partition);
@@ -211,7 +211,7 @@ mod tests {
         let append = |partition: &Arc<Replica>| partition.append(&ValidBatch::unchecked(&bytes), terms).map(drop);
         let id = Uuid([1; 16]);
         for (index, failed) in [(0, 1), (1, 2)] {
-            let partition = partition_of(&logs, ("t", id, index), defaults.clone());
+            let partition = partition_of(&logs, "t", id, index, defaults.clone());
             append(&partition).expect("appended");
             // Its files are written, but there is no folder to sync their names in.
             std::fs::remove_dir_all(partition.dir()).expect("removed");

@@ -230,11 +230,12 @@ impl Cluster {
         &mut self,
         address: &str,
         requests: impl IntoIterator<Item = (usize, R)>,
-        limits: (i16, usize),
+        max: i16,
+        weight_max: usize,
     ) -> (Vec<R::Response>, Option<ClientError>) {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
-        kept.ask_each(requests, limits, || self.bootstrap.connect(address))
+        kept.ask_each(requests, max, weight_max, || self.bootstrap.connect(address))
     }
 
     /// Returns the newest version of an API that the broker at `address` and this program speak.

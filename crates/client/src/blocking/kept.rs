@@ -69,7 +69,8 @@ impl KeptConnection {
     pub(crate) fn ask_each<R: Request>(
         &mut self,
         requests: impl IntoIterator<Item = (usize, R)>,
-        (max, weight_max): (i16, usize),
+        max: i16,
+        weight_max: usize,
         connect: impl FnOnce() -> Result<Connection, ClientError>,
     ) -> (Vec<R::Response>, Option<ClientError>) {
         let mut answers = Vec::new();

@@ -188,7 +188,8 @@ impl<S: Sink> FetchLane<S> {
     pub(super) fn new(
         connection: Connection,
         cursors: Vec<Cursor<S>>,
-        (settings, share): (FetchSettings, FetchShare),
+        settings: FetchSettings,
+        share: FetchShare,
         progress: Arc<ConsumeProgress>,
         returns: impl Fn(Returned<S>) + Send + 'static,
     ) -> Self {
@@ -266,7 +267,7 @@ impl<S: Sink> FetchLane<S> {
             self.awaited.set(Some(Instant::now()));
             let fetch = self.session.answered().expect("the connection takes no answer without a fetch");
             let counts = self.advance(&response, fetch)?;
-            self.adapt(&response, (fetch, waited_since, frame.len()));
+            self.adapt(&response, fetch, waited_since, frame.len());
             if self.progress.stopping() {
                 return Err(LaneEnd::Stopped);
             }
@@ -309,7 +310,7 @@ impl<S: Sink> FetchLane<S> {
     }
 
     /// Takes note of how an answer came, for the size and number of those to come.
-    fn adapt(&mut self, response: &FetchResponse, (fetch, awaited, bytes): (UnderWay, Instant, usize)) {
+    fn adapt(&mut self, response: &FetchResponse, fetch: UnderWay, awaited: Instant, bytes: usize) {
         let of = response.responses.iter().flat_map(|topic| &topic.partitions).map(|data| bytes_of(data).len());
         let largest = of.max().unwrap_or(0);
         self.came = largest > 0;

@@ -438,8 +438,8 @@ impl<'a, S: Sink> Run<'a, S> {
         let (ended, returns) = (self.events.0.clone(), self.events.0.clone());
         // The run waits for every lane, so somebody listens.
         let returns = move |returned| drop(returns.send(Event::Returned(returned)));
-        let settings = (self.plan.fetch.clone(), self.memory.share());
-        let lane = FetchLane::new(connection, cursors, settings, self.progress.clone(), returns);
+        let (settings, share) = (self.plan.fetch.clone(), self.memory.share());
+        let lane = FetchLane::new(connection, cursors, settings, share, self.progress.clone(), returns);
         let (awaited, inbox) = (lane.awaited(), lane.inbox());
         let body = move || {
             let (cursors, end) = lane.run();

@@ -161,7 +161,7 @@ impl DemoStream {
                     biased;
                     // It does not wait for room, nor for what is under way.
                     Ok(_) = asked.wait_for(|asked| *asked) => Err(interrupted()),
-                    sent = self.send((phase, end), producer, progress, stop) => sent,
+                    sent = self.send(phase, end, producer, progress, stop) => sent,
                 }
             });
             let sent = sent.inspect_err(|_| stop.ask());
@@ -171,7 +171,8 @@ impl DemoStream {
 
     async fn send(
         &mut self,
-        (phase, end): (&Phase, &PhaseEnd),
+        phase: &Phase,
+        end: &PhaseEnd,
         producer: &Producer,
         progress: &DemoProgress,
         stop: &Stop,

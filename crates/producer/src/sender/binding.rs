@@ -74,7 +74,9 @@ mod tests {
     /// Returns the time of the first report.
     fn reported(
         binding: &mut Binding,
-        (start, from, to): (Instant, u64, u64),
+        start: Instant,
+        from: u64,
+        to: u64,
         rtt: Option<Duration>,
         delivered: impl Fn(u64) -> u64,
     ) -> Option<u64> {
@@ -87,15 +89,15 @@ mod tests {
     #[test]
     fn a_window_that_binds_for_long_is_reported_once() {
         let (mut binding, start) = (Binding::default(), Instant::now());
-        assert_eq!(reported(&mut binding, (start, 0, 10), FAR, |at| at), None);
+        assert_eq!(reported(&mut binding, start, 0, 10, FAR, |at| at), None);
         let now = start + Duration::from_secs(1);
         assert!(!binding.look(&BindingLook { binds: false, rtt: FAR, delivered: 10, now }), "it did not last");
-        assert_eq!(reported(&mut binding, (start, 20, 90), FAR, |at| at), Some(40));
-        assert_eq!(reported(&mut binding, (start, 90, 190), FAR, |at| at), None, "once");
+        assert_eq!(reported(&mut binding, start, 20, 90, FAR, |at| at), Some(40));
+        assert_eq!(reported(&mut binding, start, 90, 190, FAR, |at| at), None, "once");
         // Until 1 s, and from 2 s on.
         assert_eq!(binding.bound(), Duration::from_millis(1_000 + 16_900));
         let near = Some(Duration::from_micros(100));
-        assert_eq!(reported(&mut Binding::default(), (start, 0, 90), near, |at| at), None);
+        assert_eq!(reported(&mut Binding::default(), start, 0, 90, near, |at| at), None);
     }
 
     #[test]
@@ -103,9 +105,9 @@ mod tests {
         let (mut binding, start) = (Binding::default(), Instant::now());
         // Acknowledged until 1 s, and again from 4 s on.
         let delivered = |tenths: u64| if tenths < 40 { tenths.min(10) } else { tenths };
-        assert_eq!(reported(&mut binding, (start, 0, 59), FAR, delivered), None);
-        assert_eq!(reported(&mut binding, (start, 59, 90), FAR, delivered), Some(60), "2 s after the stall");
+        assert_eq!(reported(&mut binding, start, 0, 59, FAR, delivered), None);
+        assert_eq!(reported(&mut binding, start, 59, 90, FAR, delivered), Some(60), "2 s after the stall");
         let mut unanswered = Binding::default();
-        assert_eq!(reported(&mut unanswered, (start, 0, 90), FAR, |_| 7), None);
+        assert_eq!(reported(&mut unanswered, start, 0, 90, FAR, |_| 7), None);
     }
 }

@@ -59,7 +59,7 @@ pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> 
     let (mut producers, mut failed) = (HashMap::new(), HashSet::new());
     for object in objects {
         let verdicts = match &object.state {
-            ObjectState::Registered => append(coordinator, object, &mut decided, (&mut producers, &mut failed)),
+            ObjectState::Registered => append(coordinator, object, &mut decided, &mut producers, &mut failed),
             ObjectState::Live(runs) => object.batches.iter().map(|batch| again(coordinator, batch, runs)).collect(),
             ObjectState::Gone => vec![CommitVerdict::Refused(Refusal::ObjectGone); object.batches.len()],
         };
@@ -81,7 +81,8 @@ fn append(
     coordinator: &mut Coordinator<'_>,
     object: &FinishedObject,
     decided: &mut CommitDecision,
-    (rows, failed): (&mut ProducerRows, &mut FailedProducers),
+    rows: &mut ProducerRows,
+    failed: &mut FailedProducers,
 ) -> Vec<CommitVerdict> {
     let (first_run, mut live_bytes) = (decided.runs.len(), 0);
     let mut verdicts = Vec::with_capacity(object.batches.len());

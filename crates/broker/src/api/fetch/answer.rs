@@ -75,8 +75,7 @@ fn data(broker: &Node, fetched: Fetched, reply: Reply) -> PartitionData {
     if matches!(code, ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) {
         let image = broker.control.image();
         let topic = topics::find(&image, &topic.name, topic.id).ok();
-        if let Some(leader) = topic.and_then(|of| nodes::leader_elsewhere(broker, &image, reply.listener, (of, index)))
-        {
+        if let Some(leader) = topic.and_then(|of| nodes::leader_elsewhere(broker, &image, reply.listener, of, index)) {
             data.current_leader = leader;
         }
     }

@@ -53,8 +53,7 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
     let reader =
         Reader::new((cache, ResponseBudget::new(1 << 24)), fetcher, RunFinder::open(folder.path()).expect("opened"));
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-    let topic = ("topic".into(), Uuid([1; 16]), 0);
-    let known = Arc::new(PartitionView::new(topic, Arc::new(config.topics.defaults)));
+    let known = Arc::new(PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults)));
     known.settle(&PartitionRow { next_offset: 1, ..row });
     TwoBatches { reader, known, folder }
 }
@@ -238,7 +237,7 @@ async fn partitions_that_are_to_be_brought_up_to_date_meanwhile_are_so_together(
     let TwoBatches { reader, known, folder } = two_batches().await;
     let rows = SqliteIndex::open(folder.path()).expect("opened").create(("many", Uuid([2; 16])), 20).expect("made");
     let many = (0..).zip(&rows).map(|(index, row)| {
-        let known = PartitionView::new(("many".into(), Uuid([2; 16]), index), known.config());
+        let known = PartitionView::new("many".into(), Uuid([2; 16]), index, known.config());
         known.settle(row);
         Arc::new(known)
     });

@@ -69,7 +69,7 @@ pub async fn check(world: &Arc<World>) {
                 replica.known.opened().await;
             }
             let begin = read_on(world, &replicas, topic, 1 << 20, true).await;
-            check_log(world, (topic, index), (begin, replicas[0].known.offsets().log_end));
+            check_log(world, (topic, index), begin, replicas[0].known.offsets().log_end);
         }
     }
     check_rows(world).await;
@@ -104,7 +104,7 @@ fn found(bytes: &[u8]) -> Option<Found<'_>> {
 }
 
 /// What a partition has, from the log start to its end.
-fn check_log(world: &World, key: (Uuid, i32), (begin, end): (i64, i64)) {
+fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) {
     let seen = world.seen.lock();
     let nothing = BTreeMap::new();
     let log = seen.get(&key).unwrap_or(&nothing);
@@ -153,7 +153,7 @@ fn check_log(world: &World, key: (Uuid, i32), (begin, end): (i64, i64)) {
     for lane in &world.lanes {
         let lane = lane.lock();
         for (number, batch) in lane.batches.iter().enumerate().filter(|_| lane.partition == key.1) {
-            check_acknowledged(world, (lane.index, number, batch), key.0, begin, log);
+            check_acknowledged(world, lane.index, number, batch, key.0, begin, log);
         }
     }
 }
@@ -182,7 +182,9 @@ fn check_sequence(world: &World, sequences: &mut HashMap<i64, (i16, i32)>, base:
 
 fn check_acknowledged(
     world: &World,
-    (lane, number, batch): (usize, usize, &LaneBatch),
+    lane: usize,
+    number: usize,
+    batch: &LaneBatch,
     topic: Uuid,
     begin: i64,
     log: &BTreeMap<i64, Bytes>,

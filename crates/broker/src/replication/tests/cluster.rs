@@ -291,12 +291,12 @@ pub fn batch_of(values: &[&[u8]]) -> Bytes {
 
 /// What becomes of one batch.
 pub async fn produce(client: &Connection, topic: &str, index: i32, acks: i16, batch: Bytes) -> Result<i64, ErrorCode> {
-    produce_within(client, (topic, index), acks, batch, 10_000).await
+    produce_within(client, topic, index, acks, batch, 10_000).await
 }
 
 /// Has a batch acknowledged by all of a whole ISR, which it may not be at first: a follower may take longer than a short
 /// `replica.lag.time.max.ms` to its first fetch.
-pub async fn acknowledged(client: &Connection, (topic, index): (&str, i32), batch: &Bytes) {
+pub async fn acknowledged(client: &Connection, topic: &str, index: i32, batch: &Bytes) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         match produce(client, topic, index, -1, batch.clone()).await {
@@ -314,7 +314,8 @@ pub async fn acknowledged(client: &Connection, (topic, index): (&str, i32), batc
 /// The same, for which the broker has so many milliseconds.
 pub async fn produce_within(
     client: &Connection,
-    (topic, index): (&str, i32),
+    topic: &str,
+    index: i32,
     acks: i16,
     batch: Bytes,
     timeout_ms: i32,

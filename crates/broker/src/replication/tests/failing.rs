@@ -12,10 +12,10 @@ async fn too_few_in_sync_and_a_follower_that_comes_back() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;
     let topic = cluster.topic("t", 1, &[("min.insync.replicas", "3")]).await;
     let client = cluster.client(1).await;
-    acknowledged(&client, ("t", 0), &batch(b"a")).await;
+    acknowledged(&client, "t", 0, &batch(b"a")).await;
     cluster.stop_one(3).await;
     // With too few in sync the high watermark stands still (KIP-966).
-    let late = produce_within(&client, ("t", 0), -1, batch(b"b"), 1_000).await;
+    let late = produce_within(&client, "t", 0, -1, batch(b"b"), 1_000).await;
     assert_eq!(late, Err(ErrorCode::REQUEST_TIMED_OUT));
     cluster.isr_is("t", 0, vec![1, 2]).await;
     assert_eq!(produce(&client, "t", 0, -1, batch(b"c")).await, Err(ErrorCode::NOT_ENOUGH_REPLICAS));

@@ -38,7 +38,7 @@ async fn who_left_the_isr_does_not_lead_once_fewer_are_enough() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;
     cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
-    acknowledged(&client, ("t", 0), &batch(b"a")).await;
+    acknowledged(&client, "t", 0, &batch(b"a")).await;
     cluster.stop_one(3).await;
     produce(&client, "t", 0, 1, batch(b"b")).await.expect("appended");
     cluster.isr_is("t", 0, vec![1, 2]).await;
@@ -184,7 +184,7 @@ async fn what_a_leader_cannot_write_any_more_others_lead() {
     let cluster = Cluster::start(3, SHORT_LAG).await;
     let topic = cluster.topic("t", 2, &[]).await;
     let client = cluster.client(1).await;
-    acknowledged(&client, ("t", 0), &batch(b"v")).await;
+    acknowledged(&client, "t", 0, &batch(b"v")).await;
     cluster.replica(1, &topic, 0).break_down();
     assert_eq!(produce(&client, "t", 0, 1, batch(b"v")).await, Err(ErrorCode::KAFKA_STORAGE_ERROR));
     eventually("another leads", || cluster.registered("t", 0).leader == Some(2)).await;
@@ -202,7 +202,7 @@ async fn who_could_not_write_leads_no_more_before_it_has_everything_again() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
     let topic = cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
-    acknowledged(&client, ("t", 0), &batch(b"v")).await;
+    acknowledged(&client, "t", 0, &batch(b"v")).await;
     cluster.replica(1, &topic, 0).break_down();
     assert_eq!(produce(&client, "t", 0, 1, batch(b"v")).await, Err(ErrorCode::KAFKA_STORAGE_ERROR));
     eventually("the other leads", || cluster.registered("t", 0).leader == Some(2)).await;
@@ -222,7 +222,7 @@ async fn who_leads_with_a_damaged_log_makes_way_for_who_has_everything_once_that
     cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
     for _ in 0..3 {
-        acknowledged(&client, ("t", 0), &batch(b"v")).await;
+        acknowledged(&client, "t", 0, &batch(b"v")).await;
     }
     cluster.stop_one(2).await;
     cluster.fence(2).await;

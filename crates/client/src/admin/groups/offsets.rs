@@ -142,8 +142,9 @@ fn commit_at(
         let topics = to_commit(some);
         (COMMIT_WEIGHT + some.len(), OffsetCommitRequest { group_id: (*id).clone(), topics, ..Default::default() })
     };
-    let limits = (NAMED_VERSION_MAX, COMMITS_WEIGHT_MAX);
-    let (answers, broken) = cluster.ask_each_at(&coordinator.address(), parts.iter().map(request), limits);
+    let requests = parts.iter().map(request);
+    let (answers, broken) =
+        cluster.ask_each_at(&coordinator.address(), requests, NAMED_VERSION_MAX, COMMITS_WEIGHT_MAX);
     let unanswered: BTreeSet<&Text> = parts[answers.len()..].iter().map(|(id, _)| *id).collect();
     let mut of_groups: BTreeMap<&Text, Result<(), ClientError>> = groups.iter().map(|(id, _)| (*id, Ok(()))).collect();
     for ((id, _), answer) in parts.iter().zip(&answers) {

@@ -166,7 +166,7 @@ impl FollowerSession {
         for topic in &request.topics {
             for fetch in &topic.partitions {
                 let id = (topic.topic_id, fetch.partition);
-                self.note_partition(&mut state, partitions, id, (request.session_epoch, fetch));
+                self.note_partition(&mut state, partitions, id, request.session_epoch, fetch);
             }
         }
         if !state.urgent.is_empty() {
@@ -181,7 +181,8 @@ impl FollowerSession {
         state: &mut SessionState,
         partitions: &Partitions,
         id: PartitionId,
-        (number, fetch): (i32, &FetchPartition),
+        number: i32,
+        fetch: &FetchPartition,
     ) {
         let known = state.places.get(&id).copied();
         let is_followed = known.is_some_and(|place| {
