@@ -3,11 +3,11 @@
 //! No storage and no decisions here. An answered outcome is on disk; a refused one changed nothing.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::Joining;
+use fullbore_rules::cluster::{Joining, ResignedLog};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, BrokerState};
 use fullbore_wire::{ErrorCode, Text, Uuid};
@@ -53,9 +53,12 @@ pub enum ChangeCommand {
     Settle(Urgent),
     /// Ends of logs of a broker that have lost records: partitions by topic id and number.
     ReportLogEnds(BrokerState, Vec<(Uuid, i32, Position)>),
-    /// A broker cannot write these partitions, by topic id and number, any more.
-    Resign(BrokerState, HashSet<(Uuid, i32)>),
+    /// A broker cannot write these partitions any more.
+    Resign(BrokerState, Resigned),
 }
+
+/// Partitions, by topic id and number, that a broker cannot write any more, with what it knows of their logs.
+pub type Resigned = HashMap<(Uuid, i32), ResignedLog>;
 
 /// Takes an id that no producer ever had.
 #[derive(Debug, Clone, Copy)]

@@ -66,7 +66,7 @@ pub use change::DeletedTopic;
 pub use command::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterIsr, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
     AlterTopicConfigs, BrokerChange, BrokerScope, ChangeBroker, ConfigChange, CreatePartitions, CreateTopic,
-    CreateTopics, ElectLeaders, ElectionKind, GrowTopic, Refusal, RegisterBroker, TopicRef, Urgent,
+    CreateTopics, ElectLeaders, ElectionKind, GrowTopic, Refusal, RegisterBroker, Resigned, TopicRef, Urgent,
 };
 pub use decide::{
     CONFIGURED_RESOURCES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,

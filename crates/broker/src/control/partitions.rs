@@ -1,6 +1,5 @@
 //! Commands of a broker on partitions. Each is answered with the partitions as they are registered now, in the order asked.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use fullbore_rules::replica::epochs::Position;
@@ -8,7 +7,7 @@ use fullbore_rules::replica::{AlterPartition, PartitionRegistration};
 use fullbore_wire::Uuid;
 
 use super::Control;
-use super::command::{AlterIsr, ChangeCommand, ElectLeaders, PartitionsCommand, Refusal, Urgent};
+use super::command::{AlterIsr, ChangeCommand, ElectLeaders, PartitionsCommand, Refusal, Resigned, Urgent};
 
 impl Control {
     /// Proposes ISRs of partitions that this broker leads. Unknown outcomes are [`fullbore_wire::ErrorCode::REQUEST_TIMED_OUT`].
@@ -40,11 +39,11 @@ impl Control {
         self.submit(ChangeCommand::ReportLogEnds(self.broker_state(), ends)).await
     }
 
-    /// Resigns from partitions, by topic id and number, that this broker leads and cannot write any more. Others lead them, where they may.
+    /// Resigns from partitions that this broker is in sync with and cannot write any more. Others lead them, where they may.
     ///
     /// # Errors
     /// STALE_BROKER_EPOCH where another process has its place; the store.
-    pub async fn resign(&self, partitions: HashSet<(Uuid, i32)>) -> Result<(), Refusal> {
+    pub async fn resign(&self, partitions: Resigned) -> Result<(), Refusal> {
         self.submit(ChangeCommand::Resign(self.broker_state(), partitions)).await
     }
 }

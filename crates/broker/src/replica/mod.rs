@@ -38,6 +38,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use fullbore_rules::cluster::ResignedLog;
 use fullbore_rules::replica::{self as rules, LocalLog, PartitionRegistration};
 use fullbore_rules::sequence::RefusedBatches;
 use fullbore_wire::Uuid;
@@ -190,6 +191,13 @@ impl Replica {
     pub fn takes_no_records(&self) -> bool {
         let state = self.lock();
         state.failed.is_some() || state.is_unwritable()
+    }
+
+    /// Returns what is known of the log of a partition to which no records can be appended. `None` if they can.
+    pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
+        let state = self.lock();
+        let whole = || state.is_unwritable().then_some(ResignedLog::Whole);
+        if state.failed.is_some() { Some(ResignedLog::Unsure) } else { whole() }
     }
 
     /// As if a write had failed.

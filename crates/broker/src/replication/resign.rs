@@ -4,10 +4,10 @@
 //! Not here: the choice of the leader, which is the control plane's. Without another replica that may lead nothing changes.
 
 use super::context::Context;
+use crate::control::Resigned;
 use crate::partitions::Replica;
 use fullbore_host::log_rate_limit::LogRateLimit;
-use fullbore_wire::Uuid;
-use std::collections::HashSet;
+use fullbore_rules::cluster::ResignedLog;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub(super) async fn run(context: Arc<Context>) {
             let lost = if failed > 0 { looked.partitions.lose_ends() } else { Ok(()) };
             (of_no_use(&looked), lost)
         };
-        let (wanted, lost) = tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| (HashSet::new(), Ok(())));
+        let (wanted, lost) = tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| (Resigned::new(), Ok(())));
         if let Err(error) = lost
             && let Some(left_out) = unwritten.due()
         {
@@ -50,19 +50,19 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Partitions that this broker is in sync with and cannot write, and that others lead or may lead.
-fn of_no_use(context: &Context) -> HashSet<(Uuid, i32)> {
+/// Returns the partitions that this broker cannot write, and that others lead or may lead: those whose ISR it is in, and with a broken log those whose ELR
+/// it is in.
+fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
-    let is_needless = |replica: &Arc<Replica>| {
+    let resigned = |replica: Arc<Replica>| {
         let registered = replica.registered();
-        let mut whole = registered.isr.iter().chain(&registered.elr);
-        match registered.leader {
-            Some(leader) if leader == own => whole.any(|id| *id != own),
-            Some(_) => registered.isr.contains(&own),
-            None => false,
-        }
+        let (isr, elr) = (&registered.isr, &registered.elr);
+        let leads = registered.leader? == own;
+        // Locks the partition only where it counts as whole.
+        let log = if isr.contains(&own) || elr.contains(&own) { replica.resigned_log()? } else { return None };
+        let mut counted = isr.iter().chain(if log == ResignedLog::Unsure { elr.iter() } else { [].iter() });
+        let is_needless = if leads { counted.any(|id| *id != own) } else { counted.any(|id| *id == own) };
+        is_needless.then(|| ((replica.topic_id(), replica.index()), log))
     };
-    let needless = context.partitions.partitions().into_iter().filter(is_needless);
-    let unwritable = needless.filter(|replica| replica.takes_no_records());
-    unwritable.map(|replica| (replica.topic_id(), replica.index())).take(ASKED_MAX).collect()
+    context.partitions.partitions().into_iter().filter_map(resigned).take(ASKED_MAX).collect()
 }

@@ -39,5 +39,7 @@ pub use election::{
     relax, settle,
 };
 pub use isr::alter_isr;
-pub use registration::{FolderMarks, Joining, Member, PreviousShutdown, lose, register, replace, without};
+pub use registration::{
+    FolderMarks, Joining, Member, PreviousShutdown, ResignedLog, lose, register, replace, without, without_room,
+};
 pub use zones::Zones;

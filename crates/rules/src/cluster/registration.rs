@@ -140,6 +140,22 @@ pub fn without(brokers: &Brokers, broker_id: i32) -> Brokers {
     others
 }
 
+/// The log of a partition that its broker cannot write any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResignedLog {
+    /// Has every record: no write to it has failed, and its directory takes no files.
+    Whole,
+    /// Records that were acknowledged may not be on the disk, since a write or an fsync has failed.
+    Unsure,
+}
+
+/// The brokers with the disk of this one full.
+pub fn without_room(brokers: &Brokers, broker_id: i32) -> Brokers {
+    let mut others = brokers.clone();
+    others.entry(broker_id).and_modify(|broker| broker.is_full = true);
+    others
+}
+
 /// The partition once this broker's log has lost its end: it is in no ISR and ELR. `None` if that changes nothing.
 ///
 /// Who leads is then to be settled (see [`super::settle`]).

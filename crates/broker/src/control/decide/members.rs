@@ -2,16 +2,17 @@
 //!
 //! The rules are [`fullbore_rules::cluster`]'s. What follows for partitions is `settle`'s.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use fullbore_rules::cluster::{self, LogEnd, PreviousShutdown, contenders, lose, relax, replace, settle, without};
+use fullbore_rules::cluster::{
+    self, LogEnd, PreviousShutdown, ResignedLog, contenders, lose, relax, replace, settle, without, without_room,
+};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerState, Brokers, PartitionRegistration};
 use fullbore_wire::{ErrorCode, Uuid};
 
 use super::super::change::{Change, Partitions};
-use super::super::command::{BrokerChange, Refusal, RegisterBroker};
+use super::super::command::{BrokerChange, Refusal, RegisterBroker, Resigned};
 use super::super::image::{Image, Topic};
 use super::super::node::RegisteredBroker;
 use super::settle::{ChangeBudget, Changed, each_of, settled_by};
@@ -106,23 +107,31 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
     Ok((node != *before).then_some(Change::BrokerRegistered { id, node }))
 }
 
-/// Takes a broker out of the ISRs of partitions that it cannot write any more, where another replica leads then; the broker may not lead before it is in
+/// Takes a broker out of the ISRs of partitions that it cannot write any more, where another replica leads then.
+///
+/// A log that is whole leaves as those of a full disk do: into the ELR below `min.insync.replicas`. One that may lack records does not lead before it is in
 /// sync again.
 ///
 /// # Errors
 /// STALE_BROKER_EPOCH where another process has its place.
-pub fn resign(image: &Image, broker: &BrokerState, partitions: &HashSet<(Uuid, i32)>) -> Result<Vec<Change>, Refusal> {
+pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Result<Vec<Change>, Refusal> {
     let is_current = |node: &RegisteredBroker| node.registration.epoch == broker.broker_epoch;
     if !image.node(broker.broker_id).is_some_and(is_current) {
         return Err(Refusal::new(ErrorCode::STALE_BROKER_EPOCH, ErrorCode::STALE_BROKER_EPOCH.message()));
     }
     let others = without(image.registrations(), broker.broker_id);
+    let without_room = without_room(image.registrations(), broker.broker_id);
     let mut changes = Vec::new();
-    for (topic, index) in partitions {
+    for ((topic, index), log) in partitions {
         let Some(topic) = image.topic_by_id(*topic) else { continue };
-        // What it had is not known to be on its disk.
-        let left = topic.partition(*index).and_then(|partition| lose(partition, broker.broker_id));
-        let settled = left.map(|left| settle(&left, &others, topic.config.min_insync_replicas).unwrap_or(left));
+        let Some(partition) = topic.partition(*index) else { continue };
+        let min_isr = topic.config.min_insync_replicas;
+        let settled = match log {
+            ResignedLog::Whole => settle(partition, &without_room, min_isr),
+            ResignedLog::Unsure => {
+                lose(partition, broker.broker_id).map(|left| settle(&left, &others, min_isr).unwrap_or(left))
+            }
+        };
         if let Some(settled) = settled.filter(|settled| settled.leader.is_some())
             && let Ok(first) = usize::try_from(*index)
         {

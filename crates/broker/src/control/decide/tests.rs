@@ -11,7 +11,7 @@ use crate::control::command::{
 };
 use crate::control::{DeletedTopic, RegisteredBroker};
 use fullbore_config::Properties;
-use fullbore_rules::cluster::{FolderMarks, Joining, PreviousShutdown};
+use fullbore_rules::cluster::{FolderMarks, Joining, PreviousShutdown, ResignedLog};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
 use proptest::prelude::*;
@@ -324,20 +324,33 @@ fn who_is_fenced_or_about_to_stop_hands_over() {
 #[test]
 fn partition_cannot_be_written_its_broker_leaves_the_isr_unless_it_is_the_last_member() {
     let mut image = cluster();
+    let waits_for_none = (Some(1), 0, vec![1, 2], vec![], vec![]);
+    assert_eq!(resign(&mut image, 3, ResignedLog::Unsure), waits_for_none, "no record waits for a follower");
+    let last = (Some(2), 2, vec![2], vec![], vec![1]);
+    assert_eq!(resign(&mut image, 1, ResignedLog::Unsure), last);
+    assert_eq!(resign(&mut image, 2, ResignedLog::Unsure), last, "no other replica has every record");
+}
+
+/// Takes a broker out of the ISR of the partition, and returns the partition's [`state`].
+fn resign(image: &mut Image, id: i32, log: ResignedLog) -> (Option<i32>, i32, Vec<i32>, Vec<i32>, Vec<i32>) {
     let topic = image.topic("t").expect("there").id;
-    let resign = |image: &mut Image, id: i32| {
-        let broker_epoch = image.node(id).expect("there").registration.epoch;
-        let command = ChangeCommand::Resign(BrokerState { broker_id: id, broker_epoch }, [(topic, 0)].into());
-        done(image, &command).expect("carried out");
-        state(image)
-    };
-    assert_eq!(
-        resign(&mut image, 3),
-        (Some(1), 0, vec![1, 2], vec![], vec![]),
-        "no record waits for a follower that takes none"
-    );
-    assert_eq!(resign(&mut image, 1), (Some(2), 2, vec![2], vec![], vec![1]));
-    assert_eq!(resign(&mut image, 2), (Some(2), 2, vec![2], vec![], vec![1]), "no other replica has every record");
+    let broker_epoch = image.node(id).expect("there").registration.epoch;
+    let broker = BrokerState { broker_id: id, broker_epoch };
+    done(image, &ChangeCommand::Resign(broker, [((topic, 0), log)].into())).expect("carried out");
+    state(image)
+}
+
+#[test]
+fn directory_of_a_partition_takes_no_files_its_whole_log_leaves_into_the_elr() {
+    let mut image = cluster();
+    assert_eq!(resign(&mut image, 1, ResignedLog::Whole), (Some(2), 1, vec![2, 3], vec![], vec![]));
+    let below = (Some(2), 1, vec![2], vec![3], vec![]);
+    assert_eq!(resign(&mut image, 3, ResignedLog::Whole), below, "below the least ISR it has everything");
+    assert_eq!(resign(&mut image, 2, ResignedLog::Whole), below, "the last one may have records that the ELR lacks");
+    let mut broken = image.clone();
+    assert_eq!(resign(&mut broken, 3, ResignedLog::Unsure).3, Vec::<i32>::new(), "an fsync has failed since");
+    change(&mut image, 2, BrokerChange::Fence);
+    assert_eq!(state(&image).0, Some(3), "it leads what only it has whole");
 }
 
 #[test]
