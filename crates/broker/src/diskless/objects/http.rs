@@ -2,7 +2,8 @@
 //!
 //! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Connections begin at the store's addresses in turn.
 //!
-//! Requests wait once a store refuses them as too many ([`Pace`]).
+//! Requests wait once a store refuses them as too many ([`Pace`]): with 429, with 503 and a Retry-After, or with 503 and a code that says so. Any other
+//! failure is no success, and makes nothing wait: after an outage requests leave at once.
 //!
 //! A request that carries a [`BodyProgress`] in its extensions has it moved for each 64 KiB that the socket takes.
 
@@ -25,7 +26,7 @@ use reqwest::StatusCode;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-use super::pace::Pace;
+use super::pace::{Pace, RequestKind};
 use super::progress::BodyProgress;
 
 /// Time limit of a connect.
@@ -99,9 +100,41 @@ struct StoreClient {
     pace: Pace,
 }
 
-/// Returns true if the store says that requests are too many.
-fn is_slow_down(status: StatusCode) -> bool {
-    matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)
+/// Effect of an answer on the pace of the next requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Paced {
+    /// The store has carried the request out, or has a reason of the request's own not to.
+    Answered,
+    /// Requests are too many, and the store may want a pause.
+    TooMany(Option<Duration>),
+    /// The store, or something before it, fails: slower requests would not help, and faster ones are not called for.
+    Failed,
+}
+
+/// Words of stores in a 503 that refuses requests as too many; a proxy without a store behind it has none of them.
+const SLOW_DOWN_WORDS: [&str; 6] =
+    ["SlowDown", "ServerBusy", "TooManyRequests", "Throttl", "LimitExceeded", "reduce your request rate"];
+
+/// Returns true if only the body of the answer says whether requests are too many.
+fn body_decides(status: StatusCode, headers: &HeaderMap) -> bool {
+    status == StatusCode::SERVICE_UNAVAILABLE && !headers.contains_key(RETRY_AFTER)
+}
+
+/// Returns the effect of an answer. `body` is read where it decides.
+fn paced(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Paced {
+    let has_words = || {
+        let text = String::from_utf8_lossy(body);
+        SLOW_DOWN_WORDS.iter().any(|words| text.contains(words))
+    };
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => Paced::TooMany(retry_after(headers)),
+        StatusCode::SERVICE_UNAVAILABLE if headers.contains_key(RETRY_AFTER) || has_words() => {
+            Paced::TooMany(retry_after(headers))
+        }
+        StatusCode::REQUEST_TIMEOUT => Paced::Failed,
+        status if status.is_server_error() => Paced::Failed,
+        _ => Paced::Answered,
+    }
 }
 
 /// Returns the pause that the store wants, where it is a number of seconds.
@@ -115,26 +148,35 @@ impl HttpService for StoreClient {
         let (parts, body) = request.into_parts();
         let (progress, len) = (parts.extensions.get::<BodyProgress>().cloned(), body.content_length());
         let url = parts.uri.to_string().parse().map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+        let kind = if parts.method.is_safe() { RequestKind::Read } else { RequestKind::Write };
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
         *request.body_mut() = Some(match (&progress, body.as_bytes()) {
             (None, Some(bytes)) => bytes.clone().into(),
             _ => reqwest::Body::wrap(SentBody { body, chunk: Bytes::new(), progress: progress.clone() }),
         });
-        self.pace.admit().await;
+        self.pace.admit(kind).await;
         let answer: hyper::Response<reqwest::Body> = self.client.execute(request).await.map_err(http_error)?.into();
         let (parts, body) = answer.into_parts();
-        match is_slow_down(parts.status) {
-            true => self.pace.refused(retry_after(&parts.headers)),
-            false => self.pace.succeeded(),
+        let is_error = parts.status.is_client_error() || parts.status.is_server_error();
+        let left = if is_error { ERROR_MAX } else { usize::MAX };
+        let body = HttpResponseBody::new(ReceivedBody { body, left });
+        let (read, body) = if body_decides(parts.status, &parts.headers) {
+            let read = body.bytes().await?;
+            (read.clone(), HttpResponseBody::from(read))
+        } else {
+            (Bytes::new(), body)
+        };
+        match paced(parts.status, &parts.headers, &read) {
+            Paced::Answered => self.pace.succeeded(),
+            Paced::TooMany(pause) => self.pace.refused(pause),
+            Paced::Failed => {}
         }
         let is_sent = progress.is_none_or(|progress| progress.last().1 >= len as u64);
         if parts.status.is_success() && !is_sent {
             return Err(HttpError::new(HttpErrorKind::Interrupted, AnsweredEarly));
         }
-        let is_error = parts.status.is_client_error() || parts.status.is_server_error();
-        let left = if is_error { ERROR_MAX } else { usize::MAX };
-        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(ReceivedBody { body, left })))
+        Ok(HttpResponse::from_parts(parts, body))
     }
 }
 
@@ -233,6 +275,8 @@ fn http_error(error: reqwest::Error) -> HttpError {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::header::HeaderValue;
+
     use super::*;
 
     #[test]
@@ -242,6 +286,28 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(first), [addresses[0], addresses[1], addresses[2], addresses[0]]);
         assert_eq!(from_turn(addresses.clone(), 1).len(), 3);
         assert_eq!(from_turn(Vec::new(), 7), []);
+    }
+
+    #[test]
+    fn store_answers_only_those_of_too_many_requests_pace_and_failures_count_for_nothing() {
+        let none = HeaderMap::new();
+        let wanted = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("3"))]);
+        let of = |status: u16, headers: &HeaderMap, body: &str| {
+            paced(StatusCode::from_u16(status).expect("a status"), headers, body.as_bytes())
+        };
+        for status in [200, 206, 304, 404, 412, 416] {
+            assert_eq!(of(status, &none, ""), Paced::Answered, "{status}");
+        }
+        for status in [408, 500, 501, 502, 503, 504] {
+            assert_eq!(of(status, &none, "<html>Service Unavailable</html>"), Paced::Failed, "{status}");
+        }
+        for code in ["SlowDown", "SlowDownRead", "ServerBusy", "RequestLimitExceeded", "ThrottlingException"] {
+            assert_eq!(of(503, &none, &format!("<Error><Code>{code}</Code></Error>")), Paced::TooMany(None), "{code}");
+        }
+        assert_eq!(of(429, &none, ""), Paced::TooMany(None));
+        for status in [429, 503] {
+            assert_eq!(of(status, &wanted, ""), Paced::TooMany(Some(Duration::from_secs(3))), "{status}");
+        }
     }
 
     #[tokio::test]

@@ -27,11 +27,24 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
 /// Successes that are remembered.
 const SUCCESSES_MAX: usize = RATE_MAX as usize;
 
+/// Lock that is given in the order of those who wait for it.
+type Turn = tokio::sync::Mutex<()>;
+
+/// Kinds of requests. One of them does not wait behind all of the other kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    Read,
+    Write,
+}
+
 /// The pace of all requests to a store.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Requests wait in turn; one that is given up takes no time of others.
-    turn: tokio::sync::Mutex<()>,
+    /// Requests of a kind wait in turn; one that is given up takes no time of others.
+    reads: Turn,
+    writes: Turn,
+    /// The first of each kind wait here, so that the kinds alternate.
+    turn: Turn,
     state: Mutex<Option<Bounded>>,
     successes: Mutex<VecDeque<Instant>>,
 }
@@ -48,10 +61,14 @@ struct Bounded {
 
 impl Pace {
     /// Waits until a request may leave.
-    pub async fn admit(&self) {
+    pub async fn admit(&self, kind: RequestKind) {
         if self.state.lock().is_none() {
             return;
         }
+        let _first = match kind {
+            RequestKind::Read => self.reads.lock().await,
+            RequestKind::Write => self.writes.lock().await,
+        };
         let _turn = self.turn.lock().await;
         loop {
             let next = match self.state.lock().as_mut() {
@@ -68,7 +85,7 @@ impl Pace {
         }
     }
 
-    /// Notes a request that was not refused.
+    /// Notes a request that the store has answered. One that failed is not noted: the rate stays.
     pub fn succeeded(&self) {
         let now = Instant::now();
         {
@@ -152,7 +169,7 @@ mod tests {
             let (pace, store) = (Arc::clone(pace), Arc::clone(store));
             async move {
                 while Instant::now() < until {
-                    pace.admit().await;
+                    pace.admit(RequestKind::Write).await;
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     match store.takes() {
                         true => pace.succeeded(),
@@ -183,13 +200,32 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn store_refuses_requests_a_read_waits_for_two_turns_not_behind_all_writes() {
+        let pace = Arc::<Pace>::default();
+        pace.refused(None);
+        let writes = (0..40).map(|_| {
+            let pace = Arc::clone(&pace);
+            tokio::spawn(async move { pace.admit(RequestKind::Write).await })
+        });
+        let writes: Vec<_> = writes.collect();
+        tokio::time::sleep(S(1)).await;
+        for _ in 0..5 {
+            let began = Instant::now();
+            pace.admit(RequestKind::Read).await;
+            assert!(began.elapsed() <= S(6), "{:?}: a pause is 2.4 s at most", began.elapsed());
+        }
+        let left = writes.iter().filter(|write| !write.is_finished()).count();
+        assert!((30..=37).contains(&left), "{left} of 40: writes have every other turn");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn store_wants_a_pause_no_request_leaves_before_its_end() {
         for (wanted, kept) in [(3, 3), (3600, 5)] {
             let pace = Pace::default();
-            pace.admit().await;
+            pace.admit(RequestKind::Write).await;
             pace.refused(Some(S(wanted)));
             let began = Instant::now();
-            pace.admit().await;
+            pace.admit(RequestKind::Write).await;
             assert_eq!(began.elapsed(), S(kept));
         }
     }

@@ -447,6 +447,29 @@ async fn a_store_that_is_not_there_is_waited_for() {
 }
 
 #[tokio::test]
+async fn outage_of_a_store_is_over_requests_leave_at_once() {
+    let (s3, index) = (S3::start(), OwnIndex::empty());
+    let objects = open(storage(&s3), "one", &index).await.expect("opened");
+    // Requests that have succeeded in the last second bound the pace from below.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    s3.every("PUT", S3Fault::Status(503, "ServiceUnavailable"));
+    let put = || objects.put(1, parts(), BodyProgress::default());
+    for _ in 0..5 {
+        let failed =
+            timeout(Duration::from_secs(1), put()).await.expect("nothing makes it wait").expect_err("an outage");
+        assert!(failed.is_retriable() && failed.to_string().contains("ServiceUnavailable"), "{failed}");
+    }
+    s3.heal();
+    let all = async {
+        for _ in 0..5 {
+            put().await.expect("put");
+            objects.get(1, 0..9, BodyProgress::default()).await.expect("read");
+        }
+    };
+    timeout(Duration::from_secs(4), all).await.expect("at half a request a second they take 20 s");
+}
+
+#[tokio::test]
 async fn a_fault_of_one_request_is_an_error_that_may_be_tried_again() {
     let (s3, index) = (S3::start(), OwnIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
