@@ -15,6 +15,7 @@ mod expiry;
 mod keep;
 mod load;
 mod offsets;
+mod re2;
 mod records;
 mod regex;
 mod start;

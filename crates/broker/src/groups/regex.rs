@@ -1,12 +1,12 @@
 //! Regular expressions of topics, as members of the consumer protocol subscribe to them (KIP-848).
 //!
-//! Kafka takes RE2's syntax (RE2/J). Here it is that of Rust's `regex`, which descends from it: no look-around, no
-//! back-references, time linear in the topic's name. `\Q...\E` is translated. What is left of differences: octal escapes
-//! (`\123`) and `\C` are refused, and inside brackets `&&`, `--` and `~~` are set operations.
+//! Kafka takes RE2's syntax (RE2/J), which [`re2`](super::re2) translates to that of Rust's `regex`: no look-around, no back-references, time
+//! linear in the topic's name.
 //!
 //! What it is not: a subscription; the group keeps what an expression matches. Invariant: whatever a stranger sends, it
 //! costs no more than [`PATTERN_BYTES_MAX`] and [`COMPILED_BYTES_MAX`] allow.
 
+use super::re2::translated;
 use crate::control::Image;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ impl TopicRegex {
             return Err(format!("it has {} bytes, and {PATTERN_BYTES_MAX} are allowed", pattern.len()));
         }
         let build = |pattern: &str| regex::RegexBuilder::new(pattern).size_limit(COMPILED_BYTES_MAX).build();
-        let pattern = unquoted(pattern);
+        let pattern = translated(pattern)?;
         // By itself first: what closes the group around it and opens another is no expression.
         build(&pattern)
             .and_then(|_| build(&format!(r"\A(?:{pattern})\z")))
@@ -43,27 +43,6 @@ impl TopicRegex {
         let names = image.topics().map(|topic| topic.name.as_str());
         names.filter(|name| self.0.is_match(name)).map(Text::from).collect()
     }
-}
-
-/// `\Q...\E`, which takes what is between literally, in other words.
-fn unquoted(pattern: &str) -> String {
-    let mut said = String::with_capacity(pattern.len());
-    let mut rest = pattern;
-    while let Some(at) = rest.find('\\') {
-        let (before, escape) = rest.split_at(at);
-        said.push_str(before);
-        if let Some(quoted) = escape.strip_prefix(r"\Q") {
-            let (literal, after) = quoted.split_once(r"\E").unwrap_or((quoted, ""));
-            said.push_str(&regex::escape(literal));
-            rest = after;
-        } else {
-            let len = 1 + escape[1..].chars().next().map_or(0, char::len_utf8);
-            said.push_str(&escape[..len]);
-            rest = &escape[len..];
-        }
-    }
-    said.push_str(rest);
-    said
 }
 
 #[cfg(test)]
@@ -100,5 +79,98 @@ mod tests {
         }
         assert!(TopicRegex::compile(&"a".repeat(PATTERN_BYTES_MAX + 1)).is_err());
         assert!(TopicRegex::compile("(((a{100}){100}){100}){100}").is_err(), "too large when compiled");
+    }
+
+    /// What RE2/J 1.8 does with each.
+    #[test]
+    fn pattern_differs_in_other_dialects_it_is_taken_or_refused_as_kafka_does() {
+        let refused = [
+            "a++",
+            "a*+",
+            "a?+",
+            "a{2}+",
+            "a{2}{3}",
+            "a**",
+            "a+*",
+            "a{1001}",
+            "a{2,1}",
+            "[a--b]",
+            "[z-a]",
+            "[[:foo:]]",
+            r"\1",
+            r"(a)\1",
+            r"\8",
+            r"\u0041",
+            r"\U00000041",
+            r"\C",
+            r"\G",
+            r"\Z",
+            r"\h",
+            r"\k<n>",
+            r"[\Q]\E]",
+            r"\p",
+            r"\pX",
+            r"[a-\d]",
+            r"\x{110000}",
+            r"\x4",
+            "(?=a)",
+            "(?!a)",
+            "(?<=a)",
+            "(?<!a)",
+            "(?>a)",
+            "(?#c)a",
+            "(?x)a b",
+            "(?u)a",
+            "(?<n.a>a)",
+            "(?P=n)",
+            "(?P<n>a)(?P<n>b)",
+            "(?i-)a",
+            "*a",
+            "(",
+            "a)(b",
+            "(?",
+        ];
+        for pattern in refused {
+            assert!(TopicRegex::compile(pattern).is_err(), "{pattern}");
+        }
+        let taken = [
+            ("a??", "a"),
+            ("(a+)+", "aa"),
+            ("(?:a{2}){3}", "aaaaaa"),
+            ("a{1000}|b", "b"),
+            ("a{,3}", "a{,3}"),
+            ("a{", "a{"),
+            ("a{3", "a{3"),
+            ("{", "{"),
+            ("a]}", "a]}"),
+            ("[a&&b]", "&"),
+            ("[a~~b]", "~"),
+            ("[[a]b]", "[b]"),
+            ("[a[b]", "["),
+            ("[]a]", "]"),
+            (r"[\w-a]", "-"),
+            (r"[\d-]", "-"),
+            ("[+--]", ","),
+            (r"\141", "a"),
+            (r"\0", "\0"),
+            (r"\x{61}\x62", "ab"),
+            (r"\p{^Greek}", "a"),
+            (r"\P{^Greek}|a", "a"),
+            (r"\pL", "a"),
+            ("[[:alpha:]]", "a"),
+            ("[[:^alpha:]]", "1"),
+            ("(?)a", "a"),
+            ("(?i-s:A)", "a"),
+            ("(?i)A", "a"),
+            ("(?U)a+", "aa"),
+            ("(?P<1n>a)", "a"),
+            ("(?<n>a)", "a"),
+            (r"\é", "é"),
+            (r"\-\_", "-_"),
+            (r"\Qa++\E", "a++"),
+        ];
+        for (pattern, name) in taken {
+            assert!(matches(pattern, name), "{pattern}");
+        }
     }
 }
