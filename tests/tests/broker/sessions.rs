@@ -2,7 +2,7 @@
 
 use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic};
-use fullbore_wire::{ErrorCode, Text};
+use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::time::Duration;
 
 const TOPIC: &str = "session";
@@ -147,6 +147,36 @@ fn a_partition_with_an_error_is_told_each_time() {
         let data = &response.responses[0].partitions[0];
         assert_eq!((data.partition_index, data.error_code), (0, ErrorCode::OFFSET_OUT_OF_RANGE));
     }
+}
+
+/// As Kafka 4: a session remembers the name of its id.
+#[test]
+fn topic_of_a_session_is_made_again_its_old_id_is_inconsistent() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let by_id = |session_id, session_epoch, topic_id: Option<Uuid>| {
+        let mut request = request(session_id, session_epoch, &[(0, 0)]);
+        match topic_id {
+            Some(id) => (request.topics[0].topic, request.topics[0].topic_id) = (Text::default(), id),
+            None => request.topics.clear(),
+        }
+        request
+    };
+    let code = |client: &mut Client, request: &FetchRequest| {
+        let response = client.call(request, 13);
+        (response.session_id, response.responses.first().map(|topic| topic.partitions[0].error_code))
+    };
+    let old = client.create_topic(TOPIC, 1, &[]);
+    let (session, opened) = code(&mut client, &by_id(0, 0, Some(old)));
+    assert_eq!(opened, Some(ErrorCode::NONE));
+    client.delete_topic(TOPIC);
+    let unknown = Some(ErrorCode::UNKNOWN_TOPIC_ID);
+    assert_eq!(code(&mut client, &by_id(session, 1, None)).1, unknown, "no topic has the name");
+    client.create_topic(TOPIC, 1, &[]);
+    let inconsistent = Some(ErrorCode::INCONSISTENT_TOPIC_ID);
+    assert_eq!(code(&mut client, &by_id(session, 2, None)).1, inconsistent);
+    assert_eq!(code(&mut client, &by_id(session, 3, Some(old))).1, inconsistent, "the session still knows the name");
+    assert_eq!(code(&mut client, &by_id(0, -1, Some(old))).1, unknown, "without a session nothing is remembered");
 }
 
 /// Sessions over a hundred thousand partitions each, which need not even exist.

@@ -17,7 +17,7 @@ mod request;
 
 #[cfg(test)]
 pub use partition::TopicKey;
-pub use partition::{Fetched, PartitionFetch, PartitionOutcome};
+pub use partition::{Fetched, FetchedTopic, PartitionFetch, PartitionOutcome};
 pub use request::SessionRequest;
 
 use crate::partitions::Registration;

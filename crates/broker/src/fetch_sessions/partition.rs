@@ -4,7 +4,8 @@
 
 use fullbore_wire::apis::fetch::{FetchPartition, PartitionData};
 use fullbore_wire::{ErrorCode, Text, Uuid};
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 /// A topic as requests name it: by name or by id, whichever the version has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -13,6 +14,47 @@ pub struct TopicKey {
     pub name: Text,
     /// The id, or zero.
     pub id: Uuid,
+}
+
+/// A topic of a fetch.
+#[derive(Debug)]
+pub struct FetchedTopic {
+    key: Arc<TopicKey>,
+    /// The name of the topic that had the id when it was first found.
+    resolved: OnceLock<Box<str>>,
+}
+
+impl FetchedTopic {
+    /// A topic that was not looked for yet.
+    pub fn new(key: TopicKey) -> FetchedTopic {
+        FetchedTopic { key: Arc::new(key), resolved: OnceLock::new() }
+    }
+
+    /// Notes the name of the topic that has the id.
+    pub fn resolve(&self, name: &str) {
+        if !self.id.is_zero() {
+            self.resolved.get_or_init(|| name.into());
+        }
+    }
+
+    /// Returns the name of the topic that had the id, where one was found.
+    pub fn resolved(&self) -> Option<&str> {
+        self.resolved.get().map(|name| &**name)
+    }
+}
+
+impl PartialEq for FetchedTopic {
+    fn eq(&self, other: &FetchedTopic) -> bool {
+        self.key == other.key
+    }
+}
+
+impl Deref for FetchedTopic {
+    type Target = TopicKey;
+
+    fn deref(&self) -> &TopicKey {
+        &self.key
+    }
 }
 
 /// A partition of a topic as requests name it.
@@ -45,7 +87,7 @@ impl SentOffsets {
 #[derive(Clone, Debug)]
 pub struct PartitionFetch {
     /// Its topic.
-    pub topic: Arc<TopicKey>,
+    pub topic: Arc<FetchedTopic>,
     /// The partition.
     pub index: i32,
     /// Bytes that the answer should not exceed.
@@ -61,7 +103,7 @@ pub struct PartitionFetch {
 
 impl PartitionFetch {
     /// A partition as a request has it.
-    pub(super) fn new(topic: &Arc<TopicKey>, asked: &FetchPartition) -> PartitionFetch {
+    pub(super) fn new(topic: &Arc<FetchedTopic>, asked: &FetchPartition) -> PartitionFetch {
         PartitionFetch {
             topic: Arc::clone(topic),
             index: asked.partition,
@@ -75,7 +117,7 @@ impl PartitionFetch {
 
     /// Its key.
     pub(super) fn key(&self) -> PartitionKey {
-        PartitionKey { topic: Arc::clone(&self.topic), index: self.index }
+        PartitionKey { topic: Arc::clone(&self.topic.key), index: self.index }
     }
 
     /// Returns true if this is the outcome of the partition.
@@ -85,8 +127,8 @@ impl PartitionFetch {
 
     /// Takes over a later request for the same partition.
     pub(super) fn change(&mut self, change: PartitionFetch, reads_on: bool) {
-        let (fetch_offset, told) = (self.fetch_offset, self.told);
-        *self = PartitionFetch { told, ..change };
+        let (fetch_offset, told, topic) = (self.fetch_offset, self.told, Arc::clone(&self.topic));
+        *self = PartitionFetch { told, topic, ..change };
         if reads_on {
             self.fetch_offset = fetch_offset;
         }
@@ -103,7 +145,7 @@ impl PartitionFetch {
 /// The outcome for one partition.
 pub struct Fetched {
     /// Its topic.
-    pub topic: Arc<TopicKey>,
+    pub topic: Arc<FetchedTopic>,
     /// The partition.
     pub index: i32,
     /// As it goes into the response.

@@ -3,10 +3,11 @@
 //! Not here: what becomes of it (see [`Sessions`](super::Sessions)). Invariant: each partition is in the list once, and nothing of the
 //! request's frame is kept: a session outlives the request, and a slice would keep all of the frame.
 
-use super::partition::{PartitionFetch, PartitionKey, TopicKey};
+use super::partition::{FetchedTopic, PartitionFetch, PartitionKey, TopicKey};
 use fullbore_wire::apis::fetch::{FetchRequest, ForgottenTopic};
 use fullbore_wire::{Text, Uuid};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// Bytes that a topic takes beside its name.
@@ -28,7 +29,7 @@ impl SessionRequest {
         let FetchRequest { session_id, session_epoch, read_ahead, .. } = request;
         let forgotten = Forgotten::of(request.forgotten_topics_data);
         let mut wanted = Vec::with_capacity(request.topics.iter().map(|topic| topic.partitions.len()).sum());
-        let (mut known, mut topics_bytes, mut is_ascending) = (HashSet::new(), 0, true);
+        let (mut known, mut topics_bytes, mut is_ascending) = (HashMap::new(), 0, true);
         for asked in request.topics {
             let topic = topic_of(&asked.topic, asked.topic_id, &mut known);
             let is_new = topic.1;
@@ -54,14 +55,14 @@ impl SessionRequest {
 }
 
 /// The topic of a request, and whether it is the first of this key among those known.
-fn topic_of(name: &Text, id: Uuid, known: &mut HashSet<Arc<TopicKey>>) -> (Arc<TopicKey>, bool) {
-    let key = TopicKey { name: name.clone(), id };
-    if let Some(topic) = known.get(&key) {
-        return (Arc::clone(topic), false);
+fn topic_of(name: &Text, id: Uuid, known: &mut HashMap<TopicKey, Arc<FetchedTopic>>) -> (Arc<FetchedTopic>, bool) {
+    match known.entry(TopicKey { name: name.clone(), id }) {
+        Entry::Occupied(topic) => (Arc::clone(topic.get()), false),
+        Entry::Vacant(place) => {
+            let topic = FetchedTopic::new(TopicKey { name: Text::from(name.as_str()), id });
+            (Arc::clone(place.insert(Arc::new(topic))), true)
+        }
     }
-    let topic = Arc::new(TopicKey { name: Text::from(name.as_str()), id });
-    known.insert(Arc::clone(&topic));
-    (topic, true)
 }
 
 /// As Kafka has it: of a partition named twice, the last one counts, at the place of the first. Topics of one key are the same.
@@ -116,7 +117,7 @@ impl Forgotten {
     }
 
     pub(super) fn has(&self, wanted: &PartitionFetch) -> bool {
-        self.topics.get(&*wanted.topic).is_some_and(|indexes| indexes.binary_search(&wanted.index).is_ok())
+        self.topics.get(&**wanted.topic).is_some_and(|indexes| indexes.binary_search(&wanted.index).is_ok())
     }
 
     fn bytes_held(&self) -> usize {

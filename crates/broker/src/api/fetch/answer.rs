@@ -103,13 +103,13 @@ pub fn error(error_code: ErrorCode, session_id: i32, reply: Reply) -> Result<Fra
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fetch_sessions::TopicKey;
+    use crate::fetch_sessions::{FetchedTopic, TopicKey};
     use fullbore_wire::{Text, Uuid};
 
     #[test]
     fn topic_of_very_many_partitions_is_written_in_pieces() {
-        let topic = |name| Arc::new(TopicKey { name: Text::from_static(name), id: Uuid::ZERO });
-        let of = |topic: &Arc<TopicKey>, count| {
+        let topic = |name| Arc::new(FetchedTopic::new(TopicKey { name: Text::from_static(name), id: Uuid::ZERO }));
+        let of = |topic: &Arc<FetchedTopic>, count| {
             (0..count)
                 .map(|index| Fetched { topic: Arc::clone(topic), index, outcome: PartitionOutcome::Elsewhere(2) })
                 .collect()

@@ -11,8 +11,10 @@ pub mod replica;
 
 use super::wide::ENTRIES_SHORT_MAX;
 use super::{Call, Completion, Fault, Reply, topics};
-use crate::control::Image;
-use crate::fetch_sessions::{FetchAdmission, FetchPlan, Fetched, PartitionFetch, PartitionOutcome, SessionRequest};
+use crate::control::{Image, Topic};
+use crate::fetch_sessions::{
+    FetchAdmission, FetchPlan, Fetched, FetchedTopic, PartitionFetch, PartitionOutcome, SessionRequest,
+};
 use crate::node::Node;
 use crate::partitions::{AnyPartition, LogOffsets, Read, ReadError};
 use fullbore_host::long_work::is_in_place;
@@ -276,7 +278,7 @@ fn read_each(
     for fetch in wanted {
         let index = fetch.index;
         let outcome_is = |outcome| Fetched { topic: Arc::clone(&fetch.topic), index, outcome };
-        let topic = topics::find(&image, &fetch.topic.name, fetch.topic.id);
+        let topic = topic_of(&image, &fetch.topic);
         if let (Ok(topic), Some(router)) = (topic, &router)
             && let Some(preferred_read_replica) = router.broker_of(topic, index)
         {
@@ -328,7 +330,23 @@ fn read_each(
 }
 
 fn partition(broker: &Node, image: &Image, wanted: &PartitionFetch) -> Result<AnyPartition, ErrorCode> {
-    topics::partition(broker, topics::find(image, &wanted.topic.name, wanted.topic.id)?, wanted.index)
+    topics::partition(broker, topic_of(image, &wanted.topic)?, wanted.index)
+}
+
+/// Finds the topic of a fetch, and notes its name. A session may have its id from before the topic was made again.
+///
+/// # Errors
+/// As [`topics::find`]; INCONSISTENT_TOPIC_ID where another topic has the name now.
+fn topic_of<'i>(image: &'i Image, asked: &FetchedTopic) -> Result<&'i Arc<Topic>, ErrorCode> {
+    let found = topics::find(image, &asked.name, asked.id);
+    match found {
+        Ok(topic) => asked.resolve(&topic.name),
+        Err(_) if asked.resolved().is_some_and(|name| image.topic(name).is_some()) => {
+            return Err(ErrorCode::INCONSISTENT_TOPIC_ID);
+        }
+        Err(_) => {}
+    }
+    found
 }
 
 /// Room in an answer for one partition.
