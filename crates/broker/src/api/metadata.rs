@@ -30,7 +30,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         // Before version 4 a client cannot say no.
         let create = version < 4 || request.allow_auto_topic_creation;
         let wanted = once(request.topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id));
-        named(call, wanted, create).await
+        named(call, wanted, create, version).await
     };
     // Of an id that nobody has, nothing is told; of a name that nobody has, what might be done.
     for topic in topics.iter_mut().filter(|topic| topic.error_code != ErrorCode::UNKNOWN_TOPIC_ID) {
@@ -56,7 +56,12 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 /// The topics asked for, in that order, the missing ones created first where that is allowed.
-async fn named(call: &Call<'_>, wanted: Vec<MetadataRequestTopic>, create: bool) -> Vec<MetadataResponseTopic> {
+async fn named(
+    call: &Call<'_>,
+    wanted: Vec<MetadataRequestTopic>,
+    create: bool,
+    version: i16,
+) -> Vec<MetadataResponseTopic> {
     let broker = call.broker;
     let image = broker.control.image();
     let creates = create && broker.config.topics.auto_create;
@@ -90,13 +95,13 @@ async fn named(call: &Call<'_>, wanted: Vec<MetadataRequestTopic>, create: bool)
             let name = topic.name.clone().unwrap_or_default();
             match super::topics::find(&image, &name, topic.topic_id) {
                 Ok(found) => describe(&viewer, found),
-                Err(code) => unknown(topic, refused.get(name.as_str()).copied().unwrap_or(code)),
+                Err(code) => unknown(topic, refused.get(name.as_str()).copied().unwrap_or(code), version),
             }
         })
         .collect()
 }
 
-fn unknown(topic: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopic {
+fn unknown(topic: MetadataRequestTopic, code: ErrorCode, version: i16) -> MetadataResponseTopic {
     let valid = topic.name.as_ref().is_none_or(|name| check_name(name).is_ok());
     let error_code = match code {
         _ if !valid => ErrorCode::INVALID_TOPIC_EXCEPTION,
@@ -107,7 +112,8 @@ fn unknown(topic: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopi
     MetadataResponseTopic {
         error_code,
         is_internal: topic.name.as_ref().is_some_and(|name| is_internal(name)),
-        name: Some(topic.name.unwrap_or_default()),
+        // Of an id that no topic has, no name is known; versions before 12 have no null.
+        name: if version >= 12 && !topic.topic_id.is_zero() { None } else { Some(topic.name.unwrap_or_default()) },
         topic_id: topic.topic_id,
         ..Default::default()
     }
