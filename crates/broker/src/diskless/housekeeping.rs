@@ -27,7 +27,7 @@ pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
 /// Objects that are deleted in a look, before the next one comes at once.
 const CLEANED_AT_ONCE: usize = 64;
-/// Objects whose DELETE failed that are tried again at the next look. More are tried again after a day.
+/// Objects whose DELETE failed that are tried again at the next look. The index gives them again, too, and those that are more.
 const FAILED_MAX: usize = 10_000;
 /// DELETEs at a time: each object is deleted twice, and a broker may put dozens a second.
 const DELETES: usize = 8;
@@ -113,7 +113,7 @@ struct Cleaner {
     objects: Objects,
     index: IndexOwner,
     failures: LogRateLimit,
-    /// Objects whose DELETE failed. The index gives each again in a day, to any broker.
+    /// Objects whose DELETE failed.
     failed: VecDeque<UnusedObject>,
 }
 
@@ -136,7 +136,8 @@ impl Cleaner {
 
     /// Deletes these, and forgets those of which nothing more is to be done. Returns false if no DELETE succeeded.
     async fn delete_all(&mut self, unused: &[UnusedObject]) -> bool {
-        let (mut waiting, mut deleting, mut done) = (unused.iter().copied(), JoinSet::new(), Vec::new());
+        let (mut waiting, mut deleting) = (unused.iter().copied(), JoinSet::new());
+        let (mut done, mut failed) = (Vec::new(), Vec::new());
         let mut is_any = false;
         loop {
             for object in waiting.by_ref().take(DELETES - deleting.len()) {
@@ -149,6 +150,7 @@ impl Cleaner {
                     done.extend(is_again.then_some(id));
                 }
                 Some(Ok((object, Err(error)))) => {
+                    failed.push(object.id);
                     if self.failed.len() < FAILED_MAX {
                         self.failed.push_back(object);
                     }
@@ -162,6 +164,9 @@ impl Cleaner {
         }
         if !done.is_empty() {
             self.index.forget(done);
+        }
+        if !failed.is_empty() {
+            self.index.delete_failed(failed);
         }
         is_any
     }

@@ -175,7 +175,7 @@ CREATE TABLE fullbore.diskless_cleared (
 -- An object in the store. Life: from before it is uploaded until a day after it was deleted.
 CREATE TABLE fullbore.diskless_objects (
   id         bigint      PRIMARY KEY,                              -- drawn by the broker that registers it, so that none is given twice
-  state      integer     NOT NULL,                                 -- 0 registered, 1 live, 2 unused, 3 deleted from the store
+  state      integer     NOT NULL,                                 -- 0 registered, 1 live, 2 unused, 3 deleted from the store, 4 DELETE failed
   live_bytes bigint      NOT NULL,
   changed_at timestamptz NOT NULL                                  -- by the database's clock
 );

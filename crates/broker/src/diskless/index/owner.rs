@@ -64,6 +64,7 @@ pub(super) enum Asked {
     AdoptStore(String, oneshot::Sender<Result<String, CommitError>>),
     /// Wakes it, so that it sees that it is to stop.
     Nothing,
+    DeleteFailed(Vec<ObjectId>),
 }
 
 /// Asks the thread.
@@ -200,6 +201,11 @@ impl IndexOwner {
         self.ask(Asked::Forget(ids));
     }
 
+    /// As [`IndexStore::delete_failed`]; objects that cannot be noted are given again in a day. Waits for nothing.
+    pub fn delete_failed(&self, ids: Vec<ObjectId>) {
+        self.ask(Asked::DeleteFailed(ids));
+    }
+
     /// As [`IndexStore::known_store`].
     ///
     /// # Errors
@@ -311,6 +317,7 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
         Asked::Forget(ids) => drop(index.store.forget(&ids)),
         Asked::KnownStore(answer) => drop(answer.send(index.store.known_store())),
         Asked::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),
+        Asked::DeleteFailed(ids) => drop(index.store.delete_failed(&ids, now_ms)),
         Asked::Create { topic: (name, id), count, stops_before, created } => {
             let before = ClassicStops::of_topic(count, stops_before);
             let make = || {

@@ -15,6 +15,9 @@ use fullbore_wire::Uuid;
 
 use fullbore_db::{CommitError, StoreError};
 
+/// Time after which an object whose DELETE failed is given again, ms.
+pub const DELETE_AGAIN_MS: i64 = 600_000;
+
 /// A back end of the index.
 pub trait IndexStore: Send {
     /// Begins a transaction with these partitions locked, and reads what a commit to them is decided on. In one round trip where there is
@@ -142,6 +145,12 @@ pub trait IndexStore: Send {
     ///
     /// # Errors
     /// It is not known.
+    /// Notes objects whose DELETE failed: [`IndexStore::unused`] gives them again after [`DELETE_AGAIN_MS`], also after a restart and to another broker.
+    ///
+    /// # Errors
+    /// None is noted, or that is not known.
+    fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError>;
+
     fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {
         Ok(now_ms)
     }

@@ -8,6 +8,7 @@ use fullbore_wire::Uuid;
 
 use super::postgres::tests::PostgresBackEnd;
 use super::sqlite::SqliteFinder;
+use super::store::DELETE_AGAIN_MS;
 use super::*;
 
 pub const NOW: i64 = 1_700_000_000_000;
@@ -160,6 +161,7 @@ on_each_back_end! {
     what_is_before_the_log_start_is_cleared_and_its_objects_are_unused
     nothing_is_left_of_a_deleted_topic
     objects_are_cleaned_when_nobody_can_use_them
+    delete_of_an_object_fails_it_is_given_again_soon
     runs_are_found_by_offset_and_by_time
 }
 
@@ -374,6 +376,28 @@ fn nothing_is_left_of_a_deleted_topic<B: BackEnd>() {
     let mut unused = opened.unused();
     unused.sort_unstable();
     assert_eq!(unused, [&objects[..], &[late, later]].concat());
+}
+
+/// Also after a restart, and to another broker.
+fn delete_of_an_object_fails_it_is_given_again_soon<B: BackEnd>() {
+    let mut opened = Opened::<B>::new(1);
+    let partition = opened.partitions[0];
+    let (failed, deleted) = (opened.object(), opened.object());
+    opened.back_end.age(3_600_000);
+    assert_eq!(opened.unused().len(), 2);
+    opened.index.store.delete_failed(&[failed], opened.back_end.now_ms()).expect("noted");
+    opened.again();
+    assert!(opened.unused().is_empty(), "it is not tried again at once");
+    opened.back_end.age(DELETE_AGAIN_MS);
+    let late = CommitVerdict::Refused(Refusal::ObjectGone);
+    assert_eq!(opened.commit(failed, &[batch(partition, 0, 0)]), [late], "no commit may use it");
+    assert_eq!(opened.unused(), [failed]);
+    opened.back_end.age(DELETE_AGAIN_MS);
+    assert!(opened.unused().is_empty(), "it was deleted");
+    opened.back_end.age(86_400_000);
+    let mut again = opened.unused();
+    again.sort_unstable();
+    assert_eq!(again, [failed.min(deleted), failed.max(deleted)], "a day later again, for a late upload");
 }
 
 fn objects_are_cleaned_when_nobody_can_use_them<B: BackEnd>() {

@@ -206,6 +206,10 @@ impl IndexStore for TroubledIndex {
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
         self.change(|inner| inner.forget(ids))
     }
+    fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError> {
+        self.change(|inner| inner.delete_failed(ids, now_ms))
+    }
+
 
     fn known_store(&mut self) -> Result<KnownStore, StoreError> {
         self.inner.known_store()

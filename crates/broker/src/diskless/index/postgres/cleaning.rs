@@ -8,9 +8,9 @@ use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
 
 use super::super::damaged;
 use super::super::packed::LAST_BASE_OFFSET;
-use super::super::store::{ProducerRowPlace, UnusedObject};
+use super::super::store::{DELETE_AGAIN_MS, ProducerRowPlace, UnusedObject};
 use super::guarded::Guarded;
-use super::rows::{DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, producer_place, run};
+use super::rows::{DELETE_FAILED, DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, producer_place, run};
 use fullbore_db::postgres::rows::{flag, next, number};
 use fullbore_db::{CommitError, StoreError};
 
@@ -59,16 +59,25 @@ pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<Un
     let take = format!("UPDATE fullbore.diskless_objects SET state = {DELETED}, changed_at = clock_timestamp() WHERE");
     // What was deleted a day ago goes first, so that nothing is taken and given again in one.
     let mut answers = session.end(&format!(
-        "{take} {}; {take} {}; {take} {}",
+        "{take} {}; {take} {}; {take} {}; {take} {}",
         picked(DELETED, DELETED_FOR),
+        picked(DELETE_FAILED, &format!("interval '{DELETE_AGAIN_MS} milliseconds'")),
         picked(UNUSED, &format!("interval '{for_ms} milliseconds'")),
         picked(REGISTERED, REGISTERED_FOR)
     ))?;
     let mut objects = Vec::new();
-    for is_again in [true, false, false] {
+    for is_again in [true, false, false, false] {
         objects.extend(numbers(&mut answers)?.into_iter().map(|id| UnusedObject { id, is_again }));
     }
     Ok(objects)
+}
+
+/// Notes objects whose DELETE failed.
+pub fn delete_failed(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), CommitError> {
+    session.begin("").map_err(CommitError::Refused)?;
+    let ids = array(ids.iter());
+    let note = format!("UPDATE fullbore.diskless_objects SET state = {DELETE_FAILED}, changed_at = clock_timestamp()");
+    session.end(&format!("{note} WHERE id = ANY({ids}::bigint[]) AND state = {DELETED}")).map(drop)
 }
 
 /// Objects of which there is nothing left.

@@ -16,8 +16,8 @@ use super::super::store::{
 use super::super::{damaged, random_numbers};
 use super::guarded::Guarded;
 use super::rows::{
-    DELETED, IndexAnswers, LIVE, PARTITION, PRODUCER, REGISTERED, RUN, UNUSED, array, each, hex, partition, producer,
-    run,
+    DELETE_FAILED, DELETED, IndexAnswers, LIVE, PARTITION, PRODUCER, REGISTERED, RUN, UNUSED, array, each, hex,
+    partition, producer, run,
 };
 use super::{cleaning, topics};
 use fullbore_db::postgres::rows::{Rows, next, number};
@@ -169,6 +169,10 @@ impl IndexStore for PostgresIndex {
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
         cleaning::forget(&mut self.session, ids)
     }
+    fn delete_failed(&mut self, ids: &[ObjectId], _now_ms: i64) -> Result<(), CommitError> {
+        cleaning::delete_failed(&mut self.session, ids)
+    }
+
 
     fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {
         cleaning::clock_ms(&mut self.session).map(|clock_ms| now_ms.min(clock_ms))
@@ -216,7 +220,7 @@ fn objects(states: &Rows, runs: &Rows) -> Result<HashMap<ObjectId, ObjectState>,
         let state = match state {
             REGISTERED => ObjectState::Registered,
             LIVE | UNUSED => ObjectState::Live(of.remove(&id).unwrap_or_default()),
-            DELETED => ObjectState::Gone,
+            DELETED | DELETE_FAILED => ObjectState::Gone,
             other => return Err(damaged(format!("object {id} has state {other}"))),
         };
         found.insert(id, state);

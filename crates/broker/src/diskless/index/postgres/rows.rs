@@ -21,6 +21,7 @@ pub const REGISTERED: i64 = 0;
 pub const LIVE: i64 = 1;
 pub const UNUSED: i64 = 2;
 pub const DELETED: i64 = 3;
+pub const DELETE_FAILED: i64 = 4;
 
 /// The columns of a partition, of `fullbore.diskless_partitions AS p`.
 pub const PARTITION: &str =

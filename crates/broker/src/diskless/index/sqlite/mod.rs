@@ -20,8 +20,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::noted::NotedChanges;
 use super::packed::{LAST_BASE_OFFSET, pack_producer, pack_run, unpack_offset, unpack_producer};
 use super::store::{
-    ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow, ProducerRow,
-    ProducerRowPlace, UnusedObject,
+    ClassicStops, CommitFound, CommitQuestion, CommitWrite, DELETE_AGAIN_MS, IndexStore, KnownStore, PartitionRow,
+    ProducerRow, ProducerRowPlace, UnusedObject,
 };
 use super::{damaged, random_numbers};
 use cleaning::{clear_runs, note_expired, remove_partitions, succeed_classic};
@@ -30,7 +30,7 @@ pub use finder::SqliteFinder;
 use fullbore_db::sqlite::{failed as sqlite_failed, not_committed as sqlite_not_committed};
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::disk_space::DiskSpace;
-use rows::{DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, partition_row, runs};
+use rows::{DELETE_FAILED, DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, partition_row, runs};
 
 /// What producers have written to a partition from an offset on.
 const PRODUCERS: &str =
@@ -465,6 +465,7 @@ impl IndexStore for SqliteIndex {
             taken.iter().try_for_each(|id| mark.execute(params![id, DELETED, now_ms]).map(drop))?;
             again.iter().try_for_each(|id| mark.execute(params![id, DELETED, now_ms]).map(drop))?;
             let taken = taken.into_iter().map(|id| UnusedObject { id, is_again: false });
+            taken.extend(ids(find, DELETE_FAILED, now_ms - DELETE_AGAIN_MS)?);
             Ok(taken.chain(again.into_iter().map(|id| UnusedObject { id, is_again: true })).collect())
         })
     }
@@ -474,6 +475,14 @@ impl IndexStore for SqliteIndex {
             let mut forget = connection.prepare_cached("DELETE FROM objects WHERE id = ?1 AND state = ?2")?;
             ids.iter().try_for_each(|id| forget.execute(params![id, DELETED]).map(drop))
         })
+    fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError> {
+        self.free(|connection| {
+            let note = "UPDATE objects SET state = ?2, changed_ms = ?3 WHERE id = ?1 AND state = ?4";
+            let mut note = connection.prepare_cached(note)?;
+            ids.iter().try_for_each(|id| note.execute(params![id, DELETE_FAILED, now_ms, DELETED]).map(drop))
+        })
+    }
+
     }
 
     fn known_store(&mut self) -> Result<KnownStore, StoreError> {

@@ -16,6 +16,7 @@ pub const REGISTERED: i64 = 0;
 pub const LIVE: i64 = 1;
 pub const UNUSED: i64 = 2;
 pub const DELETED: i64 = 3;
+pub const DELETE_FAILED: i64 = 4;
 
 /// The runs that a query finds, whose columns are [`RUN`].
 pub fn runs(connection: &Connection, query: &str, params: impl Params) -> Result<Vec<BatchRun>, StoreError> {
