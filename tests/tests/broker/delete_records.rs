@@ -49,6 +49,42 @@ fn fetch_code(client: &mut Client, offset: i64) -> ErrorCode {
     client.call(&request, 12).responses.remove(0).partitions.remove(0).error_code
 }
 
+/// More than one transaction of the index.
+#[test]
+fn many_diskless_partitions_are_named_each_has_its_own_answer() {
+    let broker = Broker::start(&["log.retention.check.interval.ms=50"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1_200, &[("diskless.enable", "true")]);
+    for partition in [0, 700, 1_199] {
+        client.produced(TOPIC, partition, &Batch::of(&["a", "b"]));
+    }
+    let offset = |partition_index| match partition_index {
+        0 => 1,
+        5 => 1,
+        700 => ALL,
+        _ => 0,
+    };
+    let named = (0..=1_200).map(|partition_index| DeleteRecordsPartition {
+        partition_index,
+        offset: offset(partition_index),
+        ..Default::default()
+    });
+    let topic = DeleteRecordsTopic { name: TOPIC.into(), partitions: named.collect(), ..Default::default() };
+    let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
+    let answered = client.call(&request, 2).topics.remove(0).partitions;
+    for (expected_index, of) in (0..).zip(&answered) {
+        let expected = match expected_index {
+            0 => (ErrorCode::NONE, 1),
+            5 => (ErrorCode::OFFSET_OUT_OF_RANGE, -1),
+            700 => (ErrorCode::NONE, 2),
+            1_200 => (ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, -1),
+            _ => (ErrorCode::NONE, 0),
+        };
+        assert_eq!((of.partition_index, (of.error_code, of.low_watermark)), (expected_index, expected));
+    }
+    assert_eq!(answered.len(), 1_201);
+}
+
 #[test]
 fn topic_is_named_twice_both_of_its_partitions_are_answered() {
     let broker = Broker::start(&[]);

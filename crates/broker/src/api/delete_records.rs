@@ -44,11 +44,12 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let shared = Arc::clone(call.broker);
     let moving = tokio::task::spawn_blocking(move || delete(&shared, asked));
     let moved = moving.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    let mut in_index = moved_in_index(&moved, deadline).await.into_iter();
     let mut topics = Vec::with_capacity(moved.len());
     for (name, moved) in moved {
         let mut partitions = Vec::with_capacity(moved.len());
         for (partition_index, moved) in moved {
-            partitions.push(answer(partition_index, moved, deadline).await);
+            partitions.push(answer(partition_index, moved, &mut in_index, deadline).await);
         }
         topics.push(DeleteRecordsTopicResult { name, partitions, ..Default::default() });
     }
@@ -81,17 +82,33 @@ fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32,
     moved
 }
 
-/// Once those who may lead after this broker have deleted the records, too.
-async fn answer(partition_index: i32, moved: Moved, deadline: Instant) -> DeleteRecordsPartitionResult {
+/// Moves the log starts of diskless partitions, and returns the outcomes in the order of the request.
+async fn moved_in_index(moved: &[(Text, Vec<(i32, Moved)>)], deadline: Instant) -> Vec<Result<i64, ErrorCode>> {
+    let diskless = moved.iter().flat_map(|(_, partitions)| partitions).filter_map(|(_, moved)| match moved {
+        Ok(Deleting::InIndex(partition, offset)) => Some((Arc::clone(partition), *offset)),
+        _ => None,
+    });
+    let diskless: Vec<_> = diskless.collect();
+    let mut outcomes = Vec::with_capacity(diskless.len());
+    let _ = timeout_at(deadline, Box::pin(DisklessPartition::delete_records(&diskless, &mut outcomes))).await;
+    let mut outcomes: Vec<_> = outcomes.into_iter().map(|outcome| outcome.map_err(|error| error.code())).collect();
+    outcomes.resize(diskless.len(), Err(ErrorCode::REQUEST_TIMED_OUT));
+    outcomes
+}
+
+/// Answers once those who may lead after this broker have deleted the records, too.
+async fn answer(
+    partition_index: i32,
+    moved: Moved,
+    in_index: &mut impl Iterator<Item = Result<i64, ErrorCode>>,
+    deadline: Instant,
+) -> DeleteRecordsPartitionResult {
     let deleted = match moved {
         Ok(Deleting::Here(replica, log_start)) => {
             let deleted = timeout_at(deadline, replica.deleted_before(log_start)).await;
             deleted.unwrap_or(Err(ErrorCode::REQUEST_TIMED_OUT)).map(|()| log_start)
         }
-        Ok(Deleting::InIndex(partition, offset)) => {
-            let deleted = timeout_at(deadline, Box::pin(partition.delete_records_before(offset))).await;
-            deleted.map_or(Err(ErrorCode::REQUEST_TIMED_OUT), |deleted| deleted.map_err(|error| error.code()))
-        }
+        Ok(Deleting::InIndex(..)) => in_index.next().unwrap_or(Err(ErrorCode::REQUEST_TIMED_OUT)),
         Err(code) => Err(code),
     };
     let (low_watermark, error_code) = match deleted {

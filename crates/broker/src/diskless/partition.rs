@@ -9,7 +9,7 @@ use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::sequence::{ProducerState, Stamp};
 use fullbore_wire::{ErrorCode, Records};
 
-use super::index::{IndexOwner, PartitionRow};
+use super::index::{IndexOwner, MOVED_MAX, PartitionRow};
 use super::objects::Claim;
 use super::partition_view::PartitionView;
 use super::pipeline::{Grant, IndexedPartition, Pipeline, Refreshed};
@@ -246,18 +246,52 @@ impl DisklessPartition {
     /// # Errors
     /// [`ReadError::OffsetOutOfRange`] past the high watermark; the index.
     pub async fn delete_records_before(self: &Arc<Self>, offset: i64) -> Result<i64, ReadError> {
-        let number = self.known.number().ok_or(ReadError::Storage)?;
-        Box::pin(DisklessPartition::refresh(std::slice::from_ref(self))).await?;
-        let log_end = self.known.offsets().log_end;
-        let offset = if offset == -1 { log_end } else { offset };
-        if offset < 0 || offset > log_end {
-            return Err(ReadError::OffsetOutOfRange);
+        let mut outcomes = Vec::new();
+        DisklessPartition::delete_records(&[(Arc::clone(self), offset)], &mut outcomes).await;
+        outcomes.pop().unwrap_or(Err(ReadError::Storage))
+    }
+
+    /// As [`DisklessPartition::delete_records_before`], of many partitions of one broker: [`MOVED_MAX`] of them in one transaction of the index. Adds
+    /// the outcomes of each transaction in the order of `asked`; a caller that gives up has those so far.
+    pub async fn delete_records(asked: &[(Arc<DisklessPartition>, i64)], outcomes: &mut Vec<Result<i64, ReadError>>) {
+        for piece in asked.chunks(MOVED_MAX) {
+            outcomes.extend(Box::pin(DisklessPartition::delete_piece(piece)).await);
         }
-        let place = self.services.index.place_to_move().await;
-        let moved = self.services.index.move_log_start(number, offset, place);
-        let (known, index) = (Arc::clone(&self.known), self.services.index.clone());
-        let moving = task::spawn(async move { known_once_moved(moved.await, known, index, (number, offset)) });
-        moving.await.unwrap_or(Err(ReadError::Storage))
+    }
+
+    async fn delete_piece(asked: &[(Arc<DisklessPartition>, i64)]) -> Vec<Result<i64, ReadError>> {
+        let partitions: Vec<_> = asked.iter().map(|(partition, _)| Arc::clone(partition)).collect();
+        let refreshed = DisklessPartition::refresh(&partitions).await;
+        let checked = asked.iter().map(|(partition, offset)| {
+            refreshed?;
+            let number = partition.known.number().ok_or(ReadError::Storage)?;
+            let log_end = partition.known.offsets().log_end;
+            let offset = if *offset == -1 { log_end } else { *offset };
+            let is_inside = (0..=log_end).contains(&offset);
+            if is_inside { Ok((number, offset)) } else { Err(ReadError::OffsetOutOfRange) }
+        });
+        let checked: Vec<_> = checked.collect();
+        let moves: Vec<_> = checked.iter().filter_map(|checked| checked.as_ref().ok().copied()).collect();
+        let Some((first, _)) = asked.first().filter(|_| !moves.is_empty()) else {
+            return checked.into_iter().map(|checked| checked.and(Err(ReadError::Storage))).collect();
+        };
+        let index = first.services.index.clone();
+        let place = index.place_to_move().await;
+        let moved = index.move_log_starts(moves, place);
+        let moving = task::spawn(task::boxed(async move {
+            let moved = moved.await;
+            let mut rows = moved.iter().flatten();
+            let known_once_moved = |(partition, checked): (Arc<DisklessPartition>, Result<_, ReadError>)| {
+                let at = checked?;
+                let row = match &moved {
+                    Ok(_) => Ok(rows.next().cloned().flatten()),
+                    Err(error) => Err(error.clone()),
+                };
+                known_once_moved(row, Arc::clone(&partition.known), index.clone(), at)
+            };
+            partitions.into_iter().zip(checked).map(known_once_moved).collect::<Vec<_>>()
+        }));
+        moving.await.unwrap_or_else(|_| asked.iter().map(|_| Err(ReadError::Storage)).collect())
     }
 
     /// Deletes what retention does not keep, in whole runs.
@@ -304,7 +338,7 @@ async fn find_log_start(known: Arc<PartitionView>, index: IndexOwner, (number, o
     while !known.is_gone() {
         tokio::time::sleep(FIND_AGAIN).await;
         let place = index.place_to_move().await;
-        match index.move_log_start(number, offset, place).await {
+        match index.move_log_starts(vec![(number, offset)], place).await.map(|mut rows| rows.pop().flatten()) {
             Ok(Some(row)) => {
                 known.moved(&row, Vec::new());
                 return known.wake();

@@ -47,7 +47,7 @@ use fullbore_wire::Uuid;
 
 pub use finder::{IndexChanges, RunFinder};
 pub use noted::{FILE as NOTED_CHANGES, Lacking, lacking, noted_changes};
-pub use owner::{Deleted, IndexOwner, IndexThread, QueuePlace, StopsBefore};
+pub use owner::{Deleted, IndexOwner, IndexThread, MOVED_MAX, QueuePlace, StopsBefore};
 pub use sqlite::{OpenFileError, SqliteIndex};
 pub use store::{
     ChangeSource, ClassicStops, CommitFound, CommitQuestion, CommitWrite, IndexStore, KnownStore, PartitionRow,

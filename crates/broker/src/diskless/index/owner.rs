@@ -30,6 +30,8 @@ const CHANGES_MAX: usize = 200_000;
 pub(super) const RUNS_CLEARED: usize = 256;
 /// Log starts that are to be moved at a time, so that a commit waits for few of them.
 const MOVES_MAX: usize = 2;
+/// Partitions whose log starts are moved in one transaction.
+pub const MOVED_MAX: usize = 500;
 
 /// Who is told of the partitions of a topic, in their order.
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
@@ -56,15 +58,19 @@ pub(super) enum Asked {
     Delete(Uuid, Vec<DisklessPartitionId>, Deleted),
     RetainBatches(Vec<DisklessPartitionId>, usize),
     ExpireProducersAfter(i64),
-    MoveLogStart(DisklessPartitionId, i64, oneshot::Sender<Result<Option<PartitionRow>, CommitError>>, QueuePlace),
+    MoveLogStarts(
+        Vec<(DisklessPartitionId, i64)>,
+        oneshot::Sender<Result<Vec<Option<PartitionRow>>, CommitError>>,
+        QueuePlace,
+    ),
     Unused(usize, u64, oneshot::Sender<Result<Vec<UnusedObject>, CommitError>>),
+    DeleteFailed(Vec<ObjectId>),
     Forget(Vec<ObjectId>),
     JudgedAt(oneshot::Sender<Result<i64, StoreError>>),
     KnownStore(oneshot::Sender<Result<KnownStore, StoreError>>),
     AdoptStore(String, oneshot::Sender<Result<String, CommitError>>),
     /// Wakes it, so that it sees that it is to stop.
     Nothing,
-    DeleteFailed(Vec<ObjectId>),
 }
 
 /// Asks the thread.
@@ -161,18 +167,17 @@ impl IndexOwner {
         Arc::clone(&self.moves).acquire_owned().await.ok()
     }
 
-    /// As [`IndexStore::move_log_start`]. It is asked for at once, and carried out whether or not the answer is awaited.
+    /// As [`IndexStore::move_log_starts`], of [`MOVED_MAX`] partitions at most. It is queued at once, and carried out whether or not the answer is awaited.
     ///
     /// # Errors
     /// The same.
-    pub fn move_log_start(
+    pub fn move_log_starts(
         &self,
-        partition: DisklessPartitionId,
-        offset: i64,
+        moves: Vec<(DisklessPartitionId, i64)>,
         place: QueuePlace,
-    ) -> impl Future<Output = Result<Option<PartitionRow>, CommitError>> + use<> {
+    ) -> impl Future<Output = Result<Vec<Option<PartitionRow>>, CommitError>> + use<> {
         let (answer, answered) = oneshot::channel();
-        self.ask(Asked::MoveLogStart(partition, offset, answer, place));
+        self.ask(Asked::MoveLogStarts(moves, answer, place));
         async { answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed()))) }
     }
 
@@ -196,14 +201,14 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// As [`IndexStore::forget`]; what cannot be forgotten is told as unused again. Waits for nobody.
-    pub fn forget(&self, ids: Vec<ObjectId>) {
-        self.ask(Asked::Forget(ids));
-    }
-
     /// As [`IndexStore::delete_failed`]; objects that cannot be noted are given again in a day. Waits for nothing.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
         self.ask(Asked::DeleteFailed(ids));
+    }
+
+    /// As [`IndexStore::forget`]; what cannot be forgotten is told as unused again. Waits for nobody.
+    pub fn forget(&self, ids: Vec<ObjectId>) {
+        self.ask(Asked::Forget(ids));
     }
 
     /// As [`IndexStore::known_store`].
@@ -309,15 +314,13 @@ pub(super) fn carry_out<S: IndexStore>(index: &mut Index<S>, asked: Asked, now_m
         Asked::Look(_, answer, _) if answer.is_closed() => {}
         Asked::Look(partitions, answer, _place) => drop(answer.send(index.look(&partitions))),
         Asked::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
-        Asked::MoveLogStart(partition, offset, answer, _place) => {
-            drop(answer.send(index.store.move_log_start(partition, offset)));
-        }
+        Asked::MoveLogStarts(moves, answer, _place) => drop(answer.send(index.store.move_log_starts(&moves))),
         Asked::Unused(count, for_ms, answer) => drop(answer.send(index.store.unused(count, for_ms, now_ms))),
         Asked::JudgedAt(answer) => drop(answer.send(index.store.judged_at(now_ms))),
+        Asked::DeleteFailed(ids) => drop(index.store.delete_failed(&ids, now_ms)),
         Asked::Forget(ids) => drop(index.store.forget(&ids)),
         Asked::KnownStore(answer) => drop(answer.send(index.store.known_store())),
         Asked::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),
-        Asked::DeleteFailed(ids) => drop(index.store.delete_failed(&ids, now_ms)),
         Asked::Create { topic: (name, id), count, stops_before, created } => {
             let before = ClassicStops::of_topic(count, stops_before);
             let make = || {

@@ -76,12 +76,23 @@ pub trait IndexStore: Send {
     /// Nothing is changed, or that is not known.
     fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError>;
 
-    /// Moves the log start of a partition to this offset, which is at most the next one, and never back; its row then, or `None` if it is gone.
-    /// What is before it is left to [`IndexStore::clear`].
+    /// Moves the log starts of partitions to these offsets, which are at most the next ones, and never back. Returns their rows then, in the order of
+    /// `moves`, with `None` for one that is gone. Records before them are left to [`IndexStore::clear`].
     ///
     /// # Errors
     /// Nothing is changed, or that is not known.
-    fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError>;
+    fn move_log_starts(
+        &mut self,
+        moves: &[(DisklessPartitionId, i64)],
+    ) -> Result<Vec<Option<PartitionRow>>, CommitError>;
+
+    /// As [`IndexStore::move_log_starts`], of one partition.
+    ///
+    /// # Errors
+    /// The same.
+    fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
+        self.move_log_starts(&[(id, offset)]).map(|mut rows| rows.pop().flatten())
+    }
 
     /// Removes runs of which nothing may be read any more, so many at most; and then says whether there may be more. An object without any
     /// is not used from then on.
@@ -134,6 +145,12 @@ pub trait IndexStore: Send {
     /// None is taken, or that is not known.
     fn unused(&mut self, count: usize, for_ms: u64, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
 
+    /// Notes objects whose DELETE failed: [`IndexStore::unused`] gives them again after [`DELETE_AGAIN_MS`], also after a restart and to another broker.
+    ///
+    /// # Errors
+    /// None is noted, or that is not known.
+    fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError>;
+
     /// Nothing more is to be done about these objects, which were deleted from the store again.
     ///
     /// # Errors
@@ -145,12 +162,6 @@ pub trait IndexStore: Send {
     ///
     /// # Errors
     /// It is not known.
-    /// Notes objects whose DELETE failed: [`IndexStore::unused`] gives them again after [`DELETE_AGAIN_MS`], also after a restart and to another broker.
-    ///
-    /// # Errors
-    /// None is noted, or that is not known.
-    fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError>;
-
     fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {
         Ok(now_ms)
     }

@@ -165,8 +165,11 @@ impl IndexStore for TroubledIndex {
         self.inner.delete(topic_id, known)
     }
 
-    fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
-        self.change(|inner| inner.move_log_start(id, offset))
+    fn move_log_starts(
+        &mut self,
+        moves: &[(DisklessPartitionId, i64)],
+    ) -> Result<Vec<Option<PartitionRow>>, CommitError> {
+        self.change(|inner| inner.move_log_starts(moves))
     }
 
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError> {
@@ -203,13 +206,13 @@ impl IndexStore for TroubledIndex {
         self.change(|inner| inner.unused(count, for_ms, now_ms))
     }
 
-    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
-        self.change(|inner| inner.forget(ids))
-    }
     fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError> {
         self.change(|inner| inner.delete_failed(ids, now_ms))
     }
 
+    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
+        self.change(|inner| inner.forget(ids))
+    }
 
     fn known_store(&mut self) -> Result<KnownStore, StoreError> {
         self.inner.known_store()

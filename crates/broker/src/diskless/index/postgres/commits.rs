@@ -124,8 +124,11 @@ impl IndexStore for PostgresIndex {
         Ok(())
     }
 
-    fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
-        topics::move_log_start(&mut self.session, id, offset)
+    fn move_log_starts(
+        &mut self,
+        moves: &[(DisklessPartitionId, i64)],
+    ) -> Result<Vec<Option<PartitionRow>>, CommitError> {
+        topics::move_log_starts(&mut self.session, moves)
     }
 
     fn clear(&mut self, runs_max: usize, _now_ms: i64) -> Result<bool, CommitError> {
@@ -166,13 +169,13 @@ impl IndexStore for PostgresIndex {
         cleaning::unused(&mut self.session, count, for_ms)
     }
 
-    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
-        cleaning::forget(&mut self.session, ids)
-    }
     fn delete_failed(&mut self, ids: &[ObjectId], _now_ms: i64) -> Result<(), CommitError> {
         cleaning::delete_failed(&mut self.session, ids)
     }
 
+    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
+        cleaning::forget(&mut self.session, ids)
+    }
 
     fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {
         cleaning::clock_ms(&mut self.session).map(|clock_ms| now_ms.min(clock_ms))

@@ -7,6 +7,7 @@
 //! Invariant: there are no partitions of a topic that was deleted before they were made. A broker may be slow, and carry out the creation when all
 //! others have carried out the deletion: nobody would delete what it makes.
 
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use fullbore_rules::commit::DisklessPartitionId;
@@ -242,31 +243,36 @@ pub fn adopt_store(session: &mut Guarded, store_id: &str) -> Result<String, Comm
     found.into_iter().next().ok_or_else(|| CommitError::Unknown("the database does not say which store it is".into()))
 }
 
-/// Its row then, if it is there.
-pub fn move_log_start(
+/// Moves log starts in one transaction. Returns the rows then, of the partitions that are there.
+pub fn move_log_starts(
     session: &mut Guarded,
-    id: DisklessPartitionId,
-    offset: i64,
-) -> Result<Option<PartitionRow>, CommitError> {
-    let lock = format!("SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.id = {id} FOR UPDATE");
+    moves: &[(DisklessPartitionId, i64)],
+) -> Result<Vec<Option<PartitionRow>>, CommitError> {
+    let ids = array(moves.iter().map(|(id, _)| id));
+    let partitions = "fullbore.diskless_partitions AS p";
+    let lock =
+        format!("SELECT {PARTITION} FROM {partitions} WHERE p.id = ANY({ids}::bigint[]) ORDER BY p.id FOR UPDATE");
     let found = read(session.begin(&lock).map_err(CommitError::Refused)?).inspect_err(|_| session.abandon())?;
-    let Some(row) = found.into_iter().next() else {
-        session.abandon();
-        return Ok(None);
-    };
-    let log_start = offset.min(row.next_offset);
-    if log_start <= row.log_start {
-        session.abandon();
-        return Ok(Some(row));
+    let mut rows: HashMap<DisklessPartitionId, PartitionRow> = found.into_iter().map(|row| (row.id, row)).collect();
+    let mut moved = BTreeMap::new();
+    for (id, offset) in moves {
+        if let Some(row) = rows.get_mut(id).filter(|row| row.log_start < (*offset).min(row.next_offset)) {
+            row.log_start = (*offset).min(row.next_offset);
+            moved.insert(*id, row.log_start);
+        }
     }
-    let moved = format!(
-        "UPDATE fullbore.diskless_partitions SET log_start = ({log_start}), {} WHERE id = {id};
-         INSERT INTO fullbore.diskless_cleared AS cleared (partition, before) VALUES ({id}, {log_start})
-           ON CONFLICT (partition) DO UPDATE SET before = greatest(cleared.before, excluded.before)",
-        session.changed_by()
-    );
-    session.end_counted(&moved)?;
-    Ok(Some(PartitionRow { log_start, ..row }))
+    if moved.is_empty() {
+        session.abandon();
+    } else {
+        let log_starts = format!("unnest({}::bigint[], {}::bigint[])", array(moved.keys()), array(moved.values()));
+        session.end_counted(&format!(
+            "UPDATE {partitions} SET log_start = moved.log_start, {} FROM {log_starts} AS moved (id, log_start) WHERE p.id = moved.id;
+             INSERT INTO fullbore.diskless_cleared AS cleared (partition, before) SELECT * FROM {log_starts} AS moved
+               ON CONFLICT (partition) DO UPDATE SET before = greatest(cleared.before, excluded.before)",
+            session.changed_by()
+        ))?;
+    }
+    Ok(moves.iter().map(|(id, _)| rows.get(id).cloned()).collect())
 }
 
 /// At least so many from now on.

@@ -360,18 +360,23 @@ impl IndexStore for SqliteIndex {
         })
     }
 
-    fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
+    fn move_log_starts(
+        &mut self,
+        moves: &[(DisklessPartitionId, i64)],
+    ) -> Result<Vec<Option<PartitionRow>>, CommitError> {
         self.free(|connection| {
             let mut set = connection.prepare_cached(
                 "UPDATE partitions SET log_start = max(log_start, min(?2, next_offset)) WHERE id = ?1",
             )?;
-            if set.execute(params![id, offset])? > 0 {
-                let mut clear = connection.prepare_cached(
-                    "INSERT OR REPLACE INTO cleared SELECT id, log_start FROM partitions WHERE id = ?1",
-                )?;
-                clear.execute([id])?;
-            }
-            partition(connection, id)
+            let mut clear = connection
+                .prepare_cached("INSERT OR REPLACE INTO cleared SELECT id, log_start FROM partitions WHERE id = ?1")?;
+            let mut moved = |(id, offset): &(DisklessPartitionId, i64)| {
+                if set.execute(params![id, offset])? > 0 {
+                    clear.execute([id])?;
+                }
+                partition(connection, *id)
+            };
+            moves.iter().map(&mut moved).collect()
         })
     }
 
@@ -460,21 +465,16 @@ impl IndexStore for SqliteIndex {
             let find = "SELECT id FROM objects WHERE state = ?1 AND changed_ms <= ?2 LIMIT ?3";
             let mut taken = ids(find, UNUSED, now_ms.saturating_sub_unsigned(for_ms))?;
             taken.extend(ids(find, REGISTERED, now_ms - REGISTERED_MS)?);
+            taken.extend(ids(find, DELETE_FAILED, now_ms - DELETE_AGAIN_MS)?);
             let again = ids(find, DELETED, now_ms - DELETED_MS)?;
             let mut mark = connection.prepare_cached("UPDATE objects SET state = ?2, changed_ms = ?3 WHERE id = ?1")?;
             taken.iter().try_for_each(|id| mark.execute(params![id, DELETED, now_ms]).map(drop))?;
             again.iter().try_for_each(|id| mark.execute(params![id, DELETED, now_ms]).map(drop))?;
             let taken = taken.into_iter().map(|id| UnusedObject { id, is_again: false });
-            taken.extend(ids(find, DELETE_FAILED, now_ms - DELETE_AGAIN_MS)?);
             Ok(taken.chain(again.into_iter().map(|id| UnusedObject { id, is_again: true })).collect())
         })
     }
 
-    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
-        self.free(|connection| {
-            let mut forget = connection.prepare_cached("DELETE FROM objects WHERE id = ?1 AND state = ?2")?;
-            ids.iter().try_for_each(|id| forget.execute(params![id, DELETED]).map(drop))
-        })
     fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError> {
         self.free(|connection| {
             let note = "UPDATE objects SET state = ?2, changed_ms = ?3 WHERE id = ?1 AND state = ?4";
@@ -483,6 +483,11 @@ impl IndexStore for SqliteIndex {
         })
     }
 
+    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError> {
+        self.free(|connection| {
+            let mut forget = connection.prepare_cached("DELETE FROM objects WHERE id = ?1 AND state = ?2")?;
+            ids.iter().try_for_each(|id| forget.execute(params![id, DELETED]).map(drop))
+        })
     }
 
     fn known_store(&mut self) -> Result<KnownStore, StoreError> {
