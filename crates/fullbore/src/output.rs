@@ -7,6 +7,7 @@ use crate::closed;
 use clap::Args;
 use fullbore_bench::report::json::{object, string};
 use rustix::io::Errno;
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::sync::OnceLock;
@@ -15,6 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static FAILED: OnceLock<io::Error> = OnceLock::new();
 /// What the user asked for, for those who cannot be told: the one who prints why a command failed.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Beginning and end of a heading, and the beginning of an error, on a terminal.
+const BOLD: &str = "\x1b[1m";
+const PLAIN: &str = "\x1b[0m";
+const BOLD_RED: &str = "\x1b[1;31m";
 
 /// Bytes that are read of an answer to a question.
 const ANSWER_BYTES_MAX: u64 = 64;
@@ -40,7 +46,7 @@ pub fn failure(sentence: &str) -> String {
         return object([("error", string(sentence))]);
     }
     match has_colours(&io::stderr()) {
-        true => format!("\x1b[1;31mfullbore:\x1b[0m {sentence}"),
+        true => format!("{BOLD_RED}fullbore:{PLAIN} {sentence}"),
         false => format!("fullbore: {sentence}"),
     }
 }
@@ -48,7 +54,7 @@ pub fn failure(sentence: &str) -> String {
 /// The heading of a table, which stands out on a terminal.
 pub fn heading(text: &str) -> String {
     match has_colours(&io::stdout()) {
-        true => format!("\x1b[1m{text}\x1b[0m"),
+        true => format!("{BOLD}{text}{PLAIN}"),
         false => text.to_owned(),
     }
 }
@@ -57,6 +63,40 @@ pub fn heading(text: &str) -> String {
 pub fn has_colours(stream: &impl IsTerminal) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     stream.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Escapes control characters of a name that somebody else chose, such as a group's: a terminal would obey them.
+pub fn name(text: &str) -> Cow<'_, str> {
+    match text.contains(char::is_control) {
+        true => text.chars().map(shown).collect::<String>().into(),
+        false => text.into(),
+    }
+}
+
+/// Returns a character as it is printed: a control character as `\x1b`.
+fn shown(char: char) -> String {
+    if char.is_control() { format!(r"\x{:02x}", u32::from(char)) } else { char.into() }
+}
+
+/// Escapes control characters of lines for people, but for ends of lines, tabs and our own styles. JSON has its own escapes.
+fn printable(text: &str) -> Cow<'_, str> {
+    let is_foreign = |char: char| char.is_control() && !matches!(char, '\n' | '\t');
+    if !text.contains(is_foreign) || IS_JSON.load(Ordering::Relaxed) {
+        return text.into();
+    }
+    let (mut printed, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find(is_foreign) {
+        let (before, from) = rest.split_at(at);
+        printed.push_str(before);
+        let style = [BOLD, PLAIN, BOLD_RED].into_iter().find(|style| from.starts_with(style));
+        let len = style.map_or_else(|| from.chars().next().map_or(0, char::len_utf8), str::len);
+        match style {
+            Some(style) => printed.push_str(style),
+            None => printed.extend(from[..len].chars().map(shown)),
+        }
+        rest = &from[len..];
+    }
+    (printed + rest).into()
 }
 
 /// The columns of the terminal that standard output is; none elsewhere.
@@ -97,7 +137,7 @@ pub fn note(text: &str) {
 /// `eprintln!`, which panics.
 pub fn tell(text: impl Display) {
     // There is nobody left to tell.
-    let _ = io::stderr().lock().write_all(format!("{text}\n").as_bytes());
+    let _ = io::stderr().lock().write_all(format!("{}\n", printable(&text.to_string())).as_bytes());
 }
 
 /// Asks `question` on standard error. Returns true if the first line of `answers` is y or yes.
@@ -113,7 +153,7 @@ pub fn agrees(question: &str, answers: &mut impl BufRead) -> bool {
 
 /// Prints a line at once; does nothing after one that could not be printed.
 pub fn line(text: &str) {
-    written(|| writeln!(io::stdout().lock(), "{text}"));
+    written(|| writeln!(io::stdout().lock(), "{}", printable(text)));
 }
 
 /// Prints bytes at once; does nothing after something that could not be printed. Returns true if they were printed.
@@ -163,6 +203,15 @@ mod tests {
         assert_eq!(fold(text, Some(49)), [text]);
         assert_eq!(fold(text, Some(48)), ["10 records sent, 5 records/sec,", "  1 ms avg latency."]);
         assert_eq!(fold(text, Some(1)), ["10 records sent,", "  5 records/sec,", "  1 ms avg latency."]);
+    }
+
+    #[test]
+    fn name_has_control_characters_they_are_printed_as_escapes() {
+        assert_eq!(name("orders\u{e9}"), "orders\u{e9}");
+        assert_eq!(name("a\x1b[2J\n\tb\u{7f}\u{9b}c\0"), r"a\x1b[2J\x0a\x09b\x7f\x9bc\x00");
+        assert_eq!(printable("two\nlines\tof \u{e9}"), "two\nlines\tof \u{e9}");
+        let styled = format!("{BOLD}GROUP{PLAIN} a\x1b[31mb\r\u{9b}");
+        assert_eq!(printable(&styled), format!(r"{BOLD}GROUP{PLAIN} a\x1b[31mb\x0d\x9b"));
     }
 
     #[test]

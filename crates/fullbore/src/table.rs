@@ -1,6 +1,6 @@
 //! Tables as Kafka's tools print them: columns to the left, each at least as wide as Kafka has it.
 
-use crate::output::heading;
+use crate::output::{heading, name};
 
 /// Columns that a cell keeps when it is cut.
 const CUT_TO: usize = 8;
@@ -8,8 +8,9 @@ const CUT_TO: usize = 8;
 const DOTS: &str = "...";
 
 /// The lines of a table: the first row is its heading. `widths` are the least widths, columns beyond them have none. No
-/// line ends with blanks.
+/// line ends with blanks. Control characters of cells are escaped.
 pub fn aligned(rows: &[Vec<String>], widths: &[usize]) -> Vec<String> {
+    let rows = &escaped(rows);
     let widths = columns(rows, widths);
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
@@ -26,8 +27,8 @@ pub fn aligned(rows: &[Vec<String>], widths: &[usize]) -> Vec<String> {
 /// cells that are no numbers are cut, and columns on the right are left out.
 pub fn fitted(rows: &[Vec<String>], widths: &[usize], limit: Option<usize>) -> Vec<String> {
     let lines = aligned(rows, widths);
-    let Some(limit) = limit.filter(|limit| rows_width(rows, widths) > *limit) else { return lines };
-    let mut rows = rows.to_vec();
+    let mut rows = escaped(rows);
+    let Some(limit) = limit.filter(|limit| rows_width(&rows, widths) > *limit) else { return lines };
     while rows_width(&rows, &[]) > limit {
         let over = rows_width(&rows, &[]) - limit;
         let widest = columns(&rows, &[]).into_iter().enumerate().filter(|(column, _)| is_text(&rows, *column));
@@ -38,6 +39,10 @@ pub fn fitted(rows: &[Vec<String>], widths: &[usize], limit: Option<usize>) -> V
         }
     }
     aligned(&rows, &[])
+}
+
+fn escaped(rows: &[Vec<String>]) -> Vec<Vec<String>> {
+    rows.iter().map(|row| row.iter().map(|cell| name(cell).into_owned()).collect()).collect()
 }
 
 /// Returns true if a cell below the heading is no number.
@@ -96,6 +101,14 @@ mod tests {
         assert_eq!(cut[1], "g     1234567 perf-consumer-client-7... /127.0.0.1");
         assert_eq!(width(cut), 50);
         assert_eq!(fitted(&rows, &widths, Some(24))[1], "g     1234567 perf-...");
+    }
+
+    #[test]
+    fn cell_has_control_characters_they_are_escaped_before_columns_are_aligned() {
+        let rows = [row(["GROUP", "LAG"]), row(["a\x1b[2J\nb", "5"])];
+        let lines = ["GROUP         LAG", r"a\x1b[2J\x0ab 5"];
+        assert_eq!(aligned(&rows, &[]), lines);
+        assert_eq!(fitted(&rows, &[], Some(80)), lines);
     }
 
     #[test]

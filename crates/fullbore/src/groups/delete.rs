@@ -4,7 +4,7 @@ use super::select::Which;
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
-use crate::output::{Format, line};
+use crate::output::{Format, line, name};
 use clap::Args;
 use fullbore_bench::report::json::{array, list, object, string};
 use fullbore_client::admin::GroupAdmin;
@@ -38,7 +38,7 @@ pub fn run(delete: &Delete) -> Result<(), Failure> {
         let deleted = list(deleted.iter().map(|id| string(id)));
         line(&object([("deleted", deleted), ("failed", array(failed.iter().map(refusal)))]));
     } else if !deleted.is_empty() {
-        let names = deleted.iter().map(|id| format!("'{id}'")).collect::<Vec<_>>().join(", ");
+        let names = deleted.iter().map(|id| format!("'{}'", name(id))).collect::<Vec<_>>().join(", ");
         line(&match failed.is_empty() {
             true => format!("Deletion of requested consumer groups ({names}) was successful."),
             false => format!("These consumer groups were deleted successfully: {names}"),

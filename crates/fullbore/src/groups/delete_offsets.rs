@@ -4,7 +4,7 @@ use super::select::{SelectedTopic, topic};
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
-use crate::output::{Format, line};
+use crate::output::{Format, line, name};
 use crate::table::{aligned, row};
 use clap::Args;
 use fullbore_bench::report::json::{array, object, string, text};
@@ -89,7 +89,7 @@ fn meant(groups: &mut GroupAdmin<'_>, id: &Text, topics: &[SelectedTopic]) -> Re
 
 fn show(id: &Text, outcomes: &BTreeMap<(Text, i32), ErrorCode>) {
     if !outcomes.values().any(|code| code.is_err()) {
-        line(&format!("Request succeeded for deleting offsets from group {id}."));
+        line(&format!("Request succeeded for deleting offsets from group {}.", name(id)));
     }
     let mut rows = vec![row(["TOPIC", "PARTITION", "STATUS"])];
     rows.extend(outcomes.iter().map(|((topic, partition), code)| {

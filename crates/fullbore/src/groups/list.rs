@@ -3,7 +3,7 @@
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
-use crate::output::{Format, line};
+use crate::output::{Format, line, name};
 use crate::table::aligned;
 use clap::Args;
 use fullbore_bench::report::json::{array, object, string};
@@ -59,7 +59,7 @@ pub fn run(list: &List) -> Result<(), Failure> {
     if list.format.json {
         line(&object([("groups", array(found.iter().map(document)))]));
     } else if list.state.is_none() && list.r#type.is_none() {
-        found.iter().for_each(|group| line(&group.id));
+        found.iter().for_each(|group| line(&name(&group.id)));
     } else {
         table(&found, list.r#type.is_some(), list.state.is_some()).iter().for_each(|text| line(text));
     }

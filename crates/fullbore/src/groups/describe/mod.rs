@@ -8,7 +8,7 @@ use super::select::Which;
 use crate::client::Where;
 use crate::client_id;
 use crate::failure::Failure;
-use crate::output::{self, Format, line};
+use crate::output::{self, Format, line, name};
 use crate::table::{fitted, or_dash, row};
 use clap::{ArgGroup, Args};
 use fullbore_bench::report::json::{array, object, plain, string};
@@ -129,7 +129,7 @@ fn document(
 
 /// What should be known before the figures are read, as kafka-consumer-groups.sh says it.
 fn remark(group: &GroupDescription) -> Option<String> {
-    let id = &group.id;
+    let id = name(&group.id);
     match &*group.state {
         "Empty" => Some(format!("Consumer group '{id}' has no active members.")),
         "PreparingRebalance" | "CompletingRebalance" | "Assigning" | "Reconciling" => {

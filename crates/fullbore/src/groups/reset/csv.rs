@@ -5,6 +5,7 @@
 
 use super::offsets::ResetOffsets;
 use crate::failure::Failure;
+use crate::output;
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,6 +17,11 @@ pub fn rows(group: &str, offsets: &ResetOffsets, with_group: bool) -> Vec<String
         format!("{of_group}{},{partition},{offset}", quoted(topic))
     };
     offsets.iter().map(row).collect()
+}
+
+/// Prints a row as it is: it may be read back.
+pub fn print(row: String) {
+    output::bytes(format!("{row}\n").as_bytes());
 }
 
 /// The offsets of each group in a file; lines without a group are of the one that the user named.

@@ -207,7 +207,7 @@ fn show(reset: &Reset, done: &[(Text, ResetOffsets)]) {
         line(&document(done, reset.execute));
     } else if reset.export {
         let with_group = reset.which.all_groups || reset.which.group.len() > 1;
-        done.iter().flat_map(|(id, offsets)| csv::rows(id, offsets, with_group)).for_each(|text| line(&text));
+        done.iter().flat_map(|(id, offsets)| csv::rows(id, offsets, with_group)).for_each(csv::print);
     } else if !done.is_empty() {
         line("");
         table(done).iter().for_each(|text| line(text));
