@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, PipeWriter, Read};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn fullbore(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
@@ -235,6 +236,19 @@ fn a_reachable_broker_without_records_is_kafkas_warning() {
     let (status, stdout, stderr) = run(&[&consume[..], &at].concat());
     assert_eq!((status, complaints(&stderr).as_str()), (Some(0), ""));
     assert!(stdout.contains("WARNING: Exiting before consuming the expected number of records"), "{stdout}");
+}
+
+#[test]
+fn no_records_are_wanted_perf_consume_ends_at_once() {
+    let broker = Broker::start(&[]);
+    let at = ["--bootstrap-server", broker.address.as_str()];
+    assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
+    let consume = ["perf", "consume", "--topic", "t", "--num-records", "0", "--timeout", "60000"];
+    let began = Instant::now();
+    let (status, stdout, stderr) = run(&[&consume[..], &at].concat());
+    assert_eq!((status, complaints(&stderr).as_str()), (Some(0), ""));
+    assert!(!stdout.contains("WARNING"), "{stdout}");
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
 
 #[test]

@@ -125,6 +125,10 @@ impl<'a, S: Sink> Run<'a, S> {
     }
 
     pub(super) fn follow(&mut self, observe: &mut impl FnMut(&ConsumeProgress) -> bool) -> Result<(), ConsumeError> {
+        if self.plan.records == 0 {
+            self.progress.finish();
+            return Ok(());
+        }
         while !self.progress.stopping() {
             self.look()?;
             self.progress.set_trouble(self.trouble());
