@@ -70,8 +70,8 @@ impl RangeFetcher {
         let missing = self.shared.cache.lock().missing(id, range);
         for range in missing {
             let _locks = self.lock(id, &range).await;
-            // Whoever had the locks may have fetched them.
-            let still = self.shared.cache.lock().missing(id, range);
+            // Another reader may have fetched them under the locks. The last block is shorter where the object ends, so that whole blocks would always be missing.
+            let still = self.shared.cache.lock().missing(id, range.start..range.end.min(end));
             for range in still {
                 let wanted = range.start..range.end.min(end);
                 let bytes = self.get(id, range.clone(), wanted.len()).await?;
@@ -196,6 +196,18 @@ mod tests {
         assert!(found.parts.concat() == vec![7; 3 << 20] && !found.is_uploaded);
         fetcher.forget(1, 0..1);
         assert!(cache.lock().find(1, 0, 1).is_none() && cache.lock().find(1, BLOCK, 1).is_some());
+    }
+
+    /// Nearly all objects end within a block: readers of its runs that waited for one another sent a GET each.
+    #[tokio::test(start_paused = true)]
+    async fn several_want_a_block_that_ends_with_its_object_it_is_fetched_once() {
+        let store = StoreDouble::taking(MS(50));
+        let (fetcher, cache) = fetcher(&store, 500_000).await;
+        let wants = (0..5).map(|run| fetcher.fetch(1, run * 100_000..(run + 1) * 100_000));
+        let done = futures_util::future::join_all(wants).await;
+        assert!(done.iter().all(Result::is_ok), "{done:?}");
+        assert_eq!(store.gets(), 1);
+        assert!(cache.lock().find(1, 0, 500_000).is_some());
     }
 
     #[tokio::test(start_paused = true)]
