@@ -3,7 +3,7 @@
 //! Invariant: there are at most so many windows, and but for the newest they know of so many batches; the one that was not used for longest goes
 //! first.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 use tokio::time::Instant;
 
 /// Windows of all partitions.
-const WINDOWS_MAX: usize = 256;
+const WINDOWS_MAX: usize = 4096;
 /// Batches that all windows know of, of 16 bytes each: one has up to a quarter of a million where batches are small.
 const BATCHES_MAX: usize = 2 << 20;
 /// Who has read nothing for so long reads no more.
@@ -44,6 +44,8 @@ impl Window {
 #[derive(Debug, Default)]
 pub struct ReadAhead {
     of_partition: HashMap<DisklessPartitionId, Vec<Window>>,
+    /// By when they were used last.
+    order: BTreeMap<u64, DisklessPartitionId>,
     count: usize,
     batches: usize,
     clock: u64,
@@ -55,6 +57,7 @@ impl ReadAhead {
         self.clock += 1;
         self.remove(partition, |other| other.from == window.from);
         (self.count, self.batches) = (self.count + 1, self.batches + window.batches());
+        self.order.insert(self.clock, partition);
         self.of_partition.entry(partition).or_default().push(Window { used: self.clock, ..window });
         while self.count > WINDOWS_MAX || self.batches > BATCHES_MAX && self.count > 1 {
             self.drop_oldest();
@@ -68,6 +71,8 @@ impl ReadAhead {
         let Some(at) = windows.iter().position(|window| window.from <= offset && offset < window.end) else {
             return (Vec::new(), None);
         };
+        self.order.remove(&windows[at].used);
+        self.order.insert(self.clock, partition);
         (windows[at].used, windows[at].used_at) = (self.clock, Instant::now());
         let Window { wants_next, end, .. } = windows[at];
         let has_next = windows.iter().any(|window| window.from <= end && end < window.end);
@@ -77,7 +82,8 @@ impl ReadAhead {
 
     /// Partitions that are read, with this one.
     pub fn readers(&self, partition: DisklessPartitionId) -> usize {
-        let reads = |windows: &[Window]| windows.iter().any(|window| window.used_at.elapsed() < RESTS_AFTER);
+        let now = Instant::now();
+        let reads = |windows: &[Window]| windows.iter().any(|window| now - window.used_at < RESTS_AFTER);
         let others = self.of_partition.iter().filter(|(id, windows)| **id != partition && reads(windows));
         others.count() + 1
     }
@@ -88,14 +94,16 @@ impl ReadAhead {
     }
 
     fn drop_oldest(&mut self) {
-        let all = self.of_partition.iter().flat_map(|(id, windows)| windows.iter().map(|window| (window.used, *id)));
-        let Some((used, partition)) = all.min() else { return };
+        let Some((used, partition)) = self.order.first_key_value().map(|(used, partition)| (*used, *partition)) else {
+            return;
+        };
         self.remove(partition, |window| window.used == used);
     }
 
     fn remove(&mut self, partition: DisklessPartitionId, is_one: impl Fn(&Window) -> bool) {
         let Some(windows) = self.of_partition.get_mut(&partition) else { return };
         for window in windows.extract_if(.., |window| is_one(window)) {
+            self.order.remove(&window.used);
             (self.count, self.batches) = (self.count - 1, self.batches - window.batches());
         }
         if windows.is_empty() {
@@ -128,6 +136,6 @@ mod tests {
         windows.insert(1, Window::new((900, 901), vec![run; 300], true));
         assert_eq!((windows.count, windows.runs_from(1, 900).0.len()), (1, 300));
         windows.forget(1);
-        assert_eq!((windows.count, windows.batches, windows.of_partition.len()), (0, 0, 0));
+        assert_eq!((windows.count, windows.batches, windows.of_partition.len(), windows.order.len()), (0, 0, 0, 0));
     }
 }

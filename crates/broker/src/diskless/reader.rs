@@ -20,7 +20,7 @@ use bytes::Bytes;
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId, PackedBatch};
 use fullbore_wire::Records;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 
 use super::assemble::{Assembly, is_intact};
@@ -38,8 +38,12 @@ use fullbore_log::partition::error::ReadError;
 const AHEAD_BLOCKS: usize = 24;
 /// The least room that there is for what is fetched ahead.
 pub const AHEAD_BYTES: u64 = 16 << 20;
-/// Windows that are found and fetched at a time.
-const JOBS: usize = 16;
+/// Windows that are found at a time.
+const FINDS: usize = 16;
+/// Batches of windows that are found and not fetched yet, of 16 bytes each.
+const FOUND_BATCHES_MAX: usize = 1 << 20;
+/// Memory that the fetch of a run takes beside its batches, in batches.
+const RUN_COST: usize = 64;
 /// Windows of a partition that wait for that at a time, or are under way.
 const ASKED_MAX: usize = 16;
 /// GETs in a row with wrong bytes after which a batch counts as lost.
@@ -76,7 +80,9 @@ struct ReaderShared {
     to_refresh: Mutex<ToRefresh>,
     /// What is being found and fetched: partition and offset.
     under_way: Mutex<BTreeSet<(DisklessPartitionId, i64)>>,
-    jobs: Arc<Semaphore>,
+    finds: Semaphore,
+    /// Room for batches of windows that are found and not fetched yet.
+    found: Semaphore,
     failures: LogRateLimit,
 }
 
@@ -198,7 +204,8 @@ impl Reader {
             windows: Mutex::default(),
             to_refresh: Mutex::default(),
             under_way: Mutex::default(),
-            jobs: Arc::new(Semaphore::new(JOBS)),
+            finds: Semaphore::new(FINDS),
+            found: Semaphore::new(FOUND_BATCHES_MAX),
             failures: LogRateLimit::default(),
         };
         Reader { shared: Arc::new(shared) }
@@ -399,9 +406,7 @@ impl Reader {
         }
         let (shared, partition) = (Arc::clone(&self.shared), Arc::clone(partition));
         task::spawn(async move {
-            if let Ok(_turn) = shared.jobs.acquire().await
-                && let Err(why) = shared.read_ahead(number, offset, &partition).await
-            {
+            if let Err(why) = shared.read_ahead(number, offset, &partition).await {
                 partition.failed(why);
             }
             shared.under_way.lock().remove(&(number, offset));
@@ -455,23 +460,9 @@ impl ReaderShared {
         offset: i64,
         partition: &Arc<PartitionView>,
     ) -> Result<(), ReadError> {
-        let readers = self.windows.lock().readers(number);
-        // Two windows of each, so that one is fetched while the other is read.
-        let share = self.cache.lock().fetched_room() / BLOCK as usize / 2 / readers;
-        let mut runs = partition.runs_from(offset);
-        if runs.is_empty() {
-            let found = self.finder.runs_from(number, offset, share.clamp(1, AHEAD_BLOCKS)).await;
-            let found = found.map_err(|error| self.find_failed(&error))?;
-            runs = found.into_iter().map(Arc::new).collect();
-        }
-        // Nothing there, or only what is behind it: it was deleted meanwhile, by another broker it may be, which who reads on finds out.
-        let is_there = runs.first().is_some_and(|first| first.base_offset <= offset);
-        let ahead = if is_there { ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS)) } else { Vec::new() };
-        let Some(end) = ahead.last().map(|part| part.end_offset) else {
+        let Some((ahead, _room)) = self.find_ahead(number, offset, partition).await? else {
             return self.refresh(std::slice::from_ref(partition)).await;
         };
-        let window = Window::new((offset, end), ahead.iter().map(|part| Arc::clone(&part.run)).collect(), share > 0);
-        self.windows.lock().insert(number, window);
         let mut fetches = JoinSet::new();
         for PartAhead { run, range, .. } in ahead {
             let (shared, partition) = (Arc::clone(self), Arc::clone(partition));
@@ -498,6 +489,35 @@ impl ReaderShared {
             }
             None => Ok(()),
         }
+    }
+
+    /// Finds the window of a partition from this offset on. Waits for no GET while there is room for batches: a window whose blocks are in memory, or
+    /// under way for another partition, needs none. Returns `None` if the index has nothing there.
+    async fn find_ahead(
+        &self,
+        number: DisklessPartitionId,
+        offset: i64,
+        partition: &Arc<PartitionView>,
+    ) -> Result<Option<(Vec<PartAhead>, SemaphorePermit<'_>)>, ReadError> {
+        let _turn = self.finds.acquire().await.map_err(|_| ReadError::Storage)?;
+        let readers = self.windows.lock().readers(number);
+        // Two windows of each, so that one is fetched while the other is read.
+        let share = self.cache.lock().fetched_room() / BLOCK as usize / 2 / readers;
+        let mut runs = partition.runs_from(offset);
+        if runs.is_empty() {
+            let found = self.finder.runs_from(number, offset, share.clamp(1, AHEAD_BLOCKS)).await;
+            let found = found.map_err(|error| self.find_failed(&error))?;
+            runs = found.into_iter().map(Arc::new).collect();
+        }
+        // No run has the offset if records were deleted meanwhile, by this broker or another: the refresh then finds the log start.
+        let is_there = runs.first().is_some_and(|first| first.base_offset <= offset);
+        let ahead = if is_there { ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS)) } else { Vec::new() };
+        let Some(end) = ahead.last().map(|part| part.end_offset) else { return Ok(None) };
+        let batches = ahead.iter().map(|part| part.run.batches.len() + RUN_COST).sum::<usize>().min(FOUND_BATCHES_MAX);
+        let room = self.found.acquire_many(batches as u32).await.map_err(|_| ReadError::Storage)?;
+        let window = Window::new((offset, end), ahead.iter().map(|part| Arc::clone(&part.run)).collect(), share > 0);
+        self.windows.lock().insert(number, window);
+        Ok(Some((ahead, room)))
     }
 
     /// One batch of a partition, with its offset.

@@ -31,11 +31,16 @@ async fn two_batches_of(value: &[u8]) -> TwoBatches {
     two_batches_as(value, |batches, _| batches.into()).await
 }
 
-/// Puts into the store what `stored` makes of the batches and their object's number.
-async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> Vec<Bytes>) -> TwoBatches {
+/// Returns a batch of one record.
+fn batch_of(value: &[u8]) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     builder.append(7, None, Some(value), &[]);
-    let bytes = builder.seal(Stamped::NONE).expect("sealed").0.freeze();
+    builder.seal(Stamped::NONE).expect("sealed").0.freeze()
+}
+
+/// Puts into the store what `stored` makes of the batches and their object's number.
+async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> Vec<Bytes>) -> TwoBatches {
+    let bytes = batch_of(value);
     let size = bytes.len() as u32;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut store = SqliteIndex::open(folder.path()).expect("made").numbered_from(1);
@@ -69,6 +74,43 @@ async fn who_asks_from_everywhere_and_goes_holds_nobody_up() {
         reader.ask(&known, 0);
         waiter.notified().await;
     }
+}
+
+/// Consumers of 1,000 partitions got an object once more for each partition whose find had waited until the cache had dropped it.
+#[tokio::test]
+async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
+    const PARTITIONS: usize = 40;
+    let TwoBatches { known, folder, .. } = two_batches().await;
+    let mut store = SqliteIndex::open(folder.path()).expect("opened");
+    let rows = store.create(("many", Uuid([2; 16])), PARTITIONS as i32).expect("made");
+    let ids = store.register(PARTITIONS, 0).expect("registered");
+    let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
+    let bytes = batch_of(b"value");
+    let size = bytes.len() as u32;
+    let batch = |at: usize, position| ObjectBatch { partition: rows[at].id, position, size, stamp, max_timestamp: 7 };
+    let (first, last) = (0, PARTITIONS - 1);
+    let mut uploaded = vec![UploadedObject { id: ids[0], batches: vec![batch(first, 0), batch(last, size)] }];
+    uploaded.extend((1..last).map(|at| UploadedObject { id: ids[at], batches: vec![batch(at, 0)] }));
+    Index::new(store, 5).commit(&uploaded, 0).expect("committed");
+    let double = StoreDouble::taking(Duration::ZERO);
+    let objects = Objects::over(double.clone(), "one");
+    objects.put(ids[0], vec![bytes.clone(), bytes], BodyProgress::default()).await.expect("put");
+    let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 24)));
+    let fetcher = RangeFetcher::new(objects, Arc::clone(&cache), 1, Arc::default());
+    let finder = RunFinder::open(folder.path()).expect("opened");
+    let reader = Reader::new((cache, ResponseBudget::new(1 << 24)), fetcher, finder);
+    let many = (0..).zip(&rows).map(|(index, row)| {
+        let view = PartitionView::new(("many".into(), Uuid([2; 16]), index), known.config());
+        view.settle(&PartitionRow { next_offset: 1, ..*row });
+        Arc::new(view)
+    });
+    let many: Vec<_> = many.collect();
+    assert_eq!(read(&reader, &many[first], 0).await, Ok(1));
+    double.hang_next(usize::MAX);
+    many[1..last].iter().for_each(|partition| reader.ask(partition, 0));
+    let found = tokio::time::timeout(Duration::from_secs(5), read(&reader, &many[last], 0)).await;
+    assert_eq!(found, Ok(Ok(1)));
+    assert!(double.gets() <= 2, "{} GETs", double.gets());
 }
 
 #[tokio::test]
