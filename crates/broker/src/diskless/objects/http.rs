@@ -26,7 +26,7 @@ use reqwest::StatusCode;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-use super::pace::{Pace, RequestKind};
+use super::pace::Pace;
 use super::progress::BodyProgress;
 
 /// Time limit of a connect.
@@ -43,10 +43,13 @@ const ERROR_MAX: usize = 64 << 10;
 pub struct Connector {
     /// Authorities that are trusted beside the system's.
     pub authorities: Vec<reqwest::Certificate>,
+    /// The pace of requests that [`super::Objects`] keeps to; answers change it here.
+    pub pace: Arc<Pace>,
 }
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
+        let pace = Arc::clone(&self.pace);
         let failed = |error: reqwest::Error| object_store::Error::Generic { store: "HTTP", source: Box::new(error) };
         let mut builder = reqwest::ClientBuilder::new()
             .user_agent(concat!("fullbore/", env!("CARGO_PKG_VERSION")))
@@ -66,7 +69,7 @@ impl HttpConnector for Connector {
             let excluded = excluded.and_then(|hosts| reqwest::NoProxy::from_string(&hosts));
             builder = builder.proxy(reqwest::Proxy::all(proxy).map_err(failed)?.no_proxy(excluded));
         }
-        Ok(HttpClient::new(StoreClient { client: builder.build().map_err(failed)?, pace: Pace::default() }))
+        Ok(HttpClient::new(StoreClient { client: builder.build().map_err(failed)?, pace }))
     }
 }
 
@@ -97,7 +100,7 @@ fn from_turn(mut addresses: Vec<SocketAddr>, turn: usize) -> Vec<SocketAddr> {
 #[derive(Debug)]
 struct StoreClient {
     client: reqwest::Client,
-    pace: Pace,
+    pace: Arc<Pace>,
 }
 
 /// Effect of an answer on the pace of the next requests.
@@ -148,14 +151,12 @@ impl HttpService for StoreClient {
         let (parts, body) = request.into_parts();
         let (progress, len) = (parts.extensions.get::<BodyProgress>().cloned(), body.content_length());
         let url = parts.uri.to_string().parse().map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
-        let kind = if parts.method.is_safe() { RequestKind::Read } else { RequestKind::Write };
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
         *request.body_mut() = Some(match (&progress, body.as_bytes()) {
             (None, Some(bytes)) => bytes.clone().into(),
             _ => reqwest::Body::wrap(SentBody { body, chunk: Bytes::new(), progress: progress.clone() }),
         });
-        self.pace.admit(kind).await;
         let answer: hyper::Response<reqwest::Body> = self.client.execute(request).await.map_err(http_error)?.into();
         let (parts, body) = answer.into_parts();
         let is_error = parts.status.is_client_error() || parts.status.is_server_error();

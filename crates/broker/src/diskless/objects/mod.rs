@@ -39,6 +39,8 @@ use super::index::IndexOwner;
 pub use claim::Claim;
 use claim::Claimed;
 use fullbore_config::DisklessStorage;
+use pace::{Pace, RequestKind};
+use s3::Bucket;
 
 /// How long the start waits for a store that answers, and each later attempt to find out whether it is the right one.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
@@ -66,6 +68,8 @@ pub struct Objects {
     asks_metadata: bool,
     /// By how much longer a PUT and a GET take than they would.
     delays: (Duration, Duration),
+    /// The pace of requests; that of a folder bounds nothing.
+    pace: Arc<Pace>,
 }
 
 /// Why a store cannot be used.
@@ -91,12 +95,10 @@ impl Objects {
     ) -> Result<Objects, StartObjectsError> {
         let failed = |why: &dyn fmt::Display| StartObjectsError { storage: storage.to_string(), why: why.to_string() };
         let opened = match storage {
-            DisklessStorage::Folder(folder) => folder::open(folder).map(|store| (store, Path::default(), false)),
-            DisklessStorage::S3(s3) => {
-                s3::open(s3).map(|bucket| (bucket.store, Path::from(s3.prefix.as_str()), bucket.asks_metadata))
-            }
+            DisklessStorage::Folder(folder) => folder::open(folder).map(|store| (Bucket::over(store), Path::default())),
+            DisklessStorage::S3(s3) => s3::open(s3).map(|bucket| (bucket, Path::from(s3.prefix.as_str()))),
         };
-        let (store, prefix, asks_metadata) = opened.map_err(|why| failed(&why))?;
+        let (Bucket { store, pace, asks_metadata }, prefix) = opened.map_err(|why| failed(&why))?;
         let folder = match storage {
             DisklessStorage::Folder(folder) => Some(folder.clone()),
             DisklessStorage::S3(_) => None,
@@ -104,7 +106,7 @@ impl Objects {
         let is_folder = folder.is_some();
         let looks_every = Some(if is_folder { Duration::ZERO } else { BUCKET_LOOKS_EVERY });
         let below = Objects::below(store, prefix, Claim::new(cluster_id, index), cluster_id);
-        let objects = Objects { folder, looks_every, asks_metadata, ..below };
+        let objects = Objects { folder, looks_every, asks_metadata, pace, ..below };
         match objects.claimed_at_start().await {
             Ok(()) => Ok(objects),
             Err(error) if error.is_retriable() && !(is_folder && matches!(error, ObjectError::Unavailable(_))) => {
@@ -136,7 +138,17 @@ impl Objects {
         let root = prefix.clone().join(cluster_id);
         let claim = Arc::new(claim);
         let delays = (Duration::ZERO, Duration::ZERO);
-        Objects { store, prefix, root, claim, folder: None, looks_every: None, asks_metadata: false, delays }
+        Objects {
+            store,
+            prefix,
+            root,
+            claim,
+            folder: None,
+            looks_every: None,
+            asks_metadata: false,
+            delays,
+            pace: Arc::default(),
+        }
     }
 
     /// Whether the store is known to be the right one.
@@ -217,6 +229,7 @@ impl Objects {
     /// [`ObjectError`]; it may be there all the same.
     pub async fn put(&self, id: ObjectId, parts: Vec<Bytes>, progress: BodyProgress) -> Result<(), ObjectError> {
         self.still_claimed().await?;
+        self.pace.admit(RequestKind::Write, &progress).await;
         delay(self.delays.0).await;
         let mut options = PutOptions::default();
         options.extensions.insert(progress);
@@ -230,6 +243,7 @@ impl Objects {
     /// [`ObjectError`].
     pub async fn get(&self, id: ObjectId, range: Range<u32>, progress: BodyProgress) -> Result<Bytes, ObjectError> {
         self.claimed().await?;
+        self.pace.admit(RequestKind::Read, &progress).await;
         delay(self.delays.1).await;
         let (len, start) = (range.len(), range.start);
         let range = Some(GetRange::Bounded(u64::from(range.start)..u64::from(range.end)));
@@ -267,6 +281,7 @@ impl Objects {
             // What cannot be removed now may be the next time.
             let _ = tokio::task::spawn_blocking(move || folder::remove_unfinished(&object)).await;
         }
+        self.pace.admit(RequestKind::Delete, &BodyProgress::default()).await;
         match self.store.delete(&self.key(id)).await.map_err(|error| ObjectError::of_object(id, error)) {
             Err(ObjectError::NotFound(_)) => Ok(()),
             deleted => deleted,

@@ -1,52 +1,75 @@
-//! The pace of requests to a store that refuses them as too many (503 SlowDown, 429).
+//! The pace of requests to a store that refuses many of them (503 SlowDown, 429).
 //!
-//! A store goes on refusing a client that tries again at once. After a refusal requests leave one after another, at a rate a little below that
-//! of those that succeeded; it grows while none is refused, until it bounds nothing. A Retry-After holds for all requests.
+//! A store goes on refusing a client that tries again at once. Once it refuses most requests of a second, requests leave one after another, at a rate below
+//! that of those that it answered. The rate grows, faster from second to second, while none is refused, until it bounds nothing.
 //!
-//! Not here: how often a request is tried. Invariants: without a refusal nothing waits; the rate is at least [`RATE_MIN`].
+//! Not here: the pause and the number of tries of one request. Invariants: a few refusals make no other request wait; the rate is at least [`RATE_MIN`]; of
+//! four turns three are of writes, while any wait.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::BodyProgress;
 
 /// The least rate in requests a second.
-const RATE_MIN: f64 = 0.5;
-/// Factor of the rate of requests that succeeded, after a refusal.
-const CUT: f64 = 0.8;
-/// Time in which refusals count once, and for which successes are counted.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// Growth of the rate after an interval without a refusal: a factor, and requests a second.
-const GROWS: (f64, f64) = (1.05, 0.5);
+const RATE_MIN: f64 = 1.0;
+/// The least rate at which the store's own is sought. A broker that sends little has not seen how much the store takes.
+const RATE_BEGINS_MIN: f64 = 10.0;
 /// Rate from which on it bounds nothing.
 const RATE_MAX: f64 = 500.0;
-/// The longest Retry-After that is kept to.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
-/// Successes that are remembered.
-const SUCCESSES_MAX: usize = RATE_MAX as usize;
+/// Factor of the rate, after a refusal.
+const CUT: f64 = 0.8;
+/// Growth of the rate after the n-th interval without a refusal: by n times this part, and requests a second.
+const GROWS: (f64, f64) = (0.1, 0.2);
+/// Time for which answers are counted, and in which the rate is cut once.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Refusals of an interval from which on, if most requests are refused, the rate is bounded.
+const REFUSALS_MIN: u32 = 5;
+/// Intervals of which the best tells how much the store takes.
+const INTERVALS_MAX: usize = 60;
+/// The longest Retry-After that all requests keep to.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
+/// Writes that are admitted for another request, while any wait.
+const WRITES_FOR_ANOTHER: u32 = 3;
+/// Time after which a request that waits for its turn is noted as not silent.
+const WAITS_NOTED_EVERY: Duration = Duration::from_millis(500);
 
 /// Lock that is given in the order of those who wait for it.
 type Turn = tokio::sync::Mutex<()>;
 
-/// Kinds of requests. One of them does not wait behind all of the other kind.
+/// Kinds of requests. One of them does not wait behind all of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    Read,
+    /// Producers wait for it.
     Write,
+    Read,
+    Delete,
 }
 
 /// The pace of all requests to a store.
 #[derive(Debug, Default)]
 pub struct Pace {
     /// Requests of a kind wait in turn; one that is given up takes no time of others.
-    reads: Turn,
-    writes: Turn,
-    /// The first of each kind wait here, so that the kinds alternate.
-    turn: Turn,
-    state: Mutex<Option<Bounded>>,
-    successes: Mutex<VecDeque<Instant>>,
+    turns: [Turn; 3],
+    /// Notified when a request waits no more.
+    admitted: Notify,
+    state: Mutex<PaceState>,
+}
+
+#[derive(Debug, Default)]
+struct PaceState {
+    bounded: Option<Bounded>,
+    answers: Answers,
+    /// Writes, and other requests, that wait.
+    waiting: [usize; 2],
+    /// Writes since the last request of another kind.
+    writes_in_a_row: u32,
 }
 
 /// A rate that is in force.
@@ -57,50 +80,121 @@ struct Bounded {
     next: Instant,
     /// The time of the last change.
     changed: Instant,
+    /// True if a request was refused since.
+    is_refused: bool,
+    /// Intervals without a refusal.
+    clean: u32,
+}
+
+impl Bounded {
+    /// Cuts the rate once an interval has a refusal, or lets it grow. `taken` is the rate of the store, where that refuses most requests.
+    fn adjust(&mut self, now: Instant, taken: Option<f64>) {
+        if now < self.changed + INTERVAL {
+            return;
+        }
+        self.changed = now;
+        if std::mem::take(&mut self.is_refused) {
+            self.clean = 0;
+            self.rate = (self.rate.min(taken.unwrap_or(self.rate)) * CUT).max(RATE_MIN);
+        } else {
+            self.clean += 1;
+            self.rate += self.rate * GROWS.0 * f64::from(self.clean) + GROWS.1;
+        }
+    }
+}
+
+/// Numbers of answers, by intervals.
+#[derive(Debug, Default)]
+struct Answers {
+    began: Option<Instant>,
+    answered: u32,
+    refused: u32,
+    /// Answers of earlier intervals, the newest last.
+    before: VecDeque<u32>,
+}
+
+impl Answers {
+    /// Begins another interval where one has ended.
+    fn roll(&mut self, now: Instant) {
+        if self.began.is_some_and(|began| now < began + INTERVAL) {
+            return;
+        }
+        self.before.push_back(self.answered);
+        if self.before.len() > INTERVALS_MAX {
+            self.before.pop_front();
+        }
+        (self.began, self.answered, self.refused) = (Some(now), 0, 0);
+    }
+
+    /// Returns true if the store refuses most requests of this interval.
+    fn are_refused(&self) -> bool {
+        self.refused >= REFUSALS_MIN && self.refused > self.answered
+    }
+
+    /// Returns the most answers of an interval, this one and `count` before it.
+    fn best_of(&self, count: usize) -> f64 {
+        f64::from(self.before.iter().rev().take(count).copied().max().unwrap_or(0).max(self.answered))
+    }
+}
+
+/// A request that waits. Those of other kinds go on once it does not.
+struct Waiting<'a> {
+    pace: &'a Pace,
+    kind: RequestKind,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        *self.pace.state.lock().waiting(self.kind) -= 1;
+        self.pace.admitted.notify_waiters();
+    }
 }
 
 impl Pace {
-    /// Waits until a request may leave.
-    pub async fn admit(&self, kind: RequestKind) {
-        if self.state.lock().is_none() {
+    /// Waits until a request may leave. Meanwhile `progress` shows that the request has not begun.
+    pub async fn admit(&self, kind: RequestKind, progress: &BodyProgress) {
+        if self.state.lock().bounded.is_none() {
             return;
         }
-        let _first = match kind {
-            RequestKind::Read => self.reads.lock().await,
-            RequestKind::Write => self.writes.lock().await,
-        };
-        let _turn = self.turn.lock().await;
+        let mut turn = pin!(self.turn(kind));
         loop {
-            let next = match self.state.lock().as_mut() {
-                None => return,
-                Some(bounded) if bounded.next > Instant::now() => bounded.next,
-                Some(bounded) => {
-                    // Brokers of one store do not go in step.
-                    let pause = Duration::from_secs_f64(random_part().mul_add(0.4, 0.8) / bounded.rate);
-                    bounded.next = Instant::now() + pause;
-                    return;
-                }
+            tokio::select! {
+                biased;
+                () = &mut turn => return progress.begins(),
+                () = sleep(WAITS_NOTED_EVERY) => progress.begins(),
+            }
+        }
+    }
+
+    async fn turn(&self, kind: RequestKind) {
+        *self.state.lock().waiting(kind) += 1;
+        let _waiting = Waiting { pace: self, kind };
+        let _first = self.turns[kind as usize].lock().await;
+        loop {
+            let mut admitted = pin!(self.admitted.notified());
+            admitted.as_mut().enable();
+            let next = match self.state.lock().take_turn(kind) {
+                Ok(()) => return,
+                Err(next) => next,
             };
-            sleep_until(next).await;
+            match next {
+                Some(next) => sleep_until(next).await,
+                None => admitted.await,
+            }
         }
     }
 
     /// Notes a request that the store has answered. One that failed is not noted: the rate stays.
     pub fn succeeded(&self) {
         let now = Instant::now();
-        {
-            let mut successes = self.successes.lock();
-            successes.push_back(now);
-            if successes.len() > SUCCESSES_MAX {
-                successes.pop_front();
-            }
-        }
-        let mut state = self.state.lock();
-        if let Some(bounded) = state.as_mut().filter(|bounded| bounded.changed + INTERVAL <= now) {
-            bounded.rate = bounded.rate.mul_add(GROWS.0, GROWS.1);
-            bounded.changed = now;
+        let state = &mut *self.state.lock();
+        state.answers.roll(now);
+        state.answers.answered += 1;
+        if let Some(bounded) = &mut state.bounded {
+            bounded.adjust(now, None);
             if bounded.rate > RATE_MAX {
-                *state = None;
+                state.bounded = None;
+                self.admitted.notify_waiters();
             }
         }
     }
@@ -108,18 +202,48 @@ impl Pace {
     /// Notes a request that was refused, with the pause that the store wants.
     pub fn refused(&self, retry_after: Option<Duration>) {
         let now = Instant::now();
-        let mut state = self.state.lock();
-        let is_same = state.as_ref().is_some_and(|bounded| now < bounded.changed + INTERVAL);
-        let next = now + retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
-        let next = state.as_ref().map_or(next, |bounded| bounded.next.max(next));
-        match state.as_mut() {
-            Some(bounded) if is_same => bounded.next = next,
-            before => {
-                let successes = self.successes.lock().iter().filter(|at| **at + INTERVAL > now).count() as f64;
-                let rate = before.map_or(successes, |before| before.rate.min(successes));
-                *state = Some(Bounded { rate: (rate * CUT).max(RATE_MIN), next, changed: now });
+        let state = &mut *self.state.lock();
+        state.answers.roll(now);
+        state.answers.refused += 1;
+        let are_refused = state.answers.are_refused();
+        let pause_until = now + retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+        match &mut state.bounded {
+            Some(bounded) => {
+                bounded.next = bounded.next.max(pause_until);
+                bounded.is_refused = true;
+                bounded.adjust(now, are_refused.then(|| state.answers.best_of(1)));
             }
+            None if are_refused => {
+                let rate = state.answers.best_of(INTERVALS_MAX).max(RATE_BEGINS_MIN) * CUT;
+                state.bounded = Some(Bounded { rate, next: pause_until, changed: now, is_refused: false, clean: 0 });
+            }
+            None => {}
         }
+    }
+}
+
+impl PaceState {
+    fn waiting(&mut self, kind: RequestKind) -> &mut usize {
+        &mut self.waiting[usize::from(kind != RequestKind::Write)]
+    }
+
+    /// Takes the next turn for a request, or returns the time of the next one, which is `None` where it is another kind's.
+    fn take_turn(&mut self, kind: RequestKind) -> Result<(), Option<Instant>> {
+        let Some(bounded) = &mut self.bounded else { return Ok(()) };
+        let now = Instant::now();
+        if bounded.next > now {
+            return Err(Some(bounded.next));
+        }
+        let is_write = kind == RequestKind::Write;
+        let is_of_writes = self.writes_in_a_row < WRITES_FOR_ANOTHER;
+        let do_others_wait = self.waiting[usize::from(is_write)] > 0;
+        if do_others_wait && is_write != is_of_writes {
+            return Err(None);
+        }
+        self.writes_in_a_row = if is_write { self.writes_in_a_row + 1 } else { 0 };
+        // Brokers of one store do not go in step.
+        bounded.next = now + Duration::from_secs_f64(random_part().mul_add(0.4, 0.8) / bounded.rate);
+        Ok(())
     }
 }
 
@@ -169,7 +293,7 @@ mod tests {
             let (pace, store) = (Arc::clone(pace), Arc::clone(store));
             async move {
                 while Instant::now() < until {
-                    pace.admit(RequestKind::Write).await;
+                    admit(&pace, RequestKind::Write).await;
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     match store.takes() {
                         true => pace.succeeded(),
@@ -184,6 +308,17 @@ mod tests {
         futures_util::future::join_all(each).await;
     }
 
+    async fn admit(pace: &Pace, kind: RequestKind) {
+        pace.admit(kind, &BodyProgress::default()).await;
+    }
+
+    /// Returns a pace at which the store has refused all requests of a while.
+    async fn refused_for(time: Duration) -> Arc<Pace> {
+        let pace = Arc::<Pace>::default();
+        send(&pace, &Narrow::taking(0.0), time).await;
+        pace
+    }
+
     #[tokio::test(start_paused = true)]
     async fn store_refuses_requests_their_rate_falls_below_its_own_and_comes_back() {
         for rate in [2.0, 5.0, 10.0, 20.0, 100.0] {
@@ -191,41 +326,101 @@ mod tests {
             send(&pace, &store, S(60)).await;
             let (taken, refused) = (store.taken.load(Ordering::Relaxed), store.refused.load(Ordering::Relaxed));
             println!("{rate}/s: {taken} taken, {refused} refused in 60 s");
-            assert!(taken as f64 >= rate * 60.0 * 0.6, "{rate}/s: {taken} taken");
+            assert!(taken as f64 >= rate * 60.0 * 0.75, "{rate}/s: {taken} taken");
             assert!(refused <= taken / 3 + 80, "{rate}/s: {refused} refused, {taken} taken");
             let wide = Narrow::taking(100_000.0);
-            send(&pace, &wide, S(90)).await;
-            assert!(pace.state.lock().is_none(), "nothing is bounded any more");
+            send(&pace, &wide, S(20)).await;
+            assert!(pace.state.lock().bounded.is_none(), "nothing is bounded any more");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn store_refuses_requests_a_read_waits_for_two_turns_not_behind_all_writes() {
-        let pace = Arc::<Pace>::default();
+    async fn quiet_broker_gets_a_few_refusals_no_request_waits() {
+        let pace = Pace::default();
+        for _ in 0..REFUSALS_MIN - 1 {
+            pace.refused(Some(S(5)));
+        }
+        let began = Instant::now();
+        admit(&pace, RequestKind::Read).await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        // The store takes most of a busy second.
+        tokio::time::sleep(S(2)).await;
+        (0..20).for_each(|_| pace.succeeded());
+        (0..20).for_each(|_| pace.refused(None));
+        assert!(pace.state.lock().bounded.is_none());
         pace.refused(None);
-        let writes = (0..40).map(|_| {
-            let pace = Arc::clone(&pace);
-            tokio::spawn(async move { pace.admit(RequestKind::Write).await })
-        });
-        let writes: Vec<_> = writes.collect();
-        tokio::time::sleep(S(1)).await;
-        for _ in 0..5 {
-            let began = Instant::now();
-            pace.admit(RequestKind::Read).await;
-            assert!(began.elapsed() <= S(6), "{:?}: a pause is 2.4 s at most", began.elapsed());
-        }
-        let left = writes.iter().filter(|write| !write.is_finished()).count();
-        assert!((30..=37).contains(&left), "{left} of 40: writes have every other turn");
+        assert!(pace.state.lock().bounded.is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn store_wants_a_pause_no_request_leaves_before_its_end() {
-        for (wanted, kept) in [(3, 3), (3600, 5)] {
+    async fn store_has_refused_everything_it_has_its_rate_within_12_s() {
+        let pace = refused_for(S(30)).await;
+        let store = Narrow::taking(20.0);
+        send(&pace, &store, S(10)).await;
+        let taken = store.taken.load(Ordering::Relaxed);
+        assert!(taken >= 70, "{taken} of 200 in the first 10 s");
+        send(&pace, &Narrow::taking(100_000.0), S(20)).await;
+        assert!(pace.state.lock().bounded.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn store_refuses_requests_three_of_four_turns_are_of_writes() {
+        let pace = refused_for(S(10)).await;
+        let each = |kind| {
+            let pace = Arc::clone(&pace);
+            (0..40).map(move |_| {
+                let pace = Arc::clone(&pace);
+                tokio::spawn(async move { admit(&pace, kind).await })
+            })
+        };
+        let reads: Vec<_> = each(RequestKind::Read).collect();
+        tokio::task::yield_now().await;
+        let writes: Vec<_> = each(RequestKind::Write).collect();
+        let done = |of: &[tokio::task::JoinHandle<()>]| of.iter().filter(|one| one.is_finished()).count();
+        while done(&writes) < 30 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!((9..=11).contains(&done(&reads)), "{} reads beside 30 writes", done(&reads));
+        writes.iter().for_each(tokio::task::JoinHandle::abort);
+        let began = Instant::now();
+        while done(&reads) < 20 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(began.elapsed() < S(15), "nothing is before them any more: {:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_waits_for_its_turn_it_is_not_silent() {
+        let pace = refused_for(S(10)).await;
+        for _ in 0..20 {
+            tokio::spawn({
+                let pace = Arc::clone(&pace);
+                async move { admit(&pace, RequestKind::Write).await }
+            });
+        }
+        tokio::task::yield_now().await;
+        let (began, progress) = (Instant::now(), BodyProgress::default());
+        let mut waits = pin!(pace.admit(RequestKind::Write, &progress));
+        loop {
+            tokio::select! {
+                () = &mut waits => break,
+                () = sleep(Duration::from_millis(100)) => {
+                    assert!(progress.last().0.elapsed() <= WAITS_NOTED_EVERY);
+                    assert!(progress.began().elapsed() <= WAITS_NOTED_EVERY);
+                }
+            }
+        }
+        assert!(began.elapsed() > S(10), "{:?}", began.elapsed());
+        assert_eq!((progress.began(), progress.last().0), (Instant::now(), Instant::now()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn store_refuses_requests_they_keep_to_a_second_of_its_pause() {
+        for (wanted, kept) in [(0, 0), (1, 1), (3600, 1)] {
             let pace = Pace::default();
-            pace.admit(RequestKind::Write).await;
-            pace.refused(Some(S(wanted)));
+            (0..REFUSALS_MIN).for_each(|_| pace.refused(Some(S(wanted))));
             let began = Instant::now();
-            pace.admit(RequestKind::Write).await;
+            admit(&pace, RequestKind::Write).await;
             assert_eq!(began.elapsed(), S(kept));
         }
     }

@@ -21,13 +21,14 @@ pub struct BodyProgress(Arc<BodyMoved>);
 
 #[derive(Debug)]
 struct BodyMoved {
-    began: Instant,
     last: Mutex<LastMoved>,
     any: AnyProgress,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct LastMoved {
+    /// The start of the request.
+    began: Instant,
     /// The time of the last whole step.
     at: Instant,
     /// Bytes so far, and those of them that were there at the last whole step.
@@ -69,8 +70,7 @@ impl BodyProgress {
     pub fn of(any: AnyProgress) -> BodyProgress {
         let began = Instant::now();
         BodyProgress(Arc::new(BodyMoved {
-            began,
-            last: Mutex::new(LastMoved { at: began, bytes: 0, stepped: 0 }),
+            last: Mutex::new(LastMoved { began, at: began, bytes: 0, stepped: 0 }),
             any,
         }))
     }
@@ -84,14 +84,21 @@ impl BodyProgress {
             return;
         }
         (last.at, last.stepped) = (at, last.bytes);
-        if at - self.0.began >= FILLS_BUFFER {
+        if at - last.began >= FILLS_BUFFER {
             self.0.any.moved();
         }
     }
 
     /// The start of the request.
     pub fn began(&self) -> Instant {
-        self.0.began
+        self.0.last.lock().began
+    }
+
+    /// Notes that the request begins now: until then it has waited for its turn.
+    pub fn begins(&self) {
+        let mut last = self.0.last.lock();
+        last.began = Instant::now();
+        last.at = last.began;
     }
 
     /// The last time that [`STEP`] bytes had moved, or the start; and the bytes that have moved so far.

@@ -10,14 +10,24 @@ use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
 use super::credentials::KeptCredentials;
 use super::http::Connector;
+use super::pace::Pace;
 use super::profile::ProfileCredentials;
 use fullbore_config::{S3_ENDPOINT as ENDPOINT, S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
 
 /// A bucket to which no request was sent yet.
 pub struct Bucket {
     pub store: Arc<dyn ObjectStore>,
+    /// The pace of its requests.
+    pub pace: Arc<Pace>,
     /// No credentials are set: Amazon's metadata service is asked for them at the first request.
     pub asks_metadata: bool,
+}
+
+impl Bucket {
+    /// Returns another store as a bucket, whose pace bounds nothing.
+    pub fn over(store: Arc<dyn ObjectStore>) -> Bucket {
+        Bucket { store, pace: Arc::default(), asks_metadata: false }
+    }
 }
 
 /// Opens the bucket.
@@ -29,10 +39,11 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
         .with_allow_http(true)
         // The caller gives a request up by dropping it, which closes its connection.
         .with_timeout_disabled();
+    let pace = Arc::<Pace>::default();
     let mut builder = trimmed(AmazonS3Builder::from_env())?
         .with_bucket_name(&storage.bucket)
         .with_client_options(options)
-        .with_http_connector(Connector { authorities: authorities(storage)? })
+        .with_http_connector(Connector { authorities: authorities(storage)?, pace: Arc::clone(&pace) })
         .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
         .with_disable_bulk_delete(true)
         .with_virtual_hosted_style_request(!storage.is_path_style);
@@ -59,7 +70,7 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
         let kept = KeptCredentials::of(built.credentials().clone());
         built = builder.with_credentials(Arc::new(kept)).build().map_err(|error| error.to_string())?;
     }
-    Ok(Bucket { store: Arc::new(built), asks_metadata })
+    Ok(Bucket { store: Arc::new(built), pace, asks_metadata })
 }
 
 /// Certificates of authorities that are trusted beside the system's.

@@ -100,7 +100,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     let finder = RunFinder::open(folder.path()).expect("opened");
     let reader = Reader::new((cache, ResponseBudget::new(1 << 24)), fetcher, finder);
     let many = (0..).zip(&rows).map(|(index, row)| {
-        let view = PartitionView::new(("many".into(), Uuid([2; 16]), index), known.config());
+        let view = PartitionView::new("many".into(), Uuid([2; 16]), index, known.config());
         view.settle(&PartitionRow { next_offset: 1, ..*row });
         Arc::new(view)
     });
