@@ -8,6 +8,7 @@ use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -133,6 +134,44 @@ fn directories_of_partitions_take_no_files_other_replicas_lead_them_until_they_d
         assert_eq!(metric(cluster, 1, "fullbore_partitions_unwritable"), Some(partitions.len() as f64));
         assert_eq!(metric(cluster, 1, "fullbore_partitions_failed"), Some(0.0), "no start has to mend them");
         moves.iter().for_each(|[from, to]| fs::rename(to, from).expect("moved"));
+        wait_until("they are writable again", SOON, || {
+            metric(cluster, 1, "fullbore_partitions_unwritable") == Some(0.0)
+        });
+    });
+}
+
+/// Segments that no process can open, as with the permissions of another user: all brokers are killed, and the one with these segments starts first.
+#[test]
+fn logs_of_a_leader_cannot_be_opened_other_replicas_lead_them_until_they_can() {
+    let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
+    let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
+    let lag = format!("replica.lag.time.max.ms={NEVER}");
+    let sets = [lag.as_str(), "fullbore.admin.listener=127.0.0.1:0"];
+    let cluster = with_topic(ClusterPlan::new(3, &sets).in_folders(&paths).start());
+    under_fault(cluster, |cluster, load| {
+        load.goes_on();
+        cluster.ids().for_each(|id| cluster.broker(id).kill());
+        let is_of_topic = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("{TOPIC}-"));
+        let dirs = fs::read_dir(&paths[0]).expect("read").map(|entry| entry.expect("read")).filter(is_of_topic);
+        let files = dirs.flat_map(|dir| fs::read_dir(dir.path()).expect("read")).map(|file| file.expect("read").path());
+        let segments: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|end| end == "log")).collect();
+        for segment in &segments {
+            fs::rename(segment, segment.with_extension("away")).expect("moved");
+            symlink(segment, segment).expect("a link to itself");
+        }
+        cluster.ids().for_each(|id| cluster.broker(id).restart());
+        wait_until("others lead", SOON, || {
+            let partitions = cluster.partitions(2, TOPIC);
+            partitions.iter().all(|of| of.leader_id > 1 && !of.isr_nodes.contains(&1))
+        });
+        load.goes_on();
+        wait_until("it shows", SOON, || {
+            metric(cluster, 1, "fullbore_partitions_unwritable").is_some_and(|of| of > 0.0)
+        });
+        for segment in &segments {
+            fs::remove_file(segment).expect("removed");
+            fs::rename(segment.with_extension("away"), segment).expect("moved");
+        }
         wait_until("they are writable again", SOON, || {
             metric(cluster, 1, "fullbore_partitions_unwritable") == Some(0.0)
         });

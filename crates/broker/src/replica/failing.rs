@@ -1,11 +1,15 @@
-//! A partition whose appends fail for seconds, while its log is whole and the data directory takes files: its own directory does not.
+//! A partition whose appends fail for seconds, while its log is whole and the data directory takes files: its own directory does not, or its files cannot
+//! be opened.
 //!
 //! Not here: a log that a failed write or fsync has broken ([`super::data_dir::failures`]), a data directory that takes no files ([`fullbore_host::disk_space`]),
 //! and the replica that leads then (`replication/resign.rs`).
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fullbore_host::disk_space::make_file;
+use fullbore_host::files::{is_full, is_momentary};
+use fullbore_log::error::StorageError;
 use fullbore_log::partition::error::AppendError;
 
 use super::Replica;
@@ -51,25 +55,45 @@ impl ReplicaState {
         self.failing.as_ref().is_some_and(|failing| failing.unwritable.is_some())
     }
 
+    /// Notes the outcome of an opening of the log. A shortage of descriptors or memory, and a full disk, are not the partition's.
+    pub(super) fn note_opening(&mut self, outcome: Result<(), &StorageError>, log_dir: &LogDir) {
+        match outcome {
+            Ok(()) => self.note_append(Ok(()), log_dir),
+            Err(StorageError::Io { error, .. }) if !is_momentary(error) && !is_full(error) => {
+                self.note_append(Err(AppendError::Storage), log_dir);
+            }
+            Err(_) => {}
+        }
+    }
+
     fn note_writable(&mut self) {
         if self.is_unwritable()
             && let LogState::Open(log) = &self.log
         {
-            tracing::warn!(dir = %log.dir().display(), "the partition's directory takes files again");
+            tracing::warn!(dir = %log.dir().display(), "the partition takes records again");
         }
         self.failing = None;
     }
 }
 
 impl Replica {
-    /// Counts the partition as unwritable once its appends have failed for seconds, and as writable once its directory takes files. Makes a file there.
-    pub(crate) fn check_failing_appends(&self, now: Instant) {
+    /// Counts the partition as unwritable once its appends have failed for seconds, and as writable once its log can be opened and its directory takes
+    /// files. Makes a file there, or requests the opening.
+    pub(crate) fn check_failing_appends(self: &Arc<Self>, now: Instant) {
         let due = |state: &ReplicaState| {
             let failing = state.failing.as_ref()?;
             let is_due = now.saturating_duration_since(failing.since) >= FAILING_MAX;
-            is_due.then(|| (failing.last, now.saturating_duration_since(failing.last) < QUIET))
+            let still_fail = now.saturating_duration_since(failing.last) < QUIET;
+            let is_unopened = matches!(state.log, LogState::Unopened | LogState::Opening(_));
+            is_due.then_some((failing.last, still_fail, is_unopened))
         };
-        let Some((last, still_fail)) = due(&self.state.lock()) else { return };
+        let Some((last, still_fail, is_unopened)) = due(&self.state.lock()) else { return };
+        if is_unopened {
+            self.ask_to_open();
+            if !still_fail {
+                return;
+            }
+        }
         let dir = self.dir();
         let is_writable = !still_fail && make_file(&dir).is_ok();
         let mut state = self.state.lock();
@@ -85,7 +109,7 @@ impl Replica {
             tracing::error!(
                 dir = %dir.display(),
                 "cannot append to a partition for seconds: another replica in sync leads it; correct the permissions or the file system of \
-                 its directory, no restart is needed"
+                 its directory and files, no restart is needed"
             );
         }
     }

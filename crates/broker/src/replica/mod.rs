@@ -193,11 +193,16 @@ impl Replica {
         state.failed.is_some() || state.is_unwritable()
     }
 
-    /// Returns what is known of the log of a partition to which no records can be appended. `None` if they can.
+    /// Returns what is known of the log of a partition to which no records can be appended. `None` if they can. A log that cannot be opened may lack its
+    /// end, and serves nobody: a replica in the ELR leads as well.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
-        let whole = || state.is_unwritable().then_some(ResignedLog::Whole);
-        if state.failed.is_some() { Some(ResignedLog::Unsure) } else { whole() }
+        match &state.log {
+            _ if state.failed.is_some() => Some(ResignedLog::Unsure),
+            _ if !state.is_unwritable() => None,
+            LogState::Open(_) => Some(ResignedLog::Whole),
+            _ => Some(ResignedLog::Unsure),
+        }
     }
 
     /// As if a write had failed.

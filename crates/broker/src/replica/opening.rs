@@ -200,6 +200,9 @@ impl Replica {
                     self.log_dir.aside.look(&self.dir());
                 }
                 self.put(state, log.map_or(LogState::Absent, |log| LogState::Open(Box::new(log))));
+                if matches!(step, Step::Look) {
+                    state.note_opening(Ok(()), &self.log_dir);
+                }
                 Ok(())
             }
             // Whoever had it end early takes it out of use.
@@ -215,6 +218,7 @@ impl Replica {
                 } else {
                     self.put(state, before);
                 }
+                state.note_opening(Err(&error), &self.log_dir);
                 state.open_failure = Some(Box::new((Instant::now(), error.clone())));
                 Err(error)
             }
