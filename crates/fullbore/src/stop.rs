@@ -9,7 +9,7 @@ use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
@@ -25,6 +25,9 @@ const DONE_WITHIN: Duration = Duration::from_secs(40);
 /// Between two looks at a command that was interrupted. Its time is counted in looks: a machine that is slow to run the one
 /// that looks is slow to run the command, too.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Time within which a signal that comes again is the same one: `timeout` of coreutils sends its signal to the command, and to the command's group.
+const REPEATED_WITHIN: Duration = Duration::from_millis(100);
 
 /// Shared by whoever asks and whoever is asked; clones are the same.
 #[derive(Clone)]
@@ -65,8 +68,17 @@ impl Stop {
                     asked.look();
                 }
                 asked.ask();
+                let repeated_until = Instant::now() + REPEATED_WITHIN;
+                let another = async {
+                    loop {
+                        either(&mut interrupt, &mut terminate).await;
+                        if Instant::now() >= repeated_until {
+                            return;
+                        }
+                    }
+                };
                 tokio::select! {
-                    _ = either(&mut interrupt, &mut terminate) => false,
+                    () = another => false,
                     () = asked.unheard() => true,
                 }
             });

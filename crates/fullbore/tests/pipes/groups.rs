@@ -496,3 +496,20 @@ fn what_a_rebalance_keeps_from_being_written_is_read_again_for_the_number_that_i
     assert_eq!((child.wait().expect("it ends").code(), read.lines().count()), (Some(0), 9000));
     ends_well(other);
 }
+
+/// coreutils' `timeout` sends its signal to the command and to its group. The second one ended the program before it had left.
+#[test]
+fn signal_comes_twice_while_the_group_forms_the_member_leaves() {
+    let broker = Broker::start(&["group.initial.rebalance.delay.ms=10000"]);
+    create(&broker, "t", "1");
+    let members = || {
+        let described = run(&broker, &["groups", "describe", "--group", "g", "--members", "--json"], b"").stdout;
+        String::from_utf8_lossy(&described).matches("\"client_id\"").count()
+    };
+    let mut child = start(&broker, &["consume", "-t", "t", "-G", "g"]);
+    until("it joins", || members() == 1);
+    signal(&child, "TERM");
+    signal(&child, "TERM");
+    child.wait().expect("it ends");
+    until("nobody is left", || members() == 0);
+}
