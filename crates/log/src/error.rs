@@ -30,6 +30,18 @@ pub enum StorageError {
         /// What is wrong with it.
         why: String,
     },
+    /// Records that were committed are not there any more, after a clean stop, and another replica has them.
+    #[error(
+        "{path}: it ends at offset {log_end}, and records below {high_watermark} were committed: another replica leads, and this one follows it"
+    )]
+    EndMissing {
+        /// The directory.
+        path: PathBuf,
+        /// The end of the log; 0 where there is no directory.
+        log_end: i64,
+        /// The high watermark at the stop.
+        high_watermark: i64,
+    },
     /// The partition is deleted, or the broker is stopping.
     #[error("the partition is gone")]
     Gone,

@@ -178,6 +178,49 @@ fn logs_of_a_leader_cannot_be_opened_other_replicas_lead_them_until_they_can() {
     });
 }
 
+/// Directories of partitions that are older than the broker's last clean stop, or gone, as after a restored disk: their broker starts first.
+#[test]
+fn directories_of_partitions_are_older_or_gone_after_a_clean_stop_no_record_is_lost() {
+    let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
+    let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
+    let cluster = with_topic(ClusterPlan::new(3, &[]).in_folders(&paths).start());
+    let copies = tempfile::tempdir().expect("a folder");
+    under_fault(cluster, |cluster, load| {
+        load.goes_on();
+        cluster.broker(1).stop();
+        let partitions = cluster.partitions(2, TOPIC);
+        let dirs = partitions.iter().map(|of| format!("{TOPIC}-{}", of.partition_index));
+        let dirs: Vec<[PathBuf; 2]> = dirs.map(|name| [paths[0].join(&name), copies.path().join(name)]).collect();
+        dirs.iter().for_each(|[dir, copy]| copy_dir(dir, copy));
+        for is_gone in [false, true] {
+            if !is_gone {
+                cluster.broker(1).restart();
+            }
+            cluster.wait_for_isr(2, TOPIC, 3);
+            load.goes_on();
+            [2, 3, 1].iter().for_each(|id| cluster.broker(*id).stop());
+            for [dir, copy] in &dirs {
+                fs::remove_dir_all(dir).expect("removed");
+                if !is_gone {
+                    copy_dir(copy, dir);
+                }
+            }
+            [1, 2, 3].iter().for_each(|id| cluster.broker(*id).restart());
+            cluster.wait_for_isr(2, TOPIC, 3);
+            load.goes_on();
+        }
+    });
+}
+
+/// Copies a directory of files.
+fn copy_dir(from: &Path, to: &Path) {
+    fs::create_dir(to).expect("made");
+    for file in fs::read_dir(from).expect("read") {
+        let file = file.expect("read");
+        fs::copy(file.path(), to.join(file.file_name())).expect("copied");
+    }
+}
+
 #[test]
 fn disk_full_the_groups_of_its_broker_commit_at_another() {
     let Some((small, _others, cluster)) = on_a_small_disk() else { return };

@@ -27,6 +27,8 @@ const QUIET: Duration = Duration::from_secs(2);
 pub struct FailingAppends {
     since: Instant,
     last: Instant,
+    /// True if the cause is known, and does not pass.
+    is_certain: bool,
     /// Counts the partition among those that [`Replica::check_failing_appends`] looks at.
     _mark: Mark,
     /// Counts an unwritable partition.
@@ -42,7 +44,13 @@ impl ReplicaState {
             Err(AppendError::Storage) if !matches!(&self.log, LogState::Open(log) if log.is_broken()) => {
                 let now = Instant::now();
                 let first = || {
-                    Box::new(FailingAppends { since: now, last: now, _mark: log_dir.failing.mark(), unwritable: None })
+                    Box::new(FailingAppends {
+                        since: now,
+                        last: now,
+                        _mark: log_dir.failing.mark(),
+                        is_certain: false,
+                        unwritable: None,
+                    })
                 };
                 self.failing.get_or_insert_with(first).last = now;
             }
@@ -61,6 +69,12 @@ impl ReplicaState {
             Ok(()) => self.note_append(Ok(()), log_dir),
             Err(StorageError::Io { error, .. }) if !is_momentary(error) && !is_full(error) => {
                 self.note_append(Err(AppendError::Storage), log_dir);
+            }
+            Err(StorageError::EndMissing { .. }) => {
+                self.note_append(Err(AppendError::Storage), log_dir);
+                if let Some(failing) = &mut self.failing {
+                    failing.is_certain = true;
+                }
             }
             Err(_) => {}
         }
@@ -82,7 +96,7 @@ impl Replica {
     pub(crate) fn check_failing_appends(self: &Arc<Self>, now: Instant) {
         let due = |state: &ReplicaState| {
             let failing = state.failing.as_ref()?;
-            let is_due = now.saturating_duration_since(failing.since) >= FAILING_MAX;
+            let is_due = failing.is_certain || now.saturating_duration_since(failing.since) >= FAILING_MAX;
             let still_fail = now.saturating_duration_since(failing.last) < QUIET;
             let is_unopened = matches!(state.log, LogState::Unopened | LogState::Opening(_));
             is_due.then_some((failing.last, still_fail, is_unopened))

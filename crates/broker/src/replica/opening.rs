@@ -245,11 +245,13 @@ impl Replica {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
         if !dir.try_exists().map_err(|error| StorageError::io(dir.as_ref(), error))? {
+            self.check_end(&dir, 0)?;
             // What the checkpoints say is then of an older topic with this name.
             return Ok(None);
         }
         let known = RecoveryHint { may_have_gaps: self.registered().replicas.len() > 1, ..known };
         let mut log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
+        self.check_end(&dir, log.log_end())?;
         if log.is_blank() {
             // A kill may have come right after its folder was made.
             self.take_over_stops(&mut log);
@@ -259,6 +261,26 @@ impl Replica {
         let lowered = self.log_dir.checkpoints.lower(&self.key(), log.log_end());
         lowered.map_err(|error| StorageError::io(dir.as_ref(), error))?;
         Ok(Some(log))
+    }
+
+    /// Refuses a log that has lost committed records since a clean stop, as where an older copy of its directory was restored. A replica in sync has them, and
+    /// would be cut to this one if this one led. Without such a replica the log is used as it is.
+    fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
+        let (key, own) = (self.key(), self.log_dir.cluster.node_id);
+        let high_watermark = self.log_dir.checkpoints.high_watermark(&key);
+        if log_end >= high_watermark || !self.log_dir.checkpoints.known(&key).clean {
+            return Ok(());
+        }
+        let registered = self.registered();
+        let mut whole = registered.isr.iter().chain(&registered.elr);
+        let (is_whole, do_others_have_it) = (whole.clone().any(|id| *id == own), whole.any(|id| *id != own));
+        if is_whole && do_others_have_it {
+            return Err(StorageError::EndMissing { path: dir.to_owned(), log_end, high_watermark });
+        }
+        if is_whole {
+            tracing::error!(dir = %dir.display(), log_end, high_watermark, "committed records are missing at the end of a log; no other replica has them");
+        }
+        Ok(())
     }
 
     /// Makes the folder, and in it an empty log.
