@@ -27,7 +27,7 @@ const DONE_WITHIN: Duration = Duration::from_secs(40);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Time within which a signal that comes again is the same one: `timeout` of coreutils sends its signal to the command, and to the command's group.
-const REPEATED_WITHIN: Duration = Duration::from_millis(100);
+const REPEATED_WITHIN: Duration = Duration::from_millis(250);
 
 /// Shared by whoever asks and whoever is asked; clones are the same.
 #[derive(Clone)]

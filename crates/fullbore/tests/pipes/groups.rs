@@ -508,8 +508,12 @@ fn signal_comes_twice_while_the_group_forms_the_member_leaves() {
     };
     let mut child = start(&broker, &["consume", "-t", "t", "-G", "g"]);
     until("it joins", || members() == 1);
+    // It cannot leave before the second one.
+    freeze(&broker.child);
     signal(&child, "TERM");
+    std::thread::sleep(Duration::from_millis(20));
     signal(&child, "TERM");
+    signal(&broker.child, "CONT");
     child.wait().expect("it ends");
     until("nobody is left", || members() == 0);
 }
