@@ -2,8 +2,8 @@
 //!
 //! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Connections begin at the store's addresses in turn.
 //!
-//! Requests wait once a store refuses them as too many ([`Pace`]): with 429, with 503 and a Retry-After, or with 503 and a code that says so. Any other
-//! failure is no success, and makes nothing wait: after an outage requests leave at once.
+//! Answers set the pace of later requests ([`Pace`]): a 429, and a 503 with a Retry-After or a code such as SlowDown, refuse a request as one too many. Any
+//! other failure changes no pace: after an outage requests leave at once.
 //!
 //! A request that carries a [`BodyProgress`] in its extensions has it moved for each 64 KiB that the socket takes.
 
