@@ -65,7 +65,7 @@ pub fn has_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Escapes control characters of a name that somebody else chose, such as a group's: a terminal would obey them.
+/// Escapes control characters of a name that another client chose, such as a group's: a terminal would obey them.
 pub fn name(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
         true => text.chars().map(shown).collect::<String>().into(),
