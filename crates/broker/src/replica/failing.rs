@@ -120,6 +120,10 @@ impl Replica {
             && failing.unwritable.is_none()
         {
             failing.unwritable = Some(self.log_dir.unwritable.mark());
+            if failing.is_certain {
+                // The failed opening has logged the cause, and the metadata is the remedy.
+                return;
+            }
             tracing::error!(
                 dir = %dir.display(),
                 "cannot append to a partition for seconds: another replica in sync leads it; correct the permissions or the file system of \

@@ -195,15 +195,12 @@ impl Replica {
     }
 
     /// Returns what is known of the log of a partition to which no records can be appended. `None` if they can. A log that cannot be opened may lack its
-    /// end, and serves nobody: a replica in the ELR leads as well.
+    /// end, and cannot be read: a replica in the ELR leads as well.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
-        match &state.log {
-            _ if state.failed.is_some() => Some(ResignedLog::Unsure),
-            _ if !state.is_unwritable() => None,
-            LogState::Open(_) => Some(ResignedLog::Whole),
-            _ => Some(ResignedLog::Unsure),
-        }
+        let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));
+        let log = if is_whole { ResignedLog::Whole } else { ResignedLog::Unsure };
+        (state.failed.is_some() || state.is_unwritable()).then_some(log)
     }
 
     /// As if a write had failed.

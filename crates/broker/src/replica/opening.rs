@@ -211,14 +211,20 @@ impl Replica {
                 Err(StorageError::Gone)
             }
             Err(error) => {
-                self.tell(&error);
+                // A partition that counts as unwritable is opened anew each second, and its error is logged already.
+                if !state.is_unwritable() {
+                    self.tell(&error);
+                }
                 if matches!(error, StorageError::Corrupt { .. }) {
                     state.failed = Some(self.log_dir.flusher.refused.mark());
                     self.put(state, LogState::Refused(error.clone()));
                 } else {
                     self.put(state, before);
                 }
-                state.note_opening(Err(&error), &self.log_dir);
+                // Making a log fails where the data directory takes no files, which is not the partition's.
+                if matches!(step, Step::Look) {
+                    state.note_opening(Err(&error), &self.log_dir);
+                }
                 state.open_failure = Some(Box::new((Instant::now(), error.clone())));
                 Err(error)
             }

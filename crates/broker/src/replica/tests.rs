@@ -167,6 +167,21 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Only an append ends the count where there is no directory, and a partition that counts as unwritable is handed over and gets none.
+#[test]
+fn data_directory_takes_no_files_a_new_partition_does_not_count_as_failing() {
+    let broker = Broker::start(tempfile::tempdir().expect("a folder"), Origin::New);
+    let (data, away) = (broker.folder.path().to_owned(), tempfile::tempdir().expect("a folder"));
+    fs::rename(&data, away.path().join("data")).expect("moved");
+    fs::write(&data, b"").expect("a file in its place");
+    let append = || broker.partition.append(&ValidBatch::unchecked(&record()), AppendTerms::in_turn(Acks::Leader, 0));
+    assert_eq!(append().err(), Some(AppendError::Storage));
+    assert_eq!(broker.partition.log_dir.failing.count(), 0);
+    fs::remove_file(&data).expect("removed");
+    fs::rename(away.path().join("data"), &data).expect("moved back");
+    assert!(append().is_ok());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..Default::default() })]
 
