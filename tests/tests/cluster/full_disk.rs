@@ -86,6 +86,19 @@ fn room_on_a_full_disk_flaps_acks_all_goes_on() {
     });
 }
 
+/// Waits until brokers 2 and 3 lead the topic's partitions, without broker 1 in their ISRs.
+fn wait_for_others(cluster: &Cluster) {
+    wait_until("others lead, and wait for two replicas", SOON, || {
+        let partitions = cluster.partitions(2, TOPIC);
+        partitions.iter().all(|of| of.leader_id > 1 && !of.isr_nodes.contains(&1))
+    });
+}
+
+/// Returns the number of partitions that broker 1 cannot write.
+fn unwritable(cluster: &mut Cluster) -> Option<f64> {
+    metric(cluster, 1, "fullbore_partitions_unwritable")
+}
+
 /// A folder that is moved away takes no files, as one with wrong permissions or a read-only remount; what is open can be written.
 #[test]
 fn data_folder_takes_no_files_its_broker_hands_over_and_comes_back() {
@@ -98,10 +111,7 @@ fn data_folder_takes_no_files_its_broker_hands_over_and_comes_back() {
     under_fault(cluster, |cluster, load| {
         let away = folders[0].path().join("away");
         fs::rename(&paths[0], &away).expect("moved");
-        wait_until("others lead, and wait for two replicas", SOON, || {
-            let partitions = cluster.partitions(2, TOPIC);
-            partitions.iter().all(|of| of.leader_id > 1 && !of.isr_nodes.contains(&1))
-        });
+        wait_for_others(cluster);
         load.goes_on();
         cluster.broker(1).wait_for_stderr("no files can be made in the data folder: other brokers lead");
         fs::rename(&away, &paths[0]).expect("moved");
@@ -125,18 +135,13 @@ fn directories_of_partitions_take_no_files_other_replicas_lead_them_until_they_d
         let moves = partitions.iter().map(|of| format!("{TOPIC}-{}", of.partition_index));
         let moves: Vec<[PathBuf; 2]> = moves.map(|name| [paths[0].join(&name), away.path().join(name)]).collect();
         moves.iter().for_each(|[from, to]| fs::rename(from, to).expect("moved"));
-        wait_until("others lead, and wait for two replicas", SOON, || {
-            let partitions = cluster.partitions(2, TOPIC);
-            partitions.iter().all(|of| of.leader_id > 1 && !of.isr_nodes.contains(&1))
-        });
+        wait_for_others(cluster);
         load.goes_on();
         cluster.broker(1).wait_for_stderr("cannot append to a partition for seconds: another replica in sync leads it");
-        assert_eq!(metric(cluster, 1, "fullbore_partitions_unwritable"), Some(partitions.len() as f64));
+        assert_eq!(unwritable(cluster), Some(partitions.len() as f64));
         assert_eq!(metric(cluster, 1, "fullbore_partitions_failed"), Some(0.0), "no start has to mend them");
         moves.iter().for_each(|[from, to]| fs::rename(to, from).expect("moved"));
-        wait_until("they are writable again", SOON, || {
-            metric(cluster, 1, "fullbore_partitions_unwritable") == Some(0.0)
-        });
+        wait_until("they are writable again", SOON, || unwritable(cluster) == Some(0.0));
     });
 }
 
@@ -160,21 +165,14 @@ fn logs_of_a_leader_cannot_be_opened_other_replicas_lead_them_until_they_can() {
             symlink(segment, segment).expect("a link to itself");
         }
         cluster.ids().for_each(|id| cluster.broker(id).restart());
-        wait_until("others lead", SOON, || {
-            let partitions = cluster.partitions(2, TOPIC);
-            partitions.iter().all(|of| of.leader_id > 1 && !of.isr_nodes.contains(&1))
-        });
+        wait_for_others(cluster);
         load.goes_on();
-        wait_until("it shows", SOON, || {
-            metric(cluster, 1, "fullbore_partitions_unwritable").is_some_and(|of| of > 0.0)
-        });
+        wait_until("it shows", SOON, || unwritable(cluster).is_some_and(|of| of > 0.0));
         for segment in &segments {
             fs::remove_file(segment).expect("removed");
             fs::rename(segment.with_extension("away"), segment).expect("moved");
         }
-        wait_until("they are writable again", SOON, || {
-            metric(cluster, 1, "fullbore_partitions_unwritable") == Some(0.0)
-        });
+        wait_until("they are writable again", SOON, || unwritable(cluster) == Some(0.0));
     });
 }
 
