@@ -1,6 +1,6 @@
 //! Translation of RE2/J's syntax, which Kafka takes, to that of Rust's `regex`, so that both accept the same expressions and mean the same by them.
 //!
-//! It parses only as far as the two differ: repetitions, groups, escapes and classes. Everything else is left to `regex` to parse. Not here: limits of size.
+//! Parses only as far as the two differ: repetitions, groups, escapes and classes. Everything else is left to `regex` to parse. Not here: limits of size.
 //! Differences that are left: names of Unicode classes are those of `regex`, and topics' names have no such characters.
 
 /// The largest count of a repetition.

@@ -81,7 +81,7 @@ mod tests {
         assert!(TopicRegex::compile("(((a{100}){100}){100}){100}").is_err(), "too large when compiled");
     }
 
-    /// What RE2/J 1.8 does with each.
+    /// Answers of RE2/J 1.8.
     #[test]
     fn pattern_differs_in_other_dialects_it_is_taken_or_refused_as_kafka_does() {
         let refused = [

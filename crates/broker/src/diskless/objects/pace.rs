@@ -31,7 +31,7 @@ const GROWS: (f64, f64) = (0.1, 0.2);
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Refusals of an interval from which on, if most requests are refused, the rate is bounded.
 const REFUSALS_MIN: u32 = 5;
-/// Intervals of which the best tells how much the store takes.
+/// Number of intervals with answers whose best is the estimate of the rate that the store takes.
 const INTERVALS_MAX: usize = 60;
 /// The longest Retry-After that all requests keep to.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);

@@ -42,7 +42,7 @@ pub struct IndexedPartition<'a> {
     pub number: DisklessPartitionId,
 }
 
-/// What a batch is admitted with.
+/// Memory for a batch, and the state by which it is admitted.
 pub struct Grant<'a> {
     /// The producer among whose batches the batch keeps its place.
     pub producer: ProducerKey,
