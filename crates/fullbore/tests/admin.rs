@@ -54,8 +54,24 @@ fn partitions_are_added_and_never_taken_away() {
     place.ok("topics alter --topic a --partitions 5 --replica-assignment 1,1,1,1,1");
     let told = place.refused("topics alter --topic a --partitions 6 --replica-assignment 1,1,1,1,1");
     assert!(told.contains("is for 5 partitions and --partitions says 6"), "{told}");
-    let (status, stdout, _) = place.run("topics alter --topic a --partitions 6 --json");
+    let (status, stdout, stderr) = place.run("topics alter --topic a --partitions 6 --json");
     assert_eq!((status, stdout.as_str()), (Some(0), "{\"altered\":[{\"name\":\"a\",\"partition_count\":6}]}\n"));
+    assert!(
+        stderr.starts_with("{\"note\":\"WARNING: If partitions are increased") && stderr.lines().count() == 1,
+        "{stderr}"
+    );
+}
+
+#[test]
+fn one_of_the_names_has_no_topic_nothing_is_changed() {
+    let place = Place::new();
+    place.ok("topics create --topic orders");
+    for command in ["delete", "alter --partitions 2", "describe", "offsets"] {
+        let told = place.refused(&format!("topics {command} orders ordres"));
+        assert!(told.contains("Topic 'ordres' does not exist as expected; `fullbore topics list` shows"), "{told}");
+    }
+    assert_eq!(place.ok("topics offsets orders"), "orders:0:0\n");
+    assert_eq!(place.ok("topics delete orders ordres --if-exists"), "Deleted topic orders.\n");
 }
 
 #[test]

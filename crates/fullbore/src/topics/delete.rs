@@ -21,7 +21,7 @@ pub struct Delete {
     format: Format,
 }
 
-/// Deletes them; those that cannot be deleted do not keep the others.
+/// Deletes the topics, none if a name has no topic. Those that cannot be deleted do not keep the others.
 pub fn run(delete: Delete) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::TOPICS)?;

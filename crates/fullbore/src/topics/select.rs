@@ -36,14 +36,32 @@ impl Select {
     }
 }
 
-/// Refuses a name that nothing has, unless told not to.
-pub fn must_exist(found: &[Text], asked: Option<&str>, if_exists: bool) -> Result<(), Failure> {
-    match asked {
-        Some(name) if found.is_empty() && !if_exists => {
-            let hint = "`fullbore topics list` shows those that do";
-            Err(Failure::new(format!("Topic '{name}' does not exist as expected; {hint}")))
+/// Refuses names, and a pattern, that no topic has; not with `if_exists`.
+pub fn must_exist(found: &[Text], typed: Option<&str>, if_exists: bool) -> Result<(), Failure> {
+    let Some(typed) = typed.filter(|_| !if_exists) else { return Ok(()) };
+    let hint = "`fullbore topics list` shows those that do";
+    match (found, &absent(found, typed)[..]) {
+        ([], _) => Err(Failure::new(format!("Topic '{typed}' does not exist as expected; {hint}"))),
+        (_, []) => Ok(()),
+        (_, [one]) => Err(Failure::new(format!("Topic '{one}' does not exist as expected; {hint}"))),
+        (_, several) => {
+            Err(Failure::new(format!("Topics '{}' do not exist as expected; {hint}", several.join("', '"))))
         }
-        _ => Ok(()),
+    }
+}
+
+/// Returns the alternatives of `typed` that are plain names and that no topic of `found` has. A comma within a group is not
+/// between alternatives, so `typed` with groups has none.
+fn absent(found: &[Text], typed: &str) -> Vec<String> {
+    let typed = typed.trim_matches(['"', '\'']).replace(' ', "");
+    let is_plain = |word: &str| word.chars().all(|char| char.is_ascii_alphanumeric() || "._-".contains(char));
+    let is_absent = |word: &&str| match topic_filter("--topic", Some(word), false) {
+        Ok(matches) => is_plain(word) && !found.iter().any(|name| matches(name, false)),
+        Err(_) => false,
+    };
+    match typed.contains(['(', '[', '{']) {
+        true => Vec::new(),
+        false => typed.split(',').filter(is_absent).map(str::to_owned).collect(),
     }
 }
 
@@ -94,6 +112,19 @@ mod tests {
         assert!(!matches("cap", "cap1") && !matches("ap1", "cap1"));
         assert!(filter(None).expect("valid")("anything", false));
         assert!(filter(Some("(")).is_err());
+    }
+
+    #[test]
+    fn some_of_the_names_have_no_topic_they_are_named() {
+        let found = ["a".into(), "a.b".into(), "test-1".into()];
+        let absent = |typed| absent(&found, typed).join(" ");
+        assert_eq!(absent("a,b, c"), "b c");
+        assert_eq!(absent("'a,test-2'"), "test-2");
+        assert_eq!(absent("a.b,test-.*,nope.*"), "");
+        assert_eq!(absent("(a,b).*"), "");
+        assert!(must_exist(&found, Some("a,b"), true).is_ok() && must_exist(&found, None, false).is_ok());
+        let told = must_exist(&found, Some("a,b,c"), false).expect_err("two have none").to_string();
+        assert!(told.starts_with("Topics 'b', 'c' do not exist as expected; "), "{told}");
     }
 
     #[test]
