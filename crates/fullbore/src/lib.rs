@@ -95,7 +95,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::tell(output::failure(&failure.to_string()));
+            output::failure(&failure.to_string());
             ExitCode::from(failure.status)
         }
     }

@@ -28,7 +28,8 @@ const ANSWER_BYTES_MAX: u64 = 64;
 /// The form of what is printed.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Format {
-    /// Print one JSON document to standard output, and errors as {"error": SENTENCE} to standard error.
+    /// Print one JSON document to standard output. Each line on standard error is one, too: {"error": SENTENCE} of a
+    /// failure, {"note": SENTENCE} of progress and warnings.
     #[arg(long)]
     pub json: bool,
 }
@@ -40,14 +41,14 @@ impl Format {
     }
 }
 
-/// Why a command failed, in the form that was chosen.
-pub fn failure(sentence: &str) -> String {
+/// Prints why a command failed to standard error, in the form that was chosen.
+pub fn failure(sentence: &str) {
     if IS_JSON.load(Ordering::Relaxed) {
-        return object([("error", string(sentence))]);
+        return to_stderr(&object([("error", string(sentence))]));
     }
     match has_colours(&io::stderr()) {
-        true => format!("{BOLD_RED}fullbore:{PLAIN} {sentence}"),
-        false => format!("fullbore: {sentence}"),
+        true => to_stderr(&format!("{BOLD_RED}fullbore:{PLAIN} {sentence}")),
+        false => to_stderr(&format!("fullbore: {sentence}")),
     }
 }
 
@@ -133,11 +134,18 @@ pub fn note(text: &str) {
     if IS_JSON.load(Ordering::Relaxed) { tell(text) } else { line(text) }
 }
 
-/// Tells a line on standard error at once. Whether somebody reads it changes nothing of what a command does, unlike with
-/// `eprintln!`, which panics.
+/// Prints a remark to standard error at once, in the form that was chosen.
 pub fn tell(text: impl Display) {
-    // There is nobody left to tell.
-    let _ = io::stderr().lock().write_all(format!("{}\n", printable(&text.to_string())).as_bytes());
+    let text = text.to_string();
+    match IS_JSON.load(Ordering::Relaxed) {
+        true => to_stderr(&object([("note", string(text.trim()))])),
+        false => to_stderr(&text),
+    }
+}
+
+/// Writes a line to standard error. Ignores a reader that went away, at which `eprintln!` panics.
+fn to_stderr(text: &str) {
+    let _ = io::stderr().lock().write_all(format!("{}\n", printable(text)).as_bytes());
 }
 
 /// Asks `question` on standard error. Returns true if the first line of `answers` is y or yes.

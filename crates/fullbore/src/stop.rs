@@ -84,7 +84,7 @@ impl Stop {
             });
             last_words();
             if unheard {
-                output::tell(output::failure("interrupted while waiting for an answer"));
+                output::failure("interrupted while waiting for an answer");
             }
             std::process::exit(i32::from(INTERRUPTED));
         };

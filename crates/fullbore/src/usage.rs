@@ -9,7 +9,7 @@ use std::process::ExitCode;
 pub fn tell(mut error: clap::Error, typed: &[OsString], program: &clap::Command) -> ExitCode {
     tip::add(&mut error, &action::with_words(typed.iter().cloned()), program);
     if wants_json(typed) {
-        output::tell(output::failure(&sentence(&error)));
+        output::failure(&sentence(&error));
     } else {
         // There is nobody left to tell.
         let _ = error.print();

@@ -93,7 +93,8 @@ pub struct Link {
     #[arg(long, value_name = "BYTES", value_parser = mtu, conflicts_with = "listen")]
     mtu: Option<u32>,
     /// A relay: print JSON, an object a line: {"kind": "listening", "address", "to"}, and at the end {"kind": "totals",
-    /// "connections", "refused", "bytes_there", "bytes_back", "losses"}; errors as {"error": SENTENCE} to standard error.
+    /// "connections", "refused", "bytes_there", "bytes_back", "losses"}; errors as {"error": SENTENCE} and notes as
+    /// {"note": SENTENCE} to standard error.
     #[arg(long, conflicts_with = "namespaces")]
     json: bool,
 }

@@ -91,7 +91,8 @@ pub struct PerfProduceArgs {
     #[arg(long)]
     latency_us: bool,
     /// Print JSON, an object a line: {"kind": "interval", ...} for each reporting interval, then {"kind": "summary", ...}, and
-    /// {"kind": "steady_state", ...} after a warmup; errors as {"error": SENTENCE} to standard error.
+    /// {"kind": "steady_state", ...} after a warmup; errors as {"error": SENTENCE} and notes as {"note":
+    /// SENTENCE} to standard error.
     #[arg(long, conflicts_with_all = ["latency_us", "print_metrics"])]
     json: bool,
     /// Transactions are not offered yet.
