@@ -125,7 +125,7 @@ impl<'a> Runner<'a> {
         let topic = format!("{}-{}", self.topics, self.made);
         self.made += 1;
         create_topic(&mut cluster, &topic, setup.partitions, setup.replication_factor, &setup.topic)?;
-        let outcome = self.with_topic(&mut cluster, &topic, (&setup, &self.places[&turn.target]), config);
+        let outcome = self.with_topic(&mut cluster, &topic, &setup, &self.places[&turn.target], config);
         // What was measured counts even if the topic stays.
         let _ = delete_topics(&mut cluster, &[topic.as_str().into()]);
         outcome
@@ -135,7 +135,8 @@ impl<'a> Runner<'a> {
         &self,
         cluster: &mut Cluster,
         topic: &str,
-        (setup, place): (&Setup, &BrokerPlace),
+        setup: &Setup,
+        place: &BrokerPlace,
         config: ProducerConfig,
     ) -> Result<Option<Figures>, RunError> {
         if !self.is_ready(cluster, topic)? {
@@ -145,7 +146,7 @@ impl<'a> Runner<'a> {
         let producer = Producer::new(config)?;
         self.runtime.block_on(async {
             let watch = || Watch::begin(&producer, is_idempotent, place);
-            let outcome = self.measure(&producer, topic, (setup, compressed), watch).await;
+            let outcome = self.measure(&producer, topic, setup, compressed, watch).await;
             // Who has figures waits for nothing else.
             let drained = matches!(&outcome, Ok(Some(figures)) if !figures.cut_short);
             producer.close(if drained { CLOSE_TIMEOUT } else { Duration::ZERO }).await;
@@ -181,7 +182,8 @@ impl<'a> Runner<'a> {
         &self,
         producer: &Producer,
         topic: &str,
-        (setup, compressed): (&Setup, bool),
+        setup: &Setup,
+        compressed: bool,
         watch: impl FnOnce() -> Watch<'w>,
     ) -> Result<Option<Figures>, RunError> {
         let workload = |records: u64| Workload {

@@ -20,7 +20,8 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             response.controller_id = broker.config.node.id;
             let is_asked = request.include_cluster_authorized_operations;
             response.cluster_authorized_operations = operations::where_asked(is_asked, operations::OF_THE_CLUSTER);
-            let registered = nodes::registered(broker, &image, call.listener).map(described);
+            let registered =
+                nodes::registered(broker, &image, call.listener).map(|(id, node, at)| described(id, node, at));
             response.brokers =
                 registered.filter(|broker| request.include_fenced_brokers || !broker.is_fenced).collect();
         }
@@ -36,7 +37,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DescribeClusterRequest>(&response)
 }
 
-fn described((broker_id, node, at): (i32, &RegisteredBroker, &Endpoint)) -> DescribeClusterBroker {
+fn described(broker_id: i32, node: &RegisteredBroker, at: &Endpoint) -> DescribeClusterBroker {
     DescribeClusterBroker {
         broker_id,
         host: at.host.clone(),

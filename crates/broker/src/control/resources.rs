@@ -79,7 +79,8 @@ impl Resources {
         &mut self,
         broker: &BrokerConfig,
         dynamic: &DynamicConfig,
-        (resource, name): (Resource, &str),
+        resource: Resource,
+        name: &str,
         overrides: BTreeMap<String, String>,
     ) -> Result<(), ConfigError> {
         let key = (resource, name.to_owned());

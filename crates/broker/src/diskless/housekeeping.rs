@@ -41,10 +41,11 @@ pub fn start(
     topics: &Arc<DisklessTopics>,
     objects: Objects,
     index: IndexOwner,
-    (retention, expiring): (Duration, Expiring),
+    retention_interval: Duration,
+    expiring: Expiring,
     cleaner: ObjectCleanerConfig,
 ) {
-    task::spawn(retain(Arc::downgrade(topics), index.clone(), retention, expiring));
+    task::spawn(retain(Arc::downgrade(topics), index.clone(), retention_interval, expiring));
     if !objects.claim().is_made() {
         task::spawn(claim(Arc::downgrade(topics), objects.clone()));
     }

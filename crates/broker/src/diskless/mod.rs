@@ -126,7 +126,7 @@ fn open_index(
     let retained = config.diskless.batches_to_retain;
     match &config.membership.control_plane {
         None => {
-            let store = SqliteIndex::open_in(&config.node.data_dir, (cluster_id, config.node.id), space)?;
+            let store = SqliteIndex::open_in(&config.node.data_dir, cluster_id, config.node.id, space)?;
             let finder = RunFinder::open(&config.node.data_dir).map_err(of_index)?;
             let (index, thread) = IndexOwner::start(Index::new(store, retained)).map_err(of_index)?;
             Ok((index, finder, None, thread))
@@ -220,7 +220,7 @@ impl Diskless {
         let fetcher = RangeFetcher::new(objects.clone(), Arc::clone(&cache), GETS, Arc::clone(&counts));
         let given = ResponseBudget::new(fetched_bytes as u64);
         let gets = Arc::clone(fetcher.tries());
-        let reader = Reader::new((cache, given), fetcher, finder);
+        let reader = Reader::new(cache, given, fetcher, finder);
         let uploads = UploadSettings {
             attempts_max: config.upload_attempts_max,
             backoff: Duration::from_millis(config.upload_backoff_ms),
@@ -242,7 +242,7 @@ impl Diskless {
         let producers_expire_after_ms = Arc::new(AtomicI64::new(i64::MAX));
         let expiring = Expiring { pipeline: pipeline.clone(), after_ms: Arc::clone(&producers_expire_after_ms) };
         let claim = Arc::clone(objects.claim());
-        housekeeping::start(&topics, objects, index.clone(), (retention, expiring), config.cleaner);
+        housekeeping::start(&topics, objects, index.clone(), retention, expiring, config.cleaner);
         if let Some(changes) = changes {
             change_feed::start(Arc::downgrade(&topics), changes, reader.clone());
         }

@@ -282,12 +282,12 @@ impl DisklessPartition {
             let moved = moved.await;
             let mut rows = moved.iter().flatten();
             let known_once_moved = |(partition, checked): (Arc<DisklessPartition>, Result<_, ReadError>)| {
-                let at = checked?;
+                let (number, offset) = checked?;
                 let row = match &moved {
                     Ok(_) => Ok(rows.next().cloned().flatten()),
                     Err(error) => Err(error.clone()),
                 };
-                known_once_moved(row, Arc::clone(&partition.known), index.clone(), at)
+                known_once_moved(row, &partition.known, &index, number, offset)
             };
             partitions.into_iter().zip(checked).map(known_once_moved).collect::<Vec<_>>()
         }));
@@ -308,17 +308,18 @@ impl DisklessPartition {
     }
 }
 
-/// What the index says of a log start that was to be moved: where it is then.
+/// Takes over the answer of the index to a move of the log start to `offset`; returns the log start.
 fn known_once_moved(
     moved: Result<Option<PartitionRow>, CommitError>,
-    known: Arc<PartitionView>,
-    index: IndexOwner,
-    (number, offset): (DisklessPartitionId, i64),
+    known: &Arc<PartitionView>,
+    index: &IndexOwner,
+    number: DisklessPartitionId,
+    offset: i64,
 ) -> Result<i64, ReadError> {
     match moved {
         Ok(Some(row)) => {
             known.moved(&row, Vec::new());
-            // It may also be the first that is heard here of what another broker has committed.
+            // The row may have commits of another broker that this one has not seen.
             known.wake();
             Ok(known.offsets().log_start)
         }
@@ -326,15 +327,15 @@ fn known_once_moved(
         Err(error) => {
             tracing::error!(topic = known.topic(), partition = known.index(), ?error, "the log start is not moved");
             if let CommitError::Unknown(_) = error {
-                task::spawn(find_log_start(known, index, (number, offset)));
+                task::spawn(find_log_start(Arc::clone(known), index.clone(), number, offset));
             }
             Err(ReadError::Storage)
         }
     }
 }
 
-/// The log start may have been moved: moves it once more until that is known, since what is before it is not in the index any more.
-async fn find_log_start(known: Arc<PartitionView>, index: IndexOwner, (number, offset): (DisklessPartitionId, i64)) {
+/// Repeats a move of the log start whose outcome is not known, until it is: records before it may have left the index.
+async fn find_log_start(known: Arc<PartitionView>, index: IndexOwner, number: DisklessPartitionId, offset: i64) {
     while !known.is_gone() {
         tokio::time::sleep(FIND_AGAIN).await;
         let place = index.place_to_move().await;

@@ -4,6 +4,7 @@
 //! first.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,9 +31,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// One of these runs, from this offset on to before that one; whether the next one is to be asked for as soon as it is read.
-    pub fn new((from, end): (i64, i64), runs: Vec<Arc<BatchRun>>, wants_next: bool) -> Window {
-        Window { from, end, runs, wants_next, used: 0, used_at: Instant::now() }
+    /// Returns a window of `runs`, which have all of `offsets`. With `wants_next` its first reader has the next one found.
+    pub fn new(offsets: Range<i64>, runs: Vec<Arc<BatchRun>>, wants_next: bool) -> Window {
+        Window { from: offsets.start, end: offsets.end, runs, wants_next, used: 0, used_at: Instant::now() }
     }
 
     fn batches(&self) -> usize {
@@ -125,7 +126,7 @@ mod tests {
         let run = Arc::new(run);
         let mut windows = ReadAhead::default();
         for from in 0..300 {
-            let window = Window::new((from, from + 1), vec![Arc::clone(&run); 24], true);
+            let window = Window::new(from..from + 1, vec![Arc::clone(&run); 24], true);
             windows.insert(from % 7, window);
             assert!(!windows.runs_from(from % 7, from).0.is_empty(), "the newest is there");
         }
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!((held, windows.batches), (8 * 240_000, held), "of 16 bytes each");
         assert_eq!(windows.of_partition.values().map(Vec::len).sum::<usize>(), windows.count);
         // One that is larger than all the room is the only one, and is there.
-        windows.insert(1, Window::new((900, 901), vec![run; 300], true));
+        windows.insert(1, Window::new(900..901, vec![run; 300], true));
         assert_eq!((windows.count, windows.runs_from(1, 900).0.len()), (1, 300));
         windows.forget(1);
         assert_eq!((windows.count, windows.batches, windows.of_partition.len(), windows.order.len()), (0, 0, 0, 0));

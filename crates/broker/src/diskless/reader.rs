@@ -190,7 +190,8 @@ fn lost_at(offset: i64, lost: &BTreeMap<i64, i64>) -> Option<ReadError> {
 impl Reader {
     /// Nothing is in memory.
     pub fn new(
-        (cache, given): (Arc<Mutex<ObjectCache>>, Arc<ResponseBudget>),
+        cache: Arc<Mutex<ObjectCache>>,
+        given: Arc<ResponseBudget>,
         fetcher: RangeFetcher,
         finder: RunFinder,
     ) -> Reader {
@@ -515,7 +516,7 @@ impl ReaderShared {
         let Some(end) = ahead.last().map(|part| part.end_offset) else { return Ok(None) };
         let batches = ahead.iter().map(|part| part.run.batches.len() + RUN_COST).sum::<usize>().min(FOUND_BATCHES_MAX);
         let room = self.found.acquire_many(batches as u32).await.map_err(|_| ReadError::Storage)?;
-        let window = Window::new((offset, end), ahead.iter().map(|part| Arc::clone(&part.run)).collect(), share > 0);
+        let window = Window::new(offset..end, ahead.iter().map(|part| Arc::clone(&part.run)).collect(), share > 0);
         self.windows.lock().insert(number, window);
         Ok(Some((ahead, room)))
     }

@@ -38,7 +38,7 @@ pub async fn kept_from(
 /// and all behind it, as a segment does in Kafka.
 async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<i64>, since_ms: i64) -> Option<i64> {
     let (log_start, log_end) = (log.start, log.end);
-    let found = finder.first_run_at(number, (log_start, log_end), since_ms).await.ok()?;
+    let found = finder.first_run_at(number, log_start..log_end, since_ms).await.ok()?;
     let mut from = found.map_or(log_end, |run| run.base_offset.max(log_start));
     // Runs behind a deleted record that was younger are all found by it: each is judged by its own records.
     while from < log_end {

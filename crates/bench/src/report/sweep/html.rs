@@ -94,7 +94,7 @@ fn curves(results: &Results, points: &[PointResult], out: &mut String) {
     let title = title("p99 latency over throughput", "ms", &latencies);
     let plot = |rest: &&[usize]| {
         let heading = heading(results, points, rest, &title, plots.len() == 1);
-        tradeoff::svg(&heading, METRICS[metric::P99].title, (&rates, &latencies), &tradeoffs(results, points, rest))
+        tradeoff::svg(&heading, METRICS[metric::P99].title, &rates, &latencies, &tradeoffs(results, points, rest))
     };
     let plotted = plots.iter().map(plot).collect();
     rows.push((title, plotted));

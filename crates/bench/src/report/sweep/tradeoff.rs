@@ -16,7 +16,7 @@ pub struct Tradeoff {
 }
 
 /// The plot as an element of a page; `rates` below, `latencies` on the left.
-pub fn svg(heading: &str, latency: &str, (rates, latencies): (&Scale, &Scale), curves: &[Tradeoff]) -> String {
+pub fn svg(heading: &str, latency: &str, rates: &Scale, latencies: &Scale, curves: &[Tradeoff]) -> String {
     let floor = HEIGHT - BOTTOM;
     let x = |rate: f64| LEFT + rates.height(rate) * (WIDTH - LEFT - RIGHT);
     let y = |time: f64| floor - latencies.height(time) * (floor - TOP);
@@ -69,7 +69,7 @@ mod tests {
         let point = |rate, time| Some(("<n>".to_owned(), rate, time));
         let curves = [Tradeoff { looks: (9, 0, 1), points: vec![point(100.0, 1.0), None, point(400.0, 2.0)] }];
         let (rates, latencies) = (Scale::of([400.0].into_iter()), Scale::of([2.0].into_iter()));
-        let svg = svg("h", "p99 latency, ms", (&rates, &latencies), &curves);
+        let svg = svg("h", "p99 latency, ms", &rates, &latencies, &curves);
         let path = svg.split("stroke-dasharray=\"none\" d=\"").nth(1).and_then(|rest| rest.split('"').next());
         let numbers: Vec<f64> =
             path.expect("a curve").split(['M', 'L', ' ']).filter_map(|number| number.parse().ok()).collect();

@@ -80,8 +80,7 @@ impl Image {
         match change {
             Change::BrokerRegistered { id, node } => self.put_node(*id, node.clone()),
             Change::TopicCreated { topic, name, partitions, overrides } => {
-                let topic = (*topic, name.clone(), partitions.clone());
-                self.put(self.with_settings(broker, topic, overrides)?);
+                self.put(self.with_settings(broker, *topic, name.clone(), partitions.clone(), overrides)?);
             }
             Change::PartitionsChanged { topic, .. } => self.change_partitions(*topic, std::slice::from_ref(change))?,
             Change::LogEndTold { topic, partition, end } => {
@@ -92,8 +91,8 @@ impl Image {
             }
             Change::TopicConfigured { topic, overrides } => {
                 let before = self.there(*topic)?;
-                let topic = (before.id, before.name.clone(), before.partitions.clone());
-                self.put(self.with_settings(broker, topic, overrides)?);
+                let (name, partitions) = (before.name.clone(), before.partitions.clone());
+                self.put(self.with_settings(broker, *topic, name, partitions, overrides)?);
             }
             Change::TopicDeleted(topic) => {
                 if let Some(known) = self.by_id.get(&topic.id).cloned() {
@@ -106,7 +105,7 @@ impl Image {
             Change::BrokerConfigured { broker: whom, overrides } => self.configure(broker, *whom, overrides)?,
             Change::ResourceConfigured { resource, name, overrides } => {
                 let resources = Arc::make_mut(&mut self.resources);
-                let set = resources.set(broker, &self.dynamic, (*resource, name), overrides.clone());
+                let set = resources.set(broker, &self.dynamic, *resource, name, overrides.clone());
                 set.map_err(Inapplicable::Resource)?;
             }
             Change::ProducerIdsTaken { next } => self.next_producer_id = *next,
@@ -185,7 +184,9 @@ impl Image {
     fn with_settings(
         &self,
         broker: &BrokerConfig,
-        (id, name, partitions): (Uuid, String, Partitions),
+        id: Uuid,
+        name: String,
+        partitions: Partitions,
         overrides: &BTreeMap<String, String>,
     ) -> Result<Arc<Topic>, Inapplicable> {
         let config = Arc::new(resolved(broker, &self.dynamic, &name, overrides)?);

@@ -2,6 +2,7 @@
 //!
 //! A few connections, for which who asks queues in turn. Their calls block, and are made where that holds nobody up.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -60,23 +61,23 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
-    /// The first run of which a batch has this timestamp or a later one, among those from `from` to before `to`; `None` if there is none. Others
-    /// have their turns in between.
+    /// Returns the first run that begins within `offsets` and has a batch with this timestamp or a later one. Takes a turn for each step, so that
+    /// other finds go on.
     ///
     /// # Errors
     /// The index cannot be read.
     pub async fn first_run_at(
         &self,
         partition: DisklessPartitionId,
-        (from, to): (i64, i64),
+        offsets: Range<i64>,
         timestamp_ms: i64,
     ) -> Result<Option<BatchRun>, StoreError> {
         // What runs say of timestamps grows with their offsets, so that the first is found by halves. No run that begins before `low` will do;
         // the one that was found, if any, begins at or behind `high`.
-        let (mut low, mut high, mut found) = (from, to, None);
+        let (mut low, mut high, mut found) = (offsets.start, offsets.end, None);
         while low < high {
             let middle = low + (high - low) / 2;
-            let run = self.runs_from(partition, middle, 1).await?.pop().filter(|run| run.base_offset < to);
+            let run = self.runs_from(partition, middle, 1).await?.pop().filter(|run| run.base_offset < offsets.end);
             match run {
                 Some(run) if run.max_timestamp_so_far < timestamp_ms => low = run.end_offset().max(middle + 1),
                 Some(run) => {

@@ -442,8 +442,8 @@ fn runs_are_found_by_offset_and_by_time<B: BackEnd>() {
     // Dropped in a task, its connections are, too.
     runtime.block_on(async {
         let finder = RunFinder::over(vec![opened.back_end.finder(), opened.back_end.finder()]);
-        let at = finder.first_run_at(partition, (0, 50), NOW + 3).await.expect("read").expect("there");
+        let at = finder.first_run_at(partition, 0..50, NOW + 3).await.expect("read").expect("there");
         assert_eq!(at.base_offset, 30);
-        assert!(finder.first_run_at(partition, (0, 50), NOW + 5).await.expect("read").is_none());
+        assert!(finder.first_run_at(partition, 0..50, NOW + 5).await.expect("read").is_none());
     });
 }

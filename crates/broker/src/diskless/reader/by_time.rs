@@ -40,7 +40,7 @@ impl<'a> Runs<'a> {
         let Some(number) = partition.number() else { return Err(ReadError::Storage) };
         let offsets = partition.offsets();
         let (log_start, log_end) = (offsets.log_start, offsets.log_end);
-        let first = shared.finder.first_run_at(number, (log_start, log_end), timestamp_ms).await;
+        let first = shared.finder.first_run_at(number, log_start..log_end, timestamp_ms).await;
         let first = first.map_err(|error| shared.find_failed(&error))?;
         Ok(first.map(|first| Runs { shared, number, from: first.base_offset, log_start, log_end }))
     }

@@ -56,7 +56,7 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
     let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 24)));
     let fetcher = RangeFetcher::new(objects, Arc::clone(&cache), 1, Arc::default());
     let reader =
-        Reader::new((cache, ResponseBudget::new(1 << 24)), fetcher, RunFinder::open(folder.path()).expect("opened"));
+        Reader::new(cache, ResponseBudget::new(1 << 24), fetcher, RunFinder::open(folder.path()).expect("opened"));
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let known = Arc::new(PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults)));
     known.settle(&PartitionRow { next_offset: 1, ..row });
@@ -98,7 +98,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 24)));
     let fetcher = RangeFetcher::new(objects, Arc::clone(&cache), 1, Arc::default());
     let finder = RunFinder::open(folder.path()).expect("opened");
-    let reader = Reader::new((cache, ResponseBudget::new(1 << 24)), fetcher, finder);
+    let reader = Reader::new(cache, ResponseBudget::new(1 << 24), fetcher, finder);
     let many = (0..).zip(&rows).map(|(index, row)| {
         let view = PartitionView::new("many".into(), Uuid([2; 16]), index, known.config());
         view.settle(&PartitionRow { next_offset: 1, ..*row });

@@ -65,7 +65,8 @@ impl SqliteIndex {
     /// The disk, or what is in the file.
     pub fn open_in(
         folder: &Path,
-        (cluster_id, broker_id): (Uuid, i32),
+        cluster_id: Uuid,
+        broker_id: i32,
         space: Arc<DiskSpace>,
     ) -> Result<SqliteIndex, OpenFileError> {
         let is_full = |error: &OpenFileError| *error == OpenFileError::Store(StoreError::Full);
@@ -79,7 +80,7 @@ impl SqliteIndex {
     /// The same.
     #[cfg(test)]
     pub fn open(folder: &Path) -> Result<SqliteIndex, OpenFileError> {
-        SqliteIndex::open_in(folder, (Uuid([7; 16]), 1), Arc::new(DiskSpace::open(folder, 0)))
+        SqliteIndex::open_in(folder, Uuid([7; 16]), 1, Arc::new(DiskSpace::open(folder, 0)))
     }
 
     /// Draws numbers for objects from `start` on.
