@@ -85,6 +85,8 @@ fn append(
     failed: &mut FailedProducers,
 ) -> Vec<CommitVerdict> {
     let (first_run, mut live_bytes) = (decided.runs.len(), 0);
+    // Where a batch must begin to extend the last run; the run itself would have to be summed up for each batch.
+    let mut run_end = None;
     let mut verdicts = Vec::with_capacity(object.batches.len());
     for batch in &object.batches {
         let Some(partition) = coordinator.partitions.get_mut(&batch.partition) else {
@@ -99,10 +101,11 @@ fn append(
             sequence::Verdict::Append => {
                 let base_offset = partition.append(batch, coordinator.now_ms);
                 let so_far = partition.max_timestamp;
-                let last = decided.runs[first_run..].last_mut();
-                if !last.is_some_and(|run| run.extend(batch, so_far)) {
-                    decided.runs.push(BatchRun::of(batch, object.id, base_offset, so_far));
+                match decided.runs.last_mut().filter(|_| run_end == Some((batch.partition, batch.position))) {
+                    Some(run) => run.push(batch, so_far),
+                    None => decided.runs.push(BatchRun::of(batch, object.id, base_offset, so_far)),
                 }
+                run_end = Some((batch.partition, batch.position + batch.size));
                 note_producer(&mut decided.producers, rows, batch, base_offset);
                 live_bytes += i64::from(batch.size);
                 CommitVerdict::Appended { base_offset }
@@ -119,8 +122,21 @@ fn append(
         };
         verdicts.push(verdict);
     }
+    let appended = &decided.runs[first_run..];
+    debug_assert!(are_unbroken(appended, coordinator.partitions), "runs adjoin, and the last one ends at the log end");
+    let in_runs: i64 = appended.iter().map(|run| i64::from(run.bytes())).sum();
+    debug_assert_eq!(live_bytes, in_runs, "the runs have the batches that were appended, and no other");
     decided.objects.push(CommittedObject { id: object.id, live_bytes });
     verdicts
+}
+
+/// Returns true if the runs of each partition have no gap between them nor before its log end.
+fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, PartitionState>) -> bool {
+    let mut ends = HashMap::new();
+    let adjoins =
+        |run: &BatchRun| ends.insert(run.partition, run.end_offset()).is_none_or(|end| end == run.base_offset);
+    let adjoin = runs.iter().all(adjoins);
+    adjoin && ends.iter().all(|(id, end)| partitions.get(id).is_some_and(|partition| partition.next_offset == *end))
 }
 
 fn note_producer(producers: &mut Vec<AppendedBatches>, rows: &mut ProducerRows, batch: &ObjectBatch, base_offset: i64) {

@@ -46,14 +46,10 @@ impl BatchRun {
         }
     }
 
-    /// Takes the batch that is appended next, if it follows this run in the object, too.
-    pub(super) fn extend(&mut self, batch: &ObjectBatch, max_timestamp_so_far: i64) -> bool {
-        let is_adjacent = batch.partition == self.partition && batch.position == self.end_position();
-        if is_adjacent {
-            self.batches.push(PackedBatch::of(batch));
-            self.max_timestamp_so_far = max_timestamp_so_far;
-        }
-        is_adjacent
+    /// Adds the batch that follows this run in the partition and in the object.
+    pub(super) fn push(&mut self, batch: &ObjectBatch, max_timestamp_so_far: i64) {
+        self.batches.push(PackedBatch::of(batch));
+        self.max_timestamp_so_far = max_timestamp_so_far;
     }
 
     /// The offset after its last record.
