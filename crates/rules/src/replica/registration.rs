@@ -28,6 +28,18 @@ pub struct PartitionRegistration {
     pub partition_epoch: i32,
 }
 
+impl PartitionRegistration {
+    /// Returns true if the leader is in the ISR, and each replica of ISR, ELR and `lost` is one of the partition's and in no other of them.
+    pub fn is_consistent(&self) -> bool {
+        let mut known: Vec<i32> = [&self.isr, &self.elr, &self.lost].into_iter().flatten().copied().collect();
+        let count = known.len();
+        known.sort_unstable();
+        known.dedup();
+        let is_led_in_sync = self.leader.is_none_or(|leader| self.isr.contains(&leader));
+        is_led_in_sync && known.len() == count && known.iter().all(|id| self.replicas.contains(id))
+    }
+}
+
 /// One broker (Kafka's `BrokerRegistration`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrokerRegistration {

@@ -96,6 +96,10 @@ impl SequenceWindow {
         while self.batches.len() >= self.size || self.outreached_by(&batch) {
             self.batches.pop_front();
         }
+        let follows = |newest: &BatchMetadata| {
+            sequence_add(newest.last_sequence(), 1) == batch.base_sequence && newest.last_offset() < batch.base_offset
+        };
+        debug_assert!(self.batches.back().is_none_or(follows), "the run of batches is unbroken");
         self.make_room();
         self.batches.push_back(batch);
     }
@@ -233,8 +237,9 @@ mod tests {
     fn huge_batches_never_span_more_than_half_the_range() {
         let mut window = SequenceWindow::new(batch(0), 64);
         let mut next = 1;
-        for _ in 0..9 {
-            let huge = BatchMetadata { base_sequence: next, record_count: HALF_RANGE / 2, ..batch(0) };
+        for n in 1..10 {
+            let base_offset = n * i64::from(HALF_RANGE);
+            let huge = BatchMetadata { base_offset, base_sequence: next, record_count: HALF_RANGE / 2, ..batch(0) };
             window.push(huge, 64);
             assert!(window.span() <= HALF_RANGE as u64);
             next = sequence_add(next, HALF_RANGE / 2);

@@ -80,6 +80,7 @@ impl Image {
         match change {
             Change::BrokerRegistered { id, node } => self.put_node(*id, node.clone()),
             Change::TopicCreated { topic, name, partitions, overrides } => {
+                debug_assert!(partitions.iter().all(|partition| partition.is_consistent()), "{partitions:?}");
                 self.put(self.with_settings(broker, *topic, name.clone(), partitions.clone(), overrides)?);
             }
             Change::PartitionsChanged { topic, .. } => self.change_partitions(*topic, std::slice::from_ref(change))?,
@@ -198,6 +199,7 @@ impl Image {
         let mut after = Topic::clone(self.there(topic)?);
         for change in changes {
             let Change::PartitionsChanged { first, partitions: changed, .. } = change else { continue };
+            debug_assert!(changed.iter().all(|partition| partition.is_consistent()), "{changed:?}");
             let (first, count) = (*first, after.partitions.len());
             if first > count {
                 return Err(Inapplicable::Gap { topic: after.name, count, first });

@@ -187,7 +187,8 @@ fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32
         let led = |id: &i32| {
             let (isr, elr, lost) = (vec![*id], vec![id + 1], vec![id + 2, id + 3]);
             let leader = Some(*id).filter(|id| *id > 0);
-            Arc::new(PartitionRegistration { leader, isr, elr, lost, ..Default::default() })
+            let replicas = (*id..=id + 3).collect();
+            Arc::new(PartitionRegistration { replicas, leader, isr, elr, lost, ..Default::default() })
         };
         let partitions: Partitions = leaders.iter().map(led).collect::<Vector<_>>();
         let change = Change::PartitionsChanged { topic, first: (*at).min(count), partitions };
