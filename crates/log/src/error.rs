@@ -30,7 +30,7 @@ pub enum StorageError {
         /// What is wrong with it.
         why: String,
     },
-    /// Records that were committed are not there any more, after a clean stop, and another replica has them.
+    /// Committed records are missing at the end of the log, and another replica has them.
     #[error(
         "{path}: it ends at offset {log_end}, and records below {high_watermark} were committed: another replica leads, and this one follows it"
     )]
@@ -39,7 +39,7 @@ pub enum StorageError {
         path: PathBuf,
         /// The end of the log; 0 where there is no directory.
         log_end: i64,
-        /// The high watermark at the stop.
+        /// The high watermark of the checkpoint.
         high_watermark: i64,
     },
     /// The partition is deleted, or the broker is stopping.

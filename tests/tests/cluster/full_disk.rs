@@ -190,10 +190,8 @@ fn directories_of_partitions_are_older_or_gone_after_a_clean_stop_no_record_is_l
         let dirs = partitions.iter().map(|of| format!("{TOPIC}-{}", of.partition_index));
         let dirs: Vec<[PathBuf; 2]> = dirs.map(|name| [paths[0].join(&name), copies.path().join(name)]).collect();
         dirs.iter().for_each(|[dir, copy]| copy_dir(dir, copy));
-        for is_gone in [false, true] {
-            if !is_gone {
-                cluster.broker(1).restart();
-            }
+        cluster.broker(1).restart();
+        for (is_gone, is_killed) in [(false, false), (true, false), (true, true)] {
             cluster.wait_for_isr(2, TOPIC, 3);
             load.goes_on();
             [2, 3, 1].iter().for_each(|id| cluster.broker(*id).stop());
@@ -202,6 +200,11 @@ fn directories_of_partitions_are_older_or_gone_after_a_clean_stop_no_record_is_l
                 if !is_gone {
                     copy_dir(copy, dir);
                 }
+            }
+            if is_killed {
+                // The next start follows no clean stop.
+                cluster.broker(1).restart();
+                cluster.broker(1).kill();
             }
             [1, 2, 3].iter().for_each(|id| cluster.broker(*id).restart());
             cluster.wait_for_isr(2, TOPIC, 3);

@@ -269,12 +269,12 @@ impl Replica {
         Ok(Some(log))
     }
 
-    /// Refuses a log that has lost committed records since a clean stop, as where an older copy of its directory was restored. A replica in sync has them, and
-    /// would be cut to this one if this one led. Without such a replica the log is used as it is.
+    /// Refuses a log that ends below the high watermark of the checkpoint, as where an older copy of its directory was restored. A replica in sync has the
+    /// committed records that it lacks, and would be cut to this one if this one led. Without such a replica the log is used as it is.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
         let (key, own) = (self.key(), self.log_dir.cluster.node_id);
         let high_watermark = self.log_dir.checkpoints.high_watermark(&key);
-        if log_end >= high_watermark || !self.log_dir.checkpoints.known(&key).clean {
+        if log_end >= high_watermark {
             return Ok(());
         }
         let registered = self.registered();
