@@ -102,10 +102,12 @@ impl Replica {
         known: Option<RecoveryHint>,
         predecessor: Option<Arc<Replica>>,
     ) -> Replica {
-        // Without anything known it is new, and there is nothing to look at, unless it had records.
         let key = (topic.to_string(), index);
-        let is_missing = known.is_none() && predecessor.is_none() && log_dir.checkpoints.high_watermark(&key) > 0;
-        let log = if known.is_some() || is_missing { LogState::Unopened } else { LogState::Absent };
+        // Without anything known it is new: there is nothing to look at, and the checkpoints are those of a deleted partition.
+        let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
+        if known.is_none() {
+            log_dir.checkpoints.forget(key.clone());
+        }
         let had_log = |before: &Arc<Replica>| before.is_preceded || !before.phase().is_absent();
         let is_preceded = predecessor.as_ref().is_some_and(had_log) || log_dir.succession.has(&key);
         // What is set and told is taken over by who locks the state first.

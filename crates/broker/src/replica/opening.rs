@@ -253,6 +253,7 @@ impl Replica {
         if !dir.try_exists().map_err(|error| StorageError::io(dir.as_ref(), error))? {
             self.check_end(&dir, 0)?;
             // What the checkpoints say is then of an older topic with this name.
+            self.log_dir.checkpoints.forget(self.key());
             return Ok(None);
         }
         let known = RecoveryHint { may_have_gaps: self.registered().replicas.len() > 1, ..known };

@@ -363,12 +363,14 @@ impl Entries {
     }
 
     fn forget(&mut self, key: TopicPartition) {
+        let had_high_watermark = self.high_watermarks.remove(&key).is_some();
         let was_known = [
             self.recovery_points.remove(&key).is_some(),
             self.log_starts.remove(&key).is_some(),
             self.unrecovered.remove(&key).is_some(),
-            self.high_watermarks.remove(&key).is_some(),
+            had_high_watermark,
         ];
+        self.has_moved |= had_high_watermark;
         self.recovered.remove(&key);
         if was_known.contains(&true) {
             self.stale.insert(key);
@@ -388,6 +390,19 @@ mod tests {
 
     fn key(topic: &str) -> TopicPartition {
         (topic.to_owned(), 0)
+    }
+
+    #[test]
+    fn high_watermark_of_a_deleted_partition_is_out_of_its_file_after_the_next_write() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let dir: Arc<Path> = folder.path().into();
+        let offsets = OffsetsByPartition::from([(key("kept"), 7), (key("deleted"), 9)]);
+        files::write_offsets(&dir.join(HIGH_WATERMARKS), &offsets).expect("written");
+        let checkpoints = Checkpoints::read(&dir, Arc::new(DiskSpace::open(&dir, 0)));
+        checkpoints.forget(key("deleted"));
+        checkpoints.write_high_watermarks(&[]).expect("written");
+        let left = files::read_offsets(&dir.join(HIGH_WATERMARKS)).expect("there");
+        assert_eq!(left, OffsetsByPartition::from([(key("kept"), 7)]));
     }
 
     #[test]
