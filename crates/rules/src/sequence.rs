@@ -16,6 +16,7 @@
 
 mod ahead;
 pub mod parking;
+mod past;
 mod producers;
 mod refused;
 mod snapshot;
@@ -29,6 +30,7 @@ mod rows;
 #[cfg(test)]
 mod shrink;
 
+pub use past::{LIVES_MAX, PastTopic, PastTopics};
 pub use producers::{PRODUCERS_MAX, ProducerState, Producers};
 pub use refused::RefusedBatches;
 pub use snapshot::SnapshotEntry;

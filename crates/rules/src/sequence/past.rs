@@ -1,0 +1,122 @@
+//! Deleted topics of one name, for the next topic of that name: to which of its partitions producers may have written before.
+//!
+//! A broker that followed a deletion knows the [`Stops`](super::Stops) of its producers, until it is restarted. Afterwards the metadata shows that there was a
+//! partition, so that its producers go on with any sequence.
+//!
+//! Invariant: at most [`LIVES_MAX`] topics, each with more partitions than all that were deleted after it.
+
+use std::sync::Arc;
+
+use fullbore_wire::Uuid;
+
+/// Topics that are remembered of one name.
+pub const LIVES_MAX: usize = 4;
+
+/// A deleted topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PastTopic {
+    pub id: Uuid,
+    pub partitions: i32,
+    pub is_diskless: bool,
+    /// Version of the metadata that deleted the topic.
+    pub deleted_at: u64,
+    /// Producers that may have written to the topic have lesser ids.
+    pub producer_ids_below: i64,
+}
+
+/// Deleted topics of one name, the eldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PastTopics(Arc<[PastTopic]>);
+
+impl PastTopics {
+    /// Returns the topics with this one, deleted last. A topic that had no partition beyond those of `last` is never looked up again. Beyond
+    /// [`LIVES_MAX`] the two eldest become one: a classic one unless both were diskless, since nothing else remembers the producers of those.
+    pub fn followed_by(&self, last: PastTopic) -> PastTopics {
+        let larger = self.0.iter().filter(|older| older.partitions > last.partitions);
+        let mut topics: Vec<PastTopic> = larger.copied().chain([last]).collect();
+        if topics.len() > LIVES_MAX {
+            let eldest = topics.remove(0);
+            topics[0].partitions = eldest.partitions;
+            topics[0].is_diskless &= eldest.is_diskless;
+        }
+        PastTopics(topics.into())
+    }
+
+    /// Returns the topic, deleted last, that had a partition of this number.
+    pub fn before(&self, partition: i32) -> Option<PastTopic> {
+        self.0.iter().rev().find(|topic| topic.partitions > partition).copied()
+    }
+
+    /// Returns the topic deleted last.
+    pub fn last(&self) -> Option<&PastTopic> {
+        self.0.last()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &PastTopic> {
+        self.0.iter()
+    }
+}
+
+impl FromIterator<PastTopic> for PastTopics {
+    /// Collects topics in the order of their deletion.
+    fn from_iter<T: IntoIterator<Item = PastTopic>>(topics: T) -> Self {
+        topics.into_iter().fold(PastTopics::default(), |before, topic| before.followed_by(topic))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn topic(deleted_at: u64, partitions: i32, is_diskless: bool) -> PastTopic {
+        let id = Uuid(u128::from(deleted_at).to_be_bytes());
+        PastTopic { id, partitions, is_diskless, deleted_at, producer_ids_below: 7 }
+    }
+
+    fn shown(topics: &PastTopics) -> Vec<(u64, i32, bool)> {
+        topics.iter().map(|topic| (topic.deleted_at, topic.partitions, topic.is_diskless)).collect()
+    }
+
+    #[test]
+    fn topic_shrinks_partitions_beyond_the_last_are_those_of_the_topic_before_it() {
+        let topics: PastTopics = [topic(1, 8, false), topic(2, 2, true)].into_iter().collect();
+        let before = |partition| topics.before(partition).map(|topic| topic.deleted_at);
+        assert_eq!([before(0), before(1), before(2), before(7), before(8)], [Some(2), Some(2), Some(1), Some(1), None]);
+        let topics = topics.followed_by(topic(3, 8, false));
+        assert_eq!(shown(&topics), [(3, 8, false)], "nothing else is looked up");
+    }
+
+    #[test]
+    fn topics_shrink_for_ever_the_two_eldest_become_one() {
+        let shrinking = (1..=5).map(|at| topic(at, 10 - i32::try_from(at).expect("small"), at <= 2));
+        let topics: PastTopics = shrinking.collect();
+        assert_eq!(shown(&topics), [(2, 9, true), (3, 7, false), (4, 6, false), (5, 5, false)]);
+        let topics = topics.followed_by(topic(6, 1, true));
+        assert_eq!(shown(&topics), [(3, 9, false), (4, 6, false), (5, 5, false), (6, 1, true)]);
+    }
+
+    proptest! {
+        #[test]
+        fn topics_come_and_go_every_partition_that_was_there_is_remembered(
+            lives in proptest::collection::vec((1..12_i32, any::<bool>()), 1..40)
+        ) {
+            let each = (1..).zip(&lives).map(|(at, (partitions, is_diskless))| topic(at, *partitions, *is_diskless));
+            let topics: PastTopics = each.clone().collect();
+            prop_assert!(topics.iter().count() <= LIVES_MAX);
+            for partition in 0..12 {
+                let last = each.clone().filter(|topic| topic.partitions > partition).last();
+                let found = topics.before(partition);
+                prop_assert_eq!(found.is_some(), last.is_some());
+                if let (Some(found), Some(last)) = (found, last) {
+                    prop_assert!(found.deleted_at >= last.deleted_at);
+                    prop_assert!(last.is_diskless || !found.is_diskless, "only the index knows of diskless ones");
+                }
+            }
+        }
+    }
+}
