@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::PartitionRegistration;
+use fullbore_rules::sequence::PastTopics;
 use fullbore_wire::Uuid;
 use imbl::Vector;
 
@@ -71,6 +72,11 @@ pub enum Change {
     /// Nothing is left of a deleted topic.
     DeletionFinished {
         topic: Uuid,
+    },
+    /// All deleted topics of this name that count for the next one. The name is forgotten where there are none.
+    NameRemembered {
+        name: String,
+        past: PastTopics,
     },
     /// All that is set, while it runs, for the broker of this id; `None` is for every broker.
     BrokerConfigured {

@@ -5,12 +5,14 @@
 //! image costs what changed.
 
 mod apply;
+mod past;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::{Brokers, PartitionRegistration};
+use fullbore_rules::sequence::{PastTopic, PastTopics};
 use fullbore_wire::Uuid;
 use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, Vector};
@@ -21,6 +23,7 @@ use super::resources::{ConfiguredResource, Resources};
 use fullbore_config::{ClientMetricsConfig, DynamicConfig, GroupTimeouts, LiveConfig, Resource, TopicConfig};
 
 pub use apply::Inapplicable;
+use past::PastNames;
 
 /// One topic, as of some image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +74,7 @@ pub struct Image {
     live: Arc<LiveConfig>,
     resources: Arc<Resources>,
     deleted: OrdMap<Uuid, DeletedTopic>,
+    past: PastNames,
     /// Where logs end that have lost their ends, by topic id and number of the partition, which nobody leads.
     log_ends: OrdMap<(Uuid, i32), Vec<LogEnd>>,
     next_producer_id: i64,
@@ -184,6 +188,26 @@ impl Image {
     /// Deleted topics of which something may be left.
     pub(super) fn deleted(&self) -> &OrdMap<Uuid, DeletedTopic> {
         &self.deleted
+    }
+
+    /// Returns the deleted topics of this name that count for the next one.
+    pub fn past_topics(&self, name: &str) -> PastTopics {
+        self.past.get(name)
+    }
+
+    /// Returns true if a topic was deleted since the image `before` that is not there: its creation and its deletion are published together.
+    pub fn misses_topics_since(&self, before: &Image) -> bool {
+        let is_missed = |name: &str, past: &PastTopics| {
+            let is_new = |last: &PastTopic| last.deleted_at > before.epoch();
+            let is_known = |last: &PastTopic| before.topic(name).is_some_and(|topic| topic.id == last.id);
+            past.last().is_some_and(|last| is_new(last) && !is_known(last))
+        };
+        self.past.changed_since(&before.past).any(|(name, past)| is_missed(name, past))
+    }
+
+    /// Returns the name to forget first, if more of them have no topic than are remembered.
+    pub(super) fn forgettable_name(&self) -> Option<&str> {
+        self.past.forgettable()
     }
 
     /// Where logs of this partition end that have lost their ends, as far as that was told.

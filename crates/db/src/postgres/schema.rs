@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The tables as the first release has them. No release had smaller versions, which cannot be upgraded.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
 /// The version of those.
-pub const FIRST_VERSION: i64 = 7;
+pub const FIRST_VERSION: i64 = 8;
 /// Statements that make each later version of the one before it.
 const MIGRATIONS: &[&str] = &[];
 /// The one that this Fullbore knows.

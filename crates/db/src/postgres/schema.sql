@@ -111,6 +111,18 @@ CREATE TABLE fullbore.deleted_topics (
   partitions integer NOT NULL CHECK (partitions >= 1)
 );
 
+-- A deleted topic whose producers may go on in the next topic of its name. Life: until a later topic of the name that had as many partitions is deleted, or until
+-- 10,000 other names that no topic has were deleted later.
+CREATE TABLE fullbore.past_topics (
+  name               text    NOT NULL,
+  deleted_at         bigint  NOT NULL CHECK (deleted_at >= 1),      -- the version that deleted it
+  id                 text    NOT NULL CHECK (length(id) = 22),
+  partitions         integer NOT NULL CHECK (partitions >= 1),
+  diskless           boolean NOT NULL,
+  producer_ids_below bigint  NOT NULL,                              -- ids of its producers are less
+  PRIMARY KEY (name, deleted_at)
+);
+
 -- A process of a broker that says twice a second that it lives. Life: until ten minutes after its last beat, when another process of the
 -- broker connects. Not indexed but by its key, with room for another version of each row, so that a beat writes one page.
 CREATE TABLE fullbore.beats (

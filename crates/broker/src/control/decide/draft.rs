@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use fullbore_rules::replica::PartitionRegistration;
+use fullbore_rules::sequence::{PastTopic, PastTopics};
 use fullbore_wire::{ErrorCode, Uuid};
 
 use super::super::change::{Change, DeletedTopic};
@@ -16,6 +17,7 @@ use super::super::command::{
     GrowTopic, PartitionsCommand, Refusal, RegisterBroker, TopicRef, TopicsCommand, Urgent,
 };
 use super::super::image::{Image, Topic};
+use super::super::internal::is_internal;
 use super::{
     ChangeBudget, Registering, alter, alter_broker, alter_isrs, alter_resource, asked_partitions, change_broker,
     check_asked, create, delete, elect, grow, inapplicable, known, register, relaxed, repeated, resign, settle_all,
@@ -210,10 +212,29 @@ impl<'a> Draft<'a> {
             if self.published.topic_by_id(topic.id).is_none() {
                 // Who follows the images never hears of it.
                 self.make(Change::DeletionFinished { topic: topic.id })?;
+            } else if !is_internal(&topic.name) {
+                self.remember(&topic)?;
             }
             Ok(topic)
         };
         found.into_iter().map(&mut one).collect()
+    }
+
+    /// Remembers a deleted topic for the next one of its name, and forgets other names where they are too many.
+    fn remember(&mut self, topic: &Topic) -> Result<(), Refusal> {
+        let image = &self.drafted.image;
+        let past = image.past_topics(&topic.name).followed_by(PastTopic {
+            id: topic.id,
+            partitions: topic.partition_count(),
+            is_diskless: topic.config.diskless,
+            deleted_at: image.epoch() + 1,
+            producer_ids_below: image.next_producer_id(),
+        });
+        self.make(Change::NameRemembered { name: topic.name.clone(), past })?;
+        while let Some(name) = self.drafted.image.forgettable_name().map(str::to_owned) {
+            self.make(Change::NameRemembered { name, past: PastTopics::default() })?;
+        }
+        Ok(())
     }
 
     fn alter(&mut self, wanted: &AlterTopicConfigs) -> Vec<Result<Arc<Topic>, Refusal>> {

@@ -1,6 +1,7 @@
 //! Every rule of `decide` once, and properties of topic names.
 
 mod diskless;
+mod past;
 mod pieces;
 
 use super::*;

@@ -82,6 +82,7 @@ impl Image {
             Change::TopicCreated { topic, name, partitions, overrides } => {
                 debug_assert!(partitions.iter().all(|partition| partition.is_consistent()), "{partitions:?}");
                 self.put(self.with_settings(broker, *topic, name.clone(), partitions.clone(), overrides)?);
+                self.past.hold(name);
             }
             Change::PartitionsChanged { topic, .. } => self.change_partitions(*topic, std::slice::from_ref(change))?,
             Change::LogEndTold { topic, partition, end } => {
@@ -99,10 +100,12 @@ impl Image {
                 if let Some(known) = self.by_id.get(&topic.id).cloned() {
                     (0..known.partitions.len()).for_each(|number| self.forget_log_ends(topic.id, number));
                     self.remove(&topic.name);
+                    self.past.release(&topic.name);
                 }
                 self.deleted.insert(topic.id, topic.clone());
             }
             Change::DeletionFinished { topic } => drop(self.deleted.remove(topic)),
+            Change::NameRemembered { name, past } => self.past.remember(name, past, self.by_name.contains_key(name)),
             Change::BrokerConfigured { broker: whom, overrides } => self.configure(broker, *whom, overrides)?,
             Change::ResourceConfigured { resource, name, overrides } => {
                 let resources = Arc::make_mut(&mut self.resources);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
+use fullbore_rules::sequence::PastTopic;
 use fullbore_wire::{Text, Uuid};
 
 use super::super::change::{Change, DeletedTopic, Partitions, Version};
@@ -94,7 +95,9 @@ pub fn ask_everything() -> String {
            FROM fullbore.partitions ORDER BY topic_id, first;
          SELECT id, name FROM fullbore.topics;
          SELECT topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset FROM fullbore.log_ends;
-         SELECT id, name, partitions FROM fullbore.deleted_topics"
+         SELECT id, name, partitions FROM fullbore.deleted_topics;
+         SELECT name, id, partitions, diskless, deleted_at, producer_ids_below FROM fullbore.past_topics
+           ORDER BY name, deleted_at"
     )
 }
 
@@ -120,6 +123,7 @@ pub fn everything(mut answers: Answers) -> Result<Commit, StoreError> {
         let topic = DeletedTopic { id: id(&row, 0)?, name: as_typed(text(&row, 1)?), partitions: number(&row, 2)? };
         changes.push(Change::TopicDeleted(topic));
     }
+    past_topics(answers, &mut changes)?;
     Ok(Commit { version, changes })
 }
 
@@ -208,6 +212,22 @@ fn log_ends(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Stor
         let end = LogEnd { broker_id: number(&row, 2)?, broker_epoch: number(&row, 3)?, position };
         changes.push(Change::LogEndTold { topic: id(&row, 0)?, partition: number(&row, 1)?, end });
     }
+    Ok(())
+}
+
+fn past_topics(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
+    let mut past: BTreeMap<String, Vec<PastTopic>> = BTreeMap::new();
+    for row in next(answers)? {
+        past.entry(as_typed(text(&row, 0)?)).or_default().push(PastTopic {
+            id: id(&row, 1)?,
+            partitions: number(&row, 2)?,
+            is_diskless: flag(&row, 3)?,
+            deleted_at: number(&row, 4)?,
+            producer_ids_below: number(&row, 5)?,
+        });
+    }
+    let remembered = |(name, past): (String, Vec<_>)| Change::NameRemembered { name, past: past.into_iter().collect() };
+    changes.extend(past.into_iter().map(remembered));
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use fullbore_rules::cluster::LogEnd;
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{BrokerRegistration, PartitionRegistration};
+use fullbore_rules::sequence::PastTopic;
 use fullbore_wire::{Text, Uuid};
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +60,10 @@ enum ChangeRecord {
     DeletionFinished {
         id: String,
     },
+    NameRemembered {
+        name: String,
+        past: Vec<PastRecord>,
+    },
     BrokerConfigured {
         broker: Option<i32>,
         configs: SetConfigs,
@@ -91,6 +96,16 @@ struct NodeRecord {
     serves_diskless: bool,
     /// Host and port by listener.
     endpoints: BTreeMap<String, (String, u16)>,
+}
+
+/// A [`PastTopic`].
+#[derive(Serialize, Deserialize)]
+struct PastRecord {
+    id: String,
+    partitions: i32,
+    diskless: bool,
+    deleted_at: u64,
+    producer_ids_below: i64,
 }
 
 fn always() -> bool {
@@ -158,6 +173,9 @@ fn record(change: &Change) -> ChangeRecord {
             ChangeRecord::TopicDeleted { id: id.to_string(), name: name.clone(), partitions: *partitions }
         }
         Change::DeletionFinished { topic } => ChangeRecord::DeletionFinished { id: topic.to_string() },
+        Change::NameRemembered { name, past } => {
+            ChangeRecord::NameRemembered { name: name.clone(), past: past.iter().map(past_record).collect() }
+        }
         Change::BrokerConfigured { broker, overrides } => {
             ChangeRecord::BrokerConfigured { broker: *broker, configs: overrides.clone() }
         }
@@ -194,6 +212,10 @@ fn change(record: ChangeRecord) -> Result<Change, String> {
             Change::TopicDeleted(DeletedTopic { id: self::id(&id)?, name, partitions })
         }
         ChangeRecord::DeletionFinished { id } => Change::DeletionFinished { topic: self::id(&id)? },
+        ChangeRecord::NameRemembered { name, past } => {
+            let past = past.into_iter().map(past_topic).collect::<Result<_, _>>()?;
+            Change::NameRemembered { name, past }
+        }
         ChangeRecord::BrokerConfigured { broker, configs } => Change::BrokerConfigured { broker, overrides: configs },
         ChangeRecord::ResourceConfigured { resource_type, name, configs } => {
             let unknown = || format!("there is no type of resource {resource_type}");
@@ -207,6 +229,26 @@ fn change(record: ChangeRecord) -> Result<Change, String> {
 /// An id as clients see it.
 fn id(text: &str) -> Result<Uuid, String> {
     Uuid::parse(text).ok_or_else(|| format!("'{text}' is not an id"))
+}
+
+fn past_record(topic: &PastTopic) -> PastRecord {
+    PastRecord {
+        id: topic.id.to_string(),
+        partitions: topic.partitions,
+        diskless: topic.is_diskless,
+        deleted_at: topic.deleted_at,
+        producer_ids_below: topic.producer_ids_below,
+    }
+}
+
+fn past_topic(record: PastRecord) -> Result<PastTopic, String> {
+    Ok(PastTopic {
+        id: id(&record.id)?,
+        partitions: record.partitions,
+        is_diskless: record.diskless,
+        deleted_at: record.deleted_at,
+        producer_ids_below: record.producer_ids_below,
+    })
 }
 
 fn node_record(node: &RegisteredBroker) -> NodeRecord {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use fullbore_rules::cluster::LogEnd;
+use fullbore_rules::sequence::PastTopics;
 use fullbore_wire::Uuid;
 
 use super::super::change::{Change, Version};
@@ -72,6 +73,7 @@ fn one(statements: &mut Statements, change: &Change) {
         Change::DeletionFinished { topic } => {
             statements.add("DELETE FROM fullbore.deleted_topics WHERE id = ?", &[topic]);
         }
+        Change::NameRemembered { name, past } => past_topics(statements, name, past),
         Change::BrokerConfigured { broker, overrides } => {
             let whom = broker.unwrap_or(EVERY_BROKER);
             statements.add("DELETE FROM fullbore.broker_configs WHERE broker_id = ?", &[&whom]);
@@ -89,6 +91,20 @@ fn one(statements: &mut Statements, change: &Change) {
         Change::ProducerIdsTaken { next } => {
             statements.add("UPDATE fullbore.cluster SET next_producer_id = ?", &[next]);
         }
+    }
+}
+
+/// Replaces the deleted topics of a name.
+fn past_topics(statements: &mut Statements, name: &str, past: &PastTopics) {
+    statements.add("DELETE FROM fullbore.past_topics WHERE name = ?", &[&Typed(name)]);
+    let insert = "INSERT INTO fullbore.past_topics (name, deleted_at, id, partitions, diskless, producer_ids_below)
+        VALUES (?, ?, ?, ?, ?, ?)";
+    for topic in past.iter() {
+        let deleted_at = i64::try_from(topic.deleted_at).expect("fewer than 2^63 changes were ever made");
+        let (partitions, is_diskless) = (&topic.partitions, &topic.is_diskless);
+        let row: [&dyn Value; 6] =
+            [&Typed(name), &deleted_at, &topic.id, partitions, is_diskless, &topic.producer_ids_below];
+        statements.add(insert, &row);
     }
 }
 

@@ -16,7 +16,7 @@ pub const FILE: &str = "control.db";
 /// The tables as the first release has them. No release had smaller versions, which are refused.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
 /// SQLite's user_version of a file with those.
-const FIRST_VERSION: i64 = 9;
+const FIRST_VERSION: i64 = 10;
 /// Statements that make each later version of the one before it.
 const MIGRATIONS: [&str; 0] = [];
 pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;

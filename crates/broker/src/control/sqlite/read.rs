@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use fullbore_rules::sequence::PastTopic;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension};
 
@@ -39,6 +40,7 @@ pub fn everything(connection: &Connection, node_id: i32) -> rusqlite::Result<Vec
     topics(connection, &mut changes)?;
     partitions::load_ends(connection, &mut changes)?;
     deleted(connection, &mut changes)?;
+    past_topics(connection, &mut changes)?;
     Ok(changes)
 }
 
@@ -103,5 +105,25 @@ fn deleted(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Resu
         let topic = DeletedTopic { id: Uuid(row.get(0)?), name: row.get(1)?, partitions: row.get(2)? };
         changes.push(Change::TopicDeleted(topic));
     }
+    Ok(())
+}
+
+fn past_topics(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
+    let query = "SELECT name, id, partitions, diskless, deleted_at, producer_ids_below FROM past_topics
+         ORDER BY name, deleted_at";
+    let mut query = connection.prepare(query)?;
+    let mut rows = query.query([])?;
+    let mut past: BTreeMap<String, Vec<PastTopic>> = BTreeMap::new();
+    while let Some(row) = rows.next()? {
+        past.entry(row.get(0)?).or_default().push(PastTopic {
+            id: Uuid(row.get(1)?),
+            partitions: row.get(2)?,
+            is_diskless: row.get(3)?,
+            deleted_at: row.get::<_, i64>(4)?.cast_unsigned(),
+            producer_ids_below: row.get(5)?,
+        });
+    }
+    let remembered = |(name, past): (String, Vec<_>)| Change::NameRemembered { name, past: past.into_iter().collect() };
+    changes.extend(past.into_iter().map(remembered));
     Ok(())
 }

@@ -101,3 +101,15 @@ CREATE TABLE deleted_topics (
   name       TEXT    NOT NULL,
   partitions INTEGER NOT NULL CHECK (partitions >= 1)
 ) STRICT;
+
+-- A deleted topic whose producers may go on in the next topic of its name. Life: until a later topic of the name that had as many partitions is deleted, or until
+-- 10,000 other names that no topic has were deleted later.
+CREATE TABLE past_topics (
+  name               TEXT    NOT NULL,
+  deleted_at         INTEGER NOT NULL CHECK (deleted_at >= 1),      -- the version that deleted it
+  id                 BLOB    NOT NULL CHECK (length(id) = 16),
+  partitions         INTEGER NOT NULL CHECK (partitions >= 1),
+  diskless           INTEGER NOT NULL CHECK (diskless IN (0, 1)),
+  producer_ids_below INTEGER NOT NULL,                              -- ids of its producers are less
+  PRIMARY KEY (name, deleted_at)
+) STRICT, WITHOUT ROWID;

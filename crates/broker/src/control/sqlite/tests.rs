@@ -11,7 +11,7 @@ async fn a_file_of_a_build_before_the_first_release_is_refused_and_stays_as_it_i
     let folder = tempfile::tempdir().expect("tempdir");
     create(&open(folder.path()).control, vec![wanted("t")]).await.remove(0).expect("created");
     let file = folder.path().join(FILE);
-    for found in [1, 8] {
+    for found in [1, 9] {
         let connection = rusqlite::Connection::open(&file).expect("opens");
         connection.pragma_update(None, "user_version", found).expect("set");
         drop(connection);

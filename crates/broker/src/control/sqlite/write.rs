@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fullbore_rules::sequence::PastTopics;
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, params};
 
@@ -44,6 +45,7 @@ fn one(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
         Change::DeletionFinished { topic } => {
             connection.prepare_cached("DELETE FROM deleted_topics WHERE id = ?1")?.execute(params![topic.0]).map(drop)
         }
+        Change::NameRemembered { name, past } => past_topics(connection, name, past),
         Change::BrokerConfigured { broker, overrides } => broker_configs(connection, broker.is_none(), overrides),
         Change::ResourceConfigured { resource, name, overrides } => {
             resource_configs(connection, *resource, name, overrides)
@@ -67,6 +69,20 @@ fn topic_configs(connection: &Connection, topic: Uuid, set: &BTreeMap<String, St
     let insert = "INSERT INTO topic_configs (topic_id, name, value) VALUES (?1, ?2, ?3)";
     let mut insert = connection.prepare_cached(insert)?;
     set.iter().try_for_each(|(name, value)| insert.execute(params![topic.0, name, value]).map(drop))
+}
+
+/// Replaces the deleted topics of a name.
+fn past_topics(connection: &Connection, name: &str, past: &PastTopics) -> rusqlite::Result<()> {
+    connection.prepare_cached("DELETE FROM past_topics WHERE name = ?1")?.execute(params![name])?;
+    let insert = "INSERT INTO past_topics (name, deleted_at, id, partitions, diskless, producer_ids_below)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    let mut insert = connection.prepare_cached(insert)?;
+    past.iter().try_for_each(|topic| {
+        let deleted_at = i64::try_from(topic.deleted_at).expect("fewer than 2^63 changes were ever made");
+        let (partitions, is_diskless) = (topic.partitions, topic.is_diskless);
+        let row = params![name, deleted_at, topic.id.0, partitions, is_diskless, topic.producer_ids_below];
+        insert.execute(row).map(drop)
+    })
 }
 
 fn broker_configs(connection: &Connection, every: bool, set: &BTreeMap<String, String>) -> rusqlite::Result<()> {

@@ -279,6 +279,51 @@ fn nothing_is_left_of_a_topic_that_was_created_and_deleted_in_one_transaction() 
     assert_eq!(afresh(sqlite(folder.path())), format!("{:?}", images.borrow()));
 }
 
+/// Names are remembered and forgotten alike in rows, in the text of a version and in the image.
+#[test]
+fn names_of_deleted_topics_are_the_same_read_afresh() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let database = Database::new();
+    remembered_and_afresh(|| sqlite(folder.path()));
+    remembered_and_afresh(|| database.store());
+    assert_eq!(database.run("SELECT name, partitions, diskless FROM fullbore.past_topics"), "t|8|f\nt|5|f");
+}
+
+fn remembered_and_afresh<S: Store>(open: impl Fn() -> S) {
+    let (mut owner, images) = registered(open(), counted());
+    let mut late = MetadataWriter::new(open(), broker(""), Box::new(random_id)).expect("valid");
+    late.0.catch_up();
+    let mut commands = Vec::new();
+    for (name, num_partitions) in [("t", 8), ("t", 4), ("u", 2), ("t", 3), ("t", 2), ("t", 1)] {
+        let topics = vec![CreateTopic { num_partitions, ..wanted(name) }];
+        commands.push(TopicsCommand::Create(CreateTopics { topics, validate_only: false }));
+        commands.push(TopicsCommand::Delete(vec![TopicRef::Name(name.into())]));
+    }
+    let mut compare = |image: String| {
+        late.0.catch_up();
+        assert_eq!(format!("{:?}", late.1.borrow()), image);
+        assert_eq!(afresh(open()), image);
+    };
+    for command in &commands {
+        owner.transact(|draft| draft.topics(command)).expect("done");
+        compare(format!("{:?}", images.borrow()));
+    }
+    assert_eq!(images.borrow().past_topics("t").iter().count(), 4);
+    let forgotten = Change::NameRemembered { name: "u".into(), past: Default::default() };
+    let newest = images.borrow().version();
+    commit_beside(&mut owner.store, newest, forgotten);
+    owner.catch_up();
+    compare(format!("{:?}", images.borrow()));
+    assert!(images.borrow().past_topics("u").is_empty());
+    let topics = vec![CreateTopic { num_partitions: 5, ..wanted("t") }];
+    let last = TopicsCommand::Create(CreateTopics { topics, validate_only: false });
+    owner.transact(|draft| draft.topics(&last)).expect("done");
+    owner.transact(|draft| draft.topics(&commands[1])).expect("done");
+    let counts: Vec<i32> = images.borrow().past_topics("t").iter().map(|topic| topic.partitions).collect();
+    assert_eq!(counts, [8, 5]);
+    compare(format!("{:?}", images.borrow()));
+}
+
 /// An owner of a store that others have, too.
 fn over(memory: &Memory) -> (MetadataWriter<Memory>, watch::Receiver<Arc<Image>>) {
     registered(memory.clone(), Box::new(random_id))

@@ -1,0 +1,123 @@
+//! Names of deleted topics, which the next topic of the name goes by.
+
+use super::*;
+use crate::control::command::TopicsCommand;
+use crate::control::internal::CONSUMER_OFFSETS;
+use fullbore_rules::sequence::PastTopic;
+
+/// Carries out commands in one transaction, as a broker that has published the image.
+fn transacted(image: &mut Image, commands: &[TopicsCommand]) -> Vec<Change> {
+    let (config, mut drawn) = (broker(""), u128::from(image.epoch()) << 32);
+    let mut new_id = || {
+        drawn += 1;
+        Uuid(drawn.to_be_bytes())
+    };
+    let mut draft = Draft::new(&config, image, 0..0, ChangeBudget::new(usize::MAX), &mut new_id);
+    let is_done = commands.iter().all(|command| draft.topics(command).iter().all(Result::is_ok));
+    assert!(is_done);
+    let drafted = draft.finish();
+    let version = Version { number: image.epoch() + 1, mark: 0 };
+    *image = drafted.image.at(version);
+    drafted.changes
+}
+
+fn creating(name: &str, num_partitions: i32, configs: &[(&str, &str)]) -> TopicsCommand {
+    let configs = configs.iter().map(|(key, value)| ((*key).to_owned(), Some((*value).to_owned())));
+    let topic = CreateTopic { num_partitions, configs: configs.collect(), ..wanted(name) };
+    TopicsCommand::Create(crate::control::CreateTopics { topics: vec![topic], validate_only: false })
+}
+
+fn deleting(name: &str) -> TopicsCommand {
+    TopicsCommand::Delete(vec![TopicRef::Name(name.into())])
+}
+
+/// Deleted topics of a name: partitions, true for a diskless one, and the version that deleted it.
+fn past(image: &Image, name: &str) -> Vec<(i32, bool, u64)> {
+    let shown = |topic: &PastTopic| (topic.partitions, topic.is_diskless, topic.deleted_at);
+    image.past_topics(name).iter().map(shown).collect()
+}
+
+#[test]
+fn topic_is_deleted_the_next_of_its_name_finds_it() {
+    let mut image = one_broker(1);
+    let diskless = [("diskless.enable", "true")];
+    for (count, configs) in [(8, &[][..]), (2, &diskless[..])] {
+        transacted(&mut image, &[creating("t", count, configs)]);
+        let id = image.topic("t").expect("there").id;
+        image.apply(&broker(""), &Change::ProducerIdsTaken { next: i64::from(count) * 100 }).expect("applied");
+        transacted(&mut image, &[deleting("t")]);
+        let last = *image.past_topics("t").last().expect("remembered");
+        assert_eq!((last.id, last.deleted_at), (id, image.epoch()));
+        assert_eq!(last.producer_ids_below, i64::from(count) * 100);
+    }
+    assert_eq!(past(&image, "t"), [(8, false, 2), (2, true, 4)]);
+    transacted(&mut image, &[creating("t", 8, &[])]);
+    assert_eq!(past(&image, "t"), [(8, false, 2), (2, true, 4)], "the new one goes by them");
+    transacted(&mut image, &[deleting("t")]);
+    assert_eq!(past(&image, "t"), [(8, false, 6)]);
+}
+
+/// No broker has seen it, and so no producer has written to it.
+#[test]
+fn topic_is_created_and_deleted_in_one_transaction_its_name_does_not_remember_it() {
+    let mut image = one_broker(1);
+    transacted(&mut image, &[creating("t", 3, &[]), deleting("t")]);
+    assert_eq!(past(&image, "t"), []);
+    transacted(&mut image, &[creating("t", 3, &[])]);
+    transacted(&mut image, &[deleting("t"), creating("t", 5, &[]), deleting("t"), creating("t", 1, &[])]);
+    assert_eq!(past(&image, "t"), [(3, false, 3)]);
+}
+
+#[test]
+fn internal_topic_is_deleted_its_name_is_not_remembered() {
+    let mut image = one_broker(1);
+    transacted(&mut image, &[creating(CONSUMER_OFFSETS, 3, &[])]);
+    transacted(&mut image, &[deleting(CONSUMER_OFFSETS)]);
+    assert_eq!(past(&image, CONSUMER_OFFSETS), []);
+}
+
+#[test]
+fn more_names_are_deleted_than_are_remembered_each_deletion_forgets_the_eldest_name() {
+    const NAMES_MAX: usize = 10_000;
+    let mut image = one_broker(1);
+    let name = |n: usize| format!("t-{n:05}");
+    let all = |range: std::ops::Range<usize>, command: &dyn Fn(&str) -> TopicsCommand| -> Vec<TopicsCommand> {
+        range.map(|n| command(&name(n))).collect()
+    };
+    for first in (0..NAMES_MAX).step_by(100) {
+        transacted(&mut image, &all(first..first + 100, &|name| creating(name, 1, &[])));
+        transacted(&mut image, &all(first..first + 100, &deleting));
+    }
+    transacted(&mut image, &[creating(&name(0), 1, &[])]);
+    transacted(&mut image, &all(NAMES_MAX..NAMES_MAX + 3, &|name| creating(name, 1, &[])));
+    let changes = transacted(&mut image, &all(NAMES_MAX..NAMES_MAX + 3, &deleting));
+    let forgotten = changes.iter().filter_map(|change| match change {
+        Change::NameRemembered { name, past } if past.is_empty() => Some(name.clone()),
+        _ => None,
+    });
+    assert_eq!(forgotten.collect::<Vec<_>>(), [name(1), name(2)], "a topic has the first");
+    assert_eq!(changes.len(), 3 * 2 + 2);
+    let is_known = |n: usize| !image.past_topics(&name(n)).is_empty();
+    assert_eq!([0, 1, 2, 3, NAMES_MAX + 2].map(is_known), [true, false, false, true, true]);
+}
+
+/// A broker that is behind gets several versions at once.
+#[test]
+fn topic_comes_and_goes_between_two_images_the_later_one_shows_that_it_was_missed() {
+    let mut image = one_broker(1);
+    transacted(&mut image, &[creating("t", 3, &[]), creating("u", 3, &[])]);
+    let first = image.clone();
+    transacted(&mut image, &[deleting("t")]);
+    assert!(!image.misses_topics_since(&first), "it was there");
+    transacted(&mut image, &[creating("t", 3, &[])]);
+    assert!(!image.misses_topics_since(&first));
+    let second = image.clone();
+    transacted(&mut image, &[deleting("t"), deleting("u")]);
+    assert_eq!((image.misses_topics_since(&first), image.misses_topics_since(&second)), (true, false));
+    transacted(&mut image, &[creating("t", 3, &[])]);
+    assert!(image.misses_topics_since(&first), "though one is there again");
+    transacted(&mut image, &[creating("v", 3, &[])]);
+    let third = image.clone();
+    transacted(&mut image, &[deleting("v")]);
+    assert!(image.misses_topics_since(&second) && !image.misses_topics_since(&third));
+}

@@ -1,0 +1,119 @@
+//! Names of deleted topics: which topics of each name count for the next one.
+//!
+//! A name is remembered for as long as it has a topic, and afterwards while it is among the [`NAMES_MAX`] whose last topic was deleted last. Copies share what is
+//! the same in both.
+//!
+//! Invariant: `idle` has each name in `by_name` that no topic has, and no other.
+
+use fullbore_rules::sequence::PastTopics;
+use imbl::ordmap::DiffItem;
+use imbl::{OrdMap, OrdSet};
+
+/// Names without a topic that are remembered: 20 MB of the store at most, where each has 249 bytes and four topics.
+const NAMES_MAX: usize = 10_000;
+
+/// Deleted topics by name.
+#[derive(Debug, Clone, Default)]
+pub struct PastNames {
+    by_name: OrdMap<String, PastTopics>,
+    /// Names that no topic has, by the version that deleted the last one.
+    idle: OrdSet<(u64, String)>,
+}
+
+impl PastNames {
+    /// Returns the topics of this name, none if it is unknown.
+    pub fn get(&self, name: &str) -> PastTopics {
+        self.by_name.get(name).cloned().unwrap_or_default()
+    }
+
+    /// Replaces the topics of a name, which a topic has or not. Without topics the name is forgotten.
+    pub fn remember(&mut self, name: &str, past: &PastTopics, has_topic: bool) {
+        self.hold(name);
+        match past.is_empty() {
+            true => drop(self.by_name.remove(name)),
+            false => drop(self.by_name.insert(name.to_owned(), past.clone())),
+        }
+        if !has_topic {
+            self.release(name);
+        }
+    }
+
+    /// Keeps a name that a topic has from now on.
+    pub fn hold(&mut self, name: &str) {
+        if let Some(idle) = self.as_idle(name) {
+            self.idle.remove(&idle);
+        }
+    }
+
+    /// Lets a name be forgotten that no topic has any more.
+    pub fn release(&mut self, name: &str) {
+        if let Some(idle) = self.as_idle(name) {
+            self.idle.insert(idle);
+        }
+    }
+
+    /// Returns the name whose last topic was deleted longest ago, if there are more than [`NAMES_MAX`] without a topic.
+    pub fn forgettable(&self) -> Option<&str> {
+        let eldest = self.idle.get_min().filter(|_| self.idle.len() > NAMES_MAX);
+        eldest.map(|(_, name)| name.as_str())
+    }
+
+    /// Returns the names that have other topics than before. Costs what changed.
+    pub fn changed_since<'a>(&'a self, before: &'a PastNames) -> impl Iterator<Item = (&'a str, &'a PastTopics)> {
+        before.by_name.diff(&self.by_name).filter_map(|item| match item {
+            DiffItem::Add(name, past) | DiffItem::Update { new: (name, past), .. } => Some((name.as_str(), past)),
+            DiffItem::Remove(..) => None,
+        })
+    }
+
+    fn as_idle(&self, name: &str) -> Option<(u64, String)> {
+        let last = self.by_name.get(name)?.last()?;
+        Some((last.deleted_at, name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fullbore_rules::sequence::PastTopic;
+    use fullbore_wire::Uuid;
+
+    fn past(deleted_at: u64) -> PastTopics {
+        let topic = PastTopic { id: Uuid::ZERO, partitions: 1, is_diskless: false, deleted_at, producer_ids_below: 0 };
+        [topic].into_iter().collect()
+    }
+
+    #[test]
+    fn names_exceed_their_bound_the_one_deleted_longest_ago_is_forgotten_and_none_with_a_topic() {
+        let mut names = PastNames::default();
+        let name = |n: usize| format!("t{n}");
+        for n in 0..=NAMES_MAX {
+            assert_eq!(names.forgettable(), None);
+            names.remember(&name(n), &past(n as u64), false);
+        }
+        assert_eq!(names.forgettable(), Some("t0"));
+        names.hold("t0");
+        assert_eq!(names.forgettable(), None, "a topic has it");
+        names.release("t0");
+        names.remember("t0", &past(20_000), false);
+        assert_eq!(names.forgettable(), Some("t1"), "it was deleted again");
+        names.remember("t1", &PastTopics::default(), false);
+        assert!(names.forgettable().is_none() && names.get("t1").is_empty());
+        assert_eq!((names.idle.len(), names.by_name.len()), (NAMES_MAX, NAMES_MAX));
+        names.remember("t2", &past(3), true);
+        assert_eq!((names.idle.len(), names.by_name.len()), (NAMES_MAX - 1, NAMES_MAX));
+    }
+
+    #[test]
+    fn names_change_they_are_found_by_the_change() {
+        let mut names = PastNames::default();
+        (0..100).for_each(|n| names.remember(&format!("t{n}"), &past(n), false));
+        let mut next = names.clone();
+        next.hold("t5");
+        next.remember("t7", &past(200), false);
+        next.remember("new", &past(201), false);
+        next.remember("t9", &PastTopics::default(), false);
+        let changed: Vec<_> = next.changed_since(&names).map(|(name, _)| name).collect();
+        assert_eq!(changed, ["new", "t7"]);
+    }
+}
