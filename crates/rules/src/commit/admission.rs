@@ -352,4 +352,17 @@ mod tests {
         let admission = PartitionAdmission::default();
         assert!(admission.awaits_others(&stamp(7, 10), &committed, AT));
     }
+
+    /// UNKNOWN_PRODUCER_ID, which a batch gets that has waited, ends librdkafka's producer.
+    #[test]
+    fn producer_may_have_written_to_the_deleted_partition_its_batch_ahead_is_taken_at_once() {
+        let mut committed = PartitionState::new(5);
+        committed.succeed(Stops::partial().of_ids_below(8), false);
+        let admission = PartitionAdmission::default();
+        assert_eq!(admission.check(&stamp(7, 10), &committed, Freshness::Current, AT), Admission::Admit);
+        assert!(!admission.awaits_others(&stamp(7, 10), &committed, AT));
+        committed.take_over(&stamp(7, 10), 0, 0, 0);
+        assert!(admission.awaits_others(&stamp(8, 1), &committed, AT), "its first one may be at another broker");
+        assert!(admission.awaits_others(&stamp(7, 12), &committed, AT), "so may the one before it");
+    }
 }

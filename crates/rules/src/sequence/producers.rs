@@ -137,9 +137,12 @@ impl Producers {
         &self.predecessor
     }
 
-    /// Returns true if the batch of a producer that has written nothing here goes on where it is known to have stopped on the deleted partition.
+    /// Returns true if the batch of a producer that has written nothing here goes on where it is known to have stopped on the deleted partition, or anywhere
+    /// since it may have written there.
     pub fn is_carried_on(&self, stamp: &Stamp) -> bool {
-        !self.knows(stamp.producer_id) && self.predecessor.stop_is_continued_by(stamp)
+        let before = &self.predecessor;
+        !self.knows(stamp.producer_id)
+            && (before.stop_is_continued_by(stamp) || before.may_lack_that_of(stamp.producer_id))
     }
 
     /// Returns true if a producer may have written to a deleted partition of this name, and has written nothing here.
@@ -150,6 +153,11 @@ impl Producers {
     /// Notes that an unknown producer may have written to the partition, or to the deleted one before it.
     pub fn note_forgotten(&mut self) {
         self.has_forgotten = true;
+    }
+
+    /// Notes that unknown producers with ids below `bound` may have written to the partition, or to the deleted one before it.
+    pub fn note_forgotten_below(&mut self, bound: i64) {
+        self.forgotten_below = self.forgotten_below.max(bound);
     }
 
     /// Lets the producers that `before` lacks go on where they stopped on the deleted partition. What `before` knows of others was cut off with the log.

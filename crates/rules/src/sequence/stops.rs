@@ -88,9 +88,9 @@ impl Stops {
         self.by_producer.iter().map(last)
     }
 
-    /// Returns true if other producers may have written as well.
-    pub fn are_partial(&self) -> bool {
-        self.unknown_below > 0
+    /// Returns a bound of the ids of other producers that may have written as well: 0 if there are none, `i64::MAX` if none is known.
+    pub fn unknown_below(&self) -> i64 {
+        self.unknown_below
     }
 
     /// Returns true if no producer has written.
@@ -114,6 +114,13 @@ impl Stops {
     /// Returns true if the batch goes on where its producer is known to have stopped.
     pub(super) fn stop_is_continued_by(&self, stamp: &Stamp) -> bool {
         self.by_producer.get(&stamp.producer_id).is_some_and(|stop| stop.is_continued_by(stamp))
+    }
+
+    /// Returns true if the stop of a producer may be missing, and the producer is as old as the deleted partition.
+    pub(super) fn may_lack_that_of(&self, producer_id: i64) -> bool {
+        self.unknown_below < i64::MAX
+            && producer_id < self.unknown_below
+            && !self.by_producer.contains_key(&producer_id)
     }
 
     /// Returns true if the batch has overtaken the one at which its producer stopped.

@@ -54,6 +54,7 @@ pub use store::{
     ProducerRow, ProducerRowPlace, RunSource, UnusedObject,
 };
 
+use packed::forgotten_below;
 use trimming::Trims;
 
 use crate::control::random_id;
@@ -365,7 +366,10 @@ impl<S: IndexStore> Index<S> {
         for ProducerRow { batches: of, written_ms } in self.store.predecessors(&ids)? {
             let producers = before.entry(of.partition).or_default();
             if of.producer_id == NO_PRODUCER_ID {
-                producers.note_forgotten();
+                match forgotten_below(&of.batches) {
+                    i64::MAX => producers.note_forgotten(),
+                    bound => producers.note_forgotten_below(bound),
+                }
             }
             for (stamp, base_offset, timestamp) in &of.batches {
                 producers.append(stamp, *base_offset, *timestamp, written_ms, 1);

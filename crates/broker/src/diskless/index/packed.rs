@@ -32,11 +32,22 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
     packed
 }
 
-/// The batches of the row that a deleted partition leaves where it has forgotten producers: they may have written to it, or before it to its name.
-/// The only batch has no records, so that earlier versions ignore it.
-pub fn forgotten_row() -> Vec<u8> {
+/// The batches of the row that a deleted partition leaves where it has forgotten producers: they may have written to it, or before it to its name, and have
+/// ids below `bound`. The only batch has no records, and the bound in place of a timestamp; a negative one bounds nothing.
+pub fn forgotten_row(bound: i64) -> Vec<u8> {
     let nobody = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 0 };
-    pack_producer(&[(nobody, FORGOTTEN_AT, -1)])
+    pack_producer(&[(nobody, FORGOTTEN_AT, bound)])
+}
+
+/// Returns the bound of a [`forgotten_row`].
+pub fn forgotten_below(batches: &[(Stamp, i64, i64)]) -> i64 {
+    batches.first().map_or(i64::MAX, |(_, _, bound)| if *bound < 0 { i64::MAX } else { *bound })
+}
+
+/// Returns the largest id of the producers of a [`forgotten_row`], if there is a bound; else -1.
+pub fn last_of_forgotten_row(packed: &[u8]) -> i64 {
+    let bound = unpack_producer(NO_PRODUCER_ID, packed).map_or(i64::MAX, |batches| forgotten_below(&batches));
+    if bound == i64::MAX { -1 } else { bound - 1 }
 }
 
 /// The batches of a run, of which there is at least one.

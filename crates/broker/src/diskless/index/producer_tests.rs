@@ -14,6 +14,7 @@ on_each_back_end! {
     a_producer_that_was_idle_goes_on_where_its_topic_is_made_again_twice
     classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there
     classic_topic_was_in_between_whose_producers_are_not_known_other_stops_stay_where_others_commit
+    classic_topic_was_in_between_as_the_metadata_remembers_its_producers_may_begin_anywhere
     producer_is_idle_in_several_topics_of_a_name_its_stop_is_carried_over
     partition_leaves_more_producers_than_its_limit_only_its_own_are_left
     what_deleted_partitions_leave_is_removed_in_time
@@ -174,6 +175,30 @@ fn classic_topic_was_in_between_whose_producers_are_not_known_other_stops_stay_w
     let object = opened.object();
     let verdicts = opened.commit(object, &[batch(partition, 0, 70)]);
     assert_eq!(verdicts == [appended(0)], !others_commit, "it may have written anything to the classic one");
+}
+
+fn classic_topic_was_in_between_as_the_metadata_remembers_its_producers_may_begin_anywhere<B: BackEnd>() {
+    let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
+    for is_expired in [false, true] {
+        let mut opened = Opened::<B>::new(2);
+        let object = opened.object();
+        opened.commit(object, &[batch(opened.partitions[0], 0, 0)]);
+        opened.index.store.delete(Uuid([1; 16]), &[]).expect("deleted");
+        let partition = make_behind_classic(&mut opened, Uuid([2; 16]), &Stops::partial().of_ids_below(9));
+        opened.tidy();
+        if is_expired {
+            while opened.index.store.expire_producers(0, i64::MAX - 1, 10).expect("expired").is_some() {}
+        }
+        opened.again();
+        let looked = opened.index.look_at(partition, 0).expect("known").expect("there");
+        assert_eq!((looked.predecessor.len(), looked.row.expired_to), (0, if is_expired { 8 } else { -1 }));
+        assert_eq!(looked.predecessor.unknown_below(), if is_expired { 0 } else { 9 });
+        for (producer_id, verdict) in [(9, gap), (7, [appended(0)]), (8, [appended(10)])] {
+            let object = opened.object();
+            let verdicts = opened.commit(object, &[by(producer_id, batch(partition, 0, 70))]);
+            assert_eq!(verdicts, verdict, "{producer_id}");
+        }
+    }
 }
 
 fn stops_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartitionId) -> usize {

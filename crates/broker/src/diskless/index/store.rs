@@ -10,9 +10,10 @@ use std::collections::HashMap;
 use fullbore_rules::commit::{
     AppendedBatches, BatchRun, CommitDecision, DisklessPartitionId, ObjectId, ObjectState, PartitionState,
 };
-use fullbore_rules::sequence::{PRODUCERS_MAX, Stamp, Stops};
+use fullbore_rules::sequence::{NO_PRODUCER_ID, PRODUCERS_MAX, Stamp, Stops};
 use fullbore_wire::Uuid;
 
+use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
 use fullbore_db::{CommitError, StoreError};
 
 /// Time after which an object whose DELETE failed is given again, ms.
@@ -186,8 +187,8 @@ pub struct ClassicStops {
     pub index: i32,
     /// The last record of each producer.
     pub last_records: Vec<Stamp>,
-    /// True if other producers may have written to it as well.
-    pub are_partial: bool,
+    /// Bound of the ids of other producers that may have written to it as well; 0 if there are none.
+    pub unknown_below: i64,
 }
 
 impl ClassicStops {
@@ -200,7 +201,8 @@ impl ClassicStops {
             let is_kept = stops.len() <= room;
             room -= if is_kept { stops.len() } else { 0 };
             let last_records = stops.last_records().filter(|_| is_kept).collect();
-            let of = ClassicStops { index, last_records, are_partial: stops.are_partial() || !is_kept };
+            let unknown_below = if is_kept { stops.unknown_below() } else { i64::MAX };
+            let of = ClassicStops { index, last_records, unknown_below };
             (!stops.is_empty()).then_some(of)
         };
         (0..count).filter_map(of).collect()
@@ -211,9 +213,13 @@ impl ClassicStops {
         self.last_records.is_empty()
     }
 
-    /// Returns the rows of its producers: each with its offset.
-    pub fn rows(&self) -> impl Iterator<Item = (i64, Stamp)> {
-        (0..).zip(self.last_records.iter().copied())
+    /// Returns the rows of its producers: offset, producer id and batches of each.
+    pub fn rows(&self) -> impl Iterator<Item = (i64, i64, Vec<u8>)> {
+        let bound = self.unknown_below;
+        let unknown = (bound > 0).then(|| (FORGOTTEN_AT, NO_PRODUCER_ID, forgotten_row(bound)));
+        let known = (0..).zip(&self.last_records);
+        let known = known.map(|(offset, last)| (offset, last.producer_id, pack_producer(&[(*last, offset, -1)])));
+        unknown.into_iter().chain(known)
     }
 }
 

@@ -222,8 +222,8 @@ fn row_1_on_a_topic_made_again_the_last_records_of_producers_are_all_that_their_
     let stops = before.producers.stops();
     let mut kept = Producers::default();
     stops.last_records().zip(0..).for_each(|(last, offset)| kept.append(&last, offset, -1, 0, 1));
-    assert_eq!((kept.stops(), stops.are_partial()), (stops, false));
-    assert!(Stops::partial().are_partial() && Stops::partial().last_records().next().is_none());
+    assert_eq!((kept.stops(), stops.unknown_below()), (stops, 0));
+    assert!(Stops::partial().unknown_below() == i64::MAX && Stops::partial().last_records().next().is_none());
 }
 
 #[test]

@@ -5,13 +5,16 @@
 use std::collections::BTreeMap;
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
+use fullbore_rules::sequence::NO_PRODUCER_ID;
 
 use super::super::damaged;
-use super::super::packed::LAST_BASE_OFFSET;
+use super::super::packed::{LAST_BASE_OFFSET, last_of_forgotten_row};
 use super::super::store::{DELETE_AGAIN_MS, ProducerRowPlace, UnusedObject};
 use super::guarded::Guarded;
-use super::rows::{DELETE_FAILED, DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, producer_place, run};
-use fullbore_db::postgres::rows::{flag, next, number};
+use super::rows::{
+    DELETE_FAILED, DELETED, IndexAnswers, REGISTERED, RUN, UNUSED, array, each, producer_place, run, unhex,
+};
+use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
 
 /// Rows of producers that are removed where a run would be.
@@ -158,7 +161,10 @@ pub fn expire_producers(
     let silent = silent(&id.to_string());
     let found = session.ask(&silent).map_err(refused).and_then(|mut answers| numbers(&mut answers));
     let ids = found.inspect_err(|_| session.abandon())?;
-    let largest = ids.iter().max().copied().unwrap_or(-1);
+    let mut largest = ids.iter().max().copied().unwrap_or(-1);
+    if ids.contains(&NO_PRODUCER_ID) {
+        largest = largest.max(last_forgotten(session, id).inspect_err(|_| session.abandon())?);
+    }
     session.end(&format!(
         "DELETE FROM fullbore.diskless_producers WHERE partition = {id} AND producer_id = ANY({}::bigint[]);
          UPDATE fullbore.diskless_partitions SET expired_to = greatest(expired_to, {largest}) WHERE id = {id};
@@ -170,6 +176,17 @@ pub fn expire_producers(
         array(ids.iter())
     ))?;
     Ok(Some((id, ids.len() >= producers_max)))
+}
+
+/// Returns the largest id of unknown producers that may have written to a deleted partition, if it is known; else -1.
+fn last_forgotten(session: &mut Guarded, id: DisklessPartitionId) -> Result<i64, CommitError> {
+    let row = format!(
+        "SELECT encode(batches, 'hex') FROM fullbore.diskless_producers WHERE partition = {id} AND producer_id = {NO_PRODUCER_ID}"
+    );
+    let mut answers = session.ask(&row).map_err(CommitError::Refused)?;
+    let rows = next(&mut answers).and_then(|rows| each(&rows, |row| unhex(text(row, 0)?)));
+    let rows = rows.map_err(CommitError::Refused)?;
+    Ok(rows.iter().map(|batches| last_of_forgotten_row(batches)).max().unwrap_or(-1))
 }
 
 /// Removes runs of one partition; whether there may be more.

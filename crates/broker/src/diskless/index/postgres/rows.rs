@@ -57,7 +57,7 @@ pub fn hex(bytes: &[u8]) -> String {
     digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
-fn unhex(digits: &str) -> Result<Vec<u8>, StoreError> {
+pub fn unhex(digits: &str) -> Result<Vec<u8>, StoreError> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let byte = |pair: &[u8]| match *pair {
         [high, low] => Some((digit(high)? * 16 + digit(low)?) as u8),

@@ -14,7 +14,7 @@ use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::sequence::{NO_PRODUCER_ID, PRODUCERS_MAX};
 use fullbore_wire::Uuid;
 
-use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row, pack_producer};
+use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row};
 use super::super::store::{ClassicStops, KnownStore, PartitionRow, ProducerRow, classic_before};
 use super::guarded::Guarded;
 use super::rows::{IndexAnswers, LIVE, PARTITION, UNUSED, array, each, hex, partition, producer};
@@ -57,17 +57,21 @@ pub fn create(
     read(made)
 }
 
-/// Enters deleted classic partitions as the ones before this topic's, unless these are made already. Where no producer is known, another broker may know
-/// more, and what diskless ones before it have left stays.
-pub fn succeed_classic(
+/// Enters deleted classic partitions as the ones before this topic's, unless these are made already. Where no producer is known, and no bound of their ids,
+/// another broker may know more, and what diskless ones before it have left stays.
+pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicStops]) -> Result<(), CommitError> {
+    let of_use = before.iter().filter(|stops| !stops.are_unknown() || stops.unknown_below < i64::MAX);
+    let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|stops| stops.are_unknown());
+    [unknown, known].iter().filter(|stops| !stops.is_empty()).try_for_each(|stops| enter_classic(session, topic, stops))
+}
+
+/// Enters deleted classic partitions, either of known producers or not. Any producer of the name may have written to the latter, so that what diskless ones
+/// before them have left counts no more.
+fn enter_classic(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
-    before: &[ClassicStops],
+    before: &[&ClassicStops],
 ) -> Result<(), CommitError> {
-    let known = || before.iter().filter(|stops| !stops.are_unknown());
-    if known().next().is_none() {
-        return Ok(());
-    }
     let (name, topic, classic) = (sql_literal(&name), sql_literal(&topic_id), sql_literal(&classic_before(topic_id)));
     // Serializes brokers, and waits for a deletion of the topic.
     let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR UPDATE");
@@ -76,16 +80,16 @@ pub fn succeed_classic(
         session.abandon();
         return Ok(());
     }
-    let partitions = known().map(|stops| format!("({}, {})", stops.index, stops.are_partial));
-    let producers = known().flat_map(|stops| stops.rows().map(move |row| (stops.index, row)));
-    let producers = producers.map(|(index, (offset, last))| {
-        let batches = hex(&pack_producer(&[(last, offset, -1)]));
-        format!("({index}, {offset}::bigint, {}::bigint, '{batches}')", last.producer_id)
+    let partitions = before.iter().map(|stops| format!("({})", stops.index));
+    let producers = before.iter().flat_map(|stops| stops.rows().map(move |row| (stops.index, row)));
+    let producers = producers.map(|(index, (offset, producer_id, batches))| {
+        format!("({index}, ({offset})::bigint, ({producer_id})::bigint, '{}')", hex(&batches))
     });
+    let of_classic = format!("p.topic_id = {classic}");
     let enter = format!(
         "INSERT INTO fullbore.diskless_partitions (topic_id, topic, partition_index, log_start, next_offset, bytes, max_timestamp,
              has_forgotten, batches_retained, expired_to)
-           SELECT {classic}, {name}, number, 0, 1, 0, -1, is_partial, 0, -1 FROM (VALUES {}) AS before (number, is_partial)
+           SELECT {classic}, {name}, number, 0, 1, 0, -1, false, 0, -1 FROM (VALUES {}) AS before (number)
            WHERE NOT EXISTS (SELECT 1 FROM fullbore.diskless_partitions WHERE topic_id = {topic} AND partition_index = number)
            ORDER BY number;
          INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)
@@ -96,11 +100,13 @@ pub fn succeed_classic(
         list(partitions),
         now_ms(),
         list(producers),
-        lock_partitions(&format!("p.topic_id = {classic}"))
+        lock_partitions(&of_classic)
     );
     let mut answers = session.ask(&enter).map_err(CommitError::Refused)?;
-    carry_over(session, &mut answers)?;
-    session.end(&remove_partitions(&format!("p.topic_id = {classic}"))).map(drop)
+    if before.iter().all(|stops| !stops.are_unknown()) {
+        carry_over(session, &mut answers)?;
+    }
+    session.end(&remove_partitions(&of_classic)).map(drop)
 }
 
 fn list(rows: impl Iterator<Item = String>) -> String {
@@ -196,7 +202,7 @@ fn remove_partitions(which: &str) -> String {
         clear(&they),
         clear(&replaced),
         now_ms(),
-        hex(&forgotten_row())
+        hex(&forgotten_row(i64::MAX))
     )
 }
 

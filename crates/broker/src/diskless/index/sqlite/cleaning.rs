@@ -8,7 +8,7 @@ use fullbore_rules::sequence::{NO_PRODUCER_ID, PRODUCERS_MAX};
 use fullbore_wire::Uuid;
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
-use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row, pack_producer};
+use super::super::packed::{CARRIED_FOR, FORGOTTEN_AT, forgotten_row, last_of_forgotten_row};
 use super::super::store::{ClassicStops, classic_before};
 use super::rows::UNUSED;
 use fullbore_host::files::now_ms;
@@ -79,7 +79,7 @@ fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<
            WHERE id = ?1 AND next_offset > 0 AND topic IS NOT NULL AND EXISTS (SELECT 1 FROM producers WHERE partition = ?1)",
         "DELETE FROM partitions WHERE id = ?1",
     ];
-    let row = params![id, FORGOTTEN_AT, NO_PRODUCER_ID, now_ms(), forgotten_row()];
+    let row = params![id, FORGOTTEN_AT, NO_PRODUCER_ID, now_ms(), forgotten_row(i64::MAX)];
     connection.prepare_cached(forgotten)?.execute(row)?;
     statements.iter().try_for_each(|statement| connection.prepare_cached(statement)?.execute([id]).map(drop))
 }
@@ -97,13 +97,12 @@ pub fn succeed_classic(
     }
     let insert =
         "INSERT INTO partitions (topic_id, partition_index, log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, topic)
-         VALUES (?1, ?2, 0, 1, 0, -1, ?3, -1, ?4)";
-    let row = params![classic_before(topic_id).0, stops.index, stops.are_partial, name];
+         VALUES (?1, ?2, 0, 1, 0, -1, 0, -1, ?3)";
+    let row = params![classic_before(topic_id).0, stops.index, name];
     let id = connection.prepare_cached(insert)?.insert(row)?;
     let mut producer = connection.prepare_cached("INSERT INTO producers VALUES (?1, ?2, ?3, ?4, ?5)")?;
-    for (offset, last) in stops.rows() {
-        let batches = pack_producer(&[(last, offset, -1)]);
-        producer.execute(params![id, offset, last.producer_id, now_ms(), batches])?;
+    for (offset, producer_id, batches) in stops.rows() {
+        producer.execute(params![id, offset, producer_id, now_ms(), batches])?;
     }
     if !stops.are_unknown() {
         carry_over(connection, id)?;
@@ -136,6 +135,15 @@ pub fn leave_newest(connection: &Connection, id: DisklessPartitionId) -> rusqlit
     let older = "DELETE FROM producers WHERE partition = ?1 AND base_offset NOT IN
          (SELECT max(base_offset) FROM producers WHERE partition = ?1 GROUP BY producer_id)";
     connection.prepare_cached(older)?.execute([id]).map(drop)
+}
+
+/// Returns the largest id of unknown producers that may have written to a deleted partition, if it is known and silent since then; else -1.
+pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_ms: i64) -> rusqlite::Result<i64> {
+    let row = "SELECT batches FROM producers WHERE partition = ?1 AND producer_id = ?2 AND written_ms <= ?3";
+    let mut row = connection.prepare_cached(row)?;
+    let batches: Option<Vec<u8>> =
+        row.query_row(params![id, NO_PRODUCER_ID, before_ms], |row| row.get(0)).optional()?;
+    Ok(batches.map_or(-1, |batches| last_of_forgotten_row(&batches)))
 }
 
 /// Notes that producers of a partition, there or deleted, have expired up to this id. Of a deleted one the next of its name keeps it.
