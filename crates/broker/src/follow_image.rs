@@ -36,19 +36,19 @@ pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> 
 /// Takes the logs from one image to the next.
 pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
     logs.put_brokers(after.registrations());
-    logs.note_producer_ids(after.next_producer_id());
+    let is_gap = origin == Origin::Kept || after.misses_topics_since(before);
+    logs.note_image(after.epoch(), after.next_producer_id(), is_gap);
     if let (Some(diskless), Some(own)) = (logs.diskless(), after.node(config.node.id)) {
         diskless.leave_out(!own.serves_diskless);
     }
     after.each_change_since(before, |change| match change {
-        (Some(old), Some(new)) if old.id == new.id => put(logs, new, origin),
+        (Some(old), Some(new)) if old.id == new.id => put(logs, after, new, origin),
         (old, new) => {
             if let Some(old) = old {
-                logs.delete_topic(old.id);
-                logs.note_deleted_elsewhere(&old.name, &old.partitions);
+                delete(logs, before, old);
             }
             if let Some(new) = new {
-                put(logs, new, origin);
+                put(logs, after, new, origin);
             }
         }
     });
@@ -58,6 +58,20 @@ pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, aft
     }
 }
 
-fn put(logs: &Partitions, topic: &Topic, origin: Origin) {
-    logs.put_topic((&topic.name, topic.id), &topic.partitions, &topic.config, origin);
+fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
+    let past = image.past_topics(&topic.name);
+    logs.put_topic_after((&topic.name, topic.id), &topic.partitions, &topic.config, origin, past);
+}
+
+/// Deletes a topic that was in this image last.
+fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
+    let name = (topic.name.as_str(), topic.id);
+    if topic.config.diskless {
+        // Before its own stops, which take the place of this where it was written to.
+        logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
+    }
+    logs.delete_topic(topic.id);
+    if !topic.config.diskless {
+        logs.note_deleted_elsewhere(name, &topic.partitions);
+    }
 }

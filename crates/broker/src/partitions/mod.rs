@@ -27,7 +27,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use fullbore_rules::replica::{Brokers, PartitionRegistration};
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::{PastTopics, Stops};
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
@@ -55,6 +55,7 @@ pub use fullbore_log::validation::{InvalidBatch, ValidBatch};
 pub use registry::Origin;
 
 use crate::diskless::{Diskless, StopsBefore};
+use crate::replica::Before;
 use crate::replica::data_dir::LogDir;
 use crate::replica::data_dir::checkpoints::{Checkpoints, CleanShutdown};
 use crate::replica::data_dir::cleanings::Cleanings;
@@ -203,15 +204,27 @@ impl Partitions {
     /// torn are opened in time. To be called by one thread at a time, as [`Partitions::delete_topic`].
     pub fn put_topic<'a>(
         &self,
-        (name, id): (&str, Uuid),
+        topic: (&str, Uuid),
         partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
         config: &Arc<TopicConfig>,
         origin: Origin,
     ) {
+        self.put_topic_after(topic, partitions, config, origin, PastTopics::default());
+    }
+
+    /// Puts a topic as [`Partitions::put_topic`] does, whose name these deleted topics had as far as the metadata remembers.
+    pub fn put_topic_after<'a>(
+        &self,
+        (name, id): (&str, Uuid),
+        partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
+        config: &Arc<TopicConfig>,
+        origin: Origin,
+        past: PastTopics,
+    ) {
         if config.diskless {
             let count = i32::try_from(partitions.into_iter().count()).unwrap_or(i32::MAX);
             match self.diskless() {
-                Some(diskless) => diskless.put_topic((name, id), count, config, self.stops_before(name)),
+                Some(diskless) => diskless.put_topic((name, id), count, config, self.stops_before(name, past)),
                 None => tracing::warn!(
                     topic = name,
                     "a diskless topic, which this broker does not serve; clients are led to those that have diskless.storage"
@@ -219,19 +232,22 @@ impl Partitions {
             }
             return;
         }
-        let predecessor_of = |topic: &Arc<str>, index| self.deletion.predecessor_of(topic, index);
-        self.registry.put_topic((name, id), partitions, config, origin, predecessor_of);
+        let before = |topic: &Arc<str>, index| Before {
+            replica: self.deletion.predecessor_of(topic, index),
+            topic: past.before(index),
+        };
+        self.registry.put_topic((name, id), partitions, config, origin, before);
     }
 
     /// Returns what returns the stops of producers on a deleted classic partition, by its number.
-    fn stops_before(&self, name: &str) -> StopsBefore {
+    fn stops_before(&self, name: &str, past: PastTopics) -> StopsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
             if let Some(deleted) = deletion.predecessor_of(&name, index) {
                 // Its log may still be open.
                 deleted.retire();
             }
-            log_dir.succession.of_classic(&(name.to_string(), index))
+            log_dir.succession.of_classic(&(name.to_string(), index), past.before(index))
         })
     }
 
@@ -265,27 +281,39 @@ impl Partitions {
         if let Some(diskless) = diskless {
             let deletion = Arc::clone(&self.deletion);
             let stopped = diskless.delete_topic(id, Box::new(move || deletion.is_out_of_index(id)));
-            stopped.into_iter().for_each(|(key, stops)| self.log_dir.succession.leave_indexed(key, stops));
+            stopped.into_iter().for_each(|(key, stops)| self.log_dir.succession.leave_indexed(key, id, stops));
         }
     }
 
-    /// A topic of this name is deleted, and this broker had no replica of some of its partitions: producers that go on with the next
+    /// Notes that a classic topic is deleted of which this broker had no replica of some partitions: producers that go on with the next
     /// topic of the name come to it with any sequence.
     pub fn note_deleted_elsewhere<'a>(
         &self,
-        topic: &str,
+        (name, id): (&str, Uuid),
         partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
     ) {
         for (index, registered) in (0..).zip(partitions) {
             if !registered.replicas.contains(&self.log_dir.cluster.node_id) {
-                self.log_dir.succession.leave((topic.to_owned(), index), Stops::partial());
+                self.log_dir.succession.leave((name.to_owned(), index), id, Stops::partial());
             }
         }
     }
 
-    /// Notes the next producer id of the image whose topics follow.
-    pub fn note_producer_ids(&self, next: i64) {
-        self.log_dir.succession.note_producer_ids(next);
+    /// Notes that a diskless topic of `count` partitions will be deleted next. A partition without records passes on that the stops before it are not known. A
+    /// broker that does not serve diskless topics knows no stops.
+    pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
+        let succession = &self.log_dir.succession;
+        for index in 0..count {
+            let key = (name.to_owned(), index);
+            if self.diskless().is_none() || succession.lacks(&key, past.before(index)) {
+                succession.leave_indexed(key, id, Stops::partial());
+            }
+        }
+    }
+
+    /// Notes the version of the image whose topics follow, and its next producer id. `is_gap` where deletions before it were not followed.
+    pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
+        self.log_dir.succession.note_image(epoch, next_producer_id, is_gap);
     }
 
     /// Waits until a deleted topic's logs are out of use and its folders out of the way. The deletion goes on without.

@@ -12,8 +12,8 @@ use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::Uuid;
 use parking_lot::RwLock;
 
-use crate::replica::Replica;
 use crate::replica::data_dir::LogDir;
+use crate::replica::{Before, Replica};
 use fullbore_config::TopicConfig;
 
 /// Every partition under one data folder.
@@ -63,14 +63,15 @@ impl Registry {
     }
 
     /// From now on the topic has these partitions, with these settings. Waits for nobody. Those that a crash may have left
-    /// torn, and those that take over from deleted ones, are opened in time. To be called by one thread at a time. `predecessor_of` knows who may still have a folder's name.
+    /// torn, and those that take over from deleted ones, are opened in time. To be called by one thread at a time. `before` returns what there was before a new
+    /// partition of this name and number.
     pub fn put_topic<'a>(
         &self,
         (name, id): (&str, Uuid),
         partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
         config: &Arc<TopicConfig>,
         origin: Origin,
-        predecessor_of: impl Fn(&Arc<str>, i32) -> Option<Arc<Replica>>,
+        before: impl Fn(&Arc<str>, i32) -> Before,
     ) {
         let known = self.topics.read().get(&id).cloned();
         let mut topic = known.unwrap_or_else(|| RegisteredTopic { name: name.into(), partitions: Vec::new() });
@@ -83,10 +84,10 @@ impl Registry {
                 Origin::Kept => Some(self.log_dir.checkpoints.known(&(name.to_owned(), index))),
                 Origin::New => None,
             };
-            let predecessor = predecessor_of(&topic.name, index);
+            let before = before(&topic.name, index);
             let key = (topic.name.clone(), id, index);
             let told = (config.clone(), registered.clone());
-            let partition = Replica::new(key, self.log_dir.clone(), told, known, predecessor);
+            let partition = Replica::new(key, self.log_dir.clone(), told, known, before);
             let partition = Arc::new(partition);
             if known.map_or(partition.is_preceded, |known| !known.clean) {
                 self.log_dir.opener.ask_in_time(&partition);

@@ -40,7 +40,7 @@ use std::sync::atomic::AtomicBool;
 
 use fullbore_rules::cluster::ResignedLog;
 use fullbore_rules::replica::{self as rules, LocalLog, PartitionRegistration};
-use fullbore_rules::sequence::RefusedBatches;
+use fullbore_rules::sequence::{PastTopic, RefusedBatches};
 use fullbore_wire::Uuid;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
@@ -84,6 +84,8 @@ pub struct Replica {
     predecessor: Mutex<Option<Arc<Replica>>>,
     /// Whether a deleted partition of this name had a log in this run, or has left stops.
     pub(crate) is_preceded: bool,
+    /// The deleted topic that had a partition of this name and number last, as far as the metadata remembers.
+    past: Option<PastTopic>,
     /// Producers whose id was given out before the partition was made have lesser ones.
     producer_ids_below: i64,
     /// Once it is deleted, whether its folder is out of the way; held while that is done.
@@ -93,6 +95,15 @@ pub struct Replica {
     refused: Mutex<RefusedBatches>,
 }
 
+/// Predecessors of a new partition of their name and number.
+#[derive(Debug, Default)]
+pub struct Before {
+    /// A deleted partition whose folder may still have the name.
+    pub replica: Option<Arc<Replica>>,
+    /// The deleted topic that had such a partition last, as far as the metadata remembers.
+    pub topic: Option<PastTopic>,
+}
+
 impl Replica {
     /// One that nobody has looked at yet.
     pub(crate) fn new(
@@ -100,7 +111,7 @@ impl Replica {
         log_dir: Arc<LogDir>,
         (config, registered): (Arc<TopicConfig>, Arc<PartitionRegistration>),
         known: Option<RecoveryHint>,
-        predecessor: Option<Arc<Replica>>,
+        Before { replica: predecessor, topic: past }: Before,
     ) -> Replica {
         let key = (topic.to_string(), index);
         // Without anything known it is new: there is nothing to look at, and the checkpoints are those of a deleted partition.
@@ -129,6 +140,7 @@ impl Replica {
             topic_id,
             index,
             is_preceded,
+            past,
             producer_ids_below: log_dir.succession.producer_ids_below(),
             log_dir,
             config: RwLock::new(config),

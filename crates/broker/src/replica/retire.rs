@@ -55,13 +55,19 @@ impl Replica {
         let was_open = left.is_some();
         if let Some(log) = left {
             log.went_with_its_topic();
-            self.log_dir.succession.leave(self.key(), self.stops_in(&log));
+            self.log_dir.succession.leave(self.key(), self.topic_id(), self.stops_in(&log));
         }
         self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
         let given_away = self.give_folder_away(was_open);
-        if !was_open && matches!(given_away, Ok(Name::Free { had_folder: true })) {
+        let are_stops_unknown = match given_away {
             // Its log was not read in this run.
-            self.log_dir.succession.leave(self.key(), Stops::partial());
+            Ok(Name::Free { had_folder: true }) => !was_open,
+            // A partition without a log has not taken over the stops before it, which are not known either.
+            Ok(Name::Free { had_folder: false }) => !was_open && self.log_dir.succession.lacks(&self.key(), self.past),
+            Ok(Name::Anothers) | Err(_) => false,
+        };
+        if are_stops_unknown {
+            self.log_dir.succession.leave(self.key(), self.topic_id(), Stops::partial());
         }
         if let Err(error) = &given_away {
             // Its topic id keeps a topic created later from taking it for its own.

@@ -27,6 +27,7 @@ use fullbore_log::aside;
 use fullbore_log::direct_io::DirectReads;
 use fullbore_log::files;
 use fullbore_rules::sequence::Stops;
+use fullbore_wire::Uuid;
 use opener::Opener;
 use succession::Succession;
 
@@ -66,7 +67,7 @@ impl LogDir {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());
             if let Some(key) = name.and_then(files::retired_partition) {
-                self.succession.leave(key, Stops::partial());
+                self.succession.leave(key, Uuid::ZERO, Stops::partial());
             }
         }
     }

@@ -8,16 +8,19 @@
 //! Diskless topics are among them. The index has the stops on deleted diskless partitions for the next diskless one of the name, and gets those
 //! on classic partitions from here.
 //!
-//! In memory only, for a moment: the new partition's folder is made for the stops at once, and its first producer snapshot has them
-//! (`Replica::keep_stops`). A restart before that finds the folders of deleted partitions, and so which names had one.
+//! In memory only: the new partition's folder is made for the stops at once, and its first producer snapshot has them
+//! (`Replica::keep_stops`). After a restart the metadata shows which partitions there were ([`PastTopic`]). Where a deletion was not followed by this
+//! process, the producers of that topic go on with any sequence, unless stops of the same topic are here.
 //!
-//! Invariant: never more than [`BYTES_MAX`]; what was deleted longest ago is forgotten first, its producers before its name.
+//! Invariant: never more than [`BYTES_MAX`]; what was deleted longest ago is forgotten first, its producers before its name. Stops of topics deleted after
+//! `complete_since` are here, but for partitions that no producer has written to.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use fullbore_rules::sequence::Stops;
+use fullbore_rules::sequence::{PastTopic, Stops};
+use fullbore_wire::Uuid;
 use parking_lot::Mutex;
 
 use super::checkpoints::TopicPartition;
@@ -48,6 +51,10 @@ struct DeletedStops {
     by_age: BTreeMap<u64, LeftStops>,
     by_key: HashMap<TopicPartition, u64>,
     deleted: u64,
+    /// Version of the newest image.
+    epoch: u64,
+    /// Version of the metadata after which this process has followed every deletion, and has forgotten none.
+    complete_since: u64,
     bytes: usize,
     /// End of the turns whose partitions have left their names alone.
     shortened_below: u64,
@@ -58,6 +65,8 @@ struct DeletedStops {
 #[derive(Debug)]
 struct LeftStops {
     key: TopicPartition,
+    /// Id of the deleted topic.
+    topic_id: Uuid,
     stops: Stops,
     /// True if the index of diskless topics has them as well.
     are_indexed: bool,
@@ -65,13 +74,13 @@ struct LeftStops {
 
 impl Succession {
     /// A partition is deleted, and this is where its producers stopped.
-    pub fn leave(&self, key: TopicPartition, stops: Stops) {
-        self.put(LeftStops { key, stops, are_indexed: false });
+    pub fn leave(&self, key: TopicPartition, topic_id: Uuid, stops: Stops) {
+        self.put(LeftStops { key, topic_id, stops, are_indexed: false });
     }
 
     /// Notes the same of a diskless partition.
-    pub fn leave_indexed(&self, key: TopicPartition, stops: Stops) {
-        self.put(LeftStops { key, stops, are_indexed: true });
+    pub fn leave_indexed(&self, key: TopicPartition, topic_id: Uuid, stops: Stops) {
+        self.put(LeftStops { key, topic_id, stops, are_indexed: true });
     }
 
     fn put(&self, of: LeftStops) {
@@ -89,16 +98,28 @@ impl Succession {
         while left.bytes > BYTES_MAX && left.shorten() {}
     }
 
-    /// Where producers stopped on the last partition of this name; asked once, by the next one.
-    pub fn take(&self, key: &TopicPartition) -> Stops {
-        self.left.lock().take(key)
+    /// Takes the stops on the last partition of this name, which was that of `past` as the metadata has it, for the next one.
+    pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> Stops {
+        let mut left = self.left.lock();
+        let unknown = past.filter(|past| left.lacks(key, past));
+        let taken = left.take(key);
+        unknown.map_or(taken, |past| Stops::partial().of_ids_below(past.producer_ids_below))
     }
 
     /// Returns the stops on the last partition of this name, which stay for a classic one, unless that was diskless.
-    pub fn of_classic(&self, key: &TopicPartition) -> Stops {
+    pub fn of_classic(&self, key: &TopicPartition, past: Option<PastTopic>) -> Stops {
         let left = self.left.lock();
-        let last = left.by_key.get(key).and_then(|turn| left.by_age.get(turn));
-        last.filter(|last| !last.are_indexed).map(|last| last.stops.clone()).unwrap_or_default()
+        let bound = past.map_or(i64::MAX, |past| past.producer_ids_below);
+        if past.is_some_and(|past| !past.is_diskless && left.lacks(key, &past)) {
+            return Stops::partial().of_ids_below(bound);
+        }
+        let last = left.last(key).filter(|last| !last.are_indexed);
+        last.map(|last| last.stops.clone().of_ids_below(bound)).unwrap_or_default()
+    }
+
+    /// Returns true if producers may have written to the last partition of this name, which was that of `past`, and their stops are not here.
+    pub fn lacks(&self, key: &TopicPartition, past: Option<PastTopic>) -> bool {
+        past.is_some_and(|past| self.left.lock().lacks(key, &past))
     }
 
     /// Returns true if a partition of this name has left stops.
@@ -106,9 +127,14 @@ impl Succession {
         self.left.lock().by_key.contains_key(key)
     }
 
-    /// Notes the next producer id of the image whose topics follow.
-    pub fn note_producer_ids(&self, next: i64) {
-        self.producer_ids_below.store(next, Relaxed);
+    /// Notes the version of the image whose topics follow, and its next producer id. `is_gap` where deletions before it were not followed.
+    pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
+        self.producer_ids_below.store(next_producer_id, Relaxed);
+        let mut left = self.left.lock();
+        left.epoch = epoch;
+        if is_gap {
+            left.complete_since = epoch;
+        }
     }
 
     /// Returns a bound of the producer ids that were given out before a partition that is new in the newest image.
@@ -134,8 +160,17 @@ impl DeletedStops {
         let eldest = self.by_age.first_key_value().map(|(_, eldest)| eldest.key.clone());
         eldest.is_some_and(|eldest| {
             self.take(&eldest);
+            self.complete_since = self.epoch;
             true
         })
+    }
+
+    fn last(&self, key: &TopicPartition) -> Option<&LeftStops> {
+        self.by_age.get(self.by_key.get(key)?)
+    }
+
+    fn lacks(&self, key: &TopicPartition, past: &PastTopic) -> bool {
+        past.deleted_at <= self.complete_since && self.last(key).is_none_or(|last| last.topic_id != past.id)
     }
 
     fn take(&mut self, key: &TopicPartition) -> Stops {
@@ -159,6 +194,8 @@ mod tests {
     use super::*;
     use fullbore_rules::sequence::{Producers, Stamp};
 
+    const ID: Uuid = Uuid([1; 16]);
+
     fn stops(count: i64) -> Stops {
         let mut producers = Producers::default();
         for producer_id in 0..count {
@@ -172,10 +209,10 @@ mod tests {
     fn what_a_partition_leaves_is_there_for_the_next_one_of_its_name_once() {
         let succession = Succession::default();
         let key = ("t".to_owned(), 0);
-        succession.leave(key.clone(), stops(3));
-        assert!(succession.take(&("t".to_owned(), 1)).is_empty());
-        assert_eq!(succession.take(&key), stops(3));
-        assert!(succession.take(&key).is_empty());
+        succession.leave(key.clone(), ID, stops(3));
+        assert!(succession.take(&("t".to_owned(), 1), None).is_empty());
+        assert_eq!(succession.take(&key, None), stops(3));
+        assert!(succession.take(&key, None).is_empty());
         assert_eq!(succession.left.lock().bytes, 0);
     }
 
@@ -183,19 +220,67 @@ mod tests {
     fn stops_of_a_classic_partition_are_left_for_a_diskless_one_and_those_of_a_diskless_one_are_not() {
         let succession = Succession::default();
         let key = ("t".to_owned(), 0);
-        succession.leave(key.clone(), stops(3));
-        assert_eq!([succession.of_classic(&key), succession.of_classic(&key)], [stops(3), stops(3)]);
-        succession.leave_indexed(key.clone(), stops(4));
-        assert!(succession.of_classic(&key).is_empty());
-        assert_eq!(succession.take(&key), stops(4), "a classic one takes either");
+        succession.leave(key.clone(), ID, stops(3));
+        assert_eq!([succession.of_classic(&key, None), succession.of_classic(&key, None)], [stops(3), stops(3)]);
+        succession.leave_indexed(key.clone(), ID, stops(4));
+        assert!(succession.of_classic(&key, None).is_empty());
+        assert_eq!(succession.take(&key, None), stops(4), "a classic one takes either");
+    }
+
+    fn past(id: Uuid, deleted_at: u64, is_diskless: bool) -> Option<PastTopic> {
+        Some(PastTopic { id, partitions: 1, is_diskless, deleted_at, producer_ids_below: 5 })
+    }
+
+    #[test]
+    fn deletion_before_the_start_left_nothing_producers_of_then_may_go_on_anywhere() {
+        let succession = Succession::default();
+        succession.note_image(7, 9, true);
+        let key = ("t".to_owned(), 0);
+        assert!(succession.take(&key, None).is_empty(), "no topic had the name");
+        assert!(succession.take(&key, past(ID, 8, false)).is_empty(), "no producer wrote, as far as was followed");
+        assert!(succession.lacks(&key, past(ID, 7, false)));
+        assert_eq!(succession.take(&key, past(ID, 7, false)), Stops::partial().of_ids_below(5));
+        let of_classic = [false, true].map(|is_diskless| succession.of_classic(&key, past(ID, 7, is_diskless)));
+        assert_eq!(
+            of_classic,
+            [Stops::partial().of_ids_below(5), Stops::default()],
+            "the index has those of a diskless one"
+        );
+        succession.leave(key.clone(), ID, stops(3));
+        assert_eq!(succession.of_classic(&key, past(ID, 7, false)), stops(3), "its folder waited for its removal");
+        assert_eq!(succession.take(&key, past(ID, 7, false)), stops(3));
+    }
+
+    #[test]
+    fn topic_came_and_went_unseen_stops_of_the_one_before_it_count_no_more() {
+        let succession = Succession::default();
+        succession.note_image(1, 9, true);
+        succession.note_image(4, 9, true);
+        let key = ("t".to_owned(), 0);
+        succession.leave(key.clone(), ID, stops(3));
+        let missed = past(Uuid([2; 16]), 4, false);
+        assert_eq!(succession.of_classic(&key, missed), Stops::partial().of_ids_below(5));
+        assert_eq!(succession.take(&key, missed), Stops::partial().of_ids_below(5));
+        assert!(!succession.has(&key), "they are taken all the same");
+    }
+
+    #[test]
+    fn names_are_forgotten_what_was_deleted_until_then_is_unknown() {
+        let succession = Succession::default();
+        succession.note_image(1, 9, true);
+        succession.note_image(9, 9, false);
+        let key = ("unwritten".to_owned(), 0);
+        assert!(!succession.lacks(&key, past(ID, 9, false)));
+        (0..100_000).for_each(|n| succession.leave(("t".repeat(200), n), ID, Stops::partial()));
+        assert!(succession.lacks(&key, past(ID, 9, false)) && !succession.lacks(&key, past(ID, 10, false)));
     }
 
     /// Two hundred producers of each of a thousand partitions.
     #[test]
     fn more_producers_than_there_is_room_for_those_of_the_eldest_partitions_may_go_on_anywhere() {
         let succession = Succession::default();
-        (0..1_000).for_each(|n| succession.leave(("t".to_owned(), n), stops(200)));
-        let taken: Vec<_> = (0..1_000).map(|n| succession.take(&("t".to_owned(), n))).collect();
+        (0..1_000).for_each(|n| succession.leave(("t".to_owned(), n), ID, stops(200)));
+        let taken: Vec<_> = (0..1_000).map(|n| succession.take(&("t".to_owned(), n), None)).collect();
         let of_some = taken.iter().filter(|taken| **taken == Stops::partial()).count();
         let of_all = taken.iter().filter(|taken| **taken == stops(200)).count();
         assert!((100..900).contains(&of_some), "{of_some}");
@@ -208,17 +293,21 @@ mod tests {
     fn topics_made_and_deleted_for_ever_take_bounded_memory_and_the_last_ones_are_known() {
         let succession = Succession::default();
         for n in 0..100_000 {
-            succession.leave(("t".repeat(200), n), stops(1));
+            succession.leave(("t".repeat(200), n), ID, stops(1));
         }
         for n in 0..100 {
-            succession.leave(("many".to_owned(), n), stops(10_000));
+            succession.leave(("many".to_owned(), n), ID, stops(10_000));
         }
         let left = succession.left.lock();
         assert!(left.bytes <= BYTES_MAX && left.by_age.len() == left.by_key.len());
         let names = left.by_age.range(..left.shortened_below).map(|(_, of)| bytes_of(&of.key, &of.stops));
         assert_eq!(left.name_bytes, names.sum::<usize>());
         drop(left);
-        assert_eq!(succession.take(&("many".to_owned(), 99)).len(), 10_000);
-        assert_eq!(succession.take(&("many".to_owned(), 0)), Stops::partial(), "its producers may go on anywhere");
+        assert_eq!(succession.take(&("many".to_owned(), 99), None).len(), 10_000);
+        assert_eq!(
+            succession.take(&("many".to_owned(), 0), None),
+            Stops::partial(),
+            "its producers may go on anywhere"
+        );
     }
 }
