@@ -349,6 +349,155 @@ fn broker_is_killed_between_a_topic_and_the_next_of_its_name_producers_go_on_wit
     assert_eq!(client.produce("new", 0, &one(id, 5)).error_code, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
 }
 
+const CLASSIC: &[(&str, &str)] = &[];
+const DISKLESS: &[(&str, &str)] = &[("diskless.enable", "true")];
+
+/// A broker ends and starts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Restart {
+    /// While no topic has the name.
+    BetweenLives,
+    /// While a topic has the name that is deleted again.
+    DuringLives,
+}
+
+/// Lets a producer write three batches to partition 5 of the first of these topics, each of which is deleted for the next one. Its next batch goes to the last.
+fn goes_on_through(lives: &[(i32, &[(&str, &str)])], restart: Restart) {
+    let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
+    let mut client = broker.client();
+    let id = client.init_producer_id();
+    let one = |id, sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    for (at, (partitions, configs)) in lives.iter().enumerate() {
+        client.create_topic(VICTIM, *partitions, configs);
+        if at == 0 {
+            (0..3).for_each(|n| assert_eq!(client.produced(VICTIM, 5, &one(id, n)), i64::from(n)));
+        }
+        if restart == Restart::DuringLives && at + 1 < lives.len() {
+            broker.stop();
+            broker.restart();
+            client = broker.client();
+        }
+        if at + 1 < lives.len() {
+            client.delete_topic(VICTIM);
+            wait_until("the folders are gone", SOON, || folders_of(&broker, VICTIM) == 0);
+        }
+        if restart == Restart::BetweenLives && at + 1 < lives.len() {
+            broker.stop();
+            broker.restart();
+            client = broker.client();
+        }
+    }
+    let refused = ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER;
+    client.create_topic("new", 8, lives[lives.len() - 1].1);
+    assert_eq!(client.produce("new", 5, &one(id, 3)).error_code, refused, "no topic had this name");
+    assert_eq!([3, 4, 4].map(|sequence| client.produced(VICTIM, 5, &one(id, sequence))), [0, 1, 1]);
+    assert_eq!(client.produce(VICTIM, 5, &one(id, 6)).error_code, refused);
+    broker.stop();
+    broker.restart();
+    let mut client = broker.client();
+    assert_eq!(client.produced(VICTIM, 5, &one(id, 5)), 2);
+    assert_eq!(client.produced(VICTIM, 4, &one(id, 7)), 0, "it may have been written to as well");
+    let late = client.init_producer_id();
+    assert_eq!(client.produce(VICTIM, 3, &one(late, 7)).error_code, refused, "it began after the deletions");
+    assert_eq!(client.produced(VICTIM, 3, &one(late, 0)), 0);
+}
+
+fn folders_of(broker: &Broker, topic: &str) -> usize {
+    let names = std::fs::read_dir(broker.data_dir()).expect("listed").map(|entry| entry.expect("listed").file_name());
+    names.filter(|name| name.to_string_lossy().starts_with(topic)).count()
+}
+
+#[test]
+fn broker_is_restarted_once_the_deleted_folder_is_gone_producers_go_on_in_the_next_topic() {
+    goes_on_through(&[(8, CLASSIC), (8, CLASSIC)], Restart::BetweenLives);
+}
+
+/// Of partition 5 there is nothing while the topic has two partitions.
+#[test]
+fn topic_shrinks_and_the_broker_is_restarted_producers_go_on_once_it_has_grown() {
+    goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (8, CLASSIC)], Restart::DuringLives);
+    goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (4, CLASSIC), (8, CLASSIC)], Restart::BetweenLives);
+}
+
+/// No producer writes to the second topic, which passes on that it does not know the producers of the first.
+#[test]
+fn topic_between_two_of_its_name_is_not_written_to_producers_of_the_first_go_on_in_the_last() {
+    for restart in [Restart::BetweenLives, Restart::DuringLives] {
+        goes_on_through(&[(8, CLASSIC), (8, CLASSIC), (8, CLASSIC)], restart);
+    }
+    let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
+    let mut client = broker.client();
+    let id = client.init_producer_id();
+    let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    client.create_topic(VICTIM, 1, &[]);
+    (0..3).for_each(|n| assert_eq!(client.produced(VICTIM, 0, &one(n)), i64::from(n)));
+    client.delete_topic(VICTIM);
+    wait_until("the folder is gone", SOON, || folders_of(&broker, VICTIM) == 0);
+    broker.stop();
+    broker.restart();
+    let mut client = broker.client();
+    for _ in 0..3 {
+        client.create_topic(VICTIM, 1, &[]);
+        client.delete_topic(VICTIM);
+    }
+    client.create_topic(VICTIM, 1, &[]);
+    assert_eq!(client.produced(VICTIM, 0, &one(3)), 0);
+}
+
+#[test]
+fn broker_is_restarted_between_a_classic_topic_and_a_diskless_one_producers_go_on() {
+    goes_on_through(&[(8, CLASSIC), (8, DISKLESS)], Restart::BetweenLives);
+    goes_on_through(&[(8, CLASSIC), (2, DISKLESS), (8, DISKLESS)], Restart::DuringLives);
+    goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (8, DISKLESS)], Restart::DuringLives);
+}
+
+#[test]
+fn broker_is_restarted_between_a_diskless_topic_and_a_classic_one_producers_go_on() {
+    goes_on_through(&[(8, DISKLESS), (8, CLASSIC)], Restart::BetweenLives);
+    goes_on_through(&[(8, DISKLESS), (2, CLASSIC), (8, CLASSIC)], Restart::DuringLives);
+    goes_on_through(&[(8, DISKLESS), (8, DISKLESS), (8, CLASSIC)], Restart::BetweenLives);
+}
+
+/// The index has the stops on the last diskless topic of the name, but the classic one was written to later.
+#[test]
+fn producers_went_on_in_a_classic_topic_between_two_diskless_ones_they_go_on_after_a_restart() {
+    let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
+    let mut client = broker.client();
+    let id = client.init_producer_id();
+    let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    for (configs, first) in [(DISKLESS, 0), (CLASSIC, 3)] {
+        client.create_topic(VICTIM, 1, configs);
+        (0..3).for_each(|n| assert_eq!(client.produced(VICTIM, 0, &one(first + n)), i64::from(n)));
+        client.delete_topic(VICTIM);
+    }
+    wait_until("the folder is gone", SOON, || folders_of(&broker, VICTIM) == 0);
+    broker.stop();
+    broker.restart();
+    let mut client = broker.client();
+    client.create_topic(VICTIM, 1, DISKLESS);
+    assert_eq!(client.produced(VICTIM, 0, &one(6)), 0);
+}
+
+/// Stops on the diskless topic are known, though those on the topic before it are not.
+#[test]
+fn broker_is_restarted_before_a_diskless_topic_its_producers_go_on_where_they_stopped_in_a_classic_one() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(VICTIM, 1, CLASSIC);
+    client.delete_topic(VICTIM);
+    broker.stop();
+    broker.restart();
+    let mut client = broker.client();
+    client.create_topic(VICTIM, 1, DISKLESS);
+    let id = client.init_producer_id();
+    let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    (0..3).for_each(|n| assert_eq!(client.produced(VICTIM, 0, &one(n)), i64::from(n)));
+    client.delete_topic(VICTIM);
+    client.create_topic(VICTIM, 1, CLASSIC);
+    assert_eq!(client.produce(VICTIM, 0, &one(5)).error_code, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+    assert_eq!([3, 4].map(|sequence| client.produced(VICTIM, 0, &one(sequence))), [0, 1]);
+}
+
 #[test]
 fn an_idle_producer_goes_on_when_its_topic_is_made_again_twice() {
     idle_goes_on(&[]);

@@ -46,7 +46,7 @@ pub fn shared_by(mut plan: ClusterPlan, partitions: i32) -> Shared {
     Shared { cluster, _store: store }
 }
 
-fn set_store(plan: &mut ClusterPlan, folder: &Path) {
+pub fn set_store(plan: &mut ClusterPlan, folder: &Path) {
     (0..3).for_each(|index| plan.set(index, "diskless.storage", folder.to_str().expect("a path")));
 }
 

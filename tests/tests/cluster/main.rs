@@ -20,6 +20,7 @@ mod offsets;
 mod older;
 mod pooled;
 mod power;
+mod recreated;
 mod refused;
 mod regressions;
 mod scarce;

@@ -58,7 +58,7 @@ fn a_topic_deleted_and_made_again_while_a_broker_is_away_begins_anew_there() {
 }
 
 /// Makes a topic of one partition on these brokers, of which the first leads.
-fn create_on(client: &mut Client, topic: &str, broker_ids: &[i32]) {
+pub fn create_on(client: &mut Client, topic: &str, broker_ids: &[i32]) {
     let assignment =
         CreatableReplicaAssignment { partition_index: 0, broker_ids: broker_ids.to_vec(), ..Default::default() };
     let topic = CreatableTopic {
@@ -74,7 +74,7 @@ fn create_on(client: &mut Client, topic: &str, broker_ids: &[i32]) {
 }
 
 /// What a broker answers a batch that every client sends again for as long as it does not know that it leads.
-fn answered_as_leader(client: &mut Client, topic: &str, batch: &Batch) -> ErrorCode {
+pub fn answered_as_leader(client: &mut Client, topic: &str, batch: &Batch) -> ErrorCode {
     let mut code = ErrorCode::NONE;
     wait_until("it knows that it leads", SOON, || {
         code = client.produce(topic, 0, batch).error_code;

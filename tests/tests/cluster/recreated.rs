@@ -1,0 +1,190 @@
+//! Topics made again on brokers that know nothing of the deleted ones: their producers go on with their next batches.
+
+use crate::diskless::{CALL, SESSION, set_store};
+use crate::faults::ALL;
+use crate::topics::{answered_as_leader, create_on};
+use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, wait_until};
+use fullbore_wire::ErrorCode;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(60);
+const TOPIC: &str = "again";
+/// Partition that the producer writes to.
+const PARTITION: i32 = 5;
+
+/// Appends a batch at the leader of the partition.
+fn produced(cluster: &Cluster, batch: &Batch) -> ErrorCode {
+    let mut code = ErrorCode::NONE;
+    wait_until("a broker leads the partition", SOON, || {
+        let partitions = cluster.partitions(1, TOPIC);
+        let of = partitions.iter().find(|of| of.partition_index == PARTITION && of.leader_id >= 0);
+        let Some(of) = of else { return false };
+        code = Client::connect(cluster.address(of.leader_id)).produce(TOPIC, PARTITION, batch).error_code;
+        ![ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, ErrorCode::NOT_LEADER_OR_FOLLOWER].contains(&code)
+    });
+    code
+}
+
+fn folders(cluster: &mut Cluster) -> usize {
+    let of = |cluster: &mut Cluster, id| {
+        let entries = std::fs::read_dir(cluster.broker(id).data_dir()).expect("listed");
+        let names = entries.map(|entry| entry.expect("listed").file_name());
+        names.filter(|name| name.to_string_lossy().starts_with(TOPIC)).count()
+    };
+    ALL.iter().map(|id| of(cluster, *id)).sum()
+}
+
+fn restart_all(cluster: &mut Cluster) {
+    ALL.iter().for_each(|id| cluster.broker(*id).stop());
+    ALL.iter().for_each(|id| cluster.broker(*id).restart());
+    cluster.wait_for_brokers(&ALL);
+}
+
+/// Lets a producer write to the first of these topics, each of which is deleted for the next one: partitions, and true for a diskless topic. All brokers are
+/// restarted after each deletion but the last one where `is_during`, else after each.
+fn goes_on_through(lives: &[(i32, bool)], is_during: bool) {
+    let store = tempfile::tempdir().expect("a folder");
+    let mut plan = ClusterPlan::new(3, &[SESSION, CALL, "log.segment.delete.delay.ms=0"]);
+    set_store(&mut plan, store.path());
+    let mut cluster = plan.start();
+    let id = Client::connect(cluster.address(1)).init_producer_id();
+    let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    for (at, &(partitions, is_diskless)) in lives.iter().enumerate() {
+        if at > 0 {
+            cluster.run(&["topics", "delete", "--topic", TOPIC]);
+            wait_until("the folders are gone", SOON, || folders(&mut cluster) == 0);
+            if !is_during {
+                restart_all(&mut cluster);
+            }
+        }
+        match is_diskless {
+            true => cluster.create(TOPIC, partitions, 1, &["diskless.enable=true"]),
+            false => cluster.create(TOPIC, partitions, 3, &[]),
+        }
+        if at == 0 {
+            (0..3).for_each(|n| assert_eq!(produced(&cluster, &one(n)), ErrorCode::NONE));
+        }
+        if is_during && at + 1 < lives.len() {
+            restart_all(&mut cluster);
+        }
+    }
+    assert_eq!([3, 4].map(|n| produced(&cluster, &one(n))), [ErrorCode::NONE; 2], "{lives:?}");
+}
+
+#[test]
+fn topic_shrinks_and_all_brokers_are_restarted_producers_go_on_once_it_has_grown() {
+    goes_on_through(&[(8, false), (2, false), (8, false)], true);
+}
+
+#[test]
+fn all_brokers_are_restarted_between_topics_of_either_kind_producers_go_on() {
+    goes_on_through(&[(8, false), (8, true)], false);
+    goes_on_through(&[(8, true), (8, false)], false);
+}
+
+#[test]
+fn topic_shrinks_as_a_diskless_one_and_all_brokers_are_restarted_producers_go_on_once_it_has_grown() {
+    goes_on_through(&[(8, false), (2, true), (8, true)], true);
+}
+
+/// The broker that makes the diskless topic in the index first may not know the producers.
+#[test]
+fn classic_topic_was_on_one_broker_producers_go_on_in_the_diskless_one() {
+    let store = tempfile::tempdir().expect("a folder");
+    let mut plan = ClusterPlan::new(3, &[SESSION, CALL]);
+    set_store(&mut plan, store.path());
+    let cluster = plan.start();
+    for leader in ALL {
+        let mut client = Client::connect(cluster.address(leader));
+        let id = client.init_producer_id();
+        let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+        create_on(&mut client, TOPIC, &[leader]);
+        (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut client, TOPIC, &one(n)), ErrorCode::NONE));
+        cluster.wait_for_same_topic(TOPIC);
+        client.delete_topic(TOPIC);
+        cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
+        let next = [3, 4].map(|sequence| answered_as_leader(&mut client, TOPIC, &one(sequence)));
+        assert_eq!(next, [ErrorCode::NONE; 2], "{leader}");
+        client.delete_topic(TOPIC);
+    }
+}
+
+#[test]
+fn all_brokers_are_restarted_and_the_leader_is_killed_before_the_first_batch_producers_go_on_at_a_follower() {
+    let mut cluster = Cluster::start(3, &["log.segment.delete.delay.ms=0", SESSION]);
+    let mut client = Client::connect(cluster.address(1));
+    let id = client.init_producer_id();
+    let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    create_on(&mut client, TOPIC, &[1, 2, 3]);
+    (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut client, TOPIC, &one(n)), ErrorCode::NONE));
+    client.delete_topic(TOPIC);
+    wait_until("the folders are gone", SOON, || folders(&mut cluster) == 0);
+    restart_all(&mut cluster);
+    let mut client = Client::connect(cluster.address(1));
+    create_on(&mut client, TOPIC, &[1, 2, 3]);
+    cluster.wait_for_isr(2, TOPIC, 3);
+    cluster.broker(1).kill();
+    let leader = cluster.wait_for_leader(2, TOPIC, 0, 1);
+    let mut client = Client::connect(cluster.address(leader));
+    assert_eq!(answered_as_leader(&mut client, TOPIC, &one(3)), ErrorCode::NONE);
+}
+
+/// The checkpoints of all brokers have the high watermark of the deleted topic, and so its records would be missing in the next one.
+#[test]
+fn all_brokers_are_killed_right_after_a_deletion_and_then_stopped_the_next_topic_of_the_name_is_written() {
+    let mut cluster = Cluster::start(3, &[SESSION]);
+    let mut client = Client::connect(cluster.address(1));
+    let one = |n: i32| Batch::of(&[n.to_string()]);
+    create_on(&mut client, TOPIC, &[1, 2, 3]);
+    (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut client, TOPIC, &one(n)), ErrorCode::NONE));
+    cluster.wait_for_isr(1, TOPIC, 3);
+    restart_all(&mut cluster);
+    let mut client = Client::connect(cluster.address(1));
+    client.delete_topic(TOPIC);
+    ALL.iter().for_each(|id| cluster.broker(*id).kill());
+    ALL.iter().for_each(|id| cluster.broker(*id).restart());
+    cluster.wait_for_brokers(&ALL);
+    restart_all(&mut cluster);
+    let mut client = Client::connect(cluster.address(1));
+    create_on(&mut client, TOPIC, &[1, 2, 3]);
+    assert_eq!(answered_as_leader(&mut client, TOPIC, &one(0)), ErrorCode::NONE);
+    assert_eq!(client.latest(TOPIC, 0), 1);
+}
+
+#[test]
+fn broker_is_away_while_a_topic_is_deleted_producers_go_on_in_the_next_one_there() {
+    let mut cluster = Cluster::start(2, &[SESSION]);
+    let mut first = Client::connect(cluster.address(1));
+    let id = first.init_producer_id();
+    let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    create_on(&mut first, TOPIC, &[1]);
+    (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut first, TOPIC, &one(n)), ErrorCode::NONE));
+    cluster.broker(2).stop();
+    first.delete_topic(TOPIC);
+    cluster.broker(2).restart();
+    cluster.wait_for_brokers(&[1, 2]);
+    create_on(&mut first, TOPIC, &[2]);
+    let mut second = Client::connect(cluster.address(2));
+    assert_eq!(answered_as_leader(&mut second, TOPIC, &one(3)), ErrorCode::NONE);
+}
+
+/// Stops that the broker has of the topic before the one it missed are too old.
+#[test]
+fn broker_is_frozen_while_a_topic_comes_and_goes_elsewhere_producers_go_on_in_the_next_one_there() {
+    let mut cluster = Cluster::start(2, &[SESSION]);
+    let (mut first, mut second) = (Client::connect(cluster.address(1)), Client::connect(cluster.address(2)));
+    let id = first.init_producer_id();
+    let one = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(id, 0, sequence);
+    create_on(&mut first, TOPIC, &[2]);
+    (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut second, TOPIC, &one(n)), ErrorCode::NONE));
+    cluster.broker(2).freeze();
+    first.delete_topic(TOPIC);
+    create_on(&mut first, TOPIC, &[1]);
+    (3..6).for_each(|n| assert_eq!(answered_as_leader(&mut first, TOPIC, &one(n)), ErrorCode::NONE));
+    first.delete_topic(TOPIC);
+    cluster.broker(2).thaw();
+    cluster.wait_for_brokers(&[1, 2]);
+    create_on(&mut first, TOPIC, &[2]);
+    let mut second = Client::connect(cluster.address(2));
+    assert_eq!(answered_as_leader(&mut second, TOPIC, &one(6)), ErrorCode::NONE);
+}
