@@ -156,24 +156,87 @@ fn logs_of_a_leader_cannot_be_opened_other_replicas_lead_them_until_they_can() {
     under_fault(cluster, |cluster, load| {
         load.goes_on();
         cluster.ids().for_each(|id| cluster.broker(id).kill());
-        let is_of_topic = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("{TOPIC}-"));
-        let dirs = fs::read_dir(&paths[0]).expect("read").map(|entry| entry.expect("read")).filter(is_of_topic);
-        let files = dirs.flat_map(|dir| fs::read_dir(dir.path()).expect("read")).map(|file| file.expect("read").path());
-        let segments: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|end| end == "log")).collect();
-        for segment in &segments {
-            fs::rename(segment, segment.with_extension("away")).expect("moved");
-            symlink(segment, segment).expect("a link to itself");
-        }
+        let segments: Vec<PathBuf> = dirs_of_topic(&paths[0]).flat_map(|dir| segments(&dir)).collect();
+        take_away(&segments);
         cluster.ids().for_each(|id| cluster.broker(id).restart());
         wait_for_others(cluster);
         load.goes_on();
         wait_until("it shows", SOON, || unwritable(cluster).is_some_and(|of| of > 0.0));
-        for segment in &segments {
-            fs::remove_file(segment).expect("removed");
-            fs::rename(segment.with_extension("away"), segment).expect("moved");
-        }
+        give_back(&segments);
         wait_until("they are writable again", SOON, || unwritable(cluster) == Some(0.0));
     });
+}
+
+/// Older segments of a leader that no process can open, as with the permissions of another user: appends and reads of newer records go on.
+#[test]
+fn records_of_a_leader_cannot_be_read_other_replicas_lead_them_until_they_can() {
+    let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
+    let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
+    let lag = format!("replica.lag.time.max.ms={NEVER}");
+    let sets = [lag.as_str(), "log.roll.ms=500", "fullbore.admin.listener=127.0.0.1:0"];
+    let cluster = with_topic(ClusterPlan::new(3, &sets).in_folders(&paths).start());
+    under_fault(cluster, |cluster, load| {
+        wait_until("each partition has older segments", SOON, || {
+            load.goes_on();
+            dirs_of_topic(&paths[0]).all(|dir| segments(&dir).len() > 2)
+        });
+        // No file of an older segment is open after a start.
+        cluster.broker(1).stop();
+        cluster.broker(1).restart();
+        cluster.wait_for_isr(2, TOPIC, 3);
+        cluster.run(&["topics", "elect-leaders", "--election-type", "preferred", "--all-topic-partitions"]);
+        let led = || cluster.partitions(2, TOPIC).into_iter().find(|of| of.leader_id == 1);
+        let led = led().expect("broker 1 leads one").partition_index;
+        let all = segments(&paths[0].join(format!("{TOPIC}-{led}")));
+        // The load's own checks read from the first segment.
+        let older = &all[1..all.len() - 1];
+        let base_offset = older[0].file_stem().and_then(|stem| stem.to_str()?.parse().ok()).expect("an offset");
+        take_away(older);
+        wait_until("another replica leads it", SOON, || {
+            let data = Client::connect(cluster.address(1)).fetch(TOPIC, led, base_offset);
+            assert!(data.error_code.is_err(), "the records cannot be read at broker 1");
+            let of = cluster.partitions(2, TOPIC).into_iter().find(|of| of.partition_index == led).expect("there");
+            of.leader_id > 1 && !of.isr_nodes.contains(&1)
+        });
+        load.goes_on();
+        cluster
+            .broker(1)
+            .wait_for_stderr("cannot read records of a partition for seconds: another replica in sync leads it");
+        assert_eq!(unwritable(cluster), Some(1.0));
+        give_back(older);
+        wait_until("they can be read again", SOON, || unwritable(cluster) == Some(0.0));
+    });
+}
+
+/// Returns the directories of the topic's partitions.
+fn dirs_of_topic(data: &Path) -> impl Iterator<Item = PathBuf> {
+    let is_of_topic = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("{TOPIC}-"));
+    let entries = fs::read_dir(data).expect("read").map(|entry| entry.expect("read"));
+    entries.filter(is_of_topic).map(|entry| entry.path())
+}
+
+/// Returns the log files in a directory, the oldest first.
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(dir).expect("read").map(|file| file.expect("read").path());
+    let mut segments: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|end| end == "log")).collect();
+    segments.sort();
+    segments
+}
+
+/// Replaces files by what cannot be opened.
+fn take_away(segments: &[PathBuf]) {
+    for segment in segments {
+        fs::rename(segment, segment.with_extension("away")).expect("moved");
+        symlink(segment, segment).expect("a link to itself");
+    }
+}
+
+/// Undoes [`take_away`].
+fn give_back(segments: &[PathBuf]) {
+    for segment in segments {
+        fs::remove_file(segment).expect("removed");
+        fs::rename(segment.with_extension("away"), segment).expect("moved");
+    }
 }
 
 /// Directories of partitions that are older than the broker's last clean stop, or gone, as after a restored disk: their broker starts first.

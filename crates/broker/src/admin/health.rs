@@ -27,8 +27,8 @@ pub(super) enum Unhealthy {
     )]
     Partitions(usize),
     #[error(
-        "{0} partitions take no records, since their directories take no files: see to their permissions and their file system; the \
-         broker's log names them"
+        "{0} partitions cannot be used, since their directories take no files or their records cannot be read: see to their permissions, \
+         their file system and the disk; the broker's log names them"
     )]
     UnwritablePartitions(usize),
     #[error(
@@ -202,7 +202,7 @@ mod tests {
         told(Condition { control_serves: false, ..well }, "control thread");
         told(Condition { is_fenced: true, ..well }, "holds this broker for dead");
         told(Condition { failed_partitions: 3, ..well }, "3 partitions");
-        told(Condition { unwritable_partitions: 2, ..well }, "2 partitions take no records, since their directories");
+        told(Condition { unwritable_partitions: 2, ..well }, "2 partitions cannot be used, since their directories");
         told(Condition { folder_is_unwritable: true, ..well }, "no files can be made");
         told(Condition { disk_is_full: true, ..well }, "is full and records are refused: delete topics");
         let hung_for = Some(Duration::from_millis(7_900));

@@ -44,7 +44,7 @@ pub fn replay(partition: &Replica, mut each: impl FnMut(Bytes, Option<Bytes>)) -
         lookups += 1;
         let chunk = match memory(partition.read(next, CHUNK_BYTES, true)?.records, partition.cold()) {
             Err(error) if is_gone(&error) && lookups < LOOKUPS_MAX => continue,
-            chunk => chunk?,
+            chunk => chunk.map_err(|error| partition.read_failed_at(next, CHUNK_BYTES, &error))?,
         };
         lookups = 0;
         let begin = next;

@@ -169,7 +169,7 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Partitions that take no records until the next start, because a write or an fsync has failed.",
         write: |page, encoder| gauge(encoder, page.gauges.partitions_failed) },
     Family { name: "fullbore_partitions_unwritable", unit: None, kind: Gauge, labels: &[],
-        help: "Partitions whose appends have failed for seconds though their logs are whole: their directories take no files. Others lead them where they are in sync.",
+        help: "Partitions whose appends or reads have failed for seconds though their logs are whole: their directories take no files, or their files cannot be opened or read. Others lead them where they are in sync.",
         write: |page, encoder| gauge(encoder, page.gauges.partitions_unwritable) },
     Family { name: "fullbore_partitions_refused", unit: None, kind: Gauge, labels: &[],
         help: "Partitions found so far whose files are damaged: neither read nor written until somebody repairs them; the broker's log names file and byte.",

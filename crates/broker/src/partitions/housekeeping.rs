@@ -27,6 +27,8 @@ use fullbore_log::{retention, segment};
 const ROUND: Duration = Duration::from_secs(1);
 /// Time that a round removes folders of deleted partitions. Where a disk takes long for it, the rest waits for the next round.
 const REMOVALS_MAX: Duration = Duration::from_secs(1);
+/// Time that a round checks partitions whose appends or reads fail.
+const CHECKS_MAX: Duration = Duration::from_secs(1);
 /// The first retention comes soon after the start, whatever the interval.
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
 /// Between two retentions while the disk is full, if no shorter interval is set.
@@ -54,6 +56,8 @@ struct HousekeepingSchedule {
     high_watermarks: Instant,
     /// Partitions whose folders are to be looked into once, when all are told.
     unlooked: Option<Vec<Arc<Replica>>>,
+    /// Partitions whose appends or reads fail, and that this pass has not checked yet.
+    failing: Vec<Arc<Replica>>,
     trimmer: Trimmer,
 }
 
@@ -124,6 +128,7 @@ impl Housekeeping {
             checkpoint: now + CHECKPOINT_INTERVAL,
             high_watermarks: now,
             unlooked: None,
+            failing: Vec::new(),
             trimmer: Trimmer::default(),
         };
         loop {
@@ -192,10 +197,22 @@ impl Housekeeping {
         space.look();
         // A data directory that takes no files is handed over whole.
         if self.log_dir().failing.count() > 0 && !space.is_unwritable() {
-            let now = Instant::now();
-            partitions.iter().for_each(|partition| partition.check_failing_appends(now));
+            self.check_failing(agenda, &partitions);
         }
         agenda.trimmer.look();
+    }
+
+    /// Checks the partitions whose appends or reads fail. A disk may take seconds for each read: the rest waits for the next round.
+    fn check_failing(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
+        if agenda.failing.is_empty() {
+            agenda.failing = partitions.iter().filter(|partition| partition.is_failing()).cloned().collect();
+        }
+        let now = Instant::now();
+        while now.elapsed() < CHECKS_MAX
+            && let Some(partition) = agenda.failing.pop()
+        {
+            partition.check_failing(Instant::now());
+        }
     }
 
     fn look_for_files_set_aside(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {

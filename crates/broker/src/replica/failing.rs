@@ -1,64 +1,87 @@
-//! A partition whose appends fail for seconds, while its log is whole and the data directory takes files: its own directory does not, or its files cannot
-//! be opened.
+//! A partition whose appends or reads fail for seconds, while its log is whole and the data directory takes files: its own directory does not, or its
+//! files cannot be opened or read.
 //!
 //! Not here: a log that a failed write or fsync has broken ([`super::data_dir::failures`]), a data directory that takes no files ([`fullbore_host::disk_space`]),
-//! and the replica that leads then (`replication/resign.rs`).
+//! damaged batches, which consumers skip by their offsets, and the replica that leads then (`replication/resign.rs`).
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fullbore_host::disk_space::make_file;
 use fullbore_host::files::{is_full, is_momentary};
 use fullbore_log::error::StorageError;
-use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::error::{AppendError, ReadError};
 
 use super::Replica;
 use super::data_dir::LogDir;
 use super::data_dir::failures::Mark;
 use super::state::{LogState, ReplicaState};
 
-/// Time for which appends may fail before the partition counts as unwritable.
+/// Time for which appends or reads may fail before the partition counts as unwritable.
 const FAILING_MAX: Duration = Duration::from_secs(4);
-/// Time without a failed append after which a file that can be made is believed.
+/// Time without a failure after which a file that can be made, or records that can be read, are believed.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Appends that fail, from the first one on since an append succeeded.
+/// Uses of the log that fail, from the first one on since that use succeeded.
 #[derive(Debug)]
-pub struct FailingAppends {
+pub struct FailingLog {
     since: Instant,
     last: Instant,
-    /// True if the cause is known, and does not pass.
-    is_certain: bool,
-    /// Counts the partition among those that [`Replica::check_failing_appends`] looks at.
+    usage: FailingUse,
+    /// Counts the partition among those that [`Replica::check_failing`] looks at.
     _mark: Mark,
     /// Counts an unwritable partition.
     unwritable: Option<Mark>,
+}
+
+/// The use of a log that fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FailingUse {
+    Append,
+    /// The log lacks committed records, which does not pass.
+    EndMissing,
+    /// Reads from `offset`. Reads from other offsets and appends may succeed meanwhile.
+    Read {
+        offset: i64,
+        max_bytes: u32,
+    },
 }
 
 impl ReplicaState {
     /// Notes the outcome of an append to a log that is open.
     pub(super) fn note_append(&mut self, outcome: Result<(), AppendError>, log_dir: &LogDir) {
         match outcome {
-            Ok(()) if self.failing.is_none() => {}
-            Ok(()) => self.note_writable(),
+            Ok(()) if self.failing.as_ref().is_none_or(|failing| failing.is_of_reads()) => {}
+            Ok(()) => self.note_usable(),
             Err(AppendError::Storage) if !matches!(&self.log, LogState::Open(log) if log.is_broken()) => {
-                let now = Instant::now();
-                let first = || {
-                    Box::new(FailingAppends {
-                        since: now,
-                        last: now,
-                        _mark: log_dir.failing.mark(),
-                        is_certain: false,
-                        unwritable: None,
-                    })
-                };
-                self.failing.get_or_insert_with(first).last = now;
+                self.failing(FailingUse::Append, log_dir).last = Instant::now();
             }
             Err(_) => {}
         }
     }
 
-    /// Returns true if appends have failed for seconds, and still do.
+    /// Notes a failed read. A read from another offset than that of the first failed read does not prolong the count. A shortage of descriptors or memory, and
+    /// a damaged batch, do not count.
+    pub(super) fn note_failed_read(&mut self, (offset, max_bytes): (i64, u32), error: &io::Error, log_dir: &LogDir) {
+        if is_momentary(error) || error.kind() == io::ErrorKind::InvalidData {
+            return;
+        }
+        let failing = self.failing(FailingUse::Read { offset, max_bytes }, log_dir);
+        if matches!(failing.usage, FailingUse::Read { offset: failed, .. } if failed == offset) {
+            failing.last = Instant::now();
+        }
+    }
+
+    /// Returns the failing use that is counted. Counts this one if there is none.
+    fn failing(&mut self, usage: FailingUse, log_dir: &LogDir) -> &mut FailingLog {
+        let now = Instant::now();
+        let first = || FailingLog { since: now, last: now, usage, _mark: log_dir.failing.mark(), unwritable: None };
+        self.failing.get_or_insert_with(|| Box::new(first()))
+    }
+
+    /// Returns true if appends or reads have failed for seconds, and still do.
     pub(super) fn is_unwritable(&self) -> bool {
         self.failing.as_ref().is_some_and(|failing| failing.unwritable.is_some())
     }
@@ -73,62 +96,111 @@ impl ReplicaState {
             Err(StorageError::EndMissing { .. }) => {
                 self.note_append(Err(AppendError::Storage), log_dir);
                 if let Some(failing) = &mut self.failing {
-                    failing.is_certain = true;
+                    failing.usage = FailingUse::EndMissing;
                 }
             }
             Err(_) => {}
         }
     }
 
-    fn note_writable(&mut self) {
-        if self.is_unwritable()
-            && let LogState::Open(log) = &self.log
-        {
-            tracing::warn!(dir = %log.dir().display(), "the partition takes records again");
+    fn note_usable(&mut self) {
+        let failed = self.failing.take().filter(|failing| failing.unwritable.is_some());
+        if let (Some(failing), LogState::Open(log)) = (failed, &self.log) {
+            let dir = log.dir().display();
+            match failing.usage {
+                FailingUse::Read { offset, .. } => {
+                    tracing::warn!(%dir, offset, "the partition's records can be read again")
+                }
+                FailingUse::Append | FailingUse::EndMissing => {
+                    tracing::warn!(%dir, "the partition takes records again")
+                }
+            }
         }
-        self.failing = None;
+    }
+}
+
+impl FailingLog {
+    fn is_of_reads(&self) -> bool {
+        matches!(self.usage, FailingUse::Read { .. })
     }
 }
 
 impl Replica {
-    /// Counts the partition as unwritable once its appends have failed for seconds, and as writable once its log can be opened and its directory takes
-    /// files. Makes a file there, or requests the opening.
-    pub(crate) fn check_failing_appends(self: &Arc<Self>, now: Instant) {
+    /// Notes a failed read from this offset, and logs it, unless the partition counts as unwritable. Not to be called with the state locked.
+    pub(crate) fn read_failed_at(&self, offset: i64, max_bytes: u32, error: &io::Error) -> ReadError {
+        let mut state = self.state.lock();
+        state.note_failed_read((offset, max_bytes), error, &self.log_dir);
+        let is_logged = state.is_unwritable();
+        drop(state);
+        if is_logged { ReadError::Storage } else { self.read_failed(error) }
+    }
+
+    /// Returns true if a use of the log has failed, and has not succeeded since.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.state.lock().failing.is_some()
+    }
+
+    /// Counts the partition as unwritable once its appends or reads have failed for seconds. Counts it as writable once its log can be opened, and its
+    /// directory takes files or the records can be read. Makes a file there, reads, or requests the opening.
+    pub(crate) fn check_failing(self: &Arc<Self>, now: Instant) {
         let due = |state: &ReplicaState| {
             let failing = state.failing.as_ref()?;
-            let is_due = failing.is_certain || now.saturating_duration_since(failing.since) >= FAILING_MAX;
-            let still_fail = now.saturating_duration_since(failing.last) < QUIET;
+            let is_certain = failing.usage == FailingUse::EndMissing;
+            let is_due = is_certain || now.saturating_duration_since(failing.since) >= FAILING_MAX;
+            let still_fails = now.saturating_duration_since(failing.last) < QUIET;
             let is_unopened = matches!(state.log, LogState::Unopened | LogState::Opening(_));
-            is_due.then_some((failing.last, still_fail, is_unopened))
+            is_due.then_some((failing.usage, failing.last, still_fails, is_unopened))
         };
-        let Some((last, still_fail, is_unopened)) = due(&self.state.lock()) else { return };
+        let Some((usage, last, still_fails, is_unopened)) = due(&self.state.lock()) else { return };
         if is_unopened {
             self.ask_to_open();
-            if !still_fail {
+            if !still_fails {
                 return;
             }
         }
         let dir = self.dir();
-        let is_writable = !still_fail && make_file(&dir).is_ok();
+        let tried = match usage {
+            _ if still_fails => Err(None),
+            FailingUse::Append | FailingUse::EndMissing => make_file(&dir).map_err(Some),
+            FailingUse::Read { offset, max_bytes } => self.try_read(offset, max_bytes).map_err(Some),
+        };
         let mut state = self.state.lock();
-        if is_writable {
-            // An append that has failed meanwhile is newer than the file.
-            if state.failing.as_ref().is_some_and(|failing| failing.last == last) {
-                state.note_writable();
+        let Some(failing) = &mut state.failing else { return };
+        match tried {
+            Ok(()) if failing.last == last => state.note_usable(),
+            // A failure that came meanwhile is newer than the try.
+            Ok(()) => {}
+            Err(Some(error)) if is_momentary(&error) => {}
+            Err(error) => {
+                if failing.is_of_reads() && error.is_some() {
+                    failing.last = Instant::now();
+                }
+                if failing.unwritable.is_none() {
+                    failing.unwritable = Some(self.log_dir.unwritable.mark());
+                    failing.log_unwritable(&dir);
+                }
             }
-        } else if let Some(failing) = &mut state.failing
-            && failing.unwritable.is_none()
-        {
-            failing.unwritable = Some(self.log_dir.unwritable.mark());
-            if failing.is_certain {
-                // The failed opening has logged the cause, and the metadata is the remedy.
-                return;
-            }
-            tracing::error!(
-                dir = %dir.display(),
+        }
+    }
+}
+
+impl FailingLog {
+    fn log_unwritable(&self, dir: &Path) {
+        let dir = dir.display();
+        match self.usage {
+            // The failed opening has logged the cause, and the metadata is the remedy.
+            FailingUse::EndMissing => {}
+            FailingUse::Append => tracing::error!(
+                %dir,
                 "cannot append to a partition for seconds: another replica in sync leads it; correct the permissions or the file system of \
                  its directory and files, no restart is needed"
-            );
+            ),
+            FailingUse::Read { offset, .. } => tracing::error!(
+                %dir,
+                offset,
+                "cannot read records of a partition for seconds: another replica in sync leads it; correct the permissions of its files or \
+                 replace the disk, no restart is needed"
+            ),
         }
     }
 }

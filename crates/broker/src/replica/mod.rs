@@ -202,14 +202,15 @@ impl Replica {
         matches!(self.lock().log, LogState::Refused(_))
     }
 
-    /// Returns true if no records can be appended: a write or an fsync has failed, the log is damaged, or its directory takes no files.
+    /// Returns true if the replica is to be in no ISR: a write or an fsync has failed, the log is damaged, its directory takes no files, or its records
+    /// cannot be read. As follower it takes no records then.
     pub fn takes_no_records(&self) -> bool {
         let state = self.lock();
         state.failed.is_some() || state.is_unwritable()
     }
 
-    /// Returns what is known of the log of a partition to which no records can be appended. `None` if they can. A log that cannot be opened may lack its
-    /// end, and cannot be read: a replica in the ELR leads as well.
+    /// Returns what is known of the log of a partition to which no records can be appended, or whose records cannot be read. `None` if they can. A log that
+    /// cannot be opened may lack its end, and cannot be read: a replica in the ELR leads as well.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));

@@ -16,6 +16,9 @@ use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset}
 /// Times a read is planned anew when retention or compaction takes a file away under it.
 const PLANS_MAX: usize = 8;
 
+/// Bytes that are read once more after a failed read. A larger batch is read whole, this number of bytes at a time.
+const TRIED_MAX: u32 = 1 << 20;
+
 /// How a log is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadMode {
@@ -100,8 +103,9 @@ impl Replica {
                 return Ok(read);
             }
             log.note_use();
-            let plan = log.plan_read(from, max_bytes, limit).map_err(|error| self.read_failed(&error))?;
+            let planned = log.plan_read(from, max_bytes, limit);
             drop(state);
+            let plan = planned.map_err(|error| self.read_failed_at(from, max_bytes, &error))?;
             plans += 1;
             let found = plan.read(max_bytes, at_least_one, &self.log_dir.cold).and_then(|mut slice| {
                 if let Slice::Of(slice) = &mut slice {
@@ -127,9 +131,46 @@ impl Replica {
                 }
                 Ok(Slice::Hole) => (plans, from) = (0, plan.end_offset),
                 Err(error) if is_gone(&error) && plans < PLANS_MAX => {}
-                Err(error) => return Err(self.read_failed(&error)),
+                Err(error) => return Err(self.read_failed_at(from, max_bytes, &error)),
             }
         }
+    }
+
+    /// Reads the records from `offset` on once more, whatever the role, and drops them. Offsets that the log does not have any more count as read.
+    ///
+    /// # Errors
+    /// What the files say.
+    pub(super) fn try_read(&self, offset: i64, max_bytes: u32) -> io::Result<()> {
+        let mut plans = 0;
+        loop {
+            plans += 1;
+            match self.try_read_once(offset, max_bytes) {
+                Err(error) if is_gone(&error) && plans < PLANS_MAX => {}
+                tried => return tried,
+            }
+        }
+    }
+
+    fn try_read_once(&self, offset: i64, max_bytes: u32) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let LogState::Open(log) = &mut state.log else { return Ok(()) };
+        let log_end = log.log_end();
+        if offset < log.log_start() || offset >= log_end {
+            return Ok(());
+        }
+        let planned = log.plan_read(offset, max_bytes, log_end);
+        drop(state);
+        let plan = planned?;
+        let Slice::Of(slice) = plan.read(max_bytes.min(TRIED_MAX), true, &self.log_dir.cold)? else { return Ok(()) };
+        let end = slice.position + u64::from(slice.len);
+        let mut bytes = vec![0; slice.len.min(TRIED_MAX) as usize];
+        let mut position = slice.position;
+        while position < end {
+            let count = bytes.len().min(usize::try_from(end - position).unwrap_or(usize::MAX));
+            self.log_dir.cold.read_exact(&slice.file, position, &mut bytes[..count])?;
+            position += count as u64;
+        }
+        Ok(())
     }
 
     pub(crate) fn read_failed(&self, error: &io::Error) -> ReadError {

@@ -133,7 +133,7 @@ impl Replica {
         let mut state = self.lock();
         self.interrupt_opening(&mut state);
         let left = self.put(&mut state, LogState::Gone);
-        state.failed = None;
+        (state.failed, state.failing) = (None, None);
         let parked = state.parked.take();
         let due = [state.flush.timed.take(), state.flush.again.take()];
         drop(state);

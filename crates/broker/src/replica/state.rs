@@ -11,7 +11,7 @@ use fullbore_wire::ErrorCode;
 use super::data_dir::cluster::ClusterView;
 use super::data_dir::failures::{Failures, Mark};
 use super::data_dir::flusher::Due;
-use super::failing::FailingAppends;
+use super::failing::FailingLog;
 use super::phase::Phase;
 use fullbore_log::Log;
 use fullbore_log::error::StorageError;
@@ -40,8 +40,8 @@ pub struct ReplicaState {
     pub flush: Flushing,
     /// Counts a broken or refused log among the partitions out of service.
     pub failed: Option<Mark>,
-    /// Appends that fail while the log is whole. A box, since few of 100,000 partitions have any.
-    pub failing: Option<Box<FailingAppends>>,
+    /// Appends or reads that fail while the log is whole. A box, since few of 100,000 partitions have any.
+    pub failing: Option<Box<FailingLog>>,
     /// Time of the last failure to open the log, and its error.
     pub open_failure: Option<Box<(Instant, StorageError)>>,
 }

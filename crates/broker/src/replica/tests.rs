@@ -1,10 +1,14 @@
 //! Any sequence of calls on one replica: a panic is a transition that the table of [`super::phase`] does not have.
 
 use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fullbore_rules::replica::PartitionRegistration;
+use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -53,10 +57,16 @@ struct Broker {
 
 impl Broker {
     fn start(folder: TempDir, origin: Origin) -> Broker {
+        Broker::start_with(folder, origin, None)
+    }
+
+    fn start_with(folder: TempDir, origin: Origin, segment_bytes: Option<u64>) -> Broker {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let logs = Partitions::open(folder.path(), &config).expect("opened");
         let registered = Arc::new(registered(true, 0));
-        logs.put_topic(("t", ID), &[registered], &Arc::new(config.topics.defaults), origin);
+        let mut topic = config.topics.defaults;
+        topic.segment_bytes = segment_bytes.unwrap_or(topic.segment_bytes);
+        logs.put_topic(("t", ID), &[registered], &Arc::new(topic), origin);
         let partition = logs.find(&ID, 0).expect("it has just been registered");
         Broker { folder, logs, partition, leader_epoch: Mutex::default() }
     }
@@ -180,6 +190,68 @@ fn data_directory_takes_no_files_a_new_partition_does_not_count_as_failing() {
     fs::remove_file(&data).expect("removed");
     fs::rename(away.path().join("data"), &data).expect("moved back");
     assert!(append().is_ok());
+}
+
+/// The first segment alone cannot be opened: appends, and reads of later records, succeed meanwhile.
+#[test]
+fn records_cannot_be_read_for_seconds_the_partition_is_handed_over_until_they_can() {
+    // One batch fills a segment.
+    let broker = Broker::start_with(tempfile::tempdir().expect("a folder"), Origin::New, Some(14));
+    let partition = &broker.partition;
+    let append =
+        || partition.append(&ValidBatch::unchecked(&record()), AppendTerms::in_turn(Acks::Leader, 0)).map(drop);
+    (0..3).for_each(|_| append().expect("appended"));
+    let read = |offset| partition.read_on(0, offset, 1, true).map(drop);
+    let close_files = || match &mut partition.lock_as_it_is().log {
+        LogState::Open(log) => log.close_files(true),
+        _ => panic!("it has been written to"),
+    };
+    let at = |seconds| Instant::now() + Duration::from_secs(seconds);
+    let (segment, away) = (partition.dir().join("00000000000000000000.log"), partition.dir().join("away"));
+    let take_away = || {
+        close_files();
+        fs::rename(&segment, &away).expect("moved");
+        symlink(&segment, &segment).expect("a link to itself");
+        assert_eq!(read(0), Err(ErrorCode::KAFKA_STORAGE_ERROR));
+    };
+    let give_back = || {
+        fs::remove_file(&segment).expect("removed");
+        fs::rename(&away, &segment).expect("moved back");
+    };
+
+    take_away();
+    give_back();
+    partition.check_failing(at(5));
+    assert_eq!(partition.log_dir.failing.count(), 0, "one failure that does not come again");
+
+    take_away();
+    partition.check_failing(at(1));
+    assert_eq!(partition.resigned_log(), None, "it has failed for a moment");
+    append().expect("the newest segment takes records");
+    read(2).expect("later records can be read");
+    partition.check_failing(at(5));
+    assert_eq!(partition.resigned_log(), Some(ResignedLog::Whole));
+    assert_eq!(partition.log_dir.unwritable.count(), 1);
+    append().expect("appended where no other replica leads");
+    partition.check_failing(at(10));
+    assert_eq!(partition.resigned_log(), Some(ResignedLog::Whole), "an append is no read");
+
+    give_back();
+    partition.check_failing(at(1));
+    assert_eq!(partition.log_dir.unwritable.count(), 1, "it has just failed");
+    partition.check_failing(at(5));
+    assert_eq!(partition.resigned_log(), None);
+    assert_eq!((partition.log_dir.failing.count(), partition.log_dir.unwritable.count()), (0, 0));
+    read(0).expect("the records can be read again");
+}
+
+/// Consumers skip a damaged batch by its offsets; no other use of the log is in doubt.
+#[test]
+fn batch_is_damaged_reads_of_it_do_not_count_as_failing() {
+    let broker = Broker::start(tempfile::tempdir().expect("a folder"), Origin::New);
+    let damaged = io::Error::new(io::ErrorKind::InvalidData, "damaged");
+    broker.partition.read_failed_at(0, 1, &damaged);
+    assert_eq!(broker.partition.log_dir.failing.count(), 0);
 }
 
 proptest! {

@@ -1,5 +1,5 @@
-//! Takes this broker out of the ISR of partitions that it cannot write: a write or an fsync has failed, the log is damaged, or its directory takes no
-//! files. Another replica leads those that it led, and no leader waits for it.
+//! Takes this broker out of the ISR of partitions that it cannot write or read: a write or an fsync has failed, the log is damaged, its directory takes no
+//! files, or its records cannot be read. Another replica leads those that it led, and no leader waits for it.
 //!
 //! Not here: the choice of the leader, which is the control plane's. Without another replica that may lead nothing changes.
 
@@ -45,13 +45,13 @@ pub(super) async fn run(context: Arc<Context>) {
         if let Err(refusal) = context.control.resign(wanted).await
             && let Some(left_out) = refused.due()
         {
-            tracing::warn!(%refusal, left_out, "this broker goes on leading what it cannot write");
+            tracing::warn!(%refusal, left_out, "this broker goes on leading what it cannot write or read");
         }
     }
 }
 
-/// Returns the partitions that this broker cannot write, and that others lead or may lead: those whose ISR it is in, and with a broken log those whose ELR
-/// it is in.
+/// Returns the partitions that this broker cannot write or read, and that others lead or may lead: those whose ISR it is in, and with a broken log those
+/// whose ELR it is in.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {

@@ -52,9 +52,9 @@ pub struct LogDir {
     pub not_replicated: LogRateLimit,
     /// What is read around the page cache.
     pub cold: Arc<DirectReads>,
-    /// Count of partitions whose appends fail, for however short a time.
+    /// Count of partitions whose appends or reads fail, for however short a time.
     pub failing: Failures,
-    /// Count of partitions whose appends have failed for seconds.
+    /// Count of partitions whose appends or reads have failed for seconds.
     pub unwritable: Failures,
     /// Whether the disk is full.
     pub space: Arc<DiskSpace>,
