@@ -68,14 +68,9 @@ fn what_is_known_of_a_topic_stays_known_when_an_older_one_of_its_name_is_deleted
     let mut client = broker.client();
     client.create_topic("t", 1, &[]);
     client.produced("t", 0, &Batch::of(&["old"]));
-    // Its folder cannot be renamed: there is something with the name it would get.
-    let id = fs::read_to_string(broker.partition_dir("t", 0).join("partition.metadata")).expect("read");
-    let id = fullbore_wire::Uuid::parse(id.split("topic_id: ").nth(1).expect("it says").trim()).expect("an id");
-    let unique = u128::from_be_bytes(id.0);
-    let taken = broker.data_dir().join(format!("t-0.{unique:032x}-delete"));
-    fs::create_dir_all(taken.join("something")).expect("made");
+    take_name_of_deleted(&broker);
     client.delete_topic("t");
-    broker.wait_for_stderr("deleted partition's folder stays until the next start");
+    broker.wait_for_stderr("cannot move the directory of a deleted partition out of the way");
     client.create_topic("t", 1, &[]);
     for value in ["a", "b", "c", "d"] {
         client.produced("t", 0, &Batch::of(&[value]));
@@ -85,4 +80,35 @@ fn what_is_known_of_a_topic_stays_known_when_an_older_one_of_its_name_is_deleted
     broker.restart();
     let values: Vec<_> = broker.client().fetch_records("t", 0).iter().map(|record| record.text()).collect();
     assert_eq!(values, ["c", "d"], "deleted records stay deleted");
+}
+
+/// The rename of the deleted partition's directory fails once.
+#[test]
+fn directory_of_a_deleted_topic_cannot_be_renamed_at_once_its_records_do_not_stay() {
+    for is_made_again in [false, true] {
+        let broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
+        let mut client = broker.client();
+        client.create_topic("t", 1, &[]);
+        client.produced("t", 0, &Batch::of(&["secret"]));
+        let taken = take_name_of_deleted(&broker);
+        client.delete_topic("t");
+        broker.wait_for_stderr("cannot move the directory of a deleted partition out of the way");
+        if is_made_again {
+            client.create_topic("t", 1, &[]);
+            assert_eq!(client.produced("t", 0, &Batch::of(&["new"])), 0);
+        }
+        let is_gone =
+            || folders(&broker).iter().filter(|folder| **folder != taken).count() == usize::from(is_made_again);
+        wait_until("the directory of the deleted topic is gone", SOON, is_gone);
+        assert!(!broker.stderr().contains("folder of another topic set aside"), "{}", broker.stderr());
+    }
+}
+
+/// Puts something in the place of the name that the partition's directory would get. Returns its path.
+fn take_name_of_deleted(broker: &Broker) -> PathBuf {
+    let id = fs::read_to_string(broker.partition_dir("t", 0).join("partition.metadata")).expect("read");
+    let id = fullbore_wire::Uuid::parse(id.split("topic_id: ").nth(1).expect("it says").trim()).expect("an id");
+    let taken = broker.data_dir().join(format!("t-0.{:032x}-delete", u128::from_be_bytes(id.0)));
+    fs::create_dir_all(taken.join("something")).expect("made");
+    taken
 }

@@ -161,6 +161,9 @@ fn is_due(at: &mut Instant, interval: Duration) -> bool {
 
 impl Housekeeping {
     fn round(&self, agenda: &mut HousekeepingSchedule) {
+        if !self.log_dir().space.is_unwritable() {
+            self.log_dir().retire_leftovers();
+        }
         self.remove_pending();
         let partitions = self.registry.partitions();
         close_idle_files(&partitions);

@@ -128,6 +128,7 @@ impl Partitions {
             cleanings: Cleanings::read(data_dir, space.clone()),
             aside: aside::SetAsideFolders::default(),
             pending_removal: Mutex::new(pending_removal),
+            leftovers: Default::default(),
             transient_read: LogRateLimit::default(),
             not_replicated: LogRateLimit::default(),
             cold,

@@ -338,6 +338,7 @@ impl Replica {
     /// is set aside.
     fn clear_the_way(&self, dir: &Path) -> Result<(), StorageError> {
         self.retire_predecessors();
+        self.log_dir.retire_leftover(&self.key()).map_err(|error| StorageError::io(dir, error))?;
         self.set_stray_aside(dir).map_err(|error| StorageError::io(dir, error))
     }
 
@@ -354,8 +355,9 @@ impl Replica {
             None => u128::from(now_ms().unsigned_abs()),
         };
         let aside = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, "stray");
+        std::fs::rename(dir, &aside)?;
         tracing::warn!(dir = %dir.display(), aside = %aside.display(), "folder of another topic set aside");
-        std::fs::rename(dir, aside)
+        Ok(())
     }
 }
 

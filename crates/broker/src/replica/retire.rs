@@ -71,7 +71,13 @@ impl Replica {
         }
         if let Err(error) = &given_away {
             // Its topic id keeps a topic created later from taking it for its own.
-            tracing::error!(dir = %self.dir().display(), %error, "deleted partition's folder stays until the next start");
+            tracing::error!(
+                dir = %self.dir().display(),
+                %error,
+                "cannot move the directory of a deleted partition out of the way: its records stay, and it is tried again; correct the \
+                 permissions or the file system"
+            );
+            self.log_dir.note_leftover(self.key(), self.topic_id(), self.removal_delay());
         }
         if !matches!(given_away, Ok(Name::Anothers)) {
             self.log_dir.checkpoints.forget(self.key());
@@ -100,11 +106,15 @@ impl Replica {
         let unique = u128::from_be_bytes(self.topic_id().0);
         let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
         match fs::rename(&dir, &away) {
-            Ok(()) => self.log_dir.remove_after(Duration::from_millis(self.config().file_delete_delay_ms), away),
+            Ok(()) => self.log_dir.remove_after(self.removal_delay(), away),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Name::Free { had_folder: false }),
             Err(error) => return Err(error),
         }
         Ok(Name::Free { had_folder: true })
+    }
+
+    fn removal_delay(&self) -> Duration {
+        Duration::from_millis(self.config().file_delete_delay_ms)
     }
 
     /// Whether the folder with the partition's name is not its own; one that does not say whose it is may be anybody's, if

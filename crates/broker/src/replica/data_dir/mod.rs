@@ -7,6 +7,7 @@ pub mod cleanings;
 pub mod cluster;
 pub mod failures;
 pub mod flusher;
+mod leftovers;
 pub mod opener;
 pub mod succession;
 
@@ -28,6 +29,7 @@ use fullbore_log::direct_io::DirectReads;
 use fullbore_log::files;
 use fullbore_rules::sequence::Stops;
 use fullbore_wire::Uuid;
+use leftovers::Leftovers;
 use opener::Opener;
 use succession::Succession;
 
@@ -46,6 +48,8 @@ pub struct LogDir {
     pub aside: aside::SetAsideFolders,
     /// Files and folders out of use, and when they may be removed.
     pub pending_removal: Mutex<Vec<(Instant, PathBuf)>>,
+    /// Directories of deleted partitions that could not be renamed.
+    pub leftovers: Leftovers,
     /// The line of reads that fail for what will pass, as a want of descriptors.
     pub transient_read: LogRateLimit,
     /// The line of what leaders sent and the disk did not take.

@@ -1,0 +1,71 @@
+//! Directories of deleted partitions that still have their names, since the system has refused to rename them.
+//!
+//! Not here: directories of topic ids that this run has not seen deleted, whose records may still be wanted, and the removal of the files.
+//!
+//! Invariant: under the lock, a directory is renamed only if it has the topic id that was deleted. A partition of the same name makes its own directory after
+//! [`LogDir::retire_leftover`].
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use fullbore_host::files::now_ms;
+use fullbore_log::files::{self, partition_dir, retired_dir};
+use fullbore_wire::Uuid;
+use parking_lot::Mutex;
+
+use super::LogDir;
+use super::checkpoints::TopicPartition;
+
+/// The directories, at most one for each that the data directory has.
+#[derive(Debug, Default)]
+pub struct Leftovers(Mutex<HashMap<TopicPartition, Leftover>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Leftover {
+    topic_id: Uuid,
+    /// Time between the new name and the removal.
+    delay: Duration,
+}
+
+impl LogDir {
+    /// Notes that the directory of a deleted partition still has its name.
+    pub fn note_leftover(&self, key: TopicPartition, topic_id: Uuid, delay: Duration) {
+        self.leftovers.0.lock().insert(key, Leftover { topic_id, delay });
+    }
+
+    /// Renames the directory with the partition's name if it is of a deleted partition, and has it removed later.
+    ///
+    /// # Errors
+    /// The system's refusal. The directory is still noted then.
+    pub fn retire_leftover(&self, key: &TopicPartition) -> io::Result<()> {
+        let mut leftovers = self.leftovers.0.lock();
+        if let Some(leftover) = leftovers.get(key) {
+            self.rename_leftover(key, *leftover)?;
+            leftovers.remove(key);
+        }
+        Ok(())
+    }
+
+    /// Tries again to rename all of them. The failed deletion has logged the cause.
+    pub fn retire_leftovers(&self) {
+        self.leftovers.0.lock().retain(|key, leftover| self.rename_leftover(key, *leftover).is_err());
+    }
+
+    fn rename_leftover(&self, (topic, index): &TopicPartition, leftover: Leftover) -> io::Result<()> {
+        let dir = partition_dir(&self.path, topic, *index);
+        if files::read_topic_id(&dir)? != Some(leftover.topic_id) {
+            return Ok(());
+        }
+        let away = |unique| retired_dir(&self.path, topic, *index, unique, files::DELETED_DIR);
+        let by_id = away(u128::from_be_bytes(leftover.topic_id.0));
+        // Something else may have the first name.
+        let by_time = away(u128::from(now_ms().unsigned_abs()));
+        let renamed = fs::rename(&dir, &by_id).map(|()| by_id);
+        let renamed = renamed.or_else(|_| fs::rename(&dir, &by_time).map(|()| by_time))?;
+        tracing::warn!(dir = %dir.display(), "the directory of a deleted partition is out of the way");
+        self.remove_after(leftover.delay, renamed);
+        Ok(())
+    }
+}
