@@ -173,7 +173,8 @@ fn records_of_a_leader_cannot_be_read_other_replicas_lead_them_until_they_can() 
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
     let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
     let lag = format!("replica.lag.time.max.ms={NEVER}");
-    let sets = [lag.as_str(), "log.roll.ms=500", "fullbore.admin.listener=127.0.0.1:0"];
+    let takes_back = "leader.imbalance.check.interval.seconds=1";
+    let sets = [lag.as_str(), takes_back, "log.roll.ms=500", "fullbore.admin.listener=127.0.0.1:0"];
     let cluster = with_topic(ClusterPlan::new(3, &sets).in_folders(&paths).start());
     under_fault(cluster, |cluster, load| {
         wait_until("each partition has older segments", SOON, || {
@@ -184,8 +185,8 @@ fn records_of_a_leader_cannot_be_read_other_replicas_lead_them_until_they_can() 
         cluster.broker(1).stop();
         cluster.broker(1).restart();
         cluster.wait_for_isr(2, TOPIC, 3);
-        cluster.run(&["topics", "elect-leaders", "--election-type", "preferred", "--all-topic-partitions"]);
         let led = || cluster.partitions(2, TOPIC).into_iter().find(|of| of.leader_id == 1);
+        wait_until("broker 1 leads one", SOON, || led().is_some());
         let led = led().expect("broker 1 leads one").partition_index;
         let all = segments(&paths[0].join(format!("{TOPIC}-{led}")));
         // The load's own checks read from the first segment.
