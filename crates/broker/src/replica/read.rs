@@ -87,14 +87,8 @@ impl Replica {
             if offset < log.log_start() || offset > log.log_end() {
                 return Err(ReadError::OffsetOutOfRange);
             }
-            let read = Read {
-                records: Records::default(),
-                high_watermark,
-                last_stable_offset: high_watermark,
-                log_start_offset: log.log_start(),
-                end_offset: None,
-                is_cut: false,
-            };
+            let marks = Read { high_watermark, last_stable_offset: high_watermark, ..empty_read() };
+            let read = Read { log_start_offset: log.log_start(), ..marks };
             let mut read = ReadOn { read, end_offset: offset, log_end: log.log_end() };
             // Past a hole that compaction has left, the log may have gone on.
             from = from.max(log.log_start());
