@@ -4,6 +4,7 @@
 
 use crate::pki::Authority;
 use crate::stable_ports_in_a_row;
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,52 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use tempfile::TempDir;
+
+/// A database of a test's own.
+pub struct Database {
+    server: &'static PostgresServer,
+    name: String,
+}
+
+impl Database {
+    /// Creates one on the server that the tests of this program share.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Self {
+        let server = PostgresServer::shared();
+        Self { server, name: server.database() }
+    }
+
+    /// Returns the one of this name, with nothing in it: for tests that need many, one after another.
+    pub fn emptied(name: &'static str) -> Self {
+        static KNOWN: Mutex<BTreeMap<&str, String>> = Mutex::new(BTreeMap::new());
+        let server = PostgresServer::shared();
+        let mut known = KNOWN.lock().expect("no panic");
+        let name = known.entry(name).or_insert_with(|| server.database()).clone();
+        let database = Self { server, name };
+        database.run("DROP SCHEMA IF EXISTS fullbore CASCADE");
+        database
+    }
+
+    /// Returns its server.
+    pub fn server(&self) -> &'static PostgresServer {
+        self.server
+    }
+
+    /// Returns its name on the server.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns its URL over TCP.
+    pub fn url(&self) -> String {
+        self.server.url(&self.name)
+    }
+
+    /// Runs statements as the superuser; returns the rows without headings.
+    pub fn run(&self, statements: &str) -> String {
+        self.server.run(&self.name, statements)
+    }
+}
 
 /// A running server. Roles `secretive` and `encrypted` need a password over TCP, the latter TLS as well; nobody else needs any.
 pub struct PostgresServer {

@@ -33,7 +33,9 @@ mod store;
 mod takeover;
 mod telling;
 #[cfg(test)]
-pub(crate) mod tests;
+pub mod test_util;
+#[cfg(test)]
+mod tests;
 mod topics;
 mod writer;
 
@@ -205,19 +207,6 @@ impl Control {
         Ok(())
     }
 
-    /// One over a store in memory, which several brokers may share.
-    #[cfg(test)]
-    pub(crate) fn open_in_memory(
-        broker: Arc<BrokerConfig>,
-        arrival: RegistrationInfo,
-        memory: &tests::memory::Memory,
-        folder: Uuid,
-    ) -> Result<Self, OpenError> {
-        let (memory, store) = (memory.clone(), PathBuf::from("memory").into());
-        let identity = Identity { cluster_id: Uuid([1; 16]), folder, used: None, store };
-        Control::start(broker, arrival, move || Ok((memory, identity)))
-    }
-
     /// Starts the owner's thread, on which the store is opened and used.
     fn start<S: Store>(
         broker: Arc<BrokerConfig>,
@@ -319,30 +308,6 @@ impl Control {
         if let Some(queue) = self.queue() {
             queue.catch_up();
         }
-    }
-
-    /// Waits until everything that was asked of the owner before is done. Blocks.
-    #[cfg(test)]
-    pub(crate) fn settle(&self) {
-        self.queue().expect("it is open").act(|_| ());
-    }
-
-    /// Publishes an image as another broker of a cluster would have it changed.
-    #[cfg(test)]
-    pub(crate) fn publish(&self, change: impl FnOnce(&mut Image)) {
-        let queue = self.queue().expect("it is open");
-        let ((give, at_hand), (back, next)) = (mpsc::sync_channel(1), mpsc::sync_channel::<Image>(1));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                queue.act(move |publisher| {
-                    give.send(Image::clone(publisher.image())).expect("it is waited for");
-                    publisher.publish(next.recv().expect("it comes"));
-                });
-            });
-            let mut image = at_hand.recv().expect("the owner serves");
-            change(&mut image);
-            back.send(image).expect("it is waited for");
-        });
     }
 
     fn queue(&self) -> Option<Queue> {

@@ -30,14 +30,6 @@ pub struct RegistrationInfo {
     pub is_same_boot: bool,
 }
 
-#[cfg(test)]
-impl RegistrationInfo {
-    /// The arrival of a broker without an address, which has lost nothing.
-    pub(crate) fn nowhere() -> Self {
-        Self { endpoints: BTreeMap::new(), ended: PreviousShutdown::Killed, is_same_boot: true }
-    }
-}
-
 /// Facts that are known once the broker is registered.
 pub struct Started {
     pub identity: Identity,

@@ -3,9 +3,8 @@
 mod cluster;
 mod contradictions;
 mod diskless;
-pub(crate) mod memory;
 mod pieces;
-pub(crate) mod postgres;
+pub mod postgres;
 mod resources;
 mod seam;
 
@@ -14,24 +13,18 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-pub(crate) use memory::Memory;
+use super::test_util::{Memory, broker, commit_beside, create, wanted};
 
 use fullbore_rules::cluster::{FolderMarks, Joining, PreviousShutdown};
-use fullbore_wire::Text;
 
 use super::command::{ChangeCommand, ConfigsCommand, InitProducerId, TopicsCommand};
 use super::decide::{Draft, PRODUCER_ID_BLOCK};
 use super::sqlite::Sqlite;
 use super::writer::MetadataWriter;
 use super::*;
-use fullbore_config::Properties;
-
-pub(super) fn broker(text: &str) -> Arc<BrokerConfig> {
-    Arc::new(BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0)
-}
 
 /// The lock is dropped after the control plane, as the broker does.
-pub(crate) struct Opened {
+pub struct Opened {
     pub control: Control,
     _lock: FolderLock,
 }
@@ -45,7 +38,7 @@ pub(super) fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
 }
 
 /// A broker of a cluster over the database of this URL.
-pub(crate) fn start_in(folder: &Path, url: &str, id: i32, more: &str) -> Result<Opened, OpenError> {
+pub fn start_in(folder: &Path, url: &str, id: i32, more: &str) -> Result<Opened, OpenError> {
     try_open(folder, &format!("node.id={id}\ncontrol.plane={url}\n{more}"))
 }
 
@@ -55,14 +48,6 @@ pub(super) fn open(folder: &Path) -> Opened {
 
 pub(super) fn refusal(folder: &Path, text: &str) -> String {
     try_open(folder, text).err().expect("refused").to_string()
-}
-
-pub(crate) fn wanted(name: &str) -> CreateTopic {
-    CreateTopic { name: name.into(), num_partitions: 2, replication_factor: -1, ..CreateTopic::default() }
-}
-
-pub(crate) async fn create(control: &Control, topics: Vec<CreateTopic>) -> Vec<Result<Arc<Topic>, Refusal>> {
-    control.create_topics(CreateTopics { topics, validate_only: false }).await
 }
 
 async fn alter(control: &Control, name: &str, key: &str, change: ConfigChange) -> Result<Arc<Topic>, Refusal> {
@@ -411,32 +396,6 @@ fn register(id: i32, process: u128) -> ChangeCommand {
         serves_diskless: true,
         endpoints: BTreeMap::new(),
     })
-}
-
-/// A broker of this id over a store that others share, with a folder of its own, reached at one port of this machine.
-pub(crate) fn member(
-    memory: &Memory,
-    id: i32,
-    folder: u128,
-    (listener, port): (&str, u16),
-) -> Result<Control, OpenError> {
-    let (memory, cluster_id) = (memory.clone(), random_id());
-    let folder = Uuid(folder.to_be_bytes());
-    let identity = Identity { cluster_id, folder, used: None, store: PathBuf::from("memory").into() };
-    let at = Endpoint { host: Text::from("127.0.0.1"), port };
-    let arrival = RegistrationInfo { endpoints: [(listener.to_owned(), at)].into(), ..RegistrationInfo::nowhere() };
-    Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))
-}
-
-/// Fences a broker as one that ends before it has settled any partition.
-pub(crate) fn fence_alone(memory: &Memory, id: i32) {
-    let (mut owner, images) = MetadataWriter::new(memory.clone(), broker(""), Box::new(random_id)).expect("valid");
-    owner.catch_up();
-    let image = Arc::clone(&images.borrow());
-    let mut node = image.node(id).expect("registered").clone();
-    node.registration.is_fenced = true;
-    let change = super::change::Change::BrokerRegistered { id, node };
-    seam::commit_beside(&mut owner.store, image.version(), change);
 }
 
 fn asked<K: CommandKind>(command: K) -> (Asked, oneshot::Receiver<K::Answer>) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::PeerBeat;
-use crate::control::tests::{Memory, create, fence_alone, member, wanted};
+use crate::control::test_util::{Memory, create, fence_alone, member, wanted};
 use fullbore_rules::cluster::room::DiskRoom;
 use fullbore_wire::Uuid;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +48,7 @@ fn run(memory: &Memory, id: i32, folder: u128, port: u16) -> Running {
 }
 
 fn run_for(memory: &Memory, id: i32, folder: u128, port: u16, session_timeout_ms: i64) -> Running {
-    let control = member(memory, id, folder, (LISTENER, port)).expect("registered");
+    let control = member(memory, id, folder, LISTENER, port).expect("registered");
     let membership = new_member(&control, id, session_timeout_ms);
     run_member(control, membership)
 }
@@ -105,8 +105,8 @@ async fn who_does_not_beat_any_more_is_fenced_and_unfences_itself_when_it_lives(
 #[tokio::test]
 async fn a_port_that_refuses_is_enough_once_beats_are_missing() {
     let memory = Memory::default();
-    let control = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
-    let _dead = member(&memory, 2, 2, (LISTENER, NOBODY)).expect("registered");
+    let control = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
+    let _dead = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
     control.catch_up();
     let mut images = control.watch();
     images.wait_for(|image| image.node(2).is_some()).await.expect("open");
@@ -129,8 +129,8 @@ async fn a_port_that_refuses_is_enough_once_beats_are_missing() {
 #[tokio::test]
 async fn a_clock_of_the_database_that_jumps_makes_nobody_dead_or_alive() {
     let memory = Memory::default();
-    let control = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
-    let _other = member(&memory, 2, 2, (LISTENER, NOBODY)).expect("registered");
+    let control = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
+    let _other = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
     control.catch_up();
     let mut images = control.watch();
     images.wait_for(|image| image.node(2).is_some()).await.expect("open");
@@ -161,7 +161,7 @@ async fn a_process_whose_place_another_has_ends() {
     first.task.await.expect("no panic");
     second.stop.send_replace(true);
     second.task.await.expect("no panic");
-    let other_folder = member(&memory, 1, 8, (LISTENER, NOBODY)).err().expect("refused").to_string();
+    let other_folder = member(&memory, 1, 8, LISTENER, NOBODY).err().expect("refused").to_string();
     assert!(other_folder.contains("has another data folder"), "{other_folder}");
 }
 
@@ -183,8 +183,8 @@ async fn process_registered_again_by_a_late_attempt_it_ends() {
 #[tokio::test]
 async fn what_a_broker_leads_is_handed_over_before_it_stops() {
     let memory = Memory::default();
-    let one = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
-    let two = member(&memory, 2, 2, (LISTENER, NOBODY)).expect("registered");
+    let one = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
+    let two = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
     one.catch_up();
     let topic = crate::control::CreateTopic {
         assignments: vec![(0, vec![1, 2])],
@@ -212,7 +212,7 @@ async fn what_a_broker_leads_is_handed_over_before_it_stops() {
 async fn survivor_ended_before_it_settled_partitions_another_goes_on() {
     let memory = Memory::default();
     let members = [1, 2].map(|id| run(&memory, id, u128::from(id.unsigned_abs()), NOBODY));
-    let _dead = member(&memory, 3, 3, (LISTENER, NOBODY)).expect("registered");
+    let _dead = member(&memory, 3, 3, LISTENER, NOBODY).expect("registered");
     members[0].control.catch_up();
     let topic = crate::control::CreateTopic {
         assignments: vec![(0, vec![3, 2, 1]), (1, vec![2, 3, 1])],
@@ -236,8 +236,8 @@ async fn survivor_ended_before_it_settled_partitions_another_goes_on() {
 /// Runs a broker on this disk, which leads a partition of two brokers. With the count of times that it hung up on its clients.
 async fn run_on(disk: &Arc<parking_lot::Mutex<DiskRoom>>) -> (Running, Control, Arc<AtomicUsize>) {
     let memory = Memory::default();
-    let control = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
-    let other = member(&memory, 2, 2, (LISTENER, NOBODY)).expect("registered");
+    let control = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
+    let other = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
     control.catch_up();
     let topic = crate::control::CreateTopic {
         assignments: vec![(0, vec![1, 2])],
@@ -303,7 +303,7 @@ async fn fence_and_wait(detector: &Control, fenced: &Control) -> Duration {
 async fn broker_fenced_again_soon_it_waits_before_it_comes_back() {
     let memory = Memory::default();
     let other = run(&memory, 2, 2, NOBODY);
-    let detector = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
+    let detector = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
     fence_and_wait(&detector, &other.control).await;
     let waited = fence_and_wait(&detector, &other.control).await;
     assert!(waited >= Duration::from_millis(TIMEOUT_MS.unsigned_abs()), "{waited:?}");
@@ -316,7 +316,7 @@ async fn broker_fenced_again_soon_it_waits_before_it_comes_back() {
 async fn broker_fenced_again_soon_it_alone_may_lead_a_partition_it_comes_back_at_once() {
     let memory = Memory::default();
     let other = run_for(&memory, 2, 2, NOBODY, 3_600_000);
-    let detector = member(&memory, 1, 1, (LISTENER, NOBODY)).expect("registered");
+    let detector = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
     let alone = crate::control::CreateTopic {
         assignments: vec![(0, vec![2])],
         num_partitions: -1,

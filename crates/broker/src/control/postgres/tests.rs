@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fullbore_tests::postgres::Database;
 use fullbore_tests::{pgbouncer::PgBouncer, pki::Authority, wait_until};
 
 use super::super::notes::notes;
-use super::super::tests::postgres::Database;
 use super::super::writer::random_id;
 use super::*;
 use fullbore_db::postgres::rows;

@@ -1,7 +1,8 @@
 //! The file itself: what cannot be used, and how large it gets.
 
 use super::super::TopicRef;
-use super::super::tests::{create, open, refusal, wanted};
+use super::super::test_util::{create, wanted};
+use super::super::tests::{open, refusal};
 use super::open::{CHECKPOINT_PAGES, SCHEMA_VERSION};
 use super::*;
 use crate::control::writer::random_id;

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use fullbore_tests::{Proxy, wait_until};
 
-use super::postgres::Database;
+use super::postgres::store_of;
 use super::*;
 use crate::control::identity::{ClusterFolder, FILE};
+use fullbore_tests::postgres::Database;
 
 const HANGS: Duration = Duration::from_secs(30);
 
@@ -236,12 +237,12 @@ fn many_partitions_change() {
     use super::super::change::Change;
     use fullbore_rules::replica::PartitionRegistration;
     let database = Database::new();
-    let (mut owner, images) = registered(database.store(), Box::new(random_id));
+    let (mut owner, images) = registered(store_of(&database), Box::new(random_id));
     let wanted = CreateTopic { num_partitions: 3_000, ..wanted("t") };
     let create = TopicsCommand::Create(CreateTopics { topics: vec![wanted], validate_only: false });
     owner.transact(|draft| draft.topics(&create)).expect("done");
     let topic = images.borrow().topic("t").expect("there").id;
-    let (mut late, late_images) = registered(database.store(), Box::new(random_id));
+    let (mut late, late_images) = registered(store_of(&database), Box::new(random_id));
     owner.catch_up();
     for (round, stretch) in [3_000, 1, 2, 10].into_iter().enumerate() {
         let of = |number: usize| {

@@ -6,9 +6,10 @@ use fullbore_rules::replica::BrokerState;
 use fullbore_tests::wait_until;
 
 use super::super::decide::unsettled;
-use super::postgres::Database;
+use super::postgres::store_of;
 use super::seam::afresh;
 use super::*;
+use fullbore_tests::postgres::Database;
 
 /// A wait that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(120);
@@ -28,7 +29,8 @@ fn brokers(database: &Database, more: &str) -> Vec<(tempfile::TempDir, Opened)> 
 /// Creates the topic over a connection that waits longer than those of the brokers do.
 fn create_many(database: &Database, control: &Control) {
     let many = CreateTopic { num_partitions: PARTITIONS, replication_factor: 3, ..wanted("t") };
-    let (mut owner, _images) = MetadataWriter::new(database.store(), broker(""), Box::new(random_id)).expect("valid");
+    let (mut owner, _images) =
+        MetadataWriter::new(store_of(&database), broker(""), Box::new(random_id)).expect("valid");
     let create = TopicsCommand::Create(CreateTopics { topics: vec![many], validate_only: false });
     owner.transact(|draft| draft.topics(&create)).expect("created");
     wait_until("a broker knows the topic", HANGS, || {
@@ -64,7 +66,7 @@ fn is_gone(id: i32) -> impl Fn(&Image) -> bool {
 fn assert_same(database: &Database, control: &Control) {
     control.settle();
     let told = |image: &str| image.split("by_id").nth(1).expect("topics").to_owned();
-    assert_eq!(told(&afresh(database.store())), told(&format!("{:?}", control.image())));
+    assert_eq!(told(&afresh(store_of(&database))), told(&format!("{:?}", control.image())));
 }
 
 /// All in one message takes six seconds here, and may take one.
@@ -123,7 +125,7 @@ fn slow_database_broker_stops_and_starts_it_hands_over_and_comes_back() {
 #[test]
 fn change_asked_for_in_a_failover_is_committed_between_two_pieces() {
     let database = Database::new();
-    let (mut owner, images) = registered(database.store(), Box::new(random_id));
+    let (mut owner, images) = registered(store_of(&database), Box::new(random_id));
     for id in 2..=3 {
         owner.transact(|draft| draft.change(&register_in(id, 10 + u128::from(id.unsigned_abs())))).expect("registered");
     }
@@ -149,7 +151,7 @@ fn change_asked_for_in_a_failover_is_committed_between_two_pieces() {
     }
     assert_eq!(unsettled(&images.borrow()), 0);
     assert!(is_gone(3)(&images.borrow()));
-    assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
+    assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
 /// The process of a broker with a folder of its own.

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use fullbore_tests::postgres::PostgresServer;
+use fullbore_tests::postgres::{Database, PostgresServer};
 use fullbore_tests::{Proxy, wait_until};
 
 use super::super::change::{Change, Version};
 use super::super::postgres::Postgres;
 use super::super::store::{Progress, Transaction};
 use super::super::writer::Failure;
-use super::seam::{afresh, commit_beside, created};
+use super::seam::{afresh, created};
 use super::*;
 use fullbore_config::PlaneSettings;
 use fullbore_db::StoreError;
@@ -17,51 +17,6 @@ use fullbore_db::postgres::Server;
 
 /// What takes longer hangs.
 const HANGS: Duration = Duration::from_secs(30);
-
-/// A database of a test's own.
-pub struct Database {
-    server: &'static PostgresServer,
-    name: String,
-}
-
-impl Database {
-    pub fn new() -> Self {
-        let server = PostgresServer::shared();
-        Self { server, name: server.database() }
-    }
-
-    /// The one of this name, with nothing in it: for tests that need many, one after another.
-    pub fn emptied(name: &'static str) -> Self {
-        static KNOWN: Mutex<BTreeMap<&str, String>> = Mutex::new(BTreeMap::new());
-        let server = PostgresServer::shared();
-        let name = KNOWN.lock().entry(name).or_insert_with(|| server.database()).clone();
-        let database = Self { server, name };
-        database.run("DROP SCHEMA IF EXISTS fullbore CASCADE");
-        database
-    }
-
-    pub fn server(&self) -> &'static PostgresServer {
-        self.server
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub fn url(&self) -> String {
-        self.server.url(&self.name)
-    }
-
-    /// Another connection of another broker.
-    pub fn store(&self) -> Postgres {
-        connect(&self.url(), 5_000).expect("connects")
-    }
-
-    /// What the superuser does to it.
-    pub fn run(&self, statements: &str) -> String {
-        self.server.run(&self.name, statements)
-    }
-}
 
 fn server(url: &str, timeout_ms: u64) -> Server {
     Server::new(&PlaneSettings::new(url, None, timeout_ms), "fullbore test").expect("a URL")
@@ -72,9 +27,9 @@ fn connect(url: &str, timeout_ms: u64) -> Result<Postgres, String> {
     opened.map(|(store, _)| store).map_err(|error| error.to_string())
 }
 
-/// Makes the tables in an empty database.
-pub fn make_tables(url: &str) {
-    drop(connect(url, 10_000).expect("connects"));
+/// Another connection of another broker.
+pub fn store_of(database: &Database) -> Postgres {
+    connect(&database.url(), 5_000).expect("connects")
 }
 
 fn over(store: Postgres) -> (MetadataWriter<Postgres>, watch::Receiver<Arc<Image>>) {
@@ -110,8 +65,8 @@ fn a_commit_without_an_answer_is_looked_for_in_the_database() {
     let database = Database::new();
     for (number, is_made) in [(0, true), (1, false)] {
         let relay = Proxy::start();
-        relay.lead_to(database.server.address());
-        let through = format!("postgres://postgres@{}/{}", relay.address, database.name);
+        relay.lead_to(database.server().address());
+        let through = format!("postgres://postgres@{}/{}", relay.address, database.name());
         let (mut owner, images) = over(connect(&through, 20_000).expect("connects"));
         let name = format!("t{number}");
         // While its transaction waits for this, the connection is cut.
@@ -120,7 +75,7 @@ fn a_commit_without_an_answer_is_looked_for_in_the_database() {
                'BEGIN PERFORM pg_advisory_lock(7); PERFORM pg_advisory_unlock(7); RETURN NULL; END';
              CREATE OR REPLACE TRIGGER slow AFTER INSERT ON fullbore.topics FOR EACH ROW EXECUTE FUNCTION slow()",
         );
-        let mut holder = database.server.session(&database.name);
+        let mut holder = database.server().session(database.name());
         holder.ask("SELECT pg_advisory_lock(7)");
         let before = images.borrow().epoch();
         let asking = std::thread::spawn(move || {
@@ -163,7 +118,7 @@ fn a_broker_that_is_frozen_with_the_lock_loses_it() {
     let version = images.borrow().version().expect("there");
     let late = held.commit(&[Change::ProducerIdsTaken { next: 5 }], Version { number: version.number + 1, mark: 1 });
     assert!(late.is_err(), "its lock is gone");
-    assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
+    assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
     // It goes on over another connection.
     assert!(matches!(frozen.begin(Some(version)), Ok((_, Progress::Since(since))) if since.is_empty()));
 }
@@ -198,8 +153,8 @@ fn a_database_that_is_gone_for_a_while_refuses_retriably_and_is_found_again() {
 #[test]
 fn who_knows_too_little_reads_everything() {
     let database = Database::new();
-    let (mut owner, _images) = over(database.store());
-    let (mut late, late_images) = over(database.store());
+    let (mut owner, _images) = over(store_of(&database));
+    let (mut late, late_images) = over(store_of(&database));
     owner.catch_up();
     for name in ["t", "u"] {
         owner.transact(|draft| draft.topics(&create_command(name))).expect("done");
@@ -208,7 +163,7 @@ fn who_knows_too_little_reads_everything() {
     late.catch_up();
     assert_eq!(late_images.borrow().topics().len(), 2);
     let known = late_images.borrow().version();
-    let mut store = database.store();
+    let mut store = store_of(&database);
     commit_beside(&mut store, known, Change::ProducerIdsTaken { next: 5_000 });
     database.run("DELETE FROM fullbore.versions WHERE version < 4");
     late.catch_up();
@@ -218,8 +173,8 @@ fn who_knows_too_little_reads_everything() {
 #[test]
 fn whatever_clients_name_is_kept_as_it_is() {
     let database = Database::new();
-    let (mut owner, images) = over(database.store());
-    let (mut other, other_images) = over(database.store());
+    let (mut owner, images) = over(store_of(&database));
+    let (mut other, other_images) = over(store_of(&database));
     other.catch_up();
     let odd = "it's \\ \\0 \0 $$ ? é \u{1f980}'; DROP SCHEMA fullbore CASCADE; --";
     let changes = vec![("consumer.session.timeout.ms".to_owned(), set("46000"))];
@@ -233,14 +188,14 @@ fn whatever_clients_name_is_kept_as_it_is() {
     for image in [&images, &other_images] {
         assert!(image.borrow().resource(fullbore_config::Resource::Group, odd).is_some());
     }
-    assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
+    assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
 /// The server ends the session at each point at which it can: what was told is so.
 #[test]
 fn a_session_that_ends_leaves_nothing_half_done() {
     let database = Database::new();
-    let (mut owner, images) = over(database.store());
+    let (mut owner, images) = over(store_of(&database));
     let end = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid()";
     database.run(end);
@@ -257,21 +212,21 @@ fn a_session_that_ends_leaves_nothing_half_done() {
     assert!(matches!(transaction.includes(next), Err(StoreError::Away(_))));
     drop(transaction);
     created(owner.transact(|draft| draft.topics(&create_command("u"))).expect("done")).expect("created");
-    assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
+    assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
 /// Whatever is decided on an older state is refused by the row of its version.
 #[test]
 fn a_version_is_committed_once() {
     let database = Database::new();
-    let (owner, images) = over(database.store());
+    let (owner, images) = over(store_of(&database));
     drop(owner);
-    let mut store = database.store();
+    let mut store = store_of(&database);
     let known = images.borrow().version();
     let (transaction, _) = store.begin(known).expect("begun");
     let again = transaction.commit(&[Change::ProducerIdsTaken { next: 5 }], known.expect("there"));
     assert!(matches!(again, Err(fullbore_db::CommitError::Refused(StoreError::Away(_)))), "{again:?}");
-    assert_eq!(afresh(database.store()), format!("{:?}", images.borrow()));
+    assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
 /// Many brokers decide at once, and each on what those before it have committed.
@@ -279,7 +234,7 @@ fn a_version_is_committed_once() {
 fn four_writers_at_once_never_decide_on_an_older_state() {
     let database = Database::new();
     let writer = |_| {
-        let store = database.store();
+        let store = store_of(&database);
         std::thread::spawn(move || {
             let (mut owner, images) = over(store);
             let mut made = 0;

@@ -10,12 +10,13 @@ use proptest::prelude::*;
 use super::super::change::{Change, Partitions, Version};
 use super::super::queue::{BATCH_MAX, WAITING_MAX};
 use super::super::store::{Commit, Progress, Transaction};
+use super::super::test_util::Fault;
 use super::super::writer::Failure;
-use super::memory::Fault;
-use super::postgres::Database;
+use super::postgres::store_of;
 use super::*;
 use fullbore_config::Resource;
 use fullbore_db::{CommitError, StoreError};
+use fullbore_tests::postgres::Database;
 
 /// Ids in the same order each time.
 pub(super) fn counted() -> Box<dyn FnMut() -> Uuid + Send> {
@@ -139,8 +140,8 @@ proptest! {
         let [of_file, of_memory, of_database] = [(); 3].map(|()| Arc::default());
         let (mut file_owner, file_image) = registered(Noted(sqlite(folder.path()), Arc::clone(&of_file)), counted());
         let (mut memory_owner, memory_image) = registered(Noted(memory.clone(), Arc::clone(&of_memory)), counted());
-        let (mut other_owner, other_image) = registered(Noted(database.store(), Arc::clone(&of_database)), counted());
-        let mut late = MetadataWriter::new(database.store(), broker(""), Box::new(random_id)).expect("valid");
+        let (mut other_owner, other_image) = registered(Noted(store_of(&database), Arc::clone(&of_database)), counted());
+        let mut late = MetadataWriter::new(store_of(&database), broker(""), Box::new(random_id)).expect("valid");
         late.0.catch_up();
         for batch in &batches {
             let decide = |draft: &mut Draft<'_>| batch.iter().map(|command| command.decided(draft)).collect::<Vec<_>>();
@@ -157,7 +158,7 @@ proptest! {
         let image = format!("{:?}", file_image.borrow());
         late.0.catch_up();
         prop_assert_eq!(&format!("{:?}", late.1.borrow()), &image, "what was told one by one");
-        prop_assert_eq!(&afresh(database.store()), &image);
+        prop_assert_eq!(&afresh(store_of(&database)), &image);
         prop_assert_eq!(&afresh(sqlite(folder.path())), &image);
         prop_assert_eq!(&afresh(memory.clone()), &image);
         prop_assert_eq!(&afresh(memory.telling(!tells_whole)), &image);
@@ -172,7 +173,7 @@ proptest! {
         let of_file = changed_and_afresh(|| sqlite(folder.path()), &changed);
         prop_assert_eq!(&of_file.0, &of_file.1);
         let database = Database::emptied("partitions");
-        let of_database = changed_and_afresh(|| database.store(), &changed);
+        let of_database = changed_and_afresh(|| store_of(&database), &changed);
         prop_assert_eq!(of_file, of_database);
     }
 }
@@ -214,13 +215,6 @@ pub(super) fn afresh(store: impl Store) -> String {
     image
 }
 
-/// Commits a change as another broker would.
-pub(super) fn commit_beside(store: &mut impl Store, newest: Option<Version>, change: Change) {
-    let number = newest.map_or(0, |newest| newest.number) + 1;
-    let (transaction, _) = store.begin(newest).expect("begun");
-    transaction.commit(&[change], Version { number, mark: number }).expect("committed");
-}
-
 pub(super) fn created(mut topics: Vec<Result<Arc<Topic>, Refusal>>) -> Result<Uuid, ErrorCode> {
     topics.remove(0).map(|topic| topic.id).map_err(|refusal| refusal.code)
 }
@@ -257,7 +251,7 @@ fn who_decides_knows_what_another_writer_changed() {
     let folder = tempfile::tempdir().expect("tempdir");
     two_writers([sqlite(folder.path()), sqlite(folder.path())]);
     let database = Database::new();
-    two_writers([database.store(), database.store()]);
+    two_writers([store_of(&database), store_of(&database)]);
 }
 
 /// Who follows the images never hears of such a topic, and so nobody would ever say that nothing is left of it.
@@ -376,7 +370,7 @@ fn a_store_that_went_back_is_not_followed() {
     let (mut file_owner, file_images) = registered(sqlite(folder.path()), Box::new(random_id));
     file_owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     let database = Database::new();
-    let (mut other_owner, other_images) = registered(database.store(), Box::new(random_id));
+    let (mut other_owner, other_images) = registered(store_of(&database), Box::new(random_id));
     other_owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     memory.restore(2);
     sqlite(folder.path()).mark_otherwise();

@@ -1,6 +1,6 @@
 //! The brokers, a client, and what is in the logs.
 
-use crate::control::tests::memory::{Fault, Memory};
+use crate::control::test_util::{Fault, Memory};
 use crate::control::{BrokerChange, Control, CreateTopic, CreateTopics, ElectLeaders, ElectionKind, Topic, TopicRef};
 use crate::node::Node;
 use crate::partitions::Replica;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fullbore_rules::commit::{CommitVerdict, DisklessPartitionId, ObjectId, Refusal};
-use fullbore_tests::postgres::PostgresServer;
+use fullbore_tests::postgres::{Database, PostgresServer};
 use fullbore_tests::{Proxy, wait_until};
 use tempfile::TempDir;
 
@@ -16,8 +16,8 @@ use super::super::store::{ChangeSource, IndexStore, PartitionRow, UnusedObject};
 use super::super::tests::{BackEnd, NOW, Opened, TOPIC, appended, batch, by};
 use super::super::{Index, UploadedObject};
 use super::*;
-use crate::control::tests::postgres::{Database, make_tables};
 use fullbore_db::CommitError;
+use fullbore_db::postgres::schema;
 
 const HANGS: Duration = Duration::from_secs(30);
 const CLUSTER: Uuid = Uuid([9; 16]);
@@ -48,12 +48,21 @@ impl PostgresBackEnd {
     }
 }
 
+/// Makes the tables in an empty database.
+fn make_tables(url: &str) {
+    let server = DatabaseServer::new(&PlaneSettings::new(url, None, 10_000), "test").expect("a URL");
+    let mut connection = DatabaseConnection::new(Arc::new(server)).expect("made");
+    connection.connect().expect("connects");
+    let ensured = connection.with_session(|session, call_max| schema::ensure(session, call_max, CLUSTER));
+    ensured.expect("it is connected").expect("made");
+}
+
 impl BackEnd for PostgresBackEnd {
     type Store = PostgresIndex;
 
     fn new() -> Self {
         let database = Database::new();
-        drop(database.store());
+        make_tables(&database.url());
         PostgresBackEnd { database, folder: tempfile::tempdir().expect("temporary folder") }
     }
 

@@ -1,11 +1,11 @@
 //! A second back end, in memory: what the seam asks for and nothing else. Several may share one store, as brokers share a database, and
 //! connections break where a test wants it.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::super::change::{Change, Version};
 use super::super::store::{Commit, Progress, Store, Transaction};
-use super::*;
 use fullbore_db::{CommitError, StoreError};
 
 /// One connection to the store.

@@ -1,0 +1,116 @@
+//! Control planes for tests, of this crate and of those above it: over a store in memory that several brokers share, and whose connections break.
+
+mod memory;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+
+use fullbore_rules::cluster::PreviousShutdown;
+use fullbore_wire::{Text, Uuid};
+
+use super::Control;
+use super::change::{Change, Version};
+use super::command::{CreateTopic, CreateTopics, Refusal};
+use super::error::OpenError;
+use super::identity::Identity;
+use super::image::{Image, Topic};
+use super::node::Endpoint;
+use super::startup::RegistrationInfo;
+use super::store::{Store, Transaction};
+use super::writer::{MetadataWriter, random_id};
+use fullbore_config::{BrokerConfig, Properties};
+
+pub use memory::{Fault, Memory};
+
+impl RegistrationInfo {
+    /// Returns the arrival of a broker without an address, which has lost nothing.
+    pub fn nowhere() -> Self {
+        Self { endpoints: BTreeMap::new(), ended: PreviousShutdown::Killed, is_same_boot: true }
+    }
+}
+
+impl Control {
+    /// Opens a control plane over a store in memory, which several brokers may share.
+    ///
+    /// # Errors
+    /// The settings contradict what the store has.
+    pub fn open_in_memory(
+        broker: Arc<BrokerConfig>,
+        arrival: RegistrationInfo,
+        memory: &Memory,
+        folder: Uuid,
+    ) -> Result<Self, OpenError> {
+        let (memory, store) = (memory.clone(), PathBuf::from("memory").into());
+        let identity = Identity { cluster_id: Uuid([1; 16]), folder, used: None, store };
+        Control::start(broker, arrival, move || Ok((memory, identity)))
+    }
+
+    /// Blocks until the writer has done what was asked of it before.
+    pub fn settle(&self) {
+        self.queue().expect("it is open").act(|_| ());
+    }
+
+    /// Publishes an image as another broker of a cluster would have it changed.
+    pub fn publish(&self, change: impl FnOnce(&mut Image)) {
+        let queue = self.queue().expect("it is open");
+        let ((give, at_hand), (back, next)) = (mpsc::sync_channel(1), mpsc::sync_channel::<Image>(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                queue.act(move |publisher| {
+                    give.send(Image::clone(publisher.image())).expect("it is waited for");
+                    publisher.publish(next.recv().expect("it comes"));
+                });
+            });
+            let mut image = at_hand.recv().expect("the owner serves");
+            change(&mut image);
+            back.send(image).expect("it is waited for");
+        });
+    }
+}
+
+/// Returns the configuration of a broker with these properties.
+pub fn broker(text: &str) -> Arc<BrokerConfig> {
+    Arc::new(BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0)
+}
+
+/// Returns a topic to create, with two partitions.
+pub fn wanted(name: &str) -> CreateTopic {
+    CreateTopic { name: name.into(), num_partitions: 2, replication_factor: -1, ..CreateTopic::default() }
+}
+
+/// Creates topics; returns the outcome of each.
+pub async fn create(control: &Control, topics: Vec<CreateTopic>) -> Vec<Result<Arc<Topic>, Refusal>> {
+    control.create_topics(CreateTopics { topics, validate_only: false }).await
+}
+
+/// Opens the control plane of a broker over a store that others share, with a folder of its own, reached at one port of this machine.
+///
+/// # Errors
+/// The settings contradict what the store has.
+pub fn member(memory: &Memory, id: i32, folder: u128, listener: &str, port: u16) -> Result<Control, OpenError> {
+    let (memory, cluster_id) = (memory.clone(), random_id());
+    let folder = Uuid(folder.to_be_bytes());
+    let identity = Identity { cluster_id, folder, used: None, store: PathBuf::from("memory").into() };
+    let at = Endpoint { host: Text::from("127.0.0.1"), port };
+    let arrival = RegistrationInfo { endpoints: [(listener.to_owned(), at)].into(), ..RegistrationInfo::nowhere() };
+    Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))
+}
+
+/// Fences a broker as one that ends before it has settled any partition.
+pub fn fence_alone(memory: &Memory, id: i32) {
+    let (mut owner, images) = MetadataWriter::new(memory.clone(), broker(""), Box::new(random_id)).expect("valid");
+    owner.catch_up();
+    let image = Arc::clone(&images.borrow());
+    let mut node = image.node(id).expect("registered").clone();
+    node.registration.is_fenced = true;
+    let change = Change::BrokerRegistered { id, node };
+    commit_beside(&mut owner.store, image.version(), change);
+}
+
+/// Commits a change as another broker does.
+pub fn commit_beside(store: &mut impl Store, newest: Option<Version>, change: Change) {
+    let number = newest.map_or(0, |newest| newest.number) + 1;
+    let (transaction, _) = store.begin(newest).expect("begun");
+    transaction.commit(&[change], Version { number, mark: number }).expect("committed");
+}
