@@ -1,8 +1,8 @@
 //! Why a broker does not start.
 
-use crate::control;
 use crate::diskless::OpenDisklessError;
 use crate::partitions;
+use fullbore_control as control;
 use fullbore_wire::host_port;
 use std::io;
 

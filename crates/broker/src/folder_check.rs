@@ -12,9 +12,9 @@ use std::time::Duration;
 use fullbore_rules::cluster::FolderMarks;
 use fullbore_wire::Uuid;
 
-use crate::control::{Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKERS_FILE, identity_of, look_up_folder};
 use crate::diskless::index::{Lacking, lacking, noted_changes};
 use fullbore_config::{BrokerConfig, PlaneSettings};
+use fullbore_control::{Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKERS_FILE, identity_of, look_up_folder};
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 

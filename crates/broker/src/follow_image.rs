@@ -6,9 +6,9 @@
 //!
 //! Invariant: the logs are as the last image says, whoever asked for the change and whether or not they are still there.
 
-use crate::control::{DeletedTopic, Image, Topic};
 use crate::partitions::{Origin, Partitions, led_by};
 use fullbore_config::BrokerConfig;
+use fullbore_control::{DeletedTopic, Image, Topic};
 use std::sync::Arc;
 
 /// Goes on with deletions that an earlier run has decided and not carried out. To be called before the first image is

@@ -4,7 +4,6 @@
 
 pub mod admin;
 pub mod api;
-pub mod control;
 mod coordinator;
 pub mod diskless;
 mod error;

@@ -12,8 +12,8 @@ use fullbore_rules::replica::epochs::Position;
 use fullbore_wire::Uuid;
 use tokio::sync::watch;
 
-use crate::control::{Control, Image, Topic};
 use crate::partitions::Partitions;
+use fullbore_control::{Control, Image, Topic};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::error::StorageError;
 

@@ -2,7 +2,6 @@
 //!
 //! Invariant: it is complete before the first connection is accepted, and nothing in it is replaced after that.
 
-use crate::control::Control;
 use crate::fetch_sessions::Sessions;
 use crate::groups::Groups;
 use crate::loggers::Loggers;
@@ -10,6 +9,7 @@ use crate::partitions::{Partitions, ReorderBuffer};
 use crate::replication::Replication;
 use crate::telemetry::Telemetry;
 use fullbore_config::BrokerConfig;
+use fullbore_control::Control;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;

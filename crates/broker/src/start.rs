@@ -8,7 +8,6 @@
 
 use crate::admin;
 use crate::api;
-use crate::control::{ClusterPlace, Control, Endpoint, FolderLock, OpenError, RegistrationInfo, Urgent};
 use crate::diskless::{self, Diskless, StoreUse};
 use crate::error::StartError;
 use crate::fetch_sessions::Sessions;
@@ -23,6 +22,7 @@ use crate::partitions::{Origin, Partitions, ReorderBuffer};
 use crate::replication::Replication;
 use crate::telemetry::Telemetry;
 use fullbore_config::BrokerConfig;
+use fullbore_control::{ClusterPlace, Control, Endpoint, FolderLock, OpenError, RegistrationInfo, Urgent};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;

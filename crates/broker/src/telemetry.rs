@@ -4,9 +4,9 @@
 //! offered all the same, so that a subscription made while a client runs reaches it, and no client pushes anything
 //! before there is one for it. Rules are in [`fullbore_rules::telemetry`].
 
-use crate::control::Image;
 use crc_fast::CrcAlgorithm;
 use fullbore_config::{ClientMetricsConfig, ClientTrait};
+use fullbore_control::Image;
 use fullbore_host::metrics::Metrics;
 use fullbore_rules::telemetry::{Clients, Push, Subscription, TelemetryRefusal};
 use fullbore_wire::Uuid;

@@ -7,9 +7,9 @@ use crate::output::{Format, line};
 use crate::properties::read_properties;
 use clap::{ArgGroup, Args, Subcommand};
 use fullbore_bench::report::json::{array, object, string};
-use fullbore_broker::control::{Finding, Migrated, check, migrate};
 use fullbore_broker::{FolderFinding, check_folder};
 use fullbore_config::{BrokerConfig, PlaneSettings, Properties};
+use fullbore_control::{Finding, Migrated, check, migrate};
 use std::path::PathBuf;
 
 /// The key with the database; all that is about it begins with it.

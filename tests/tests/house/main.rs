@@ -37,13 +37,11 @@ const LAYERS: &[&str] = &[
     "partitions",
     "membership",
     "diskless",
-    "control",
     "replica",
 ];
 
 /// Those that may not know each other though one is below.
-const APART: &[(&str, &str)] =
-    &[("groups", "replication"), ("coordinator", "replication"), ("partitions", "control"), ("membership", "replica")];
+const APART: &[(&str, &str)] = &[("groups", "replication"), ("coordinator", "replication"), ("membership", "replica")];
 
 #[test]
 fn no_folder_uses_one_beside_it_that_uses_it() {
@@ -115,7 +113,7 @@ fn the_parts_of_the_broker_know_only_what_is_below_them() {
 #[test]
 fn only_db_and_back_ends_of_the_control_plane_and_of_the_diskless_index_know_sql_clients() {
     let clients = [
-        ("rusqlite", &["broker/src/control/sqlite/", "broker/src/diskless/index/sqlite/", "db/src/sqlite.rs"][..]),
+        ("rusqlite", &["control/src/sqlite/", "broker/src/diskless/index/sqlite/", "db/src/sqlite.rs"][..]),
         ("tokio_postgres", &["db/src/postgres/"]),
     ];
     for (client, places) in clients {
@@ -125,6 +123,16 @@ fn only_db_and_back_ends_of_the_control_plane_and_of_the_diskless_index_know_sql
         let empty: Vec<_> = places.iter().filter(|there| !named.iter().any(|path| path.starts_with(**there))).collect();
         assert!(empty.is_empty(), "{client} is not named in {empty:?} any more");
     }
+}
+
+#[test]
+fn partitions_and_replicas_do_not_know_the_control_plane() {
+    let named = files::naming("fullbore_control");
+    let knowing: Vec<_> = named
+        .iter()
+        .filter(|path| ["broker/src/partitions/", "broker/src/replica/"].iter().any(|part| path.starts_with(part)))
+        .collect();
+    assert!(knowing.is_empty(), "{knowing:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! one to cancel.
 
 use super::call::{Call, Fault, Reply, joined, once, told};
-use crate::control::{Image, Refusal, check_replicas};
+use fullbore_control::{Image, Refusal, check_replicas};
 use fullbore_wire::apis::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, ReassignablePartition,
     ReassignablePartitionResponse, ReassignableTopic, ReassignableTopicResponse,

@@ -3,8 +3,8 @@
 
 use super::call::{Call, Fault, Reply};
 use super::describe_log_dirs;
-use crate::control::Image;
 use crate::node::Node;
+use fullbore_control::Image;
 use fullbore_wire::apis::alter_replica_log_dirs::{
     AlterReplicaLogDirPartitionResult, AlterReplicaLogDirTopicResult, AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,

@@ -5,12 +5,12 @@
 //! the outcomes are there, what was changed is on disk, but for loggers, and in force.
 
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};
-use crate::control::{
+use crate::node::Node;
+use fullbore_config::Resource;
+use fullbore_control::{
     AlterBrokerConfig, AlterBrokerConfigs, AlterResourceConfig, AlterResourceConfigs, AlterTopicConfig,
     AlterTopicConfigs, BrokerScope, ConfigChange, Control, Refusal, check_name,
 };
-use crate::node::Node;
-use fullbore_config::Resource;
 use fullbore_wire::ErrorCode;
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! One request, its client and its answer, as every API handles them.
 
 use super::client::Client;
-use crate::control::{Control, Refusal, shown};
 use crate::node::Node;
+use fullbore_control::{Control, Refusal, shown};
 use fullbore_wire::api::{ApiKey, Request, RequestHeader, decode_request, encode_response, encode_response_with};
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, Frame, Part, Reader, Text, Version, Writer};
 use std::borrow::Cow;

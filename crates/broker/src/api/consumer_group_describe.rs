@@ -2,8 +2,8 @@
 
 use super::call::{Call, Fault, Reply, once, words};
 use super::operations;
-use crate::control::Image;
 use crate::groups::Missing;
+use fullbore_control::Image;
 use fullbore_rules::group::consumer::{ConsumerGroup, ConsumerGroupSettings, TopicIdPartition};
 use fullbore_rules::group::{Group, GroupState};
 use fullbore_wire::apis::consumer_group_describe::{

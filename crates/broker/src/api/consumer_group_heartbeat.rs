@@ -2,8 +2,8 @@
 
 use super::call::{Call, Fault, Reply, words};
 use super::join_group;
-use crate::control::Image;
 use crate::groups::{Missing, TopicRegex};
+use fullbore_control::Image;
 use fullbore_rules::group::consumer::{self, GroupRefusal, JOINING, Resolved};
 use fullbore_rules::group::{GroupAnswer, GroupSettings};
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
@@ -150,7 +150,7 @@ fn matching(patterns: Vec<Text>, image: &Image) -> Vec<Resolved> {
 mod tests {
     use super::super::leadership_tests::{Opened, TOPIC};
     use super::*;
-    use crate::control::{CreatePartitions, CreateTopic, GrowTopic};
+    use fullbore_control::{CreatePartitions, CreateTopic, GrowTopic};
     use std::sync::mpsc;
     use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! CreatePartitions 0-3. When the answer leaves, the new partitions are on disk and can be produced to.
 
 use super::call::{Call, Fault, Reply, told};
-use crate::control::{CreatePartitions, GrowTopic, Refusal};
+use fullbore_control::{CreatePartitions, GrowTopic, Refusal};
 use fullbore_wire::apis::create_partitions::{
     CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopic, CreatePartitionsTopicResult,
 };

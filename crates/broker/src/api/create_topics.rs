@@ -1,9 +1,9 @@
 //! CreateTopics 2-7.
 
 use super::call::{Call, Fault, Reply, words};
-use crate::control::{CreateTopic, CreateTopics, Image, Refusal, Topic};
 use crate::node::Node;
 use fullbore_config::describe_topic;
+use fullbore_control::{CreateTopic, CreateTopics, Image, Refusal, Topic};
 use fullbore_wire::apis::create_topics::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
 };

@@ -1,8 +1,8 @@
 //! DeleteTopics 1-6. From version 6 on a topic is named by name or id.
 
 use super::call::{Call, Fault, Reply, words};
-use crate::control::{Refusal, TopicRef};
 use crate::partitions::Partitions;
+use fullbore_control::{Refusal, TopicRef};
 use fullbore_wire::apis::delete_topics::{
     DeletableTopicResult, DeleteTopicState, DeleteTopicsRequest, DeleteTopicsResponse,
 };

@@ -2,7 +2,7 @@
 //! (`ClientQuotasImage.describe`).
 
 use super::call::{Call, Fault, Reply, told};
-use crate::control::Refusal;
+use fullbore_control::Refusal;
 use fullbore_wire::apis::describe_client_quotas::{
     ComponentData, DescribeClientQuotasRequest, DescribeClientQuotasResponse,
 };

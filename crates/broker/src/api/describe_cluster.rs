@@ -2,7 +2,7 @@
 
 use super::call::{Call, Fault, Reply};
 use super::{nodes, operations};
-use crate::control::{Endpoint, RegisteredBroker};
+use fullbore_control::{Endpoint, RegisteredBroker};
 use fullbore_wire::apis::describe_cluster::{DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 

@@ -2,9 +2,9 @@
 //! and of subscriptions to clients' metrics.
 
 use super::call::{Call, Fault, Reply, once, words};
-use crate::control::Refusal;
 use crate::node::Node;
 use fullbore_config::{ConfigEntry, Resource, describe_broker, describe_cluster, describe_resource, describe_topic};
+use fullbore_control::Refusal;
 use fullbore_wire::apis::describe_configs::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResourceResult, DescribeConfigsResponse,
     DescribeConfigsResult, DescribeConfigsSynonym,
@@ -86,7 +86,7 @@ fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<Conf
     let image = broker.control.image();
     match resource.resource_type {
         TOPIC => {
-            crate::control::check_name(name)?;
+            fullbore_control::check_name(name)?;
             let topic = image.topic(name).ok_or_else(|| {
                 Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("Topic '{name}' does not exist."))
             })?;

@@ -3,9 +3,9 @@
 
 use super::call::{Call, Fault, Reply, joined, once};
 use super::nodes;
-use crate::control::{Image, Topic};
 use crate::node::Node;
 use crate::partitions::AnyPartition;
+use fullbore_control::{Image, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::apis::describe_log_dirs::{
     DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse,

@@ -2,9 +2,9 @@
 
 use super::call::{Call, Fault, Reply, joined, once, words};
 use super::topics;
-use crate::control::Image;
 use crate::node::Node;
 use crate::partitions::AnyPartition;
+use fullbore_control::Image;
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_rules::sequence;
 use fullbore_wire::apis::describe_producers::{

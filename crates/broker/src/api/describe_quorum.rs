@@ -4,8 +4,8 @@
 
 use super::call::{Call, Fault, Reply};
 use super::nodes;
-use crate::control::{Endpoint, Image, RegisteredBroker};
 use crate::node::Node;
+use fullbore_control::{Endpoint, Image, RegisteredBroker};
 use fullbore_wire::apis::describe_quorum::{
     DescribeQuorumRequest, DescribeQuorumResponse, Listener, Node as QuorumNode, PartitionData, PartitionRequest,
     ReplicaState, TopicData, TopicRequest,

@@ -3,7 +3,7 @@
 use super::call::{Call, Fault, Reply, once};
 use super::operations;
 use super::shown::Viewer;
-use crate::control::{Image, Topic, check_name, is_internal};
+use fullbore_control::{Image, Topic, check_name, is_internal};
 use fullbore_wire::apis::describe_topic_partitions::{
     Cursor, DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,

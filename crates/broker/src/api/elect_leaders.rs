@@ -1,7 +1,7 @@
 //! ElectLeaders 0-2. When the answer leaves, the partitions are led as it says.
 
 use super::call::{Call, Fault, Reply, joined, once, told};
-use crate::control::{ElectLeaders, ElectionKind, Image};
+use fullbore_control::{ElectLeaders, ElectionKind, Image};
 use fullbore_wire::apis::elect_leaders::{
     ElectLeadersRequest, ElectLeadersResponse, PartitionResult, ReplicaElectionResult, TopicPartitions,
 };

@@ -3,8 +3,8 @@
 
 use super::call::{Call, Fault, Reply};
 use super::nodes;
-use crate::control::{CONSUMER_OFFSETS, Endpoint, Image, RegisteredBroker};
 use crate::groups::Missing;
+use fullbore_control::{CONSUMER_OFFSETS, Endpoint, Image, RegisteredBroker};
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Frame, Text};

@@ -2,7 +2,7 @@
 
 use super::alteration::{Alteration, alter, check_names, invalid};
 use super::call::{Call, Fault, Reply, told};
-use crate::control::{ConfigChange, Refusal};
+use fullbore_control::{ConfigChange, Refusal};
 use fullbore_wire::apis::incremental_alter_configs::{
     AlterConfigsResource, AlterConfigsResourceResponse, AlterableConfig, IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,

@@ -1,9 +1,9 @@
 //! What clients are told of partitions that another broker leads, or nobody.
 
-use crate::control::{CreateTopic, CreateTopics, Endpoint, RegisteredBroker, Topic};
 use crate::start::Broker;
 use bytes::{Bytes, BytesMut};
 use fullbore_config::{BrokerConfig, Properties};
+use fullbore_control::{CreateTopic, CreateTopics, Endpoint, RegisteredBroker, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};

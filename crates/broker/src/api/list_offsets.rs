@@ -2,9 +2,9 @@
 
 use super::call::{Call, Fault, Reply};
 use super::topics;
-use crate::control::Image;
 use crate::node::Node;
 use crate::partitions::{ReadError, TimestampOffset};
+use fullbore_control::Image;
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
     ListOffsetsTopicResponse,

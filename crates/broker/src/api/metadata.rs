@@ -3,7 +3,7 @@
 use super::call::{Call, Fault, Reply, once};
 use super::shown::Viewer;
 use super::{nodes, operations};
-use crate::control::{CreateTopic, CreateTopics, Topic, check_name, is_internal, may_be_auto_created};
+use fullbore_control::{CreateTopic, CreateTopics, Topic, check_name, is_internal, may_be_auto_created};
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition,
     MetadataResponseTopic,

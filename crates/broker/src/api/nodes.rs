@@ -2,8 +2,8 @@
 //!
 //! Which brokers a client is to use for a diskless partition, which has none: `shown.rs`.
 
-use crate::control::{Endpoint, Image, RegisteredBroker, Topic};
 use crate::node::Node;
+use fullbore_control::{Endpoint, Image, RegisteredBroker, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::{LeaderIdAndEpoch, NodeEndpoint};

@@ -4,9 +4,9 @@
 //! generations are written in the order of the generations.
 
 use super::call::{Call, Completion, Fault, Reply};
-use crate::control::{Image, Topic};
 use crate::groups::{CommitOffset, Missing, OffsetAndMetadata, TopicName};
 use crate::node::Node;
+use fullbore_control::{Image, Topic};
 use fullbore_rules::group::Committer;
 use fullbore_wire::apis::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,

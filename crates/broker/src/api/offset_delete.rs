@@ -1,9 +1,9 @@
 //! OffsetDelete 0 (KIP-496): the group, then each partition; topics that a member reads keep their offsets.
 
 use super::call::{Call, Fault, Reply, joined, once};
-use crate::control::Image;
 use crate::groups::{COMMIT_BYTES_MAX, DeleteOffset, Missing, TopicName};
 use crate::node::Node;
+use fullbore_control::Image;
 use fullbore_rules::group::{Group, expiry};
 use fullbore_wire::apis::offset_delete::{
     OffsetDeleteRequest, OffsetDeleteRequestTopic, OffsetDeleteResponse, OffsetDeleteResponsePartition,

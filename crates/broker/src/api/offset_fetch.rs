@@ -4,9 +4,9 @@
 //! are no transactions, so that every offset is stable.
 
 use super::call::{Call, Completion, Fault, Reply, joined, once};
-use crate::control::{Image, Topic};
 use crate::groups::{GroupOffsets, Missing, OffsetAndMetadata, TopicOffsets};
 use crate::node::Node;
+use fullbore_control::{Image, Topic};
 use fullbore_rules::group::Group;
 use fullbore_wire::apis::offset_fetch::{
     OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics, OffsetFetchResponse,

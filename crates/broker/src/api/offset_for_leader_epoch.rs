@@ -2,9 +2,9 @@
 
 use super::call::{Call, Fault, Reply};
 use super::topics;
-use crate::control::Image;
 use crate::node::Node;
 use crate::partitions::{EpochEnd, ReadError};
+use fullbore_control::Image;
 use fullbore_wire::apis::offset_for_leader_epoch::{
     EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,

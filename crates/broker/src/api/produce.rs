@@ -8,13 +8,13 @@
 use super::call::{Call, Completion, Fault, Reply, words};
 use super::client::LaterRequests;
 use super::{nodes, topics};
-use crate::control::{Image, Topic, is_internal};
 use crate::node::Node;
 use crate::partitions::append::{
     AppendServices, AppendedBatches, BatchResult, RequestBatch, RequestTerms, RequestedPartition, append_each,
     refusal_of,
 };
 use crate::partitions::{Acks, AppendStep, AppendTicket, Appended, EarlyBatches};
+use fullbore_control::{Image, Topic, is_internal};
 use fullbore_log::validation::{RefusedBatch, Sender};
 use fullbore_wire::apis::produce::{
     PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceData,

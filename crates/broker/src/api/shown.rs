@@ -7,9 +7,9 @@
 
 use super::call::Call;
 use super::nodes;
-use crate::control::{Image, Topic};
 use crate::diskless::LEADER_EPOCH;
 use crate::node::Node;
+use fullbore_control::{Image, Topic};
 use fullbore_rules::cluster::Zones;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::{ErrorCode, Uuid};
@@ -86,7 +86,7 @@ impl<'i> Viewer<'i> {
 
 /// The brokers that clients of this listener may use for diskless partitions, by zone: those that serve such. One that is about to stop is not among them unless all are.
 pub fn zones<'i>(broker: &'i Node, image: &'i Image, listener: usize) -> Zones<'i> {
-    let named = |(id, node, _): (i32, &'i crate::control::RegisteredBroker, _)| {
+    let named = |(id, node, _): (i32, &'i fullbore_control::RegisteredBroker, _)| {
         (node.registration.is_shutting_down, id, node.rack.as_deref().filter(|rack| !rack.is_empty()))
     };
     let reached = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);

@@ -1,7 +1,7 @@
 //! Diskless partitions as clients of a cluster are shown them, whatever the metadata has of leaders; and that every broker serves them.
 
 use super::leadership_tests::{Opened, TOPIC};
-use crate::control::{CreateTopic, Endpoint, RegisteredBroker, Topic};
+use fullbore_control::{CreateTopic, Endpoint, RegisteredBroker, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::apis::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, ReassignablePartition, ReassignableTopic,

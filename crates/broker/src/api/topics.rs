@@ -1,8 +1,8 @@
 //! How requests name topics, before and after topic ids (KIP-516), and how names reach partitions.
 
-use crate::control::{Image, Topic};
 use crate::node::Node;
 use crate::partitions::{AnyPartition, ReadError};
+use fullbore_control::{Image, Topic};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 
 use super::call::{Call, Fault, Reply, told, words};
 use super::features;
-use crate::control::Refusal;
+use fullbore_control::Refusal;
 use fullbore_wire::apis::update_features::{
     FeatureUpdateKey, UpdatableFeatureResult, UpdateFeaturesRequest, UpdateFeaturesResponse,
 };

@@ -2,7 +2,7 @@
 
 use super::leadership_tests::{Opened, TOPIC};
 use super::wide::ENTRIES_SHORT_MAX;
-use crate::control::CreateTopic;
+use fullbore_control::CreateTopic;
 use fullbore_wire::api::Request;
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic};

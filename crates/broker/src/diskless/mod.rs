@@ -48,10 +48,10 @@ pub use objects::counts::StoreUse;
 pub use partition::DisklessPartition;
 pub use pipeline::Refreshed;
 
-use crate::control::identity_of;
 use cache::ObjectCache;
 use fetch::RangeFetcher;
 use fullbore_config::{BrokerConfig, DisklessConfig, TopicConfig};
+use fullbore_control::identity_of;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::left_out::LeftOut;

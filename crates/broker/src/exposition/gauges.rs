@@ -1,9 +1,9 @@
 //! What a page is made from: the counters, and what is looked up when the page is asked for.
 
-use crate::control::Image;
 use crate::diskless::{Diskless, StoreUse};
 use crate::node::Node;
 use crate::partitions::{CleanerStatus, SetAside};
+use fullbore_control::Image;
 use fullbore_db::calls::{PlaneCalls, PlaneSeen};
 use fullbore_host::metrics::{Counters, Metrics, Process};
 use fullbore_rules::group::GroupState;
@@ -194,8 +194,8 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Topic;
     use fullbore_config::{BrokerConfig, Properties, TopicConfig};
+    use fullbore_control::Topic;
     use fullbore_rules::replica::PartitionRegistration;
     use fullbore_wire::Uuid;
     use std::sync::Arc;

@@ -5,7 +5,7 @@
 
 use super::clock::wall_ms;
 use super::{DeleteOffset, Groups, OffsetAndMetadata, TopicName, not_kept};
-use crate::control::Image;
+use fullbore_control::Image;
 use fullbore_rules::group::{Group, expiry};
 use fullbore_wire::Text;
 use std::sync::Arc;

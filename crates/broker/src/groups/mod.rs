@@ -22,19 +22,18 @@ mod start;
 #[cfg(test)]
 mod tests;
 mod timer;
-mod topics;
 
 pub use commit::{COMMIT_BYTES_MAX, DeleteOffset};
 pub use entry::PendingAnswer;
 pub use offsets::{CommitOffset, CommittedOffsets, GroupOffsets, OffsetAndMetadata, TopicName, TopicOffsets};
 pub use regex::TopicRegex;
 
-use crate::control::{Control, Image};
 use crate::coordinator::{InternalTopic, Shard, Status};
 use crate::partitions::{AppendError, Partitions};
 use clock::GroupClock;
 use entry::{Entry, EntryState};
 use fullbore_config::{BrokerConfig, OffsetsTopicConfig};
+use fullbore_control::{Control, Image};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::metrics::Metrics;
 use fullbore_rules::group::{Effects, Group, GroupAnswer, GroupSettings, GroupState, RequestTicket};

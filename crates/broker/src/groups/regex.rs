@@ -7,7 +7,7 @@
 //! costs no more than [`PATTERN_BYTES_MAX`] and [`COMPILED_BYTES_MAX`] allow.
 
 use super::re2::translated;
-use crate::control::Image;
+use fullbore_control::Image;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
 

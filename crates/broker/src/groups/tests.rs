@@ -5,9 +5,9 @@ mod leadership;
 mod limits;
 
 use super::*;
-use crate::control::{CreateTopic, CreateTopics, FolderLock, TopicRef};
 use crate::coordinator::{Records, Unwritten};
 use fullbore_config::Properties;
+use fullbore_control::{CreateTopic, CreateTopics, FolderLock, TopicRef};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_rules::group::{Committer, Joining, Snapshot};
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
@@ -42,7 +42,7 @@ fn unstarted(folder: &Path, clock: GroupClock, text: &str) -> Opened {
     let config = Arc::new(config);
     let lock = FolderLock::take(folder).expect("free");
     let space = Arc::new(DiskSpace::open(lock.folder(), 0));
-    let arrival = crate::control::RegistrationInfo::nowhere();
+    let arrival = fullbore_control::RegistrationInfo::nowhere();
     let (control, _) = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), arrival).expect("opens");
     let logs = Partitions::open_with(folder, &config, space).expect("opens");
     let (followed, of_config) = (Arc::clone(&logs), Arc::clone(&config));

@@ -3,8 +3,8 @@
 //! Not the log, which belongs to the program around the broker ([`LogLevels`]). As with Kafka nothing of this is kept: a
 //! start begins with what the program was told. Invariant: the changes of one request are made all or none.
 
-use crate::control::{CHANGES, ConfigChange, Refusal};
 use fullbore_config::{ConfigEntry, Source, Type};
+use fullbore_control::{CHANGES, ConfigChange, Refusal};
 use fullbore_wire::ErrorCode;
 use std::sync::{Arc, LazyLock};
 

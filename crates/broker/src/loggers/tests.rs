@@ -73,7 +73,7 @@ fn a_broker_without_a_log_says_so() {
 fn targets_of_the_source() -> String {
     let mut found: BTreeSet<String> =
         ["fullbore", "fullbore::changes", "fullbore::protocol", "fullbore::serve"].map(str::to_owned).into();
-    for name in ["broker", "config", "db", "host", "log"] {
+    for name in ["broker", "config", "control", "db", "host", "log"] {
         add_targets(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src"), name, &mut found);
     }
     found.into_iter().map(|target| format!("{target}\n")).collect()

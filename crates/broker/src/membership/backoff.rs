@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::control::random_id;
+use fullbore_control::random_id;
 
 /// A pause that doubles with each failure in a row.
 #[derive(Debug)]

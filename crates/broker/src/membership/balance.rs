@@ -9,7 +9,7 @@ use tokio::sync::watch as channel;
 use tokio::time::sleep;
 
 use super::stopped;
-use crate::control::{Control, ElectLeaders, ElectionKind, Image};
+use fullbore_control::{Control, ElectLeaders, ElectionKind, Image};
 
 /// Elections in one round, as Kafka's `MAX_ELECTIONS_PER_IMBALANCE`.
 const ELECTIONS_MAX: usize = 1000;
@@ -51,8 +51,8 @@ fn led_by_others(image: &Image, node_id: i32) -> Vec<(String, i32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{RegisteredBroker, Topic};
     use fullbore_config::{BrokerConfig, Properties, TopicConfig};
+    use fullbore_control::{RegisteredBroker, Topic};
     use fullbore_rules::replica::PartitionRegistration;
     use fullbore_wire::Uuid;
     use std::sync::Arc;

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::control::Image;
+use fullbore_control::Image;
 
 /// The longest pause, and the calm time after which the next pause is none, in sessions.
 const PAUSE_MAX: u32 = 8;

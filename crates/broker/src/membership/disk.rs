@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use fullbore_rules::cluster::room::{self, DiskRoom, RoomReport, RoomWatch};
 
-use crate::control::{BrokerChange, Control, Image, Urgent};
+use fullbore_control::{BrokerChange, Control, Image, Urgent};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Returns how much room this broker's disk has. Waits for nothing.

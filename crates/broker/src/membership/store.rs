@@ -9,8 +9,8 @@ use std::time::Instant;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_rules::cluster::store::{StoreReport, StoreWatch};
 
-use crate::control::{BrokerChange, Control, Image};
 use crate::diskless::StoreHealth;
+use fullbore_control::{BrokerChange, Control, Image};
 
 /// Watches the object store of a broker that serves diskless topics.
 pub struct LostStoreWatch {

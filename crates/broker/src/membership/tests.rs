@@ -1,8 +1,8 @@
 //! Members over a store that they share, with beats that a test tells.
 
 use super::*;
-use crate::control::PeerBeat;
-use crate::control::test_util::{Memory, create, fence_alone, member, wanted};
+use fullbore_control::PeerBeat;
+use fullbore_control::test_util::{Memory, create, fence_alone, member, wanted};
 use fullbore_rules::cluster::room::DiskRoom;
 use fullbore_wire::Uuid;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -186,7 +186,7 @@ async fn what_a_broker_leads_is_handed_over_before_it_stops() {
     let one = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
     let two = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
     one.catch_up();
-    let topic = crate::control::CreateTopic {
+    let topic = fullbore_control::CreateTopic {
         assignments: vec![(0, vec![1, 2])],
         num_partitions: -1,
         replication_factor: -1,
@@ -214,7 +214,7 @@ async fn survivor_ended_before_it_settled_partitions_another_goes_on() {
     let members = [1, 2].map(|id| run(&memory, id, u128::from(id.unsigned_abs()), NOBODY));
     let _dead = member(&memory, 3, 3, LISTENER, NOBODY).expect("registered");
     members[0].control.catch_up();
-    let topic = crate::control::CreateTopic {
+    let topic = fullbore_control::CreateTopic {
         assignments: vec![(0, vec![3, 2, 1]), (1, vec![2, 3, 1])],
         num_partitions: -1,
         replication_factor: -1,
@@ -239,7 +239,7 @@ async fn run_on(disk: &Arc<parking_lot::Mutex<DiskRoom>>) -> (Running, Control, 
     let control = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
     let other = member(&memory, 2, 2, LISTENER, NOBODY).expect("registered");
     control.catch_up();
-    let topic = crate::control::CreateTopic {
+    let topic = fullbore_control::CreateTopic {
         assignments: vec![(0, vec![1, 2])],
         num_partitions: -1,
         replication_factor: -1,
@@ -317,7 +317,7 @@ async fn broker_fenced_again_soon_it_alone_may_lead_a_partition_it_comes_back_at
     let memory = Memory::default();
     let other = run_for(&memory, 2, 2, NOBODY, 3_600_000);
     let detector = member(&memory, 1, 1, LISTENER, NOBODY).expect("registered");
-    let alone = crate::control::CreateTopic {
+    let alone = fullbore_control::CreateTopic {
         assignments: vec![(0, vec![2])],
         num_partitions: -1,
         replication_factor: -1,

@@ -10,7 +10,7 @@ use fullbore_rules::replica::Brokers;
 use fullbore_wire::Uuid;
 
 use super::backoff::Backoff;
-use crate::control::{Control, Image, Urgent, first_unsettled};
+use fullbore_control::{Control, Image, Urgent, first_unsettled};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 

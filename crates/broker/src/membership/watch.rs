@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::control::{Beaten, Image, RegisteredBroker};
+use fullbore_control::{Beaten, Image, RegisteredBroker};
 
 /// A port that does not refuse at once is not looked at for longer, nor for longer than this part of the session: whoever looks too rarely
 /// may not judge.

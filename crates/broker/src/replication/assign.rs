@@ -3,7 +3,7 @@
 use super::context::Context;
 use super::followed::PartitionId;
 use super::leader_fetcher::{Assignment, LaneHandle, LaneId, LeaderFetcher};
-use crate::control::{Image, Topic};
+use fullbore_control::{Image, Topic};
 use fullbore_rules::replica::PartitionRegistration;
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! What the parts of replication share.
 
 use super::lags::Lags;
-use crate::control::Control;
 use crate::partitions::Partitions;
 use fullbore_client::config::ClientConfig;
 use fullbore_client::security::Security;
 use fullbore_config::{BrokerConfig, ListenerTls};
+use fullbore_control::Control;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 //! Invariant: each change that a partition asks for is told its outcome, or that nobody knows it; then it is asked for again.
 
 use super::context::Context;
-use crate::control::{Image, Refusal};
 use crate::partitions::Replica;
+use fullbore_control::{Image, Refusal};
 use fullbore_host::task;
 use fullbore_rules::replica::{AlterPartition, PartitionRegistration};
 use fullbore_wire::ErrorCode;

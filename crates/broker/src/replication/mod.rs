@@ -25,10 +25,10 @@ mod tests;
 
 pub use isr::IsrChanges;
 
-use crate::control::Control;
 use crate::partitions::Partitions;
 use context::{Context, client};
 use fullbore_config::BrokerConfig;
+use fullbore_control::Control;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::task;

@@ -4,8 +4,8 @@
 //! Not here: the choice of the leader, which is the control plane's. Without another replica that may lead nothing changes.
 
 use super::context::Context;
-use crate::control::Resigned;
 use crate::partitions::Replica;
+use fullbore_control::Resigned;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_rules::cluster::ResignedLog;
 use std::sync::Arc;

@@ -11,12 +11,12 @@ pub mod replica;
 
 use super::wide::ENTRIES_SHORT_MAX;
 use super::{Call, Completion, Fault, Reply, topics};
-use crate::control::{Image, Topic};
 use crate::fetch_sessions::{
     FetchAdmission, FetchPlan, Fetched, FetchedTopic, PartitionFetch, PartitionOutcome, SessionRequest,
 };
 use crate::node::Node;
 use crate::partitions::{AnyPartition, LogOffsets, Read, ReadError};
+use fullbore_control::{Image, Topic};
 use fullbore_host::long_work::is_in_place;
 use fullbore_host::metrics::Metrics;
 use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};

@@ -4,8 +4,8 @@
 //! is sent twice.
 
 use crate::api::shown;
-use crate::control::{Image, Topic};
 use crate::node::Node;
+use fullbore_control::{Image, Topic};
 use fullbore_rules::cluster::Zones;
 use fullbore_wire::Text;
 

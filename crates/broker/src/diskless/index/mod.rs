@@ -57,7 +57,7 @@ pub use store::{
 use packed::forgotten_below;
 use trimming::Trims;
 
-use crate::control::random_id;
+use fullbore_control::random_id;
 use fullbore_db::{CommitError, StoreError};
 
 /// Between two rounds through all partitions in search of silent producers, in ms.

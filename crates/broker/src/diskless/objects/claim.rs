@@ -20,7 +20,7 @@ use tokio::sync::OnceCell;
 
 use super::super::index::{IndexOwner, KnownStore};
 use super::error::{ObjectError, is_full, is_not_implemented, words};
-use crate::control::random_id;
+use fullbore_control::random_id;
 use fullbore_db::StoreError;
 
 /// The object that says whose the others are.

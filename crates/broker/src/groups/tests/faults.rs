@@ -1,7 +1,7 @@
 //! What other clients, or bad luck, do at the worst moment.
 
 use super::*;
-use crate::control::{CreatePartitions, GrowTopic};
+use fullbore_control::{CreatePartitions, GrowTopic};
 use fullbore_rules::group::consumer;
 use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
 

@@ -1,7 +1,7 @@
 //! Groups whose partition of the topic another broker leads, for a while.
 
 use super::*;
-use crate::control::{CONSUMER_OFFSETS, Topic};
+use fullbore_control::{CONSUMER_OFFSETS, Topic};
 use fullbore_rules::group::Effect;
 use fullbore_rules::replica::{BrokerRegistration, FollowerFetch, PartitionRegistration};
 use std::cell::Cell;
@@ -20,7 +20,7 @@ impl Opened {
     fn publish(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.control.publish(|image| {
             let registration = BrokerRegistration { epoch: EPOCH, ..Default::default() };
-            image.put_node(OTHER, crate::control::RegisteredBroker { registration, ..Default::default() });
+            image.put_node(OTHER, fullbore_control::RegisteredBroker { registration, ..Default::default() });
             let topic = Arc::clone(image.topic(CONSUMER_OFFSETS).expect("there"));
             let changed = topic.partitions.iter().map(|registered| {
                 let mut registered = PartitionRegistration::clone(registered);

@@ -1,7 +1,5 @@
 //! The brokers, a client, and what is in the logs.
 
-use crate::control::test_util::{Fault, Memory};
-use crate::control::{BrokerChange, Control, CreateTopic, CreateTopics, ElectLeaders, ElectionKind, Topic, TopicRef};
 use crate::node::Node;
 use crate::partitions::Replica;
 use crate::start::Broker;
@@ -9,6 +7,8 @@ use bytes::{Bytes, BytesMut};
 use fullbore_client::config::ClientConfig;
 use fullbore_client::tokio::Connection;
 use fullbore_config::{BrokerConfig, Properties};
+use fullbore_control::test_util::{Fault, Memory};
+use fullbore_control::{BrokerChange, Control, CreateTopic, CreateTopics, ElectLeaders, ElectionKind, Topic, TopicRef};
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};

@@ -51,7 +51,7 @@ async fn go_on(cluster: &Cluster, topic: &str, stop: &AtomicBool, count: &Atomic
     acknowledged
 }
 
-fn values(cluster: &Cluster, id: i32, topic: &crate::control::Topic) -> String {
+fn values(cluster: &Cluster, id: i32, topic: &fullbore_control::Topic) -> String {
     String::from_utf8_lossy(&bytes_of(&cluster.replica(id, topic, 0))).into_owned()
 }
 

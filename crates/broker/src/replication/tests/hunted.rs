@@ -3,9 +3,9 @@
 use super::super::followed::{Followed, Naming, Taken};
 use super::super::lags::Lags;
 use super::*;
-use crate::control::{AlterTopicConfig, AlterTopicConfigs, ConfigChange};
 use bytes::{Bytes, BytesMut};
 use fullbore_client::tokio::Connection;
+use fullbore_control::{AlterTopicConfig, AlterTopicConfigs, ConfigChange};
 use fullbore_host::files::now_ms;
 use fullbore_log::files::CLEAN_SHUTDOWN;
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
@@ -147,7 +147,7 @@ async fn commit(client: &Connection, group: &str, topic: &str, offset: i64) -> E
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_groups_have_committed_is_told_while_too_few_are_in_sync_for_more() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;
-    let internal = crate::control::CONSUMER_OFFSETS;
+    let internal = fullbore_control::CONSUMER_OFFSETS;
     let topic = cluster.topic(internal, 1, &[("cleanup.policy", "compact"), ("min.insync.replicas", "2")]).await;
     cluster.topic("t", 1, &[]).await;
     let client = cluster.client(1).await;

@@ -5,7 +5,7 @@ use super::super::test_util::{create, wanted};
 use super::super::tests::{open, refusal};
 use super::open::{CHECKPOINT_PAGES, SCHEMA_VERSION};
 use super::*;
-use crate::control::writer::random_id;
+use crate::writer::random_id;
 
 #[tokio::test]
 async fn a_file_of_a_build_before_the_first_release_is_refused_and_stays_as_it_is() {

@@ -335,7 +335,7 @@ async fn kill_minus_nine_loses_nothing_answered() {
     let (mut ids, mut names) = (HashSet::new(), BTreeSet::new());
     for _ in 0..3 {
         let mut child = Command::new(std::env::current_exe().expect("this test"))
-            .args(["control::tests::child_to_be_killed", "--exact", "--ignored", "--nocapture"])
+            .args(["tests::child_to_be_killed", "--exact", "--ignored", "--nocapture"])
             .env("FULLBORE_CONTROL_CHILD", folder.path())
             .stdout(Stdio::piped())
             .spawn()

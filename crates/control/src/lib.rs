@@ -32,7 +32,7 @@ mod startup;
 mod store;
 mod takeover;
 mod telling;
-#[cfg(test)]
+#[cfg(any(test, feature = "test-util"))]
 pub mod test_util;
 #[cfg(test)]
 mod tests;
@@ -80,13 +80,13 @@ pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
 pub use node::{Endpoint, RegisteredBroker};
 pub use postgres::{BrokerFound, Finding, Migrated, UnusableDatabase, check, migrate};
-pub(crate) use postgres::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
+pub use postgres::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
 pub use resources::ConfiguredResource;
-pub(crate) use sqlite::FILE as SINGLE_BROKERS_FILE;
+pub use sqlite::FILE as SINGLE_BROKERS_FILE;
 pub use startup::RegistrationInfo;
-pub(crate) use telling::{CHANGES, shown};
+pub use telling::{CHANGES, shown};
 pub use writer::ImageListener;
-pub(crate) use writer::random_id;
+pub use writer::random_id;
 
 /// A handle on the control plane, cheap to clone. When the last one is dropped, as with [`Control::close`], the thread finishes
 /// what it was asked; then the database is closed, and the drop returns.

@@ -328,7 +328,7 @@ impl<S: Store> MetadataWriter<S> {
 
 impl Publisher {
     /// The image at hand.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "test-util"))]
     pub fn image(&self) -> &Arc<Image> {
         &self.image
     }

@@ -1,8 +1,8 @@
 //! Names of deleted topics, which the next topic of the name goes by.
 
 use super::*;
-use crate::control::command::TopicsCommand;
-use crate::control::internal::CONSUMER_OFFSETS;
+use crate::command::TopicsCommand;
+use crate::internal::CONSUMER_OFFSETS;
 use fullbore_rules::sequence::PastTopic;
 
 /// Carries out commands in one transaction, as a broker that has published the image.
@@ -24,7 +24,7 @@ fn transacted(image: &mut Image, commands: &[TopicsCommand]) -> Vec<Change> {
 fn creating(name: &str, num_partitions: i32, configs: &[(&str, &str)]) -> TopicsCommand {
     let configs = configs.iter().map(|(key, value)| ((*key).to_owned(), Some((*value).to_owned())));
     let topic = CreateTopic { num_partitions, configs: configs.collect(), ..wanted(name) };
-    TopicsCommand::Create(crate::control::CreateTopics { topics: vec![topic], validate_only: false })
+    TopicsCommand::Create(crate::CreateTopics { topics: vec![topic], validate_only: false })
 }
 
 fn deleting(name: &str) -> TopicsCommand {

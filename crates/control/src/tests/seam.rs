@@ -279,7 +279,7 @@ fn names_of_deleted_topics_are_the_same_read_afresh() {
     let folder = tempfile::tempdir().expect("tempdir");
     let database = Database::new();
     remembered_and_afresh(|| sqlite(folder.path()));
-    remembered_and_afresh(|| database.store());
+    remembered_and_afresh(|| store_of(&database));
     assert_eq!(database.run("SELECT name, partitions, diskless FROM fullbore.past_topics"), "t|8|f\nt|5|f");
 }
 

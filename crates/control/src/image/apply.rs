@@ -9,8 +9,8 @@ use std::sync::Arc;
 use fullbore_wire::Uuid;
 
 use super::{Image, Topic};
-use crate::control::change::{Change, Partitions, Version};
-use crate::control::store::Commit;
+use crate::change::{Change, Partitions, Version};
+use crate::store::Commit;
 use fullbore_config::{BrokerConfig, ConfigError, DynamicConfig, LiveConfig, TopicConfig, check_dynamic};
 
 /// Why a change cannot be applied here.
@@ -32,14 +32,14 @@ pub enum Inapplicable {
 
 impl Image {
     /// What this broker has where nothing was changed yet.
-    pub(in crate::control) fn empty(broker: &BrokerConfig) -> Result<Self, Inapplicable> {
+    pub(crate) fn empty(broker: &BrokerConfig) -> Result<Self, Inapplicable> {
         let mut image = Self::default();
         image.configure(broker, None, &BTreeMap::new())?;
         Ok(image)
     }
 
     /// The image of the next version.
-    pub(in crate::control) fn after(&self, broker: &BrokerConfig, commit: &Commit) -> Result<Self, Inapplicable> {
+    pub(crate) fn after(&self, broker: &BrokerConfig, commit: &Commit) -> Result<Self, Inapplicable> {
         let (known, found) = (self.epoch(), commit.version.number);
         if self.version.is_some() && found != known + 1 {
             return Err(Inapplicable::Skipped { known, found });
@@ -50,16 +50,12 @@ impl Image {
     }
 
     /// The same as of this version.
-    pub(in crate::control) fn at(self, version: Version) -> Self {
+    pub(crate) fn at(self, version: Version) -> Self {
         Self { version: Some(version), ..self }
     }
 
     /// Makes changes one after the other. On an error those before it are made.
-    pub(in crate::control) fn apply_all(
-        &mut self,
-        broker: &BrokerConfig,
-        changes: &[Change],
-    ) -> Result<(), Inapplicable> {
+    pub(crate) fn apply_all(&mut self, broker: &BrokerConfig, changes: &[Change]) -> Result<(), Inapplicable> {
         // Of a topic that changes in many stretches one copy is made, and not one for each.
         let topic_of = |change: &Change| match change {
             Change::PartitionsChanged { topic, .. } => Some(*topic),
@@ -76,7 +72,7 @@ impl Image {
     }
 
     /// Makes one change, or none.
-    pub(in crate::control) fn apply(&mut self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
+    pub(crate) fn apply(&mut self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
         match change {
             Change::BrokerRegistered { id, node } => self.put_node(*id, node.clone()),
             Change::TopicCreated { topic, name, partitions, overrides } => {
@@ -119,7 +115,7 @@ impl Image {
 
     /// Whether this broker may decide on a change: it makes no settings of topics contradict each other that do not already. What others
     /// decided is applied without that, since they go by defaults of their own, and this broker would never get past it.
-    pub(in crate::control) fn check(&self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
+    pub(crate) fn check(&self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
         let contradiction = |dynamic: &DynamicConfig, topic: &str, overrides: &BTreeMap<String, String>| {
             let config = TopicConfig::resolve(broker, dynamic, overrides);
             let refused = |source| Inapplicable::Topic { topic: topic.to_owned(), source };

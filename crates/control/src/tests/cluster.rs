@@ -6,7 +6,7 @@ use fullbore_tests::{Proxy, wait_until};
 
 use super::postgres::store_of;
 use super::*;
-use crate::control::identity::{ClusterFolder, FILE};
+use crate::identity::{ClusterFolder, FILE};
 use fullbore_tests::postgres::Database;
 
 const HANGS: Duration = Duration::from_secs(30);

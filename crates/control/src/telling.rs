@@ -17,7 +17,7 @@ use super::pending::{Pending, PendingCommand};
 use fullbore_config::Resource;
 
 /// The log's target of these lines.
-pub(crate) use fullbore_host::files::CHANGES;
+pub use fullbore_host::files::CHANGES;
 /// Topics, or whatever else a command changes, that are named.
 const NAMED_MAX: usize = 10;
 /// Settings of each that are named.
@@ -155,7 +155,7 @@ fn named(changed: &[String]) -> String {
 }
 
 /// What a client has typed, on one line.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(CHARS_MAX).is_some() {
         shown.push_str("...");

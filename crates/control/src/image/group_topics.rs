@@ -1,8 +1,9 @@
 //! The topics as groups of the consumer protocol see them: an image, by name.
 
-use crate::control::Image;
 use fullbore_rules::group::consumer::Topics;
 use fullbore_wire::Uuid;
+
+use super::Image;
 
 impl Topics for Image {
     fn version(&self) -> u64 {

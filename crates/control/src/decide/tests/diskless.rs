@@ -1,7 +1,7 @@
 //! What decides whether a topic is diskless, and what it may be then.
 
 use super::*;
-use crate::control::internal::CONSUMER_OFFSETS;
+use crate::internal::CONSUMER_OFFSETS;
 use fullbore_config::TOPIC_KEYS;
 
 const BY_DEFAULT: &str = "log.diskless.enable=true";

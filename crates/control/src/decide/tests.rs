@@ -5,12 +5,12 @@ mod past;
 mod pieces;
 
 use super::*;
-use crate::control::change::Version;
-use crate::control::command::{
+use crate::change::Version;
+use crate::command::{
     AlterIsr, BrokerChange, ChangeBroker, ChangeCommand, ElectLeaders, ElectionKind, GrowTopic, PartitionsCommand,
     RegisterBroker,
 };
-use crate::control::{DeletedTopic, RegisteredBroker};
+use crate::{DeletedTopic, RegisteredBroker};
 use fullbore_config::Properties;
 use fullbore_rules::cluster::{FolderMarks, Joining, PreviousShutdown, ResignedLog};
 use fullbore_rules::replica::epochs::Position;

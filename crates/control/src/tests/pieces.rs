@@ -29,8 +29,7 @@ fn brokers(database: &Database, more: &str) -> Vec<(tempfile::TempDir, Opened)> 
 /// Creates the topic over a connection that waits longer than those of the brokers do.
 fn create_many(database: &Database, control: &Control) {
     let many = CreateTopic { num_partitions: PARTITIONS, replication_factor: 3, ..wanted("t") };
-    let (mut owner, _images) =
-        MetadataWriter::new(store_of(&database), broker(""), Box::new(random_id)).expect("valid");
+    let (mut owner, _images) = MetadataWriter::new(store_of(database), broker(""), Box::new(random_id)).expect("valid");
     let create = TopicsCommand::Create(CreateTopics { topics: vec![many], validate_only: false });
     owner.transact(|draft| draft.topics(&create)).expect("created");
     wait_until("a broker knows the topic", HANGS, || {
@@ -66,7 +65,7 @@ fn is_gone(id: i32) -> impl Fn(&Image) -> bool {
 fn assert_same(database: &Database, control: &Control) {
     control.settle();
     let told = |image: &str| image.split("by_id").nth(1).expect("topics").to_owned();
-    assert_eq!(told(&afresh(store_of(&database))), told(&format!("{:?}", control.image())));
+    assert_eq!(told(&afresh(store_of(database))), told(&format!("{:?}", control.image())));
 }
 
 /// All in one message takes six seconds here, and may take one.

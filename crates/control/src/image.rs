@@ -5,6 +5,7 @@
 //! image costs what changed.
 
 mod apply;
+mod group_topics;
 mod past;
 
 use std::collections::BTreeMap;
@@ -231,12 +232,12 @@ impl Image {
     }
 
     /// Adds a broker, or replaces the one of the same id.
-    pub(crate) fn put_node(&mut self, id: i32, node: RegisteredBroker) {
+    pub fn put_node(&mut self, id: i32, node: RegisteredBroker) {
         self.nodes.put(id, node);
     }
 
     /// Adds the topic, or replaces the one of the same name.
-    pub(crate) fn put(&mut self, topic: Arc<Topic>) {
+    pub fn put(&mut self, topic: Arc<Topic>) {
         self.remove(&topic.name);
         self.partitions += topic.partitions.len();
         self.by_id.insert(topic.id, Arc::clone(&topic));
