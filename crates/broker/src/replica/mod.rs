@@ -85,7 +85,7 @@ pub struct Replica {
     /// Whether a deleted partition of this name had a log in this run, or has left stops.
     pub(crate) is_preceded: bool,
     /// The deleted topic that had a partition of this name and number last, as far as the metadata remembers.
-    past: Option<PastTopic>,
+    past: Option<Box<PastTopic>>,
     /// Producers whose id was given out before the partition was made have lesser ones.
     producer_ids_below: i64,
     /// Once it is deleted, whether its folder is out of the way; held while that is done.
@@ -140,7 +140,7 @@ impl Replica {
             topic_id,
             index,
             is_preceded,
-            past,
+            past: past.map(Box::new),
             producer_ids_below: log_dir.succession.producer_ids_below(),
             log_dir,
             config: RwLock::new(config),

@@ -310,7 +310,11 @@ impl Replica {
 
     /// Lets producers go on where they stopped on the deleted partition of this name.
     fn take_over_stops(&self, log: &mut Log) {
-        let stops = self.log_dir.succession.take(&self.key(), self.past).of_ids_below(self.producer_ids_below);
+        let stops = self
+            .log_dir
+            .succession
+            .take(&self.key(), self.past.as_deref().copied())
+            .of_ids_below(self.producer_ids_below);
         if let Err(error) = log.succeed(stops, now_ms()) {
             tracing::warn!(
                 dir = %self.dir().display(),

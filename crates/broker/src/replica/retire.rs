@@ -63,7 +63,9 @@ impl Replica {
             // Its log was not read in this run.
             Ok(Name::Free { had_folder: true }) => !was_open,
             // A partition without a log has not taken over the stops before it, which are not known either.
-            Ok(Name::Free { had_folder: false }) => !was_open && self.log_dir.succession.lacks(&self.key(), self.past),
+            Ok(Name::Free { had_folder: false }) => {
+                !was_open && self.log_dir.succession.lacks(&self.key(), self.past.as_deref().copied())
+            }
             Ok(Name::Anothers) | Err(_) => false,
         };
         if are_stops_unknown {
