@@ -1,4 +1,4 @@
-//! What a broker hears with each of its beats: that the database had it, and when it had those of the others.
+//! The answer to each heartbeat: that the database has it, and when the database had those of the other brokers.
 
 use fullbore_wire::Uuid;
 

@@ -1,6 +1,6 @@
-//! What a decision changes, and the versions that changes make: data that knows no tables.
+//! Changes that a decision makes, and the versions that they lead to: data that knows no tables.
 //!
-//! A change says what is so from then on, not how that was asked for. Applied to an image it gives the next one
+//! A change is the new state, not the request for it. Applied to an image it gives the next one
 //! (`image/apply.rs`); a back end writes it down in its own way, and gives it out again. Nobody but `decide` makes one up.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use fullbore_config::Resource;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedTopic {
     pub id: Uuid,
-    /// As it was; others may have it since.
+    /// Former name; a newer topic may have it.
     pub name: String,
     pub partitions: i32,
 }
@@ -27,16 +27,16 @@ pub struct DeletedTopic {
 /// A topic's partitions by number.
 pub type Partitions = Vector<Arc<PartitionRegistration>>;
 
-/// One committed state of the metadata. Two that are equal are the same commit of the same store.
+/// Version of the metadata, a committed state. Two that are equal are the same commit of the same store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
-    /// One more than that of the version before.
+    /// Number, which grows by 1 with each version.
     pub number: u64,
     /// Drawn for this commit: tells it from another of the same number, as one that was taken back.
     pub mark: u64,
 }
 
-/// One thing that is so from some version on.
+/// Change that holds from some version on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// A broker started, under a new epoch.
@@ -56,7 +56,7 @@ pub enum Change {
         first: usize,
         partitions: Partitions,
     },
-    /// Where the log of a replica ends that has lost its end. Kept until somebody leads the partition.
+    /// End of a replica's log that lost records. Kept until the partition has a leader.
     LogEndTold {
         topic: Uuid,
         partition: i32,
@@ -67,9 +67,9 @@ pub enum Change {
         topic: Uuid,
         overrides: BTreeMap<String, String>,
     },
-    /// It is gone, and something of it may be left.
+    /// The topic is deleted; files and rows of it may be left.
     TopicDeleted(DeletedTopic),
-    /// Nothing is left of a deleted topic.
+    /// Files and rows of a deleted topic are removed.
     DeletionFinished {
         topic: Uuid,
     },
@@ -96,7 +96,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whether less is kept of the logs after it, or may be.
+    /// Returns true if logs may keep less after the change.
     pub fn frees_space(&self) -> bool {
         matches!(self, Change::TopicDeleted(_) | Change::TopicConfigured { .. } | Change::BrokerConfigured { .. })
     }

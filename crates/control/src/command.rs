@@ -1,4 +1,4 @@
-//! What the control plane can be asked, and what it answers.
+//! Commands of the control plane, and their outcomes.
 //!
 //! No storage and no decisions here. An answered outcome is on disk; a refused one changed nothing.
 
@@ -43,13 +43,13 @@ pub enum PartitionsCommand {
 /// Commands that are done as a whole, or refused.
 #[derive(Debug, Clone)]
 pub enum ChangeCommand {
-    /// Nothing is left of these deleted topics.
+    /// Forgets deleted topics whose files and rows are removed.
     ForgetDeleted(Vec<Uuid>),
     /// A process takes a broker's place. Carried out in pieces.
     RegisterBroker(RegisterBroker),
     /// A broker's state changes.
     ChangeBroker(ChangeBroker),
-    /// Has brokers that live lead partitions, and others leave their ISRs. Carried out in pieces.
+    /// Elects live leaders and removes dead brokers from ISRs, in pieces.
     Settle(Urgent),
     /// Ends of logs of a broker that have lost records: partitions by topic id and number.
     ReportLogEnds(BrokerState, Vec<(Uuid, i32, Position)>),
@@ -87,20 +87,20 @@ pub struct RegisterBroker {
     pub joining: Joining,
     /// `broker.rack`
     pub rack: Option<Text>,
-    /// Whether it serves diskless topics.
+    /// True if the broker serves diskless topics.
     pub serves_diskless: bool,
     /// By the name of the listener.
     pub endpoints: BTreeMap<String, Endpoint>,
 }
 
-/// What becomes of a broker that is registered.
+/// New state of a registered broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BrokerChange {
-    /// It is held for dead, or has stopped: it leads nothing, and is in an ISR only where nobody else leads.
+    /// Fenced: dead or stopped. The broker leads nothing, and is in an ISR only where no other replica can lead.
     Fence,
-    /// It lives, and was held for dead.
+    /// Alive after a fence.
     Unfence,
-    /// It is about to stop, and hands over what it leads.
+    /// In controlled shutdown: its leaderships go to other replicas.
     ShutDown,
     /// Its disk is full, or hangs: it leads only what no other replica in sync may lead, and is in no ISR that another leads.
     Full,
@@ -115,7 +115,7 @@ pub enum BrokerChange {
 /// The ISRs that a leader asks for, each for itself (KIP-497).
 #[derive(Debug, Clone)]
 pub struct AlterIsr {
-    /// Who asks.
+    /// The asking leader.
     pub from: BrokerState,
     /// A partition of a topic, by id and number, and what is asked for it.
     pub partitions: Vec<(Uuid, i32, AlterPartition)>,
@@ -147,7 +147,7 @@ pub struct CreateTopics {
     pub validate_only: bool,
 }
 
-/// One topic to create.
+/// Topic to create.
 #[derive(Debug, Clone, Default)]
 pub struct CreateTopic {
     pub name: String,
@@ -169,7 +169,7 @@ pub struct CreatePartitions {
     pub validate_only: bool,
 }
 
-/// One topic to have more partitions.
+/// Topic to add partitions to.
 #[derive(Debug, Clone, Default)]
 pub struct GrowTopic {
     pub name: String,
@@ -235,7 +235,7 @@ pub struct AlterResourceConfig {
     pub changes: Vec<(String, ConfigChange)>,
 }
 
-/// Whom a broker's configuration is for.
+/// Brokers that a configuration applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BrokerScope {
     /// This broker alone.
@@ -262,7 +262,7 @@ pub enum ConfigChange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub code: ErrorCode,
-    /// The same words for many of a million entries take no memory.
+    /// Sentence; a constant one takes no memory, however many entries have it.
     pub message: Cow<'static, str>,
 }
 

@@ -65,7 +65,7 @@ impl OpenError {
         }
     }
 
-    /// Whether there was no room for a write. Files that cannot be made are refused without a reason.
+    /// Returns true if there was no room for a write. SQLite gives no reason where a file cannot be made.
     pub fn is_full(&self, space: &DiskSpace) -> bool {
         matches!(self, Self::Full { .. }) || matches!(self, Self::Refused { .. }) && space.is_tight()
     }

@@ -1,4 +1,4 @@
-//! Who a broker's data folder and its store say that it is.
+//! Identity of a broker, as its data folder and its store have it.
 //!
 //! The folder of a cluster's broker has the file `cluster`: of which cluster and broker it is, an id of its own, the newest version
 //! of the metadata that this broker has seen, a number that grows with each beat, and which process uses the folder. A broker by itself has
@@ -29,18 +29,18 @@ pub const FILE: &str = "cluster";
 const HEAD: &str =
     "# Of which cluster this data folder is. Written by Fullbore; it goes with the folder, and is not to be edited.\n";
 
-/// What a store is asked when it is opened, besides its metadata.
+/// Identity that a store returns when it is opened.
 pub struct Identity {
     pub cluster_id: Uuid,
     /// That of this broker's data folder.
     pub folder: Uuid,
-    /// The same folder, if a broker of a cluster has used it before.
+    /// Former use of the folder by a broker of a cluster.
     pub used: Option<UsedFolder>,
     /// How it is called where it cannot be used.
     pub store: StoreName,
 }
 
-/// What a store is called in messages.
+/// Name of a store in messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreName {
     File(PathBuf),
@@ -63,7 +63,7 @@ impl fmt::Display for StoreName {
     }
 }
 
-/// What the file says.
+/// Content of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterFolder {
     pub cluster_id: Uuid,
@@ -79,10 +79,10 @@ pub struct ClusterFolder {
 }
 
 impl ClusterFolder {
-    /// What the file in this folder says; `None` where there is none.
+    /// Reads the file in this folder; `None` if it is not there.
     ///
     /// # Errors
-    /// What the system says, or InvalidData.
+    /// The system's, or InvalidData.
     pub fn read(folder: &Path) -> io::Result<Option<Self>> {
         let text = match std::fs::read_to_string(folder.join(FILE)) {
             Ok(text) => text,

@@ -26,16 +26,16 @@ use fullbore_config::{ClientMetricsConfig, DynamicConfig, GroupTimeouts, LiveCon
 pub use apply::Inapplicable;
 use past::PastNames;
 
-/// One topic, as of some image.
+/// Topic as of some image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
     pub name: String,
     pub id: Uuid,
     /// By number. Partitions that are registered alike may share one registration.
     pub partitions: Vector<Arc<PartitionRegistration>>,
-    /// What the topic sets itself, checked.
+    /// Settings of the topic itself, checked.
     pub overrides: BTreeMap<String, String>,
-    /// What is in force.
+    /// Settings in force.
     pub config: Arc<TopicConfig>,
 }
 
@@ -45,7 +45,7 @@ impl Topic {
         i32::try_from(self.partitions.len()).unwrap_or(i32::MAX)
     }
 
-    /// Who has a partition, and who leads it.
+    /// Returns replicas and leader of a partition.
     pub fn partition(&self, index: i32) -> Option<&Arc<PartitionRegistration>> {
         self.partitions.get(usize::try_from(index).ok()?)
     }
@@ -76,7 +76,7 @@ pub struct Image {
     resources: Arc<Resources>,
     deleted: OrdMap<Uuid, DeletedTopic>,
     past: PastNames,
-    /// Where logs end that have lost their ends, by topic id and number of the partition, which nobody leads.
+    /// Ends of logs that lost records, by topic id and number of a partition without a leader.
     log_ends: OrdMap<(Uuid, i32), Vec<LogEnd>>,
     next_producer_id: i64,
 }
@@ -150,7 +150,7 @@ impl Image {
         self.partitions
     }
 
-    /// What was set for brokers while they ran.
+    /// Returns the dynamic settings of brokers.
     pub fn dynamic(&self) -> &DynamicConfig {
         &self.dynamic
     }
@@ -161,7 +161,7 @@ impl Image {
         self.live.batches_to_retain
     }
 
-    /// What is in force for the members of this group, whether it exists or not.
+    /// Returns the time-outs in force for this group, which need not exist.
     pub fn group_timeouts(&self, group_id: &str) -> GroupTimeouts {
         self.resources.group(group_id)
     }
@@ -171,7 +171,7 @@ impl Image {
         self.resources.client_metrics()
     }
 
-    /// What a group or subscription sets; `None` for nothing.
+    /// Returns the settings of a group or subscription; `None` if it has none.
     pub fn resource(&self, resource: Resource, name: &str) -> Option<&ConfiguredResource> {
         self.resources.get(resource, name).map(|configured| &**configured)
     }
@@ -211,12 +211,12 @@ impl Image {
         self.past.forgettable()
     }
 
-    /// Where logs of this partition end that have lost their ends, as far as that was told.
+    /// Returns the ends of this partition's logs that lost records, as far as brokers have reported them.
     pub fn log_ends(&self, topic: Uuid, partition: i32) -> &[LogEnd] {
         self.log_ends.get(&(topic, partition)).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether that was told of any partition.
+    /// Returns true if brokers have reported such an end.
     pub(super) fn has_log_ends(&self) -> bool {
         !self.log_ends.is_empty()
     }
@@ -258,7 +258,7 @@ impl Image {
     }
 }
 
-/// What a name becomes in metrics, if others may become the same.
+/// Returns the name in metrics, if other names may have the same.
 fn in_metrics(name: &str) -> Option<String> {
     name.contains(['.', '_']).then(|| name.replace('.', "_"))
 }

@@ -3,19 +3,19 @@
 //! Invariant: to ask for one does not make it, and clients do not write to one. An administrator may make one by
 //! CreateTopics, as with Kafka, but for that of the metadata.
 
-/// Where groups and what they committed are kept.
+/// Topic of groups and of their committed offsets.
 pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
 /// Committed offsets and groups, transactions, and positions of share groups (`Topic.INTERNAL_TOPICS`).
 const INTERNAL_TOPICS: [&str; 3] = [CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"];
-/// What Kafka's controllers write, which is no topic of brokers.
+/// Topic of Kafka's controllers, which brokers do not have.
 pub const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 
-/// Whether clients are told that this topic is internal, and may not write to it.
+/// Returns true if clients see this topic as internal, and may not write to it.
 pub fn is_internal(name: &str) -> bool {
     INTERNAL_TOPICS.contains(&name)
 }
 
-/// Whether such a topic may be made for who only asks for it.
+/// Returns true if a request for metadata may create such a topic.
 pub fn may_be_auto_created(name: &str) -> bool {
     !is_internal(name) && name != CLUSTER_METADATA_TOPIC
 }

@@ -93,7 +93,7 @@ pub use writer::random_id;
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
-    /// Who asks, as the log tells it; `None` is this broker itself.
+    /// The asking client, for the log; `None` is this broker itself.
     by: Option<Arc<str>>,
 }
 
@@ -116,7 +116,7 @@ struct Shared {
     beating: Mutex<Option<Beats>>,
 }
 
-/// What a registered broker of a cluster has yet to do: to write in its folder of which cluster it is, and to beat.
+/// Rest of a registration: to write the cluster's id to the folder, and to send heartbeats.
 pub struct ClusterPlace {
     folder: PathBuf,
     of_folder: ClusterFolder,
@@ -255,7 +255,7 @@ impl Control {
         Control { shared: Arc::clone(&self.shared), by: Some(Arc::from(who)) }
     }
 
-    /// Whether the control thread lives. Once it ended, nothing can be changed until the next start.
+    /// Returns true while the writer's thread runs. After its end nothing can be changed until the next start.
     pub fn is_serving(&self) -> bool {
         self.shared.queue.lock().as_ref().is_some_and(|queue| !queue.is_stopped())
     }
@@ -270,7 +270,7 @@ impl Control {
         self.shared.broker_epoch
     }
 
-    /// What this process drew when it started; what the metadata has where it is the broker's.
+    /// Returns the id that this process drew at its start. The metadata has that of the broker's registered process.
     pub fn process(&self) -> Uuid {
         self.shared.process
     }
@@ -290,20 +290,20 @@ impl Control {
         self.shared.plane_calls.get()
     }
 
-    /// What is heard with this broker's beats; `None` on one machine, where nobody else would be heard of.
+    /// Returns the answers to this broker's heartbeats; `None` for a single broker.
     pub fn beats(&self) -> Option<watch::Receiver<Beaten>> {
         self.shared.beats.get().cloned()
     }
 
-    /// Has somebody follow the images: at once from the empty one to that of now, then from each to the next, before anybody
-    /// can read it. It must not wait for anything. Blocks until the owner has begun with it.
+    /// Calls `listener` with the empty image and the present one, then with each image and the next, before readers see that. The listener must not
+    /// block. Blocks until the first call.
     pub fn follow(&self, listener: ImageListener) {
         if let Some(queue) = self.queue() {
             queue.act(move |publisher| publisher.follow(listener));
         }
     }
 
-    /// Has what others committed to the store published, without waiting for that. Nobody else commits to that of one machine.
+    /// Requests that commits of other brokers are read and published. Does not wait for that.
     pub fn catch_up(&self) {
         if let Some(queue) = self.queue() {
             queue.catch_up();

@@ -13,7 +13,7 @@ use super::error::OpenError;
 use fullbore_host::files::is_full;
 
 const FILE: &str = ".lock";
-/// What Kafka's storage tool formats a folder with; Fullbore writes no such file.
+/// File that Kafka's storage tool writes; Fullbore does not.
 const KAFKAS: &str = "meta.properties";
 
 /// Proof that this process alone uses a data folder. Dropped last.

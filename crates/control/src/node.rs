@@ -7,10 +7,10 @@ use fullbore_rules::cluster::Member;
 use fullbore_rules::replica::{BrokerRegistration, Brokers};
 use fullbore_wire::{Text, Uuid};
 
-/// One broker (Kafka's `BrokerRegistration`).
+/// Registered broker (Kafka's `BrokerRegistration`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegisteredBroker {
-    /// What decisions about replicas need.
+    /// Epoch and state, for decisions about replicas.
     pub registration: BrokerRegistration,
     /// The data folder, by the id that is written in it.
     pub folder: Uuid,
@@ -20,18 +20,18 @@ pub struct RegisteredBroker {
     pub rack: Option<Text>,
     /// True if it serves diskless topics: one of a cluster needs diskless.storage, and has not reported that it has lost the store.
     pub serves_diskless: bool,
-    /// Where clients reach it, by the name of the listener.
+    /// Endpoint of each listener, by its name.
     pub endpoints: BTreeMap<String, Endpoint>,
 }
 
 impl RegisteredBroker {
-    /// As the rules of a cluster know it.
+    /// Returns the broker as `rules` have it.
     pub fn member(&self) -> Member {
         let [folder, process] = [self.folder, self.process].map(|id| u128::from_be_bytes(id.0));
         Member { registration: self.registration, folder, process }
     }
 
-    /// Where a client reaches it that came over the listener of this name.
+    /// Returns the endpoint for clients of this listener.
     pub fn endpoint(&self, listener: &str) -> Option<&Endpoint> {
         self.endpoints.get(listener)
     }

@@ -21,7 +21,7 @@ pub const BATCH_MAX: usize = 256;
 /// How often who cannot wait otherwise looks for a place.
 const PLACE_EVERY: Duration = Duration::from_millis(1);
 
-/// Where callers ask.
+/// Sending end, for callers.
 #[derive(Clone)]
 pub struct Queue {
     sender: Sender<Waiting>,
@@ -37,7 +37,7 @@ pub struct WeakQueue {
 /// The newest version that others are known to have committed, until the writer looks for it: `u64::MAX` for any, 0 for none.
 type WantedVersion = Arc<AtomicU64>;
 
-/// What waits for the owner.
+/// Entry of the queue.
 enum Waiting {
     Command(Box<Asked>),
     /// Something to be done between two batches.
@@ -48,7 +48,7 @@ enum Waiting {
 
 type Act = Box<dyn FnOnce(&mut Publisher) + Send>;
 
-/// What the thread serves.
+/// Receiving end, for the writer's thread.
 pub struct CommandReceiver {
     waiting: Receiver<Waiting>,
     wanted: WantedVersion,
@@ -73,7 +73,7 @@ impl Queue {
         }
     }
 
-    /// Has the owner do something between two batches, and waits until it has, or has ended. Blocks.
+    /// Runs `act` on the writer's thread between two batches. Blocks until it returns, or the thread has ended.
     pub fn act(&self, act: impl FnOnce(&mut Publisher) + Send + 'static) {
         let (done, is_done) = blocking::sync_channel(1);
         let act = move |publisher: &mut Publisher| {
@@ -88,12 +88,12 @@ impl Queue {
         let _ = is_done.recv();
     }
 
-    /// Has the owner read what others committed. Waits for nothing: where the queue is full, the commands in it have the same effect.
+    /// Requests a read of commits of other brokers, without waiting. In a full queue the waiting commands have the same effect.
     pub fn catch_up(&self) {
         catch_up_to(&self.sender, &self.wanted, u64::MAX);
     }
 
-    /// The same queue, for who does not keep it open.
+    /// Returns a handle that does not keep the queue open.
     pub fn downgrade(&self) -> WeakQueue {
         WeakQueue { sender: self.sender.downgrade(), wanted: Arc::clone(&self.wanted) }
     }
@@ -104,14 +104,14 @@ impl Queue {
         self.sender.capacity()
     }
 
-    /// Whether nobody serves it any more.
+    /// Returns true once the writer's thread has ended.
     pub fn is_stopped(&self) -> bool {
         self.sender.is_closed()
     }
 }
 
 impl WeakQueue {
-    /// Has the owner read what others committed, unless it has this version by then. Waits for nothing.
+    /// Requests a read of commits of other brokers, unless the writer has this version by then. Does not wait.
     pub fn catch_up_to(&self, version: u64) {
         if let Some(sender) = self.sender.upgrade() {
             catch_up_to(&sender, &self.wanted, version);
@@ -119,7 +119,7 @@ impl WeakQueue {
     }
 }
 
-/// One look is enough for all who want one before it.
+/// Requests one read for all callers that come before it.
 fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
     let before = wanted.fetch_max(version, Ordering::AcqRel);
     if before == 0 && sender.try_send(Waiting::CatchUp).is_err() {

@@ -1,4 +1,4 @@
-//! What groups and clients' metrics set, as the image has it: by name, checked, with what follows from it.
+//! Settings of groups and clients' metrics in an image: by name, checked, with the values in force.
 //!
 //! Not their keys (`config`). A resource that sets nothing is not here, and has what the broker says.
 
@@ -9,7 +9,7 @@ use fullbore_config::{
     BrokerConfig, ClientMetricsConfig, ConfigError, DynamicConfig, GroupTimeouts, Resource, check_values,
 };
 
-/// What one resource sets, and what is in force for it.
+/// Settings of one resource, and the values in force.
 #[derive(Debug)]
 pub struct ConfiguredResource {
     /// Never empty.

@@ -1,4 +1,4 @@
-//! What the control plane needs of a back end: one lock, what others committed, and a commit.
+//! The seam to a back end: one lock, the commits of others, and a commit.
 //!
 //! A back end decides nothing. Its calls block, and come from the owner's thread alone. Why not asynchronous: SQLite blocks, so that a thread
 //! of its own is there anyway; decisions on many topics take too long for a thread that serves connections; and a future that is
@@ -51,14 +51,14 @@ pub trait Store: Send + 'static {
 
 /// The lock, held.
 pub trait Transaction {
-    /// Whether exactly this version was committed.
+    /// Returns true if exactly this version was committed.
     fn includes(&mut self, version: Version) -> Result<bool, StoreError>;
 
     /// Writes the changes as this version, which follows the newest, and lets go of the lock.
     fn commit(self, changes: &[Change], version: Version) -> Result<(), CommitError>;
 }
 
-/// What was committed after the version that somebody knows.
+/// Commits after a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// Each version, in order. Nothing where the version that is known is the newest.

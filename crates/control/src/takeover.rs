@@ -16,7 +16,7 @@ use super::writer::{Failure, MetadataWriter};
 /// Looks in one session.
 const LOOKS: u32 = 16;
 
-/// Has the process fenced that is this broker for the metadata, if it sends no beat for so long. Whether it was. Blocks that long.
+/// Fences the process that is registered as this broker if it sends no heartbeat for that long. Returns true if it did. Blocks meanwhile.
 ///
 /// # Errors
 /// The store's.

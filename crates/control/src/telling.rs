@@ -1,4 +1,4 @@
-//! What was changed, by whom, as lines of the log: one a command, once it is on the disk.
+//! Log lines of changes with the asking client: one a command, once it is committed.
 //!
 //! Not offsets, groups and producer ids, which change all the time. Invariant: no secret is told, and whatever a request
 //! names, its line is short: the first few by name and the count of all.
@@ -154,7 +154,7 @@ fn named(changed: &[String]) -> String {
     names
 }
 
-/// What a client has typed, on one line.
+/// Escapes a client's text so that it is on one line.
 pub fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(CHARS_MAX).flat_map(char::escape_debug).collect();
     if text.chars().nth(CHARS_MAX).is_some() {

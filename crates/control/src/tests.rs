@@ -201,7 +201,7 @@ pub(super) fn set(value: &str) -> ConfigChange {
     ConfigChange::Set(value.into())
 }
 
-/// What is in force for brokers, for a topic that sets nothing, and for one that does.
+/// Returns the value in force for brokers, for a topic that sets nothing, and for one that does.
 fn in_force(control: &Control) -> (i32, usize, usize) {
     let image = control.image();
     let of = |name| image.topic(name).expect("there").config.producer_state_batches_to_retain;

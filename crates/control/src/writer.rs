@@ -24,19 +24,19 @@ use fullbore_config::BrokerConfig;
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// What an image means for others, given the one before.
+/// Callback for each image, with the one before it.
 pub type ImageListener = Box<dyn FnMut(&Image, &Image) + Send>;
 
 /// A command in the queue.
 pub struct Asked {
     pub command: PendingCommand,
-    /// Who asked, as the log tells it; `None` is this broker itself.
+    /// The asking client, for the log; `None` is this broker itself.
     pub by: Option<Arc<str>>,
     /// When.
     pub at: Instant,
 }
 
-/// The one who has the store.
+/// Owner of the store.
 pub struct MetadataWriter<S> {
     pub store: S,
     broker: Arc<BrokerConfig>,
@@ -48,7 +48,7 @@ pub struct MetadataWriter<S> {
     next_producer_ids: Range<i64>,
     /// When a block was last fetched early in vain.
     not_stocked: Option<Instant>,
-    /// What a store that is away costs a line.
+    /// Limit of log lines about a store that is away.
     away: LogRateLimit,
     /// The size of the next piece of a command that is carried out in pieces.
     pieces: Pieces,
@@ -119,7 +119,7 @@ impl Failure {
 }
 
 impl<S: Store> MetadataWriter<S> {
-    /// Has nothing read yet. Ids and marks come from `new_id`.
+    /// Creates a writer that has read nothing. Ids and marks come from `new_id`.
     pub fn new(
         store: S,
         broker: Arc<BrokerConfig>,
@@ -173,7 +173,7 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// What needs no store, or has waited for it too long; gives back what does.
+    /// Answers a command that needs no store, or has waited for it too long; returns any other.
     fn answer_at_once(&mut self, asked: Asked) -> Option<Asked> {
         if !self.publisher.is_newest(&self.producer_ids) && self.publisher.is_newest(&self.next_producer_ids) {
             self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);
@@ -204,7 +204,7 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Where the store may be away when producer ids are needed, fetches the next block once half of that at hand is used.
+    /// Fetches the next block of producer ids once half of the present one is used, if the store may be away when they are needed.
     pub fn stock_up(&mut self) {
         let is_needed = !self.publisher.is_newest(&self.next_producer_ids)
             && self.producer_ids.end - self.producer_ids.start <= PRODUCER_ID_BLOCK / 2;
@@ -333,7 +333,7 @@ impl Publisher {
         &self.image
     }
 
-    /// Has somebody follow from now on, and at once from the empty image to that of now.
+    /// Calls the listener with the empty image and the present one, and from then on with each image and the next.
     pub fn follow(&mut self, mut listener: ImageListener) {
         listener(&Image::default(), &self.image);
         self.listener = Some(listener);
@@ -360,7 +360,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// From now on everybody sees this image.
+    /// Publishes an image to its listener, and then to readers.
     pub fn publish(&mut self, image: Image) {
         let has_new_topic = |(old, new): TopicChange<'_>| new.is_some_and(|new| old.is_none_or(|old| old.id != new.id));
         image.each_change_since(&self.image, |change| {

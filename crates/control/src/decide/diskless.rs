@@ -1,4 +1,4 @@
-//! Whether a topic is diskless: decided when it is created, and never again.
+//! The kind of a topic, classic or diskless: decided when it is created, and never again.
 //!
 //! Not where its records go. Invariant: a diskless topic says so in what it sets itself, so that no broker's default, which may be another one
 //! after a restart, makes a topic something else. What a topic's other settings must be then is checked with them (`config/resolve.rs`).
@@ -32,7 +32,7 @@ pub fn check_agreed<'a>(set: impl Iterator<Item = (&'a str, &'a str)>) -> Result
     Ok(())
 }
 
-/// What a change sets, with its name.
+/// Returns the name and the value that a change sets.
 pub fn set_by((name, change): &(String, ConfigChange)) -> Option<(&str, &str)> {
     match change {
         ConfigChange::Set(value) => Some((name, value)),
@@ -40,7 +40,7 @@ pub fn set_by((name, change): &(String, ConfigChange)) -> Option<(&str, &str)> {
     }
 }
 
-/// Whether a new topic that sets this is diskless; then `overrides` say so from now on.
+/// Returns true if a new topic with these settings is diskless, and adds that to `overrides`.
 pub fn at_creation(
     broker: &BrokerConfig,
     name: &str,
@@ -87,7 +87,7 @@ pub fn check_replication(wanted: &CreateTopic) -> Result<(), Refusal> {
     }
 }
 
-/// One broker for each partition.
+/// Checks that each partition of a diskless topic is assigned to one broker.
 pub fn check_replicas<'a>(mut assignments: impl Iterator<Item = &'a Vec<i32>>) -> Result<(), Refusal> {
     match assignments.find(|replicas| replicas.len() != 1) {
         Some(replicas) => Err(one_replica(&format!("an assignment of {} replicas", replicas.len()))),

@@ -1,6 +1,6 @@
-//! What the commands of one transaction come to.
+//! The commands of one transaction, decided one after the other.
 //!
-//! Invariant: an outcome holds for the image with all changes of the draft, and is nobody's business before these are committed.
+//! Invariant: an outcome holds for the image with all changes of the draft, and is not sent before they are committed.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -39,7 +39,7 @@ pub struct Draft<'a> {
     drafted: Drafted,
 }
 
-/// What was decided: nothing of it is true before it is committed.
+/// Outcomes and changes of a transaction, which hold once it is committed.
 pub struct Drafted {
     /// The image with all changes.
     pub image: Image,
@@ -75,7 +75,7 @@ impl<'a> Draft<'a> {
         Self { broker, new_id, room, published, drafted }
     }
 
-    /// What all commands came to.
+    /// Returns the outcome of all commands.
     pub fn finish(self) -> Drafted {
         Drafted { is_full: self.room.is_short(), ..self.drafted }
     }
@@ -321,7 +321,7 @@ impl<'a> Draft<'a> {
         self.after(change, validate_only, |image| known(image, name).cloned())?
     }
 
-    /// What there is to see once the change is made, or would be.
+    /// Makes the change, or with `validate_only` tries it, and returns what `look` finds in the image after it.
     fn after<T>(&mut self, change: Change, validate_only: bool, look: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
         self.drafted.image.check(self.broker, &change).map_err(inapplicable)?;
         if validate_only {

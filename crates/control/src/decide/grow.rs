@@ -1,4 +1,4 @@
-//! Whether a topic may have more partitions.
+//! The decision on more partitions of a topic.
 //!
 //! Rules and words are those of Kafka's ReplicationControlManager, but for the topic that groups are in: Kafka lets it grow, and no longer
 //! finds groups where they are.

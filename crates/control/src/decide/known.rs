@@ -1,4 +1,4 @@
-//! What each decision about topics looks at: the topic there is, and how many partitions there may be.
+//! Checks that decisions about topics share: the topic exists, and the number of partitions is allowed.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub fn known<'a>(image: &'a Image, name: &str) -> Result<&'a Arc<Topic>, Refusal
     image.topic(name).ok_or_else(unknown)
 }
 
-/// Whether the broker may have so many partitions more.
+/// Checks that the cluster may have `more` partitions.
 pub fn check_total(image: &Image, more: usize) -> Result<(), Refusal> {
     let total = image.partition_count().saturating_add(more);
     if total <= PARTITIONS_MAX {
@@ -29,7 +29,7 @@ pub fn check_total(image: &Image, more: usize) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message))
 }
 
-/// Whether one request may ask for all of these partitions: Kafka refuses the whole of it otherwise. A topic that may not have as many
+/// Checks that one request may name all of these partitions; Kafka refuses the whole request otherwise. A topic that may not have as many
 /// is refused by itself.
 pub fn check_asked(partitions: impl Iterator<Item = i32>) -> Result<(), Refusal> {
     let of_topics = partitions.filter(|count| *count <= PARTITIONS_PER_TOPIC_MAX);

@@ -1,4 +1,4 @@
-//! What is asked for single partitions: the ISR that a leader wants, and elections.
+//! Decisions on single partitions: an ISR that a leader asks for, and elections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -179,7 +179,7 @@ pub fn tell_log_ends(
     Ok(changes)
 }
 
-/// What follows for partitions where `min.insync.replicas` became smaller.
+/// Returns the changes of partitions whose `min.insync.replicas` became smaller.
 pub fn relaxed(before: &Image, after: &Image) -> Vec<Change> {
     let mut changes = Vec::new();
     after.each_change_since(before, |change| {

@@ -1,4 +1,4 @@
-//! What may happen to topics and configurations: every rule of the control plane, as functions of what is known.
+//! Every rule of the control plane for topics, configurations and brokers, as functions of an image.
 //!
 //! From an image and a command to changes: [`Draft`] has all commands of a transaction decided one after another, each on what those
 //! before it changed. No I/O, clock or randomness; ids come in as arguments. Every back end decides here and nowhere else. Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
@@ -41,7 +41,7 @@ use settle::{settle_all, settle_these};
 
 /// Kafka's bound on a topic's name; longer ones do not fit a folder's name with the partition.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
-/// What a text of an answer may have: a list that grew beyond it could not be described.
+/// Bytes of a string in a response: a longer list could not be described.
 const VALUE_BYTES_MAX: usize = i16::MAX as usize;
 /// Groups and subscriptions to clients' metrics that set something.
 pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
@@ -79,7 +79,7 @@ fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result<Arc
     }
 }
 
-/// What the topic sets after the change. It is checked where that is applied.
+/// Returns the topic's settings after the change. The change is checked when it is applied.
 fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Result<Change, Refusal> {
     let topic = known(image, &wanted.name)?;
     let mut overrides = topic.overrides.clone();
@@ -96,7 +96,7 @@ fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Res
     Ok(Change::TopicConfigured { topic: topic.id, overrides })
 }
 
-/// What is set for brokers after the change. What follows for topics is checked where that is applied.
+/// Returns the brokers' settings after the change. Consequences for topics are checked when it is applied.
 fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig) -> Result<Change, Refusal> {
     let before = image.dynamic();
     let (whom, set_before) = match wanted.scope {
@@ -119,7 +119,7 @@ fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig
     Ok(Change::BrokerConfigured { broker: whom, overrides })
 }
 
-/// What a group or a subscription to clients' metrics sets after the change.
+/// Returns the settings of a group or a subscription to clients' metrics after the change.
 fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceConfig) -> Result<Change, Refusal> {
     let resource = wanted.resource;
     let before = image.resource(resource, &wanted.name);

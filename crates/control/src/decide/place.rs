@@ -77,7 +77,7 @@ fn new(image: &Image, replicas: &[i32]) -> Result<PartitionRegistration, Refusal
     Ok(PartitionRegistration { replicas: replicas.to_vec(), isr, leader, ..PartitionRegistration::default() })
 }
 
-/// What may be the replicas of one partition: brokers that there are, each once.
+/// Checks the replicas of one partition: registered brokers, each once.
 pub fn check_replicas(image: &Image, replicas: &[i32]) -> Result<(), Refusal> {
     let mut seen = BTreeSet::new();
     let includes = if replicas.is_empty() {

@@ -31,7 +31,7 @@ pub enum Inapplicable {
 }
 
 impl Image {
-    /// What this broker has where nothing was changed yet.
+    /// Returns the image before the first change.
     pub(crate) fn empty(broker: &BrokerConfig) -> Result<Self, Inapplicable> {
         let mut image = Self::default();
         image.configure(broker, None, &BTreeMap::new())?;
@@ -49,7 +49,7 @@ impl Image {
         Ok(next.at(commit.version))
     }
 
-    /// The same as of this version.
+    /// Returns the image as of this version.
     pub(crate) fn at(self, version: Version) -> Self {
         Self { version: Some(version), ..self }
     }
@@ -113,7 +113,7 @@ impl Image {
         Ok(())
     }
 
-    /// Whether this broker may decide on a change: it makes no settings of topics contradict each other that do not already. What others
+    /// Checks that this broker may decide on a change: it makes no settings of topics contradict each other that do not already. What others
     /// decided is applied without that, since they go by defaults of their own, and this broker would never get past it.
     pub(crate) fn check(&self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
         let contradiction = |dynamic: &DynamicConfig, topic: &str, overrides: &BTreeMap<String, String>| {
@@ -152,7 +152,7 @@ impl Image {
         }
     }
 
-    /// What is set for this broker once this is; `None` where it is another broker's own matter.
+    /// Returns this broker's dynamic settings after the change; `None` if it is of another broker alone.
     fn dynamic_with(
         &self,
         broker: &BrokerConfig,

@@ -85,7 +85,7 @@ impl Beats {
         Ok(Self { heard, _stop: stop })
     }
 
-    /// What the last beat heard; nothing before the first. What is heard of a database that went back is not told: that is none.
+    /// Returns the answer to the last heartbeat, empty before the first. An answer of a database that went back does not count.
     pub fn heard(&self) -> watch::Receiver<Beaten> {
         self.heard.clone()
     }
@@ -113,7 +113,7 @@ where
         }
     }
 
-    /// As long as a connection lasts.
+    /// Sends heartbeats until the connection ends.
     async fn connected(&mut self) -> Result<std::convert::Infallible, AskError> {
         let (notify, mut notified) = watch::channel(0);
         let session = PostgresSession::open(&self.server, SETTINGS, notify).await?;
@@ -156,7 +156,7 @@ where
         }
     }
 
-    /// What was committed before this is told by the first beat.
+    /// Returns the statements that open a session. The first heartbeat returns commits made before them.
     fn greeting(&self) -> String {
         let (broker, process) = (self.who.0, literal(&self.who.1));
         format!(
@@ -189,7 +189,7 @@ fn tell(kind: &LogRateLimit, reason: &str) {
     }
 }
 
-/// What one beat came to.
+/// Answer to one heartbeat.
 struct Answer {
     beaten: Beaten,
     /// The newest version of the metadata.
@@ -213,7 +213,7 @@ impl Answer {
         Ok(Self { beaten: Beaten { peers }, newest, same })
     }
 
-    /// Whether the database does not know this version, and should: it is an older copy, or another one.
+    /// Returns true if the database lacks a version that it must have: it is an older copy, or another one.
     fn lacks(&self, known: Version) -> bool {
         match self.same {
             Some(same) => same != known,

@@ -1,6 +1,6 @@
-//! What is wrong with a database, for who sets one up: everything at once, each as one line.
+//! Check of a database before its first use: every finding at once, one line each.
 //!
-//! Nothing is changed. Invariant: what is found here as wrong is what would stop a broker, or make it lose what was committed.
+//! Changes nothing. Invariant: a finding that counts as wrong would stop a broker, or make it lose commits.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,9 +37,9 @@ pub enum Finding {
     NoDatabase(String),
     /// The server's version in its own words.
     TooOld(String),
-    /// It follows another server, or is set to be read only.
+    /// The server is a standby, or set to be read only.
     ReadOnly(&'static str),
-    /// What was committed may be lost.
+    /// Commits may be lost.
     NotDurable(String),
     /// The database is empty. The first start of a broker fills it, or may not.
     Empty {
@@ -61,7 +61,7 @@ pub enum Finding {
     },
     /// The database's clock is ahead of this machine's by so many ms.
     Clock(i64),
-    /// What the database has cannot be.
+    /// Rows that no broker can have written.
     Damaged(String),
     /// Which cluster it is.
     Cluster {
@@ -85,7 +85,7 @@ pub struct BrokerFound {
 }
 
 impl Finding {
-    /// Whether a broker could not use the database, or should not.
+    /// Returns true if a broker cannot use the database, or should not.
     pub fn is_wrong(&self) -> bool {
         match self {
             Self::Empty { may_create } => !may_create,

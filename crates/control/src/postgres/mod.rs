@@ -122,7 +122,7 @@ impl Postgres {
         }
     }
 
-    /// What is told one by one, if it is.
+    /// Returns the commits since a version one by one; `None` if too much has changed.
     fn told(
         &self,
         at: Option<Version>,
@@ -136,7 +136,7 @@ impl Postgres {
         }
     }
 
-    /// What was committed since, as of one moment, and without the lock.
+    /// Reads the commits since a version as of one moment, without the lock.
     fn peek(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let schema = "SELECT 0, version FROM fullbore.schema_version";
         if let Some(known) = at {
@@ -166,7 +166,7 @@ impl Postgres {
         }
     }
 
-    /// Whether the database is one in which this version was committed, or one that is too young to know; it keeps so many.
+    /// Returns true if this version was committed in the database, or is older than the versions that it keeps.
     pub fn knows(&mut self, version: Version) -> Result<bool, StoreError> {
         let since = read::ask_since(version);
         let answers = self.connection.begin_with(&since).map_err(AskError::failed)?;
@@ -196,7 +196,7 @@ pub fn migrate(settings: &PlaneSettings) -> Result<Migrated, UnusableDatabase> {
 pub struct Migrated {
     /// Before.
     pub before: i64,
-    /// What this Fullbore needs.
+    /// Version that this Fullbore needs.
     pub now: i64,
 }
 

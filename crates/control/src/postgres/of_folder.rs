@@ -1,6 +1,6 @@
-//! What a database says of one broker and of what its data folder should have, for who compares both before a start.
+//! State of one broker in the database, to be compared with its data folder before a start.
 //!
-//! Not the comparison. Nothing is changed. Invariant: all of it is of one moment.
+//! Not here: the comparison. Changes nothing. Invariant: all of it is of one moment.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -22,7 +22,7 @@ use fullbore_db::postgres::rows::{flag, id, next, number, optional_number, text}
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderInDatabase {
     pub cluster_id: Uuid,
-    /// Whether it knows the newest version that the folder has seen.
+    /// True if the database has the newest version that the folder has seen.
     pub knows_seen: bool,
     /// The process that has the broker's place.
     pub registered: Option<RegisteredFolder>,
@@ -47,10 +47,10 @@ pub struct RegisteredFolder {
     pub told: u64,
 }
 
-/// What the file `cluster` of this folder says; `None` where there is none.
+/// Reads the file `cluster` of this folder; `None` if it is not there.
 ///
 /// # Errors
-/// What the system says, or that it is damaged.
+/// The system's, or a damaged file.
 pub fn identity_of(folder: &Path) -> std::io::Result<Option<ClusterFolder>> {
     ClusterFolder::read(folder)
 }

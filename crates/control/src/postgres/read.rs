@@ -22,16 +22,16 @@ use fullbore_db::postgres::statements::as_typed;
 
 /// Versions that are told one by one; who knows less reads everything.
 const SINCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };
-/// The same in bytes of what they changed.
+/// Bytes of changes that are read one by one.
 const SINCE_BYTES_MAX: usize = 16 << 20;
 
 type Answers = std::vec::IntoIter<Rows>;
 
-/// What the rows since a version say.
+/// Rows since a version.
 pub enum Since {
     /// Each of them, in order.
     Told(Vec<Commit>),
-    /// It is too old, or too much has changed since.
+    /// The version is too old, or too much has changed since.
     TooMuch,
     /// There is none like it, and there should be.
     WentBack,
@@ -48,7 +48,7 @@ pub fn ask_since(at: Version) -> String {
     )
 }
 
-/// What [`ask_since`] came to.
+/// Reads the answer to [`ask_since`].
 pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
     let Some((first, later)) = rows.split_first() else { return Ok(Since::WentBack) };
     let first = version(first)?;
@@ -101,7 +101,7 @@ pub fn ask_everything() -> String {
     )
 }
 
-/// What makes the newest version from nothing, settings of brokers before what follows from them.
+/// Returns the changes that make the newest version from nothing, settings of brokers before those of topics.
 pub fn everything(mut answers: Answers) -> Result<Commit, StoreError> {
     let answers = &mut answers;
     let newest = next(answers)?;
@@ -154,7 +154,7 @@ fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Store
     Ok(())
 }
 
-/// Those for every broker first.
+/// Adds the brokers' settings, those for every broker first.
 fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
     let mut set: BTreeMap<Option<i32>, SetConfigs> = BTreeMap::new();
     for row in next(answers)? {

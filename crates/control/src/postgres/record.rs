@@ -1,4 +1,4 @@
-//! What a version changed, as text: JSON that people can read, too.
+//! The changes of a version as JSON.
 //!
 //! Mirrors of the types of `change`, so that these may change without the text. Invariant: what was written is read as the
 //! same changes, or refused.
@@ -17,7 +17,7 @@ use super::super::change::{Change, DeletedTopic, Partitions};
 use super::super::node::{Endpoint, RegisteredBroker};
 use fullbore_config::Resource;
 
-/// What somebody sets, by name.
+/// Settings by name.
 pub type SetConfigs = BTreeMap<String, String>;
 
 /// A [`Change`].

@@ -23,7 +23,7 @@ const LARGE_BYTES: usize = 32 << 10;
 const LARGE_MAX: i64 = 100;
 /// The channel on which a commit is told.
 pub const CHANNEL: &str = "fullbore";
-/// What stands for every broker.
+/// Broker id of settings for every broker.
 pub const EVERY_BROKER: i32 = -1;
 
 /// All that commits these changes as this version.

@@ -8,11 +8,11 @@ use super::super::change::{Change, Version};
 use super::super::store::{Commit, Progress, Store, Transaction};
 use fullbore_db::{CommitError, StoreError};
 
-/// One connection to the store.
+/// Connection to the store.
 #[derive(Clone, Default)]
 pub struct Memory {
     shared: Arc<Shared>,
-    /// Whether it tells all there is to who does not know the newest version.
+    /// True if readers behind the newest version get everything at once.
     tells_whole: bool,
 }
 
@@ -26,7 +26,7 @@ struct Shared {
 struct State {
     commits: Vec<Commit>,
     is_locked: bool,
-    /// Who waits for the lock.
+    /// Callers that wait for the lock.
     waiting: usize,
     fault: Option<Fault>,
     is_unreachable: bool,
@@ -69,12 +69,12 @@ impl Memory {
         Self { tells_whole, ..self }
     }
 
-    /// What the next commit meets.
+    /// Sets the fault that the next commit meets.
     pub fn next_commit(&self, fault: Fault) {
         self.shared.change(|state| state.fault = Some(fault));
     }
 
-    /// It can be reached again.
+    /// Makes the store reachable again.
     pub fn mend(&self) {
         self.shared.change(|state| state.is_unreachable = false);
     }
@@ -89,7 +89,7 @@ impl Memory {
         self.shared.change(|state| state.commits.truncate(length));
     }
 
-    /// Has the lock as another broker would, until it is dropped.
+    /// Takes the lock as another broker, until it is dropped.
     pub fn locked(&self) -> Held {
         self.shared.change(|state| state.waiting += 1);
         let mut state = self.shared.wait_while(|state| state.is_locked);
@@ -98,7 +98,7 @@ impl Memory {
         Held(Arc::clone(&self.shared))
     }
 
-    /// Waits until somebody waits for the lock.
+    /// Waits until a caller waits for the lock.
     pub fn someone_waits(&self) {
         drop(self.shared.wait_while(|state| state.waiting == 0));
     }

@@ -1,4 +1,4 @@
-//! What decides whether a topic is diskless, and what it may be then.
+//! Which settings make a topic diskless, and what such a topic may have.
 
 use super::*;
 use crate::internal::CONSUMER_OFFSETS;
@@ -13,7 +13,7 @@ fn with(name: &str, configs: &[(&str, &str)]) -> CreateTopic {
     CreateTopic { configs: configs.collect(), ..wanted(name) }
 }
 
-/// Whether the topic becomes diskless, and what is stored of it.
+/// Returns true if the topic becomes diskless, and the stored setting.
 fn made_by(file: &str, wanted: &CreateTopic) -> Result<(bool, Option<String>), Refusal> {
     let topic = create(&one_broker(1), &broker(file), wanted, Uuid::ZERO)?;
     assert!(!topic.overrides.contains_key(INKLESS));
