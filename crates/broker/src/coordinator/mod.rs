@@ -1,10 +1,9 @@
-//! What every coordinator that keeps its state in an internal topic needs: the way of a change into the log, and back at the
-//! next start.
+//! State of a coordinator in an internal topic: how a change gets into the log, and back at the next start.
 //!
-//! A coordinator is a pure machine. What it says must be kept becomes records of the topic's partition that its key
-//! belongs to ([`shard`]); once they are kept, what was asked for is true and answered. A start reads the partition from its
-//! start to its end ([`replay`]) and then serves. What the records mean is the coordinator's matter:
-//! [`groups`](crate::groups), and one day transactions.
+//! A coordinator is a pure machine. The changes that it wants kept become records of the partition that their key belongs to
+//! ([`shard`]); once these are replicated, the change holds and its request is answered. A start reads the partition from its
+//! start to its end ([`replay`]) and then serves. The coordinator alone knows the meaning of its records:
+//! [`groups`](crate::groups).
 
 mod pending;
 mod replay;

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 pub(super) const KEPT_WITHIN: Duration = Duration::from_secs(5);
 const TIMED_OUT: AppendError = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
 
-/// What comes of a write, once it is told.
+/// Outcome of a write, and the flush that it still waits for.
 type WriteOutcome<T> = (T, Option<FlushTicket>);
 
 /// A write asked for. To drop it does not take it back.
@@ -47,7 +47,7 @@ impl Shard {
 }
 
 impl<T> PendingWrite<T> {
-    /// Where it goes.
+    /// Returns the shard of the write.
     pub fn shard(&self) -> &Arc<Shard> {
         &self.shard
     }

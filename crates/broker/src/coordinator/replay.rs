@@ -26,9 +26,9 @@ pub enum ReplayError {
     /// The records cannot be what a broker has written.
     #[error("at offset {offset}: {why}")]
     Damaged {
-        /// Where.
+        /// Offset of the first record that cannot be read.
         offset: i64,
-        /// What is wrong.
+        /// The damage.
         why: BatchError,
     },
 }

@@ -1,10 +1,10 @@
-//! One partition of an internal topic, as its coordinator writes it: what waits to be appended, and who is told once it is.
+//! Partition of an internal topic, as its coordinator writes it: the writes that wait, and their callbacks.
 //!
-//! Whoever asks appends, together with whatever waits by then, unless somebody does so at that moment, who then appends
-//! that, too. So no thread has to be woken, and those who ask at the same time share a batch.
+//! A caller appends its write together with all that wait by then. Where another caller is appending, that one appends it. So no
+//! thread is woken, and writes of the same moment share a batch.
 //!
-//! Invariants: writes are appended, and told of, in the order in which they were asked for. After each unlock of the writer
-//! the queue is looked at again, so that a write whose asker found the lock taken is appended by who had it.
+//! Invariants: writes are appended, and their callbacks called, in the order of the calls. A caller that unlocks the writer looks
+//! at the queue again, so that a write whose caller found the lock taken is appended.
 
 use super::unreplicated::{AppendResult, Told, Unreplicated};
 use crate::partitions::{Acks, AppendError, AppendTerms, Durability, Replica};
@@ -51,7 +51,7 @@ struct Write {
     told: Told,
 }
 
-/// Whether a shard's state is at hand.
+/// State of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// The shard's log is being read.
@@ -66,11 +66,11 @@ pub enum Status {
     Gone,
 }
 
-/// One partition of an internal topic.
+/// Partition of an internal topic.
 pub struct Shard {
     partition: Arc<Replica>,
     compression: Compression,
-    /// Whether there was one before it for this partition.
+    /// True if this process had a shard of the partition before.
     is_successor: bool,
     /// The epoch in which this broker leads it; [`NO_EPOCH`] where it does not.
     leader_epoch: AtomicI32,
@@ -82,7 +82,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Nothing of it is read yet, unless it was never written. Its batches will be compressed so.
+    /// Creates a shard of which nothing is read yet, unless it was never written. Its batches get this compression.
     pub fn new(partition: Arc<Replica>, compression: Compression) -> Arc<Shard> {
         Shard::following(partition, compression, false)
     }
@@ -116,13 +116,13 @@ impl Shard {
         &self.partition
     }
 
-    /// Whether there was one before it for this partition, of which something may be left.
+    /// Returns true if this process had a shard of the partition before, of which state may be left.
     pub fn is_successor(&self) -> bool {
         self.is_successor
     }
 
-    /// Whether its partition is led as when it was made, here or elsewhere. An election that this broker won again, of the very
-    /// next epoch, counts as that alone: nobody else has written meanwhile.
+    /// Returns true if the partition is led as when the shard was made, here or elsewhere. An election that this broker won again counts
+    /// only in the very next epoch: no other leader has written meanwhile.
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
@@ -135,7 +135,7 @@ impl Shard {
         }
     }
 
-    /// Whether its state is at hand.
+    /// Returns the state of the shard.
     pub fn status(&self) -> Status {
         *self.status.borrow()
     }
@@ -157,7 +157,7 @@ impl Shard {
         let _ = self.status.subscribe().wait_for(|status| *status != Status::Loading).await;
     }
 
-    /// Has a write wait to be appended. Nothing is before somebody calls [`Shard::flush`], or much waits.
+    /// Queues a write. A call of [`Shard::flush`], or a long queue, appends it.
     pub(super) fn ask(self: &Arc<Self>, records: Records, told: Told) {
         let waiting = {
             let mut waiting = self.waiting.lock();
@@ -169,7 +169,7 @@ impl Shard {
         }
     }
 
-    /// Whether all that is appended is on every replica in sync, and told of.
+    /// Returns true if all appended writes are on every replica in sync, and their callbacks were called.
     pub(super) fn is_replicated(&self) -> bool {
         self.unreplicated.is_empty()
     }
@@ -199,14 +199,14 @@ impl Shard {
         self.flush_elsewhere();
     }
 
-    /// Has these wait again, before all others.
+    /// Queues these writes again, before all others.
     fn put_back(&self, first: Write, rest: impl Iterator<Item = Write>) {
         let mut waiting = self.waiting.lock();
         let later = std::mem::take(&mut *waiting);
         waiting.extend([first].into_iter().chain(rest).chain(later));
     }
 
-    /// As [`Shard::flush`], for who must not block.
+    /// Appends as [`Shard::flush`] does, without blocking the caller's thread.
     pub async fn flush_soon(self: &Arc<Self>) {
         if self.partition.phase().is_open() {
             self.flush();
@@ -222,7 +222,7 @@ impl Shard {
         }
     }
 
-    /// As [`Shard::flush`], on another thread, and not waited for.
+    /// Appends as [`Shard::flush`] does, on another thread, without waiting.
     pub fn flush_elsewhere(self: &Arc<Self>) {
         let shard = Arc::clone(self);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {

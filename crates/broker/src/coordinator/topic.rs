@@ -20,7 +20,7 @@ impl InternalTopic {
         InternalTopic { id, shards: found.map(|partition| Shard::new(partition, compression)).collect() }
     }
 
-    /// Whether every partition is led as when its shard was made.
+    /// Returns true if every partition is led as when its shard was made.
     pub fn keeps_its_roles(&self) -> bool {
         self.shards.iter().all(|shard| shard.keeps_its_role())
     }
@@ -48,7 +48,7 @@ impl InternalTopic {
         &self.shards
     }
 
-    /// Whether any of them is being read.
+    /// Returns true if a shard is being read.
     pub fn is_loading(&self) -> bool {
         self.shards.iter().any(|shard| shard.status() == Status::Loading)
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Called when the records of a write are kept, or cannot be.
 pub(super) type Told = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
 
-/// What came of an append.
+/// Outcome of an append.
 pub(super) type AppendResult = Result<Durability, AppendError>;
 
 /// In the order of the log; while there are any, a task waits for the first.

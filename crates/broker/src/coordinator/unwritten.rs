@@ -1,6 +1,6 @@
-//! What one connection has asked to be kept and does not await yet.
+//! Writes of one connection that it does not await yet.
 //!
-//! Invariant: what was asked for is appended whatever stands before its answer, even where nobody awaits it yet.
+//! Invariant: a write is appended although an earlier answer of the connection is not sent yet.
 
 use super::Shard;
 use parking_lot::Mutex;
@@ -27,8 +27,8 @@ impl Unwritten {
         self.is_any.store(true, Relaxed);
     }
 
-    /// Has appended what was asked for, for ever. It wakes nobody: it is polled with the connection's task, after what asks and
-    /// what awaits, so that it appends only what would else wait while the task sleeps.
+    /// Appends the writes, for ever. Wakes no task: the connection's task polls it after its requests and answers, so that it appends
+    /// only writes that would wait while the task sleeps.
     pub async fn carry_out(&self) -> Infallible {
         loop {
             poll_fn(|_| if self.is_any.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;

@@ -22,7 +22,7 @@ use fullbore_log::partition::waiters::Registration;
 /// connection up after half a minute, with all that they have requested over it.
 const OPENING_WAIT: Duration = Duration::from_secs(5);
 
-/// One partition.
+/// Partition, classic or diskless.
 #[derive(Clone)]
 pub enum AnyPartition {
     /// In a log.
@@ -41,9 +41,9 @@ impl AnyPartition {
     }
 }
 
-/// Whether it can be used.
+/// Opening.
 impl AnyPartition {
-    /// Whether nobody has to wait for it to be opened.
+    /// Returns true if no caller has to wait for the partition to be opened.
     pub fn is_settled(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => replica.phase().is_settled(),
@@ -103,7 +103,7 @@ impl AnyPartition {
         }
     }
 
-    /// Whether its folder is being made, which is over soon.
+    /// Returns true while the partition's directory is being made.
     pub fn is_being_made(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => replica.phase().is_creating(),
@@ -111,7 +111,7 @@ impl AnyPartition {
         }
     }
 
-    /// Has it opened, if it is not. Waits for nobody.
+    /// Requests that the partition is opened, without waiting.
     pub fn ask_to_open(&self) {
         match self {
             AnyPartition::Classic(replica) => replica.ask_to_open(),
@@ -145,10 +145,10 @@ impl AnyPartition {
         }
     }
 
-    /// Has what is known of the offsets of these partitions be no older than this call, also where other brokers write them.
+    /// Refreshes the offsets of these partitions, so that they are no older than this call, also where other brokers write.
     ///
     /// # Errors
-    /// It could not be found out of the diskless ones.
+    /// The index of the diskless partitions cannot be read.
     pub async fn refresh(partitions: &[AnyPartition]) -> Result<(), ReadError> {
         let of = |partition: &AnyPartition| match partition {
             AnyPartition::Classic(_) => None,
@@ -157,10 +157,10 @@ impl AnyPartition {
         DisklessPartition::refresh(&partitions.iter().filter_map(of).collect::<Vec<_>>()).await
     }
 
-    /// The same of this one, after that has come to `refreshed`.
+    /// Returns `refreshed`, the outcome of [`AnyPartition::refresh`], if it matters for this partition.
     ///
     /// # Errors
-    /// What was found out then, if it matters for this partition.
+    /// That of the refresh.
     pub fn is_refreshed(&self, refreshed: Result<(), ReadError>) -> Result<(), ReadError> {
         match self {
             AnyPartition::Classic(_) => Ok(()),
@@ -199,7 +199,7 @@ impl AnyPartition {
     }
 }
 
-/// What is read of it.
+/// Reads.
 impl AnyPartition {
     /// Batches from the one with `offset` on, up to the high watermark and about `max_bytes`; with `at_least_one` the first is whole whatever its
     /// size, without it there may be nothing. `None` while the log is opened, or the records are fetched: waiters are woken when that is
@@ -239,7 +239,7 @@ impl AnyPartition {
         }
     }
 
-    /// As [`AnyPartition::try_read`], whole batches only: the result has the offset after them.
+    /// Reads as [`AnyPartition::try_read`] does, whole batches only: the result has the offset after them.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -327,7 +327,7 @@ impl AnyPartition {
         }
     }
 
-    /// Where the log of a leader epoch ends (KIP-101), or of the largest known one before it.
+    /// Returns the end of a leader epoch (KIP-101), or of the largest known one before it.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -338,7 +338,7 @@ impl AnyPartition {
         }
     }
 
-    /// What is known of each idempotent producer, the longest idle first.
+    /// Returns the state of each idempotent producer, the longest idle first.
     ///
     /// # Errors
     /// [`ReadError`].

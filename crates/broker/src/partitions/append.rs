@@ -152,12 +152,12 @@ enum AppendProgress {
     Blocked(Blocker),
 }
 
-/// One request on its way through its batches.
+/// Request on its way through its batches.
 struct AppendRun<'a> {
     services: AppendServices<'a>,
     batches: &'a [RequestBatch<'a>],
     terms: RequestTerms<'a>,
-    /// One for each batch that was taken or refused; the next batch is behind those.
+    /// Result of each batch that was taken or refused; the next batch is behind those.
     results: Vec<BatchResult>,
     failed: ErrorCode,
     /// Records whose errors may still be listed one by one: a request of a megabyte may have ten thousand batches of a thousand.

@@ -39,20 +39,20 @@ struct DeletionQueue {
     partitions: VecDeque<Arc<Replica>>,
     /// The last ones with their names.
     by_name: HashMap<(Arc<str>, i32), Arc<Replica>>,
-    /// What is left of each topic.
+    /// Remains of each topic.
     left: HashMap<Uuid, TopicRemains>,
     /// Topics of which nothing is left under their names, until that is asked for.
     gone: Vec<Uuid>,
     is_stopping: bool,
 }
 
-/// What is left of a deleted topic.
+/// Remains of a deleted topic.
 #[derive(Debug, Default)]
 struct TopicRemains {
     partitions: usize,
-    /// Whether a folder could not be renamed.
+    /// True if a directory could not be renamed.
     keeps_folder: bool,
-    /// Whether the index of diskless topics may have something of it.
+    /// True if the index of diskless topics may have rows of it.
     is_in_index: bool,
 }
 
@@ -88,7 +88,7 @@ impl Deletion {
         self.wake.notify_all();
     }
 
-    /// Has the partitions of a topic taken out of the way. Does not block.
+    /// Takes the partitions of a topic out of use, on another thread. Does not block.
     pub fn add(&self, topic_id: Uuid, partitions: &[Arc<Replica>]) {
         if partitions.is_empty() {
             return;
@@ -109,7 +109,7 @@ impl Deletion {
         self.queue.lock().left.entry(topic_id).or_default().is_in_index = true;
     }
 
-    /// It is deleted there.
+    /// Notes that the index has no row of the topic any more.
     pub fn is_out_of_index(&self, topic_id: Uuid) {
         {
             let mut queue = self.queue.lock();

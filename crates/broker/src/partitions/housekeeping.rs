@@ -1,7 +1,7 @@
-//! What happens in the background, once a second: retention, removal of files, expiry of producers,
+//! Work of the background, once a second: retention, removal of files, expiry of producers,
 //! checkpoints, and giving descriptors and memory back.
 //!
-//! One thread for all partitions, and so it opens none: where retention is due and the log is not open, the opener is asked, and
+//! One thread serves all partitions, and so it opens none: where retention is due and the log is not open, it notifies the opener, and
 //! a later round goes on.
 
 use std::fs;
@@ -113,7 +113,7 @@ impl Housekeeping {
         self.stop.notify_all();
     }
 
-    /// From now on, forgets producers silent for so long. Until this is said, none is.
+    /// Sets the time after which silent producers are forgotten; without it none is.
     pub fn expire_producers_after(&self, ms: u64) {
         self.producer_id_expiration_ms.store(i64::try_from(ms).unwrap_or(i64::MAX), Relaxed);
     }
@@ -149,7 +149,7 @@ impl Housekeeping {
     }
 }
 
-/// Whether it is time, and if so, the next time is set.
+/// Returns true if it is time, and sets the next time.
 fn is_due(at: &mut Instant, interval: Duration) -> bool {
     let now = Instant::now();
     let due = *at <= now;

@@ -86,11 +86,11 @@ pub struct Partitions {
     cleaner: Arc<Cleaner>,
     deletion: Arc<Deletion>,
     housekeeping: Arc<Housekeeping>,
-    /// Those that are not in logs; told once, before the first topic is.
+    /// Diskless topics; set once, before the first topic.
     diskless: OnceLock<Diskless>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: Mutex<bool>,
-    /// Whether the folder says that ends of logs may be lost.
+    /// True if the data directory shows that ends of logs may be lost.
     has_lost_ends: AtomicBool,
 }
 
@@ -104,7 +104,7 @@ impl Partitions {
         Partitions::open_with(data_dir, config, Arc::new(DiskSpace::open(data_dir, 0)))
     }
 
-    /// As [`Partitions::open`], with the folder's room as others of the broker know it.
+    /// Opens as [`Partitions::open`] does, with the room of the disk that the broker shares.
     pub(crate) fn open_with(
         data_dir: &Path,
         config: &BrokerConfig,
@@ -153,7 +153,7 @@ impl Partitions {
         Ok(partitions)
     }
 
-    /// What was started before an error ends when `self` is dropped.
+    /// Starts the threads. Those started before an error end when `self` is dropped.
     fn start_threads(&self, recovery_threads: usize) -> io::Result<()> {
         let mut threads = self.threads.lock();
         threads.extend(self.log_dir.flusher.start()?);
@@ -173,7 +173,7 @@ impl Partitions {
         }
     }
 
-    /// What serves diskless topics, if it is there.
+    /// Returns the server of diskless topics, if there is one.
     pub fn diskless(&self) -> Option<&Diskless> {
         self.diskless.get()
     }
@@ -191,7 +191,7 @@ impl Partitions {
         self.registry.find(topic_id, index)
     }
 
-    /// What is read of their logs around the page cache.
+    /// Returns the reads around the page cache.
     pub(crate) fn cold(&self) -> &Arc<DirectReads> {
         &self.log_dir.cold
     }
@@ -201,8 +201,8 @@ impl Partitions {
         self.log_dir.cluster.put_brokers(brokers);
     }
 
-    /// From now on the topic has these partitions, with these settings. Waits for nobody. Those that a crash may have left
-    /// torn are opened in time. To be called by one thread at a time, as [`Partitions::delete_topic`].
+    /// Gives a topic these partitions and settings, without blocking. Partitions that a crash may have torn are opened in time. To be called by
+    /// one thread at a time, as [`Partitions::delete_topic`].
     pub fn put_topic<'a>(
         &self,
         topic: (&str, Uuid),
@@ -267,7 +267,7 @@ impl Partitions {
         }
     }
 
-    /// The same of a topic that an earlier run has deleted, of which it is not known whether it has logs.
+    /// Deletes a topic that an earlier process began to delete, classic or diskless.
     pub fn delete_topic_of_either_kind(&self, id: Uuid) {
         self.delete_logs_and_in_index(id, &self.registry.remove_topic(id));
     }
@@ -335,7 +335,7 @@ impl Partitions {
         }
     }
 
-    /// From now on, forgets producers silent for so long. Until this is said, none is.
+    /// Sets the time after which silent producers are forgotten; without it none is.
     pub fn expire_producers_after(&self, ms: u64) {
         self.housekeeping.expire_producers_after(ms);
         if let Some(diskless) = self.diskless() {
@@ -371,7 +371,7 @@ impl Partitions {
         self.log_dir.flusher.refused.count()
     }
 
-    /// What power cuts have left beside the logs of all partitions, as far as they were looked at. Goes to the disk.
+    /// Returns the files that power cuts have left beside the logs, as far as partitions were looked at. Reads the disk.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.total()
     }
@@ -407,7 +407,7 @@ impl Partitions {
         self.cleaner.clean_dirtiest(now_ms)
     }
 
-    /// What the cleaner has done.
+    /// Returns the work of the cleaner so far.
     pub fn cleaner_status(&self) -> CleanerStatus {
         self.cleaner.status()
     }
@@ -448,18 +448,18 @@ impl Partitions {
         Ok(names)
     }
 
-    /// Has the log starts of these partitions on the disk when it returns.
+    /// Writes the log starts of these partitions to the disk.
     ///
     /// # Errors
-    /// What the system says. Segments that are before a log start may be removed all the same.
+    /// The system's. Segments that are before a log start may be removed all the same.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
     }
 
-    /// Has everything that was written on the disk when it returns.
+    /// Flushes all logs to the disk.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's.
     pub fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(fs::File::open(&self.log_dir.path)?)?)
     }

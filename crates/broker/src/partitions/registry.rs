@@ -30,7 +30,7 @@ struct RegisteredTopic {
     partitions: Vec<Arc<Replica>>,
 }
 
-/// Whether a topic's partitions may have records.
+/// Origin of a topic: its partitions may have records, or are new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// The topic's partitions may have been written by an earlier run.
@@ -45,7 +45,7 @@ impl Registry {
         Registry { log_dir, topics: RwLock::default() }
     }
 
-    /// What they share.
+    /// Returns the data directory that the partitions share.
     pub fn log_dir(&self) -> &Arc<LogDir> {
         &self.log_dir
     }
@@ -62,9 +62,8 @@ impl Registry {
         topics.values().flat_map(|topic| topic.partitions.iter().cloned()).collect()
     }
 
-    /// From now on the topic has these partitions, with these settings. Waits for nobody. Those that a crash may have left
-    /// torn, and those that take over from deleted ones, are opened in time. To be called by one thread at a time. `before` returns what there was before a new
-    /// partition of this name and number.
+    /// Gives a topic these partitions and settings, without blocking. Partitions that a crash may have torn, and those that take over from deleted
+    /// ones, are opened in time. To be called by one thread at a time. `before` returns the predecessors of a new partition.
     pub fn put_topic<'a>(
         &self,
         (name, id): (&str, Uuid),

@@ -1,8 +1,8 @@
-//! One cleaning of one log: the newest offset of every key in the dirty part, then everything up to there written anew
-//! without what is superseded.
+//! Cleaning of one log: collects the newest offset of every key in the dirty part, then writes everything up to there anew
+//! without superseded records.
 //!
-//! Not when, and not what becomes of a failure; those are the cleaner's. The partition is locked only to look at its list of
-//! segments and to change it. Invariant: whatever ends it early, the log holds every record that survives.
+//! Not here: the schedule and failures, which are the cleaner's. The partition is locked only to read and to change its list of
+//! segments. Invariant: whatever ends a cleaning early, the log holds every record that survives.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ use fullbore_log::lookup::is_gone;
 use fullbore_log::segment::Segment;
 use fullbore_log::validation::OPENED_MAX;
 
-/// What a cleaning did.
+/// Outcome of a cleaning.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Tally {
     pub bytes_before: u64,
@@ -38,7 +38,7 @@ pub struct Tally {
     pub keys: usize,
 }
 
-/// One cleaning.
+/// Cleaning of one log.
 pub struct Cleaning<'a> {
     pub pace: &'a dyn Pace,
     pub log_dir: &'a LogDir,
@@ -66,7 +66,7 @@ struct Mapped {
     cuts: u32,
 }
 
-/// What becomes of a batch.
+/// Fate of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Whole,
@@ -150,7 +150,7 @@ impl Cleaning<'_> {
         }
     }
 
-    /// Whether a segment is in the log.
+    /// Returns true if the log has the segment.
     fn has(&self, base_offset: i64) -> bool {
         let state = self.partition.lock();
         matches!(&state.log, LogState::Open(log) if log.has_segment(base_offset))
@@ -267,7 +267,7 @@ impl Rewriting<'_> {
         Ok((is_changed, self.removed))
     }
 
-    /// What becomes of a batch; if it is rewritten, `scratch` has it.
+    /// Decides on a batch; `scratch` has a rewritten one.
     fn judge(&mut self, batch: &BatchView<'_>) -> Result<Fate, BatchError> {
         if batch.is_control() {
             return Ok(Fate::Whole);

@@ -37,7 +37,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(60);
 /// The most threads.
 const THREADS_MAX: usize = 64;
 
-/// What all threads share.
+/// State that all threads share.
 #[derive(Debug)]
 pub struct Cleaner {
     registry: Arc<Registry>,
@@ -59,7 +59,7 @@ struct Counts {
     max_dirty_ratio: AtomicU64,
 }
 
-/// What the cleaner has done since the start, for whoever watches the broker.
+/// Work of the cleaner since the start, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CleanerStatus {
     /// Cleanings that came to their end.
@@ -133,7 +133,7 @@ impl Cleaner {
         }
     }
 
-    /// Whether there are more threads than configured; then this one is not counted any more.
+    /// Returns true if there are more threads than configured, and takes this one out of the count.
     fn is_too_many(&self) -> bool {
         let wanted = self.settings().threads.min(THREADS_MAX);
         let mut threads = self.threads.lock();
@@ -260,7 +260,7 @@ impl Cleaner {
         self.throttle(partition, bytes)
     }
 
-    /// What there is to be seen.
+    /// Returns the work so far.
     pub fn status(&self) -> CleanerStatus {
         let of = |count: &AtomicU64| count.load(Relaxed);
         let counts = &self.counts;

@@ -10,7 +10,7 @@ use fullbore_config::TopicConfig;
 use fullbore_log::cleaner::dirty::may_be_due;
 
 impl Replica {
-    /// What a cleaning would have to do now; `None` if the partition is not compacted or there is nothing to be had.
+    /// Returns the dirty part of the log; `None` if the partition is not compacted or there is none.
     /// A segment with records past max.compaction.lag.ms is closed first.
     pub(crate) fn dirty(self: &Arc<Self>, checkpoint: Option<i64>, now_ms: i64) -> Option<(Dirty, Arc<TopicConfig>)> {
         let mut state = self.lock();
