@@ -39,7 +39,8 @@ impl Replica {
         self.flush_up_to(state, outcome.end_offset, outcome.rolled, !outcome.is_duplicate, config)
     }
 
-    /// The same of a log that ends there, the last append having `rolled` the segment, if there `is_new` something.
+    /// Flushes as [`Replica::flush_after`] does, for a log that ends there. `rolled`: the last append sealed a segment; `is_new`: there is
+    /// something to flush.
     pub(super) fn flush_up_to(
         self: &Arc<Self>,
         state: &mut ReplicaState,

@@ -1,8 +1,8 @@
-//! What a leader does with its followers' fetches, at one partition: takes note of how far they have come, and reads for them.
+//! Fetches of followers at a leader's partition: notes how far each has come, and reads for it.
 //!
-//! Not the requests between brokers, nor what a follower does with the answers (`following`). The rules are [`fullbore_rules::replica`]'s.
+//! Not here: the requests between brokers, nor what a follower does with the answers (`following`). The rules are [`fullbore_rules::replica`]'s.
 //!
-//! Invariant: what a follower has counts only in the leader epoch in which its log was found to be a beginning of the leader's.
+//! Invariant: a follower's position counts only in the leader epoch in which its log was found to be a beginning of the leader's.
 
 use std::sync::Arc;
 
@@ -18,27 +18,27 @@ use fullbore_log::partition::dirty_partitions::DirtyPartitions;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::waiters::Registration;
 
-/// Where a follower's log is, to its leader's.
+/// Place of a follower's log in its leader's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowerPlace {
-    /// It is no part of that: their newest common epoch at most, and where it ends at the leader.
+    /// Diverged: their newest common epoch at most, and its end at the leader.
     Diverging(EpochEnd),
-    /// It ends before the leader's begins, or past its end.
+    /// The follower's end is before the leader's log start, or past its end.
     OutOfRange {
-        /// Where the leader's log begins.
+        /// Start of the leader's log.
         log_start: i64,
-        /// Where it ends.
+        /// End of the leader's log.
         log_end: i64,
     },
-    /// It is the beginning of that, which was taken note of; with the change of the ISR that there is reason to ask for.
+    /// A beginning of the leader's log, which is noted; with the change of the ISR to ask for, if there is one.
     Noted(Option<AlterPartition>),
 }
 
 impl Replica {
-    /// As leader: a follower's log ends there. Blocks while the own one is opened.
+    /// As leader: notes the end of a follower's log. Blocks while the own log is opened.
     ///
     /// # Errors
-    /// What [`fullbore_rules::replica::Partition::fetched`] refuses, or the disk.
+    /// Those of [`fullbore_rules::replica::Partition::fetched`], or of the disk.
     pub fn followed_from(
         &self,
         fetch: &FollowerFetch,
@@ -68,7 +68,7 @@ impl Replica {
         Ok(FollowerPlace::Noted(effects.propose))
     }
 
-    /// As leader: a follower says where its log begins. Who waits for that looks again.
+    /// As leader: notes the start of a follower's log, and wakes those who wait for it.
     pub fn follower_begins_at(&self, fetch: &FollowerFetch, log_start: i64) {
         let mut state = self.lock();
         if state.check_leads_in(fetch.leader_epoch).is_ok() {
@@ -96,7 +96,7 @@ impl Replica {
         }
     }
 
-    /// As leader of this epoch: whole batches from an offset on, for a follower that has been found to have what is before it.
+    /// As leader of this epoch: reads whole batches from an offset on, for a follower that has all records before it.
     ///
     /// # Errors
     /// The role, the offset or the disk.
@@ -115,7 +115,7 @@ impl Replica {
         Registration::marking(&self.waiters, marks, place)
     }
 
-    /// As leader, each half of `replica.lag.time.max.ms`: the change of the ISR that there is reason to ask for.
+    /// As leader, each half of `replica.lag.time.max.ms`: returns the change of the ISR to ask for.
     pub fn tick(&self) -> Option<AlterPartition> {
         if self.registered().replicas.len() < 2 || self.leads_in().is_none() {
             return None;
@@ -129,7 +129,7 @@ impl Replica {
         effects.propose
     }
 
-    /// As leader: what became of a change of the ISR that was asked for.
+    /// As leader: takes over the outcome of a change of the ISR that was asked for.
     pub fn altered(&self, proposal: &AlterPartition, answer: Result<&PartitionRegistration, ErrorCode>) {
         let mut state = self.lock();
         let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.altered(proposal, answer, now));

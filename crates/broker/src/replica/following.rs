@@ -1,7 +1,7 @@
-//! What a follower does with its leader's answers, at one partition.
+//! Answers of a leader at a follower's partition: appends, cuts, high watermark.
 //!
-//! Not the requests between brokers, nor what a leader answers (`follower_reads`). The rules are [`fullbore_rules::replica`]'s; here they are asked, and carried out on the
-//! log, under one lock.
+//! Not here: the requests between brokers, nor the leader's part (`follower_reads`). The decisions are [`fullbore_rules::replica`]'s; they are carried out on the
+//! log under one lock.
 //!
 //! Invariant: nothing of a leader's answer reaches the log once the role is that of another epoch.
 
@@ -26,7 +26,7 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::flushed::FlushTicket;
 use fullbore_log::recovery::RecoveryHint;
 
-/// What a leader answered to a follower's fetch, and did not diverge.
+/// Answer of a leader to the fetch of a follower whose log has not diverged.
 #[derive(Debug, Clone, Copy)]
 pub struct FromLeader<'a> {
     /// The epoch that the fetch was sent in.
@@ -61,19 +61,19 @@ pub enum FollowError {
     Append(#[from] AppendError),
 }
 
-/// What became of a leader's answer.
+/// Outcome of a leader's answer.
 #[derive(Debug)]
 pub struct Replicated {
-    /// Where the log ends now.
+    /// End of the log now.
     pub log_end: i64,
-    /// Where it begins.
+    /// Start of the log.
     pub log_start: i64,
-    /// What is to be awaited before the leader is told of that end; `None` if nothing.
+    /// Flush to await before the leader may see that end; `None` if there is none.
     pub flushed: Option<FlushTicket>,
 }
 
 impl Replica {
-    /// As follower: where the log ends, which is where to fetch from. Blocks while the log is opened.
+    /// As follower: returns the end of the log, from which to fetch. Blocks while the log is opened.
     ///
     /// # Errors
     /// The disk.
@@ -87,8 +87,8 @@ impl Replica {
         Ok(self.log_to_read(state)?.map_or(nothing, |(log, _)| end(log)))
     }
 
-    /// As follower: [`Replica::position`], or what is to be awaited before the leader is told of it, since the topic wants all up to
-    /// there on the disk by then.
+    /// As follower: returns [`Replica::position`], or the flush to await before the leader may see it, where the topic wants all records up
+    /// to there on the disk by then.
     ///
     /// # Errors
     /// The disk.
@@ -102,7 +102,7 @@ impl Replica {
         Ok(ticket.map_or(Ok(position), Err))
     }
 
-    /// As follower: appends what the leader sent, as it is, and takes over its high watermark and log start. Blocks while the log is made,
+    /// As follower: appends the leader's batches as they are, and takes over its high watermark and log start. Blocks while the log is made,
     /// if there is none yet and something to be appended.
     ///
     /// # Errors
@@ -168,13 +168,13 @@ impl Replica {
         appended.map(|()| Replicated { log_end, log_start, flushed })
     }
 
-    /// Whether the log is to have a line of what the disk did not take from a leader, and how many were left out.
+    /// Returns how many log lines about batches that the disk did not take were left out, if one is due.
     pub fn line_of_not_replicated(&self) -> Option<u64> {
         self.log_dir.not_replicated.due()
     }
 
-    /// As follower: the leader answered a fetch from `asked` that the logs part, the leader's epoch ending where it says. Cuts the
-    /// own log off there, and says where it now ends; `None` if the log no longer ended at `asked`.
+    /// As follower: cuts the own log off where the leader's answer to a fetch from `asked` has the end of the common epoch. Returns the new end;
+    /// `None` if the log no longer ended at `asked`.
     ///
     /// # Errors
     /// [`FollowError`].
@@ -190,7 +190,7 @@ impl Replica {
         })
     }
 
-    /// As follower: the leader's log begins here, past the own one's end or before its start, and the own one begins anew.
+    /// As follower: begins the own log anew at the leader's log start, which is past the own end or before the own start.
     ///
     /// # Errors
     /// [`FollowError`].
@@ -355,7 +355,7 @@ mod tests {
 
     use super::*;
 
-    /// What a follower writes is not what frees space: the reserve is not for it.
+    /// A follower's batches do not free space: the reserve is not for them.
     #[test]
     fn nothing_is_appended_while_the_reserve_of_the_disk_is_not_whole() {
         let folder = tempfile::tempdir().expect("temporary folder");

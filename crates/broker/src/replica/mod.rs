@@ -57,8 +57,8 @@ use fullbore_log::recovery::RecoveryHint;
 use phase::{PhaseCell, PhaseView};
 use state::{Flushing, LogState, ReplicaState};
 
-/// One partition. All calls may block on the disk, the first one for as long as a recovery takes, but for those that
-/// `opening` has for who must not.
+/// Replica of a partition. All calls may block on the disk, the first one for as long as a recovery takes, but for those of `opening` that
+/// do not block.
 #[derive(Debug)]
 pub struct Replica {
     topic: Arc<str>,
@@ -67,8 +67,9 @@ pub struct Replica {
     log_dir: Arc<LogDir>,
     /// Outside of the state, so that who puts new settings in force waits for nobody.
     config: RwLock<Arc<TopicConfig>>,
-    /// As the metadata has it, and whether that, or the settings, are not taken over yet.
+    /// Registration in the metadata.
     registered: RwLock<Arc<PartitionRegistration>>,
+    /// True if the registration or the settings are not taken over yet.
     has_news: AtomicBool,
     state: Mutex<ReplicaState>,
     /// Held, from before the state, while files of the log get other names without the state's lock, and while the log is cut off: what it
@@ -78,11 +79,11 @@ pub struct Replica {
     opening_ended: Condvar,
     /// Which variant of [`LogState`] the state has, and whether the partition is deleted.
     phase: PhaseCell,
-    /// Whether it stands in the opener's queues.
+    /// Marks of the opener's queues.
     asked: OpeningMarks,
     /// A deleted partition whose folder may still have this one's name.
     predecessor: Mutex<Option<Arc<Replica>>>,
-    /// Whether a deleted partition of this name had a log in this run, or has left stops.
+    /// True if a deleted partition of this name had a log in this run, or has left stops.
     pub(crate) is_preceded: bool,
     /// The deleted topic that had a partition of this name and number last, as far as the metadata remembers.
     past: Option<Box<PastTopic>>,
@@ -105,7 +106,7 @@ pub struct Before {
 }
 
 impl Replica {
-    /// One that nobody has looked at yet.
+    /// Creates a replica whose directory is not looked at yet.
     pub(crate) fn new(
         (topic, topic_id, index): (Arc<str>, Uuid, i32),
         log_dir: Arc<LogDir>,
@@ -187,17 +188,17 @@ impl Replica {
         self.phase.load()
     }
 
-    /// What is read around the page cache.
+    /// Returns the reads around the page cache.
     pub(crate) fn cold(&self) -> &DirectReads {
         &self.log_dir.cold
     }
 
-    /// What a power cut has left beside the log. Goes to the disk where it is known to have left something.
+    /// Returns the files that a power cut has left beside the log. Reads the disk where there are some.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.of(&self.dir())
     }
 
-    /// Whether its files were found damaged: it is neither read nor written until somebody repairs them.
+    /// Returns true if its files are damaged: it is neither read nor written until they are repaired.
     pub fn is_refused(&self) -> bool {
         matches!(self.lock().log, LogState::Refused(_))
     }
@@ -218,7 +219,7 @@ impl Replica {
         (state.failed.is_some() || state.is_unwritable()).then_some(log)
     }
 
-    /// As if a write had failed.
+    /// Fails as after a failed write.
     #[cfg(test)]
     pub(crate) fn break_down(&self) {
         let mut state = self.lock();
@@ -246,7 +247,7 @@ impl Replica {
         self.state.lock()
     }
 
-    /// The same, if nobody else has it.
+    /// Locks the state as it is, if it is not locked.
     pub(crate) fn try_lock_as_it_is(&self) -> Option<MutexGuard<'_, ReplicaState>> {
         self.state.try_lock()
     }

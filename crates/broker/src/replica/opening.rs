@@ -27,12 +27,12 @@ use fullbore_log::error::StorageError;
 use fullbore_log::files;
 use fullbore_log::recovery::RecoveryHint;
 
-/// What is to be done with a partition's folder.
+/// Task at a partition's directory.
 #[derive(Clone, Copy)]
 enum Step {
-    /// It is opened if it is there.
+    /// Open the log if it is there.
     Look,
-    /// It is made.
+    /// Make the log.
     Make,
 }
 
@@ -56,7 +56,7 @@ impl Replica {
         }
     }
 
-    /// Has the log opened soon, if it is not. Waiters are woken when that has ended.
+    /// Requests that the log is opened. Waiters are woken at the end of the opening.
     pub fn ask_to_open(self: &Arc<Self>) {
         if !self.phase().is_settled() {
             self.log_dir.opener.ask(self);
@@ -149,7 +149,7 @@ impl Replica {
         }
     }
 
-    /// Has a thread that is at the folder end early.
+    /// Ends the work of a thread at the directory early.
     pub(crate) fn hurry(&self) {
         if let LogState::Opening(stop) | LogState::Creating(stop) = &self.lock().log {
             stop.store(true, Relaxed);
@@ -338,8 +338,8 @@ impl Replica {
         }
     }
 
-    /// Has the folder's name free, or its own: an older topic of this name is out of the way, and what else has the name
-    /// is set aside.
+    /// Frees the directory's name, unless the partition's own directory has it: retires an older topic of the name, and sets any other
+    /// directory aside.
     fn clear_the_way(&self, dir: &Path) -> Result<(), StorageError> {
         self.retire_predecessors();
         self.log_dir.retire_leftover(&self.key()).map_err(|error| StorageError::io(dir, error))?;

@@ -54,8 +54,7 @@ impl Replica {
         }
     }
 
-    /// What an append means for the batches parked behind it: those that follow are appended, those of an older epoch
-    /// refused. After a failure of the disk those of this producer fail with it, so that none waits for its predecessor
+    /// Appends the parked batches that follow an append, and refuses those of an older epoch. After a failure of the disk those of this producer fail with it, so that none waits for its predecessor
     /// while that is sent again in vain.
     pub(crate) fn settle_parked(
         self: &Arc<Self>,

@@ -18,7 +18,7 @@ pub enum Phase {
     Opening,
     /// A thread makes the folder and an empty log: there is nothing to recover, so this is over soon.
     Creating,
-    /// Nothing was ever written.
+    /// Never written.
     Absent,
     Open,
     /// The files are damaged.

@@ -1,4 +1,4 @@
-//! What is read of a replica: records, offsets, and what it knows of producers and epochs.
+//! Reads of a replica: records, offsets, producers and epochs.
 
 use std::io;
 
@@ -26,18 +26,18 @@ pub(super) enum ReadMode {
     Committed,
     /// Up to the high watermark, whole batches only.
     CommittedWhole,
-    /// As the leader of this epoch, up to the log end, whole batches only.
+    /// For the leader of this epoch, up to the log end, whole batches only.
     LedIn(i32),
 }
 
-/// What a leader reads for a follower.
+/// Records that a leader reads for a follower.
 #[derive(Debug)]
 pub struct ReadOn {
     /// Whole batches, and what there is to say of the log.
     pub read: Read,
     /// The offset after them.
     pub end_offset: i64,
-    /// Where the log ends.
+    /// End of the log.
     pub log_end: i64,
 }
 
@@ -52,7 +52,7 @@ impl Replica {
         self.read_as(ReadMode::Committed, offset, max_bytes, at_least_one).map(|read| read.read)
     }
 
-    /// As [`Replica::read`], whole batches only: the result has the offset after them.
+    /// Reads as [`Replica::read`] does, whole batches only: the result has the offset after them.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -208,7 +208,7 @@ impl Replica {
         Ok(TimestampOffset { offset, timestamp: -1, leader_epoch })
     }
 
-    /// Where the log of a leader epoch ends (KIP-101), or of the largest known one before it.
+    /// Returns the end of a leader epoch (KIP-101), or of the largest known one before it.
     ///
     /// # Errors
     /// [`ReadError`], when the log has to be opened and cannot.
@@ -246,7 +246,7 @@ impl Replica {
         Ok(log_start)
     }
 
-    /// What is known of each idempotent producer, the longest idle first.
+    /// Returns the state of each idempotent producer, the longest idle first.
     ///
     /// # Errors
     /// [`ReadError`], when the log has to be opened and cannot.
@@ -270,7 +270,7 @@ impl Replica {
     }
 }
 
-/// What is read of a partition that was never written.
+/// Returns the read of a partition that was never written.
 fn empty_read() -> Read {
     Read {
         records: Records::default(),

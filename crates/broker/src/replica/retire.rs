@@ -33,8 +33,8 @@ impl Replica {
         self.retire_itself()
     }
 
-    /// Has everybody who had the folder's name before out of the way, the eldest first. Not by one telling the next: while the
-    /// disk is slow, a name may have any number of lives.
+    /// Retires every predecessor of the directory's name, the eldest first. A loop, no recursion: on a slow disk a name may have any
+    /// number of lives.
     pub(crate) fn retire_predecessors(&self) {
         let (mut line, mut next) = (Vec::new(), self.predecessor.lock().clone());
         while let Some(partition) = next {
@@ -91,7 +91,7 @@ impl Replica {
         given_away.is_ok()
     }
 
-    /// Where producers stopped: where this replica was behind, others know more.
+    /// Returns the stops of producers in the log. Those of a replica that was behind may lack some.
     fn stops_in(&self, log: &Log) -> Stops {
         if !self.registered().isr.contains(&self.log_dir.cluster.node_id) {
             return Stops::partial();
@@ -99,7 +99,7 @@ impl Replica {
         log.producers().stops()
     }
 
-    /// Has the folder renamed and later removed, if it is this topic's, which that of a log that `was_open` is.
+    /// Renames the directory and has it removed later, if it is this topic's, which that of a log that `was_open` is.
     fn give_folder_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
         if !was_open && self.is_anothers(&dir)? {
@@ -119,8 +119,8 @@ impl Replica {
         Duration::from_millis(self.config().file_delete_delay_ms)
     }
 
-    /// Whether the folder with the partition's name is not its own; one that does not say whose it is may be anybody's, if
-    /// there is something in it.
+    /// Returns true if the directory with the partition's name is another topic's. One without a topic id may be, if there is something
+    /// in it.
     fn is_anothers(&self, dir: &Path) -> io::Result<bool> {
         match files::read_topic_id(dir)? {
             Some(topic_id) => Ok(topic_id != self.topic_id()),
@@ -134,7 +134,7 @@ impl Replica {
         self.retired.lock()
     }
 
-    /// It is deleted: what takes long gives up, and nothing more is noted of it.
+    /// Notes that the partition is deleted: long work gives up, and nothing more is noted of it.
     pub(crate) fn announce_leaving(&self) {
         self.phase.set_leaving();
     }

@@ -24,7 +24,7 @@ use fullbore_log::partition::outcome::Acks;
 use fullbore_log::partition::waiters::Registration;
 
 impl Replica {
-    /// From now on the metadata says this of the partition, and these settings are in force. Waits for nobody.
+    /// Takes over the registration in the metadata and the settings, without blocking.
     pub fn follow(&self, registered: &Arc<PartitionRegistration>, config: &Arc<TopicConfig>) {
         let is_same = Arc::ptr_eq(&self.registered.read(), registered) && Arc::ptr_eq(&self.config.read(), config);
         if !is_same {
@@ -34,12 +34,12 @@ impl Replica {
         }
     }
 
-    /// Who has the partition and leads it, as far as this broker knows.
+    /// Returns the registration, as far as this broker knows.
     pub fn registered(&self) -> Arc<PartitionRegistration> {
         Arc::clone(&self.registered.read())
     }
 
-    /// Has whoever next locks the state take over role and settings.
+    /// Marks role and settings to be taken over at the next lock of the state.
     fn note_news(&self) {
         // Sequentially consistent, as the count of waiters is: a waiter that registers before `wake` reads that count is woken, and a later one
         // sees the news.
@@ -110,7 +110,7 @@ impl Replica {
         if state.role.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
-    /// As leader: the end of what ListOffsets may tell (KIP-207).
+    /// As leader: returns the latest offset that ListOffsets may show (KIP-207).
     ///
     /// # Errors
     /// OFFSET_NOT_AVAILABLE while an earlier leader may have told a larger one; the disk; NOT_LEADER_OR_FOLLOWER.
@@ -151,12 +151,12 @@ impl Replica {
         }
     }
 
-    /// Has whoever waits look again.
+    /// Wakes all waiters.
     pub(crate) fn wake_waiters(&self) {
         self.waiters.wake();
     }
 
-    /// What acks=all still waits for where a batch is in the leader's log.
+    /// Returns the ticket that acks=all waits for once a batch is in the leader's log.
     pub(crate) fn replication(
         self: &Arc<Self>,
         state: &ReplicaState,

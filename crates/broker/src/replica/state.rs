@@ -1,4 +1,4 @@
-//! What the lock of a replica protects.
+//! State of a replica, which its lock protects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use fullbore_rules::sequence::Stamp;
 /// No brokers but this one matter to a leader without followers.
 const NO_BROKERS: &Brokers = &BTreeMap::new();
 
-/// What the lock protects.
+/// State under the lock.
 #[derive(Debug)]
 pub struct ReplicaState {
-    /// What is known of the log without opening it.
+    /// Facts about the log without opening it.
     pub known: RecoveryHint,
     pub log: LogState,
     /// True if the log was cut off, at either end, and the checkpoints may still claim more than what is left.
@@ -36,7 +36,7 @@ pub struct ReplicaState {
     pub parked: Option<Box<OutOfOrderBatches>>,
     /// The partition's role, by the metadata last taken over, and the high watermark.
     pub role: replica::Partition,
-    /// What the flusher was asked for.
+    /// Flush requests.
     pub flush: Flushing,
     /// Counts a broken or refused log among the partitions out of service.
     pub failed: Option<Mark>,
@@ -46,13 +46,14 @@ pub struct ReplicaState {
     pub open_failure: Option<Box<(Instant, StorageError)>>,
 }
 
-/// What the flusher was asked for, and is about to do.
+/// Flush requests, and the flush under way.
 #[derive(Debug, Default)]
 pub struct Flushing {
-    /// Whether the partition stands in the flusher's queue or is being flushed.
+    /// True if the partition is in the flusher's queue, or is being flushed.
     pub is_queued: bool,
-    /// Whether a flush was asked for that has not begun, and whether of the active segment, too.
+    /// True if a requested flush has not begun.
     pub is_wanted: bool,
+    /// True if that flush is of the active segment, too.
     pub of_active: bool,
     /// When flush.ms has passed.
     pub timed: Option<Due>,
@@ -79,7 +80,7 @@ pub enum LogState {
     Opening(Arc<AtomicBool>),
     /// A thread makes the log; ends early where this is set.
     Creating(Arc<AtomicBool>),
-    /// Nothing was ever written.
+    /// Never written.
     Absent,
     Open(Box<Log>),
     /// Its files cannot be used until someone repairs them.
@@ -104,7 +105,7 @@ impl LogState {
 }
 
 impl ReplicaState {
-    /// What holds for a leader. Only with followers does it depend on the time.
+    /// Calls `what` with the role and the time, on which only a leader with followers depends.
     pub fn with_now<T>(
         &mut self,
         cluster: &ClusterView,
@@ -116,7 +117,7 @@ impl ReplicaState {
         what(&mut self.role, &Now { ms: 0, broker_epoch: replica::NO_BROKER_EPOCH, brokers: NO_BROKERS })
     }
 
-    /// Whether this broker leads in this epoch.
+    /// Checks that this broker leads in this epoch.
     pub fn check_leads_in(&self, epoch: i32) -> Result<(), ErrorCode> {
         self.role.check_leader_epoch(epoch)?;
         if self.role.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
@@ -128,7 +129,7 @@ impl ReplicaState {
         stamp.is_idempotent() && log.producers().ahead(stamp) > 0
     }
 
-    /// Whether a batch may be appended.
+    /// Checks that a batch may be appended.
     pub fn check_append(&self, acks: Acks) -> Result<(), AppendError> {
         self.role.check_append(acks == Acks::All).map_err(AppendError::Role)
     }

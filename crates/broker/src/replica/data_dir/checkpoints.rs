@@ -27,7 +27,7 @@ use fullbore_log::recovery::RecoveryHint;
 /// A partition's name and number.
 pub type TopicPartition = (String, i32);
 
-/// Whether the machine has booted since the crash, for each partition that was not opened since.
+/// Marks of partitions not opened since a crash: the process was killed, or the machine has booted.
 const KILLED: i64 = 0;
 const REBOOTED: i64 = 1;
 
@@ -44,18 +44,18 @@ pub struct Checkpoints {
 struct Entries {
     clean: bool,
     recovery_points: OffsetsByPartition,
-    /// Whether their file could be read: otherwise any record may be one that was flushed.
+    /// True if their file could be read; otherwise any record may have been flushed.
     knows_flushed: bool,
     log_starts: OffsetsByPartition,
     high_watermarks: OffsetsByPartition,
-    /// Whether any of them is another one than in their file.
+    /// True if one of them differs from their file.
     has_moved: bool,
-    /// Whether their file could be read: then a partition that is not in it begins with its first segment.
+    /// True if their file could be read: then a partition that is not in it begins with its first segment.
     knows_log_starts: bool,
     /// Partitions not opened since a crash, though the broker was shut down cleanly in between; [`REBOOTED`] or
     /// [`KILLED`] for each.
     unrecovered: OffsetsByPartition,
-    /// Those of them that have been opened since.
+    /// Partitions of those that have been opened since.
     recovered: HashSet<TopicPartition>,
     /// Deleted partitions that are still in the files.
     stale: HashSet<TopicPartition>,
@@ -69,12 +69,12 @@ pub struct Noted {
     pub high_watermark: i64,
 }
 
-/// What became of a log at a clean shutdown.
+/// State of a log at a clean shutdown.
 #[derive(Debug)]
 pub struct CleanShutdown {
     pub key: TopicPartition,
     pub log_start: i64,
-    /// Where the log ends, if all of it is in its files.
+    /// End of the log, if all of it is in its files.
     pub finished: Option<i64>,
 }
 
@@ -90,7 +90,7 @@ impl Checkpoints {
         Checkpoints { dir: dir.clone(), space, entries: Mutex::new(entries), writing: Mutex::default() }
     }
 
-    /// What the files say of a partition.
+    /// Returns the entries of a partition.
     pub fn known(&self, key: &TopicPartition) -> RecoveryHint {
         let entries = self.entries.lock();
         RecoveryHint {
@@ -249,10 +249,10 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Has the log starts of these partitions on the disk when it returns.
+    /// Writes the log starts of these partitions to the disk.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();

@@ -1,7 +1,7 @@
-//! Who is compacted up to where, who is being compacted, and who cannot be: what has to be known of a partition before its
-//! folder is made, and when it goes.
+//! State of compaction of each partition: the offset up to which it is compacted, a cleaning under way, a log that cannot be cleaned. It is there
+//! before the partition's directory is made, and after that goes.
 //!
-//! Not the threads that compact ([`crate::partitions::cleaner`]).
+//! Not here: the threads that compact ([`crate::partitions::cleaner`]).
 //!
 //! Locks: `tracking` is never taken while a partition is locked; the other way round it may be.
 //!
@@ -22,12 +22,12 @@ use crate::replica::Replica;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 
-/// What is to be kept of a cleaning.
+/// Outcome of a cleaning.
 #[derive(Debug, Clone, Copy)]
 pub enum Ending {
     /// The log is clean up to this offset.
     CleanTo(i64),
-    /// It is left alone until then; `None` is until the next start.
+    /// The log is not cleaned until then; `None` is until the next start.
     Uncleanable(Option<Instant>),
 }
 
@@ -47,7 +47,7 @@ pub struct Cleanings {
 #[derive(Debug)]
 struct Tracking {
     checkpoints: OffsetsByPartition,
-    /// Whether the file still says something else, because it could not be written.
+    /// True if the file differs, since it could not be written.
     is_unsaved: bool,
     in_progress: HashMap<TopicPartition, InProgress>,
     /// With the time from which it is tried again; `None` is at the next start.
@@ -78,7 +78,7 @@ impl Cleanings {
         }
     }
 
-    /// Has cleanings give up.
+    /// Makes cleanings give up.
     pub fn stop(&self) {
         *self.stopping.lock() = true;
         self.stop.notify_all();
@@ -116,7 +116,7 @@ impl Cleanings {
         self.tracking.lock().checkpoints.get(key).copied()
     }
 
-    /// Whether the partition is being cleaned.
+    /// Returns true if the partition is being cleaned.
     pub fn is_under_way(&self, key: &TopicPartition) -> bool {
         self.tracking.lock().in_progress.contains_key(key)
     }
@@ -179,7 +179,7 @@ impl Cleanings {
         }
     }
 
-    /// What was known of a partition that is deleted.
+    /// Forgets a deleted partition.
     pub fn forget(&self, key: &TopicPartition) {
         self.tell(self.purge(key));
     }

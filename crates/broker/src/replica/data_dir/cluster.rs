@@ -1,4 +1,4 @@
-//! Who this broker is, and the others, as partitions need them.
+//! This broker and the others, as partitions need them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use fullbore_rules::replica::{self, Brokers, Now, PartitionRegistration};
 use parking_lot::RwLock;
 
-/// Who this broker is, and the others, as partitions need them.
+/// This broker and the others, as partitions need them.
 #[derive(Debug)]
 pub struct ClusterView {
     pub node_id: i32,
     pub replica_lag_time_max_ms: i64,
-    /// Where its milliseconds begin.
+    /// Zero of its milliseconds.
     began: Instant,
     brokers: RwLock<Arc<Brokers>>,
 }
@@ -33,7 +33,7 @@ impl ClusterView {
         self.began.elapsed()
     }
 
-    /// What holds at this moment.
+    /// Calls `what` with the time and the brokers of this moment.
     pub fn at_this_moment<T>(&self, what: impl FnOnce(&Now<'_>) -> T) -> T {
         let brokers = Arc::clone(&self.brokers.read());
         let broker_epoch = brokers.get(&self.node_id).map_or(replica::NO_BROKER_EPOCH, |own| own.epoch);

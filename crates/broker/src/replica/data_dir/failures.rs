@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 #[derive(Debug, Clone, Default)]
 pub struct Failures(Arc<AtomicUsize>);
 
-/// One partition out of service, until this is dropped.
+/// Mark of a partition out of service, until it is dropped.
 #[derive(Debug)]
 pub struct Mark(Failures);
 
 impl Failures {
-    /// One more.
+    /// Counts one more partition.
     pub fn mark(&self) -> Mark {
         self.0.fetch_add(1, Relaxed);
         Mark(self.clone())

@@ -30,7 +30,7 @@ pub struct Flusher {
     pub failures: Failures,
     /// Partitions whose files cannot be used.
     pub refused: Failures,
-    /// What was written and need not be flushed.
+    /// Page cache of written records.
     pub page_cache: Arc<PageCache>,
     /// Room for all of it.
     pub space: Arc<DiskSpace>,
@@ -92,14 +92,14 @@ impl Flusher {
         self.page_cache.stop();
     }
 
-    /// Has one of the threads flush this, which is not in the queue.
+    /// Queues a flush of a partition that is not in the queue.
     pub fn push(&self, partition: Arc<Replica>) {
         self.queue.lock().ready.push_back(partition);
         self.changed.notify_one();
     }
 
-    /// Has one of the threads tell this after a while that it is due. The caller sees to it that it asks once, and takes it back
-    /// once nobody wants that any more. `None` if the time never comes.
+    /// Queues a flush that is due after `delay`. The caller queues one at a time, and takes it back once it is not needed. `None` if the
+    /// time never comes.
     pub fn push_after(&self, partition: Arc<Replica>, reason: Reason, delay: Duration) -> Option<Due> {
         let time = Instant::now().checked_add(delay)?;
         let mut queue = self.queue.lock();
@@ -110,7 +110,7 @@ impl Flusher {
         Some(due)
     }
 
-    /// What was to be told is not, if it has not been yet.
+    /// Cancels a timed flush that has not fired.
     pub fn take_back(&self, due: Due) {
         let taken = self.queue.lock().timed.remove(&due);
         // Not under the lock: it may be the last of its partition.

@@ -1,6 +1,6 @@
-//! What all partitions of one data folder share: the folder, its checkpoints, and the threads that flush and open (Kafka's `log.dir`).
+//! Data directory, which its partitions share: its checkpoints, and the threads that flush and open (Kafka's `log.dir`).
 //!
-//! Not the registry of partitions, which is [`crate::partitions::registry`].
+//! Not here: the registry of partitions, which is [`crate::partitions::registry`].
 
 pub mod checkpoints;
 pub mod cleanings;
@@ -33,18 +33,18 @@ use leftovers::Leftovers;
 use opener::Opener;
 use succession::Succession;
 
-/// One data folder.
+/// Data directory.
 #[derive(Debug)]
 pub struct LogDir {
     pub path: Arc<Path>,
     pub checkpoints: Checkpoints,
-    /// Who this broker is, and the others.
+    /// This broker and the others.
     pub cluster: ClusterView,
     pub flusher: Arc<Flusher>,
     pub opener: Arc<Opener>,
     pub succession: Succession,
     pub cleanings: Cleanings,
-    /// What power cuts have left beside the logs.
+    /// Files that power cuts have left beside the logs.
     pub aside: aside::SetAsideFolders,
     /// Files and folders out of use, and when they may be removed.
     pub pending_removal: Mutex<Vec<(Instant, PathBuf)>>,
@@ -54,13 +54,13 @@ pub struct LogDir {
     pub transient_read: LogRateLimit,
     /// The line of what leaders sent and the disk did not take.
     pub not_replicated: LogRateLimit,
-    /// What is read around the page cache.
+    /// Reads around the page cache.
     pub cold: Arc<DirectReads>,
     /// Count of partitions whose appends or reads fail, for however short a time.
     pub failing: Failures,
     /// Count of partitions whose appends or reads have failed for seconds.
     pub unwritable: Failures,
-    /// Whether the disk is full.
+    /// Room on the disk.
     pub space: Arc<DiskSpace>,
 }
 

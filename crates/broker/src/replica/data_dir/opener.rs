@@ -29,7 +29,7 @@ pub struct OpeningMarks {
 }
 
 impl OpeningMarks {
-    /// Whether somebody has asked, and no thread has begun yet.
+    /// Returns true if a caller has requested the opening, and no thread has begun it.
     pub fn is_by_somebody(&self) -> bool {
         self.by_somebody.load(Acquire)
     }
@@ -58,14 +58,14 @@ struct Recovery {
     /// Partitions, and how many of them are not done.
     partitions: usize,
     left: usize,
-    /// Those of them that could not be opened.
+    /// Partitions of those that could not be opened.
     failed: usize,
     /// When all were known.
     began: Option<Instant>,
 }
 
 impl OpeningQueue {
-    /// One of those that are opened in time is done with. Those of a crash are the first.
+    /// Counts a partition that is opened in time, or could not be. Those of a crash are the first.
     fn note_opened(&mut self, is_of_use: bool) {
         if self.recovery.left > 0 {
             self.recovery.left -= 1;
@@ -103,7 +103,7 @@ impl Opener {
         })
     }
 
-    /// Nothing more is opened, and nobody waits for it any longer.
+    /// Ends all openings, and all waits for them.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
         {
@@ -115,7 +115,7 @@ impl Opener {
         self.changed.notify_all();
     }
 
-    /// Whether nothing more is opened, by whomever.
+    /// Returns true once openings have ended.
     pub fn is_stopping(&self) -> bool {
         *self.stopping.borrow()
     }

@@ -1,4 +1,4 @@
-//! Where producers stopped on deleted partitions, for the next partition of the same name.
+//! Stops of producers on deleted partitions, for the next partition of the same name.
 //!
 //! A client whose topic is deleted and made again while it produces goes on with the sequence that it has come to. On a
 //! partition that was never written that would be refused, since it may have overtaken others; here it is known which one is
@@ -31,7 +31,7 @@ const BYTES_MAX: usize = 8 << 20;
 const OF_PARTITION: usize = 256;
 const OF_PRODUCER: usize = 48;
 
-/// What deleted partitions leave behind.
+/// Stops on deleted partitions.
 #[derive(Debug)]
 pub struct Succession {
     left: Mutex<DeletedStops>,
