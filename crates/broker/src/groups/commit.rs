@@ -25,7 +25,7 @@ pub const COMMIT_BYTES_MAX: usize = 16 << 20;
 /// Bytes of records of all commits on their way, past which further ones are told to come again.
 const COMING_BYTES_MAX: usize = 64 << 20;
 
-/// What was not committed, as index and reason.
+/// Offsets that were not committed, as index and reason.
 type RefusedOffsets = Vec<(usize, ErrorCode)>;
 
 /// Room for committed offsets.
@@ -48,7 +48,7 @@ impl OffsetsRoom {
     }
 }
 
-/// One partition's offset that is to be forgotten.
+/// Offset of a partition to forget.
 #[derive(Debug, Clone)]
 pub struct DeleteOffset {
     /// The topic.
@@ -62,9 +62,9 @@ pub struct DeleteOffset {
 /// A commit on its way.
 pub struct Commit {
     pending: PendingWrite<Result<RefusedOffsets, ErrorCode>>,
-    /// Where each of the offsets on their way stood.
+    /// Index in the request of each offset under way.
     places: Vec<usize>,
-    /// What cannot be committed, whatever becomes of the rest.
+    /// Offsets that are refused, whatever becomes of the others.
     refused: RefusedOffsets,
     /// Bytes of its records.
     bytes: usize,
@@ -76,10 +76,10 @@ impl Commit {
         self.bytes
     }
 
-    /// What was not committed, as index and reason.
+    /// Waits for the commit; returns the offsets that were not committed, as index and reason.
     ///
     /// # Errors
-    /// Nothing was.
+    /// No offset was committed.
     pub async fn done(mut self) -> Result<RefusedOffsets, ErrorCode> {
         let refused = self.pending.kept().await.map_err(not_kept)??;
         self.refused.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
@@ -276,7 +276,7 @@ impl Groups {
         })
     }
 
-    /// Whether the group has an offset for the same partition of another topic of that name. Records go by the name: a tombstone
+    /// Returns true if the group has an offset for the same partition of a newer topic of that name. Records go by the name: a tombstone
     /// would be that one's.
     fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
         let of_name = |(id, topic): (&Uuid, &TopicOffsets)| {
@@ -344,7 +344,7 @@ fn check(group: &Group, committer: &Committer<'_>, offset: &CommitOffset) -> Res
     group.check_commit_of(committer, &TopicIdPartition { topic: offset.topic.id, index: offset.partition })
 }
 
-/// Whether it was not deleted since the request came.
+/// Checks that the topic was not deleted since the request came.
 fn check_topic(image: &Image, offset: &CommitOffset) -> Result<(), ErrorCode> {
     image.topic_by_id(offset.topic.id).map(drop).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
 }

@@ -1,4 +1,4 @@
-//! One group with who waits for its answers.
+//! Group, with the requests that wait for its answers.
 //!
 //! Invariant: a ticket is in `waiting` from when it is handed out until its answer is sent.
 
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 pub(super) struct Entry {
     pub id: Text,
-    /// Where it is kept.
+    /// Shard that keeps the group.
     pub shard: Arc<Shard>,
     inner: Mutex<EntryState>,
     /// The earliest deadline the timer has for this group; `i64::MAX` for none. Written under the group's lock.
@@ -26,13 +26,13 @@ pub(super) struct EntryState {
     pub group: Group,
     pub waiting: HashMap<RequestTicket, oneshot::Sender<GroupAnswer>>,
     tickets: u64,
-    /// What the group was last known to hold for its members.
+    /// Bytes that the group last held for its members.
     pub bytes: usize,
     /// Effects not done yet, in order; while there are any, a task writes a snapshot.
     pub outbox: VecDeque<Effect>,
-    /// Whether a task that writes a snapshot runs.
+    /// True while a task writes a snapshot.
     pub is_keeping: bool,
-    /// Whether the group was taken out of service.
+    /// True once the group is out of service.
     pub is_gone: bool,
 }
 

@@ -31,7 +31,7 @@ impl Groups {
         }
     }
 
-    /// One group's turn.
+    /// Expires the offsets of one group.
     pub(super) async fn expire(self: &Arc<Self>, id: &Text, retention_ms: i64) {
         let now = wall_ms();
         let image = self.control.image();

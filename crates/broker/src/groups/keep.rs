@@ -117,7 +117,7 @@ impl Groups {
         }
     }
 
-    /// Whether the group has committed offsets, and so must stay although it has no members.
+    /// Returns true if the group has committed offsets, and so stays although it has no members.
     pub(super) fn has_offsets(&self, group_id: &str) -> bool {
         self.offsets.has(group_id)
     }
@@ -183,7 +183,7 @@ fn newest_snapshot(inner: &mut EntryState) -> Option<Snapshot> {
     newest.filter(|_| !inner.is_gone)
 }
 
-/// What was to be seen only once the snapshot was kept is answered as if the coordinator were not there.
+/// Answers COORDINATOR_NOT_AVAILABLE to requests that wait for the snapshot.
 fn refuse_next(inner: &mut EntryState) {
     for effect in &mut inner.outbox {
         match effect {

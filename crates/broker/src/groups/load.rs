@@ -28,7 +28,7 @@ const LOADS_MAX: usize = 2;
 const RELOAD_FIRST: Duration = Duration::from_secs(1);
 const RELOAD_MOST: Duration = Duration::from_secs(60);
 
-/// What a shard's log says.
+/// Content of a shard's log.
 #[derive(Default)]
 struct ReplayedShard {
     snapshots: HashMap<Text, Snapshot>,
@@ -36,7 +36,7 @@ struct ReplayedShard {
     offsets: HashMap<Text, FoundOffsets>,
 }
 
-/// What a group committed, by the topic's name and partition, with the topic's id.
+/// Offsets of a group by topic name and partition, with the topic's id.
 type FoundOffsets = HashMap<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
 impl Groups {
@@ -128,7 +128,7 @@ impl Groups {
         }
     }
 
-    /// Has the shards be those of the topic, unless they are.
+    /// Takes over the shards of the topic, unless it has them.
     pub(super) fn adopt(self: &Arc<Self>) {
         let id_in = |image: &Image| image.topic(CONSUMER_OFFSETS).map(|topic| topic.id);
         let is_adopted = |topic: &Option<Arc<InternalTopic>>, image: &Image| {

@@ -44,7 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use timer::Timer;
 
-/// What to do with an event for a group that is not there.
+/// Treatment of an event for a group that is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The group begins with this event.
@@ -53,7 +53,7 @@ pub enum Missing {
     Refuse(ErrorCode),
 }
 
-/// What a member may always bring, such as its subscription to some topics, as long as it brought no more before.
+/// Bytes that a member may always bring, such as its subscription to some topics, as long as it brought no more before.
 const SMALL_BYTES: usize = 64 * 1024;
 
 /// Every group of this broker.
@@ -61,7 +61,7 @@ pub struct Groups {
     table: Mutex<HashMap<Text, Arc<Entry>>>,
     groups_max: usize,
     bytes_max: usize,
-    /// What all groups hold for their members.
+    /// Bytes that all groups hold for their members.
     bytes: AtomicUsize,
     settings: GroupSettings,
     control: Control,
@@ -69,7 +69,7 @@ pub struct Groups {
     /// None while there is no such topic.
     topic: RwLock<Option<Arc<InternalTopic>>>,
     topic_config: OffsetsTopicConfig,
-    /// Whether nothing of the topic is being read, as far as was looked.
+    /// True if no shard of the topic was being read at the last look.
     all_loaded: AtomicBool,
     offsets: CommittedOffsets,
     offsets_max: usize,
@@ -139,7 +139,7 @@ impl Groups {
         })
     }
 
-    /// What groups have committed. Whoever was answered a commit sees it, or a newer one.
+    /// Returns the committed offsets. A client whose commit was answered sees it, or a newer one.
     pub fn offsets(&self) -> &CommittedOffsets {
         &self.offsets
     }
@@ -153,18 +153,18 @@ impl Groups {
         topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }
 
-    /// Whether it can be told what is true of a group: where there is no topic, there are no groups.
+    /// Checks that the state of a group is known here. Without the topic there are no groups.
     ///
     /// # Errors
-    /// As for a request.
+    /// Those of a request.
     pub fn check(&self, id: &str) -> Result<(), ErrorCode> {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
 
-    /// What is seen while a group's shard serves. One that is left meanwhile is emptied, and looks as if there were nothing.
+    /// Returns what `see` finds while a group's shard serves. A shard that is left meanwhile is emptied, and looks as if there were nothing.
     ///
     /// # Errors
-    /// As for a request.
+    /// Those of a request.
     fn while_serving<T>(&self, id: &str, see: impl FnOnce() -> T) -> Result<T, ErrorCode> {
         let shard = self.topic.read().as_ref().map(|topic| topic.serving(id).cloned()).transpose()?;
         let seen = see();
@@ -175,7 +175,7 @@ impl Groups {
         Ok(seen)
     }
 
-    /// Whether it can be told of all groups.
+    /// Checks that all groups are known here.
     ///
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS.
@@ -233,8 +233,8 @@ impl Groups {
         }
     }
 
-    /// Whether a request that brings so many bytes to be held still fits (`fullbore.groups.bytes.max`). Small ones of
-    /// members do: they are in already.
+    /// Returns true if `incoming_bytes` still fit (`fullbore.groups.bytes.max`). Small requests of members do: their bytes are counted
+    /// already.
     pub fn has_room(&self, incoming_bytes: usize, is_member: bool) -> bool {
         let fits = self.bytes.load(Ordering::Relaxed).saturating_add(incoming_bytes) <= self.bytes_max;
         if !fits && let Some(left_out) = self.unheld.due() {
@@ -264,10 +264,10 @@ impl Groups {
         self.while_serving(id, || self.peek(id, look))
     }
 
-    /// What a group has committed, if it allows who asks to know that. Of a group that is not there it is nothing.
+    /// Returns the committed offsets of a group, if it allows the asking member. A group that is not there has none.
     ///
     /// # Errors
-    /// As for a request; what the group says.
+    /// Those of a request; the group's refusal.
     pub fn committed<T>(
         &self,
         id: &str,
@@ -324,7 +324,7 @@ impl Groups {
         if touched.is_some() { Ok(touched) } else { serves.map(|()| None) }
     }
 
-    /// What a group is held to: the broker's settings with its own.
+    /// Returns the settings of a group: the broker's with its own.
     pub fn settings_of(&self, image: &Image, id: &str) -> GroupSettings {
         let mut settings = self.settings;
         let own = image.group_timeouts(id);
@@ -433,7 +433,7 @@ impl Groups {
     }
 }
 
-/// What is answered where something could not be kept: clients find the coordinator again and repeat what they asked.
+/// Returns the code for a write that failed: clients find the coordinator again and repeat the request.
 fn not_kept(error: AppendError) -> ErrorCode {
     match error {
         AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) => {

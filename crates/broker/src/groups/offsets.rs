@@ -1,10 +1,10 @@
-//! What groups committed, as every request reads it: in memory, by group, topic id and partition.
+//! Committed offsets of groups, as every request reads them: in memory, by group, topic id and partition.
 //!
-//! Not the source of truth, which is the log, and no rules: who may commit is settled before. It is changed only as
-//! writes are told of, and when a shard is loaded.
+//! Not the source of truth, which is the log. Not here: the check of a commit. Only callbacks of writes and the load of a shard
+//! change it.
 //!
-//! Invariant: what is here is what the log says, so that two connections that commit the same partition leave the same
-//! winner in both. Of a shard that was left nothing is here: it is left first, and then what it had is forgotten.
+//! Invariant: it has the offsets of the log, so that two connections that commit the same partition leave the same
+//! winner in both. Of a shard that was left it has nothing: the shard is left first, and then its offsets are forgotten.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -18,14 +18,14 @@ use parking_lot::{RwLock, RwLockWriteGuard};
 /// Groups are spread over so many locks, so that those who read one seldom meet a commit of another.
 const STRIPES: usize = 32;
 
-/// What a group committed for one partition.
+/// Committed offset of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OffsetAndMetadata {
     /// The offset of the record to be read next.
     pub offset: i64,
     /// The leader epoch of the record before it; -1 when the client did not say.
     pub leader_epoch: i32,
-    /// What the client wants to be kept beside it.
+    /// Metadata of the client.
     pub metadata: Box<str>,
     /// Since 1970.
     pub committed_ms: i64,
@@ -42,18 +42,18 @@ pub struct TopicName {
     pub name: Arc<str>,
 }
 
-/// One partition's offset.
+/// Offset of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitOffset {
     /// The topic.
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// What was committed.
+    /// The committed offset.
     pub committed: OffsetAndMetadata,
 }
 
-/// What a group committed for the partitions of one topic.
+/// Committed offsets of one topic.
 #[derive(Debug, Clone)]
 pub struct TopicOffsets {
     /// The topic's name.
@@ -106,7 +106,7 @@ impl CommittedOffsets {
         look(self.stripe(group).read().get(group))
     }
 
-    /// Whether the group committed anything that is still kept.
+    /// Returns true if the group has a committed offset.
     pub fn has(&self, group: &str) -> bool {
         self.stripe(group).read().contains_key(group)
     }
@@ -188,7 +188,7 @@ impl CommittedOffsets {
         }
     }
 
-    /// What is to be changed of a group in this shard; nothing of one that was left.
+    /// Locks the offsets of a group in this shard; `None` if the shard was left.
     fn of_shard(&self, shard: &Shard, group: &str) -> Option<RwLockWriteGuard<'_, Stripe>> {
         let stripe = self.stripe(group).write();
         (shard.status() != Status::Gone).then_some(stripe)

@@ -1,4 +1,4 @@
-//! What of groups is in `__consumer_offsets`: committed offsets, byte for byte as Kafka writes them, and snapshots of groups.
+//! Records of groups in `__consumer_offsets`: committed offsets, byte for byte as Kafka writes them, and snapshots of groups.
 //!
 //! A snapshot is under a type of key that Kafka does not have. Its coordinator and its tools pass over types they do not know.
 
@@ -17,7 +17,7 @@ const NEVER_SAID: i64 = -1;
 /// A record of groups.
 #[derive(Debug, PartialEq)]
 pub(super) enum GroupRecord {
-    /// What a group committed; `None` when it is forgotten.
+    /// Committed offset; `None` once it is forgotten.
     Offset { group: Text, topic: Text, partition: i32, committed: Option<(Uuid, OffsetAndMetadata)> },
     /// A group as it was; `None` when it is forgotten.
     Group { group: Text, snapshot: Option<Snapshot> },
@@ -25,7 +25,7 @@ pub(super) enum GroupRecord {
     Other,
 }
 
-/// Where an offset stands.
+/// Key of an offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OffsetKey<'a> {
     pub group: &'a str,
@@ -69,10 +69,10 @@ pub(super) fn group(id: &str, snapshot: Option<&Snapshot>) -> KeyValue {
     (key.freeze(), value)
 }
 
-/// What a record says. It holds nothing of the two.
+/// Reads a record. The result shares no memory with key and value.
 ///
 /// # Errors
-/// It is none that Kafka or we write.
+/// Neither Kafka nor Fullbore writes such a record.
 pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<GroupRecord, DecodeError> {
     // What is kept outlives the chunk of the log that it was read in.
     let own = |text: &Text| Text::from(text.as_str());

@@ -1,4 +1,4 @@
-//! What begins with the broker: the groups are loaded, and what is due is done until it stops.
+//! Start of the groups with the broker: loads them, and carries out due work until it stops.
 
 use super::{Groups, due};
 use fullbore_config::BrokerConfig;

@@ -46,7 +46,7 @@ const FENCE_PAUSE_MAX: Duration = Duration::from_secs(8);
 /// Returns the partitions that are written and read now, which are settled before others.
 pub type InUse = Arc<dyn Fn() -> Urgent + Send + Sync>;
 
-/// What a member needs.
+/// Membership of this broker in its cluster.
 pub struct Membership {
     control: Control,
     node_id: i32,
@@ -177,7 +177,7 @@ impl Membership {
         }
     }
 
-    /// Has the brokers fenced that are dead.
+    /// Fences dead brokers.
     async fn judge(&mut self, beaten: &Beaten) {
         let image = self.control.image();
         for broker in self.peers.dead(&image, beaten).await {
@@ -237,7 +237,7 @@ pub async fn leave(control: &Control) {
     }
 }
 
-/// Has this broker held for dead from now on.
+/// Fences this broker.
 pub async fn fence(control: &Control) {
     if let Err(refusal) = control.change_broker(control.broker_state(), BrokerChange::Fence, [].into()).await {
         tracing::debug!(%refusal, "the others find out by themselves that this broker has stopped");

@@ -1,6 +1,6 @@
-//! Who of the others is dead: by their beats, and by their ports where a beat or two are missing.
+//! Failure detector: by the heartbeats of other brokers, and by their ports where a heartbeat or two are missing.
 //!
-//! Not the rule, which is [`fullbore_rules::cluster::lease`]'s.
+//! Not here: the rule, which is [`fullbore_rules::cluster::lease`]'s.
 
 use fullbore_host::task;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use fullbore_control::{Beaten, Image, RegisteredBroker};
 const PROBE_MAX: Duration = Duration::from_millis(300);
 const PROBE_SHARE: u32 = 8;
 
-/// What this broker sees of the others.
+/// State of the failure detector.
 pub struct PeerWatch {
     node_id: i32,
     listener: String,
@@ -60,7 +60,7 @@ impl PeerWatch {
         }
     }
 
-    /// Who is dead, once a beat of this broker's was answered.
+    /// Returns the dead brokers, after an answer to this broker's heartbeat.
     pub async fn dead(&mut self, image: &Image, beaten: &Beaten) -> Vec<BrokerState> {
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         self.detector.beat(now_ms);
@@ -112,7 +112,7 @@ impl PeerWatch {
     }
 }
 
-/// Whether nobody listens there.
+/// Returns true if a connection to the address is refused.
 async fn is_refused(address: &str, probe_max: Duration) -> bool {
     let attempt = timeout(probe_max, TcpStream::connect(address)).await;
     matches!(attempt, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)

@@ -1,4 +1,4 @@
-//! What the parts of replication share.
+//! State that the parts of replication share.
 
 use super::lags::Lags;
 use crate::partitions::Partitions;
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 /// Beside records, an answer has a few bytes for each partition.
 const ANSWER_EXTRA_BYTES: usize = 16 << 20;
 
-/// What the parts of replication share.
+/// State that the parts of replication share.
 pub struct Context {
     pub config: Arc<BrokerConfig>,
     pub control: Control,
@@ -23,7 +23,7 @@ pub struct Context {
     pub metrics: Metrics,
     /// Connections to other brokers.
     pub client: ClientConfig,
-    /// Where appends are that may take long.
+    /// Permits of long appends.
     pub long_work: LongWork,
     pub lags: Arc<Lags>,
     pub stop: watch::Receiver<bool>,

@@ -1,8 +1,9 @@
-//! One partition that this broker follows, in one leader epoch: what its fetches say, and what is done with what its leader answers.
+//! Partition that this broker follows, in one leader epoch: its part of each fetch, and of the leader's answers. Errors are treated as
+//! Kafka's `ReplicaFetcherThread` treats them.
 //!
-//! Not when fetches go, and what goes with them (`leader_fetcher`). What Kafka's `ReplicaFetcherThread` does with an error is done here.
+//! Not here: when fetches are sent (`leader_fetcher`).
 //!
-//! Invariant: what is acknowledged is in the log, and on the disk where the topic wants that.
+//! Invariant: an acknowledged offset is in the log, and on the disk where the topic wants that.
 
 use super::lags::Lag;
 use crate::partitions::{AppendError, FlushTicket, FollowError, FromLeader, Replica};
@@ -23,48 +24,48 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 pub struct Followed {
     pub replica: Arc<Replica>,
     pub leader_epoch: i32,
-    /// Whether it stands in the list of those that the next fetch names.
+    /// True if the partition is in the list for the next fetch.
     pub is_to_be_named: bool,
     pub lag: Lag,
     index: i32,
     pipe: PartitionPipe,
-    /// Where the log ended when it was asked for from there.
+    /// End of the log at the last fetch.
     asked: Position,
     log_end: i64,
-    /// Where the log begins, as far as the leader is to know.
+    /// Start of the log, as the leader is to know it.
     log_start: i64,
     acknowledged: i64,
-    /// What is before this is to be on the disk before it is acknowledged.
+    /// Records before this offset are flushed before they are acknowledged.
     to_be_flushed: i64,
     /// Times in a row that it was asked for in vain.
     failures: u32,
 }
 
-/// What a fetch says of it.
+/// Entry of a partition in a fetch.
 pub enum Naming {
     This(Box<FetchPartition>),
-    /// It says nothing: an answer is awaited.
+    /// None: an answer is awaited.
     Nothing,
     /// The log is being opened.
     Opening,
-    /// What is at the log's end is to be on the disk first.
+    /// None yet: the end of the log is to be flushed first.
     Unflushed(FlushTicket),
     Failed,
 }
 
-/// What follows from an answer.
+/// Outcome of an answer.
 pub enum Taken {
     Nothing,
     /// The next fetch is to name it.
     ToBeNamed,
     /// Once that is on the disk, up to there: the next fetch is to name it then.
     Unflushed(FlushTicket, i64),
-    /// It is to be asked for anew, in a while.
+    /// The partition is fetched again after a pause.
     Failed,
 }
 
 impl Followed {
-    /// One that is to be asked for.
+    /// Creates the state of a partition that the next fetch names.
     pub fn new((_, index): PartitionId, replica: Arc<Replica>, leader_epoch: i32, lag: Lag) -> Followed {
         Followed {
             replica,
@@ -105,7 +106,7 @@ impl Followed {
         is_news
     }
 
-    /// What the fetch of this number says of it.
+    /// Returns the entry for the fetch of this number.
     pub fn name(&mut self, number: i32, max_bytes: i32) -> Naming {
         if self.pipe.is_anew() {
             if !self.replica.phase().is_settled() {
@@ -144,7 +145,7 @@ impl Followed {
         }))
     }
 
-    /// Whether what this answer asks for may take long.
+    /// Returns true if the work of this answer may take long.
     pub fn is_long(&self, data: &PartitionData) -> bool {
         let is_change = data.diverging_epoch.epoch >= 0 || data.error_code == ErrorCode::OFFSET_OUT_OF_RANGE;
         let has_records = data.records.as_ref().is_some_and(|records| !records.is_empty());

@@ -20,7 +20,7 @@ const GATHERED_MAX: usize = 10_000;
 /// Between two rounds, at least.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
-/// What a partition asks for.
+/// Change of the ISR that a partition asks for.
 struct Proposal {
     replica: Arc<Replica>,
     proposal: AlterPartition,
@@ -28,7 +28,7 @@ struct Proposal {
     before: usize,
 }
 
-/// What is asked for and not told yet. A partition asks for one change at a time, so that there are at most as many as partitions.
+/// Changes that are asked for and not sent yet. A partition asks for one at a time, so that there are at most as many as partitions.
 #[derive(Default)]
 pub struct IsrChanges {
     waiting: Mutex<Vec<Proposal>>,
@@ -105,7 +105,7 @@ async fn ask_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
     look(&isr, unknown).await;
 }
 
-/// Has every partition that this broker leads look for followers that lag, or may join; and again when brokers have come or gone.
+/// Checks each partition that this broker leads for followers that lag, or may join; and again when brokers have come or gone.
 pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
     let every = (context.config.replication.lag_time_max / 2).max(ROUND_MIN);
     let mut images = context.control.watch();

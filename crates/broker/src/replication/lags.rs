@@ -24,7 +24,7 @@ impl Lags {
         Lag(lag)
     }
 
-    /// It is followed no more, unless by another lane.
+    /// Removes a partition that is followed no more, unless by another lane.
     pub fn remove(&self, partition: (Uuid, i32), lag: &Lag) {
         let mut of = self.of.lock();
         if of.get(&partition).is_some_and(|known| Arc::ptr_eq(known, &lag.0)) {
@@ -40,7 +40,7 @@ impl Lags {
 }
 
 impl Lag {
-    /// So many records are missing.
+    /// Sets the number of missing records.
     pub fn is(&self, records: i64) {
         self.0.store(records, Relaxed);
     }

@@ -31,7 +31,7 @@ const FETCH: i16 = 18;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Failures in a row, about a second, in which a leader should have heard of this broker's start. More of them are worth a warning.
 const UNHEARD_MAX: u32 = 6;
-/// What is more is appended where no other connection waits for it, bytes.
+/// Bytes above which an answer is appended on a thread that no other connection waits for.
 const LONG_BYTES: usize = 256 * 1024;
 
 /// Which lane.
@@ -40,7 +40,7 @@ pub struct LaneId {
     pub leader: i32,
     /// Which of num.replica.fetchers.
     pub number: u32,
-    /// Whether its partitions are in sync.
+    /// True if its partitions are in sync.
     pub is_in_sync: bool,
 }
 
@@ -51,31 +51,31 @@ pub struct Assignment {
     pub leader_epoch: i32,
 }
 
-/// What a lane is told.
+/// Event of a lane.
 enum LaneEvent {
     Follow(Assignment),
     Leave(PartitionId),
     /// The log is open, or was tried to be, or what is at its end is on the disk.
     Ready(PartitionId),
-    /// What was appended in a leader epoch is on the disk, up to there.
+    /// Records of a leader epoch are flushed up to an offset.
     Flushed(PartitionId, i32, i64),
-    /// What came of the attempt of this number.
+    /// Outcome of the connection attempt of this number.
     Connected(u64, Result<Connection, String>),
-    /// What came over the connection of this number.
+    /// Answer over the connection of this number.
     Answered(u64, Result<FetchResponse, ConnectionError>),
 }
 
-/// Where a lane is told. It ends when the broker stops.
+/// Sender of a lane's events. The lane ends when the broker stops.
 pub struct LaneHandle(UnboundedSender<LaneEvent>);
 
 impl LaneHandle {
-    /// From now on the partition is fetched over this lane, in this epoch.
+    /// Fetches the partition over this lane, in this epoch.
     pub fn follow(&self, assignment: Assignment) {
         // One that has ended has done so with the broker.
         let _ = self.0.send(LaneEvent::Follow(assignment));
     }
 
-    /// It is not any more.
+    /// Stops to fetch the partition.
     pub fn leave(&self, id: PartitionId) {
         let _ = self.0.send(LaneEvent::Leave(id));
     }
@@ -87,8 +87,8 @@ pub struct LeaderFetcher {
     id: LaneId,
     sender: UnboundedSender<LaneEvent>,
     followed: HashMap<PartitionId, Followed>,
-    /// Those that the next fetch names, and those that it takes out of the session before. Who has left, or is listed twice since it left and
-    /// came back, is passed over.
+    /// Partitions that the next fetch adds to the session, and those that it removes first. A partition that has left, or is listed twice
+    /// since it came back, is passed over.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
     /// When partitions are to be named again.
@@ -115,7 +115,7 @@ struct LeaderSession {
     /// That of the next request; 0 opens the session.
     epoch: i32,
     carried_out: i64,
-    /// Whether the last answer had records.
+    /// True if the last answer had records.
     do_records_come: bool,
 }
 
@@ -252,7 +252,7 @@ impl LeaderFetcher {
         [again, connect].into_iter().flatten().min()
     }
 
-    /// Has somebody tell the lane once a log is open.
+    /// Spawns a task that notifies the lane once a log is open.
     fn name_when_open(&self, id: PartitionId) {
         let Some(followed) = self.followed.get(&id) else { return };
         let (replica, sender) = (Arc::clone(&followed.replica), self.sender.clone());
@@ -266,7 +266,7 @@ impl LeaderFetcher {
         });
     }
 
-    /// Has somebody tell the lane once what was appended is on the disk.
+    /// Spawns a task that notifies the lane once a flush is done.
     fn tell_when_flushed(&self, ticket: FlushTicket, told: LaneEvent) {
         let sender = self.sender.clone();
         task::spawn(async move {
@@ -312,7 +312,7 @@ impl LeaderFetcher {
         self.end_link(why, true);
     }
 
-    /// The same. Of failures in a row, one is logged as a warning.
+    /// Ends the connection, and logs the failure. Of failures in a row, one is a warning.
     fn end_link(&mut self, why: &str, is_worth_warning: bool) {
         let replication = &self.context.config.replication;
         let most = Duration::from_millis(replication.backoff_max_ms);
@@ -394,7 +394,7 @@ impl LeaderFetcher {
         request
     }
 
-    /// What the fetch of this number says of partitions.
+    /// Returns the entries of the fetch of this number.
     fn named(&mut self, number: i32, max_bytes: i32) -> Vec<FetchTopic> {
         let mut topics: BTreeMap<Uuid, FetchTopic> = BTreeMap::new();
         for id in std::mem::take(&mut self.to_be_named) {

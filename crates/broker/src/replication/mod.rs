@@ -36,7 +36,7 @@ use lags::Lags;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// What this broker follows, and asks for as a leader.
+/// Fetches of this broker as a follower, and changes of ISRs as a leader.
 pub struct Replication {
     isr: Arc<IsrChanges>,
     lags: Arc<Lags>,
@@ -71,7 +71,7 @@ impl Replication {
         Replication { isr, lags }
     }
 
-    /// Where leaders ask for ISRs.
+    /// Returns the changes of ISRs that leaders ask for.
     pub fn isr(&self) -> &Arc<IsrChanges> {
         &self.isr
     }

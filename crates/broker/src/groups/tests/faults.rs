@@ -1,4 +1,4 @@
-//! What other clients, or bad luck, do at the worst moment.
+//! Faults of clients and machines at the worst moment.
 
 use super::*;
 use fullbore_control::{CreatePartitions, GrowTopic};

@@ -10,13 +10,13 @@ const OTHER: i32 = 2;
 const EPOCH: i64 = 7;
 
 impl Opened {
-    /// Has the metadata say this of every partition of the topic, and sees to it.
+    /// Publishes a change of every partition of the topic, and lets the groups follow it.
     fn register(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.publish(change);
         self.groups.adopt();
     }
 
-    /// Has the metadata say this of every partition of the topic.
+    /// Publishes a change of every partition of the topic.
     fn publish(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.control.publish(|image| {
             let registration = BrokerRegistration { epoch: EPOCH, ..Default::default() };
@@ -36,7 +36,7 @@ impl Opened {
         self.register(|registered| led_by(registered, leader));
     }
 
-    /// What a follower says that has all of the shard's log, once that ends there.
+    /// Fetches as a follower that has all of the shard's log, once that ends there.
     async fn replicate(&self, group: &str, log_end: i64) {
         let shard = self.groups.serving(group).expect("it serves");
         let partition = shard.partition();

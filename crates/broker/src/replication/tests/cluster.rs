@@ -66,7 +66,7 @@ impl Cluster {
         self.hear().await;
     }
 
-    /// From now on it hears what others have committed, as a broker of a cluster does.
+    /// Lets a broker read what others commit, as in a cluster.
     pub fn listen(&mut self, id: i32) {
         let (broker, hears) = self.running.get_mut(&id).expect("it runs");
         let control = broker.node().control.clone();
@@ -78,7 +78,7 @@ impl Cluster {
         }));
     }
 
-    /// From now on it does not.
+    /// Keeps a broker from reading what others commit.
     pub async fn deafen(&mut self, id: i32) {
         let (broker, hears) = self.running.get_mut(&id).expect("it runs");
         let hears = hears.take().expect("it has heard");
@@ -107,12 +107,12 @@ impl Cluster {
         self.folders[&id].path()
     }
 
-    /// What runs.
+    /// Returns a running broker.
     pub fn node(&self, id: i32) -> &Arc<Node> {
         self.running[&id].0.node()
     }
 
-    /// One that hears what others have committed.
+    /// Returns a broker that reads what others commit.
     pub fn any(&self) -> &Arc<Node> {
         self.running.values().find(|(_, hears)| hears.is_some()).expect("one runs").0.node()
     }
@@ -175,7 +175,7 @@ impl Cluster {
         self.hear().await;
     }
 
-    /// Has a broker that was held for dead live.
+    /// Unfences a broker.
     pub async fn unfence(&self, id: i32) {
         let broker = self.node(id).control.broker_state();
         self.any().control.change_broker(broker, BrokerChange::Unfence, [].into()).await.expect("unfenced");
@@ -194,7 +194,7 @@ impl Cluster {
         self.node(id).partitions.find(&topic.id, index).expect("it has it")
     }
 
-    /// Where a client reaches it.
+    /// Returns a broker's address for clients.
     pub fn address(&self, id: i32) -> String {
         self.running[&id].0.addr().to_string()
     }
@@ -289,12 +289,12 @@ pub fn batch_of(values: &[&[u8]]) -> Bytes {
     builder.seal(Stamp::NONE).expect("sealed").0.freeze()
 }
 
-/// What becomes of one batch.
+/// Produces one batch; returns its offset.
 pub async fn produce(client: &Connection, topic: &str, index: i32, acks: i16, batch: Bytes) -> Result<i64, ErrorCode> {
     produce_within(client, topic, index, acks, batch, 10_000).await
 }
 
-/// Has a batch acknowledged by all of a whole ISR, which it may not be at first: a follower may take longer than a short
+/// Produces a batch until a whole ISR acknowledges it, which it may not be at first: a follower may take longer than a short
 /// `replica.lag.time.max.ms` to its first fetch.
 pub async fn acknowledged(client: &Connection, topic: &str, index: i32, batch: &Bytes) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
@@ -311,7 +311,7 @@ pub async fn acknowledged(client: &Connection, topic: &str, index: i32, batch: &
     }
 }
 
-/// The same, for which the broker has so many milliseconds.
+/// Produces one batch, for which the broker has `timeout_ms`.
 pub async fn produce_within(
     client: &Connection,
     topic: &str,

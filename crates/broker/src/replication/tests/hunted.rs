@@ -1,4 +1,4 @@
-//! What was found by looking for harm.
+//! Regressions that hunters found.
 
 use super::super::followed::{Followed, Naming, Taken};
 use super::super::lags::Lags;
