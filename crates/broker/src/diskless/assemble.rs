@@ -18,7 +18,7 @@ pub const LEADER_EPOCH: i32 = 0;
 const FRONT: usize = 16;
 /// Bytes of a stored batch that have its object's number.
 const MARK: std::ops::Range<usize> = 0..8;
-/// Where the checksum is, and where what it covers begins.
+/// Place of the checksum; the bytes behind it are covered.
 const CRC: std::ops::Range<usize> = 17..21;
 /// A batch up to this size is copied: that is cheaper than a piece of its own on the socket.
 const COPIED_MAX: usize = 4096;
@@ -27,12 +27,12 @@ const COPIED_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Assembly {
     pieces: Vec<Bytes>,
-    /// What comes next, until a piece is put by reference.
+    /// Next bytes, until a piece is put by reference.
     copied: BytesMut,
 }
 
 impl Assembly {
-    /// Whether there is no batch.
+    /// Returns true if there is no batch.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty() && self.copied.is_empty()
     }
@@ -75,7 +75,7 @@ impl Assembly {
         self.pieces
     }
 
-    /// The same in one.
+    /// Returns the bytes in one piece.
     pub fn finish_whole(self) -> Bytes {
         let mut pieces = self.into_pieces();
         if pieces.len() == 1 { pieces.remove(0) } else { Bytes::from(pieces.concat()) }

@@ -19,7 +19,7 @@ pub const BLOCK: u32 = 1 << 20;
 const BLOCKS_MAX: u32 = 8;
 /// Blocks of which an answer has less than one part in so many are not held by it: it has a copy.
 const BLOCK_SHARE: usize = 4;
-/// What is kept of an object that was uploaded, beside its bytes, and of each part of it.
+/// Bytes of an uploaded object, and of each part of it, beside its records.
 const OBJECT_COST: usize = 512;
 const PART_COST: usize = 128;
 
@@ -186,7 +186,7 @@ pub fn blocks(range: &Range<u32>) -> Range<u32> {
     if range.is_empty() { 0..0 } else { range.start / BLOCK..(range.end - 1) / BLOCK + 1 }
 }
 
-/// Whether ranges are so little of the blocks they are in that they are better copied: an answer is counted by its own bytes, and holds each block of which
+/// Returns true if ranges are so little of their blocks that they are better copied: an answer is counted by its own bytes, and holds each block of which
 /// it has a slice until its client has taken it.
 pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>) -> bool {
     let (mut bytes, mut held) = (0, BTreeSet::new());

@@ -1,8 +1,8 @@
-//! What other brokers change in the index, heard by asking every so often: partitions are told, and wake who waits for them.
+//! Change feed of the index: polls the changes of other brokers, and notifies partitions, which wake their waiters.
 //!
-//! Not here: what a broker must know before it refuses something, for which it asks anew.
+//! Not here: the refresh before a refusal.
 //!
-//! Invariant: what others have changed is told within [`INTERVAL`] and the time of an answer, as long as the index answers.
+//! Invariant: a change of another broker is seen within [`INTERVAL`] and the time of an answer, as long as the index answers.
 
 use fullbore_host::task;
 use std::sync::Weak;
@@ -15,7 +15,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Between two questions.
 const INTERVAL: Duration = Duration::from_millis(40);
-/// The same after one that was not answered.
+/// Interval after a poll that was not answered.
 const VAIN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Starts to listen; to be called in a tokio runtime. Ends with the topics.

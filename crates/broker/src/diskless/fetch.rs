@@ -37,14 +37,14 @@ struct FetcherShared {
     cache: Arc<Mutex<ObjectCache>>,
     slots: Semaphore,
     tries: Arc<Tries>,
-    /// Who fetches a block has its lock.
+    /// Lock of each block, which its fetch holds.
     locks: Mutex<HashMap<(ObjectId, u32), Weak<BlockLock>>>,
     failed: Mutex<FailedReads>,
     counts: Arc<StoreCounts>,
 }
 
 impl RangeFetcher {
-    /// Nothing is under way.
+    /// Creates a fetcher without fetches.
     pub fn new(
         objects: Objects,
         cache: Arc<Mutex<ObjectCache>>,
@@ -61,7 +61,7 @@ impl RangeFetcher {
         &self.shared.tries
     }
 
-    /// Has this range of an object in the cache. Who asks for blocks that are under way waits for those.
+    /// Fetches a range of an object into the cache. Waits for blocks that another fetch has under way.
     ///
     /// # Errors
     /// The last attempt's, also of a fetch shortly before, or the object ends before the range does: what there is of it is in the cache then.
@@ -86,7 +86,7 @@ impl RangeFetcher {
         Ok(())
     }
 
-    /// Has the blocks of a range in the cache, as far as there are bytes of them.
+    /// Puts the blocks of a range into the cache, as far as there are bytes of them.
     fn insert(&self, id: ObjectId, range: &Range<u32>, bytes: &Bytes) {
         let mut cache = self.shared.cache.lock();
         for block in blocks(range) {

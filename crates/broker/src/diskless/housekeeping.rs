@@ -1,7 +1,7 @@
-//! What is done to diskless partitions and objects from time to time: the store is claimed, if it could not be at the start; retention; and the
-//! cleaning of what nobody uses.
+//! Periodic work on diskless partitions and objects: the claim of the store, if it failed at the start; retention; removal of unused
+//! objects.
 //!
-//! All end with the broker's runtime, and may be cut off anywhere: what is not done is found by the next look.
+//! All of it ends with the broker's runtime, and may be cut off anywhere: the next look finds the rest.
 
 use fullbore_host::task;
 use std::collections::{HashMap, VecDeque};
@@ -68,9 +68,9 @@ async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
     }
 }
 
-/// What forgets producers that are silent.
+/// Expiration of silent producers.
 pub struct Expiring {
-    /// What knows them, beside the index, which sees to that itself.
+    /// Pipeline that knows producers. The index expires its own.
     pub pipeline: Pipeline,
     /// `producer.id.expiration.ms`.
     pub after_ms: Arc<AtomicI64>,

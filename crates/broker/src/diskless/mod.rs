@@ -114,7 +114,7 @@ impl From<OpenFileError> for OpenDisklessError {
     }
 }
 
-/// What a start has of the index, with the thread that is to be kept.
+/// Index of a start, with the thread to keep.
 type OpenedIndex = (IndexOwner, RunFinder, Option<IndexChanges>, IndexThread);
 
 /// The one in the data folder, or in the cluster's database.
@@ -203,7 +203,7 @@ impl Diskless {
         Ok(diskless)
     }
 
-    /// The same over these objects, with an index of which somebody has charge, and what others change in it, if they do.
+    /// Creates the server of diskless topics over these objects and this index, with the changes of others, if there are any.
     fn with_index(
         objects: Objects,
         config: &DisklessConfig,
@@ -250,7 +250,7 @@ impl Diskless {
         Diskless { topics, services, counts, health, thread: Mutex::default(), producers_expire_after_ms }
     }
 
-    /// From now on the topic has this many partitions, with these settings. Waits for nobody; the index is told in the background, with
+    /// Gives a topic `count` partitions and these settings, without waiting. The index gets it in the background, with
     /// the stops of producers on a deleted classic topic of the name.
     pub fn put_topic(
         &self,
@@ -308,7 +308,7 @@ impl Diskless {
         }
     }
 
-    /// From now on, forgets producers silent for so long. Until this is said, none is.
+    /// Sets the time after which silent producers are forgotten; without it none is.
     pub fn expire_producers_after(&self, ms: u64) {
         let ms = i64::try_from(ms).unwrap_or(i64::MAX);
         if self.producers_expire_after_ms.swap(ms, Ordering::SeqCst) != ms {
@@ -358,7 +358,7 @@ impl Diskless {
         topics.get(topic_id)?.get(usize::try_from(index).ok()?).cloned()
     }
 
-    /// What was asked of the object store.
+    /// Returns the counts of requests to the object store.
     pub fn store_use(&self) -> StoreUse {
         self.counts.so_far(self.services.pipeline.bytes())
     }
@@ -376,8 +376,8 @@ impl Diskless {
         &self.health
     }
 
-    /// From now on the cluster leaves this broker out of who serves, or does not. What waits for a store that does not answer is refused: another
-    /// broker may take it.
+    /// Notes that clients are led to other brokers, or to this one again. Batches that wait for a store that does not answer are refused: another
+    /// broker may take them.
     pub fn leave_out(&self, is_left_out: bool) {
         if self.services.left_out.set(is_left_out) {
             self.topics.read().values().flatten().for_each(|partition| partition.known.wake());

@@ -28,14 +28,14 @@ use fullbore_log::validation::ValidBatch;
 /// Until it is asked again whether a log start was moved.
 const FIND_AGAIN: Duration = Duration::from_secs(1);
 
-/// One partition.
+/// Diskless partition.
 pub struct DisklessPartition {
-    /// What is known of it.
+    /// State of the partition at this broker.
     pub known: Arc<PartitionView>,
     services: Services,
 }
 
-/// What the partitions of a broker share.
+/// Services that the partitions of a broker share.
 #[derive(Clone)]
 pub struct Services {
     /// Until it is made, nothing is written, nor is anything told: the index may not be that of what is in the store.
@@ -43,7 +43,7 @@ pub struct Services {
     pub(super) pipeline: Pipeline,
     pub(super) reader: Reader,
     pub(super) index: IndexOwner,
-    /// Whether other brokers write the same partitions.
+    /// True if other brokers write the same partitions.
     pub(super) others_commit: bool,
     pub(super) left_out: LeftOut,
 }
@@ -112,7 +112,7 @@ impl DisklessPartition {
         self.services.pipeline.reserve(producer, size).await
     }
 
-    /// What is known of each idempotent producer, the longest idle first.
+    /// Returns the state of each idempotent producer, the longest idle first.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -201,7 +201,7 @@ impl DisklessPartition {
         (is_there && is_inside).then(count).flatten()
     }
 
-    /// Has what is known of the offsets of these partitions of one broker be no older than this call.
+    /// Refreshes the offsets of these partitions of one broker, so that they are no older than this call.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -251,7 +251,7 @@ impl DisklessPartition {
         outcomes.pop().unwrap_or(Err(ReadError::Storage))
     }
 
-    /// As [`DisklessPartition::delete_records_before`], of many partitions of one broker: [`MOVED_MAX`] of them in one transaction of the index. Adds
+    /// Deletes as [`DisklessPartition::delete_records_before`] does, of many partitions of one broker: [`MOVED_MAX`] of them in one transaction of the index. Adds
     /// the outcomes of each transaction in the order of `asked`; a caller that gives up has those so far.
     pub async fn delete_records(asked: &[(Arc<DisklessPartition>, i64)], outcomes: &mut Vec<Result<i64, ReadError>>) {
         for piece in asked.chunks(MOVED_MAX) {

@@ -1,9 +1,9 @@
-//! What a broker knows of a diskless partition.
+//! State of a diskless partition at one broker.
 //!
-//! It is settled once the index knows it; from then on it holds where its records end, and where its newest ones are as long as their bytes are
+//! A partition is settled once the index has it; then its view has the end of its records, and the places of the newest ones while their bytes are
 //! in memory. It has no leader epochs but 0, since the index has the one order.
 //!
-//! Invariant: what is before the next offset is committed.
+//! Invariant: records before the next offset are committed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,7 +25,7 @@ use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::read::{EpochEnd, LogOffsets};
 use fullbore_log::partition::waiters::{Registration, Waiters};
 
-/// One partition.
+/// View of a partition.
 pub struct PartitionView {
     topic: Arc<str>,
     topic_id: Uuid,
@@ -40,7 +40,7 @@ pub struct PartitionView {
     lost: LogRateLimit,
 }
 
-/// What is known of its records.
+/// Records of a partition, as far as they are known.
 #[derive(Debug, Default)]
 struct KnownRecords {
     log_start: i64,
@@ -67,7 +67,7 @@ struct KnownRun {
 }
 
 impl PartitionView {
-    /// One that the index may not know yet.
+    /// Creates the view of a partition that the index may not have yet.
     pub(super) fn new(topic: Arc<str>, topic_id: Uuid, index: i32, config: Arc<TopicConfig>) -> PartitionView {
         PartitionView {
             topic,
@@ -117,7 +117,7 @@ impl PartitionView {
         self.number.get().copied()
     }
 
-    /// What the index says of it.
+    /// Takes over the row of the index.
     pub(super) fn settle(&self, row: &PartitionRow) {
         self.moved(row, Vec::new());
         if self.number.set(row.id).is_ok() {
@@ -126,7 +126,7 @@ impl PartitionView {
         }
     }
 
-    /// Whether the index knows it, so that nobody has to wait.
+    /// Returns true if the index has the partition, so that no caller has to wait.
     pub fn is_settled(&self) -> bool {
         self.number.get().is_some()
     }
@@ -150,7 +150,7 @@ impl PartitionView {
         self.waiters.end();
     }
 
-    /// Whether its topic is deleted.
+    /// Returns true if its topic is deleted.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::SeqCst)
     }
@@ -188,7 +188,7 @@ impl PartitionView {
         }
     }
 
-    /// What the index says by now, with where the newest records are.
+    /// Takes over a newer row of the index, with the places of the newest records.
     pub(super) fn moved(&self, row: &PartitionRow, runs: Vec<Arc<BatchRun>>) {
         let mut known = self.records.lock();
         // What was asked for before may be told later.
@@ -202,18 +202,18 @@ impl PartitionView {
         }
     }
 
-    /// It is as the index has said to who asked at this time.
+    /// Notes that the view is as new as an answer to a request of this time.
     pub(super) fn refreshed(&self, asked: Instant) {
         let mut known = self.records.lock();
         known.refreshed = known.refreshed.max(Some(asked));
     }
 
-    /// Whether what is known of it is no older than this.
+    /// Returns true if the view is no older than this time.
     pub(super) fn is_refreshed_since(&self, time: Instant) -> bool {
         self.records.lock().refreshed.is_some_and(|asked| asked >= time)
     }
 
-    /// Whether the index was asked for it anew since its number was told.
+    /// Returns true if the view was refreshed since the partition was settled.
     pub(super) fn was_refreshed(&self) -> bool {
         self.records.lock().refreshed.is_some()
     }
@@ -244,7 +244,7 @@ impl PartitionView {
         Some(known.run_bytes - bytes_with_it + run.bytes_from(offset))
     }
 
-    /// It cannot be read, for this reason.
+    /// Notes that the partition cannot be read.
     pub(super) fn failed(&self, why: ReadError) {
         self.records.lock().failed = Some((Instant::now(), why));
         self.wake();
@@ -288,7 +288,7 @@ impl PartitionView {
         self.records.lock().max_timestamp
     }
 
-    /// Where an epoch ends. Nothing was ever cut off, so that all records are of the only one that there is.
+    /// Returns the end of an epoch. No record was ever cut off, so that all are of the only epoch.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> EpochEnd {
         match leader_epoch == LEADER_EPOCH {
             true => EpochEnd { leader_epoch, end_offset: self.offsets().log_end },

@@ -1,6 +1,6 @@
-//! What is read ahead of consumers that are behind: which runs, and when the next ones are to be asked for.
+//! Windows of runs that are read ahead of consumers that are behind, and when the next one is to be found.
 //!
-//! Invariant: there are at most so many windows, and but for the newest they know of so many batches; the one that was not used for longest goes
+//! Invariant: at most [`WINDOWS_MAX`] windows, with [`BATCHES_MAX`] batches but for the newest; the window unused for longest is dropped
 //! first.
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 const WINDOWS_MAX: usize = 4096;
 /// Batches that all windows know of, of 16 bytes each: one has up to a quarter of a million where batches are small.
 const BATCHES_MAX: usize = 2 << 20;
-/// Who has read nothing for so long reads no more.
+/// Time without a read after which a window has no reader.
 const RESTS_AFTER: Duration = Duration::from_secs(5);
 
 /// Runs of a partition that lie behind each other.
@@ -24,7 +24,7 @@ pub struct Window {
     from: i64,
     end: i64,
     runs: Vec<Arc<BatchRun>>,
-    /// Who reads it has the next one asked for.
+    /// True if its reader has the next window found.
     wants_next: bool,
     used: u64,
     used_at: Instant,

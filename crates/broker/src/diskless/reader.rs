@@ -49,7 +49,7 @@ const ASKED_MAX: usize = 16;
 /// GETs in a row with wrong bytes after which a batch counts as lost.
 const WRONG_MAX: u32 = 3;
 
-/// What was found of an offset.
+/// Result of a look for an offset in memory.
 pub enum Found {
     /// Its batch and those behind it, and the offset after them; none if the first is larger than what may be given.
     Records(Records, i64),
@@ -68,7 +68,7 @@ type KnownRun = (Weak<PartitionView>, i64);
 
 struct ReaderShared {
     cache: Arc<Mutex<ObjectCache>>,
-    /// What clients have of it, and may keep.
+    /// Budget of bytes that clients hold.
     given: Arc<ResponseBudget>,
     fetcher: RangeFetcher,
     finder: RunFinder,
@@ -78,7 +78,7 @@ struct ReaderShared {
     uploaded: Mutex<HashMap<ObjectId, Vec<KnownRun>>>,
     windows: Mutex<ReadAhead>,
     to_refresh: Mutex<ToRefresh>,
-    /// What is being found and fetched: partition and offset.
+    /// Partitions and offsets that are being found and fetched.
     under_way: Mutex<BTreeSet<(DisklessPartitionId, i64)>>,
     finds: Semaphore,
     /// Room for batches of windows that are found and not fetched yet.
@@ -90,7 +90,7 @@ struct ReaderShared {
 #[derive(Default)]
 struct ToRefresh {
     partitions: HashMap<DisklessPartitionId, Arc<PartitionView>>,
-    /// Whether somebody sees to it.
+    /// True while a task refreshes them.
     is_under_way: bool,
 }
 
@@ -134,14 +134,14 @@ impl Place {
     }
 }
 
-/// What is fetched of a run ahead of a reader.
+/// Part of a run that is fetched ahead of a reader.
 struct PartAhead {
     run: Arc<BatchRun>,
     range: Range<u32>,
     end_offset: i64,
 }
 
-/// What to fetch of runs, from the batch with this offset on: whole runs as long as there are blocks left, and of the first one in any case as
+/// Returns the parts of runs to fetch, from the batch with this offset on: whole runs as long as there are blocks left, and of the first one in any case as
 /// many batches as there is room for, and one at least.
 fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhead> {
     let (mut parts, mut left) = (Vec::<PartAhead>::new(), blocks_max);
@@ -188,7 +188,7 @@ fn lost_at(offset: i64, lost: &BTreeMap<i64, i64>) -> Option<ReadError> {
 }
 
 impl Reader {
-    /// Nothing is in memory.
+    /// Creates a reader without records in memory.
     pub fn new(
         cache: Arc<Mutex<ObjectCache>>,
         given: Arc<ResponseBudget>,
@@ -267,7 +267,7 @@ impl Reader {
         }
     }
 
-    /// Has what is known of these partitions be no older than this call.
+    /// Refreshes these partitions, so that their views are no older than this call.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -275,7 +275,7 @@ impl Reader {
         self.shared.refresh(partitions).await
     }
 
-    /// The same, for who waits for the partition to change. Waits for nobody.
+    /// Requests a refresh for a waiter of the partition, without waiting.
     pub fn ask_to_refresh(&self, partition: &Arc<PartitionView>) {
         let Some(number) = partition.number() else { return };
         {
@@ -299,8 +299,8 @@ impl Reader {
         });
     }
 
-    /// What there is in memory from the batch with the first of these offsets up to their end, which is at most the high watermark: the index may
-    /// have more, of which nobody was told yet.
+    /// Returns the records in memory from the batch with the first of these offsets up to their end, which is at most the high watermark: the index may
+    /// have more, which are not announced yet.
     pub fn find(
         &self,
         partition: &Arc<PartitionView>,
@@ -360,7 +360,7 @@ impl Reader {
         (at <= offsets.end).then_some(bytes)
     }
 
-    /// Where the batches are that have these offsets, about as many as are wanted.
+    /// Returns the places of the batches with these offsets, about `max_bytes` of them.
     fn places(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, max_bytes: u32) -> Vec<Place> {
         let Range { start: offset, end: log_end } = offsets;
         let mut runs = partition.runs_from(offset);
@@ -393,8 +393,8 @@ impl Reader {
         places
     }
 
-    /// Has the batch with this offset, and what follows it, found and fetched; the partition's waiters are woken. Waits for nobody. Where that is
-    /// wanted from many offsets of a partition, it is not taken, and whoever is woken by one of them asks again.
+    /// Requests that the batch with this offset, and those behind it, are found and fetched, without waiting; then the partition's waiters are woken. With
+    /// many such offsets of a partition the request is dropped, and a waiter that is woken by one of them repeats it.
     pub fn ask(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         {
@@ -415,7 +415,7 @@ impl Reader {
         });
     }
 
-    /// What finds runs.
+    /// Returns the finder of runs.
     pub(super) fn finder(&self) -> &RunFinder {
         &self.shared.finder
     }
@@ -426,7 +426,7 @@ impl ReaderShared {
         self.partitions.read().get(&number)?.upgrade()
     }
 
-    /// Those that were asked for meanwhile; `None` if there are none, and nobody sees to it any more.
+    /// Returns the partitions requested meanwhile; `None` if there are none, which ends the task.
     fn next_to_refresh(&self) -> Option<Vec<Arc<PartitionView>>> {
         let mut asked = self.to_refresh.lock();
         asked.is_under_way = !asked.partitions.is_empty();
@@ -521,7 +521,7 @@ impl ReaderShared {
         Ok(Some((ahead, room)))
     }
 
-    /// One batch of a partition, with its offset.
+    /// Reads one batch of a partition, with its offset.
     async fn batch(&self, partition: &PartitionView, place: Place) -> Result<Bytes, ReadError> {
         let range = place.range();
         for _ in 0..WRONG_MAX {

@@ -1,5 +1,5 @@
-//! What is on its way to clients out of memory: a client that does not read keeps what it was given, so that clients together are given little more
-//! once they hold much.
+//! Budget of bytes in memory that are under way to clients: a client that does not read holds its answers, so that answers get small
+//! once clients hold much.
 //!
 //! Invariant: bytes count from when they are given until the last reference to them is dropped.
 
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-/// What an answer has at most, beside the rest of a batch, while clients hold as much as they may.
+/// Bytes of an answer, beside the rest of a batch, while clients hold as much as they may.
 const LEAST: u32 = 256 << 10;
 
 /// Bytes that clients were given.
 #[derive(Debug)]
 pub struct ResponseBudget {
     bytes: AtomicU64,
-    /// What they hold together before they are given less.
+    /// Bytes that clients hold together before answers get small.
     max: u64,
 }
 
@@ -43,7 +43,7 @@ impl ResponseBudget {
         Arc::new(ResponseBudget { bytes: AtomicU64::new(0), max })
     }
 
-    /// What an answer may have of `wanted` bytes, if these are its first ones or not.
+    /// Returns how many of `wanted` bytes an answer may have; more if these are its first.
     pub fn share(&self, wanted: u32, are_first: bool) -> u32 {
         match self.bytes.load(Ordering::Relaxed) < self.max {
             true => wanted,
@@ -52,7 +52,7 @@ impl ResponseBudget {
         }
     }
 
-    /// The same bytes, which count.
+    /// Returns the bytes, which count from here on.
     pub fn give(self: &Arc<Self>, bytes: Bytes) -> Bytes {
         self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Bytes::from_owner(Given { bytes, of: Arc::clone(self) })

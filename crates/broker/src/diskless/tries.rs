@@ -1,4 +1,4 @@
-//! One request of the object store, and the same beside it where it takes too long: the first that succeeds counts.
+//! Request of the object store, with a second try beside it where it takes too long: the first that succeeds counts.
 //!
 //! A try takes too long while its bytes do not move, or trickle, not because a link is slow. Who has not answered in an outage may
 //! never do, and what is sent after it is answered soon: a second try that takes too long, too, is given up for another one, after
@@ -30,7 +30,7 @@ const BUFFER_LEAVES: u64 = 256 << 10;
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
 /// The least time without progress of any request after which the store is silent.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// The same as a number of waits for a second try, where that is longer.
+/// Silence as a number of waits for a second try, where that is longer.
 const WAITS_OF_SILENCE: u32 = 4;
 /// Second tries of a request from which on their time is not doubled any more.
 const DOUBLED_MAX: u32 = 8;
@@ -38,7 +38,7 @@ const DOUBLED_MAX: u32 = 8;
 /// The requests of one kind.
 #[derive(Debug)]
 pub struct Tries {
-    /// As log lines name one of them.
+    /// Name of a try in log lines.
     name: &'static str,
     hedging: Mutex<Hedging>,
     silences: LogRateLimit,
@@ -66,7 +66,7 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// One try that is under way.
+/// Try that is under way.
 struct Try {
     progress: BodyProgress,
     handle: AbortHandle,

@@ -120,7 +120,7 @@ impl IndexChanges {
         IndexChanges { source: Arc::new(Mutex::new(Some(source))) }
     }
 
-    /// As [`ChangeSource::changed`]; one question at a time.
+    /// Polls as [`ChangeSource::changed`] does, one poll at a time.
     ///
     /// # Errors
     /// The same.

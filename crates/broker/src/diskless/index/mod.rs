@@ -71,32 +71,32 @@ const EXPIRED_AT_ONCE: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct UploadedObject {
     pub id: ObjectId,
-    /// Those of a partition side by side, in the order of their admission.
+    /// Batches, those of a partition side by side, in the order of their admission.
     pub batches: Vec<ObjectBatch>,
 }
 
-/// What a partition has come to since somebody looked.
+/// State of a partition, and its changes since an earlier look.
 #[derive(Clone, Debug)]
 pub struct Looked {
-    /// As it is now.
+    /// Row of the partition now.
     pub row: PartitionRow,
-    /// What was appended of producers since then.
+    /// Batches of producers since then.
     pub producers: Vec<ProducerRow>,
     /// Last sequences, on the deleted partition of the same name, of producers that have written nothing to this one. Empty in a look from
     /// any offset but 0.
     pub predecessor: Stops,
 }
 
-/// What a commit has come to.
+/// Outcome of a commit.
 #[derive(Clone, Debug)]
 pub struct CommitAnswer {
     /// For each object what became of each of its batches.
     pub verdicts: Vec<Vec<CommitVerdict>>,
     /// The partitions that it touched, as they are now, each with the offset from which on `producers` has all that was appended.
     pub partitions: Vec<(PartitionRow, i64)>,
-    /// What was appended of producers, by others, and then by this commit. Some of it may have been told before.
+    /// Batches of producers, by others, and then by this commit. Some may have been returned before.
     pub producers: Vec<ProducerRow>,
-    /// Where what this commit has appended is.
+    /// Runs of the batches that this commit has appended.
     pub runs: Vec<BatchRun>,
 }
 
@@ -106,7 +106,7 @@ pub struct Index<S> {
     known: HashMap<DisklessPartitionId, PartitionState>,
     /// Batches retained of each producer, where a partition does not say.
     window: usize,
-    /// The same of partitions that say.
+    /// Retained batches of partitions with a setting of their own.
     windows: HashMap<DisklessPartitionId, usize>,
     trims: Trims,
     expiry: Expiry,
@@ -125,7 +125,7 @@ struct Expiry {
 }
 
 impl<S: IndexStore> Index<S> {
-    /// Nothing of it is known yet.
+    /// Creates an index without partitions in memory.
     pub fn new(store: S, window: usize) -> Index<S> {
         let expiry = Expiry { after_ms: i64::MAX, done_to: 0, due_ms: 0, began_ms: 0 };
         Index { store, known: HashMap::new(), window, windows: HashMap::new(), trims: Trims::default(), expiry }
@@ -217,10 +217,10 @@ impl<S: IndexStore> Index<S> {
         }
     }
 
-    /// So many batches are retained of each producer of these partitions from now on; never fewer than before.
+    /// Retains `window` batches of each producer of these partitions; never fewer than before.
     ///
     /// # Errors
-    /// Other brokers may not have been told; it is to be asked for again.
+    /// Other brokers may not see it; the caller repeats the request.
     pub fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError> {
         for id in partitions {
             let known = self.windows.entry(*id).or_insert(window);
@@ -446,7 +446,7 @@ fn random_numbers() -> ObjectNumbers {
     ObjectNumbers::new(u32::from_be_bytes([first, second, third, fourth]))
 }
 
-/// What a store says where its contents cannot be.
+/// Returns the error of a store whose contents cannot be right.
 fn damaged(what: impl Into<String>) -> StoreError {
     StoreError::Damaged(what.into())
 }

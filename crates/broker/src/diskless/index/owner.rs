@@ -33,13 +33,13 @@ const MOVES_MAX: usize = 2;
 /// Partitions whose log starts are moved in one transaction.
 pub const MOVED_MAX: usize = 500;
 
-/// Who is told of the partitions of a topic, in their order.
+/// Callback with the partitions of a topic, in their order.
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
 /// Returns the stops of producers on the deleted classic partition of the same name as the one of this number. May wait until it is out of the way.
 pub type StopsBefore = Box<dyn Fn(i32) -> Stops + Send>;
 
-/// Who is told that nothing of a topic is left but what is to be cleared.
+/// Callback once a topic is deleted but for the rows to clear.
 pub type Deleted = Box<dyn FnOnce() + Send>;
 
 /// A place in the queue, for what many may ask for: it has it until it is done, whether or not who asked still waits.
@@ -128,7 +128,7 @@ impl IndexOwner {
         self.rung.notify_one();
     }
 
-    /// As [`Index::commit`].
+    /// Commits as [`Index::commit`] does.
     ///
     /// # Errors
     /// The same.
@@ -138,7 +138,7 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// As [`Index::look`].
+    /// Looks as [`Index::look`] does.
     ///
     /// # Errors
     /// The same.
@@ -152,7 +152,7 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// As [`IndexStore::register`].
+    /// Registers as [`IndexStore::register`] does.
     ///
     /// # Errors
     /// The same.
@@ -167,7 +167,7 @@ impl IndexOwner {
         Arc::clone(&self.moves).acquire_owned().await.ok()
     }
 
-    /// As [`IndexStore::move_log_starts`], of [`MOVED_MAX`] partitions at most. It is queued at once, and carried out whether or not the answer is awaited.
+    /// Moves log starts as [`IndexStore::move_log_starts`] does, [`MOVED_MAX`] at most. The move is queued at once, and carried out whether or not the answer is awaited.
     ///
     /// # Errors
     /// The same.
@@ -181,7 +181,7 @@ impl IndexOwner {
         async { answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed()))) }
     }
 
-    /// As [`IndexStore::unused`].
+    /// Returns unused objects as [`IndexStore::unused`] does.
     ///
     /// # Errors
     /// The same.
@@ -191,7 +191,7 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// As [`IndexStore::judged_at`], for the time of this broker.
+    /// Returns the time as [`IndexStore::judged_at`] does, for the clock of this broker.
     ///
     /// # Errors
     /// The same.
@@ -201,17 +201,17 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// As [`IndexStore::delete_failed`]; objects that cannot be noted are given again in a day. Waits for nothing.
+    /// Notes failed DELETEs as [`IndexStore::delete_failed`] does, without waiting. Objects that cannot be noted are given again in a day.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
         self.ask(Asked::DeleteFailed(ids));
     }
 
-    /// As [`IndexStore::forget`]; what cannot be forgotten is told as unused again. Waits for nobody.
+    /// Forgets objects as [`IndexStore::forget`] does, without waiting. Others are given as unused again.
     pub fn forget(&self, ids: Vec<ObjectId>) {
         self.ask(Asked::Forget(ids));
     }
 
-    /// As [`IndexStore::known_store`].
+    /// Returns the store as [`IndexStore::known_store`] does.
     ///
     /// # Errors
     /// The same.
@@ -221,7 +221,7 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// As [`IndexStore::adopt_store`].
+    /// Adopts a store as [`IndexStore::adopt_store`] does.
     ///
     /// # Errors
     /// The same.
@@ -231,18 +231,18 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// As [`Index::delete`], however long that takes. Waits for nobody.
+    /// Deletes a topic as [`Index::delete`] does, repeated until it succeeds, without waiting.
     pub fn delete(&self, topic_id: Uuid, known: Vec<DisklessPartitionId>, deleted: Deleted) {
         self.changes.send_modify(|changes| *changes += 1);
         self.ask(Asked::Delete(topic_id, known, deleted));
     }
 
-    /// As [`Index::retain_batches`]. Waits for nobody.
+    /// Sets the retained batches as [`Index::retain_batches`] does, without waiting.
     pub fn retain_batches(&self, partitions: Vec<DisklessPartitionId>, window: usize) {
         self.ask(Asked::RetainBatches(partitions, window));
     }
 
-    /// As [`Index::expire_producers_after`]. Waits for nobody.
+    /// Sets the expiration as [`Index::expire_producers_after`] does, without waiting.
     pub fn expire_producers_after(&self, expiration_ms: i64) {
         self.ask(Asked::ExpireProducersAfter(expiration_ms));
     }
@@ -252,7 +252,7 @@ impl IndexOwner {
         let _ = self.changes.subscribe().wait_for(|changes| *changes < CHANGES_MAX).await;
     }
 
-    /// Has the partitions of a topic made as far as they are missing, however long that takes. Waits for nobody.
+    /// Makes the missing partitions of a topic, repeated until it succeeds, without waiting.
     pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, stops_before: StopsBefore, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
         self.ask(Asked::Create { topic, count, stops_before, created });
@@ -269,7 +269,7 @@ impl Drop for IndexThread {
     }
 }
 
-/// What the thread tells while it works, and is told.
+/// Progress of the thread, and requests to it.
 pub(super) struct Progress<'a> {
     pub stopping: &'a AtomicBool,
     pub changes: &'a watch::Sender<usize>,

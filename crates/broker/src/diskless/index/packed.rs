@@ -85,7 +85,7 @@ pub fn unpack_offset(bytes: &[u8]) -> Result<i64, StoreError> {
     bytes.try_into().map(i64::from_be_bytes).map_err(|_| damaged("an offset that is none"))
 }
 
-/// The same, of this producer.
+/// Unpacks the batches of one producer.
 pub fn unpack_producer(producer_id: i64, packed: &[u8]) -> Result<Vec<(Stamp, i64, i64)>, StoreError> {
     each(PRODUCER_BATCH, packed, |batch| {
         let (producer_epoch, batch) = split(batch);

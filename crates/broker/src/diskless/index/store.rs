@@ -1,4 +1,4 @@
-//! What the index needs of a back end: what a commit is decided on, under locks, and the commit.
+//! The seam to a back end of the index: the state that a commit is decided on, under locks, and the commit.
 //!
 //! A back end decides nothing. Its calls block.
 //!
@@ -87,7 +87,7 @@ pub trait IndexStore: Send {
         moves: &[(DisklessPartitionId, i64)],
     ) -> Result<Vec<Option<PartitionRow>>, CommitError>;
 
-    /// As [`IndexStore::move_log_starts`], of one partition.
+    /// Moves one log start as [`IndexStore::move_log_starts`] does.
     ///
     /// # Errors
     /// The same.
@@ -102,14 +102,14 @@ pub trait IndexStore: Send {
     /// None is removed, or that is not known.
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
 
-    /// From now on so many batches at least are retained of each producer of these partitions, whichever broker commits; never fewer than
-    /// before. Where one broker commits, it keeps that itself.
+    /// Retains at least `window` batches of each producer of these partitions, whichever broker commits; never fewer than
+    /// before. A single broker keeps that itself.
     ///
     /// # Errors
     /// Nothing is changed, or that is not known.
     fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError>;
 
-    /// Where the rows of producers of a partition are, from this offset on in the order of their offsets, so many at most.
+    /// Returns the places of a partition's producer rows from an offset on, in the order of their offsets, `count` at most.
     ///
     /// # Errors
     /// The index cannot be read.
@@ -152,7 +152,7 @@ pub trait IndexStore: Send {
     /// None is noted, or that is not known.
     fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError>;
 
-    /// Nothing more is to be done about these objects, which were deleted from the store again.
+    /// Forgets objects that were deleted from the store a second time.
     ///
     /// # Errors
     /// None is forgotten, or that is not known.
@@ -173,7 +173,7 @@ pub trait IndexStore: Send {
     /// It is not known.
     fn known_store(&mut self) -> Result<KnownStore, StoreError>;
 
-    /// From now on the objects are in the store of this number, unless another one is in use; the number that counts then.
+    /// Notes the number of the store with the objects, unless another one is in use; returns the number in use.
     ///
     /// # Errors
     /// Nothing is changed, or that is not known.
@@ -228,12 +228,12 @@ pub fn classic_before(topic_id: Uuid) -> Uuid {
     Uuid(topic_id.0.map(|byte| !byte))
 }
 
-/// What the index knows of the object store.
+/// Object store, as the index has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownStore {
     /// The number of the one that was used so far.
     pub store_id: Option<String>,
-    /// Whether no other one will do: objects are in it, or other brokers may be about to put some there.
+    /// True if no other store will do: objects are in it, or other brokers may be about to put some there.
     pub is_in_use: bool,
 }
 
@@ -270,11 +270,11 @@ pub trait ChangeSource: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedObject {
     pub id: ObjectId,
-    /// Whether it is so a day after the first time: once it is done, it is to be forgotten.
+    /// True if this is the second deletion, a day after the first: the caller forgets the object after it.
     pub is_again: bool,
 }
 
-/// What a commit has to know.
+/// Request of the state for a commit.
 #[derive(Clone, Debug)]
 pub struct CommitQuestion {
     /// Each with the offset up to which its producers' rows are known, in the order of their ids.
@@ -282,21 +282,21 @@ pub struct CommitQuestion {
     pub objects: Vec<ObjectId>,
 }
 
-/// What it is decided on.
+/// State that a commit is decided on.
 #[derive(Clone, Debug, Default)]
 pub struct CommitFound {
-    /// Those of the partitions that there are.
+    /// Rows of the partitions that exist.
     pub partitions: Vec<PartitionRow>,
     /// Rows past what was known, by partition in the order of their first offsets.
     pub producers: Vec<ProducerRow>,
-    /// Those of the objects that there are.
+    /// States of the objects that exist.
     pub objects: HashMap<ObjectId, ObjectState>,
 }
 
-/// What is written.
+/// Rows of a commit.
 #[derive(Clone, Debug)]
 pub struct CommitWrite {
-    /// As they are after the commit.
+    /// Rows of the partitions after the commit.
     pub partitions: Vec<PartitionRow>,
     pub decision: CommitDecision,
     /// The wall clock in ms.
@@ -346,7 +346,7 @@ pub struct ProducerRow {
     pub written_ms: i64,
 }
 
-/// Where a row of a producer is.
+/// Place of a producer's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerRowPlace {
     /// The offset of its first batch.

@@ -25,7 +25,7 @@ pub struct Trims {
 struct Trim {
     /// Rows that were added, less those for which a piece was gone through.
     added: usize,
-    /// Where the next piece begins.
+    /// Begin of the next piece.
     next: i64,
 }
 
@@ -48,7 +48,7 @@ impl Trims {
         }
     }
 
-    /// It is gone.
+    /// Forgets a deleted partition.
     pub fn forget(&mut self, id: DisklessPartitionId) {
         self.of_partition.remove(&id);
     }
@@ -70,7 +70,7 @@ pub fn removable(rows: &[ProducerRowPlace], state: &PartitionState) -> Vec<i64> 
     rows.iter().filter(is_removable).map(|row| row.base_offset).collect()
 }
 
-/// Where the piece behind these rows begins; at the beginning after the last piece.
+/// Returns the begin of the piece behind these rows; 0 after the last piece.
 pub fn next_piece(rows: &[ProducerRowPlace]) -> i64 {
     rows.last().filter(|_| rows.len() >= PIECE).map_or(0, |row| row.base_offset + 1)
 }

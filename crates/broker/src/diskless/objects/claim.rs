@@ -1,4 +1,4 @@
-//! Whose objects are in a store: a cluster claims it before it uses it, and finds out whether it may.
+//! Claim of a store: a cluster claims it before it uses it, and is refused if another one has.
 //!
 //! A claim says whose the store is, and has a number drawn by who made it, by which a store is told from another one of the same cluster. The index
 //! keeps the number: objects in another store are not those that it knows, and an index that knows none is not that of objects that are there. New
@@ -46,10 +46,10 @@ pub struct Claim {
     requested: Mutex<Option<tokio::time::Instant>>,
 }
 
-/// What is claimed.
+/// Part of a store that a cluster claims.
 pub struct Claimed<'a> {
     pub store: &'a dyn ObjectStore,
-    /// What is the cluster's, or nobody's.
+    /// Prefix of keys, below which no other cluster has any.
     pub prefix: &'a Path,
     /// The front of the keys of the cluster's objects.
     pub root: &'a Path,
@@ -76,12 +76,12 @@ impl Claimed<'_> {
 }
 
 impl Claim {
-    /// It is to be made.
+    /// Creates a claim to make.
     pub fn new(cluster_id: &str, index: IndexOwner) -> Claim {
         Claim { index: Some(index), made: OnceCell::new(), ..Claim::needless(cluster_id) }
     }
 
-    /// It need not be made.
+    /// Creates a claim that need not be made.
     pub fn needless(cluster_id: &str) -> Claim {
         Claim {
             cluster_id: cluster_id.to_owned(),
@@ -92,7 +92,7 @@ impl Claim {
         }
     }
 
-    /// Whether it is made.
+    /// Returns true once the claim is made.
     pub fn is_made(&self) -> bool {
         self.made.initialized()
     }
@@ -180,7 +180,7 @@ fn of_index(error: StoreError) -> ObjectError {
     }
 }
 
-/// Whether there are objects of the cluster; no more than the first of them is looked at.
+/// Returns true if there are objects of the cluster; lists the first at most.
 async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
     let probe = of.root.clone().join(PROBE);
     let mut objects = of.store.list(Some(of.root));
@@ -244,7 +244,7 @@ fn store_of(claim: &str, cluster_id: &str) -> Result<String, ObjectError> {
     }
 }
 
-/// Whether an object can be put, read and deleted; a folder without room is none that refuses, since what it has can be read, and deleted.
+/// Checks that an object can be put, read and deleted. A directory without room passes, since its objects can be read and deleted.
 async fn probe(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
     match of.answer(of.store.put(key, Bytes::from_static(PROBE.as_bytes()).into())).await {
         Ok(_) => {}

@@ -35,7 +35,7 @@ struct FailingSince {
     get: Option<Instant>,
 }
 
-/// The same at one moment, with what waits.
+/// Counts at one moment, with the requests that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUse {
     pub puts: u64,

@@ -1,4 +1,4 @@
-//! What goes wrong with objects, in the store's own words.
+//! Errors of object stores, in the store's own words.
 
 use std::error::Error;
 use std::io;
@@ -25,9 +25,9 @@ pub enum ObjectError {
     /// Another cluster has its objects there.
     #[error("it has objects of the cluster {owner}, and this is {cluster_id}")]
     OtherCluster {
-        /// Whose it is.
+        /// Cluster that has the store.
         owner: String,
-        /// Who wants it.
+        /// Cluster that asks for it.
         cluster_id: String,
     },
     /// The index knows objects that are in another one.
@@ -53,10 +53,10 @@ pub enum ObjectError {
          folder uses them; restore it, or set diskless.storage to another folder or prefix (nothing was deleted)"
     )]
     UnknownObjects,
-    /// It cannot be found out whose it is, for what is wrong with the index.
+    /// The owner cannot be looked up, since the index fails.
     #[error("the index of diskless topics: {0}")]
     Index(String),
-    /// The same for now.
+    /// The claim has failed for the moment.
     #[error("the object store is not claimed yet: {0}")]
     Unclaimed(String),
     /// Anything else: it may be tried again.
@@ -65,7 +65,7 @@ pub enum ObjectError {
 }
 
 impl ObjectError {
-    /// Whether another attempt may do.
+    /// Returns true if another attempt may succeed.
     pub fn is_retriable(&self) -> bool {
         matches!(self, ObjectError::Unavailable(_) | ObjectError::Unclaimed(_) | ObjectError::Short { .. })
     }
@@ -101,8 +101,8 @@ impl ObjectError {
     }
 }
 
-/// Whether an answer says that the request itself is wrong, such as one with a redirect to another region. What an attempt later may get
-/// an answer to is none.
+/// Returns true if an answer says that the request itself is wrong, such as a redirect to another region. An answer that a later
+/// attempt may not get is none.
 fn is_refusal(text: &str) -> bool {
     let is_bare = text.contains("redirect without LOCATION");
     let is_final =
@@ -129,7 +129,7 @@ pub(super) fn is_not_implemented(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::NotImplemented { .. }) || status(&error.to_string()) == Some(NOT_IMPLEMENTED)
 }
 
-/// Whether a folder's disk has no room.
+/// Returns true if the directory's disk has no room.
 pub(super) fn is_full(error: &object_store::Error) -> bool {
     let mut cause: Option<&dyn Error> = Some(error);
     while let Some(at) = cause {
@@ -141,7 +141,7 @@ pub(super) fn is_full(error: &object_store::Error) -> bool {
     false
 }
 
-/// Where Amazon's machines are asked for credentials if none are set.
+/// Metadata service of Amazon's machines, the source of credentials if none are set.
 const METADATA_SERVICE: &str = "http://169.254.169.254/";
 
 /// The code and the message of an S3 answer, or what there is.

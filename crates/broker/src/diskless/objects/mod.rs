@@ -55,12 +55,12 @@ const BUCKET_LOOKS_EVERY: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Objects {
     store: Arc<dyn ObjectStore>,
-    /// What is this cluster's, or nobody's.
+    /// Prefix of keys, below which no other cluster has any.
     prefix: Path,
     /// The front of this cluster's keys: below the prefix, its id.
     root: Path,
     claim: Arc<Claim>,
-    /// Where it is a folder, in whose place there may be an empty one at any time, as where a file system is not mounted any more.
+    /// Directory of the store, if it is one: an unmounted file system may leave an empty one in its place at any time.
     folder: Option<PathBuf>,
     /// Time after which it is looked again whether the claim is there, before anything is changed.
     looks_every: Option<Duration>,
@@ -76,15 +76,15 @@ pub struct Objects {
 #[derive(Debug, thiserror::Error)]
 #[error("diskless.storage={storage}: {why}")]
 pub struct StartObjectsError {
-    /// As clients are told it.
+    /// Value of `diskless.storage`, without secrets.
     storage: String,
     /// In the store's own words.
     why: String,
 }
 
 impl Objects {
-    /// Those of a cluster in this store, which lets it put, read and delete them, and whose objects this index knows; unless that cannot be found
-    /// out now: then every request does it first. What is put into a folder is on the disk then.
+    /// Opens the objects of a cluster in a store that lets it put, read and delete them, and whose objects this index knows. If that cannot be checked
+    /// now, every request checks it first. An object put into a directory is flushed.
     ///
     /// # Errors
     /// [`StartObjectsError`].
@@ -117,7 +117,7 @@ impl Objects {
         }
     }
 
-    /// As if the store were far away: each PUT and each GET takes so much longer.
+    /// Delays each PUT and each GET, as a distant store does.
     pub fn delayed(self, put: Duration, get: Duration) -> Objects {
         Objects { delays: (put, get), ..self }
     }
@@ -128,7 +128,7 @@ impl Objects {
         Objects { looks_every: Some(Duration::ZERO), ..self }
     }
 
-    /// Those in this store.
+    /// Returns the objects in this store.
     #[cfg(test)]
     pub fn over(store: Arc<dyn ObjectStore>, cluster_id: &str) -> Objects {
         Objects::below(store, Path::default(), Claim::needless(cluster_id), cluster_id)
@@ -151,7 +151,7 @@ impl Objects {
         }
     }
 
-    /// Whether the store is known to be the right one.
+    /// Returns the claim of the store.
     pub fn claim(&self) -> &Arc<Claim> {
         &self.claim
     }
@@ -196,7 +196,7 @@ impl Objects {
         Claimed { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root, claim: &self.claim }
     }
 
-    /// As [`Objects::claimed`], where something is to be changed.
+    /// Checks the claim as [`Objects::claimed`] does, before a change.
     async fn still_claimed(&self) -> Result<(), ObjectError> {
         self.claimed().await?;
         match self.looks_every {
@@ -288,7 +288,7 @@ impl Objects {
         }
     }
 
-    /// Where an object is: numbers that follow each other lie apart, since stores spread their load by the front of the key.
+    /// Returns the key of an object. Numbers that follow each other lie apart, since stores spread their load by the front of the key.
     fn key(&self, id: ObjectId) -> Path {
         self.root.clone().join(format!("{:02x}", id.rem_euclid(256))).join(format!("{id:016x}"))
     }

@@ -64,7 +64,7 @@ pub struct Offered {
     pub producer: ProducerKey,
     /// Its producer, epoch and sequences.
     pub stamp: Stamp,
-    /// As it is to be stored.
+    /// Bytes to store.
     pub bytes: Bytes,
     /// In ms.
     pub max_timestamp: i64,

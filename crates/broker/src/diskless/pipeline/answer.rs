@@ -52,7 +52,7 @@ impl PipelineState {
         left
     }
 
-    /// The same of objects of which nothing was left to be committed.
+    /// Drops objects of which nothing was left to be committed.
     pub(super) fn drop_left_behind(&mut self) {
         drop(self.take_committed());
     }

@@ -163,7 +163,7 @@ impl Pipeline {
         self.shared.state.lock().known.get(&number).map(of)
     }
 
-    /// Nothing more is to be known of a partition that is deleted.
+    /// Forgets a deleted partition.
     pub fn forget(&self, number: DisklessPartitionId) {
         let mut state = self.shared.state.lock();
         state.known.remove(&number);
@@ -180,7 +180,7 @@ impl Pipeline {
         self.shared.state.lock().queue.bytes()
     }
 
-    /// From now on nothing waits for its turn, and what was admitted goes to the store at once, so that it is soon answered.
+    /// Uploads admitted batches at once, so that they are soon answered, and parks none.
     pub fn hurry(&self) {
         let mut state = self.shared.state.lock();
         state.queue.hurry();
@@ -190,7 +190,7 @@ impl Pipeline {
         parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
     }
 
-    /// From now on nothing is admitted, and what waits is answered as refused: it may be committed all the same, and is sent again.
+    /// Ends admission, and refuses the batches that wait: they may be committed all the same, and are sent again.
     pub fn close(&self) {
         let mut state = self.shared.state.lock();
         state.is_closed = true;

@@ -31,7 +31,7 @@ pub struct ObjectIds {
 struct KeyPool {
     index: IndexOwner,
     registered: Mutex<VecDeque<(Instant, ObjectId)>>,
-    /// One block is fetched at a time.
+    /// Permit of the fetch of a block.
     fetching: Semaphore,
 }
 

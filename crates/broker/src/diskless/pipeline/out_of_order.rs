@@ -111,7 +111,7 @@ impl Pipeline {
     }
 }
 
-/// Whose batches are watched.
+/// Producer whose parked batches are watched.
 struct Watch {
     number: DisklessPartitionId,
     partition: Arc<PartitionView>,
@@ -239,7 +239,7 @@ impl PipelineState {
         self.others_commit && self.check(number, stamp, Freshness::Current) == Admission::Admit
     }
 
-    /// What is parked behind batches that failed waits in vain: they are sent again, and it is, too.
+    /// Gives up the batches parked behind failed ones: their producer sends all of them again.
     pub(super) fn give_up_parked(
         &mut self,
         answers: &[(PendingBatch, Result<Appended, AppendError>)],
@@ -257,7 +257,7 @@ async fn expire(shared: Weak<Shared>, watch: Watch) {
     }
 }
 
-/// The same where others commit, too: refreshes what they have committed.
+/// Watches parked batches where other brokers commit, too: refreshes their commits.
 async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let heard = Arc::new(Notify::new());
     let _registration = watch.partition.register(&heard);

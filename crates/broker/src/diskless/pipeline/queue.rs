@@ -1,4 +1,4 @@
-//! What is admitted and not yet answered, from the object that is being filled to the one that is being committed.
+//! Queue of admitted batches that are not answered, from the object that is being filled to the one that is being committed.
 //!
 //! An object is closed once an upload slot is idle. It is uploaded and, once all before it are, committed; several are uploaded at once, and those
 //! at the head of the queue that are finished are committed together, one commit at a time. What has been tried to be committed is asked for again
@@ -52,7 +52,7 @@ pub struct ClosedObject {
 #[derive(Debug)]
 struct InLine {
     number: u64,
-    /// As they lie in the object.
+    /// Batches in their order in the object.
     batches: Vec<(TicketId, ObjectBatch)>,
     bytes: usize,
     upload: Upload,
@@ -82,12 +82,12 @@ pub struct CommitQueue {
     next_number: u64,
     /// Objects of the commit that is under way.
     in_commit: usize,
-    /// Nothing waits for more to be gathered.
+    /// True if an object is closed without waiting for more batches.
     hurries: bool,
 }
 
 impl CommitQueue {
-    /// Nothing was admitted.
+    /// Creates an empty queue.
     pub fn new(settings: RotationSettings) -> CommitQueue {
         CommitQueue {
             gathering: Gathering::default(),
@@ -102,7 +102,7 @@ impl CommitQueue {
         }
     }
 
-    /// From now on every object is closed at once.
+    /// Closes every object at once from here on.
     pub fn hurry(&mut self) {
         self.hurries = true;
     }
@@ -116,7 +116,7 @@ impl CommitQueue {
         }
     }
 
-    /// Nothing more is written to a partition.
+    /// Forgets a deleted partition.
     pub fn forget(&mut self, partition: DisklessPartitionId) {
         if let Some(admission) = self.admission.get_mut(&partition) {
             admission.forget_refused();
@@ -148,7 +148,7 @@ impl CommitQueue {
         self.objects.front().map_or(self.next_number, |object| object.number)
     }
 
-    /// What to do with a batch of this partition, of which `committed` is known; see [`PartitionAdmission::check`].
+    /// Decides on a batch of a partition, of which `committed` is known; see [`PartitionAdmission::check`].
     pub fn check(
         &self,
         partition: DisklessPartitionId,
@@ -256,7 +256,7 @@ impl CommitQueue {
         }
     }
 
-    /// What is to be committed next, unless a commit is under way; and what has failed before it.
+    /// Returns the objects to commit next, unless a commit is under way, and the batches that have failed before them.
     pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(TicketId, CommitResult)>) {
         let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {
@@ -328,7 +328,7 @@ impl CommitQueue {
         outcomes
     }
 
-    /// Whether the commit was made is not known: the same is asked for again.
+    /// Notes a commit without a known outcome, which is repeated.
     pub fn commit_unknown(&mut self) {
         self.in_commit = 0;
     }

@@ -87,7 +87,7 @@ impl Slots {
 }
 
 impl Uploader {
-    /// Nothing is under way.
+    /// Creates an uploader without uploads.
     pub fn new(objects: Objects, settings: UploadSettings, counts: Arc<StoreCounts>) -> Uploader {
         let (slots, tries) = (Arc::new(Slots::new(settings.slots)), Arc::new(Tries::new("PUT", BUFFERED_MAX)));
         Uploader { objects, settings, slots, tries, counts }
@@ -134,7 +134,7 @@ impl Uploader {
         unreachable!("it is tried until there is an outcome")
     }
 
-    /// One PUT, and another one beside it when it takes too long; the first that succeeds counts.
+    /// Puts an object, with a second PUT beside the first when that takes too long; the first that succeeds counts.
     async fn attempt(&self, id: ObjectId, parts: &[Bytes], bytes: u64) -> Result<(), ObjectError> {
         let put = |progress| {
             let (objects, parts) = (self.objects.clone(), parts.to_vec());

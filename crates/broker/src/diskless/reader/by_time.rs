@@ -23,7 +23,7 @@ const RUNS_LOOKED_AT: usize = 64;
 struct Runs<'a> {
     shared: &'a ReaderShared,
     number: DisklessPartitionId,
-    /// Where the next page begins.
+    /// Begin of the next page.
     from: i64,
     log_start: i64,
     /// No page begins here or later.

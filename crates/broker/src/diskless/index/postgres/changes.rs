@@ -1,4 +1,4 @@
-//! What other brokers have changed: their counters, and the rows that say that they were changed past what was seen of them.
+//! Changes of other brokers: their counters, and the rows that were changed past the counts seen.
 //!
 //! A broker's transactions have numbers without gaps, given under a lock of its row that lasts until the commit, so that what is committed is always
 //! what has a number up to some one. Counters are read before rows: a row that is newer than its broker's counter is told again. A row that was changed by two
@@ -17,7 +17,7 @@ use fullbore_db::postgres::rows::next;
 pub struct PostgresChanges {
     connection: DatabaseConnection,
     broker_id: i32,
-    /// What was seen of each other broker: of one that is not in it, nothing.
+    /// Counter seen of each other broker; 0 of one that is not in it.
     seen: ChangeCounts,
     noted: Arc<NotedChanges>,
 }
@@ -39,7 +39,7 @@ impl PostgresChanges {
         format!("{counters}; SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE {known}")
     }
 
-    /// Those of brokers that were not heard of before, all of whose changes are news.
+    /// Returns the rows changed by brokers that were not seen before, all of whose changes are new.
     fn ask_of_new(&mut self, brokers: &[i32]) -> Result<Vec<PartitionRow>, StoreError> {
         let brokers: Vec<String> = brokers.iter().map(i32::to_string).collect();
         let answers = self.connection.begin_with(&format!(

@@ -91,7 +91,7 @@ pub fn forget(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), CommitError
     session.end(&format!("{forget}({ids}::bigint[]) AND state = {DELETED}")).map(drop)
 }
 
-/// Where rows of producers are.
+/// Returns the places of rows of producers.
 pub fn producers_from(
     session: &mut Guarded,
     id: DisklessPartitionId,
@@ -246,7 +246,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     session.end_counted(&statements.join("; ")).map(|_| true)
 }
 
-/// What is to be cleared, if this broker is the one to do it.
+/// Reads the partition to clear, if this broker is to clear it.
 fn told(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
     let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
     let told = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;

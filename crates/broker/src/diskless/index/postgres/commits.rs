@@ -29,7 +29,7 @@ pub struct PostgresIndex {
     numbers: ObjectNumbers,
     /// The largest next offset that was seen of each partition.
     ends: HashMap<DisklessPartitionId, i64>,
-    /// Whether partitions of topics that the metadata does not know have been looked for, which is done once.
+    /// True once partitions of topics that the metadata does not have were looked for.
     has_looked_for_unknown: bool,
 }
 

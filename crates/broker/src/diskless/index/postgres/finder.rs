@@ -1,4 +1,4 @@
-//! Where records are, over a connection that waits for no commit.
+//! Places of records, over a connection that waits for no commit.
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 

@@ -115,7 +115,7 @@ impl Guarded {
         ended.map(Vec::into_iter).map_err(|error| error.not_committed())
     }
 
-    /// As [`Guarded::end`], with statements that change rows of partitions, which come after this broker's number has grown by one: `({COUNTER})` in them
+    /// Ends as [`Guarded::end`] does, with statements that change rows of partitions, after this broker's number has grown by one: `({COUNTER})` in them
     /// is the number.
     ///
     /// # Errors
@@ -139,7 +139,7 @@ impl Guarded {
         )
     }
 
-    /// What a partition's row says of the transaction that changes it, for `SET`.
+    /// Returns the columns that name the transaction which changes a partition's row, for `SET`.
     pub fn changed_by(&self) -> String {
         format!(
             "changed_by = {0}, changed_at = (SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = {0})",

@@ -113,14 +113,14 @@ fn list(rows: impl Iterator<Item = String>) -> String {
     rows.collect::<Vec<_>>().join(", ")
 }
 
-/// What the partitions have is left to be cleared.
+/// Deletes a topic; the rows of its partitions are left to be cleared.
 pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> {
     let of_topic = format!("p.topic_id = {}", sql_literal(&topic_id));
     remove(session, &of_topic)
 }
 
-/// The same of partitions whose topics are not in the metadata: where no broker that has the store was there when a topic was deleted, nobody else
-/// deletes its partitions.
+/// Deletes partitions whose topics are not in the metadata: where no broker with the store ran when a topic was deleted, no other deletes
+/// its partitions.
 pub fn delete_unknown(session: &mut Guarded) -> Result<(), CommitError> {
     let unknown = "NOT EXISTS (SELECT 1 FROM fullbore.topics AS t WHERE t.id = p.topic_id)";
     remove(session, unknown)
@@ -206,7 +206,7 @@ fn remove_partitions(which: &str) -> String {
     )
 }
 
-/// What each producer has written last to the deleted partition of the same name, for these.
+/// Returns the last batches of each producer on the deleted partitions before these.
 pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
     let ids_in_order = array(ids.iter());
     let statements = format!(

@@ -1,4 +1,4 @@
-//! What takes rows away: runs that may not be read any more, partitions that are deleted, producers that are silent. Each is a part of a
+//! Removal of rows: runs before the log start, deleted partitions, silent producers. Each is a part of a
 //! transaction.
 
 use std::time::Instant;

@@ -32,11 +32,11 @@ use fullbore_db::{CommitError, StoreError};
 use fullbore_host::disk_space::DiskSpace;
 use rows::{DELETE_FAILED, DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, partition_row, runs};
 
-/// What producers have written to a partition from an offset on.
+/// Query of the producers of a partition from an offset on.
 const PRODUCERS: &str =
     "SELECT producer_id, written_ms, batches FROM producers WHERE partition = ?1 AND base_offset >= ?2
      ORDER BY base_offset";
-/// What each has written last to the deleted partition of its name.
+/// Query of the last batches of each producer on the deleted partition before.
 const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
      (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
        (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
@@ -74,7 +74,7 @@ impl SqliteIndex {
         Ok(SqliteIndex { connection, noted, space, numbers: random_numbers(), moved: 0 })
     }
 
-    /// The same without a reserve, for one broker of one cluster.
+    /// Opens the file without a reserve, for one broker of one cluster.
     ///
     /// # Errors
     /// The same.
@@ -95,7 +95,7 @@ impl SqliteIndex {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 
-    /// As if producers of every partition had been forgotten for want of room.
+    /// Marks every partition as one that has forgotten producers for want of room.
     #[cfg(test)]
     pub fn have_forgotten(&self) {
         self.connection.execute("UPDATE partitions SET has_forgotten = 1", []).expect("updated");
@@ -139,8 +139,8 @@ impl SqliteIndex {
         done
     }
 
-    /// The same for what frees space, or follows the metadata, without which nothing else goes on: on a full disk with the room that the write-ahead
-    /// log has, and then with the reserve.
+    /// Runs a transaction that frees space or follows the metadata: on a full disk with the room of the write-ahead
+    /// log, and then with the reserve.
     fn free<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, CommitError> {
         let attempt = || self.in_transaction(&work).map_err(|error| sqlite_not_committed(&error));
         let is_full = |error: &CommitError| *error == CommitError::Refused(StoreError::Full);
