@@ -28,7 +28,7 @@ pub enum StartError {
         host: String,
         /// As configured.
         port: u16,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// The admin page's port.
@@ -38,7 +38,7 @@ pub enum StartError {
         host: String,
         /// As configured.
         port: u16,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
 }

@@ -1,6 +1,6 @@
-//! Whether a data folder and the database of its cluster belong together, for who looks before a start: each thing as one line.
+//! Check before a start that a data directory and the database of its cluster belong together: one line a finding.
 //!
-//! Nothing is changed and nothing is locked, so that it may be looked at while the broker runs. Invariant: what is found here as wrong
+//! Changes and locks nothing, so that it may run beside the broker. Invariant: a finding that counts as wrong
 //! would stop the broker, or cost records.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub enum FolderFinding {
     /// The first start makes it.
     Absent,
     Unreadable(String),
-    /// It has the database of a broker by itself.
+    /// The directory has the database of a single broker.
     OfOneMachine,
     OfNode {
         stored: i32,
@@ -37,30 +37,30 @@ pub enum FolderFinding {
         stored: Uuid,
         found: Uuid,
     },
-    /// It has seen this version, which the database does not know.
+    /// The directory has seen this version, which the database lacks.
     WentBack(u64),
     /// The broker was started last with another one.
     Replaced {
         node_id: i32,
         registered: Uuid,
-        /// Whether that broker runs.
+        /// True if that broker runs.
         lives: bool,
     },
     /// An older copy: the broker has used a newer state of it since.
     Older {
         node_id: i32,
-        /// Whether that broker runs.
+        /// True if that broker runs.
         lives: bool,
     },
-    /// It has partitions of a topic that the cluster does not know.
+    /// The directory has partitions of a topic that the cluster does not have.
     Unknown {
         topic: String,
         id: Uuid,
         partitions: i32,
-        /// Whether the folder says that it is of this cluster.
+        /// True if the directory is one of this cluster.
         is_of_cluster: bool,
     },
-    /// It had records of a partition up to this offset, and has nothing of it.
+    /// The directory had records of a partition up to this offset, and has nothing of it.
     Missing {
         topic: String,
         partition: i32,
@@ -68,18 +68,18 @@ pub enum FolderFinding {
         is_in_sync: bool,
     },
     More(usize, Box<FolderFinding>),
-    /// It knows of more changes to diskless topics than the database.
+    /// The directory has more changes to diskless topics than the database.
     DisklessWentBack(Lacking),
-    /// What the database says instead.
+    /// Finding in the database.
     Database(Finding),
-    /// It is the broker's, and has so many partitions that are the broker's.
+    /// The directory is the broker's, with these counts of its partitions.
     Whole {
         partitions: usize,
     },
 }
 
 impl FolderFinding {
-    /// Whether the broker would not start with it, or would lose records.
+    /// Returns true if the broker would not start, or would lose records.
     pub fn is_wrong(&self) -> bool {
         match self {
             Self::Absent | Self::Whole { .. } => false,

@@ -114,7 +114,7 @@ impl Teller {
 /// A log's place, and where it ends.
 type ToldEnd = (Uuid, i32, Position);
 
-/// Where these logs end, and those that cannot be opened for now. Others may lead where one is damaged, or its partition deleted.
+/// Returns the ends of these logs, and those that cannot be opened for now. Others may lead where one is damaged, or its partition deleted.
 fn positions(
     partitions: &Partitions,
     asked: Vec<TopicIdPartition>,

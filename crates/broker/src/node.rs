@@ -1,4 +1,4 @@
-//! What a request may see of the broker: everything that was put together at the start, and nothing of how.
+//! The broker as requests see it: the parts that the start has put together.
 //!
 //! Invariant: it is complete before the first connection is accepted, and nothing in it is replaced after that.
 
@@ -29,11 +29,11 @@ pub struct Node {
     pub control: Control,
     /// The partitions it has.
     pub partitions: Arc<Partitions>,
-    /// What it follows, and asks for as a leader.
+    /// Fetches as a follower, and changes of ISRs as a leader.
     pub(crate) replication: Replication,
     /// Room on the disk.
     pub space: Arc<DiskSpace>,
-    /// What is held of batches that came before their turn.
+    /// Buffer of batches that came before their turn.
     pub reordering: Arc<ReorderBuffer>,
     /// Consumer groups.
     pub groups: Arc<Groups>,
@@ -45,7 +45,7 @@ pub struct Node {
     pub metrics: Metrics,
     /// The levels of the log.
     pub loggers: Loggers,
-    /// Where what takes long is done.
+    /// Permits and threads of long work.
     pub long_work: LongWork,
     /// Places and memory for requests of thousands of entries.
     pub wide: WideWork,

@@ -56,7 +56,7 @@ pub struct Broker {
     _lock: FolderLock,
 }
 
-/// What a broker has once it is in the metadata, before its store and its partitions are open.
+/// Broker that is in the metadata, before its store and its partitions are open.
 struct Registered {
     config: Arc<BrokerConfig>,
     loggers: Loggers,
@@ -216,13 +216,13 @@ impl Broker {
         Ok(Broker { node, addrs, admin_addr, serving, admin, ended, _apart: apart, _lock: lock })
     }
 
-    /// What every connection shares.
+    /// Returns the state that connections share.
     #[cfg(test)]
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.node
     }
 
-    /// Where the first listener accepts clients.
+    /// Returns the address of the first listener.
     pub fn addr(&self) -> SocketAddr {
         self.addrs[0]
     }
@@ -248,7 +248,7 @@ impl Broker {
         configured.enumerate().map(|(index, of)| (of.name.as_str(), of.tls.is_some(), reached(index))).collect()
     }
 
-    /// Where the admin page is, unless it is off.
+    /// Returns the address of the admin page, unless it is off.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.admin_addr
     }
@@ -258,7 +258,7 @@ impl Broker {
         &self.node.cluster_id
     }
 
-    /// What was asked of the object store of diskless topics so far.
+    /// Returns the counts of requests to the object store.
     pub fn store_use(&self) -> StoreUse {
         self.node.partitions.diskless().map(Diskless::store_use).unwrap_or_default()
     }
@@ -334,7 +334,7 @@ fn member(node: &Node, clients: &Arc<Clients>) -> Membership {
     }
 }
 
-/// Where clients reach this broker, by the name of the listener.
+/// Returns the endpoints of this broker, by the name of the listener.
 fn endpoints(config: &BrokerConfig, listeners: &[Bound]) -> BTreeMap<String, Endpoint> {
     let endpoint = |bound: &Bound| {
         let (host, port) = &bound.advertised;
@@ -353,7 +353,7 @@ async fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
     Ok(listeners)
 }
 
-/// As the JVM does for Kafka: every connection and every segment in use is a descriptor, and shells give out 1024.
+/// Raises the limit of descriptors, as the JVM does for Kafka: every connection and every open segment is one, and shells allow 1024.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
@@ -362,7 +362,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Has the logs follow the metadata, from what there is now on.
+/// Lets the logs follow the metadata, from the present image on.
 fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<BrokerConfig>) {
     let (partitions, config) = (Arc::clone(partitions), Arc::clone(config));
     let mut origin = Origin::Kept;
@@ -372,8 +372,8 @@ fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<B
     }));
 }
 
-/// Has the control plane forget deleted topics once nothing is left of them. What it could not write down is found gone by the
-/// next start.
+/// Lets the control plane forget deleted topics once their files are removed. The next start finds those that could not be
+/// forgotten.
 async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
     loop {
         let gone = tokio::select! {

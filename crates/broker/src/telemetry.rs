@@ -25,13 +25,13 @@ pub struct Asking<'a> {
     /// Given to it by its first answer.
     pub instance: Uuid,
     pub client_id: &'a str,
-    /// What it says it is (KIP-511).
+    /// Software name (KIP-511).
     pub software_name: &'a str,
     pub software_version: &'a str,
     pub peer: SocketAddr,
 }
 
-/// What is wanted of one client.
+/// Subscription of one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientSubscription {
     /// Changes when the rest does.
@@ -54,7 +54,7 @@ impl Telemetry {
         Telemetry { clients: Mutex::default(), started: Instant::now(), metrics }
     }
 
-    /// What is wanted of a client that asks.
+    /// Returns the subscription of a client.
     ///
     /// # Errors
     /// [`TelemetryRefusal::TooEarly`].

@@ -1,7 +1,7 @@
-//! Whether the broker serves, and whether a new start would help. Not here: whether it serves well, which the metrics tell.
+//! Readiness and liveness of the broker. Not here: how well it serves, which the metrics show.
 //!
-//! Invariant: what a new start does not mend is no reason for one, and what befalls all brokers at once, as a database that is away,
-//! or an object store, is no reason to send clients to none of them.
+//! Invariant: a fault that a restart does not mend is no reason for one, and a fault of all brokers at once, such as a database or an object
+//! store that is away, is no reason to send clients to none of them.
 
 use crate::diskless::{Diskless, StoreTrouble};
 use crate::node::Node;
@@ -60,7 +60,7 @@ fn of_hung(hung_for: &Option<Duration>) -> String {
     }
 }
 
-/// What is judged besides the data folder.
+/// State of the broker beside its data directory.
 #[derive(Clone, Copy, Debug)]
 struct Condition {
     is_stopping: bool,
@@ -73,10 +73,10 @@ struct Condition {
     disk_hung_for: Option<Duration>,
 }
 
-/// Whether clients should be sent to the broker, and what else they should know, but for [`data_folder`]. Waits for nothing.
+/// Checks readiness but for [`data_folder`], without waiting; returns a remark, if there is one.
 ///
 /// # Errors
-/// The first thing found wrong.
+/// The first fault found.
 pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
     let own = broker.config.node.id;
     let condition = Condition {
@@ -96,10 +96,10 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
     Ok((!notes.is_empty()).then(|| notes.join("\n")))
 }
 
-/// Whether there is anything that only a new start ends.
+/// Checks liveness.
 ///
 /// # Errors
-/// What that is.
+/// The fault that only a restart ends.
 pub(super) fn life(broker: &Node) -> Result<(), Unhealthy> {
     let is_stopping = *broker.stopping().borrow();
     if is_stopping || broker.control.is_serving() { Ok(()) } else { Err(Unhealthy::Control) }
@@ -161,7 +161,7 @@ pub(super) fn data_folder(folder: &Path) -> Result<(), io::Error> {
     Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// What a look at the data folder came to; None if it has not come back.
+/// Judges a look at the data directory; `None` if it has not returned.
 ///
 /// # Errors
 /// The fault.

@@ -26,7 +26,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// What the text of `/metrics` is.
+/// Content type of `/metrics`.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The admin page's port, taken and not accepting yet.
@@ -61,7 +61,7 @@ pub(crate) fn start(bound: Bound, broker: &Arc<Node>, apart: &Apart) -> JoinHand
     })
 }
 
-/// What the page is made from.
+/// Sources of the page.
 #[derive(Clone)]
 struct Admin {
     node: Arc<Node>,
@@ -73,7 +73,7 @@ struct Admin {
 struct DiskLooks {
     folder: Looks<io::Result<()>>,
     gauges: Looks<SlowGauges>,
-    /// Those that were read last.
+    /// Slow gauges that were read last.
     last_gauges: Mutex<SlowGauges>,
 }
 

@@ -42,7 +42,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AlterReplicaLogDirsRequest>(&response)
 }
 
-/// Where a replica may be.
+/// Directory of a replica.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
     Folder,

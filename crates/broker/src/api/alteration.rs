@@ -18,12 +18,12 @@ use std::collections::HashMap;
 /// Bytes of the name of a subscription or group: the table's key must not be as long as a frame.
 const RESOURCE_NAME_BYTES_MAX: usize = 1024;
 
-/// What is asked for one resource.
+/// Alteration of one resource.
 pub struct Alteration<'a> {
     /// Kafka's `ConfigResource.Type`.
     pub resource_type: i8,
     pub name: &'a str,
-    /// As far as they are well-formed.
+    /// Changes, as far as they are well-formed.
     pub changes: Result<Vec<(String, ConfigChange)>, Refusal>,
 }
 
@@ -57,7 +57,7 @@ pub async fn alter(
     places.into_iter().map(outcome).collect()
 }
 
-/// What is well-formed of a request, to be decided by the control plane.
+/// Well-formed alterations of a request, for the control plane to decide.
 #[derive(Default)]
 struct Alterations {
     topics: Vec<AlterTopicConfig>,
@@ -65,16 +65,16 @@ struct Alterations {
     resources: Vec<AlterResourceConfig>,
 }
 
-/// Where in [`Alterations`] a resource is.
+/// Place of a resource in [`Alterations`].
 enum ResourceIndex {
     Topic(usize),
     Broker(usize),
     Resource(usize),
-    /// It was made at once.
+    /// Done at once.
     Done,
 }
 
-/// What became of it, in the same order.
+/// Outcomes, in the same order.
 #[derive(Default)]
 struct Done {
     topics: Vec<Result<(), Refusal>>,

@@ -39,8 +39,8 @@ pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
     }
 }
 
-/// Whether clients are told of an API. Once they know of those for telemetry, most ask at every start and log it, so they
-/// hear of them only while there is a subscription; Kafka tells of them only where it has a receiver.
+/// Returns true if an API is advertised. Most clients request telemetry at every start once it is, and log that, so it is advertised
+/// only while there is a subscription; Kafka advertises it only with a receiver.
 fn is_offered(broker: &Node, key: ApiKey) -> bool {
     match key {
         ApiKey::GetTelemetrySubscriptions | ApiKey::PushTelemetry => {

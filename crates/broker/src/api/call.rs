@@ -1,4 +1,4 @@
-//! One request, its client and its answer, as every API handles them.
+//! Request with its client and its answer, as every API handles them.
 
 use super::client::Client;
 use crate::node::Node;
@@ -76,11 +76,11 @@ impl Completion {
     }
 }
 
-/// One request being admitted.
+/// Request that is being admitted.
 pub struct Call<'a> {
     /// The broker.
     pub broker: &'a Arc<Node>,
-    /// Who sent it.
+    /// Sender.
     pub client: &'a mut Client,
     /// The index of the listener it came through: tells which address the client can reach.
     pub listener: usize,
@@ -90,7 +90,7 @@ pub struct Call<'a> {
     pub reader: Reader,
 }
 
-/// What an answer needs of its request.
+/// Fields of a request that its answer needs.
 #[derive(Clone, Copy)]
 pub struct Reply {
     pub(super) version: Version,
@@ -187,7 +187,7 @@ fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usiz
     repeated
 }
 
-/// What an answer says of an outcome: its code, and words where there is an error.
+/// Returns the code of an outcome, and a sentence where it is an error.
 pub(super) fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
     match outcome {
         Ok(()) => (ErrorCode::NONE, None),

@@ -1,4 +1,4 @@
-//! Who is at the other end of a connection.
+//! Client of a connection.
 
 use super::fetch::replica::session::FollowerSession;
 use crate::coordinator::Unwritten;
@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Who is at the other end of a connection.
+/// Client of a connection.
 pub struct Client {
     /// Its address.
     pub peer: SocketAddr,
-    /// What it says it is, by ApiVersions (KIP-511); empty until then.
+    /// Software name in ApiVersions (KIP-511); empty until then.
     pub software_name: Text,
     /// And its version.
     pub software_version: Text,
@@ -25,7 +25,7 @@ pub struct Client {
     pub round_trip: Option<Duration>,
     /// Its requests that stand behind others.
     pub(super) behind: Arc<LaterRequests>,
-    /// What it has asked groups to keep and does not await yet.
+    /// Writes to groups that the client does not await yet.
     pub unwritten: Arc<Unwritten>,
     /// The session in which it follows partitions, if it is a broker that does.
     pub(super) followed_by: Option<Arc<FollowerSession>>,
@@ -34,7 +34,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// One that has said nothing yet.
+    /// Creates a client before its first request.
     pub fn new(peer: SocketAddr, unwritten: Arc<Unwritten>) -> Self {
         let (software_name, software_version) = (Text::default(), Text::default());
         Client {

@@ -12,7 +12,7 @@ use fullbore_wire::apis::consumer_group_describe::{
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::collections::BTreeMap;
 
-/// What [`Member::member_type`] is of a member that speaks the classic protocol, and of one that speaks the consumer protocol.
+/// Values of [`Member::member_type`] for the classic and for the consumer protocol.
 const SPEAKS_CLASSIC: i8 = 0;
 const SPEAKS_CONSUMER: i8 = 1;
 

@@ -90,7 +90,7 @@ async fn heartbeat(
     }
 }
 
-/// What a request brings that would be kept: names, mostly.
+/// Returns the bytes of a request that the group keeps: names, mostly.
 fn incoming_bytes(request: &ConsumerGroupHeartbeatRequest) -> usize {
     let names = request.subscribed_topic_names.iter().flatten().map(|name| name.len() + 64);
     let texts = [&request.subscribed_topic_regex, &request.instance_id, &request.rack_id];
@@ -137,7 +137,7 @@ async fn resolve(
     Ok(resolved)
 }
 
-/// What was compiled once compiles again.
+/// Resolves patterns, which have compiled once.
 fn matching(patterns: Vec<Text>, image: &Image) -> Vec<Resolved> {
     let topics = |pattern: Text| {
         let topics = TopicRegex::compile(&pattern).ok()?.topics(image);

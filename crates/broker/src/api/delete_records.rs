@@ -28,7 +28,7 @@ type Moved = Result<Deleting, ErrorCode>;
 enum Deleting {
     /// The log start is here; the other replicas are to follow.
     Here(Arc<Replica>, i64),
-    /// It is to be moved to this offset in the index.
+    /// Log start to move to this offset in the index.
     InIndex(Arc<DisklessPartition>, i64),
 }
 

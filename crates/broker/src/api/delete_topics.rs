@@ -55,7 +55,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DeleteTopicsRequest>(&DeleteTopicsResponse { responses, ..Default::default() })
 }
 
-/// As Kafka's controller says that it did not come to it in time.
+/// Returns the refusal with which Kafka's controller answers a deletion that it did not reach in time.
 fn too_many() -> Refusal {
     let message = "Topics that were deleted before are not out of the way yet, and those are as many as may wait.";
     Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
@@ -67,7 +67,7 @@ async fn carried_out(logs: &Partitions, topics: impl Iterator<Item = Uuid>) {
     }
 }
 
-/// Who gives both, as of a topic that was made again meanwhile, may mean the other one.
+/// Returns the topic of an entry. An entry with name and id is refused: the topic may have been made again meanwhile.
 fn target(asked: &DeleteTopicState) -> Result<TopicRef, Refusal> {
     let refused = |message: &'static str| Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     match (&asked.name, asked.topic_id.is_zero()) {

@@ -35,15 +35,15 @@ fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirT
     std::iter::once(describe_folder(broker, asked)).chain(store).collect()
 }
 
-/// Whether this is the broker of the smallest id that clients of the listener reach and that has the store: they ask all of these, and add up what
-/// they are told.
+/// Returns true if this broker has the smallest id of those that clients of the listener reach and that have the store: clients ask all of them, and
+/// add up the answers.
 fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
     let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let least = have_it.map(|(id, ..)| id).min();
     broker.config.diskless.is_served && least.is_none_or(|least| least == broker.config.node.id)
 }
 
-/// What is in the store, of whose room nothing is known; `None` if there is nothing.
+/// Describes the store, whose size is unknown; `None` if it has nothing.
 fn describe_store(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> Option<DescribeLogDirsResult> {
     let topics = topics(broker, asked, true).ok()?;
     let log_dir = store(broker);
@@ -90,7 +90,7 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
     i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
 }
 
-/// Those asked for of which this broker has replicas, or all; the diskless ones, or the others. What it has not is left out, as Kafka does.
+/// Returns the requested topics of which this broker has replicas, or all; the diskless ones, or the others. Others are left out, as in Kafka.
 fn topics(
     broker: &Node,
     asked: Option<Vec<DescribableLogDirTopic>>,

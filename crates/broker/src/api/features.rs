@@ -10,9 +10,9 @@ use fullbore_wire::apis::api_versions::{FinalizedFeatureKey, SupportedFeatureKey
 /// A name and a level.
 pub type Feature = (&'static str, i16);
 
-/// What tools take the version of the cluster from: the metadata that Kafka 4.3 has (4.3-IV0).
+/// Version of the metadata in Kafka 4.3 (4.3-IV0), which tools show as the version of the cluster.
 const METADATA: Feature = ("metadata.version", 30);
-/// Whether consumer groups may use the protocol of KIP-848.
+/// Version of consumer groups with the protocol of KIP-848.
 const GROUPS: Feature = ("group.version", 1);
 
 /// Every feature, in the order of the names.

@@ -66,7 +66,7 @@ fn coordinator(call: &Call<'_>, version: i16, key_type: i8, key: &Text) -> Coord
     nobody(key, error_code, message)
 }
 
-/// Who leads the partition that the group is kept in.
+/// Returns the leader of the group's partition.
 fn of_group<'i>(
     call: &'i Call<'_>,
     image: &'i Image,

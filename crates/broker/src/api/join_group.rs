@@ -54,15 +54,15 @@ fn refused(request: &JoinGroupRequest, error_code: ErrorCode) -> JoinGroupRespon
     JoinGroupResponse { error_code, member_id: request.member_id.clone(), protocol_name: None, ..Default::default() }
 }
 
-/// As Kafka makes them: what the client calls itself and something nobody can guess. Of a name with which the id would fit into no
-/// answer, that is as much as does.
+/// Returns a member id as Kafka makes it: the client id and a random UUID. A client id that would make the id too long for an answer is
+/// cut.
 fn new_member_id(name: &str) -> Text {
     let unique = uuid::Uuid::new_v4().to_string();
     let name = &name[..name.floor_char_boundary(TEXT_BYTES_MAX - "-".len() - unique.len())];
     Text::from(format!("{name}-{unique}"))
 }
 
-/// As Java writes an address without a name.
+/// Returns an address as Java writes one without a name.
 pub(super) fn client_host(peer: SocketAddr) -> String {
     match peer.ip().to_canonical() {
         IpAddr::V4(ip) => format!("/{ip}"),

@@ -1,9 +1,9 @@
-//! What the broker does for each Kafka API, one file an API. Each opens with its versions and reads as a list of
+//! Kafka's APIs, one file an API. Each begins with its versions and reads as a list of
 //! checks in wire order.
 //!
 //! Produce, Fetch and the commits of offsets are admitted at once and may complete later; every other API completes before
-//! the next request of its connection is admitted, so that clients see Kafka's ordering. What is admitted is carried out
-//! whatever stands before its answer: what happens only when a completion is awaited has no effect outside of its answer.
+//! the next request of its connection is admitted, so that clients see Kafka's ordering. An admitted request is carried out
+//! although earlier answers are not sent: work that runs only when a completion is awaited has no effect outside of its answer.
 //! Requests of thousands of entries are carried out apart from the threads that serve connections ([`wide`]).
 
 mod alter_configs;
@@ -136,7 +136,7 @@ async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Re
     Ok(admitted.map(|completion| wide::driven(broker, bytes, completion)))
 }
 
-/// One declaration for what is served and what is advertised: an API with an arm is both, any other is neither.
+/// Declares the served and the advertised APIs: an API with an arm is both, any other is neither.
 macro_rules! serve {
     (|$call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
         /// The APIs this broker serves, in key order. The wire knows more.

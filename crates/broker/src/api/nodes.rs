@@ -21,7 +21,7 @@ pub fn reached<'i>(
     registered(broker, image, listener).filter(|(_, node, _)| !node.registration.is_fenced)
 }
 
-/// The same with those that are fenced.
+/// Returns all registered brokers, fenced ones too.
 pub fn registered<'i>(
     broker: &'i Node,
     image: &'i Image,
@@ -35,7 +35,7 @@ fn name_of(broker: &Node, listener: usize) -> &str {
     broker.config.network.listeners.get(listener).map_or("", |listener| listener.name.as_str())
 }
 
-/// Where a client of the listener of this name reaches the broker, if that serves.
+/// Returns the endpoint of the broker for clients of this listener, if the broker serves.
 fn at<'i>(node: &'i RegisteredBroker, listener: &str) -> Option<&'i Endpoint> {
     node.endpoint(listener).filter(|_| !node.registration.is_fenced)
 }
@@ -67,7 +67,7 @@ pub fn leader_elsewhere(
     })
 }
 
-/// Where the client of a listener reaches these brokers, each once.
+/// Returns the endpoints of these brokers for clients of a listener, each once.
 pub fn endpoints(broker: &Node, image: &Image, listener: usize, ids: &BTreeSet<i32>) -> Vec<NodeEndpoint> {
     let named = reached(broker, image, listener).filter(|(id, ..)| ids.contains(id));
     let endpoint = |(node_id, node, at): (i32, &RegisteredBroker, &Endpoint)| NodeEndpoint {

@@ -58,14 +58,14 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     }
 }
 
-/// What a request asks for of what there is.
+/// Offsets of a request, by their checks.
 #[derive(Default)]
 struct ValidCommit {
-    /// What can be committed: it is for topics and partitions that there are, without too much metadata.
+    /// Offsets to commit: of existing partitions, without too much metadata.
     offsets: Vec<CommitOffset>,
-    /// Where in the response each of them is: topic and partition.
+    /// Place of each in the response: topic and partition.
     places: Vec<(usize, usize)>,
-    /// Where those with too much metadata are.
+    /// Places of those with too much metadata.
     too_large: Vec<(usize, usize)>,
     response: OffsetCommitResponse,
 }

@@ -54,7 +54,7 @@ async fn delete(broker: &Node, request: &OffsetDeleteRequest) -> Result<Vec<Offs
     Ok(topics)
 }
 
-/// What is to be forgotten, as far as it was looked at.
+/// Offsets to forget, as far as they were checked.
 struct OffsetDeletion<'a> {
     image: &'a Image,
     group: &'a Group,

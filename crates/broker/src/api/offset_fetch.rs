@@ -20,7 +20,7 @@ use std::sync::Arc;
 const GROUPS: i16 = 8;
 /// The first version with topic ids instead of names.
 const TOPIC_IDS: i16 = 10;
-/// Nothing is committed.
+/// Offset of a partition without a commit.
 const NONE: i64 = -1;
 
 /// Looks when the answer's turn has come: commits that the client has sent before, without waiting, are then written.
@@ -110,7 +110,7 @@ fn answer(broker: &Node, image: &Image, version: i16, asked: OffsetFetchRequestG
     group
 }
 
-/// Who asks in a version without an error for all finds it with each partition, as the others may.
+/// Returns the topics of a refused request with the error at each partition, for versions without one for all.
 fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode) -> Vec<OffsetFetchResponseTopics> {
     let of_topic = |topic: OffsetFetchRequestTopics| {
         let of_partition = |index| OffsetFetchResponsePartitions { error_code, ..partition(index, None) };

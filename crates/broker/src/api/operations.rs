@@ -1,7 +1,7 @@
-//! What a client may do with the cluster, a topic or a group, as answers say it: one bit an operation of Kafka's
-//! AclOperation. There is no authorizer: everybody may do everything that can be done.
+//! Authorized operations of a client on the cluster, a topic or a group, in answers: one bit an operation of Kafka's
+//! AclOperation. There is no authorizer: every client may do everything.
 
-/// Where it was not asked, and where there is an error.
+/// Value where the client did not ask, and beside an error.
 pub const NOT_SAID: i32 = i32::MIN;
 /// Create, alter, describe, cluster_action, describe_configs, alter_configs, idempotent_write.
 pub const OF_THE_CLUSTER: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;

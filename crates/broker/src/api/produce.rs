@@ -30,9 +30,9 @@ const ZSTD_FROM: i16 = 7;
 const ALL: i16 = -1;
 /// The longest that a batch before its turn holds up the answer of a request other than Produce on its connection.
 const HOLDS_UP_MAX: Duration = Duration::from_secs(1);
-/// What Kafka's own tools call themselves, which may write to internal topics (`AdminUtils.ADMIN_CLIENT_ID`).
+/// Client id of Kafka's own tools, which may write to internal topics (`AdminUtils.ADMIN_CLIENT_ID`).
 const ADMIN_CLIENT: &str = "__admin_client";
-/// What Produce 14 says of a topic whose settings are not known.
+/// Value in Produce 14 for a topic with unknown settings.
 const NOT_SAID: i32 = -1;
 
 /// Checks and appends every batch of a client, which has an address and an id. `None` with acks=0.

@@ -1,7 +1,7 @@
-//! What a client is shown of a partition: who leads it, who has replicas, and who of these is in sync.
+//! Leader, replicas and ISR of a partition in clients' metadata.
 //!
-//! A classic partition is shown as it is registered. A diskless one is registered somewhere, too, which does not matter: every broker serves it, and
-//! no row says who is to. What is shown is worked out for each client (`rules/src/cluster/zones.rs`), from who is there and in which zone
+//! A classic partition is shown as it is registered. The registration of a diskless one does not matter: every broker serves it, and
+//! no row names the one that does. Its metadata is worked out for each client (`rules/src/cluster/zones.rs`), from who is there and in which zone
 //! (`broker.rack`): one broker of each zone as a replica in sync, and as the leader the one of the client's zone, which it names in its client.id
 //! as Inkless has it.
 

@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType::{self, Counter, Gauge, Histogram, In
 use prometheus_client::registry::Unit;
 use std::fmt;
 
-/// One family: a name, and samples told apart by labels.
+/// Family of metrics: a name, and samples with labels.
 pub(super) struct Family {
     /// Without the unit, and without what the type adds (`_total`, `_info`).
     pub name: &'static str,

@@ -1,4 +1,4 @@
-//! What a page is made from: the counters, and what is looked up when the page is asked for.
+//! Sources of a page: the counters, and the gauges that are looked up at a request.
 
 use crate::diskless::{Diskless, StoreUse};
 use crate::node::Node;
@@ -10,7 +10,7 @@ use fullbore_rules::group::GroupState;
 use fullbore_wire::api::ApiKey;
 use std::sync::Arc;
 
-/// What is not counted but looked up when the page is asked for.
+/// Gauges that are looked up at a request.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
     /// The APIs that are served, each with counters.
@@ -29,17 +29,17 @@ pub struct Gauges {
     pub partitions_unwritable: usize,
     /// Partitions whose files are damaged.
     pub partitions_refused: usize,
-    /// What power cuts have left beside the logs.
+    /// Files that power cuts have left beside the logs.
     pub set_aside: SetAside,
-    /// Whether the disk of the data folder is full.
+    /// True if the disk of the data directory is full.
     pub disk_full: bool,
     /// True if a write to that disk hangs.
     pub disk_hung: bool,
-    /// What the reserve for that takes up.
+    /// Bytes of the disk's reserve.
     pub disk_reserve_bytes: u64,
-    /// What compaction has done.
+    /// Work of compaction.
     pub cleaner: CleanerStatus,
-    /// What diskless topics have asked of the object store.
+    /// Requests to the object store.
     pub store: StoreUse,
     /// The epoch of the metadata.
     pub metadata_epoch: u64,
@@ -68,13 +68,13 @@ pub struct Gauges {
 pub struct MembershipGauges {
     /// The one in which this process is registered.
     pub broker_epoch: i64,
-    /// Whether this broker is held for dead.
+    /// True if this broker is fenced.
     pub is_fenced: bool,
-    /// Whether this broker has handed its leaderships over because its disk is full.
+    /// True if this broker has handed its leaderships over because its disk is full.
     pub is_full: bool,
     /// Brokers that are registered.
     pub registered: usize,
-    /// Those that are held for dead.
+    /// Fenced brokers.
     pub fenced: usize,
 }
 
@@ -106,7 +106,7 @@ pub struct ReplicationGauges {
 }
 
 impl ReplicationGauges {
-    /// What the image says of the partitions that have replicas: diskless ones have none.
+    /// Returns the counts of partitions with replicas in an image: diskless ones have none.
     fn of(image: &Image, node_id: i32) -> Self {
         let mut gauges = Self::default();
         for topic in image.topics().filter(|topic| !topic.config.diskless) {
@@ -178,7 +178,7 @@ impl Gauges {
     }
 }
 
-/// What the rows of the table write from.
+/// Values that the rows of the table write.
 #[derive(Debug)]
 pub(super) struct Page {
     pub metrics: Metrics,

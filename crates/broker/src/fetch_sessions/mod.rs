@@ -55,7 +55,7 @@ impl SharedSession {
     }
 }
 
-/// What one consumer reads on one connection or over several.
+/// Fetch session of one consumer, on one connection or over several.
 struct Session {
     /// In the order in which they are looked at. Shared only with who looks at them at the moment.
     wanted: Arc<Vec<PartitionFetch>>,
@@ -67,11 +67,11 @@ struct Session {
     next_epoch: i32,
     /// Requests admitted and not yet answered.
     unanswered: usize,
-    /// Who is woken for the last request, if it waits for records.
+    /// Waiter of the last request, if it waits for records.
     waiting: Option<SessionWaiter>,
 }
 
-/// Who is woken when one of many partitions grows.
+/// Waiter that is woken when one of many partitions grows.
 struct SessionWaiter {
     waiter: Arc<Notify>,
     registered: Vec<Registration>,
@@ -150,7 +150,7 @@ impl Drop for ConnectionSession {
     }
 }
 
-/// What becomes of a fetch at its admission.
+/// Outcome of a fetch's admission.
 pub enum FetchAdmission {
     /// The fetch may be carried out.
     Planned(FetchPlan),
@@ -176,7 +176,7 @@ impl Behind {
     }
 }
 
-/// What one fetch reads, and how its answer is cut.
+/// Partitions of one fetch, and the limits of its answer.
 pub struct FetchPlan {
     /// The session to name in the response; 0 for none.
     pub session_id: i32,
@@ -199,7 +199,7 @@ enum Reads {
 /// A request of a session that is not answered yet.
 struct SessionTurn {
     session: Arc<SharedSession>,
-    /// What the session expects next as long as this is its last request; 0 before it was planned.
+    /// Epoch that the session expects next while this is its last request; 0 before it was planned.
     next_epoch: i32,
 }
 
@@ -280,10 +280,10 @@ impl Sessions {
         self.plan(asked, now_ms).map(FetchAdmission::Planned)
     }
 
-    /// What [`Sessions::admit`] has left for later.
+    /// Plans a fetch that [`Sessions::admit`] has left for later.
     ///
     /// # Errors
-    /// As of [`Sessions::admit`].
+    /// Those of [`Sessions::admit`].
     pub fn plan_behind(&self, behind: Behind, now_ms: i64) -> Result<FetchPlan, ErrorCode> {
         let Behind { asked, turn: _turn } = behind;
         self.plan(asked, now_ms)
@@ -490,10 +490,10 @@ impl FetchPlan {
         Ok(())
     }
 
-    /// Whether one of the partitions that it is registered with is gone.
+    /// Returns true if one of the partitions that it is registered with is gone.
     ///
     /// # Errors
-    /// As of [`FetchPlan::wanted`].
+    /// Those of [`FetchPlan::wanted`].
     pub fn has_lost_one(&self) -> Result<bool, ErrorCode> {
         Ok(match &self.reads {
             Reads::Once(..) => self.waiting.as_ref().is_some_and(SessionWaiter::is_over),

@@ -83,7 +83,7 @@ impl SentOffsets {
     }
 }
 
-/// One partition to fetch from.
+/// Partition to fetch from.
 #[derive(Clone, Debug)]
 pub struct PartitionFetch {
     /// Its topic.
@@ -148,7 +148,7 @@ pub struct Fetched {
     pub topic: Arc<FetchedTopic>,
     /// The partition.
     pub index: i32,
-    /// As it goes into the response.
+    /// Outcome in the response.
     pub outcome: PartitionOutcome,
 }
 

@@ -65,7 +65,7 @@ fn topic_of(name: &Text, id: Uuid, known: &mut HashMap<TopicKey, Arc<FetchedTopi
     }
 }
 
-/// As Kafka has it: of a partition named twice, the last one counts, at the place of the first. Topics of one key are the same.
+/// Keeps the last entry of a partition that is named twice, at the place of the first, as Kafka does. Topics of one key are the same.
 fn keep_last(wanted: &mut Vec<PartitionFetch>) {
     let key = |at: u32| (Arc::as_ptr(&wanted[at as usize].topic), wanted[at as usize].index);
     let mut order: Vec<u32> = (0..u32::try_from(wanted.len()).expect("a frame has fewer")).collect();

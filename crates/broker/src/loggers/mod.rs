@@ -8,7 +8,7 @@ use fullbore_control::{CHANGES, ConfigChange, Refusal};
 use fullbore_wire::ErrorCode;
 use std::sync::{Arc, LazyLock};
 
-/// What the parts that have no level of their own go by; Kafka's name.
+/// Target of all parts without a level of their own; Kafka's name.
 const ROOT: &str = "root";
 /// [`targets`], a line each. A test compares it with the source.
 const TARGETS: &str = include_str!("targets.txt");
@@ -19,13 +19,13 @@ const NO_LOG: &str = "The log belongs to the program that this broker is a part 
 pub enum Level {
     /// Nothing.
     Fatal,
-    /// What failed.
+    /// Failures.
     Error,
-    /// What somebody should look at.
+    /// Faults that an operator should look at.
     Warn,
-    /// What happens seldom.
+    /// Seldom events.
     Info,
-    /// What happens all the time.
+    /// Frequent events.
     Debug,
     /// More than that.
     Trace,

@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::input::InputError;
 use crate::api::{Completion, Fault};
 
-/// Where the events of the protocol log go: every request and response, at debug. No contents, no secrets.
+/// Log target of the protocol log: every request and response, at debug. No contents, no secrets.
 const PROTOCOL: &str = "fullbore::protocol";
 
 /// A completion on its way from the reading to the writing half.
@@ -18,7 +18,7 @@ pub(super) struct AdmittedRequest {
     pub owed: Owed,
 }
 
-/// What is held and remembered of a request until its answer is out.
+/// State of a request until its answer is sent.
 pub(super) struct Owed {
     pub api: ApiKey,
     pub received: Instant,
@@ -26,7 +26,7 @@ pub(super) struct Owed {
     pub _bytes: OwnedSemaphorePermit,
 }
 
-/// What the protocol log says of a request and of its response.
+/// Fields of a request and its response in the protocol log.
 #[derive(Clone, Copy)]
 pub(super) struct Label {
     pub peer: SocketAddr,

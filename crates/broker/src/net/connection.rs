@@ -1,4 +1,4 @@
-//! One client's connection: admit in order, complete concurrently, answer in order.
+//! Connection of one client: admit in order, complete concurrently, answer in order.
 //!
 //! The reading half ([`super::reading`]) admits each request, which fixes its place in the order, and queues its completion; the writing half
 //! ([`super::writing`]) awaits the completions in that order. Both run in one task, so that a request answered at once costs no switch.

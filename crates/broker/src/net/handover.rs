@@ -24,7 +24,7 @@ struct HandoverState<T> {
     /// Places taken: of items that are on their way here, here, and taken out and not done with.
     taken: usize,
     is_closed: bool,
-    /// Whether the first half waits for a place.
+    /// True if the reading half waits for a place.
     wants_room: bool,
 }
 
@@ -81,7 +81,7 @@ impl<T> Handover<T> {
         self.state.lock().items.pop_front()
     }
 
-    /// Whether the first half waits for a place that there is.
+    /// Returns true if the reading half waits, and there is a place.
     fn has_room_wanted(&self) -> bool {
         let state = self.state.lock();
         state.wants_room && state.taken < self.max

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 /// Looks in the time after which a connection is idle.
 const LOOKS: u32 = 8;
 
-/// What the halves tell.
+/// State of the two halves.
 #[derive(Default)]
 pub struct Idleness {
     /// The reading half is with a request that it has read.
@@ -48,7 +48,7 @@ impl Idleness {
         self.during(&self.is_admitting)
     }
 
-    /// As [`Idleness::admitting`], for the answer whose turn it is.
+    /// Marks work as [`Idleness::admitting`] does, for the answer whose turn it is.
     pub fn awaiting(&self) -> Working<'_> {
         self.during(&self.is_awaiting)
     }

@@ -59,9 +59,9 @@ pub enum InputError {
 pub struct Input<'a> {
     stream: &'a ClientStream,
     buffer: BytesMut,
-    /// Whether the buffer is given back.
+    /// True if the buffer is given back.
     is_resting: bool,
-    /// Whether the buffer has had room for more than [`LARGE`] bytes.
+    /// True if the buffer has had room for more than [`LARGE`] bytes.
     is_large: bool,
     frame_max: usize,
     idleness: &'a Idleness,

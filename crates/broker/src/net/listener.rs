@@ -1,5 +1,5 @@
-//! Where clients arrive: bind, accept within the limits, one task per connection, which begins with the TLS handshake
-//! where the listener has one.
+//! Listeners: bind, accept within the limits, one task per connection, which begins with the TLS handshake
+//! of an SSL listener.
 //!
 //! Invariant: a connection over a limit is closed before anything is read or allocated for it, and a connection counts
 //! from accept on, whether its handshake is done or not.
@@ -31,16 +31,16 @@ pub struct Bound {
     pub addr: SocketAddr,
     /// Host and port told to clients.
     pub advertised: (String, u16),
-    /// What an SSL listener shows; `None` of any other.
+    /// Certificates of an SSL listener; `None` for any other.
     certificates: Option<Arc<Certificates>>,
 }
 
-/// What the connections of a listener have in common.
+/// State that the connections of a listener share.
 #[derive(Clone)]
 struct Door {
     /// The listener's place in the configuration.
     index: usize,
-    /// Whether only brokers come here: to the listener that `inter.broker.listener.name` names, beside others.
+    /// True if the listener is that of `inter.broker.listener.name`, beside others for clients.
     of_brokers: bool,
     certificates: Option<Arc<Certificates>>,
     clients: Arc<Clients>,
@@ -142,7 +142,7 @@ struct OpenConnections {
     per_ip: HashMap<IpAddr, usize>,
 }
 
-/// One admitted connection's place under the limits, given back when dropped.
+/// Place of an admitted connection under the limits, given back when dropped.
 struct ConnectionPermit {
     broker: Arc<Node>,
     admission: Arc<ConnectionQuotas>,

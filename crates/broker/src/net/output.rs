@@ -126,7 +126,7 @@ fn run_copied(parts: &[Part], range_max: usize) -> usize {
 }
 
 thread_local! {
-    /// Where little of a log is copied on its way out.
+    /// Buffer of small pieces of a log on their way out.
     static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -166,7 +166,7 @@ fn copy_logs(parts: &[Part], mut copy: &mut [u8]) -> bool {
     })
 }
 
-/// What is left of parts of which so many bytes are sent.
+/// Returns the parts behind the first `sent` bytes.
 fn behind(parts: &[Part], mut sent: usize) -> Vec<Part> {
     let mut left = Vec::new();
     for part in parts {
@@ -212,7 +212,7 @@ fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -
     stream.try_io(Interest::WRITABLE, || Ok(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?))
 }
 
-/// What is left of `parts` after `sent` bytes, as far as `storage` and `max` bytes go.
+/// Returns `parts` behind the first `sent` bytes, as far as `storage` and `max` bytes go.
 fn unsent<'s, 'p>(
     parts: &'p [Part],
     mut sent: usize,
@@ -238,7 +238,7 @@ fn unsent<'s, 'p>(
     &mut storage[..used]
 }
 
-/// Nothing leaves before all of it is encrypted, or as much as the session holds.
+/// Encrypts all parts, or as much as the session holds, and then writes.
 async fn write_tls(
     stream: &fullbore_tls::Stream,
     frame: &Frame,

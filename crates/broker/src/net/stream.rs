@@ -13,7 +13,7 @@ use tokio::time::sleep;
 /// Time between two looks for a close behind what was not read yet.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// One connection, ready for requests.
+/// Connection that is ready for requests.
 pub enum ClientStream {
     /// Bytes go as they are.
     Plain(TcpStream),

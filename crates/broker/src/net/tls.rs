@@ -149,7 +149,7 @@ impl Certificates {
         }
     }
 
-    /// Whether to warn of this cause now, and how often it was not since the last time.
+    /// Returns the number of warnings left out since the last one, if one of this cause is due.
     fn due(&self, cause: String) -> Option<u64> {
         let mut warned = self.warned.lock();
         if let Some((last, unlogged)) = warned.get_mut(&cause) {
@@ -171,7 +171,7 @@ impl Certificates {
     }
 }
 
-/// Whether a day has passed since the last warning; a clock that was set back must not silence the next.
+/// Returns true if a day has passed since the last warning, or the clock was set back.
 fn is_due_again(last: Option<SystemTime>, now: SystemTime) -> bool {
     last.is_none_or(|last| now.duration_since(last).map_or(true, |past| past >= EXPIRY_WARN_INTERVAL))
 }

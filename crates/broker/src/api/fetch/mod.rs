@@ -158,7 +158,7 @@ fn refused(broker: &Node, code: ErrorCode, reply: Reply) -> Result<Frame, Fault>
     answer::error(code, 0, reply)
 }
 
-/// What is told of partitions is what there is to count: those left out have neither records nor an error.
+/// Counts the partitions of an answer: those left out have neither records nor an error.
 fn count(shown: &[Fetched], metrics: &Metrics) {
     for Fetched { outcome, .. } in shown {
         match outcome {
@@ -179,12 +179,12 @@ struct FetchLimits {
     cross_rack: Option<CrossRackClient>,
 }
 
-/// What one look at all partitions gave.
+/// Outcome of one look at all partitions.
 struct Attempt {
     partitions: Vec<Fetched>,
-    /// Whether it must not wait any longer.
+    /// True if the fetch waits no longer.
     is_enough: bool,
-    /// Whether some of them could not be looked at, since their logs are being opened or their records fetched.
+    /// True if some logs are being opened, or records fetched.
     is_opening: bool,
     /// True if records were counted that have to be read before an answer.
     is_counted: bool,

@@ -1,7 +1,7 @@
-//! What a leader keeps of one follower's connection: which partitions it follows, what it was sent, and what there is to say.
+//! Session of one follower at its leader: the partitions that it follows, what it was sent, and what is new.
 //!
-//! An answer costs what has something to say, and not what the session holds: partitions mark their places when they move
-//! ([`DirtyPartitions`]). What a follower has is not kept here but at the partition ([`Replica::followed_from`]); a cursor only says what to read next.
+//! An answer costs its new partitions, and not all of the session: partitions mark their places when they move
+//! ([`DirtyPartitions`]). A follower's position is kept at the partition ([`Replica::followed_from`]); a cursor has the offset to read next.
 //!
 //! Lock: `state`, under which partitions are locked, which mark without it.
 
@@ -24,9 +24,9 @@ type PartitionId = (Uuid, i32);
 /// Offsets that are not known.
 const UNKNOWN: i64 = -1;
 
-/// One follower's connection.
+/// Session of one follower.
 pub struct FollowerSession {
-    /// As the follower names it.
+    /// Session id.
     pub id: i32,
     follower: BrokerState,
     began: Instant,
@@ -46,12 +46,12 @@ struct SessionState {
     ready: VecDeque<u32>,
     /// Places whose high watermark moved.
     news: Vec<u32>,
-    /// What is to be said at once.
+    /// Entries to answer at once.
     urgent: Vec<(Uuid, PartitionData)>,
     spacing: Spacing,
     /// Answers given.
     answered: i64,
-    /// Whether the last answer left records behind for which it had no room.
+    /// True if the last answer had no room for all records.
     is_cut: bool,
 }
 
@@ -65,17 +65,17 @@ struct Followed {
     asked_in: i32,
     /// The follower was sent everything before it.
     cursor: i64,
-    /// Where the follower's log begins, as it said last.
+    /// Start of the follower's log, by its last fetch.
     begins_at: i64,
     max_bytes: u32,
     /// The high watermark and log start that it was told last.
     told: (i64, i64),
     is_ready: bool,
-    /// What the follower asked for while the log is being opened, and since when.
+    /// Fetch that waits for the log to be opened, and its begin.
     waiting: Option<(Instant, FetchPartition)>,
 }
 
-/// What an answer is of.
+/// Origin of an answer.
 #[derive(Clone, Copy)]
 struct FetchOrigin {
     in_epoch: i32,
@@ -110,7 +110,7 @@ pub enum AnswerDue {
 }
 
 impl FollowerSession {
-    /// One without partitions, of a follower that keeps so many fetches under way.
+    /// Creates a session without partitions, for a follower with `depth` fetches under way.
     pub fn new(follower: BrokerState, depth: usize, isr: Arc<IsrChanges>) -> FollowerSession {
         // Nobody else can be in the session, which is the connection's; the id only tells it from the one before.
         let id = (RandomState::new().hash_one(0) as i32) & i32::MAX;
@@ -137,7 +137,7 @@ impl FollowerSession {
         }
     }
 
-    /// Whether this is the session's next request, and of the same follower.
+    /// Checks that this is the session's next request, and of the same follower.
     ///
     /// # Errors
     /// INVALID_FETCH_SESSION_EPOCH, STALE_BROKER_EPOCH.
@@ -291,7 +291,7 @@ impl FollowerSession {
         *self.timer.lock() = timer;
     }
 
-    /// What one answer says.
+    /// Returns the entries of one answer.
     pub fn take(&self, limits: &AnswerLimits) -> Vec<(Uuid, PartitionData)> {
         let mut state = self.state.lock();
         self.collect(&mut state);
@@ -413,7 +413,7 @@ impl SessionState {
         }
     }
 
-    /// What follows the cursor, and whether there is more; `None` if there is nothing to say.
+    /// Reads on from the cursor; returns an entry, and true if there is more. `None` if nothing is new.
     fn read(&mut self, place: u32, left: usize, is_first: bool) -> Option<((Uuid, PartitionData), bool)> {
         let followed = self.at_mut(place)?;
         followed.is_ready = false;
@@ -451,12 +451,12 @@ impl SessionState {
 }
 
 impl Followed {
-    /// What an answer is of, as far as it does not depend on what is read.
+    /// Returns the origin of an answer, as far as it does not depend on the records.
     fn origin(&self) -> FetchOrigin {
         FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..FetchOrigin::UNKNOWN }
     }
 
-    /// Whether there is anything that the follower was not told; it is told now.
+    /// Returns true if the read has anything that the follower was not sent, and notes it as sent.
     fn is_news(&mut self, read: &ReadOn) -> bool {
         let told = (read.read.high_watermark, read.read.log_start_offset);
         std::mem::replace(&mut self.told, told) != told || !read.read.records.is_empty()
