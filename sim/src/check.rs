@@ -138,7 +138,7 @@ impl Check {
         Ok(())
     }
 
-    /// Whether the log begins as what was committed does, as far as both go.
+    /// Checks that the log begins as what was committed does, as far as both go.
     fn agree(&mut self, id: i32, log: &[Record]) -> Result<(), String> {
         let agreed = self.agreed.entry(id).or_default();
         let both = log.len().min(self.committed.len());

@@ -22,7 +22,7 @@ pub struct Client {
     /// Of an idempotent one.
     producer_id: Option<i64>,
     connection: Option<ConnectionId>,
-    /// Whether the connection is to who leads, as far as it knows.
+    /// True if the connection is to who leads, as far as it knows.
     has_leader: bool,
     pending: VecDeque<Pending>,
     next_sequence: i32,

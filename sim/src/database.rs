@@ -44,7 +44,7 @@ impl Database {
         (!self.is_down && self.knows(known)).then(|| self.newest())
     }
 
-    /// Whether the version is one of this database's.
+    /// Returns true if the version is one of this database's.
     fn knows(&self, known: Known) -> bool {
         known.is_none_or(|(number, mark)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == mark))
     }

@@ -41,7 +41,7 @@ impl Network {
         self.cut.contains(&(a, b)) || self.cut.contains(&(b, a))
     }
 
-    /// Whether a connection could be made.
+    /// Returns true if a connection could be made.
     pub fn reaches(&self, a: Node, b: Node) -> bool {
         !self.is_cut(a, b)
     }
@@ -71,7 +71,7 @@ impl Network {
         Some((to, at))
     }
 
-    /// Whether what was sent to this end arrives.
+    /// Returns true if what was sent to this end arrives.
     pub fn is_open(&self, id: ConnectionId, to: Node) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.closed_by != Some(to))
     }

@@ -6,7 +6,7 @@ use crate::fault::Fault;
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub min_insync_replicas: usize,
-    /// Whether everything is flushed before it counts (flush.messages=1).
+    /// True if everything is flushed before it counts (flush.messages=1).
     pub flushes: bool,
     pub session_timeout_us: i64,
     pub beat_us: i64,

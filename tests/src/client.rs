@@ -228,7 +228,7 @@ impl Client {
         Some(taken)
     }
 
-    /// Whether the broker has the connection open, without reading from it.
+    /// Returns true if the broker has the connection open, without reading from it.
     pub fn is_open_at_broker(&self) -> bool {
         let socket = self.stream.socket();
         // Without a peer it was reset.

@@ -165,7 +165,7 @@ impl Broker {
         kill_process(self.pid(), Signal::CONT).expect("our child");
     }
 
-    /// Whether it was started and neither killed nor stopped since.
+    /// Returns true if it was started and neither killed nor stopped since.
     pub fn is_started(&self) -> bool {
         self.process.is_some()
     }

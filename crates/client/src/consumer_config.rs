@@ -17,11 +17,11 @@ pub struct ConsumerConfig {
     pub fetch: FetchSettings,
     /// The member's settings; its group and its topics are for its owner to name.
     pub group: GroupConfig,
-    /// Whether offsets are committed (enable.auto.commit).
+    /// True if offsets are committed (enable.auto.commit).
     pub commits: bool,
     /// How often offsets are committed (auto.commit.interval.ms).
     pub commit_interval: Duration,
-    /// Whether patterns do not match internal topics (exclude.internal.topics).
+    /// True if patterns do not match internal topics (exclude.internal.topics).
     pub exclude_internal: bool,
 }
 

@@ -175,7 +175,7 @@ impl ClientError {
         ClientError::kafka(format!("{what}: {code}"), code, None)
     }
 
-    /// Whether trying again, perhaps with another broker, can help.
+    /// Returns true if trying again, perhaps with another broker, can help.
     pub fn is_retriable(&self) -> bool {
         match self {
             ClientError::Connect { .. }
@@ -187,7 +187,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the broker has closed the connection, as it does with those that are not used for long
+    /// Returns true if the broker has closed the connection, as it does with those that are not used for long
     /// (connections.max.idle.ms): a new one may serve.
     pub fn is_closed(&self) -> bool {
         use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
@@ -266,12 +266,12 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
-    /// Whether another attempt, perhaps elsewhere or later, may succeed.
+    /// Returns true if another attempt, perhaps elsewhere or later, may succeed.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::Handshake { .. } | Self::NotSent(_) | Self::Disconnected { .. })
     }
 
-    /// Whether the broker may have acted on the request.
+    /// Returns true if the broker may have acted on the request.
     pub fn may_have_been_received(&self) -> bool {
         matches!(self, Self::Disconnected { .. } | Self::Protocol(ProtocolError::Decode { .. }))
     }

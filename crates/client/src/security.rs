@@ -119,7 +119,7 @@ impl Security {
         Ok(())
     }
 
-    /// Whether connections are TLS.
+    /// Returns true if connections are TLS.
     pub fn is_tls(&self) -> bool {
         self.is_tls
     }

@@ -24,7 +24,7 @@ pub struct ConfigEntry {
     pub value: Option<String>,
     pub source: Source,
     pub of: Type,
-    /// Whether it cannot be changed while the broker runs.
+    /// True if it cannot be changed while the broker runs.
     pub read_only: bool,
     pub sensitive: bool,
     /// The values that bear on it, the one in force first.

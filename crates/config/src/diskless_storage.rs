@@ -46,7 +46,7 @@ pub struct S3Storage {
     pub endpoint: Option<String>,
     /// `None`: that of the environment, or else `us-east-1`.
     pub region: Option<String>,
-    /// Whether the bucket is in the path, and not in the host's name.
+    /// True if the bucket is in the path, and not in the host's name.
     pub is_path_style: bool,
     /// Key id and key; `None`: those of the usual chain.
     pub credentials: Option<(String, Secret)>,

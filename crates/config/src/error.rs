@@ -45,7 +45,7 @@ impl fmt::Display for ConfigError {
 pub struct Mistakes(Vec<(String, ConfigError)>);
 
 impl Mistakes {
-    /// Whether there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -87,9 +87,9 @@ pub struct Key {
     pub effect: Effect,
     /// True if the value's letters may be of either case, as in Kafka; lower case is kept.
     pub any_case: bool,
-    /// Whether a broker's key may change while the broker runs, for one broker or for all.
+    /// True if a broker's key may change while the broker runs, for one broker or for all.
     pub dynamic: bool,
-    /// Whether a topic's key takes the broker's value when the topic is created and never again, so that `default` is that of a topic without it.
+    /// True if a topic's key takes the broker's value when the topic is created and never again, so that `default` is that of a topic without it.
     pub at_creation: bool,
     /// How this differs from Apache Kafka.
     pub differs: Option<&'static str>,
@@ -188,7 +188,7 @@ impl Key {
         self
     }
 
-    /// Whether only one value is accepted, so that nothing needs to read it.
+    /// Returns true if only one value is accepted, so that nothing needs to read it.
     pub fn is_fixed(&self) -> bool {
         match self.allowed {
             Allowed::OneOf(values) => values.len() == 1,
@@ -330,7 +330,7 @@ impl Key {
     }
 }
 
-/// Whether this is a whole number larger than that, of any length.
+/// Returns true if this is a whole number larger than that, of any length.
 fn exceeds(value: &str, greatest: i64) -> bool {
     let digits = value.strip_prefix('+').unwrap_or(value);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

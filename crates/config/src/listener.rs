@@ -97,12 +97,12 @@ fn listener(endpoint: Endpoint, advertised: &mut BTreeMap<String, (String, u16)>
     Ok(Listener { name, host, port, advertised, tls: None })
 }
 
-/// Whether this is every interface, which is no address that a client can connect to.
+/// Returns true if this is every interface, which is no address that a client can connect to.
 fn is_everywhere(host: &str) -> bool {
     host.is_empty() || host.parse().is_ok_and(|address: IpAddr| address.is_unspecified())
 }
 
-/// Whether its protocol is SSL; else it is PLAINTEXT.
+/// Returns true if its protocol is SSL; else it is PLAINTEXT.
 fn is_tls(endpoint: &Endpoint, protocols: &BTreeMap<String, String>, typed: &str) -> Result<bool, ConfigError> {
     let name = &endpoint.name;
     match protocols.get(name).unwrap_or(name).as_str() {

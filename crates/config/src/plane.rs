@@ -83,7 +83,7 @@ impl PlaneSettings {
     }
 }
 
-/// Whether a value of the key is a database of a cluster.
+/// Returns true if a value of the key is a database of a cluster.
 pub(super) fn is_database(url: &str) -> bool {
     SCHEMES.iter().any(|scheme| url.starts_with(scheme))
 }

@@ -42,7 +42,7 @@ pub(super) const REPLICATION_KEYS: &[Key] = &[
 pub struct ReplicationConfig {
     /// The place in `listeners` of the one between brokers.
     pub listener: usize,
-    /// Whether the certificates of other brokers are compared with their host names.
+    /// True if the certificates of other brokers are compared with their host names.
     pub compares_names: bool,
     pub fetchers: u32,
     /// Fetches under way to a leader.

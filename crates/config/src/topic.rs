@@ -65,7 +65,7 @@ impl Eq for Ratio {}
 /// The settings of a topic that are in force. Names and meanings are Kafka's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicConfig {
-    /// Whether its records are in an object store: for ever what the topic was created as, whatever the broker's default is.
+    /// True if its records are in an object store: for ever what the topic was created as, whatever the broker's default is.
     pub diskless: bool,
     pub segment_bytes: u64,
     pub segment_ms: u64,
@@ -100,7 +100,7 @@ pub struct TopicConfig {
     /// How far a timestamp may lie ahead; `i64::MAX` is no limit.
     pub message_timestamp_after_max_ms: i64,
     pub min_insync_replicas: usize,
-    /// Whether a replica that lacks acknowledged records may lead, where no other is there.
+    /// True if a replica that lacks acknowledged records may lead, where no other is there.
     pub unclean_leader_election_enable: bool,
     /// Batches remembered per producer and partition (KIP-1269).
     pub producer_state_batches_to_retain: usize,
@@ -120,7 +120,7 @@ impl TopicConfig {
         }
     }
 
-    /// Whether a producer's timestamp is near enough to the broker's clock, both in ms. -1 is none, and allowed.
+    /// Returns true if a producer's timestamp is near enough to the broker's clock, both in ms. -1 is none, and allowed.
     pub fn allows_timestamp(&self, timestamp: i64, now_ms: i64) -> bool {
         timestamp == -1
             || (now_ms.saturating_sub(timestamp) <= self.message_timestamp_before_max_ms

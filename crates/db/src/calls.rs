@@ -51,7 +51,7 @@ struct LastBeats {
     patience_ms: AtomicU64,
     /// From the start to when a beat was answered last.
     answered_ms: AtomicU64,
-    /// Whether the last one has failed, or was answered by an older copy of the database.
+    /// True if the last one has failed, or was answered by an older copy of the database.
     has_failed: AtomicBool,
     newest: AtomicU64,
 }
@@ -59,7 +59,7 @@ struct LastBeats {
 /// What is known of the database of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaneSeen {
-    /// Whether it answers this broker's beats.
+    /// True if it answers this broker's beats.
     pub answers: bool,
     /// How long ago it answered one.
     pub since_answer: Duration,

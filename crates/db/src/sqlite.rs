@@ -23,7 +23,7 @@ pub fn not_committed(error: &rusqlite::Error) -> CommitError {
     }
 }
 
-/// Whether there was no room for a write, to the files or to the index that is shared with other connections.
+/// Returns true if there was no room for a write, to the files or to the index that is shared with other connections.
 fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error().is_some_and(|error| {
         error.code == ErrorCode::DiskFull || error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE

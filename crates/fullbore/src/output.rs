@@ -181,7 +181,7 @@ pub fn written(write: impl FnOnce() -> io::Result<()>) -> bool {
     FAILED.get().is_none()
 }
 
-/// Whether lines are lost: a command that works only for what it prints may stop.
+/// Returns true if lines are lost: a command that works only for what it prints may stop.
 pub fn is_lost() -> bool {
     FAILED.get().is_some()
 }

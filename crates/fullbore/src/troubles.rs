@@ -35,7 +35,7 @@ impl Troubles {
         (now - begun >= AFTER && self.is_due(now)).then_some(trouble)
     }
 
-    /// Whether the last line is a minute old; then there is another one.
+    /// Returns true if the last line is a minute old; then there is another one.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.told.is_none_or(|told| now - told >= EVERY);
         self.told = if is_due { Some(now) } else { self.told };

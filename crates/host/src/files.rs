@@ -73,12 +73,12 @@ pub fn is_removed(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
 }
 
-/// Whether the system refused a write because there is no room.
+/// Returns true if the system refused a write because there is no room.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Whether the system refused for want of descriptors or memory, which may be over in a moment.
+/// Returns true if the system refused for want of descriptors or memory, which may be over in a moment.
 pub fn is_momentary(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);

@@ -39,9 +39,9 @@ pub struct LogAppendInfo {
     pub end_offset: i64,
     /// The batch's largest timestamp, as it is in the log.
     pub timestamp: i64,
-    /// Whether it was there already.
+    /// True if it was there already.
     pub is_duplicate: bool,
-    /// Whether a segment was sealed, which is to be flushed.
+    /// True if a segment was sealed, which is to be flushed.
     pub rolled: bool,
 }
 

@@ -56,12 +56,12 @@ impl Boots {
         Boots { before: read(&data_dir.join(FILE)), now: read(Path::new(KERNEL)) }
     }
 
-    /// Whether the machine has booted since the folder was last used.
+    /// Returns true if the machine has booted since the folder was last used.
     pub fn differ(&self) -> bool {
         self.before.is_some() && self.now.is_some() && self.before != self.now
     }
 
-    /// Whether the machine is known not to have booted since the folder was last used.
+    /// Returns true if the machine is known not to have booted since the folder was last used.
     pub fn are_the_same(&self) -> bool {
         self.before.is_some() && self.before == self.now
     }

@@ -19,7 +19,7 @@ pub struct Epochs {
     dir: Arc<Path>,
     /// Epoch and the offset of its first record.
     starts: Vec<(i32, i64)>,
-    /// Whether the file is older than that.
+    /// True if the file is older than that.
     unsaved: bool,
 }
 

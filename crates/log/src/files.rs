@@ -154,7 +154,7 @@ pub fn sync_topic_id(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a partition's folder holds a segment that is not empty.
+/// Returns true if a partition's folder holds a segment that is not empty.
 pub fn has_records(dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

@@ -114,7 +114,7 @@ pub struct Flushes {
     recovery_point: i64,
     /// Rolled segments that are not on the disk yet.
     sealed: Vec<Sealed>,
-    /// Whether names were added to the folder since it was last synced.
+    /// True if names were added to the folder since it was last synced.
     has_new_names: bool,
     /// Told of every flush; made when someone first waits.
     told: Option<watch::Sender<Flushed>>,
@@ -141,7 +141,7 @@ impl Flushes {
         self.cuts
     }
 
-    /// Whether what is on the disk is not known any more.
+    /// Returns true if what is on the disk is not known any more.
     pub fn is_broken(&self) -> bool {
         self.is_broken
     }
@@ -151,7 +151,7 @@ impl Flushes {
         self.sealed.push(sealed);
     }
 
-    /// Whether so many segments wait that the disk has to be waited for.
+    /// Returns true if so many segments wait that the disk has to be waited for.
     pub fn is_crowded(&self) -> bool {
         self.sealed.len() >= SEALED_MAX
     }

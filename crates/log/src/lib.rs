@@ -191,7 +191,7 @@ impl Log {
         self.flushes.recovery_point()
     }
 
-    /// Whether it takes no appends until the next start, because what is on the disk is not known.
+    /// Returns true if it takes no appends until the next start, because what is on the disk is not known.
     pub fn is_broken(&self) -> bool {
         self.flushes.is_broken()
     }

@@ -133,7 +133,7 @@ impl OffsetLookup {
         })
     }
 
-    /// Whether segments were put in the place of others since: what was then read from an index may be another one's.
+    /// Returns true if segments were put in the place of others since: what was then read from an index may be another one's.
     pub fn is_stale(&self) -> bool {
         self.generation.load(Acquire) != self.planned_in
     }

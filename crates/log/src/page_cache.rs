@@ -122,7 +122,7 @@ impl Written {
         }
     }
 
-    /// Whether something is to be handed over.
+    /// Returns true if something is to be handed over.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -179,7 +179,7 @@ struct PageCacheQueue {
     kept: VecDeque<Stretch>,
     kept_bytes: u64,
     jobs: VecDeque<PageCacheJob>,
-    /// Whether the log says that growth was stopped; once is enough.
+    /// True if the log says that growth was stopped; once is enough.
     is_told: bool,
     stopping: bool,
 }

@@ -41,14 +41,14 @@ const TORN_MAX: u64 = 4096;
 /// What is known of a log before it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecoveryHint {
-    /// Whether the broker was shut down cleanly.
+    /// True if the broker was shut down cleanly.
     pub clean: bool,
     pub recovery_point: i64,
     /// As the checkpoint has it; `None` if that cannot be read.
     pub log_start: Option<i64>,
-    /// Whether the machine has booted since a shutdown that was not clean: what was not flushed may be gone.
+    /// True if the machine has booted since a shutdown that was not clean: what was not flushed may be gone.
     pub rebooted: bool,
-    /// Whether its last segment may lack offsets, as closed ones do: a follower has batches as its leader's compaction left them.
+    /// True if its last segment may lack offsets, as closed ones do: a follower has batches as its leader's compaction left them.
     pub may_have_gaps: bool,
 }
 
@@ -290,7 +290,7 @@ impl Log {
         self.cut_segment(index, walk.end).map_err(failed)
     }
 
-    /// Whether records follow what is bad, in this segment or a later one.
+    /// Returns true if records follow what is bad, in this segment or a later one.
     fn has_records_after(&mut self, stop: &AtomicBool, index: usize, walk: &Walk) -> io::Result<bool> {
         let segment = &mut self.segments[index];
         let file = segment.file()?;
@@ -407,14 +407,14 @@ struct Walk {
     next_base: Option<i64>,
     /// Up to this position no checksums are compared.
     unchecked: u64,
-    /// Whether the last segment, too, may lack offsets.
+    /// True if the last segment, too, may lack offsets.
     may_have_gaps: bool,
-    /// Whether compaction has taken batches out.
+    /// True if compaction has taken batches out.
     has_gaps: bool,
 }
 
 impl Walk {
-    /// Whether the offsets of a batch, which no checksum covers, follow those before it. Compaction takes whole batches
+    /// Returns true if the offsets of a batch, which no checksum covers, follow those before it. Compaction takes whole batches
     /// out, of the last segment only its leader's, before a follower had them.
     fn is_due(&self, batch: &Header) -> bool {
         match self.next_base {
@@ -424,7 +424,7 @@ impl Walk {
         }
     }
 
-    /// Whether everything that was flushed, as of the checkpoint, is good, and the machine has stopped before what comes
+    /// Returns true if everything that was flushed, as of the checkpoint, is good, and the machine has stopped before what comes
     /// next was. What a compaction has written was flushed as a whole, unless that was another broker's.
     fn may_be_lost(&self, known: RecoveryHint) -> bool {
         let was_cleaned = self.has_gaps && !known.may_have_gaps;

@@ -149,7 +149,7 @@ impl Log {
     }
 }
 
-/// Whether the folder of a partition that is not open may hold something to forget. Judged by sizes and by
+/// Returns true if the folder of a partition that is not open may hold something to forget. Judged by sizes and by
 /// when the files were last written, so that a partition is opened only when it is due; timestamps older
 /// than their writing are noticed later.
 pub fn may_be_due(dir: &Path, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {

@@ -86,7 +86,7 @@ pub struct Segment {
     pub size: u64,
     stage: Stage,
     file: Option<OpenFile>,
-    /// Whether both index files were there when the segment was loaded.
+    /// True if both index files were there when the segment was loaded.
     has_index_files: bool,
     pub offsets: Index<OffsetEntry>,
     pub times: Index<TimeEntry>,
@@ -204,7 +204,7 @@ impl Segment {
         Ok(file)
     }
 
-    /// Whether the log file is open.
+    /// Returns true if the log file is open.
     pub fn has_open_file(&self) -> bool {
         self.file.is_some()
     }
@@ -214,7 +214,7 @@ impl Segment {
         self.file.take().is_some()
     }
 
-    /// Whether an offset can be said relative to this segment's.
+    /// Returns true if an offset can be said relative to this segment's.
     pub fn can_hold(&self, offset: i64) -> bool {
         (0..=i64::from(i32::MAX)).contains(&(offset - self.base_offset))
     }
@@ -305,7 +305,7 @@ impl Segment {
         (self.last_indexed_timestamp, self.unindexed_bytes) = (i64::MIN, 0);
     }
 
-    /// Whether the index files can be those of this log file: the last offset entry points at the batch it
+    /// Returns true if the index files can be those of this log file: the last offset entry points at the batch it
     /// names and is high enough for the number of entries, the last time entry is right and no batch after that is
     /// newer, and none are missing altogether. What is wrong in the middle is noticed when it is looked up.
     pub fn has_sound_indexes(&mut self, index_interval_bytes: u64) -> io::Result<bool> {
@@ -327,7 +327,7 @@ impl Segment {
         }
     }
 
-    /// Whether the last time entry is that of a batch, and no batch of these, the last ones, has a larger timestamp.
+    /// Returns true if the last time entry is that of a batch, and no batch of these, the last ones, has a larger timestamp.
     /// Retention goes by that entry.
     fn has_sound_times(&self, mut last_batches: Scan<'_>) -> io::Result<bool> {
         let Some(entry) = self.times.last(&self.path(TIME_INDEX))? else { return Ok(!self.has_records()?) };
@@ -339,7 +339,7 @@ impl Segment {
         self.has_batch_of(&entry)
     }
 
-    /// Whether any batch has records; one without is what compaction leaves of it.
+    /// Returns true if any batch has records; one without is what compaction leaves of it.
     fn has_records(&self) -> io::Result<bool> {
         let file = self.file_to_look_at()?;
         let mut scan = Scan::new(&file, 0, self.size);
@@ -351,7 +351,7 @@ impl Segment {
         Ok(false)
     }
 
-    /// Whether a batch begins past this position, as the first batch of an index does.
+    /// Returns true if a batch begins past this position, as the first batch of an index does.
     fn has_batch_after(&mut self, position: u64) -> io::Result<bool> {
         let file = self.file()?;
         let mut scan = Scan::new(&file, 0, self.size);
@@ -404,7 +404,7 @@ impl Segment {
         Ok(0)
     }
 
-    /// Whether the batch that an entry of the time index names is there, with its timestamp.
+    /// Returns true if the batch that an entry of the time index names is there, with its timestamp.
     fn has_batch_of(&self, entry: &TimeEntry) -> io::Result<bool> {
         let named = self.offset_at(entry.relative_offset);
         let start = self.position_before(named)?;

@@ -104,7 +104,7 @@ impl Log {
 }
 
 impl TimePlan {
-    /// Whether the segment's files may be others by now.
+    /// Returns true if the segment's files may be others by now.
     pub fn is_stale(&self) -> bool {
         self.plan.is_stale()
     }

@@ -99,7 +99,7 @@ pub(crate) struct ProducerBatch {
     /// The index of its first record in the outcome: above 0 for later parts of a split batch.
     first: u32,
     pub(crate) attempts: u32,
-    /// Whether some earlier attempt may be in the log.
+    /// True if some earlier attempt may be in the log.
     pub(crate) ambiguous: bool,
     /// While an attempt is under way, or was and may be in the log.
     doubt: Option<Doubt>,

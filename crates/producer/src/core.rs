@@ -39,7 +39,7 @@ pub(crate) struct TopicState {
     id: Uuid,
     /// The id before, and when it was replaced.
     replaced: Option<(Uuid, Instant)>,
-    /// Whether a broker that leads it has not known the id since.
+    /// True if a broker that leads it has not known the id since.
     is_doubted: bool,
     /// By index; none is ever removed.
     partitions: Vec<Arc<Partition>>,
@@ -59,7 +59,7 @@ impl TopicState {
         &self.partitions[..self.count]
     }
 
-    /// Whether the topic had this id before it was made again, a moment ago, and nothing speaks for it but that a broker still says so.
+    /// Returns true if the topic had this id before it was made again, a moment ago, and nothing speaks for it but that a broker still says so.
     fn was_replaced(&self, id: Uuid) -> bool {
         !self.is_doubted && self.replaced.is_some_and(|(replaced, at)| replaced == id && at.elapsed() < BEHIND_MAX)
     }
@@ -275,12 +275,12 @@ impl Core {
         self.topics_changed.notified()
     }
 
-    /// Whether batches leave however small they are.
+    /// Returns true if batches leave however small they are.
     pub(crate) fn is_hurried(&self) -> bool {
         self.is_flushing() || self.pool.is_wanted()
     }
 
-    /// Whether a caller waits until everything is sent.
+    /// Returns true if a caller waits until everything is sent.
     pub(crate) fn is_flushing(&self) -> bool {
         self.flushes.load(Ordering::Acquire) > 0
     }

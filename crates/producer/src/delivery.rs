@@ -93,7 +93,7 @@ impl BatchOutcome {
         Doubt(self.clone())
     }
 
-    /// Whether some attempt may be in the log, of a part without a result.
+    /// Returns true if some attempt may be in the log, of a part without a result.
     pub(crate) fn is_possibly_written(&self) -> bool {
         self.doubts.load(Ordering::Relaxed) > 0
     }
@@ -136,7 +136,7 @@ impl BatchOutcome {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Whether every record has its result.
+    /// Returns true if every record has its result.
     pub(crate) fn is_finished(&self) -> bool {
         self.finished.load(Ordering::Acquire)
     }
@@ -176,7 +176,7 @@ impl Delivery {
         self.outcome.partition
     }
 
-    /// Whether both records are in the same batch, and so get their results from the same answer, unless the batch is split. A tool
+    /// Returns true if both records are in the same batch, and so get their results from the same answer, unless the batch is split. A tool
     /// that measures millions of records a second looks at one delivery of each batch, and at its [`Delivery::failures`].
     pub fn same_batch(&self, other: &Delivery) -> bool {
         Arc::ptr_eq(&self.outcome, &other.outcome)

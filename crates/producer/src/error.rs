@@ -53,7 +53,7 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Whether sending the record again may succeed.
+    /// Returns true if sending the record again may succeed.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Full | Self::NoMetadata | Self::Timeout { .. })
     }
@@ -74,7 +74,7 @@ pub enum ProduceError {
         code: ErrorCode,
         /// The broker's words, or empty.
         message: String,
-        /// Whether some attempt may have been written.
+        /// True if some attempt may have been written.
         possibly_written: bool,
     },
     /// delivery.timeout.ms passed, or retries ran out.
@@ -84,7 +84,7 @@ pub enum ProduceError {
         waited: Duration,
         /// The last error met: the batch's own, or what kept its partition from sending it.
         last: String,
-        /// Whether some attempt may have been written.
+        /// True if some attempt may have been written.
         possibly_written: bool,
     },
     /// Whether the batch is in the log cannot be found out: its response was lost and the broker no longer knows the
@@ -94,7 +94,7 @@ pub enum ProduceError {
     /// The producer was closed before the record was acknowledged.
     #[error("the producer was closed before the record was acknowledged")]
     Closed {
-        /// Whether some attempt may have been written.
+        /// True if some attempt may have been written.
         possibly_written: bool,
     },
 }
@@ -117,7 +117,7 @@ fn shown(time: Duration) -> String {
 }
 
 impl ProduceError {
-    /// Whether sending the record again, as a new record, may succeed. It may then be in the log twice if
+    /// Returns true if sending the record again, as a new record, may succeed. It may then be in the log twice if
     /// [`ProduceError::may_have_been_written`].
     pub fn is_retryable(&self) -> bool {
         match self {
@@ -127,7 +127,7 @@ impl ProduceError {
         }
     }
 
-    /// Whether the record may be, or may yet come, into the log.
+    /// Returns true if the record may be, or may yet come, into the log.
     pub fn may_have_been_written(&self) -> bool {
         match self {
             Self::Broker { possibly_written, .. }

@@ -16,9 +16,9 @@ pub(crate) struct Grants {
     topics: HashMap<Text, usize>,
     /// The most batches per producer and partition that it holds until those before them come; 0 if it does not.
     pub(crate) reorder: usize,
-    /// Whether it has acknowledged a batch. Before, there is one request at a time.
+    /// True if it has acknowledged a batch. Before, there is one request at a time.
     pub(crate) proven: bool,
-    /// Whether a value out of bounds was reported. That is done once, not per connection.
+    /// True if a value out of bounds was reported. That is done once, not per connection.
     reported: bool,
 }
 

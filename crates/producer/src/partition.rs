@@ -63,7 +63,7 @@ pub(crate) struct Partition {
 
 struct PartitionQueue {
     open: Option<OpenBatch>,
-    /// Whether the open batch found no memory to grow.
+    /// True if the open batch found no memory to grow.
     is_starved: bool,
     /// Partitions that the first record of the open batch could have joined.
     peers: usize,
@@ -141,9 +141,9 @@ pub(crate) struct Outgoing {
     pub(crate) batch: ProducerBatch,
     /// The topic that it is for; zeros where topics have no ids.
     pub(crate) topic_id: Uuid,
-    /// Whether the request names the topic, as before Produce 13, so that another topic of this name may take it.
+    /// True if the request names the topic, as before Produce 13, so that another topic of this name may take it.
     pub(crate) by_name: bool,
-    /// Whether the broker should hold it if it is early.
+    /// True if the broker should hold it if it is early.
     pub(crate) reorder: bool,
 }
 
@@ -276,7 +276,7 @@ impl Partition {
         }
     }
 
-    /// Whether something waits here for a producer id.
+    /// Returns true if something waits here for a producer id.
     pub(crate) fn lacks_identity(&self) -> bool {
         let state = self.state.lock();
         state.has_work() && state.window.wants_identity().is_some()
@@ -291,7 +291,7 @@ impl Partition {
         if waits { hindrance() } else { None }
     }
 
-    /// Whether something waits here for a leader.
+    /// Returns true if something waits here for a leader.
     pub(crate) fn lacks_leader(&self) -> bool {
         let state = self.state.lock();
         state.leader.is_none() && state.has_work()

@@ -164,7 +164,7 @@ impl Pipe {
         self.rates.front().map_or(0.0, |(_, rate)| *rate)
     }
 
-    /// Whether the rate is still growing.
+    /// Returns true if the rate is still growing.
     pub(crate) fn is_in_startup(&self) -> bool {
         self.startup.is_some()
     }
@@ -180,7 +180,7 @@ impl Pipe {
         ((self.bdp() as f64 * gain) as usize).saturating_add(self.bursts.least()).min(self.bytes_max)
     }
 
-    /// Whether another request may leave. It may go past the window by its own size.
+    /// Returns true if another request may leave. It may go past the window by its own size.
     pub(crate) fn has_room(&self) -> bool {
         match (self.limit, &self.probe) {
             (InFlight::Requests(max), _) => self.requests < max,
@@ -195,7 +195,7 @@ impl Pipe {
         }
     }
 
-    /// Whether a request may leave that those in flight wait for at the broker: one more than otherwise where requests
+    /// Returns true if a request may leave that those in flight wait for at the broker: one more than otherwise where requests
     /// are counted. With an estimate it takes the place of what was lost with another connection.
     pub(crate) fn has_room_for_missing(&self) -> bool {
         match self.limit {

@@ -91,7 +91,7 @@ impl Pool {
         self.freed.notified()
     }
 
-    /// Whether a caller waits for memory, so that batches should leave as they are.
+    /// Returns true if a caller waits for memory, so that batches should leave as they are.
     pub(crate) fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }

@@ -34,13 +34,13 @@ impl Prospect {
         self.free_at.store(micros, Ordering::Relaxed);
     }
 
-    /// Whether all it was given has left.
+    /// Returns true if all it was given has left.
     #[inline]
     pub(crate) fn is_drained(&self) -> bool {
         self.unsent.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether batches wait for acknowledgements longer than is worth waiting beside other partitions.
+    /// Returns true if batches wait for acknowledgements longer than is worth waiting beside other partitions.
     #[inline]
     pub(crate) fn is_on_a_long_path(&self) -> bool {
         self.free_at.load(Ordering::Relaxed) > 0

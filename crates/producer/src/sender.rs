@@ -230,7 +230,7 @@ impl Sender {
         self.demand = Some(demand);
     }
 
-    /// Whether batches wait that another lane could take: any, or, where partitions keep to a lane, those of more
+    /// Returns true if batches wait that another lane could take: any, or, where partitions keep to a lane, those of more
     /// partitions than there are lanes.
     fn could_use_more(&self, now: Instant) -> bool {
         let hurry = self.core.is_hurried();

@@ -134,7 +134,7 @@ pub(crate) struct Window<B> {
     next_sequence: i32,
     /// Batches past the oldest unacknowledged one that the broker remembers.
     limit: usize,
-    /// Whether the broker acknowledged a batch of this epoch. Before, a broker older than Kafka 4.5 would take any
+    /// True if the broker acknowledged a batch of this epoch. Before, a broker older than Kafka 4.5 would take any
     /// first sequence (KAFKA-15591), so that one batch is sent at a time.
     established: bool,
     in_flight: usize,
@@ -211,7 +211,7 @@ impl<B> Window<B> {
         self.retries > 0
     }
 
-    /// Whether nothing waits for a response or a retry.
+    /// Returns true if nothing waits for a response or a retry.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight == 0 && self.retries == 0
     }
@@ -263,7 +263,7 @@ impl<B> Window<B> {
         self.slots[at].sent_to = Uuid::default();
     }
 
-    /// Whether a batch that was never sent may leave now. Settles what failed batches left behind first.
+    /// Returns true if a batch that was never sent may leave now. Settles what failed batches left behind first.
     pub(crate) fn may_open(&mut self) -> bool {
         self.settle();
         self.is_open() && (!self.idempotent || self.identity.is_some())
@@ -278,12 +278,12 @@ impl<B> Window<B> {
             && (sequences < SEQUENCES_MAX || !self.idempotent)
     }
 
-    /// Whether nothing but its limit keeps new batches from leaving.
+    /// Returns true if nothing but its limit keeps new batches from leaving.
     pub(crate) fn is_full(&self) -> bool {
         self.established && self.retries == 0 && !self.must_settle() && self.slots.len() >= self.limit
     }
 
-    /// Whether twice as much as now could be past the oldest unacknowledged batch.
+    /// Returns true if twice as much as now could be past the oldest unacknowledged batch.
     pub(crate) fn takes_twice(&self) -> bool {
         2 * self.slots.len() <= self.limit()
     }
@@ -397,7 +397,7 @@ impl<B> Window<B> {
         self.round = Some(round);
     }
 
-    /// Whether batches are still to be sent again before the answers to those that were mean anything.
+    /// Returns true if batches are still to be sent again before the answers to those that were mean anything.
     pub(crate) fn in_round(&self) -> bool {
         let next = self.round.map(|round| &self.slots[(round.next - self.first) as usize]);
         next.is_some_and(|next| next.ambiguous || self.in_flight > 0)
@@ -513,7 +513,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Whether a later batch proves it written; it goes again only to learn its offset.
+    /// Returns true if a later batch proves it written; it goes again only to learn its offset.
     fn is_proven(&self, at: usize) -> bool {
         self.slots[at].ambiguous && self.first + (at as u64) < self.proven_to
     }

@@ -35,7 +35,7 @@ impl<T> Worklist<T> {
         self.wake();
     }
 
-    /// Whether something has become another broker's work since.
+    /// Returns true if something has become another broker's work since.
     pub(crate) fn has_left_since(&self, since: Instant) -> bool {
         self.left_at.lock().is_some_and(|at| at > since)
     }

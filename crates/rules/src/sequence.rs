@@ -96,12 +96,12 @@ impl Stamp {
         sequence_add(self.base_sequence, self.record_count.wrapping_sub(1))
     }
 
-    /// Whether the batch takes part in any of this.
+    /// Returns true if the batch takes part in any of this.
     pub fn is_idempotent(&self) -> bool {
         self.producer_id != NO_PRODUCER_ID
     }
 
-    /// Whether an idempotent batch can bear this stamp. Control batches, whose sequence is -1, cannot.
+    /// Returns true if an idempotent batch can bear this stamp. Control batches, whose sequence is -1, cannot.
     pub fn is_valid(&self) -> bool {
         self.producer_id >= 0
             && self.producer_epoch >= 0

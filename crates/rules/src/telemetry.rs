@@ -22,11 +22,11 @@ pub struct Subscription {
 pub struct Push {
     /// The subscription that it is for.
     pub subscription_id: i32,
-    /// Whether the client says that it ends.
+    /// True if the client says that it ends.
     pub is_last: bool,
-    /// Whether its codec is one that was offered.
+    /// True if its codec is one that was offered.
     pub is_known_codec: bool,
-    /// Whether it is within the limit.
+    /// True if it is within the limit.
     pub fits: bool,
 }
 
@@ -138,7 +138,7 @@ impl Clients {
         self.by_id.len()
     }
 
-    /// Whether none is.
+    /// Returns true if none is.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }

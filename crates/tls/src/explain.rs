@@ -10,7 +10,7 @@ use rustls::{
 /// The first byte of a record: of a handshake, or of the alert that ends it.
 const RECORDS: [u8; 2] = [22, 21];
 
-/// Whether a connection that begins so may be TLS.
+/// Returns true if a connection that begins so may be TLS.
 pub(crate) fn is_tls(first: Option<u8>) -> bool {
     first.is_some_and(|first| RECORDS.contains(&first))
 }

@@ -40,17 +40,17 @@ impl Session {
         self.tls.is_handshaking()
     }
 
-    /// Whether what the peer sent first looks like TLS: nobody else could read an alert.
+    /// Returns true if what the peer sent first looks like TLS: nobody else could read an alert.
     pub(crate) fn has_spoken_tls(&self) -> bool {
         explain::is_tls(self.first)
     }
 
-    /// Whether ciphertext waits to be sent.
+    /// Returns true if ciphertext waits to be sent.
     pub(crate) fn wants_write(&self) -> bool {
         self.tls.wants_write()
     }
 
-    /// Whether plaintext waits to be read.
+    /// Returns true if plaintext waits to be read.
     pub(crate) fn has_plaintext(&self) -> bool {
         !self.early.is_empty() || self.ended
     }

@@ -36,7 +36,7 @@ impl fmt::Debug for Secret {
 /// What is shown in place of a secret.
 const HIDDEN: &str = "[hidden]";
 
-/// Whether the value of this setting must not be shown; Kafka's settings of type PASSWORD, whatever is called so, and the URL that may
+/// Returns true if the value of this setting must not be shown; Kafka's settings of type PASSWORD, whatever is called so, and the URL that may
 /// have the password of a database.
 pub fn is_secret(key: &str) -> bool {
     const INLINE: [&str; 3] = ["ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates"];
@@ -184,12 +184,12 @@ impl Settings {
         suites::suites(&self.cipher_suites, &self.versions())
     }
 
-    /// Whether there is a certificate to show to the peer.
+    /// Returns true if there is a certificate to show to the peer.
     pub fn has_identity(&self) -> bool {
         self.keystore_location.is_some() || self.keystore_key.is_some()
     }
 
-    /// Whether it is said whom to trust.
+    /// Returns true if it is said whom to trust.
     pub fn has_trust(&self) -> bool {
         self.truststore_location.is_some() || self.truststore_certificates.is_some()
     }

@@ -143,7 +143,7 @@ impl Reader {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Whether a nullable struct is there.
+    /// Returns true if a nullable struct is there.
     pub(crate) fn presence(&mut self) -> Result<bool, DecodeError> {
         match i8::from_be_bytes(self.array()?) {
             -1 => Ok(false),

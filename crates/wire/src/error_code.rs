@@ -30,7 +30,7 @@ macro_rules! error_codes {
                 }
             }
 
-            /// Whether Kafka's clients may send the request again.
+            /// Returns true if Kafka's clients may send the request again.
             pub fn is_retriable(self) -> bool {
                 match self.0 {
                     $( $code => $retriable, )*
@@ -181,7 +181,7 @@ error_codes! {
 }
 
 impl ErrorCode {
-    /// Whether this is an error.
+    /// Returns true if this is an error.
     pub fn is_err(self) -> bool {
         self != ErrorCode::NONE
     }

@@ -48,7 +48,7 @@ impl Records {
         }
     }
 
-    /// Whether there is no byte.
+    /// Returns true if there is no byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -100,7 +100,7 @@ impl Part {
         }
     }
 
-    /// Whether there is no byte.
+    /// Returns true if there is no byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -119,7 +119,7 @@ impl Frame {
         self.parts.iter().map(Part::len).sum()
     }
 
-    /// Whether nothing is to be sent (acks=0).
+    /// Returns true if nothing is to be sent (acks=0).
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -189,7 +189,7 @@ impl Writer {
         self.full_len + self.inline.len() - 4 + self.external.iter().map(|(_, part)| part.len()).sum::<usize>()
     }
 
-    /// Whether nothing was put.
+    /// Returns true if nothing was put.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -12,7 +12,7 @@ impl Uuid {
     /// The id that stands for "no topic id".
     pub const ZERO: Uuid = Uuid([0; 16]);
 
-    /// Whether this is [`Uuid::ZERO`].
+    /// Returns true if this is [`Uuid::ZERO`].
     pub fn is_zero(&self) -> bool {
         *self == Uuid::ZERO
     }

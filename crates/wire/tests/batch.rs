@@ -68,7 +68,7 @@ fn checked(bytes: &[u8]) -> Result<Timestamps, BatchError> {
     check_records(&batch, batch.payload()).map(|checked| checked.timestamps)
 }
 
-/// Whether offset deltas do not count up from 0.
+/// Returns true if offset deltas do not count up from 0.
 fn is_renumbered(batch: &BatchView<'_>) -> bool {
     let deltas = RecordIter::new(batch.payload(), batch.record_count()).map_while(Result::ok);
     deltas.zip(0..).any(|(record, expected)| record.offset_delta != expected)

@@ -201,7 +201,7 @@ impl Broker {
         self.process.as_ref()?.transactions
     }
 
-    /// Whether an ISR is asked for of which nobody is left by this.
+    /// Returns true if an ISR is asked for of which nobody is left by this.
     pub fn asks_for_isr_without(&self, is_kept: &dyn Fn(&[i32]) -> bool) -> bool {
         let Some(process) = &self.process else { return false };
         let outstanding = process.outstanding.iter().map(|outstanding| &outstanding.command);

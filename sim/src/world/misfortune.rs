@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Whether the power of this broker may fail. What is not flushed is kept by the others, as long as it is one machine at a time of which
+    /// Returns true if the power of this broker may fail. What is not flushed is kept by the others, as long as it is one machine at a time of which
     /// the cluster does not know yet, and there are enough of them, whatever is under way. A copy of a disk in use is told by its number
     /// alone, which counts for nothing after a boot.
     fn may_lose(&self, id: i32) -> bool {
@@ -129,7 +129,7 @@ impl World {
         !self.context.database.is_older() && are_whole && has_all && is_known
     }
 
-    /// Whether everybody has seen a newer version than the one that so many before the newest are: who has not would take the older
+    /// Returns true if everybody has seen a newer version than the one that so many before the newest are: who has not would take the older
     /// database for the newest, as it is for him.
     fn all_know_more(&self, by: usize) -> bool {
         let newest = self.context.database.newest().number;

@@ -21,7 +21,7 @@ fn create(client: &mut Client, name: &str) -> ErrorCode {
         .error_code
 }
 
-/// Whether it is there now; an attempt before may have been carried out after its time was up.
+/// Returns true if it is there now; an attempt before may have been carried out after its time was up.
 fn is_created(client: &mut Client, name: &str) -> bool {
     [ErrorCode::NONE, ErrorCode::TOPIC_ALREADY_EXISTS].contains(&create(client, name))
 }

@@ -24,7 +24,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Whether something is less than it was.
+    /// Returns true if something is less than it was.
     pub fn are_behind(&self, before: &Marks) -> bool {
         self.high_watermark < before.high_watermark
             || self.last_stable_offset < before.last_stable_offset

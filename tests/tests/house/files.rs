@@ -91,7 +91,7 @@ fn add(src: &Path, path: &Path, module: Vec<String>, files: &mut Vec<File>) {
     files.push(File { path, module, syntax });
 }
 
-/// Whether an item is compiled for tests only.
+/// Returns true if an item is compiled for tests only.
 pub fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };

@@ -60,7 +60,7 @@ impl<T> DelayLine<T> {
         self.waiting.len()
     }
 
-    /// Whether nothing is under way.
+    /// Returns true if nothing is under way.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -119,7 +119,7 @@ impl Chance {
         mixed ^ (mixed >> 31)
     }
 
-    /// Whether something of this probability happens.
+    /// Returns true if something of this probability happens.
     pub fn happens(&mut self, probability: f64) -> bool {
         probability > 0.0 && ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }

@@ -18,7 +18,7 @@ pub struct Acknowledged {
     pub bytes: u64,
     /// From the intended time of sending.
     pub latency: Duration,
-    /// Whether they were sent after the warmup.
+    /// True if they were sent after the warmup.
     pub steady: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Summary {
     pub elapsed: Duration,
     /// The latencies of these records.
     pub latencies: Latencies,
-    /// Whether this is the steady state only.
+    /// True if this is the steady state only.
     pub steady: bool,
 }
 

@@ -52,7 +52,7 @@ pub struct ProduceOutcome {
     pub failed: Failed,
     /// When the last record was acknowledged or failed, or the run was stopped.
     pub ended: Instant,
-    /// Whether the run was stopped before every record had its result.
+    /// True if the run was stopped before every record had its result.
     pub stopped: bool,
 }
 

@@ -17,7 +17,7 @@ pub struct LinkSpec {
 }
 
 impl LinkSpec {
-    /// Whether producer and brokers meet without anything in between.
+    /// Returns true if producer and brokers meet without anything in between.
     pub fn is_direct(&self) -> bool {
         *self == LinkSpec::default()
     }
@@ -85,7 +85,7 @@ impl Setup {
         done.map_err(|allowed| format!("{}={value}: {allowed}", setting.name()))
     }
 
-    /// Whether a value is allowed by itself.
+    /// Checks that a value is allowed by itself.
     ///
     /// # Errors
     /// As [`Setup::set`], and the producer's refusal of a value of its own.

@@ -24,7 +24,7 @@ pub struct Results {
     pub plan: SweepPlan,
     /// In the order of measuring.
     pub runs: Vec<Run>,
-    /// Whether somebody ended it early.
+    /// True if somebody ended it early.
     pub interrupted: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Metric {
     pub title: &'static str,
     /// What it is counted in.
     pub unit: &'static str,
-    /// Whether more is better.
+    /// True if more is better.
     pub more_is_better: bool,
     /// Takes it from a measurement; `None` where it is not known.
     pub of: fn(&Figures) -> Option<f64>,

@@ -125,18 +125,18 @@ impl Setting {
         }
     }
 
-    /// Whether this says what there is to do, rather than how it is done: points that differ in it do not compete.
+    /// Returns true if this says what there is to do, rather than how it is done: points that differ in it do not compete.
     pub fn is_circumstance(&self) -> bool {
         matches!(self, Setting::RecordSize | Setting::Records | Setting::Throughput | Setting::Rtt | Setting::Bandwidth)
     }
 
-    /// Whether its value is something secret, which no report may show.
+    /// Returns true if its value is something secret, which no report may show.
     pub fn is_secret(&self) -> bool {
         matches!(self, Setting::Producer(key) if is_secret_key(key))
     }
 }
 
-/// Whether the property of this name holds something secret.
+/// Returns true if the property of this name holds something secret.
 pub fn is_secret_key(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     ["password", "secret", "jaas", "ssl.keystore.key", "ssl_keystore_key", "token"]

@@ -105,9 +105,9 @@ pub struct ConfigEntry {
     pub value: Option<Text>,
     /// Where the value is from.
     pub source: ConfigSource,
-    /// Whether the value is a secret.
+    /// True if the value is a secret.
     pub is_sensitive: bool,
-    /// Whether it cannot be changed.
+    /// True if it cannot be changed.
     pub is_read_only: bool,
     /// Where else the value could be from, the strongest first.
     pub synonyms: Vec<Synonym>,

@@ -41,7 +41,7 @@ pub struct LogDirPartition {
     pub size: i64,
     /// Records that its end is behind.
     pub offset_lag: i64,
-    /// Whether it replaces another folder's log when it has caught up.
+    /// True if it replaces another folder's log when it has caught up.
     pub is_future: bool,
 }
 
@@ -93,7 +93,7 @@ pub struct SetAside {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogDamage {
     pub set_aside: Option<SetAside>,
-    /// Whether it is neither read nor written until somebody repairs it.
+    /// True if it is neither read nor written until somebody repairs it.
     pub is_refused: bool,
 }
 

@@ -248,7 +248,7 @@ impl Cluster {
         kept.get(|| self.bootstrap.connect(address))?.version::<R>()
     }
 
-    /// Whether the broker at `address` has the API in a version this program speaks.
+    /// Returns true if the broker at `address` has the API in a version this program speaks.
     ///
     /// # Errors
     /// As [`Connection::connect`].

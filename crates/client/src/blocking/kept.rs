@@ -99,7 +99,7 @@ impl KeptConnection {
     }
 }
 
-/// Whether it changes nothing, or sets what it has set before. Not JoinGroup and SyncGroup, whose connection another thread
+/// Returns true if it changes nothing, or sets what it has set before. Not JoinGroup and SyncGroup, whose connection another thread
 /// ends to stop them, nor what is refused the second time.
 fn may_be_asked_twice(api: ApiKey) -> bool {
     use ApiKey::*;

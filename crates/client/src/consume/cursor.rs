@@ -53,7 +53,7 @@ pub struct Cursor<S> {
     pub end: Option<i64>,
     /// Where it was begun, and where it is to end.
     pub placed: Placed,
-    /// Whether records were deleted before they were read: the partition begins again as the settings say.
+    /// True if records were deleted before they were read: the partition begins again as the settings say.
     pub(super) is_reset: bool,
     /// Where the partition begins whatever the settings say, until something of it was read.
     pub(super) start: Option<StartOffset>,
@@ -134,7 +134,7 @@ impl<S> Cursor<S> {
         (self.offset, self.placed.offset, self.is_reset) = (None, None, true);
     }
 
-    /// Whether everything was read up to `end`.
+    /// Returns true if everything was read up to `end`.
     pub fn is_done(&self) -> bool {
         self.offset.is_some_and(|offset| self.ends_at(offset))
     }
@@ -290,7 +290,7 @@ impl Aborted {
         Aborted { ahead, open: HashSet::new() }
     }
 
-    /// Whether a batch belongs to an aborted transaction. The batches come in order.
+    /// Returns true if a batch belongs to an aborted transaction. The batches come in order.
     fn holds(&mut self, batch: &BatchView<'_>) -> bool {
         while let Some((_, producer_id)) = self.ahead.pop_if(|(first, _)| *first <= batch.last_offset()) {
             self.open.insert(producer_id);

@@ -491,7 +491,7 @@ impl<S: Sink> FetchLane<S> {
         self.cursors.iter().position(|cursor| self.is(cursor, key))
     }
 
-    /// Whether responses name the cursor's partition by this key.
+    /// Returns true if responses name the cursor's partition by this key.
     fn is(&self, cursor: &Cursor<S>, (topic_id, topic, partition): &PartitionKey) -> bool {
         cursor.partition == *partition
             && match self.version > NAMED_VERSION_MAX {

@@ -21,9 +21,9 @@ pub struct ConsumePlan {
     pub timeout: Duration,
     /// Where cursors without an offset start.
     pub start: StartOffset,
-    /// Whether cursors without an end are to end where their partition ends when it is begun.
+    /// True if cursors without an end are to end where their partition ends when it is begun.
     pub to_end: bool,
-    /// Whether the run goes on though every topic it reads was deleted: there may be others.
+    /// True if the run goes on though every topic it reads was deleted: there may be others.
     pub outlives_topics: bool,
     /// Leaders that the caller has just looked up, by topic: the first look is for those of other topics only.
     pub places: BTreeMap<Text, Vec<PartitionPlace>>,

@@ -170,7 +170,7 @@ impl<'a, S: Sink> Run<'a, S> {
         ConsumeOutcome { cursors, finished, unread, progress: self.progress }
     }
 
-    /// Whether there is nothing to read any more.
+    /// Returns true if there is nothing to read any more.
     fn is_over(&mut self) -> Result<bool, ConsumeError> {
         let (deleted, now) = (self.progress.deleted(), Instant::now());
         let is_gone = |idle: &Idle<S>| deleted.contains(&idle.cursor.topic) && idle.due > now;
@@ -370,7 +370,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Whether its leader has to tell where it begins or ends.
+    /// Returns true if its leader has to tell where it begins or ends.
     fn is_unplaced(&self, cursor: &Cursor<S>) -> bool {
         cursor.offset.is_none() || (self.plan.to_end && cursor.end.is_none())
     }
@@ -572,7 +572,7 @@ impl<'a, S: Sink> Run<'a, S> {
     }
 }
 
-/// Whether asking again may help, as it may with what Kafka's broker answers to what it did not expect.
+/// Returns true if asking again may help, as it may with what Kafka's broker answers to what it did not expect.
 fn is_for_a_while(error: &ClientError) -> bool {
     error.is_retriable() || matches!(error, ClientError::Kafka { code: ErrorCode::UNKNOWN_SERVER_ERROR, .. })
 }

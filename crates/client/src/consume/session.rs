@@ -95,7 +95,7 @@ impl FetchSession {
         self.under_way.len() as u64
     }
 
-    /// Whether the leader reads ahead.
+    /// Returns true if the leader reads ahead.
     pub(super) fn is_ahead(&self) -> bool {
         matches!(self.state, State::Ahead { .. })
     }
@@ -111,7 +111,7 @@ impl FetchSession {
     /// The epoch that ends a session (KIP-227).
     pub(super) const CLOSES: i32 = NONE;
 
-    /// Whether fetches say offsets.
+    /// Returns true if fetches say offsets.
     pub(super) fn is_by_offsets(&self) -> bool {
         matches!(self.state, State::Offsets { .. })
     }
@@ -227,7 +227,7 @@ impl FetchSession {
         true
     }
 
-    /// Whether the answer of this fetch counts for a partition of which this offset is wanted next. One that leaves
+    /// Returns true if the answer of this fetch counts for a partition of which this offset is wanted next. One that leaves
     /// some out has the partition named again.
     pub(super) fn accepts(&mut self, number: u64, key: &PartitionKey, data: &PartitionData, wanted: i64) -> bool {
         if !self.is_ahead() {

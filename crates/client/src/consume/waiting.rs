@@ -20,7 +20,7 @@ struct Reason {
 #[derive(Debug, Default)]
 pub(super) struct UnreadPartitions {
     of: Mutex<BTreeMap<(Text, i32), Reason>>,
-    /// Whether there is any, for who looks with each answer.
+    /// True if there is any, for who looks with each answer.
     any: AtomicBool,
 }
 
@@ -47,12 +47,12 @@ impl UnreadPartitions {
         }
     }
 
-    /// Whether some partition waits.
+    /// Returns true if some partition waits.
     pub(super) fn is_any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Whether this one does.
+    /// Returns true if this one does.
     pub(super) fn has(&self, partition: &(Text, i32)) -> bool {
         self.is_any() && self.lock().contains_key(partition)
     }

@@ -28,7 +28,7 @@ impl Coordinator {
         self.connection.get(|| found(&mut self.cluster, &self.group))
     }
 
-    /// Whether the coordinator is known and connected to.
+    /// Returns true if the coordinator is known and connected to.
     pub(super) fn is_connected(&self) -> bool {
         self.connection.is_some()
     }

@@ -104,7 +104,7 @@ impl Member {
         self.shared.target(patience)
     }
 
-    /// Whether there is something new.
+    /// Returns true if there is something new.
     pub fn is_moving(&self) -> bool {
         self.shared.is_moving()
     }

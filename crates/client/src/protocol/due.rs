@@ -115,7 +115,7 @@ impl<T> Due<T> {
         self.0.front().map(|(asked, _)| asked.sent_at)
     }
 
-    /// Whether no response is due.
+    /// Returns true if no response is due.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

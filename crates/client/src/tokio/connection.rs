@@ -99,7 +99,7 @@ impl Connection {
         &self.inner.shared.address
     }
 
-    /// Whether requests can no longer be sent.
+    /// Returns true if requests can no longer be sent.
     pub fn is_closed(&self) -> bool {
         self.inner.shared.closed.load(Ordering::Acquire)
     }

@@ -16,7 +16,7 @@ pub struct AskError {
     pub words: String,
     /// Kept where the server said it.
     pub code: Option<SqlState>,
-    /// Whether what was asked for was not done, and will not be.
+    /// True if what was asked for was not done, and will not be.
     pub is_certain: bool,
 }
 
@@ -36,7 +36,7 @@ impl AskError {
         Self { is_certain: true, ..Self::lost(words) }
     }
 
-    /// Whether the connection ended, so that another may do.
+    /// Returns true if the connection ended, so that another may do.
     pub fn is_of_connection(&self) -> bool {
         let is_fatal = |code: &SqlState| ["57P", "08"].iter().any(|class| code.code().starts_with(class));
         match &self.code {

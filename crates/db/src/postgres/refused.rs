@@ -38,7 +38,7 @@ fn sockets(server: &Server) -> Option<String> {
     sockets.map(|sockets| sockets.join(", "))
 }
 
-/// Whether the system refused it, and not PostgreSQL or TLS.
+/// Returns true if the system refused it, and not PostgreSQL or TLS.
 fn is_of_system(error: &AskError) -> bool {
     error.code.is_none() && error.words.contains("os error") && !is_of_password_file(error)
 }

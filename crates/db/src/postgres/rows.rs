@@ -39,7 +39,7 @@ pub fn optional_number<N: FromStr<Err: Display>>(row: &DatabaseRow, column: usiz
     }
 }
 
-/// Whether a column says so.
+/// Returns true if a column says so.
 pub fn flag(row: &DatabaseRow, column: usize) -> Result<bool, StoreError> {
     Ok(text(row, column)? == "t")
 }

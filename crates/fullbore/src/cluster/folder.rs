@@ -40,7 +40,7 @@ impl ClusterPatience {
 pub struct ClusterFolder {
     /// Without links, so that every command names a broker's file alike.
     pub path: PathBuf,
-    /// Whether it was made for this command.
+    /// True if it was made for this command.
     is_new: bool,
     _lock: File,
 }

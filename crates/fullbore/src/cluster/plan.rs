@@ -60,7 +60,7 @@ pub struct Present<'a> {
     pub brokers: &'a [BrokerFile],
     /// The ids of those that run.
     pub running: BTreeSet<u32>,
-    /// Whether there is a PostgreSQL of its own.
+    /// True if there is a PostgreSQL of its own.
     pub has_postgres: bool,
     /// How that is, or would be, reached.
     pub postgres_url: String,
@@ -69,7 +69,7 @@ pub struct Present<'a> {
 /// What is to be.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Whether the brokers share a PostgreSQL of the folder's own.
+    /// True if the brokers share a PostgreSQL of the folder's own.
     pub has_own_postgres: bool,
     /// By id.
     pub brokers: Vec<PlannedBroker>,
@@ -79,11 +79,11 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct PlannedBroker {
     pub file: BrokerFile,
-    /// Whether its file is missing.
+    /// True if its file is missing.
     pub is_new: bool,
-    /// Whether its file is not as it is to be.
+    /// True if its file is not as it is to be.
     pub is_changed: bool,
-    /// Whether it runs already.
+    /// True if it runs already.
     pub runs: bool,
 }
 
@@ -169,7 +169,7 @@ fn set_for_size(properties: &mut Properties, brokers: u32) {
     set(WORKER_THREADS, (cores / brokers).max(1));
 }
 
-/// Whether a broker is told of another store than the folder in the cluster's, which is beside its own.
+/// Returns true if a broker is told of another store than the folder in the cluster's, which is beside its own.
 fn has_other_store(properties: &Properties) -> bool {
     let beside = properties.get("log.dirs").and_then(|folder| Some(Path::new(folder).parent()?.join(STORE)));
     properties.get(STORAGE).is_some_and(|set| beside.is_none_or(|beside| beside != Path::new(set)))

@@ -79,7 +79,7 @@ impl Daemon {
     }
 }
 
-/// Whether a process without a command line has given up its memory and not yet all else. One that has, and waits for its parent to
+/// Returns true if a process without a command line has given up its memory and not yet all else. One that has, and waits for its parent to
 /// see it, has no command line either, nor has a thread of the kernel.
 fn is_ending(pid: Pid) -> bool {
     // Before the look at what it is: so it is of that process, whoever gets the pid next.

@@ -45,7 +45,7 @@ pub struct Startup<'a> {
 /// What a broker has said so far.
 struct Readiness {
     id: u32,
-    /// Whether it answered: one that does not is why others miss it.
+    /// True if it answered: one that does not is why others miss it.
     answers: bool,
     /// `None` once it answers and knows all others.
     missing: Option<String>,

@@ -27,7 +27,7 @@ pub struct PrinterContext {
 }
 
 impl PrinterContext {
-    /// Whether as many records as wanted were taken.
+    /// Returns true if as many records as wanted were taken.
     pub fn is_spent(&self) -> bool {
         self.left.load(Ordering::Relaxed) == 0
     }
@@ -54,7 +54,7 @@ impl Printer {
         Printer { shared, place: Arc::new(place), topic_id, bytes: Vec::new(), records: 0, next: None }
     }
 
-    /// Whether it was wanted.
+    /// Returns true if it was wanted.
     fn push(&mut self, next: i64) -> bool {
         let chunk = Chunk {
             place: self.place.clone(),

@@ -20,7 +20,7 @@ const TOLD_TOPICS_MAX: usize = 3;
 
 /// How reading ended.
 pub(super) struct End {
-    /// Whether what was asked for was reached.
+    /// True if what was asked for was reached.
     pub(super) finished: bool,
     /// Which partition could not be read, and why.
     pub(super) unread: Option<String>,

@@ -66,7 +66,7 @@ pub enum InputError {
     TooLong {
         /// The record's bytes, or those that were read of it.
         size: usize,
-        /// Whether there are no more.
+        /// True if there are no more.
         is_all: bool,
     },
     /// A length that is not all there.
@@ -88,7 +88,7 @@ impl Input {
         Input { file, framing, limit, buffer: Vec::new(), left: 0..0, searched: 0, at_end: false, taken: 0 }
     }
 
-    /// Whether every record was taken.
+    /// Returns true if every record was taken.
     pub fn is_over(&self) -> bool {
         self.at_end && self.left.is_empty() && !(self.framing == Framing::Whole && self.taken == 0)
     }

@@ -179,7 +179,7 @@ impl<'a> Sending<'a> {
         })
     }
 
-    /// Whether something waits for its answer.
+    /// Returns true if something waits for its answer.
     pub fn is_waiting(&self) -> bool {
         !self.pending.is_empty()
     }

@@ -59,7 +59,7 @@ impl Only {
             || self.under_min_isr_partitions
     }
 
-    /// Whether a partition of a topic with this min.insync.replicas is meant.
+    /// Returns true if a partition of a topic with this min.insync.replicas is meant.
     fn means(&self, partition: &TopicPartitionInfo, min_in_sync: Option<usize>, is_refused: bool) -> bool {
         let (in_sync, headless) = (partition.in_sync.len(), partition.leader.is_none() || is_refused);
         (self.under_replicated_partitions && in_sync < partition.replicas.len())

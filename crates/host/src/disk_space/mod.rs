@@ -59,7 +59,7 @@ pub struct DiskSpace {
     whole: RwLock<bool>,
     /// Number of works that free space with a part of the reserve: it is not taken back meanwhile.
     releases: AtomicUsize,
-    /// Whether a write has found no room, and there is not much yet.
+    /// True if a write has found no room, and there is not much yet.
     full: AtomicBool,
     /// True if the last look found more room than the reserve takes.
     ample: AtomicBool,
@@ -77,7 +77,7 @@ pub struct DiskSpace {
 /// When things happened last.
 #[derive(Debug, Default)]
 struct Times {
-    /// Whether it has not been told since that it is over.
+    /// True if it has not been told since that it is over.
     says_full: bool,
     /// Since when there is room.
     room: Option<Instant>,
@@ -205,7 +205,7 @@ impl DiskSpace {
         }
     }
 
-    /// Whether the last write found no room, and there has not been much since.
+    /// Returns true if the last write found no room, and there has not been much since.
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
@@ -215,7 +215,7 @@ impl DiskSpace {
         fs::metadata(self.path()).map_or(0, |file| file.blocks() * 512)
     }
 
-    /// Whether at least half of the reserve is there.
+    /// Returns true if at least half of the reserve is there.
     pub fn has_half(&self) -> bool {
         self.wanted > 0 && self.reserved() >= self.wanted / 2
     }
@@ -331,7 +331,7 @@ impl DiskSpace {
         }
     }
 
-    /// Whether there is not only said to be room: a quota may leave less.
+    /// Returns true if there is not only said to be room: a quota may leave less.
     fn can_write(&self) -> bool {
         let probe = self.folder.join(PROBE);
         let written = File::create(&probe).and_then(|file| take_up(file, FREE_MIN));
@@ -339,7 +339,7 @@ impl DiskSpace {
         written.is_ok()
     }
 
-    /// Whether there is hardly any room now.
+    /// Returns true if there is hardly any room now.
     pub fn is_tight(&self) -> bool {
         self.free() < FREE_MIN
     }

@@ -33,7 +33,7 @@ impl SetAsideFolders {
         self.all_told.store(true, Relaxed);
     }
 
-    /// Whether it is.
+    /// Returns true if it is.
     pub fn is_all_told(&self) -> bool {
         self.all_told.load(Relaxed)
     }

@@ -52,7 +52,7 @@ impl Log {
         self.flushes.cuts()
     }
 
-    /// Whether there is a segment that begins with this offset.
+    /// Returns true if there is a segment that begins with this offset.
     pub fn has_segment(&self, base_offset: i64) -> bool {
         self.segments.iter().any(|known| known.base_offset == base_offset)
     }
@@ -113,7 +113,7 @@ fn lags(config: &TopicConfig) -> Lags {
     Lags { min_ms: config.min_compaction_lag_ms, max_ms: config.max_compaction_lag_ms }
 }
 
-/// Whether a partition that is not open may be due, by the sizes of its files and when they were written.
+/// Returns true if a partition that is not open may be due, by the sizes of its files and when they were written.
 pub fn may_be_due(dir: &Path, checkpoint: Option<i64>, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {
     let lags = lags(config);
     let mut closed = Vec::new();

@@ -57,7 +57,7 @@ impl Slot {
         Arc::ptr_eq(&self.file, file)
     }
 
-    /// Whether it has the byte at `position`, or will have it once it is read.
+    /// Returns true if it has the byte at `position`, or will have it once it is read.
     fn has(&self, file: &Arc<File>, position: u64) -> bool {
         self.is_of(file) && (self.from..self.end).contains(&position)
     }
@@ -106,13 +106,13 @@ impl ReadAheadCache {
         true
     }
 
-    /// Whether there is a slot with the byte at `position`.
+    /// Returns true if there is a slot with the byte at `position`.
     #[cfg(test)]
     pub fn has(&self, file: &Arc<File>, position: u64) -> bool {
         self.slots().any(|slot| slot.has(file, position))
     }
 
-    /// Whether what lies before the slot is here, too: then somebody reads on.
+    /// Returns true if what lies before the slot is here, too: then somebody reads on.
     pub fn has_before(&self, slot: &Slot) -> bool {
         self.slots().any(|other| other.is_before(slot))
     }

@@ -80,7 +80,7 @@ impl ReorderBuffer {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Whether nothing is parked any more.
+    /// Returns true if nothing is parked any more.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
@@ -122,7 +122,7 @@ impl Drop for HeldBytes {
 #[derive(Debug, Default)]
 pub struct OutOfOrderBatches {
     batches: Parking<OutOfOrderBatch>,
-    /// Whether a task sees to it that they expire.
+    /// True if a task sees to it that they expire.
     is_watched: bool,
 }
 
@@ -201,7 +201,7 @@ impl Expired {
 }
 
 impl OutOfOrderBatches {
-    /// Whether somebody is to see to it that batches expire, who does so from now on.
+    /// Returns true if somebody is to see to it that batches expire, who does so from now on.
     pub fn wants_watch(&mut self) -> bool {
         !self.batches.is_empty() && !std::mem::replace(&mut self.is_watched, true)
     }
@@ -227,7 +227,7 @@ impl OutOfOrderBatches {
         self.batches.give_up(producer_id).into_iter().collect()
     }
 
-    /// Whether something of this producer is parked.
+    /// Returns true if something of this producer is parked.
     pub fn has(&self, producer_id: i64) -> bool {
         self.batches.has(producer_id)
     }

@@ -99,7 +99,7 @@ impl Registration {
         Registration { waiters: waiters.clone(), waiter }
     }
 
-    /// Whether the partition is gone: what has its name now is another one.
+    /// Returns true if the partition is gone: what has its name now is another one.
     pub fn is_over(&self) -> bool {
         self.waiters.is_over.load(Ordering::SeqCst)
     }

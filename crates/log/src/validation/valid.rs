@@ -98,7 +98,7 @@ impl<'a> ValidBatch<'a> {
         ValidBatch { batch: ValidBytes::Sent(batch), stamp }
     }
 
-    /// Whether it is stored as it came.
+    /// Returns true if it is stored as it came.
     #[cfg(test)]
     pub(super) fn is_as_sent(&self) -> bool {
         matches!(self.batch, ValidBytes::Sent(_))

@@ -51,9 +51,9 @@ pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
 /// What the request says of its batches.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
-    /// Whether its version may carry zstd (KIP-110).
+    /// True if its version may carry zstd (KIP-110).
     pub may_zstd: bool,
-    /// Whether it names a transaction.
+    /// True if it names a transaction.
     pub is_transactional: bool,
 }
 

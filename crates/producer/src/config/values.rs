@@ -95,7 +95,7 @@ impl Default for ProducerConfig {
 }
 
 impl ProducerConfig {
-    /// Whether batches carry a producer id and sequence numbers.
+    /// Returns true if batches carry a producer id and sequence numbers.
     pub fn is_idempotent(&self) -> bool {
         self.enable_idempotence.unwrap_or(self.acks == Acks::All && self.retries > 0)
     }

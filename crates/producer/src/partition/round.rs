@@ -20,9 +20,9 @@ pub(crate) struct Round<'a> {
     pub(crate) missing: bool,
     /// The lane that asks.
     pub(crate) path: Path,
-    /// Whether a partition's batches may go over any lane, the broker putting them back in order.
+    /// True if a partition's batches may go over any lane, the broker putting them back in order.
     pub(crate) striped: bool,
-    /// Whether it would, if there were several lanes.
+    /// True if it would, if there were several lanes.
     pub(crate) reorders: bool,
 }
 

@@ -16,7 +16,7 @@ pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 const REST: Duration = Duration::from_secs(60);
 
 impl Partition {
-    /// Whether `broker` need not look after it any more; another that does is told.
+    /// Returns true if `broker` need not look after it any more; another that does is told.
     pub(crate) fn leaves(self: &Arc<Self>, broker: &Arc<Worklist<Listing>>, serial: u64) -> bool {
         self.has_left(&mut self.state.lock(), broker, serial)
     }
@@ -33,7 +33,7 @@ impl Partition {
         true
     }
 
-    /// Whether a batch is ready that only a lane keeps from leaving; `striped` if the batches are to be spread over twice as
+    /// Returns true if a batch is ready that only a lane keeps from leaving; `striped` if the batches are to be spread over twice as
     /// many lanes, which takes a window of twice what is in it: with less, a new lane would only hold back the others.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
@@ -164,7 +164,7 @@ enum Next {
 }
 
 impl PartitionQueue {
-    /// Whether batches in flight may wait at the broker for one that is missing, which then goes at once. They do not
+    /// Returns true if batches in flight may wait at the broker for one that is missing, which then goes at once. They do not
     /// where all went over one connection: the broker was not asked to hold them.
     fn others_wait(&self, round: &Round<'_>) -> bool {
         let are_scattered = self.window.in_flight() > 0 && self.sent_over.is_none();

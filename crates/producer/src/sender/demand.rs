@@ -90,7 +90,7 @@ impl Demand {
         self.wanted
     }
 
-    /// Whether it is time to look: looking costs.
+    /// Returns true if it is time to look: looking costs.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.epoch.is_none_or(|epoch| epoch.next_look <= now)
     }

@@ -15,7 +15,7 @@ pub(super) struct Gathered {
     pub(super) batches: Vec<Outgoing>,
     /// When to look again for batches that are not ready.
     pub(super) next: Option<Instant>,
-    /// Whether some partition has a full batch that waits for its window alone.
+    /// True if some partition has a full batch that waits for its window alone.
     pub(super) window_binds: bool,
 }
 

@@ -28,17 +28,17 @@ impl ProduceLane {
         ProduceLane { connection, path, pipe: Arc::new(Mutex::new(pipe)), writing: None }
     }
 
-    /// Whether it takes another request now.
+    /// Returns true if it takes another request now.
     pub(super) fn has_room(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().has_room()
     }
 
-    /// Whether it takes what those in flight on it may be waiting for.
+    /// Returns true if it takes what those in flight on it may be waiting for.
     pub(super) fn has_room_for_missing(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().has_room_for_missing()
     }
 
-    /// Whether nothing is under way on it.
+    /// Returns true if nothing is under way on it.
     pub(super) fn is_idle(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().requests() == 0
     }

@@ -41,7 +41,7 @@ pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
     }
 }
 
-/// Whether the error says that leaders, or topic ids, have changed.
+/// Returns true if the error says that leaders, or topic ids, have changed.
 pub(crate) fn is_stale_metadata(code: ErrorCode) -> bool {
     matches!(
         code,
@@ -57,7 +57,7 @@ pub(crate) fn is_stale_metadata(code: ErrorCode) -> bool {
     )
 }
 
-/// Whether the error says that the topic is not the one that is known, or was not there.
+/// Returns true if the error says that the topic is not the one that is known, or was not there.
 pub(crate) fn is_stale_topic(code: ErrorCode) -> bool {
     let codes = [ErrorCode::UNKNOWN_TOPIC_ID, ErrorCode::INCONSISTENT_TOPIC_ID, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION];
     codes.contains(&code)

@@ -7,7 +7,7 @@ use super::{Fate, ProducerIdAndEpoch, Slot, SlotState, Window, sequence_add};
 use fullbore_wire::Uuid;
 
 impl<B> Window<B> {
-    /// Whether something stands in the way of new batches until all is resolved.
+    /// Returns true if something stands in the way of new batches until all is resolved.
     pub(super) fn must_settle(&self) -> bool {
         self.idempotent && (self.hole.is_some() || self.fenced || self.renew || self.holes > 0)
     }
@@ -42,7 +42,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Whether the broker takes none of what waits. A batch that was surely not written is no witness either way, unless
+    /// Returns true if the broker takes none of what waits. A batch that was surely not written is no witness either way, unless
     /// it is the next one expected.
     fn is_all_out_of_order(&self) -> bool {
         let refused = |slot: &Slot<B>| slot.out_of_order && slot.sent == self.generation;
@@ -74,7 +74,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Whether some attempt may have been written to the log that batches are for now.
+    /// Returns true if some attempt may have been written to the log that batches are for now.
     fn may_be_in_log(&self, at: usize) -> bool {
         self.slots[at].maybe_in.is_some_and(|log| log == self.log || log == Uuid::default())
     }

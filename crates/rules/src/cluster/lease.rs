@@ -14,7 +14,7 @@
 pub struct PeerEvidence {
     /// Since its last beat, by the database's clock, ms.
     pub beat_age_ms: i64,
-    /// Whether a connection to it closed since, and its port refuses a new one: the process is gone.
+    /// True if a connection to it closed since, and its port refuses a new one: the process is gone.
     pub refuses: bool,
 }
 
@@ -60,14 +60,14 @@ impl FailureDetector {
         now_ms.saturating_sub(last_ms) > self.session_timeout_ms / GAPS_PER_TIMEOUT as i64
     }
 
-    /// Whether this broker has beaten for a whole timeout until now.
+    /// Returns true if this broker has beaten for a whole timeout until now.
     pub fn may_judge(&self, now_ms: i64) -> bool {
         self.beaten.is_some_and(|(first, last)| {
             !self.is_gap(last, now_ms) && last.saturating_sub(first) >= self.session_timeout_ms
         })
     }
 
-    /// Whether the peer is dead.
+    /// Returns true if the peer is dead.
     pub fn is_dead(&self, peer: &PeerEvidence, now_ms: i64) -> bool {
         let timeout_ms = if peer.refuses { REFUSING_BEAT_AGE_MS } else { self.session_timeout_ms };
         self.may_judge(now_ms) && peer.beat_age_ms >= timeout_ms

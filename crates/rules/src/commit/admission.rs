@@ -195,7 +195,7 @@ impl PartitionAdmission {
         self.refused.clear();
     }
 
-    /// Whether any batch of a producer is pending.
+    /// Returns true if any batch of a producer is pending.
     pub fn has_pending(&self, producer_id: i64) -> bool {
         self.by_producer.contains_key(&producer_id)
     }
@@ -206,12 +206,12 @@ impl PartitionAdmission {
         newest.is_some_and(|newest| newest.stamp.producer_epoch == stamp.producer_epoch)
     }
 
-    /// Whether a batch is pending, and not dead.
+    /// Returns true if a batch is pending, and not dead.
     pub fn is_pending(&self, stamp: &Stamp, ticket: TicketId) -> bool {
         self.by_producer.get(&stamp.producer_id).is_some_and(|pending| place(pending, ticket).is_some())
     }
 
-    /// Whether nothing is pending of an idempotent producer, and none has to send anything again.
+    /// Returns true if nothing is pending of an idempotent producer, and none has to send anything again.
     pub fn is_empty(&self) -> bool {
         self.by_producer.is_empty() && self.refused.is_empty()
     }
@@ -234,7 +234,7 @@ fn same<'a>(pending: &'a VecDeque<PendingBatch>, stamp: &Stamp) -> Option<&'a Pe
     pending.get(at).filter(|of| of.stamp == *stamp)
 }
 
-/// Whether a batch is the very next one after another of its producer, or the first of a later epoch.
+/// Returns true if a batch is the very next one after another of its producer, or the first of a later epoch.
 fn follows(stamp: &Stamp, newest: &Stamp) -> bool {
     if stamp.producer_epoch == newest.producer_epoch {
         stamp.base_sequence == sequence_add(newest.last_sequence(), 1)

@@ -60,9 +60,9 @@ struct Admitted {
 struct Uploading {
     id: ObjectId,
     batches: Vec<Admitted>,
-    /// Whether its upload has ended, and how.
+    /// True if its upload has ended, and how.
     ended: Option<bool>,
-    /// Whether a commit of it was tried.
+    /// True if a commit of it was tried.
     is_tried: bool,
 }
 

@@ -18,7 +18,7 @@ pub struct PartitionState {
     pub max_timestamp: i64,
     /// What was appended of each producer.
     pub producers: Producers,
-    /// Whether producers were forgotten for want of room: then one that is not known may have written.
+    /// True if producers were forgotten for want of room: then one that is not known may have written.
     pub has_forgotten: bool,
     /// Batches retained of each producer, at least what any broker of the cluster grants.
     pub window: usize,

@@ -46,9 +46,9 @@ pub struct Dirty {
     pub end: i64,
     pub clean_bytes: u64,
     pub dirty_bytes: u64,
-    /// Whether a dirty record is older than max.compaction.lag.ms.
+    /// True if a dirty record is older than max.compaction.lag.ms.
     pub is_overdue: bool,
-    /// Whether the checkpoint cannot be of this log.
+    /// True if the checkpoint cannot be of this log.
     pub is_reset: bool,
 }
 
@@ -61,7 +61,7 @@ impl Dirty {
         }
     }
 
-    /// Whether it is time; `min_ratio` is min.cleanable.dirty.ratio.
+    /// Returns true if it is time; `min_ratio` is min.cleanable.dirty.ratio.
     pub fn is_due(&self, min_ratio: f64) -> bool {
         self.dirty_bytes > 0 && (self.is_overdue || self.ratio() > min_ratio)
     }

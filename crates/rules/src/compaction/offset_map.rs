@@ -73,7 +73,7 @@ impl OffsetMap {
         self.len
     }
 
-    /// Whether there is no key.
+    /// Returns true if there is no key.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -9,7 +9,7 @@ pub enum Horizon {
     At(i64),
 }
 
-/// Whether a record survives. `newest` is the newest offset of its key as far as the map goes, which is up to
+/// Returns true if a record survives. `newest` is the newest offset of its key as far as the map goes, which is up to
 /// `mapped_to`, exclusive.
 pub fn survives(
     offset: i64,

@@ -33,7 +33,7 @@ pub fn since(group: &Group) -> Since {
     }
 }
 
-/// Whether an offset committed at `committed_ms` has served its time. `expires_ms` is what the client said itself, in
+/// Returns true if an offset committed at `committed_ms` has served its time. `expires_ms` is what the client said itself, in
 /// versions of OffsetCommit that could.
 pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, retention_ms: i64, now: i64) -> bool {
     let base = match since {
@@ -47,7 +47,7 @@ pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, rete
     }
 }
 
-/// Whether offsets of topics that nobody in the group reads may be deleted by hand.
+/// Checks that offsets of topics that nobody in the group reads may be deleted by hand.
 ///
 /// # Errors
 /// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP when nobody can tell what its members read.

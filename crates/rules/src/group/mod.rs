@@ -193,7 +193,7 @@ impl Group {
         }
     }
 
-    /// Whether this member may commit now. Where the protocol says so, committing counts as a heartbeat.
+    /// Checks that this member may commit now. Where the protocol says so, committing counts as a heartbeat.
     ///
     /// # Errors
     /// What the commit is to be answered.
@@ -208,7 +208,7 @@ impl Group {
         }
     }
 
-    /// Whether a member that may commit may commit this partition: under the consumer protocol, an epoch that the member
+    /// Checks that a member that may commit may commit this partition: under the consumer protocol, an epoch that the member
     /// has left counts for what it has had since (KIP-1251).
     ///
     /// # Errors
@@ -220,7 +220,7 @@ impl Group {
         may.check(partition)
     }
 
-    /// Whether who asks for offsets may have them; a client that names neither member nor epoch may.
+    /// Checks that who asks for offsets may have them; a client that names neither member nor epoch may.
     ///
     /// # Errors
     /// What the fetch is to be answered.
@@ -231,7 +231,7 @@ impl Group {
         }
     }
 
-    /// Whether the group may be deleted.
+    /// Checks that the group may be deleted.
     ///
     /// # Errors
     /// NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
@@ -243,7 +243,7 @@ impl Group {
         }
     }
 
-    /// Whether offsets of the group may be deleted one by one.
+    /// Checks that offsets of the group may be deleted one by one.
     ///
     /// # Errors
     /// NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
@@ -254,7 +254,7 @@ impl Group {
         }
     }
 
-    /// Whether a member reads this topic, as far as can be told: its offsets must then neither be deleted nor expire.
+    /// Returns true if a member reads this topic, as far as can be told: its offsets must then neither be deleted nor expire.
     pub fn reads(&self, topic: &str) -> bool {
         match self {
             Group::Classic(group) => group.reads(topic),
@@ -288,7 +288,7 @@ impl Group {
         }
     }
 
-    /// Whether nothing would be lost with it but its offsets: nobody is or is about to be in it, and it was never kept.
+    /// Returns true if nothing would be lost with it but its offsets: nobody is or is about to be in it, and it was never kept.
     pub fn is_blank(&self) -> bool {
         match self {
             Group::Classic(group) => group.is_blank(),

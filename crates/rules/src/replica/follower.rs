@@ -76,7 +76,7 @@ impl Replica {
         }
     }
 
-    /// Whether it has everything, or had not longer ago than `lag_ms`.
+    /// Returns true if it has everything, or had not longer ago than `lag_ms`.
     pub fn is_caught_up(&self, leader_log_end: i64, now_ms: i64, lag_ms: i64) -> bool {
         self.log_end_offset == leader_log_end || now_ms.saturating_sub(self.last_caught_up_ms) <= lag_ms
     }

@@ -15,7 +15,7 @@ pub(super) struct Leader {
     /// Where its log ended when its epoch began.
     pub epoch_start_offset: i64,
     pub state: PartitionState,
-    /// Whether the metadata has others who may lead, since nothing was committed without them (`elr`, `lost`).
+    /// True if the metadata has others who may lead, since nothing was committed without them (`elr`, `lost`).
     pub may_others_lead: bool,
     /// Every replica but its own.
     pub followers: Vec<Replica>,
@@ -66,7 +66,7 @@ impl Leader {
         settings.min_insync_replicas.min(self.followers.len() + 1)
     }
 
-    /// Whether acks=all is refused.
+    /// Returns true if acks=all is refused.
     pub fn is_under_min_isr(&self, settings: &ReplicaSettings) -> bool {
         self.state.isr().len() < self.isr_min(settings)
     }
@@ -87,7 +87,7 @@ impl Leader {
         Some(counts.map(|replica| replica.log_end_offset).min().unwrap_or(log_end))
     }
 
-    /// Whether the replica may join: it has all that is committed, and all that there was when this leader began.
+    /// Returns true if the replica may join: it has all that is committed, and all that there was when this leader began.
     pub fn may_join(&self, replica: &Replica, high_watermark: i64, now: &Now<'_>) -> bool {
         !self.state.is_pending()
             && !self.state.isr().contains(&replica.broker_id)

@@ -62,7 +62,7 @@ impl Partition {
         }
     }
 
-    /// Whether this broker leads.
+    /// Returns true if this broker leads.
     pub fn is_leader(&self) -> bool {
         matches!(self.role, Role::Leader(_))
     }
@@ -75,7 +75,7 @@ impl Partition {
         }
     }
 
-    /// Whether [`Partition::tick`] may have something to do.
+    /// Returns true if [`Partition::tick`] may have something to do.
     pub fn has_followers(&self) -> bool {
         matches!(&self.role, Role::Leader(leader) if !leader.followers.is_empty())
     }
@@ -133,7 +133,7 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Whether this is the epoch that a request believes in; -1 believes nothing.
+    /// Checks that this is the epoch that a request believes in; -1 believes nothing.
     ///
     /// # Errors
     /// FENCED_LEADER_EPOCH for an older one, UNKNOWN_LEADER_EPOCH for one that is not known here yet.
@@ -146,7 +146,7 @@ impl Partition {
         }
     }
 
-    /// Whether a batch may be appended.
+    /// Checks that a batch may be appended.
     ///
     /// # Errors
     /// NOT_LEADER_OR_FOLLOWER; with acks=all NOT_ENOUGH_REPLICAS where the ISR is below its least.

@@ -36,7 +36,7 @@ impl FetchPipe {
         self.outstanding
     }
 
-    /// Whether one more may go. While records come, the leader is to have all of them; else one, by which it can say so. What the follower
+    /// Returns true if one more may go. While records come, the leader is to have all of them; else one, by which it can say so. What the follower
     /// has to say goes at once, though all of them may wait at the leader: it may be what they wait for.
     pub fn may_send(&self, do_records_come: bool, has_to_say: bool) -> bool {
         let most = match (has_to_say, do_records_come) {
@@ -104,17 +104,17 @@ impl PartitionPipe {
         self.phase = Phase::Anew;
     }
 
-    /// Whether an answer to what was asked for in that fetch says anything of the log as it is.
+    /// Returns true if an answer to what was asked for in that fetch says anything of the log as it is.
     pub fn concerns(&self, asked_in: i32) -> bool {
         matches!(self.phase, Phase::Asked(fetch) | Phase::Flowing(fetch) if fetch == asked_in)
     }
 
-    /// Whether it is to be asked for anew.
+    /// Returns true if it is to be asked for anew.
     pub fn is_anew(&self) -> bool {
         self.phase == Phase::Anew
     }
 
-    /// Whether the log was found to be a beginning of the leader's.
+    /// Returns true if the log was found to be a beginning of the leader's.
     pub fn is_flowing(&self) -> bool {
         matches!(self.phase, Phase::Flowing(_))
     }

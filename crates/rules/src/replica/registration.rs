@@ -45,9 +45,9 @@ impl PartitionRegistration {
 pub struct BrokerRegistration {
     /// Goes up each time a broker of this id registers.
     pub epoch: i64,
-    /// Whether the broker is not to serve (fenced).
+    /// True if the broker is not to serve (fenced).
     pub is_fenced: bool,
-    /// Whether the broker is about to stop.
+    /// True if the broker is about to stop.
     pub is_shutting_down: bool,
     /// True if the broker's disk is full, or hangs: its logs are whole, and do not grow.
     pub is_full: bool,

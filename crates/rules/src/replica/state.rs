@@ -32,7 +32,7 @@ impl PartitionState {
         &self.isr
     }
 
-    /// Whether the replica is in the ISR, or may be by now.
+    /// Returns true if the replica is in the ISR, or may be by now.
     pub fn may_be_in_sync(&self, broker_id: i32) -> bool {
         self.isr.contains(&broker_id) || self.joining() == Some(broker_id)
     }
@@ -46,7 +46,7 @@ impl PartitionState {
         self.pending.as_ref()?.joining
     }
 
-    /// Whether a change is asked for.
+    /// Returns true if a change is asked for.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
@@ -58,7 +58,7 @@ impl PartitionState {
         proposal
     }
 
-    /// Whether this is what is asked for.
+    /// Returns true if this is what is asked for.
     pub fn is_asked(&self, proposal: &AlterPartition) -> bool {
         self.pending.as_ref().is_some_and(|pending| pending.proposal == *proposal)
     }

@@ -62,7 +62,7 @@ pub struct Freed<T> {
     pub next: Option<T>,
 }
 
-/// Whether a batch of `bytes` may be parked where one producer has `own` bytes already and all have `used` of `max`.
+/// Returns true if a batch of `bytes` may be parked where one producer has `own` bytes already and all have `used` of `max`.
 ///
 /// Nobody takes more than half of what the others leave, so that one producer whose batches never come to their turn
 /// cannot keep all others from parking.
@@ -154,7 +154,7 @@ impl<T> Parking<T> {
         batches.into_iter().map(|parked| parked.item).collect()
     }
 
-    /// Whether a batch of this producer is parked.
+    /// Returns true if a batch of this producer is parked.
     pub fn has(&self, producer_id: i64) -> bool {
         self.producers.contains_key(&producer_id)
     }
@@ -205,7 +205,7 @@ impl<T> Parking<T> {
         self.by_age.len()
     }
 
-    /// Whether none is parked.
+    /// Returns true if none is parked.
     pub fn is_empty(&self) -> bool {
         self.by_age.is_empty()
     }

@@ -56,7 +56,7 @@ impl Producer {
         Verdict::Refuse(SequenceRefusal::OutOfOrderSequence)
     }
 
-    /// Whether every record of the batch is in the run and none is in the window.
+    /// Returns true if every record of the batch is in the run and none is in the window.
     fn proves_older_than_window(&self, stamp: &Stamp) -> bool {
         let newest = self.window.newest().last_sequence();
         let behind = |sequence| sequence_distance(sequence, newest) as u64;
@@ -314,7 +314,7 @@ impl Producers {
         self.by_id.values().map(|producer| producer.window.size()).max().unwrap_or(WINDOW_MIN)
     }
 
-    /// Whether anything is remembered of the producer.
+    /// Returns true if anything is remembered of the producer.
     pub fn knows(&self, producer_id: i64) -> bool {
         self.by_id.contains_key(&producer_id)
     }
@@ -351,7 +351,7 @@ impl Producers {
         self.by_id.len()
     }
 
-    /// Whether no producer is remembered.
+    /// Returns true if no producer is remembered.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }

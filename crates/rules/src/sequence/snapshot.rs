@@ -66,7 +66,7 @@ impl SnapshotEntry {
         }
     }
 
-    /// Whether a batch or the beginning of a run stands behind it. Kafka also writes entries of producers
+    /// Returns true if a batch or the beginning of a run stands behind it. Kafka also writes entries of producers
     /// that only had transaction markers; they have no sequence.
     fn has_sequences(&self) -> bool {
         self.last_sequence >= 0 && self.stamp().is_valid()

@@ -140,7 +140,7 @@ impl SequenceWindow {
         }
     }
 
-    /// Whether the oldest batch would be more than half the sequence range behind once `batch` is in.
+    /// Returns true if the oldest batch would be more than half the sequence range behind once `batch` is in.
     fn outreached_by(&self, batch: &BatchMetadata) -> bool {
         self.batches
             .front()

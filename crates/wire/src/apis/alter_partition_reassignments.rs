@@ -11,7 +11,7 @@ message! {
     pub struct AlterPartitionReassignmentsRequest {
         /// How long the broker may take, in milliseconds.
         timeout_ms: i32, 0.., default 60_000;
-        /// Whether a partition may get more or fewer replicas than it has.
+        /// True if a partition may get more or fewer replicas than it has.
         allow_replication_factor_change: bool, 1.., default true;
         /// Each topic.
         topics: Vec<ReassignableTopic>, 0..;
@@ -37,7 +37,7 @@ message! {
     pub struct AlterPartitionReassignmentsResponse {
         /// How long the client should pause, in milliseconds.
         throttle_time_ms: i32, 0..;
-        /// Whether a partition might get more or fewer replicas.
+        /// True if a partition might get more or fewer replicas.
         allow_replication_factor_change: bool, 1.., default true;
         /// The error of the whole request, or 0.
         error_code: ErrorCode, 0..;

@@ -28,7 +28,7 @@ message! {
         finalized_features_epoch: i64, 3.., default -1, tag 1;
         /// Features the cluster has agreed on.
         finalized_features: Vec<FinalizedFeatureKey>, 3.., tag 2;
-        /// Whether a ZooKeeper cluster is ready to migrate (KIP-866).
+        /// True if a ZooKeeper cluster is ready to migrate (KIP-866).
         zk_migration_ready: bool, 3.., tag 3;
     }
 

@@ -10,7 +10,7 @@ message! {
     pub struct ConsumerGroupDescribeRequest {
         /// The groups.
         group_ids: Vec<Text>, 0..;
-        /// Whether to say what the client may do with each.
+        /// True if to say what the client may do with each.
         include_authorized_operations: bool, 0..;
     }
 

@@ -81,11 +81,11 @@ message! {
         name: Text, 5..;
         /// Its value, or null.
         value: Option<Text>, 5..;
-        /// Whether it cannot be changed.
+        /// True if it cannot be changed.
         read_only: bool, 5..;
         /// Where the value is from, or -1.
         config_source: i8, 5.., default -1;
-        /// Whether the value is a secret.
+        /// True if the value is a secret.
         is_sensitive: bool, 5..;
     }
 }

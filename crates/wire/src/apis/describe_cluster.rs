@@ -8,11 +8,11 @@ use crate::{ErrorCode, Text};
 message! {
     /// The cluster's brokers are wanted.
     pub struct DescribeClusterRequest {
-        /// Whether to say what the client may do with the cluster.
+        /// True if to say what the client may do with the cluster.
         include_cluster_authorized_operations: bool, 0..;
         /// Whose endpoints are wanted: 1 brokers, 2 controllers.
         endpoint_type: i8, 1.., default 1;
-        /// Whether fenced brokers count.
+        /// True if fenced brokers count.
         include_fenced_brokers: bool, 2..;
     }
 
@@ -46,7 +46,7 @@ message! {
         port: i32, 0..;
         /// Its rack, or null.
         rack: Option<Text>, 0..;
-        /// Whether it is fenced.
+        /// True if it is fenced.
         is_fenced: bool, 2..;
     }
 }

@@ -10,9 +10,9 @@ message! {
     pub struct DescribeConfigsRequest {
         /// Each resource.
         resources: Vec<DescribeConfigsResource>, 0..;
-        /// Whether to say where else a value could be from.
+        /// True if to say where else a value could be from.
         include_synonyms: bool, 1..;
-        /// Whether to say what each configuration means.
+        /// True if to say what each configuration means.
         include_documentation: bool, 3..;
     }
 
@@ -54,11 +54,11 @@ message! {
         name: Text, 0..;
         /// Its value; null when unset or secret.
         value: Option<Text>, 0..;
-        /// Whether it cannot be changed.
+        /// True if it cannot be changed.
         read_only: bool, 0..;
         /// Where the value is from: 1 topic, 2 broker, 3 all brokers, 4 the file, 5 the default; -1 unknown.
         config_source: i8, 1.., default -1;
-        /// Whether the value is a secret.
+        /// True if the value is a secret.
         is_sensitive: bool, 0..;
         /// Where else the value could be from, the strongest first.
         synonyms: Vec<DescribeConfigsSynonym>, 1..;

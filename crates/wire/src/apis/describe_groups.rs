@@ -12,7 +12,7 @@ message! {
     pub struct DescribeGroupsRequest {
         /// The groups.
         groups: Vec<Text>, 0..;
-        /// Whether to say what the client may do with each.
+        /// True if to say what the client may do with each.
         include_authorized_operations: bool, 3..;
     }
 

@@ -43,7 +43,7 @@ message! {
         total_bytes: i64, 4.., default -1;
         /// What is free of it, in bytes, or -1.
         usable_bytes: i64, 4.., default -1;
-        /// Whether it takes no new partitions.
+        /// True if it takes no new partitions.
         is_cordoned: bool, 5..;
     }
 
@@ -63,7 +63,7 @@ message! {
         partition_size: i64, 0..;
         /// How far its end is behind the high watermark, or a future log's behind the log it is to replace.
         offset_lag: i64, 0..;
-        /// Whether it is a future log, which replaces another directory's when it has caught up.
+        /// True if it is a future log, which replaces another directory's when it has caught up.
         is_future_key: bool, 0..;
         /// Fullbore's own: files beside the log that a power cut has left, which are no segments of it.
         set_aside_files: i64, 2.., tag 1000;

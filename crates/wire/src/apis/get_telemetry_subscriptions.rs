@@ -28,7 +28,7 @@ message! {
         push_interval_ms: i32, 0..;
         /// The largest push, in bytes.
         telemetry_max_bytes: i32, 0..;
-        /// Whether counters are to be told as differences since the last push.
+        /// True if counters are to be told as differences since the last push.
         delta_temporality: bool, 0..;
         /// Prefixes of the metrics wanted; none when empty, all when one of them is the empty string.
         requested_metrics: Vec<Text>, 0..;

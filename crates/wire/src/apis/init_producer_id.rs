@@ -17,9 +17,9 @@ message! {
         producer_id: i64, 3.., default -1;
         /// The epoch the producer has, or -1.
         producer_epoch: i16, 3.., default -1;
-        /// Whether transactions are part of a two-phase commit.
+        /// True if transactions are part of a two-phase commit.
         enable_2pc: bool, 6..;
-        /// Whether a prepared transaction goes on instead of being aborted.
+        /// True if a prepared transaction goes on instead of being aborted.
         keep_prepared_txn: bool, 6..;
     }
 

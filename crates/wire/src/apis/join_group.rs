@@ -52,7 +52,7 @@ message! {
         protocol_name: Option<Text>, 0.., nullable 7.., default Some(Text::default());
         /// The member id of the leader, who assigns.
         leader: Text, 0..;
-        /// Whether the leader must not assign, since what is assigned still holds.
+        /// True if the leader must not assign, since what is assigned still holds.
         skip_assignment: bool, 9..;
         /// The member's id.
         member_id: Text, 0..;

@@ -12,11 +12,11 @@ message! {
     pub struct MetadataRequest {
         /// Each topic; null for all of them, as is an empty list in version 0.
         topics: Option<Vec<MetadataRequestTopic>>, 0.., nullable 1.., default Some(Vec::new());
-        /// Whether the broker may create topics that do not exist.
+        /// True if the broker may create topics that do not exist.
         allow_auto_topic_creation: bool, 4.., default true;
-        /// Whether to say what the client may do with the cluster.
+        /// True if to say what the client may do with the cluster.
         include_cluster_authorized_operations: bool, 8..=10;
-        /// Whether to say what the client may do with each topic.
+        /// True if to say what the client may do with each topic.
         include_topic_authorized_operations: bool, 8..;
     }
 
@@ -66,7 +66,7 @@ message! {
         name: Option<Text>, 0.., nullable 12.., default Some(Text::default());
         /// The topic id; zeros when asked for by a name nobody has.
         topic_id: Uuid, 10..;
-        /// Whether Kafka keeps its own state in it.
+        /// True if Kafka keeps its own state in it.
         is_internal: bool, 1..;
         /// Each partition.
         partitions: Vec<MetadataResponsePartition>, 0..;

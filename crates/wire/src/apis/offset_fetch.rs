@@ -15,7 +15,7 @@ message! {
         topics: Option<Vec<OffsetFetchRequestTopic>>, 0..=7, nullable 2..=7, default Some(Vec::new());
         /// Each group.
         groups: Vec<OffsetFetchRequestGroup>, 8..;
-        /// Whether a partition with offsets of an open transaction is to be answered UNSTABLE_OFFSET_COMMIT.
+        /// True if a partition with offsets of an open transaction is to be answered UNSTABLE_OFFSET_COMMIT.
         require_stable: bool, 7..;
     }
 

@@ -13,7 +13,7 @@ message! {
         client_instance_id: Uuid, 0..;
         /// The subscription they are for.
         subscription_id: i32, 0..;
-        /// Whether this is the client's last push.
+        /// True if this is the client's last push.
         terminating: bool, 0..;
         /// The codec of the metrics: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
         compression_type: i8, 0..;

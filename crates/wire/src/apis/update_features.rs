@@ -22,7 +22,7 @@ message! {
         feature: Text, 0..;
         /// The level it is to have; 0 switches it off.
         max_version_level: i16, 0..;
-        /// Whether the level may be lower than it is.
+        /// True if the level may be lower than it is.
         allow_downgrade: bool, 0..=0;
         /// What is allowed: 1 a higher level, 2 a lower one that loses nothing, 3 any.
         upgrade_type: i8, 1.., default 1;

@@ -35,7 +35,7 @@ pub struct SealedChunks {
     pub pieces: Vec<BytesMut>,
     /// Chunks that hold none of it.
     pub spare: Vec<BytesMut>,
-    /// Whether the pieces are memory of the codec's instead of the batch's chunks.
+    /// True if the pieces are memory of the codec's instead of the batch's chunks.
     pub is_compressed: bool,
 }
 

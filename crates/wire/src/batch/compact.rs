@@ -22,7 +22,7 @@ pub struct RawRecord<'a> {
     pub offset_delta: i32,
     /// The key, or null.
     pub key: Option<&'a [u8]>,
-    /// Whether the value is not null.
+    /// True if the value is not null.
     pub has_value: bool,
     timestamp_delta: i64,
     attributes: u8,

@@ -50,7 +50,7 @@ impl Headers<'_> {
         usize::try_from(self.left).unwrap_or(0)
     }
 
-    /// Whether none is left.
+    /// Returns true if none is left.
     pub fn is_empty(&self) -> bool {
         self.left <= 0
     }

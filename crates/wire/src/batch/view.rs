@@ -192,11 +192,11 @@ impl<'a> BatchView<'a> {
     pub fn last_offset(&self) -> i64 {
         self.base_offset().wrapping_add(i64::from(self.last_offset_delta()))
     }
-    /// Whether the batch belongs to a transaction.
+    /// Returns true if the batch belongs to a transaction.
     pub fn is_transactional(&self) -> bool {
         self.attributes() & 0x10 != 0
     }
-    /// Whether the batch holds a transaction marker.
+    /// Returns true if the batch holds a transaction marker.
     pub fn is_control(&self) -> bool {
         self.attributes() & 0x20 != 0
     }

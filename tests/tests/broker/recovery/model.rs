@@ -72,7 +72,7 @@ pub struct Log {
     refused: Option<PathBuf>,
     /// The offset up to which everything was flushed when the broker was gone.
     flushed: i64,
-    /// Whether the machine is said to have booted since.
+    /// True if the machine is said to have booted since.
     has_rebooted: bool,
     /// A file for what follows the damage, and what is in it.
     aside: Option<(PathBuf, Vec<u8>)>,

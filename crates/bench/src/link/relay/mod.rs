@@ -61,7 +61,7 @@ struct RelayState {
     back: Direction,
     connections: AtomicU64,
     refused: AtomicU64,
-    /// Whether the far end refused the last connection.
+    /// True if the far end refused the last connection.
     is_cut_off: AtomicBool,
     on_cut_off: Option<OnCutOff>,
 }

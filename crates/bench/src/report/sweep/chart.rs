@@ -60,7 +60,7 @@ pub struct Chart<'a> {
 
 /// The vertical axis.
 pub struct Scale {
-    /// Whether it is logarithmic.
+    /// True if it is logarithmic.
     pub log: bool,
     low: f64,
     high: f64,

@@ -20,7 +20,7 @@ thread_local! {
     static IS_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether an index of this thread was made to be carried out by hand: then its finder waits for no other thread, either.
+/// Returns true if an index of this thread was made to be carried out by hand: then its finder waits for no other thread, either.
 pub fn is_here() -> bool {
     IS_HERE.get()
 }

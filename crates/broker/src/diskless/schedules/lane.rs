@@ -47,7 +47,7 @@ pub enum Known {
 #[derive(Debug)]
 pub struct LaneBatch {
     pub known: Known,
-    /// Whether one of its requests has an outcome that nobody knows.
+    /// True if one of its requests has an outcome that nobody knows.
     pub may_be_written: bool,
     pub bytes: Bytes,
     pub epoch: i16,
@@ -61,7 +61,7 @@ pub struct LaneBatch {
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     batch: usize,
-    /// Whether everything before it was resolved when it was sent.
+    /// True if everything before it was resolved when it was sent.
     was_first: bool,
 }
 
@@ -96,7 +96,7 @@ pub struct Lane {
     attempts: BTreeMap<u64, Attempt>,
     next_attempt: u64,
     topic: Option<Uuid>,
-    /// Whether something was acknowledged of this epoch in this topic.
+    /// True if something was acknowledged of this epoch in this topic.
     is_known: bool,
     wants_epoch: bool,
     next_at: Duration,
@@ -145,7 +145,7 @@ impl Lane {
         format!("{:?} of {}", open.map(of).collect::<Vec<_>>(), self.total)
     }
 
-    /// Whether it goes on at another broker, as one does that hears who serves a partition now. What has no sequence may be overtaken then.
+    /// Returns true if it goes on at another broker, as one does that hears who serves a partition now. What has no sequence may be overtaken then.
     pub fn moves(&mut self, world: &World) -> bool {
         (self.is_idempotent() || self.attempts.len() <= 1) && self.by.below(world.setup.moves) == 0
     }

@@ -54,7 +54,7 @@ pub struct Setup {
     pub outages: Vec<(Duration, Duration, bool)>,
     /// When the topic is deleted, and made again.
     pub deletions: Vec<(Duration, Duration)>,
-    /// Whether producers of the partitions were forgotten for want of room.
+    /// True if producers of the partitions were forgotten for want of room.
     pub has_forgotten: bool,
     pub window: usize,
     pub commit_interval_ms: u64,
@@ -239,7 +239,7 @@ impl World {
         (troubles.under_way == 0 && !is_out).then(|| outages.fold(troubles.last_end, Duration::max))
     }
 
-    /// Whether what was begun at this time has taken too long by now, since nothing hindered it.
+    /// Returns true if what was begun at this time has taken too long by now, since nothing hindered it.
     pub fn is_late(&self, begun: Duration) -> bool {
         // Where there is room for hardly more than one batch, each waits for all that were there before it.
         let is_narrow = self.setup.memory_bytes <= self.setup.object_bytes_max + 200;

@@ -216,7 +216,7 @@ fn no_coordinator(id: &Text) -> ClientError {
     ClientError::kafka(what, ErrorCode::COORDINATOR_NOT_AVAILABLE, None)
 }
 
-/// Whether the coordinator is on its way, so that asking again helps and nothing was changed.
+/// Returns true if the coordinator is on its way, so that asking again helps and nothing was changed.
 fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::Connect { .. } | ClientError::Io { .. } | ClientError::Silent { .. } => true,

@@ -70,7 +70,7 @@ impl OwnPostgres {
         OwnPostgres { socket: socket_folder(&folder), folder, daemon }
     }
 
-    /// Whether it has been made.
+    /// Returns true if it has been made.
     pub fn is_there(&self) -> bool {
         self.data().exists()
     }
@@ -236,7 +236,7 @@ impl OwnPostgres {
     }
 }
 
-/// Whether any process works in this folder.
+/// Returns true if any process works in this folder.
 fn has_process_in(folder: &Path) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut places = processes.filter_map(|process| fs::read_link(process.path().join("cwd")).ok());

@@ -32,7 +32,7 @@ struct Cell {
     memory: usize,
     batch_size: usize,
     linger: Duration,
-    /// Whether partitions take records in turn, as keys would have it.
+    /// True if partitions take records in turn, as keys would have it.
     keyed: bool,
 }
 

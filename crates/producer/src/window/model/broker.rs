@@ -18,7 +18,7 @@ pub(super) struct Attempt {
     pub lane: usize,
     pub stamp: Stamp,
     pub first: u32,
-    /// Whether its request asks for parking.
+    /// True if its request asks for parking.
     pub reorder: bool,
 }
 
@@ -226,7 +226,7 @@ impl Cluster {
         answers
     }
 
-    /// Whether a record is in the log; while nothing is amiss it is sorted.
+    /// Returns true if a record is in the log; while nothing is amiss it is sorted.
     pub fn has(&self, record: u32) -> bool {
         self.log.binary_search(&record).is_ok()
     }

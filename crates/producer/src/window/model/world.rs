@@ -79,7 +79,7 @@ pub(super) struct World {
     reports: Vec<Option<Report>>,
     attempts: u64,
     next_producer_id: i64,
-    /// Whether a broker that keeps its word tells the offset of every batch. Not if one was refused as out of order before
+    /// True if a broker that keeps its word tells the offset of every batch. Not if one was refused as out of order before
     /// a late copy of it came, nor if the producer was fenced: then it is proven written, and not asked for.
     offsets_known: bool,
 }

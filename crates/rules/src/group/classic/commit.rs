@@ -32,7 +32,7 @@ impl Classic {
         Ok(())
     }
 
-    /// Whether offsets may be deleted one by one while there are members: only where we know what they read.
+    /// Checks that offsets may be deleted one by one while there are members: only where we know what they read.
     pub(in crate::group) fn check_offset_delete(&self) -> Result<(), ErrorCode> {
         match self.state {
             GroupState::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),

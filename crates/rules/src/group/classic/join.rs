@@ -63,7 +63,7 @@ impl Classic {
         }
     }
 
-    /// Whether the member is for the same as the others, and offers a protocol that all of them offer.
+    /// Returns true if the member is for the same as the others, and offers a protocol that all of them offer.
     fn supports(&self, request: &JoinGroupRequest) -> bool {
         if self.state == GroupState::Empty {
             return !request.protocol_type.is_empty() && !request.protocols.is_empty();

@@ -55,9 +55,9 @@ pub(super) struct ClassicGroupMember {
     pub joining: Option<RequestTicket>,
     /// The member's SyncGroup that waits for the leader.
     pub syncing: Option<RequestTicket>,
-    /// Whether the member waits for the answer to its first JoinGroup.
+    /// True if the member waits for the answer to its first JoinGroup.
     pub is_new: bool,
-    /// Whether the member's SyncGroup of this generation has not come.
+    /// True if the member's SyncGroup of this generation has not come.
     pub owes_sync: bool,
     /// When its session ends; [`NEVER`] while a request of its own waits.
     pub deadline: i64,

@@ -97,7 +97,7 @@ pub struct Classic {
     sync_end: Option<i64>,
     /// No deadline of a member or a pending id is earlier. Heartbeats move deadlines back and leave this as it is.
     sessions_from: i64,
-    /// Whether a snapshot of it was ever to be kept.
+    /// True if a snapshot of it was ever to be kept.
     was_kept: bool,
     /// Memory of the members and pending ids, about.
     bytes: usize,
@@ -173,7 +173,7 @@ impl Classic {
         self.leader.as_deref() == Some(member_id)
     }
 
-    /// Whether the member is the one that has this id and, if it says so, this static name.
+    /// Checks that the member is the one that has this id and, if it says so, this static name.
     fn check_member(&self, member_id: &str, instance_id: Option<&str>) -> Result<(), ErrorCode> {
         if let Some(instance_id) = instance_id {
             match self.instances.get(instance_id) {

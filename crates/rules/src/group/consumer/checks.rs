@@ -8,7 +8,7 @@ use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatReques
 /// From this version on the member makes its id itself (KIP-1082).
 const MEMBER_MAKES_ID: i16 = 1;
 
-/// Whether the fields of a request go together, whatever the group.
+/// Checks that the fields of a request go together, whatever the group.
 ///
 /// # Errors
 /// INVALID_REQUEST, UNSUPPORTED_ASSIGNOR.
@@ -62,7 +62,7 @@ pub fn check_request(
     Ok(())
 }
 
-/// Whether a member may come with this epoch. The epoch before its own is taken if all that the member says it owns is
+/// Checks that a member may come with this epoch. The epoch before its own is taken if all that the member says it owns is
 /// assigned to it: the answer with the new epoch may have been lost.
 pub(super) fn check_epoch(
     member: &ConsumerGroupMember,

@@ -19,7 +19,7 @@ pub enum CommitPermission<'a> {
 }
 
 impl CommitPermission<'_> {
-    /// Whether it may commit this partition.
+    /// Checks that it may commit this partition.
     ///
     /// # Errors
     /// STALE_MEMBER_EPOCH; ILLEGAL_GENERATION to a member that speaks the classic protocol.
@@ -66,7 +66,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Whether a member may fetch offsets. One that gives no epoch may always.
+    /// Checks that a member may fetch offsets. One that gives no epoch may always.
     ///
     /// # Errors
     /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION.

@@ -87,7 +87,7 @@ impl ConsumerGroup {
         Ok(answer)
     }
 
-    /// Whether there is room for who is not a member yet.
+    /// Checks that there is room for who is not a member yet.
     pub(super) fn check_size(&self, member_id: &str, settings: &ConsumerGroupSettings) -> Result<(), GroupRefusal> {
         if self.members.len() < settings.members_max || self.members.contains_key(member_id) {
             return Ok(());
@@ -201,7 +201,7 @@ fn answer(
     }
 }
 
-/// Whether a heartbeat says nothing but that its member lives: nine in ten do, and cost no copy of the member.
+/// Returns true if a heartbeat says nothing but that its member lives: nine in ten do, and cost no copy of the member.
 fn is_only_alive(call: &Call<'_>, member: &ConsumerGroupMember) -> bool {
     let request = call.request;
     request.member_epoch == member.epoch

@@ -110,7 +110,7 @@ impl ConsumerGroupMember {
         }
     }
 
-    /// Whether it is where the assignment of this epoch wants it.
+    /// Returns true if it is where the assignment of this epoch wants it.
     pub fn is_reconciled_to(&self, assignment_epoch: i32) -> bool {
         self.state == MemberState::Stable && self.epoch == assignment_epoch
     }
@@ -120,7 +120,7 @@ impl ConsumerGroupMember {
         self.assigned.iter().chain(&self.revoking)
     }
 
-    /// Whether only times differ.
+    /// Returns true if only times differ.
     pub(super) fn is_same_but_for_time(&self, other: &ConsumerGroupMember) -> bool {
         let timeless = |member: &ConsumerGroupMember| {
             let ConsumerGroupMember { epoch, previous_epoch, state, rebalance_timeout_ms, assignor, .. } = *member;

@@ -62,7 +62,7 @@ const PARTITION_BYTES: usize = 256;
 /// What of the broker's and the group's settings the group is held to.
 #[derive(Clone, Copy, Debug)]
 pub struct ConsumerGroupSettings {
-    /// Whether there are groups of the consumer protocol (`group.coordinator.rebalance.protocols`).
+    /// True if there are groups of the consumer protocol (`group.coordinator.rebalance.protocols`).
     pub is_enabled: bool,
     /// `group.consumer.session.timeout.ms`, or the group's own.
     pub session_timeout_ms: i32,
@@ -113,12 +113,12 @@ pub enum Migration {
 }
 
 impl Migration {
-    /// Whether a member of the consumer protocol may join a classic group.
+    /// Returns true if a member of the consumer protocol may join a classic group.
     pub fn upgrades(self) -> bool {
         matches!(self, Migration::Bidirectional | Migration::Upgrade)
     }
 
-    /// Whether a group goes back when its last member of the consumer protocol has gone.
+    /// Returns true if a group goes back when its last member of the consumer protocol has gone.
     pub fn downgrades(self) -> bool {
         matches!(self, Migration::Bidirectional | Migration::Downgrade)
     }
@@ -175,7 +175,7 @@ pub struct ConsumerGroup {
     empty_since: Option<i64>,
     /// Memory the members hold, about.
     bytes: usize,
-    /// Whether something changed that is to be kept.
+    /// True if something changed that is to be kept.
     dirty: bool,
 }
 
@@ -263,19 +263,19 @@ impl ConsumerGroup {
         self.regexes.keys()
     }
 
-    /// Whether a regular expression is in use.
+    /// Returns true if a regular expression is in use.
     pub fn has_regex(&self, regex: &str) -> bool {
         self.regexes.contains_key(regex)
     }
 
-    /// Whether the regular expressions in use are to be resolved anew.
+    /// Returns true if the regular expressions in use are to be resolved anew.
     pub fn regexes_are_due(&self, topics_version: u64, settings: &ConsumerGroupSettings, now: i64) -> bool {
         let is_older = |matched: &Matched| matched.version.is_none_or(|version| version < topics_version);
         let is_long_ago = |at| now >= at + i64::from(settings.regex_refresh_ms);
         !self.regexes.is_empty() && (self.resolved_ms.is_none_or(is_long_ago) || self.regexes.values().any(is_older))
     }
 
-    /// Whether a member subscribes to this topic.
+    /// Returns true if a member subscribes to this topic.
     pub fn reads(&self, topic: &str) -> bool {
         self.members.values().any(|member| {
             let matched = member.regex.as_ref().and_then(|regex| self.regexes.get(regex));
@@ -297,7 +297,7 @@ impl ConsumerGroup {
         self.members.values().map(ConsumerGroupMember::deadline).min()
     }
 
-    /// Whether something changed since this was last asked that must be kept before anybody learns of it.
+    /// Returns true if something changed since this was last asked that must be kept before anybody learns of it.
     pub fn take_dirty(&mut self) -> bool {
         std::mem::take(&mut self.dirty)
     }

@@ -14,7 +14,7 @@ pub(super) struct ReconcileInput<'a, Subscribes, IsFree> {
     pub epoch: i32,
     /// The partitions that the member says it has, if it said so.
     pub owned: Option<&'a PartitionSet>,
-    /// Whether what it has must be looked through even if it is where it should be: its subscription has changed.
+    /// True if what it has must be looked through even if it is where it should be: its subscription has changed.
     pub subscription_changed: bool,
     /// Whether the member subscribes to the topic of a partition, and the topic is there.
     pub subscribes: Subscribes,
@@ -47,7 +47,7 @@ where
         }
     }
 
-    /// Whether the member has said that it has none of these any more. Silence means that it has.
+    /// Returns true if the member has said that it has none of these any more. Silence means that it has.
     fn still_has(&self, partitions: &HeldPartitions) -> bool {
         self.owned.is_none_or(|owned| partitions.keys().any(|partition| owned.contains(partition)))
     }

@@ -117,7 +117,7 @@ impl ConsumerGroup {
         true
     }
 
-    /// Whether the last target is old enough, or was one for nobody.
+    /// Returns true if the last target is old enough, or was one for nobody.
     fn may_assign(&self, settings: &ConsumerGroupSettings, now: i64) -> bool {
         self.assigned_ms.is_none_or(|at| now >= at + i64::from(settings.assignment_interval_ms))
             || self.members.len() == 1

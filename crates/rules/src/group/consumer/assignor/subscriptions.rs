@@ -19,7 +19,7 @@ pub struct Subscriptions {
 }
 
 impl Subscriptions {
-    /// Whether everybody subscribes to everything.
+    /// Returns true if everybody subscribes to everything.
     pub(super) fn is_homogeneous(&self) -> bool {
         self.subscribers.iter().all(|subscribers| subscribers.len() == self.members)
     }
