@@ -293,9 +293,10 @@ impl Partitions {
         (name, id): (&str, Uuid),
         partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
     ) {
+        let succession = &self.log_dir.succession;
         for (index, registered) in (0..).zip(partitions) {
             if !registered.replicas.contains(&self.log_dir.cluster.node_id) {
-                self.log_dir.succession.leave((name.to_owned(), index), id, Stops::partial());
+                succession.leave((name.to_owned(), index), id, Stops::partial(), succession.epoch());
             }
         }
     }

@@ -36,7 +36,7 @@ mod times;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use fullbore_rules::cluster::ResignedLog;
 use fullbore_rules::replica::{self as rules, LocalLog, PartitionRegistration};
@@ -87,6 +87,8 @@ pub struct Replica {
     pub(crate) is_preceded: bool,
     /// The deleted topic that had a partition of this name and number last, as far as the metadata remembers.
     past: Option<Box<PastTopic>>,
+    /// Version of the image in which the partition was deleted; [`NOT_DELETED`] before that.
+    deleted_at: AtomicU64,
     /// Producers whose id was given out before the partition was made have lesser ones.
     producer_ids_below: i64,
     /// Once it is deleted, whether its folder is out of the way; held while that is done.
@@ -95,6 +97,9 @@ pub struct Replica {
     /// Batches of idempotent producers that were refused, and are sent again.
     refused: Mutex<RefusedBatches>,
 }
+
+/// [`Replica::deleted_at`] of a partition that is not deleted.
+const NOT_DELETED: u64 = u64::MAX;
 
 /// Predecessors of a new partition of their name and number.
 #[derive(Debug, Default)]
@@ -142,6 +147,7 @@ impl Replica {
             index,
             is_preceded,
             past: past.map(Box::new),
+            deleted_at: AtomicU64::new(NOT_DELETED),
             producer_ids_below: log_dir.succession.producer_ids_below(),
             log_dir,
             config: RwLock::new(config),

@@ -5,12 +5,13 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use fullbore_rules::sequence::Stops;
 
-use super::Replica;
 use super::state::LogState;
+use super::{NOT_DELETED, Replica};
 use fullbore_log::Log;
 use fullbore_log::files;
 use fullbore_log::partition::error::AppendError;
@@ -55,7 +56,7 @@ impl Replica {
         let was_open = left.is_some();
         if let Some(log) = left {
             log.went_with_its_topic();
-            self.log_dir.succession.leave(self.key(), self.topic_id(), self.stops_in(&log));
+            self.leave_stops(self.stops_in(&log));
         }
         self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
         let given_away = self.give_folder_away(was_open);
@@ -69,7 +70,7 @@ impl Replica {
             Ok(Name::Anothers) | Err(_) => false,
         };
         if are_stops_unknown {
-            self.log_dir.succession.leave(self.key(), self.topic_id(), Stops::partial());
+            self.leave_stops(Stops::partial());
         }
         if let Err(error) = &given_away {
             // Its topic id keeps a topic created later from taking it for its own.
@@ -137,6 +138,13 @@ impl Replica {
     /// Notes that the partition is deleted: long work gives up, and nothing more is noted of it.
     pub(crate) fn announce_leaving(&self) {
         self.phase.set_leaving();
+        // The first call is that of the deletion.
+        let _ = self.deleted_at.compare_exchange(NOT_DELETED, self.log_dir.succession.epoch(), Relaxed, Relaxed);
+    }
+
+    fn leave_stops(&self, stops: Stops) {
+        let deleted_at = self.deleted_at.load(Relaxed);
+        self.log_dir.succession.leave(self.key(), self.topic_id(), stops, deleted_at);
     }
 
     /// Takes the partition out of service and gives back the log, if it was open. `why` is what parked batches are

@@ -71,7 +71,7 @@ impl LogDir {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());
             if let Some(key) = name.and_then(files::retired_partition) {
-                self.succession.leave(key, Uuid::ZERO, Stops::partial());
+                self.succession.leave(key, Uuid::ZERO, Stops::partial(), 0);
             }
         }
     }

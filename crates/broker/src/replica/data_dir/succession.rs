@@ -68,24 +68,35 @@ struct LeftStops {
     /// Id of the deleted topic.
     topic_id: Uuid,
     stops: Stops,
+    /// Version of the image in which this process followed the deletion.
+    deleted_at: u64,
     /// True if the index of diskless topics has them as well.
     are_indexed: bool,
 }
 
 impl Succession {
-    /// A partition is deleted, and this is where its producers stopped.
-    pub fn leave(&self, key: TopicPartition, topic_id: Uuid, stops: Stops) {
-        self.put(LeftStops { key, topic_id, stops, are_indexed: false });
+    /// Notes the stops on a classic partition that was deleted in the image of version `deleted_at`. They are dropped if those of a later
+    /// partition of its name are here: a partition may be retired long after its deletion.
+    pub fn leave(&self, key: TopicPartition, topic_id: Uuid, stops: Stops, deleted_at: u64) {
+        self.put(LeftStops { key, topic_id, stops, deleted_at, are_indexed: false });
     }
 
-    /// Notes the same of a diskless partition.
+    /// Notes the stops on a diskless partition that is deleted in the newest image.
     pub fn leave_indexed(&self, key: TopicPartition, topic_id: Uuid, stops: Stops) {
-        self.put(LeftStops { key, topic_id, stops, are_indexed: true });
+        self.put(LeftStops { key, topic_id, stops, deleted_at: self.epoch(), are_indexed: true });
+    }
+
+    /// Returns the version of the newest image.
+    pub fn epoch(&self) -> u64 {
+        self.left.lock().epoch
     }
 
     fn put(&self, of: LeftStops) {
         let LeftStops { key, stops, .. } = &of;
         let mut left = self.left.lock();
+        if left.last(key).is_some_and(|last| last.deleted_at > of.deleted_at) {
+            return;
+        }
         left.take(key);
         if stops.is_empty() {
             return;
@@ -209,7 +220,7 @@ mod tests {
     fn what_a_partition_leaves_is_there_for_the_next_one_of_its_name_once() {
         let succession = Succession::default();
         let key = ("t".to_owned(), 0);
-        succession.leave(key.clone(), ID, stops(3));
+        succession.leave(key.clone(), ID, stops(3), 0);
         assert!(succession.take(&("t".to_owned(), 1), None).is_empty());
         assert_eq!(succession.take(&key, None), stops(3));
         assert!(succession.take(&key, None).is_empty());
@@ -220,7 +231,7 @@ mod tests {
     fn stops_of_a_classic_partition_are_left_for_a_diskless_one_and_those_of_a_diskless_one_are_not() {
         let succession = Succession::default();
         let key = ("t".to_owned(), 0);
-        succession.leave(key.clone(), ID, stops(3));
+        succession.leave(key.clone(), ID, stops(3), 0);
         assert_eq!([succession.of_classic(&key, None), succession.of_classic(&key, None)], [stops(3), stops(3)]);
         succession.leave_indexed(key.clone(), ID, stops(4));
         assert!(succession.of_classic(&key, None).is_empty());
@@ -246,9 +257,22 @@ mod tests {
             [Stops::partial().of_ids_below(5), Stops::default()],
             "the index has those of a diskless one"
         );
-        succession.leave(key.clone(), ID, stops(3));
+        succession.leave(key.clone(), ID, stops(3), 0);
         assert_eq!(succession.of_classic(&key, past(ID, 7, false)), stops(3), "its folder waited for its removal");
         assert_eq!(succession.take(&key, past(ID, 7, false)), stops(3));
+    }
+
+    #[test]
+    fn partition_retires_after_a_later_one_of_its_name_stops_of_the_later_one_stay() {
+        let succession = Succession::default();
+        succession.note_image(1, 9, true);
+        let (key, later) = (("t".to_owned(), 0), Uuid([2; 16]));
+        succession.leave(key.clone(), later, Stops::partial(), 3);
+        succession.leave(key.clone(), ID, stops(3), 2);
+        assert_eq!(succession.take(&key, past(later, 3, false)), Stops::partial());
+        succession.leave(key.clone(), ID, stops(3), 2);
+        succession.leave(key.clone(), later, stops(4), 3);
+        assert_eq!(succession.take(&key, past(later, 3, false)), stops(4));
     }
 
     #[test]
@@ -257,7 +281,7 @@ mod tests {
         succession.note_image(1, 9, true);
         succession.note_image(4, 9, true);
         let key = ("t".to_owned(), 0);
-        succession.leave(key.clone(), ID, stops(3));
+        succession.leave(key.clone(), ID, stops(3), 0);
         let missed = past(Uuid([2; 16]), 4, false);
         assert_eq!(succession.of_classic(&key, missed), Stops::partial().of_ids_below(5));
         assert_eq!(succession.take(&key, missed), Stops::partial().of_ids_below(5));
@@ -271,7 +295,7 @@ mod tests {
         succession.note_image(9, 9, false);
         let key = ("unwritten".to_owned(), 0);
         assert!(!succession.lacks(&key, past(ID, 9, false)));
-        (0..100_000).for_each(|n| succession.leave(("t".repeat(200), n), ID, Stops::partial()));
+        (0..100_000).for_each(|n| succession.leave(("t".repeat(200), n), ID, Stops::partial(), 0));
         assert!(succession.lacks(&key, past(ID, 9, false)) && !succession.lacks(&key, past(ID, 10, false)));
     }
 
@@ -279,7 +303,7 @@ mod tests {
     #[test]
     fn more_producers_than_there_is_room_for_those_of_the_eldest_partitions_may_go_on_anywhere() {
         let succession = Succession::default();
-        (0..1_000).for_each(|n| succession.leave(("t".to_owned(), n), ID, stops(200)));
+        (0..1_000).for_each(|n| succession.leave(("t".to_owned(), n), ID, stops(200), 0));
         let taken: Vec<_> = (0..1_000).map(|n| succession.take(&("t".to_owned(), n), None)).collect();
         let of_some = taken.iter().filter(|taken| **taken == Stops::partial()).count();
         let of_all = taken.iter().filter(|taken| **taken == stops(200)).count();
@@ -293,10 +317,10 @@ mod tests {
     fn topics_made_and_deleted_for_ever_take_bounded_memory_and_the_last_ones_are_known() {
         let succession = Succession::default();
         for n in 0..100_000 {
-            succession.leave(("t".repeat(200), n), ID, stops(1));
+            succession.leave(("t".repeat(200), n), ID, stops(1), 0);
         }
         for n in 0..100 {
-            succession.leave(("many".to_owned(), n), ID, stops(10_000));
+            succession.leave(("many".to_owned(), n), ID, stops(10_000), 0);
         }
         let left = succession.left.lock();
         assert!(left.bytes <= BYTES_MAX && left.by_age.len() == left.by_key.len());
