@@ -153,8 +153,9 @@ fn a_far_end_that_is_not_there_is_told_once() {
     signal(&relay.0, "INT");
     let mut told = String::new();
     relay.0.stderr.take().expect("piped").read_to_string(&mut told).expect("read");
-    let expected =
-        format!("cannot connect to {nobody}: Connection refused (os error 111); connections are refused until");
+    let expected = format!(
+        "{{\"note\":\"cannot connect to {nobody}: Connection refused (os error 111); connections are refused until"
+    );
     assert!(told.starts_with(&expected) && told.lines().count() == 1, "{told}");
     let mut totals = String::new();
     lines.read_to_string(&mut totals).expect("read");
