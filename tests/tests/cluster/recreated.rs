@@ -186,5 +186,11 @@ fn broker_is_frozen_while_a_topic_comes_and_goes_elsewhere_producers_go_on_in_th
     cluster.wait_for_brokers(&[1, 2]);
     create_on(&mut first, TOPIC, &[2]);
     let mut second = Client::connect(cluster.address(2));
+    // Until then it answers for the topic that it had before.
+    let is_seen = || {
+        let [id, seen] = [&mut first, &mut second].map(|client| client.metadata(&[TOPIC]).topics[0].topic_id);
+        id == seen
+    };
+    wait_until("broker 2 has the new topic", SOON, is_seen);
     assert_eq!(answered_as_leader(&mut second, TOPIC, &one(6)), ErrorCode::NONE);
 }
