@@ -31,7 +31,7 @@ struct Writing<'a> {
     pub config: &'a TopicConfig,
 }
 
-/// What an append did.
+/// Outcome of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogAppendInfo {
     pub base_offset: i64,
@@ -39,7 +39,7 @@ pub struct LogAppendInfo {
     pub end_offset: i64,
     /// The batch's largest timestamp, as it is in the log.
     pub timestamp: i64,
-    /// True if it was there already.
+    /// True if the batch was in the log already.
     pub is_duplicate: bool,
     /// True if a segment was sealed, which is to be flushed.
     pub rolled: bool,
@@ -69,7 +69,7 @@ impl Log {
         self.guarded(|log| log.write(writing))
     }
 
-    /// Has something written, whose failure may end appends.
+    /// Runs a write, whose failure may end appends.
     pub(super) fn guarded<T>(&mut self, write: impl FnOnce(&mut Log) -> io::Result<T>) -> Result<T, AppendError> {
         let before = self.segments.back().map(|active| (active.base_offset, active.size));
         let work = AssertUnwindSafe(|| write(self));

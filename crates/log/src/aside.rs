@@ -24,7 +24,7 @@ mod tests;
 
 pub use found::{SetAside, SetAsideFolders};
 
-/// What is out of the log.
+/// Files set aside.
 #[derive(Debug)]
 pub struct Aside {
     /// The first of the files; their names end alike.
@@ -75,7 +75,7 @@ impl Log {
     }
 }
 
-/// One more than the largest number that files set aside have.
+/// Returns the number after the largest of files set aside.
 fn next_number(dir: &Path) -> io::Result<u64> {
     let mut largest = 0;
     for entry in fs::read_dir(dir)? {

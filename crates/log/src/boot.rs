@@ -66,7 +66,7 @@ impl Boots {
         self.before.is_some() && self.before == self.now
     }
 
-    /// From now on the folder is used in this boot; that is on the disk when this returns, since without it a power cut would be taken for
+    /// Notes on the disk that this boot uses the directory. Without that a power cut would be taken for
     /// a kill.
     pub fn keep(&self, data_dir: &Path) -> io::Result<()> {
         let path = data_dir.join(FILE);

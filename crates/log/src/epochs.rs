@@ -29,7 +29,7 @@ impl Epochs {
         Epochs { dir: dir.clone(), starts: Vec::new(), unsaved: false }
     }
 
-    /// What the file says; `None` if it is missing or damaged, when the batches have to be asked.
+    /// Reads the file; `None` if it is missing or damaged: the batches have the epochs, too.
     pub fn load(dir: &Arc<Path>) -> Option<Epochs> {
         let text = fs::read_to_string(dir.join(LEADER_EPOCHS)).ok()?;
         let starts = parse(&text)?;
@@ -77,7 +77,7 @@ impl Epochs {
         }
     }
 
-    /// As [`Epochs::note`], and in the file before it returns.
+    /// Notes an epoch as [`Epochs::note`] does, and writes the file.
     pub fn assign(&mut self, epoch: i32, offset: i64) -> io::Result<()> {
         let before = self.starts.clone();
         if self.latest() == Some(epoch) || !self.note(epoch, offset) {
@@ -112,7 +112,7 @@ impl Epochs {
         if self.starts == before && !self.unsaved { Ok(()) } else { self.save() }
     }
 
-    /// Where `epoch` ends, for a log that ends at `log_end` and whose leader's epoch is `current`.
+    /// Returns the end of `epoch`, for a log that ends at `log_end` and whose leader's epoch is `current`.
     pub fn end_of(&self, epoch: i32, current: i32, log_end: i64) -> EpochEnd {
         let end = |leader_epoch, end_offset| EpochEnd { leader_epoch, end_offset };
         if epoch < 0 || epoch > current {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::partition::error::{AppendError, ReadError};
 use fullbore_host::files::is_full;
 
-/// What is wrong with a partition's files. Cheap to clone: it is remembered and answered again.
+/// Fault of a partition's files. Cheap to clone: it is kept and answered again.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StorageError {
     /// The system refused.
@@ -14,7 +14,7 @@ pub enum StorageError {
     Io {
         /// File or folder.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         error: Arc<std::io::Error>,
     },
     /// A file holds what no broker writes, and records that were acknowledged follow it.
@@ -25,9 +25,9 @@ pub enum StorageError {
     Corrupt {
         /// The segment.
         path: PathBuf,
-        /// Where the first bad batch begins in it.
+        /// Position of the first bad batch in it.
         position: u64,
-        /// What is wrong with it.
+        /// The damage.
         why: String,
     },
     /// Committed records are missing at the end of the log, and another replica has them.
@@ -78,7 +78,7 @@ impl From<&StorageError> for ReadError {
 pub struct OpenError {
     /// File or folder.
     pub path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     pub error: std::io::Error,
 }
 

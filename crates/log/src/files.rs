@@ -146,7 +146,7 @@ pub fn write_topic_id(dir: &Path, topic_id: Uuid) -> io::Result<()> {
     replace_unsynced(&dir.join(METADATA), text.as_bytes())
 }
 
-/// Has that on the disk when it returns.
+/// Flushes the topic id to the disk.
 pub fn sync_topic_id(dir: &Path) -> io::Result<()> {
     match File::open(dir.join(METADATA)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -65,7 +65,7 @@ pub enum FlushError {
 }
 
 impl FlushError {
-    /// What an error means that came before any fsync.
+    /// Returns the error of a flush that failed before any fsync.
     pub fn of_open(error: io::Error) -> FlushError {
         if is_momentary(&error) { FlushError::Unopened(error) } else { FlushError::Failed(error) }
     }
@@ -77,7 +77,7 @@ impl From<io::Error> for FlushError {
     }
 }
 
-/// One flush, to be run without the partition's lock.
+/// Flush to run without the partition's lock.
 #[derive(Debug)]
 pub struct FlushPlan {
     sealed: Vec<Sealed>,
@@ -118,14 +118,14 @@ pub struct Flushes {
     has_new_names: bool,
     /// Told of every flush; made when someone first waits.
     told: Option<watch::Sender<Flushed>>,
-    /// What is on the disk is not known any more.
+    /// True once the state of the disk is unknown.
     is_broken: bool,
     /// Times that the log was cut off: what a flush has begun before says nothing of what came after.
     cuts: u32,
 }
 
 impl Flushes {
-    /// Those of a log that is being opened.
+    /// Creates the flushes of a log that is being opened.
     pub fn new(dir: &Arc<Path>, recovery_point: i64) -> Flushes {
         let (sealed, told) = (Vec::new(), None);
         Flushes { dir: dir.clone(), recovery_point, sealed, has_new_names: true, told, is_broken: false, cuts: 0 }
@@ -141,7 +141,7 @@ impl Flushes {
         self.cuts
     }
 
-    /// Returns true if what is on the disk is not known any more.
+    /// Returns true once the state of the disk is unknown.
     pub fn is_broken(&self) -> bool {
         self.is_broken
     }
@@ -151,7 +151,7 @@ impl Flushes {
         self.sealed.push(sealed);
     }
 
-    /// Returns true if so many segments wait that the disk has to be waited for.
+    /// Returns true if the caller has to wait for the disk, since many segments do.
     pub fn is_crowded(&self) -> bool {
         self.sealed.len() >= SEALED_MAX
     }

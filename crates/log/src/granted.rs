@@ -21,7 +21,7 @@ const FILE: &str = "producer-window-checkpoint";
 pub struct Granted(usize);
 
 impl Granted {
-    /// What a folder without the file has.
+    /// Value of a directory without the file.
     pub const LEAST: Granted = Granted(WINDOW_MIN);
 
     /// Reads the file; a damaged one says nothing, as one that is not there.

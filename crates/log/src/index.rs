@@ -17,7 +17,7 @@ use std::path::Path;
 /// Entries kept in memory before they are written: 4 KiB of an offset index, 2 MiB of log.
 const TAIL_MAX: usize = 512;
 
-/// One entry of an index.
+/// Entry of an index.
 pub trait Entry: Copy {
     /// Bytes in the file.
     const LEN: usize;
@@ -31,7 +31,7 @@ pub trait Entry: Copy {
 pub struct OffsetEntry {
     /// Less the segment's base offset.
     pub relative_offset: u32,
-    /// Where the batch's first byte is in the log file.
+    /// Position of the batch in the log file.
     pub position: u32,
 }
 
@@ -75,7 +75,7 @@ impl Entry for TimeEntry {
     }
 }
 
-/// One index. It does not know its path, since segments are many and their names follow from offsets.
+/// Index file. It does not have its path, since segments are many and their names follow from offsets.
 #[derive(Debug)]
 pub struct Index<E> {
     on_disk: u32,
@@ -143,7 +143,7 @@ impl<E: Entry> Index<E> {
     }
 }
 
-/// Where an entry is.
+/// Place of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryLocation<E> {
     /// Here, if there is one at all.

@@ -65,10 +65,10 @@ pub struct Log {
     /// The largest window producers may still count on, as the disk knows it.
     granted: Granted,
     epochs: Epochs,
-    /// As of this offset there is a producer snapshot.
+    /// Offset of the newest producer snapshot.
     snapshot_offset: i64,
     recent: Recent,
-    /// What the page cache is not told of yet.
+    /// Written bytes that the page cache's policy does not have yet.
     written: Written,
     /// Counts the times that segments were put in the place of others: names of files then stand for something else.
     generation: Arc<AtomicU64>,
@@ -156,7 +156,7 @@ impl Log {
         self.segments.front().map_or(0, |first| first.base_offset)
     }
 
-    /// What is known of producers.
+    /// Returns the state of producers.
     pub fn producers(&self) -> &Producers {
         &self.producers
     }
@@ -191,12 +191,12 @@ impl Log {
         self.flushes.recovery_point()
     }
 
-    /// Returns true if it takes no appends until the next start, because what is on the disk is not known.
+    /// Returns true if it takes no appends until the next start, since the state of the disk is unknown.
     pub fn is_broken(&self) -> bool {
         self.flushes.is_broken()
     }
 
-    /// The same as long as it is this one, and not the partition's log as it was opened again.
+    /// Returns a value that is the same until the partition's log is opened again.
     pub fn identity(&self) -> Arc<AtomicU64> {
         self.generation.clone()
     }
@@ -221,7 +221,7 @@ impl Log {
         self.flushes.note_new_names();
     }
 
-    /// What is to be flushed: sealed segments, and with `active` everything.
+    /// Plans a flush of the sealed segments, and with `active` of everything.
     pub fn plan_flush(&mut self, active: bool) -> io::Result<FlushPlan> {
         let last = self.segments.back_mut().expect("a log has a segment");
         let upto = if active { self.log_end } else { last.base_offset };
@@ -251,14 +251,14 @@ impl Log {
         }
     }
 
-    /// Has the page cache know of what was written, if that is worth it.
+    /// Hands written bytes over to the page cache's policy, if that is worth it.
     pub fn hand_over_written(&mut self, page_cache: &PageCache) {
         if self.written.is_ready() {
             page_cache.take(&mut self.written);
         }
     }
 
-    /// It is in use.
+    /// Notes a use of the log.
     pub fn note_use(&mut self) {
         self.idle_rounds = 0;
     }
@@ -268,7 +268,7 @@ impl Log {
         self.idle_rounds
     }
 
-    /// One more round of housekeeping without use; how many those are.
+    /// Counts a round of housekeeping without use; returns the count.
     pub fn note_idle_round(&mut self) -> u32 {
         self.idle_rounds = self.idle_rounds.saturating_add(1);
         self.idle_rounds

@@ -24,16 +24,16 @@ use super::scan::{Header, Scan, ScanError};
 use super::segment::Segment;
 use crate::direct_io::DirectReads;
 
-/// Where to look for a batch.
+/// Place to look for a batch.
 #[derive(Debug)]
 enum LookupStart {
-    /// It is here.
+    /// Position of the batch.
     At(BatchPosition),
     /// Not before what the index says.
     From(EntryLocation<OffsetEntry>),
 }
 
-/// What it takes to find an offset in one segment without its lock.
+/// Plan to find an offset in one segment without its lock.
 #[derive(Debug)]
 pub struct OffsetLookup {
     file: Arc<File>,
@@ -43,19 +43,19 @@ pub struct OffsetLookup {
     /// Bytes of the file that are whole batches.
     size: u64,
     start: LookupStart,
-    /// Nothing from this offset on is read, where it is within this segment.
+    /// End of the read, if it is within this segment.
     limit_offset: Option<i64>,
-    /// Where a batch is known to end, at or before the byte limit, and the offset there.
+    /// Known end of a batch at or before the byte limit, and the offset there.
     soft_end: Option<(u64, i64)>,
     /// An entry of the index that is about as far behind the first batch as the byte limit, if that is in memory.
     near_end: Option<OffsetEntry>,
-    /// Where the next segment begins.
+    /// Begin of the next segment.
     pub end_offset: i64,
     generation: Arc<AtomicU64>,
     planned_in: u64,
 }
 
-/// What was found of an offset.
+/// Outcome of a look for an offset.
 #[derive(Debug)]
 pub enum Slice {
     /// The batch with the offset, or the next one in the segment, and what follows it.
@@ -258,7 +258,7 @@ impl OffsetLookup {
         Ok(Scan::beside(Some(cold), &self.file, 0, self.size))
     }
 
-    /// What `look` finds first in the batches at or after the offset whose largest timestamp reaches `timestamp`.
+    /// Returns the first find of `look` in the batches at or after the offset whose largest timestamp reaches `timestamp`.
     pub fn find_timestamp<T>(
         &self,
         timestamp: i64,

@@ -63,11 +63,11 @@ struct Sample {
     dear: u64,
 }
 
-/// What one log has written and not handed over yet.
+/// Bytes that one log has written and not handed over yet.
 #[derive(Debug, Default)]
 pub struct Written {
     open: Option<Stretch>,
-    /// One or two: the last of a file, and the first of the next.
+    /// Stretches to hand over, two at most: the last of a file, and the first of the next.
     ready: Vec<Stretch>,
     /// Bytes since a write was timed.
     untimed: usize,
@@ -135,7 +135,7 @@ impl Sample {
     }
 }
 
-/// Whether the cache may grow.
+/// Decision on growth of the page cache.
 #[derive(Debug, Default)]
 struct Growth {
     sample: Sample,
@@ -184,7 +184,7 @@ struct PageCacheQueue {
     stopping: bool,
 }
 
-/// What the system is to be told.
+/// Advice for the system.
 #[derive(Debug)]
 enum PageCacheJob {
     /// To begin to write.

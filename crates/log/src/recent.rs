@@ -1,4 +1,4 @@
-//! Where the last batches of the active segment lie, so that a consumer at the tail needs no index.
+//! Positions of the last batches of the active segment, so that a consumer at the tail needs no index.
 //!
 //! Not a cache of records; those are in the page cache. Invariant: batches of one segment, in order,
 //! without a gap.

@@ -38,13 +38,13 @@ use fullbore_host::files::{is_full, is_momentary, remove_for_good};
 /// torn page is torn as a whole.
 const TORN_MAX: u64 = 4096;
 
-/// What is known of a log before it is opened.
+/// Facts about a log before it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecoveryHint {
     /// True if the broker was shut down cleanly.
     pub clean: bool,
     pub recovery_point: i64,
-    /// As the checkpoint has it; `None` if that cannot be read.
+    /// Log start in the checkpoint; `None` if that cannot be read.
     pub log_start: Option<i64>,
     /// True if the machine has booted since a shutdown that was not clean: what was not flushed may be gone.
     pub rebooted: bool,
@@ -53,7 +53,7 @@ pub struct RecoveryHint {
 }
 
 impl RecoveryHint {
-    /// What is known of a partition that was never there.
+    /// Facts about a partition that was never there.
     pub const NOTHING: RecoveryHint =
         RecoveryHint { clean: true, recovery_point: 0, log_start: Some(0), rebooted: false, may_have_gaps: false };
 }
@@ -110,7 +110,7 @@ impl Log {
         Ok(log.settled())
     }
 
-    /// Has the next flush cover what a broker that was killed had not flushed, so that the recovery point does not pass it.
+    /// Makes the next flush cover the records that a killed broker had not flushed, so that the recovery point does not pass them.
     fn seal_recovered(&mut self, known: RecoveryHint) -> io::Result<()> {
         let ends: Vec<i64> = self.segments.iter().skip(1).map(|next| next.base_offset).collect();
         for (segment, end_offset) in self.segments.iter_mut().zip(ends) {
@@ -403,7 +403,7 @@ struct Walk {
     next_offset: i64,
     /// The position after the last good batch.
     end: u64,
-    /// Where the next segment begins; `None` in the last one.
+    /// Begin of the next segment; `None` in the last one.
     next_base: Option<i64>,
     /// Up to this position no checksums are compared.
     unchecked: u64,
@@ -431,7 +431,7 @@ impl Walk {
         known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned
     }
 
-    /// What is wrong with a segment of whole batches that ends before the next one begins, where a power cut can have
+    /// Returns the fault of a segment of whole batches that ends before the next one begins, where a power cut can have
     /// taken its end. Compaction may have taken it, too.
     fn falls_short(&self, known: RecoveryHint, config: &TopicConfig) -> Option<String> {
         let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;

@@ -20,12 +20,12 @@ use fullbore_config::TopicConfig;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::files::{is_full, remove_for_good};
 
-/// What was taken out of use.
+/// Segments taken out of use.
 #[derive(Debug)]
 pub struct Retired {
     /// To be removed after file.delete.delay.ms, where that was not done at once.
     pub paths: Vec<PathBuf>,
-    /// What went wrong; the next look tries it again.
+    /// Outcome; the next look repeats a failure.
     pub result: io::Result<()>,
 }
 

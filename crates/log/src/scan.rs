@@ -21,13 +21,13 @@ use crate::partition::stamping::Stamping;
 /// Bytes read at a time. Small batches lie together; of large ones only the header is wanted.
 const WINDOW: usize = 4096;
 const CHUNK: usize = 256 * 1024;
-/// Where the checksummed part of a batch starts.
+/// Begin of the checksummed part of a batch.
 const CRC_END: usize = 21;
 
 /// The header of a batch in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Where the batch's first byte is.
+    /// Position of the batch.
     pub position: u64,
     /// The bytes of the whole batch.
     pub size: u32,
@@ -108,9 +108,9 @@ pub enum ScanError {
     Io(io::Error),
     /// No whole batch is here.
     Bad {
-        /// Where.
+        /// Position of the damage.
         position: u64,
-        /// What is there instead.
+        /// The damage.
         why: String,
     },
 }
@@ -135,12 +135,12 @@ impl From<ScanError> for io::Error {
 /// Walks from batch to batch.
 pub struct Scan<'a> {
     file: &'a File,
-    /// Where what readers have just had read is.
+    /// Bytes that readers have just had read.
     cold: Option<&'a DirectReads>,
     position: u64,
     limit: u64,
     window: [u8; WINDOW],
-    /// What `window` holds of the file.
+    /// Position of `window` in the file.
     window_start: u64,
     window_len: usize,
 }
@@ -151,7 +151,7 @@ impl<'a> Scan<'a> {
         Scan::beside(None, file, position, limit)
     }
 
-    /// The same, and what readers have just had read is not asked of the system again.
+    /// Scans as [`Scan::new`] does, with bytes that readers have just had read.
     pub fn beside(cold: Option<&'a DirectReads>, file: &'a File, position: u64, limit: u64) -> Self {
         Scan { file, cold, position, limit, window: [0; WINDOW], window_start: 0, window_len: 0 }
     }

@@ -1,4 +1,4 @@
-//! One segment: a log file, its two indexes, and what is known of its timestamps.
+//! Segment: a log file, its two indexes, and facts about its timestamps.
 //!
 //! Not the log: a segment does not know whether it is the active one, nor who may see its records.
 //!
@@ -77,7 +77,7 @@ pub enum Stage {
     Settled,
 }
 
-/// One segment of a log.
+/// Segment of a log.
 #[derive(Debug)]
 pub struct Segment {
     dir: Arc<Path>,
@@ -113,7 +113,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// What a cleaning is going to write, beside the segments in use.
+    /// Creates the segment that a cleaning writes, beside the segments in use.
     pub fn create_cleaned(dir: &Arc<Path>, base_offset: i64, now_ms: i64) -> io::Result<Segment> {
         let mut segment = Segment::new(dir, base_offset, 0, now_ms);
         segment.stage = Stage::Cleaned;
@@ -133,7 +133,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Has the log file and both indexes on the disk.
+    /// Flushes the log file and both indexes.
     pub fn sync(&mut self) -> io::Result<()> {
         self.file()?.sync_data()?;
         [OFFSET_INDEX, TIME_INDEX].into_iter().try_for_each(|suffix| File::open(self.path(suffix))?.sync_data())
@@ -298,7 +298,7 @@ impl Segment {
         self.finish_indexes()
     }
 
-    /// As if no batch had been noted.
+    /// Forgets all index entries.
     pub fn forget_indexes(&mut self) {
         (self.offsets, self.times) = (Index::empty(), Index::empty());
         (self.largest, self.first_timestamp) = (None, None);
@@ -377,7 +377,7 @@ impl Segment {
         Ok(0)
     }
 
-    /// Where the first batch that ends at or after `offset` begins, or else where the last whole one ends.
+    /// Returns the position of the first batch that ends at or after `offset`, or else the end of the last whole one.
     pub fn position_of(&self, offset: i64) -> io::Result<u64> {
         let mut end = if offset <= self.base_offset { 0 } else { self.position_before(offset)? };
         let file = self.file_to_look_at()?;

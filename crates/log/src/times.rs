@@ -23,7 +23,7 @@ use crate::partition::read::TimestampOffset;
 const DECOMPRESSED_TIMES_MAX: usize = 16;
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
-/// Where in one segment a time is to be looked for.
+/// Part of a segment in which to look for a time.
 pub struct TimePlan {
     plan: OffsetLookup,
     /// The first offset of the next segment.
@@ -157,7 +157,7 @@ impl TimePlan {
     }
 }
 
-/// Where to start reading when the records cannot be opened: no record is missed, and a few older ones may come first.
+/// Returns the offset to read from where the records cannot be opened: no record is missed, and a few older ones may come first.
 fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
     (batch.base_offset.max(floor), batch.max_timestamp)
 }

@@ -1,7 +1,6 @@
-//! What a follower's log does and a leader's never: it takes batches as the leader has them, and is cut off where it has what
-//! the leader has not.
+//! Part of the log for followers: it takes batches as the leader has them, and is cut off where the leader's has other ones.
 //!
-//! Not the decision where to cut, which is [`fullbore_rules::replica::epochs`]'s, nor whether this broker follows.
+//! Not here: the decision where to cut, which is [`fullbore_rules::replica::epochs`]'s, nor whether this broker follows.
 //!
 //! Invariant: epochs, producers and indexes are those of the batches that are left, also where a cut breaks off midway: the next
 //! opening works them out from the batches.

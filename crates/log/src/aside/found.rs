@@ -1,7 +1,7 @@
-//! What there is of files that were set aside, for whoever watches the broker.
+//! Counts of files that were set aside, for metrics.
 //!
-//! Not the setting aside. Somebody may remove these files while the broker runs, so they are counted anew each time, in the
-//! few folders that are known to have any. Invariant: a folder is known once a look at it has found some, until one finds none.
+//! Not here: setting them aside. An operator may remove these files while the broker runs, so they are counted anew each time, in the
+//! few directories that are known to have any. Invariant: a directory is known once a look at it has found some, until one finds none.
 
 use crate::files::{ASIDE, LOG, parse_offset_name};
 use parking_lot::Mutex;
@@ -53,13 +53,13 @@ impl SetAsideFolders {
         }
     }
 
-    /// What a folder has, as far as it is known to have any; no other one is looked into.
+    /// Counts the files of a directory that is known to have some; no other one is read.
     pub fn of(&self, dir: &Path) -> SetAside {
         let is_known = self.folders.lock().contains_key(dir);
         if is_known { self.look(dir) } else { SetAside::default() }
     }
 
-    /// What all of them have.
+    /// Counts the files of all known directories.
     pub fn total(&self) -> SetAside {
         let known: Vec<PathBuf> = self.folders.lock().keys().cloned().collect();
         let each = known.iter().map(|dir| self.look(dir));

@@ -1,4 +1,4 @@
-//! What is refused and what is cut, and a crash at every moment of setting aside.
+//! Logs that are refused and logs that are cut, and a crash at every moment of setting aside.
 
 use std::cell::RefCell;
 use std::fs;

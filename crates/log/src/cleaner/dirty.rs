@@ -18,7 +18,7 @@ use fullbore_config::TopicConfig;
 pub struct DirtySegment {
     pub path: PathBuf,
     pub source: Source,
-    /// Where the first dirty offset is, at the latest.
+    /// Position of the first dirty offset, at the latest.
     pub dirty_position: u64,
 }
 
@@ -57,7 +57,7 @@ impl Log {
         self.segments.iter().any(|known| known.base_offset == base_offset)
     }
 
-    /// What a cleaning would have to do now, and whether a segment with records past max.compaction.lag.ms was closed for it.
+    /// Returns the dirty part, and true if a segment with records past max.compaction.lag.ms was closed for it.
     pub fn dirty(
         &mut self,
         checkpoint: Option<i64>,

@@ -19,9 +19,9 @@ pub enum CleanError {
     Damaged {
         /// The segment.
         path: PathBuf,
-        /// Where the batch begins in it.
+        /// Position of the batch in it.
         position: u64,
-        /// What is wrong with it.
+        /// The damage.
         why: BatchError,
     },
     /// The system refused the last step, the names of files; the next start does it.

@@ -20,7 +20,7 @@ pub struct BatchReader<'a> {
     file: File,
     cold: &'a DirectReads,
     path: PathBuf,
-    /// Where the next bytes are read, and where they end.
+    /// Position of the next read.
     position: u64,
     limit: u64,
     buffer: Vec<u8>,
@@ -61,12 +61,12 @@ impl<'a> BatchReader<'a> {
         Ok(Some(batch.expect("it has just been seen")))
     }
 
-    /// Where the next batch begins.
+    /// Returns the position of the next batch.
     pub fn position(&self) -> u64 {
         self.position - self.buffered() as u64
     }
 
-    /// What is wrong with the next batch.
+    /// Returns the error of a damaged next batch.
     fn damaged(&self, why: BatchError) -> CleanError {
         CleanError::Damaged { path: self.path.clone(), position: self.position(), why }
     }
@@ -75,7 +75,7 @@ impl<'a> BatchReader<'a> {
         self.buffer.len() - self.start
     }
 
-    /// Has so many bytes in the buffer.
+    /// Fills the buffer to `len` bytes.
     fn fill(
         &mut self,
         wanted: usize,

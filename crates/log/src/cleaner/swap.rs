@@ -50,7 +50,7 @@ impl Log {
         swapped.try_for_each(|segment| segment.rename_to(Stage::Settled))
     }
 
-    /// Where in the list these segments are, one after the other, and the active one not among them.
+    /// Returns the place of these segments in the list, if they are neighbours without the active one.
     fn find_run(&self, bases: &[i64]) -> Option<usize> {
         let first = self.segments.iter().position(|segment| Some(&segment.base_offset) == bases.first())?;
         let run = self.segments.iter().skip(first).map(|segment| segment.base_offset);
@@ -86,7 +86,7 @@ pub fn finish_interrupted(dir: &Path) -> Result<(), StorageError> {
     sync_dir(dir).map_err(failed)
 }
 
-/// What is in a folder when a log is opened.
+/// Content of a directory when a log is opened.
 #[derive(Default)]
 struct Leftovers {
     /// Files that do not count.

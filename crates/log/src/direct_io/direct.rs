@@ -14,10 +14,10 @@ use std::sync::Arc;
 pub const PIECE_MAX: usize = 1024 * 1024;
 /// Memory kept for the next buffers.
 const KEPT_MAX: usize = 4;
-/// Where in a file and in memory direct reads begin and end: what disks and file systems ask for at most.
+/// Alignment of direct reads in file and memory: the largest that disks and file systems ask for.
 const ALIGNMENT: usize = 4096;
 
-/// Where a direct read that has `position` may begin.
+/// Returns the begin of a direct read that has `position`.
 pub fn boundary_before(position: u64) -> u64 {
     position - position % ALIGNMENT as u64
 }
@@ -59,9 +59,9 @@ impl Buffers {
 /// Room for a piece and what is around it to the next boundaries.
 pub struct Buffer {
     memory: Vec<u8>,
-    /// Where in `memory` a boundary is.
+    /// Offset of a boundary in `memory`.
     aligned: usize,
-    /// Where the memory goes.
+    /// Pool that gets the memory back.
     of: Buffers,
 }
 
@@ -70,7 +70,7 @@ impl Buffer {
         &self.memory[self.aligned..]
     }
 
-    /// Where the bytes from `position` on are then: `len` of them, or as many as the file has.
+    /// Reads `len` bytes from `position` on, or as many as the file has; returns their place in the buffer.
     pub fn fill(&mut self, file: &File, position: u64, len: usize) -> io::Result<Range<usize>> {
         let before = (position % ALIGNMENT as u64) as usize;
         let wanted = (before + len).next_multiple_of(ALIGNMENT);

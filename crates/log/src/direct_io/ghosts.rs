@@ -43,7 +43,7 @@ struct GhostList {
 struct GhostFile {
     /// Keeps the address from being used for another file.
     _file: Weak<File>,
-    /// Where a range begins, where it ends, and the bytes let go of before it.
+    /// Begin of each range, with its end and the bytes let go of before it.
     ranges: BTreeMap<u64, (u64, u64)>,
 }
 

@@ -29,7 +29,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// What one broker reads around the page cache.
+/// Reads of one broker around the page cache.
 pub struct DirectReads {
     pieces: Pieces,
     ghosts: Arc<Ghosts>,

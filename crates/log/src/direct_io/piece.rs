@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Pieces in memory. A disk serves no more at once; what waits longer than this is behind others that wait for it.
 pub const PIECES_MAX: usize = 24;
 
-/// What pieces are read with: so many places, and memory.
+/// Permits and memory for reads of pieces.
 #[derive(Clone)]
 pub struct Pieces {
     places: Arc<Semaphore>,
@@ -40,7 +40,7 @@ impl Pieces {
     }
 }
 
-/// What was read of a file, from `from` on.
+/// Bytes of a file, from `from` on.
 pub struct Piece {
     pub from: u64,
     buffer: Buffer,
@@ -49,7 +49,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Where in the file it ends.
+    /// Returns its end in the file.
     pub fn end(&self) -> u64 {
         self.from + self.filled.len() as u64
     }
@@ -78,7 +78,7 @@ impl Deref for PieceSlice {
     }
 }
 
-/// Where the piece with the byte at `position` ends.
+/// Returns the end of the piece with the byte at `position`.
 pub fn end_of(position: u64) -> u64 {
     (position / PIECE_MAX as u64 + 1) * PIECE_MAX as u64
 }

@@ -104,7 +104,7 @@ fn unread() -> Option<(tempfile::TempDir, Arc<File>, Vec<u8>)> {
     (!is_resident(&file, 0, LEN)).then_some((folder, file, bytes))
 }
 
-/// What is read of a file of which all is settled.
+/// Reads a part of a file of which all is settled.
 async fn part(cold: &DirectReads, file: &Arc<File>, position: u64, len: usize) -> PieceSlice {
     let settled = file.metadata().expect("there").len();
     cold.read(file, position, len, settled).await.expect("read").expect("not in memory")

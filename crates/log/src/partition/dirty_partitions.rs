@@ -7,7 +7,7 @@
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// What a partition has to say.
+/// News of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moved {
     /// There may be records, or the partition has another role, or is gone.

@@ -68,7 +68,7 @@ pub trait Acknowledges: Debug + Send + Sync {
 }
 
 impl ReplicationTicket {
-    /// One for all before `end_offset`, appended in this epoch.
+    /// Creates a ticket for all records before `end_offset`, appended in this epoch.
     pub fn new(replica: Arc<dyn Acknowledges>, leader_epoch: i32, end_offset: i64) -> ReplicationTicket {
         ReplicationTicket { replica, leader_epoch, end_offset }
     }

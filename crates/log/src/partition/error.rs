@@ -13,13 +13,13 @@ pub enum AppendError {
     /// The producer's sequence does not allow it.
     #[error("{0}")]
     Sequence(SequenceRefusal),
-    /// It was none that may be appended.
+    /// A batch that may not be appended.
     #[error("{0}")]
     Invalid(#[from] InvalidBatch),
     /// The disk is broken, or the object store or the index of a diskless topic is; the broker's own log says more.
     #[error("the records cannot be stored; the broker's log says why")]
     Storage,
-    /// Nothing is broken: one before it was not stored, or was stored over another broker, so that this one is to be sent again. Of diskless topics.
+    /// A batch before it was not stored, or was stored over another broker, so that the client sends this one again. Of diskless topics.
     #[error("the batch was not stored, since what came before it was not, or came another way; send it again")]
     Again,
     /// The disk has no room for it.

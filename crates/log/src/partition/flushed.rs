@@ -21,7 +21,7 @@ pub enum Flushed {
 }
 
 impl FlushTicket {
-    /// One for everything before an offset, and who is told of flushes.
+    /// Creates a ticket for all records before an offset.
     pub fn new(upto: i64, flushed: watch::Receiver<Flushed>) -> FlushTicket {
         FlushTicket { upto, flushed }
     }

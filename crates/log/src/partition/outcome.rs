@@ -65,7 +65,7 @@ pub enum AppendStep<B = Blocker> {
     Done(Appended),
     /// The batch is taken. Its answer comes by the ticket, whether or not the caller waits for it.
     Pending(AppendTicket),
-    /// Nothing of the batch is taken. The caller offers it again once this one thing is there; its connection reads nothing meanwhile.
+    /// The batch is not taken. The caller offers it again once this one thing is there; its connection reads nothing meanwhile.
     Blocked(B),
 }
 

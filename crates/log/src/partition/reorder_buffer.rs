@@ -27,16 +27,16 @@ use crate::validation::ValidBatch;
 use fullbore_config::ReorderConfig;
 use fullbore_host::metrics::Metrics;
 
-/// What a parked batch costs beside its bytes: its places in the maps, its answer, and the response that waits.
+/// Bytes of a parked batch beside its own: its places in the maps, its answer, and the response that waits.
 pub const BATCH_COST: usize = 512;
 
 pub const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
 const FENCED: AppendError = AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
 
-/// Whoever refuses what has waited long enough does so within this time.
+/// Longest delay of the refusal of a batch that has waited long enough.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
-/// What the whole broker may hold of early batches, and holds.
+/// Room of the broker for early batches, and its use.
 #[derive(Debug)]
 pub struct ReorderBuffer {
     batches_max: usize,
@@ -44,13 +44,13 @@ pub struct ReorderBuffer {
     wait_ms: u64,
     bytes: AtomicUsize,
     closed: AtomicBool,
-    /// Where its milliseconds begin.
+    /// Zero of its milliseconds.
     started: Instant,
     metrics: Metrics,
 }
 
 impl ReorderBuffer {
-    /// Nothing parked yet.
+    /// Creates an empty buffer.
     pub fn new(config: &ReorderConfig, metrics: Metrics) -> Arc<ReorderBuffer> {
         Arc::new(ReorderBuffer {
             batches_max: config.batches_max,
@@ -70,17 +70,17 @@ impl ReorderBuffer {
         refused + REFUSED_WITHIN
     }
 
-    /// What produce responses advertise; 0 when it is switched off.
+    /// Returns the number in produce responses; 0 when the buffer is switched off.
     pub fn batches_max(&self) -> i32 {
         i32::try_from(self.batches_max).unwrap_or(i32::MAX)
     }
 
-    /// From now on nothing is parked. What is parked already is for whoever stops the partitions to answer.
+    /// Parks no further batch. The stop of the partitions answers the parked ones.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Returns true if nothing is parked any more.
+    /// Returns true once no batch is parked any more.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
@@ -118,15 +118,15 @@ impl Drop for HeldBytes {
     }
 }
 
-/// One partition's early batches.
+/// Early batches of one partition.
 #[derive(Debug, Default)]
 pub struct OutOfOrderBatches {
     batches: Parking<OutOfOrderBatch>,
-    /// True if a task sees to it that they expire.
+    /// True while a task expires them.
     is_watched: bool,
 }
 
-/// One early batch.
+/// Early batch.
 #[derive(Debug)]
 pub struct OutOfOrderBatch {
     batch: ValidBatch<'static>,
@@ -138,7 +138,7 @@ pub struct OutOfOrderBatch {
     is_late: bool,
 }
 
-/// What a batch needs in its turn, and holds from the start.
+/// Permits that a batch needs in its turn, and holds from the start.
 #[derive(Debug)]
 pub struct LaterRoom {
     pub room: MemoryPermit,
@@ -201,7 +201,7 @@ impl Expired {
 }
 
 impl OutOfOrderBatches {
-    /// Returns true if somebody is to see to it that batches expire, who does so from now on.
+    /// Returns true if the caller is to expire batches, which it does from then on.
     pub fn wants_watch(&mut self) -> bool {
         !self.batches.is_empty() && !std::mem::replace(&mut self.is_watched, true)
     }
@@ -227,7 +227,7 @@ impl OutOfOrderBatches {
         self.batches.give_up(producer_id).into_iter().collect()
     }
 
-    /// Returns true if something of this producer is parked.
+    /// Returns true if a batch of this producer is parked.
     pub fn has(&self, producer_id: i64) -> bool {
         self.batches.has(producer_id)
     }

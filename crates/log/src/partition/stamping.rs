@@ -1,4 +1,4 @@
-//! What the broker writes into a batch's header: offset, leader epoch and, if its clock counts, time.
+//! The broker's fields of a batch's header: offset, leader epoch and, if its clock counts, time.
 //!
 //! The records stay where they are; only the 61 bytes before them are copied. Invariant: the checksum
 //! holds for what is written, and is computed anew only if something under it changed.
@@ -9,7 +9,7 @@ use fullbore_wire::batch::{BatchView, HEADER_LEN, TimestampType as Stamped};
 
 use fullbore_config::TimestampType;
 
-/// Where the checksummed part starts, and where in it are the fields set here.
+/// Begin of the checksummed part, and the fields in it that are set here.
 const CRC_END: usize = 21;
 const ATTRIBUTES: std::ops::Range<usize> = 21..23;
 const MAX_TIMESTAMP: std::ops::Range<usize> = 35..43;
@@ -54,7 +54,7 @@ impl Stamping {
         Stamping { bytes, max_timestamp: batch.max_timestamp() }
     }
 
-    /// As it is now.
+    /// Returns the header.
     pub fn bytes(&self) -> &[u8; HEADER_LEN] {
         &self.bytes
     }

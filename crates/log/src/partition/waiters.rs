@@ -1,4 +1,4 @@
-//! Who waits for a partition to move: long-polling fetches and acks=all for its high watermark, and followers' sessions for its log end, too.
+//! Waiters of a partition: long-polling fetches and acks=all for its high watermark, and followers' sessions for its log end, too.
 //!
 //! Not a queue: a waiter is only told that something moved, and looks again. Register first, then look,
 //! then wait: `Notify`, or [`DirtyPartitions`], keep the wake-up that came in between.
@@ -13,11 +13,11 @@ use tokio::sync::Notify;
 
 use super::dirty_partitions::{DirtyPartitions, Moved};
 
-/// Who is told.
+/// Receiver of a notification.
 #[derive(Debug, Clone)]
 enum Waiter {
     One(Arc<Notify>),
-    /// One who follows many partitions, of which this one has the place.
+    /// A follower of many partitions, with the place of this one.
     OfMany(Arc<DirtyPartitions>, u32),
 }
 

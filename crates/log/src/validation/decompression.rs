@@ -17,9 +17,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The most bytes that any batch may open to, wherever it is opened.
 pub const OPENED_MAX: usize = 256 << 20;
-/// What a batch of any topic may open to, in bytes.
+/// Bytes that a batch of any topic may open to.
 const DECOMPRESSED_LEAST: usize = 64 << 20;
-/// What a batch may open to beside all others.
+/// Bytes that a batch may open to beside all others.
 const SMALL_MAX: usize = Opener::MEMORY_MAX;
 /// Openers that are kept while no batch needs them.
 const OPENERS_KEPT: usize = 8;
@@ -151,7 +151,7 @@ impl Opening<'_> {
     }
 }
 
-/// What a batch of a topic may open to, in bytes.
+/// Returns the bytes that a batch of a topic may open to.
 pub fn decompressed_max(config: &TopicConfig) -> usize {
     config.max_message_bytes.saturating_mul(2).clamp(DECOMPRESSED_LEAST, OPENED_MAX)
 }

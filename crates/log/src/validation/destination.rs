@@ -1,4 +1,4 @@
-//! Where a batch goes, and when.
+//! Destination of a batch: its partition, the topic's settings, and the time.
 
 use fullbore_config::TopicConfig;
 

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 pub struct RefusedBatch {
     pub code: ErrorCode,
     pub message: Cow<'static, str>,
-    /// Those of its records that made it so, where that can be said.
+    /// Records that are the reason, if they are known.
     pub records: Vec<BatchIndexAndErrorMessage>,
     /// The partition's log start offset, where the producer needs it; -1 otherwise.
     pub log_start_offset: i64,

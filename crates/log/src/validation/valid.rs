@@ -7,7 +7,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::BatchView;
 use std::fmt;
 
-/// What is wrong with a batch by its header.
+/// Fault of a batch by its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBatch {
     /// Larger than max.message.bytes.
@@ -15,7 +15,7 @@ pub enum InvalidBatch {
     TooLarge {
         /// Its bytes.
         size: usize,
-        /// What the topic takes.
+        /// Limit of the topic.
         max: usize,
     },
     /// Larger than segment.bytes.
@@ -50,14 +50,14 @@ pub struct ValidBatch<'a> {
 
 #[derive(Clone)]
 enum ValidBytes<'a> {
-    /// As it came.
+    /// Bytes of the client.
     Sent(BatchView<'a>),
     /// Its own bytes: written in the place of those that came, or copied.
     Own(Bytes),
 }
 
 impl<'a> ValidBatch<'a> {
-    /// One whose records and checksum are right: it is this broker's own, or they were checked before.
+    /// Returns a batch whose records and checksum are right: it is this broker's own, or they were checked before.
     ///
     /// # Errors
     /// [`InvalidBatch`].
@@ -66,7 +66,7 @@ impl<'a> ValidBatch<'a> {
         Ok(ValidBatch { batch: ValidBytes::Sent(batch), stamp })
     }
 
-    /// The same of bytes that were written in the place of those that came.
+    /// Returns a batch of bytes that replace those of the client.
     pub(super) fn rewritten(bytes: Bytes, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
         let stamp = check_header(&view(&bytes), config, now_ms)?;
         Ok(ValidBatch { batch: ValidBytes::Own(bytes), stamp })
@@ -85,12 +85,12 @@ impl<'a> ValidBatch<'a> {
         }
     }
 
-    /// Whose it is, and in which turn.
+    /// Returns producer, epoch and sequence.
     pub fn stamp(&self) -> Stamp {
         self.stamp
     }
 
-    /// As if its checks had passed.
+    /// Returns a batch without checks.
     #[cfg(any(test, feature = "test-util"))]
     pub fn unchecked(bytes: &'a [u8]) -> ValidBatch<'a> {
         let batch = BatchView::first(bytes).expect("a batch");

@@ -1,6 +1,6 @@
-//! What a client sent for a partition: checked, and stored with the codec of the topic.
+//! Check of a client's batch for a partition, which is stored with the codec of the topic.
 //!
-//! Not its sequence, which the log knows. Batches that come with the codec they are stored with are decompressed piece
+//! Not here: its sequence, which the log checks. Batches that come with the codec they are stored with are decompressed piece
 //! by piece, and nothing of them is kept; with `fullbore.produce.validation=header` they pass unopened, unless the
 //! topic is compacted. Invariant: what is opened or written here can be read, is whole, in order, in the range of times
 //! its topic takes, and no larger than `max.message.bytes`.
@@ -17,13 +17,13 @@ use fullbore_wire::batch::{
 };
 use fullbore_wire::{ErrorCode, Records};
 
-/// What a worker may do between two looks at its connections: so many bytes compressed by a fast codec take less than a
+/// Bytes that a worker may compress between two looks at its connections: with a fast codec they take less than a
 /// millisecond.
 pub const SHORT_MAX: usize = 128 << 10;
 /// How many times as long a byte takes with gzip, and at any codec's slow levels.
 const GZIP: usize = 8;
 const SLOW: usize = 64;
-/// The same for a byte of gzip's that is opened.
+/// Cost of a byte of gzip that is opened.
 const GUNZIP: usize = 3;
 
 /// Estimates the work of validating a batch of these bytes, as bytes compressed by a fast codec. A batch that is opened
@@ -48,7 +48,7 @@ pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     bytes.len().saturating_mul(a_byte)
 }
 
-/// What the request says of its batches.
+/// Fields of the request that its batches need.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     /// True if its version may carry zstd (KIP-110).
@@ -146,7 +146,7 @@ fn target(codec: Compression, config: &TopicConfig) -> Option<StoredAs> {
     config.compression.filter(|stored| stored.codec != codec)
 }
 
-/// As [`validate`], of the batch's records without compression.
+/// Validates as [`validate`] does, the batch's records without compression.
 fn of_records<'r>(
     batch: BatchView<'r>,
     records: &[u8],
@@ -235,7 +235,7 @@ mod tests {
         builder.seal(Stamp::NONE).expect("sealed").0
     }
 
-    /// What is appended of a batch, and whether it is as it was.
+    /// Returns the bytes to append, and true if they are those of the client.
     fn validated(bytes: &[u8], topic: &TopicConfig) -> Result<(BytesMut, bool), RefusedBatch> {
         let records = sent(bytes);
         let decompression = Decompression::default();
