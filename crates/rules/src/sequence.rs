@@ -2,7 +2,7 @@
 //!
 //! A batch that comes too early can wait in [`parking`]. One behind a refused batch gets that one's error ([`RefusedBatches`]).
 //!
-//! What it is not: it knows no transactions, no log and no wire format. The caller asks
+//! Not here: transactions, the log, and the wire format. The caller calls
 //! [`Producers::check`] before it writes, writes, and reports the write with [`Producers::append`].
 //!
 //! Invariant: what is retained of a producer is one epoch and one unbroken run of sequences, so within
@@ -58,7 +58,7 @@ pub fn sequence_distance(from: i32, to: i32) -> i32 {
     to.wrapping_sub(from) & i32::MAX
 }
 
-/// What a producer stamped on a record batch.
+/// Producer's stamp on a record batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// [`NO_PRODUCER_ID`] for a batch that is not idempotent; its other fields then mean nothing.
@@ -110,7 +110,7 @@ impl Stamp {
     }
 }
 
-/// What to do with a batch.
+/// Verdict on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Write it, then call [`Producers::append`].

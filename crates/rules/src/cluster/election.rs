@@ -1,11 +1,11 @@
-//! Who leads a partition, and who leaves its ISR, by who is there.
+//! Election of a partition's leader, and departures from its ISR, by the live brokers.
 
 use fullbore_wire::ErrorCode;
 
 use crate::replica::epochs::Position;
 use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 
-/// Where a replica's log ends, as its broker of this epoch says.
+/// End of a replica's log, as its broker of this epoch reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEnd {
     /// The broker.

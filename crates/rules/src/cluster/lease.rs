@@ -9,7 +9,7 @@
 //! After an outage of the database everybody's last beat is old. So who judges must have beaten for a whole timeout himself: in that
 //! time everybody that lives has beaten again. What it is not: it keeps nobody from serving. Epochs do that.
 
-/// What a broker sees of another.
+/// State of another broker at this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerEvidence {
     /// Since its last beat, by the database's clock, ms.
@@ -42,7 +42,7 @@ pub fn beat_interval_ms(wanted_ms: u64, session_timeout_ms: u64) -> u64 {
 pub const REFUSING_BEAT_AGE_MS: i64 = 1_000;
 
 impl FailureDetector {
-    /// One that has not beaten yet.
+    /// Creates the detector before the first heartbeat.
     pub fn new(session_timeout_ms: i64) -> FailureDetector {
         FailureDetector { session_timeout_ms, beaten: None }
     }

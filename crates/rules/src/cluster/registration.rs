@@ -8,9 +8,9 @@ use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 /// How the process before this one ended, as the data folder shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreviousShutdown {
-    /// It closed its logs.
+    /// The process closed its logs.
     Clean,
-    /// It was killed; the machine has not booted since, so that everything it wrote is there.
+    /// The process was killed; the machine has not booted since, so that all its writes are there.
     Killed,
     /// The machine booted since: what was not flushed may be gone.
     Lost,
@@ -21,7 +21,7 @@ pub enum PreviousShutdown {
 /// A broker of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// What decisions about replicas need.
+    /// Epoch and state, for decisions about replicas.
     pub registration: BrokerRegistration,
     /// The data folder, by the id that is written in it.
     pub folder: u128,
@@ -66,9 +66,9 @@ impl FolderMarks {
 /// A process that asks for its broker's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joining {
-    /// As [`Member::folder`].
+    /// See [`Member::folder`].
     pub folder: u128,
-    /// As [`Member::process`].
+    /// See [`Member::process`].
     pub process: u128,
     /// How the process before it ended, as it says.
     pub ended: PreviousShutdown,
@@ -143,7 +143,7 @@ pub fn without(brokers: &Brokers, broker_id: i32) -> Brokers {
 /// The log of a partition that its broker cannot write any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResignedLog {
-    /// Has every record: no write to it has failed, and its directory takes no files.
+    /// Whole: no write to the log has failed, and its directory takes no files.
     Whole,
     /// Records that were acknowledged may not be on the disk, since a write or an fsync has failed.
     Unsure,

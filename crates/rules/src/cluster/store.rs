@@ -20,7 +20,7 @@ pub enum StoreState {
 /// A report of a broker to its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreReport {
-    /// It has lost the store.
+    /// The broker has lost the store.
     Lost,
     /// The store has answered for a while, or no other broker serves diskless partitions.
     Back,

@@ -16,7 +16,7 @@ pub struct Zones<'z> {
 }
 
 impl<'z> Zones<'z> {
-    /// Those of these brokers, each once with its zone.
+    /// Creates the zones of these brokers, each given once.
     pub fn new(brokers: impl IntoIterator<Item = (i32, Option<&'z str>)>) -> Self {
         let mut by_name: BTreeMap<Option<&str>, Vec<i32>> = BTreeMap::new();
         for (id, zone) in brokers {

@@ -1,12 +1,12 @@
-//! What a broker takes of a producer for one partition before anything of it is committed.
+//! Admission of a producer's batches for one partition, before they are committed.
 //!
 //! The order is fixed here, and the coordinator confirms it: what a producer has sent to this broker is checked against what is committed
 //! as far as this broker knows, and what was admitted since. Admission only accepts. Before it refuses, and at a producer's first
 //! batch, the coordinator is to be asked, since the producer may have written by way of another broker.
 //!
-//! What it is not: it holds no bytes and waits for nobody.
+//! Not here: bytes and waits.
 //!
-//! Invariants: what is pending of a producer is one unbroken run of sequences of its epochs; once a batch has failed, no batch that was admitted
+//! Invariants: the pending batches of a producer are one unbroken run of sequences of its epochs; once a batch has failed, no batch that was admitted
 //! behind it is pending any more, and none behind it is taken for the first of a producer that is not known ([`RefusedBatches`]).
 
 use std::collections::{HashMap, VecDeque};
@@ -20,14 +20,14 @@ use crate::sequence::{HALF_RANGE, RefusedBatches, SequenceRefusal, Stamp, Verdic
 /// A batch that is admitted, by a number of its broker's.
 pub type TicketId = u64;
 
-/// What to do with a batch.
+/// Verdict on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// Take it, then call [`PartitionAdmission::admitted`].
     Admit,
-    /// It is pending already: it shares that one's answer.
+    /// A copy is pending: the batch shares its answer.
     Shares(TicketId),
-    /// It is committed already: answer with what was answered first.
+    /// Committed already: the caller repeats the first answer.
     Duplicate {
         /// The offset of its first record.
         base_offset: i64,
@@ -45,7 +45,7 @@ pub enum Admission {
 pub enum Freshness {
     /// Another broker may have committed since it was read.
     MayBeStale,
-    /// It was read after the batch had come.
+    /// Read after the batch had come.
     Current,
 }
 
@@ -55,7 +55,7 @@ struct PendingBatch {
     ticket: TicketId,
 }
 
-/// What is pending of one partition.
+/// Pending batches of one partition.
 #[derive(Clone, Debug, Default)]
 pub struct PartitionAdmission {
     by_producer: HashMap<i64, VecDeque<PendingBatch>>,
@@ -64,7 +64,7 @@ pub struct PartitionAdmission {
 }
 
 impl PartitionAdmission {
-    /// What to do with a batch at `now`. `committed` is what is known to be committed.
+    /// Decides on a batch at `now`. `committed` is the committed state, as far as it is known.
     pub fn check(&self, stamp: &Stamp, committed: &PartitionState, freshness: Freshness, now: Duration) -> Admission {
         if !stamp.is_idempotent() {
             return Admission::Admit;
@@ -217,7 +217,7 @@ impl PartitionAdmission {
     }
 }
 
-/// Where the batch with this ticket is; tickets grow.
+/// Returns the place of the batch with this ticket; tickets grow.
 fn place(pending: &VecDeque<PendingBatch>, ticket: TicketId) -> Option<usize> {
     pending.binary_search_by_key(&ticket, |of| of.ticket).ok()
 }

@@ -8,16 +8,16 @@ pub type DisklessPartitionId = i64;
 /// An object in the store, by a number that is given once.
 pub type ObjectId = i64;
 
-/// One batch in an object, in the order in which its broker has admitted it.
+/// Batch in an object, in the order in which its broker has admitted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectBatch {
-    /// Whose it is.
+    /// Its partition.
     pub partition: DisklessPartitionId,
-    /// Where it begins in the object, in bytes.
+    /// Begin in the object, in bytes.
     pub position: u32,
     /// Its length in bytes.
     pub size: u32,
-    /// What its producer stamped on it; its `record_count` is the number of offsets that it takes.
+    /// Stamp of its producer; its `record_count` is the number of offsets that it takes.
     pub stamp: Stamp,
     /// The largest timestamp of its records in ms, or the broker's time where the topic has LogAppendTime.
     pub max_timestamp: i64,

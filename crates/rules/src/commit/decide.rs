@@ -8,10 +8,10 @@ use super::run::BatchRun;
 use super::state::PartitionState;
 use crate::sequence::{self, Producers, SequenceRefusal, Stamp};
 
-/// What a commit is decided on: the newest state of every partition that it touches.
+/// State that a commit is decided on: the newest of every partition that it touches.
 #[derive(Debug)]
 pub struct Coordinator<'a> {
-    /// Those that there are; one that is missing is deleted. They are changed as the commit says.
+    /// Existing partitions; one that is missing is deleted. The commit changes them.
     pub partitions: &'a mut HashMap<DisklessPartitionId, PartitionState>,
     /// Producers of deleted partitions, as far as they are kept: a batch in their windows was committed before the deletion.
     pub deleted: &'a HashMap<DisklessPartitionId, Producers>,
@@ -19,16 +19,16 @@ pub struct Coordinator<'a> {
     pub now_ms: i64,
 }
 
-/// What a commit has decided: what to answer, and what to write.
+/// Decision of a commit: the answers, and the rows to write.
 #[derive(Clone, Debug, Default)]
 pub struct CommitDecision {
     /// For each object what became of each of its batches, in their order.
     pub verdicts: Vec<Vec<CommitVerdict>>,
     /// The objects that are committed now; not those that were before.
     pub objects: Vec<CommittedObject>,
-    /// Where what was appended is, in the order of the objects.
+    /// Runs of the appended batches, in the order of the objects.
     pub runs: Vec<BatchRun>,
-    /// What was appended of each idempotent producer: a row each.
+    /// Appended batches of each idempotent producer: a row each.
     pub producers: Vec<AppendedBatches>,
 }
 
@@ -41,7 +41,7 @@ pub struct CommittedObject {
     pub live_bytes: i64,
 }
 
-/// What one commit has appended of one producer to one partition.
+/// Batches that one commit has appended of one producer to one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendedBatches {
     /// The partition.
@@ -71,7 +71,7 @@ pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> 
     decided
 }
 
-/// Where in [`CommitDecision::producers`] the row of a producer is.
+/// Place of a producer's row in [`CommitDecision::producers`].
 type ProducerRows = HashMap<(DisklessPartitionId, i64), usize>;
 /// Producers of which something was refused in this commit: what comes behind it is not appended, or one that is not known any more could begin
 /// with it.
@@ -151,7 +151,7 @@ fn note_producer(producers: &mut Vec<AppendedBatches>, rows: &mut ProducerRows, 
     producers[row].batches.push((stamp, base_offset, max_timestamp));
 }
 
-/// What to answer of an object that was committed before: what its rows say, and of a batch that is not in them what holds now.
+/// Returns the verdict on a batch of an object that was committed before: that of its rows, or the present one if it is in none.
 fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> CommitVerdict {
     let in_partition = runs.iter().filter(|run| run.partition == batch.partition);
     if let Some(base_offset) = in_partition.filter_map(|run| run.offset_at(batch.position)).next() {

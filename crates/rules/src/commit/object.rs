@@ -11,39 +11,39 @@ use crate::sequence::SequenceRefusal;
 pub struct FinishedObject {
     /// Its number, which was registered before it was uploaded.
     pub id: ObjectId,
-    /// What has become of it.
+    /// Its state.
     pub state: ObjectState,
     /// Its batches: those of a partition lie side by side, in the order of their admission.
     pub batches: Vec<ObjectBatch>,
 }
 
-/// What has become of an object.
+/// State of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectState {
-    /// It may be committed.
+    /// The object may be committed.
     Registered,
-    /// It was committed: an earlier try got through, and its answer did not. With the rows of its batches.
+    /// The object is committed: an earlier try succeeded, and its answer was lost. With the rows of its batches.
     Live(Vec<BatchRun>),
     /// Nobody uses it, or it was deleted: too late for its batches.
     Gone,
 }
 
-/// What became of a batch.
+/// Verdict on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitVerdict {
-    /// It has these offsets.
+    /// Appended at these offsets.
     Appended {
         /// The offset of its first record.
         base_offset: i64,
     },
-    /// It was appended before, from this or from another object.
+    /// Appended before, from this or from another object.
     Duplicate {
         /// The offset of its first record.
         base_offset: i64,
         /// The timestamp it was appended with, in ms.
         timestamp: i64,
     },
-    /// It is not appended.
+    /// Not appended.
     Refused(Refusal),
 }
 
@@ -56,9 +56,9 @@ pub enum Refusal {
     PartitionGone,
     /// Its object came too late, and is deleted: to be sent again.
     ObjectGone,
-    /// One before it of its producer is refused in the same commit: to be sent again behind that one.
+    /// A batch before it of its producer is refused in the same commit: the client sends it again behind that one.
     Behind,
-    /// It was refused when its object was committed, for a reason that holds no longer: to be sent again.
+    /// Refused when its object was committed, for a reason that holds no longer: the client sends it again.
     Earlier,
 }
 

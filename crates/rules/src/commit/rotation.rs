@@ -69,7 +69,7 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Nothing has been put yet.
+    /// Creates a rotation before the first object.
     pub fn new(settings: RotationSettings) -> Rotation {
         Rotation { settings, early_from: Duration::ZERO }
     }

@@ -4,16 +4,16 @@
 
 use super::batch::{DisklessPartitionId, ObjectBatch, ObjectId};
 
-/// One row: where records of a partition are.
+/// Row of records of a partition in an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchRun {
-    /// Whose they are.
+    /// Their partition.
     pub partition: DisklessPartitionId,
     /// The object that has them.
     pub object: ObjectId,
     /// The offset of the first record.
     pub base_offset: i64,
-    /// Where the first batch begins in the object, in bytes.
+    /// Begin of the first batch in the object, in bytes.
     pub position: u32,
     /// The largest timestamp of the partition up to the end of this run, in ms: never less than in the run before, so that the first run
     /// with a timestamp is found by an index.
@@ -22,7 +22,7 @@ pub struct BatchRun {
     pub batches: Vec<PackedBatch>,
 }
 
-/// What a run knows of each of its batches.
+/// Batch of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedBatch {
     /// Its length in bytes.
@@ -70,7 +70,7 @@ impl BatchRun {
         placed.filter(is_there).map(|(.., batch)| u64::from(batch.size)).sum()
     }
 
-    /// Where it ends in the object, in bytes.
+    /// Returns its end in the object, in bytes.
     pub fn end_position(&self) -> u32 {
         self.position + self.bytes()
     }

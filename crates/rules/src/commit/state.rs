@@ -1,11 +1,11 @@
-//! What the coordinator knows of a partition: where its records end, and what its producers wrote.
+//! State of a partition at the coordinator: the end of its records, and its producers.
 //!
 //! Invariant: the next offset is past every batch that was taken over.
 
 use super::batch::ObjectBatch;
 use crate::sequence::{self, Producers, Stamp, Stops};
 
-/// What the coordinator knows of one partition.
+/// State of one partition.
 #[derive(Clone, Debug)]
 pub struct PartitionState {
     /// The first offset that may be read.
@@ -16,7 +16,7 @@ pub struct PartitionState {
     pub bytes: i64,
     /// The largest timestamp so far, in ms; -1 before the first batch.
     pub max_timestamp: i64,
-    /// What was appended of each producer.
+    /// State of each producer.
     pub producers: Producers,
     /// True if producers were forgotten for want of room: then one that is not known may have written.
     pub has_forgotten: bool,
@@ -52,8 +52,8 @@ impl PartitionState {
         self.has_forgotten = true;
     }
 
-    /// What to do with a batch that is next in its object. A producer that is not known here must begin at 0 if all it may have
-    /// written is known: nothing was ever written, or its id was handed out so lately that its state cannot have expired
+    /// Decides on a batch that is next in its object. A producer that is not known here must begin at 0 if all its possible writes
+    /// are known: nothing was ever written, or its id was handed out so lately that its state cannot have expired
     /// (KAFKA-15591).
     pub(super) fn check(&self, stamp: &Stamp) -> sequence::Verdict {
         let is_expired = stamp.producer_id <= self.expired_to;

@@ -1,4 +1,4 @@
-//! One commit after the other, by hand.
+//! Commits one after the other, by hand.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -15,7 +15,7 @@ pub struct Closed {
     pub largest_timestamp: Option<i64>,
 }
 
-/// What is known of a log.
+/// Facts about a log.
 #[derive(Clone, Copy, Debug)]
 pub struct CleanableLog<'a> {
     /// In order.
@@ -25,7 +25,7 @@ pub struct CleanableLog<'a> {
     pub log_start: i64,
     pub log_end: i64,
     pub high_watermark: i64,
-    /// Where the last cleaning has ended, if there was one.
+    /// End of the last cleaning, if there was one.
     pub checkpoint: Option<i64>,
 }
 
@@ -37,12 +37,12 @@ pub struct Lags {
     pub max_ms: i64,
 }
 
-/// What a cleaning would have to do.
+/// Dirty part of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dirty {
-    /// Where the last cleaning has ended.
+    /// End of the last cleaning.
     pub first_dirty: i64,
-    /// Where what can be cleaned ends: the base offset of a segment.
+    /// End of the cleanable part: the base offset of a segment.
     pub end: i64,
     pub clean_bytes: u64,
     pub dirty_bytes: u64,
@@ -67,7 +67,7 @@ impl Dirty {
     }
 }
 
-/// What a cleaning of the log would have to do now.
+/// Returns the dirty part of the log at this time.
 pub fn dirty(log: &CleanableLog<'_>, lags: Lags, now_ms: i64) -> Dirty {
     let known = log.checkpoint.filter(|offset| (log.log_start..=log.log_end).contains(offset));
     let first_dirty = known.unwrap_or(log.log_start);
@@ -95,7 +95,7 @@ pub fn dirty(log: &CleanableLog<'_>, lags: Lags, now_ms: i64) -> Dirty {
     Dirty { first_dirty, end, clean_bytes, dirty_bytes, is_overdue, is_reset }
 }
 
-/// Where what can be cleaned ends, which is where a segment begins.
+/// Returns the end of the cleanable part, which is the begin of a segment.
 fn end_of_cleanable(log: &CleanableLog<'_>, first_dirty: i64, min_lag_ms: i64, now_ms: i64) -> i64 {
     let too_new = now_ms.saturating_sub(min_lag_ms);
     for (segment, segment_end) in with_ends(log) {

@@ -7,14 +7,14 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     pub base_offset: i64,
-    /// Where the next segment begins.
+    /// Begin of the next segment.
     pub end_offset: i64,
     /// Bytes of the log file, and of the larger index file.
     pub size: u64,
     pub index_size: u64,
 }
 
-/// What one segment may hold: segment.bytes and segment.index.bytes.
+/// Limits of one segment: segment.bytes and segment.index.bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentLimits {
     pub segment_bytes: u64,

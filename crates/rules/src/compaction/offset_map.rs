@@ -54,7 +54,7 @@ impl OffsetMap {
         (slot[2] != 0).then(|| (slot[2] - 1) as i64)
     }
 
-    /// Where the hash is, or the empty slot where it would be.
+    /// Returns the slot of the hash, or the empty one for it.
     fn slot_of(&self, hash: [u64; 2]) -> usize {
         let count = self.slots.len();
         // The high half of the product spreads the hash over any number of slots.

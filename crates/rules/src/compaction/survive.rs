@@ -1,4 +1,4 @@
-//! Whether a record survives a cleaning (Kafka's `Cleaner.shouldRetainRecord` and KIP-534).
+//! The records that survive a cleaning (Kafka's `Cleaner.shouldRetainRecord` and KIP-534).
 
 /// When the tombstones of a batch may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
-//! What follows from an event: things for the caller to do, in order.
+//! Effects of an event, for the caller to carry out in order.
 //!
-//! Invariant: an effect after a [`Effect::Keep`] must not be seen by anybody before the snapshot is kept.
+//! Invariant: no client sees an effect after a [`Effect::Keep`] before the snapshot is kept.
 
 use super::Snapshot;
 use fullbore_wire::ErrorCode;
@@ -16,7 +16,7 @@ pub struct RequestTicket(pub u64);
 /// In order.
 pub type Effects = Vec<Effect>;
 
-/// One thing to do.
+/// Effect of an event.
 #[derive(Debug)]
 pub enum Effect {
     /// Keep the group as it is; what follows waits until that is done.
@@ -27,7 +27,7 @@ pub enum Effect {
     Tell(Event),
 }
 
-/// What a request is answered.
+/// Answer to a request.
 #[derive(Debug, PartialEq)]
 pub enum GroupAnswer {
     /// To JoinGroup.
@@ -66,7 +66,7 @@ pub enum Event {
         /// The generation.
         generation: i32,
     },
-    /// Nothing came from a member for as long as it had.
+    /// A member was silent for its session.
     Expired {
         /// The member's id.
         member_id: super::MemberId,
@@ -77,7 +77,7 @@ pub enum Event {
     Left {
         /// The member's id.
         member_id: super::MemberId,
-        /// As the client says it.
+        /// The client's reason.
         reason: String,
     },
     /// A static member came back under a new id.

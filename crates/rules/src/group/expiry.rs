@@ -8,10 +8,10 @@ use fullbore_wire::ErrorCode;
 /// The protocol type of those that read topics, and say which.
 const CONSUMER: &str = "consumer";
 
-/// What the retention of a group's offsets counts from.
+/// Begin of the retention of a group's offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// Nothing: they are kept.
+    /// None: they are kept.
     Never,
     /// When the group lost its last member, in milliseconds since 1970.
     Empty(i64),
@@ -19,7 +19,7 @@ pub enum Since {
     Committed,
 }
 
-/// What the retention counts from in this group, of topics it does not read.
+/// Returns the begin of the retention in this group, of topics that it does not read.
 pub fn since(group: &Group) -> Since {
     if group.protocol() == Protocol::Consumer {
         return Since::Committed;

@@ -1,4 +1,4 @@
-//! Who a member is, whatever the protocol, who joins, and who commits offsets.
+//! Identity of members of either protocol, of joining ones, and of those that commit offsets.
 
 use fullbore_wire::Text;
 use fullbore_wire::apis::join_group::JoinGroupRequest;
@@ -6,7 +6,7 @@ use fullbore_wire::apis::join_group::JoinGroupRequest;
 /// The id of a member: what the coordinator gave it, or what it chose itself (KIP-848).
 pub type MemberId = Text;
 
-/// Who commits offsets, as OffsetCommit says it.
+/// Sender of an OffsetCommit.
 #[derive(Clone, Copy, Debug)]
 pub struct Committer<'a> {
     /// Empty from outside the group.
@@ -22,13 +22,13 @@ pub struct Committer<'a> {
 /// A JoinGroup with what only the caller knows.
 #[derive(Clone, Copy, Debug)]
 pub struct Joining<'a> {
-    /// As it came.
+    /// The request.
     pub request: &'a JoinGroupRequest,
     /// The version of JoinGroup.
     pub version: i16,
-    /// As the client calls itself.
+    /// The client id.
     pub client_id: &'a str,
-    /// Where it comes from, as tools show it.
+    /// The client's host, as tools show it.
     pub client_host: &'a str,
     /// An unused id, for a member without one.
     pub new_member_id: &'a MemberId,

@@ -83,8 +83,8 @@ impl Group {
         self.downgrade_if_due(now, effects);
     }
 
-    /// What is left of a group whose machine is not to be asked any more: one without members, of the same protocol and after its
-    /// generation or epoch. Members of either protocol are told that they are none, and join anew.
+    /// Returns the group without members, of the same protocol and after its generation or epoch, in the place of one whose machine has
+    /// panicked. Members of either protocol are refused, and join anew.
     pub fn emptied(&self, now: i64) -> Group {
         match self {
             Group::Classic(classic) => Group::Classic(Box::new(classic.emptied(now))),

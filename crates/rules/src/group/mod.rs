@@ -39,7 +39,7 @@ use fullbore_wire::apis::leave_group::{LeaveGroupResponse, MemberIdentity};
 use fullbore_wire::apis::sync_group::SyncGroupRequest;
 use observed::{Consumer, observed};
 
-/// One group.
+/// Group of either protocol.
 #[derive(Debug)]
 pub enum Group {
     /// JoinGroup and SyncGroup; also a group that only has offsets.
@@ -73,7 +73,7 @@ impl Group {
         }
     }
 
-    /// What is to be kept of it: as [`Effect::Keep`] says it.
+    /// Returns the snapshot for [`Effect::Keep`].
     pub fn snapshot(&self) -> Snapshot {
         match self {
             Group::Classic(group) => group.snapshot(),
@@ -97,7 +97,7 @@ impl Group {
         }
     }
 
-    /// What it is for: `consumer`, `connect` or another word; empty when it only ever had offsets.
+    /// Returns the protocol type: `consumer`, `connect` or another word; empty when the group only ever had offsets.
     pub fn protocol_type(&self) -> &str {
         match self {
             Group::Classic(group) => group.protocol_type().unwrap_or_default(),
@@ -154,7 +154,7 @@ impl Group {
         }
     }
 
-    /// As DescribeGroups shows it, without its id; `None` for a group of another protocol.
+    /// Returns the group as DescribeGroups shows it, without its id; `None` for a group of another protocol.
     pub fn describe_classic(&self) -> Option<DescribedGroup> {
         match self {
             Group::Classic(group) => Some(group.describe()),

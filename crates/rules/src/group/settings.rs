@@ -1,8 +1,8 @@
-//! What of the broker's settings groups are held to.
+//! Settings of groups.
 
 use super::{classic, consumer};
 
-/// What of the broker's settings groups are held to.
+/// Settings of groups.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupSettings {
     /// The settings of the classic protocol.

@@ -1,4 +1,4 @@
-//! What is kept of a group across restarts: a version, and bytes that begin with the protocol.
+//! Snapshot of a group for restarts: a version, and bytes that begin with the protocol.
 //!
 //! Invariant: bytes from a disk are checked like bytes from a socket; none of them panics or costs more than its length.
 
@@ -170,7 +170,7 @@ impl Unpacker {
         T::unpack(&mut self.0)
     }
 
-    /// So many elements follow; never more than bytes are left.
+    /// Reads the number of elements that follow; never more than bytes are left.
     pub fn count(&mut self) -> Result<usize, DecodeError> {
         let count: i32 = self.take()?;
         let count = usize::try_from(count).map_err(|_| DecodeError::Length(i64::from(count)))?;

@@ -1,8 +1,8 @@
-//! What every group has: the state it is in, and the protocol it speaks.
+//! State and protocol of a group.
 
 use std::fmt;
 
-/// Where a group is between two assignments. Not every protocol has every state.
+/// State of a group. Not every protocol has every state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupState {
     /// No members; it may have offsets.

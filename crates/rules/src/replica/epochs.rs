@@ -1,4 +1,4 @@
-//! Where two logs part, and what a follower truncates to (KIP-101, KIP-279; Kafka's `LeaderEpochFileCache`,
+//! Divergence of two logs, and the offset to which a follower truncates (KIP-101, KIP-279; Kafka's `LeaderEpochFileCache`,
 //! `UnifiedLog.endOffsetForEpoch`, `AbstractFetcherThread.getOffsetTruncationState`).
 //!
 //! A log's epochs are given as pairs of a leader epoch and the offset of its first record, both ascending.
@@ -21,8 +21,8 @@ pub struct Position {
     pub last_epoch: Option<i32>,
 }
 
-/// Where the newest epoch ends that is `epoch` or older. Where the log has none, `epoch` ends where the log's first
-/// epoch begins.
+/// Returns the end of the newest epoch that is `epoch` or older. Without one, `epoch` ends at the begin of the log's first
+/// epoch.
 pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
     let next = epochs.partition_point(|&(known, _)| known <= epoch);
     let end_offset = epochs.get(next).map_or(log_end, |&(_, start)| start);
@@ -30,7 +30,7 @@ pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
     EpochEnd { epoch, end_offset }
 }
 
-/// What a leader answers to a fetch.
+/// Answer of a leader to a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Divergence {
     /// The follower's log up to there is the leader's.
@@ -41,7 +41,7 @@ pub enum Divergence {
     OutOfRange,
 }
 
-/// Whether a follower's log, which ends at `position`, is the beginning of the leader's.
+/// Compares a follower's log, which ends at `position`, with the leader's.
 pub fn divergence(epochs: &[(i32, i64)], log_end: i64, position: Position) -> Divergence {
     let Some(last_epoch) = position.last_epoch else {
         return if position.offset <= log_end { Divergence::None } else { Divergence::OutOfRange };
@@ -51,11 +51,11 @@ pub fn divergence(epochs: &[(i32, i64)], log_end: i64, position: Position) -> Di
     if is_part { Divergence::None } else { Divergence::At(end) }
 }
 
-/// Where a follower, whose log ends at `log_end`, truncates to when its leader answers a fetch with the end of an
+/// Returns the offset to which a follower, whose log ends at `log_end`, truncates when its leader answers a fetch with the end of an
 /// epoch.
 ///
-/// `asked` is where the fetch was sent from. `None` where the log no longer ends there: then the answer is an old
-/// one, and says nothing of what came since. That matters as soon as several fetches are on their way: a second
+/// `asked` is the position of the fetch. `None` if the log no longer ends there: then the answer is an old
+/// one. That matters as soon as several fetches are on their way: a second
 /// answer to the same question would cut off what the leader already counts.
 pub fn truncation(epochs: &[(i32, i64)], log_end: i64, asked: Position, leader: EpochEnd) -> Option<i64> {
     let last_epoch = epochs.last().map(|&(epoch, _)| epoch);

@@ -1,9 +1,9 @@
-//! What comes to a partition with an event, and what follows from it.
+//! Events of a partition, and their effects.
 
 use super::{AlterPartition, Brokers};
 use fullbore_wire::ErrorCode;
 
-/// What is configured.
+/// Settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaSettings {
     /// `min.insync.replicas` of the topic.
@@ -15,15 +15,15 @@ pub struct ReplicaSettings {
 /// The log as it was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalLog {
-    /// Where it begins.
+    /// Start of the log.
     pub start_offset: i64,
-    /// Where it ends.
+    /// End of the log.
     pub end_offset: i64,
-    /// What the checkpoint says, or 0.
+    /// High watermark of the checkpoint, or 0.
     pub high_watermark: i64,
 }
 
-/// What holds when an event comes.
+/// Time and brokers of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Now<'a> {
     /// Milliseconds of a clock that only goes forward.
@@ -44,11 +44,11 @@ pub struct FollowerFetch {
     pub broker_epoch: i64,
     /// The leader epoch it follows.
     pub leader_epoch: i32,
-    /// Where its log ends.
+    /// End of its log.
     pub offset: i64,
 }
 
-/// What follows from an event.
+/// Effects of an event.
 #[must_use]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
@@ -60,7 +60,7 @@ pub struct Effects {
     pub propose: Option<AlterPartition>,
 }
 
-/// What the broker is to do for the partition from now on.
+/// New role of the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleChange {
     /// Lead: new batches have this epoch, which begins at this offset. Whoever waited under an earlier epoch asks
@@ -76,14 +76,14 @@ pub enum RoleChange {
     Follow {
         /// The leader epoch.
         epoch: i32,
-        /// Whom.
+        /// The leader.
         leader: Option<i32>,
     },
     /// Neither: this broker has no replica any more.
     Stop,
 }
 
-/// Whether an answer to acks=all may go.
+/// State of an answer to acks=all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acknowledgement {
     /// Not yet.

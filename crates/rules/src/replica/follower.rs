@@ -1,4 +1,4 @@
-//! What a leader knows of one follower (Kafka's `Replica` and `ReplicaState`).
+//! State of one follower at its leader (Kafka's `Replica` and `ReplicaState`).
 //!
 //! Invariant: a follower is caught up at a time only if at that time it had all that its leader then had.
 
@@ -10,17 +10,17 @@ const UNKNOWN: i64 = -1;
 /// A time before every lag.
 const NEVER_MS: i64 = i64::MIN / 2;
 
-/// One follower, by its fetches under the present leader epoch.
+/// Follower, by its fetches under the present leader epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Replica {
     pub broker_id: i32,
-    /// Where its log ends, or -1 while it has not fetched.
+    /// End of its log, or -1 before its first fetch.
     pub log_end_offset: i64,
-    /// Where its log begins, or -1 while it has not said so.
+    /// Start of its log, or -1 before a fetch had it.
     pub log_start_offset: i64,
     /// The broker epoch of its fetches.
     pub broker_epoch: Option<i64>,
-    /// Where the leader's log ended at its last fetch.
+    /// End of the leader's log at its last fetch.
     last_fetch_leader_log_end_offset: i64,
     last_fetch_ms: i64,
     /// The last time when it is known to have had everything.
@@ -28,7 +28,7 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    /// One that has not fetched yet. Who is in sync when a leader begins has the whole lag time from then on.
+    /// Creates a follower before its first fetch. One that is in sync when a leader begins has the whole lag time from then on.
     pub fn new(broker_id: i32, is_in_sync: bool, now_ms: i64) -> Replica {
         Replica {
             broker_id,

@@ -1,4 +1,4 @@
-//! What a leader decides: how far its log is replicated, who joins the ISR and who leaves it.
+//! Decisions of a leader: how far its log is replicated, and which follower joins or leaves the ISR.
 //!
 //! Not here: the role, and the high watermark itself (see `partition`). Every rule is Kafka's, of
 //! `kafka.cluster.Partition`.
@@ -12,7 +12,7 @@ use super::{AlterPartition, BrokerState, NO_BROKER_EPOCH, Now, PartitionRegistra
 pub(super) struct Leader {
     /// The first epoch of those that this broker has led without a break; its log has not been truncated since.
     pub since_epoch: i32,
-    /// Where its log ended when its epoch began.
+    /// End of the log when the epoch began.
     pub epoch_start_offset: i64,
     pub state: PartitionState,
     /// True if the metadata has others who may lead, since nothing was committed without them (`elr`, `lost`).

@@ -17,7 +17,7 @@ enum Role {
     Leader(Box<Leader>),
 }
 
-/// One partition on one broker (Kafka's `kafka.cluster.Partition`).
+/// Partition on one broker (Kafka's `kafka.cluster.Partition`).
 #[derive(Clone, Debug)]
 pub struct Partition {
     broker_id: i32,
@@ -53,7 +53,7 @@ impl Partition {
         self.leader_epoch
     }
 
-    /// Who leads, as far as this broker knows.
+    /// Returns the leader, as far as this broker knows.
     pub fn leader(&self) -> Option<i32> {
         match &self.role {
             Role::Neither => None,
@@ -160,7 +160,7 @@ impl Partition {
         }
     }
 
-    /// As leader: the log now ends here.
+    /// As leader: takes over the new end of the log.
     pub fn appended(&mut self, log_end: i64, now: &Now<'_>) -> Effects {
         debug_assert!(self.is_leader() && log_end >= self.log_end, "a leader's log grows");
         if let Role::Leader(leader) = &mut self.role {
@@ -170,7 +170,7 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// As leader: a follower has the log up to where it fetches.
+    /// As leader: takes over a follower's position from its fetch.
     ///
     /// # Errors Those of [`Partition::check_leader_epoch`], where the fetch must name its epoch;
     /// NOT_LEADER_OR_FOLLOWER; UNKNOWN_LEADER_EPOCH for a broker that has no replica as far as is known here;
@@ -196,7 +196,7 @@ impl Partition {
         Ok(Effects { role: None, high_watermark: self.advance(now), propose })
     }
 
-    /// As leader: a follower's log begins there, as it says with a fetch in this epoch.
+    /// As leader: takes over the start of a follower's log from a fetch in this epoch.
     pub fn begins_at(&mut self, broker_id: i32, log_start: i64) {
         if let Role::Leader(leader) = &mut self.role
             && let Some(replica) = leader.followers.iter_mut().find(|replica| replica.broker_id == broker_id)
@@ -205,7 +205,7 @@ impl Partition {
         }
     }
 
-    /// As leader: whether no replica in sync, which may lead one day, has records before this offset.
+    /// As leader: returns true if no replica in sync has records before this offset.
     ///
     /// # Errors NOT_LEADER_OR_FOLLOWER.
     pub fn is_deleted_before(&self, offset: i64) -> Result<bool, ErrorCode> {
@@ -234,10 +234,10 @@ impl Partition {
         Effects { role: None, high_watermark: self.advance(now), propose }
     }
 
-    /// As leader: the control plane answered, with the partition as it is now or with an error. An answer to what is
-    /// no longer asked for says nothing.
+    /// As leader: takes over the control plane's answer, the partition as it is now or an error. An answer to an older request is
+    /// ignored.
     ///
-    /// An error that does not say that the change was refused leaves it open whether it was carried out. Then it is
+    /// After an error that is no refusal the change may have been carried out. Then it is
     /// asked for again with the next [`Partition::tick`], or newer metadata settles it.
     pub fn altered(
         &mut self,
@@ -268,7 +268,7 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Whether acks=all may be answered for records that were appended under `epoch` and end before `end_offset`.
+    /// Returns the state of acks=all for records that were appended under `epoch` and end before `end_offset`.
     pub fn acknowledgement(&self, epoch: i32, end_offset: i64) -> Acknowledgement {
         match &self.role {
             Role::Leader(leader) if epoch >= leader.since_epoch => {
@@ -299,7 +299,7 @@ impl Partition {
         }
     }
 
-    /// As follower: whether what the leader of `epoch` answered may be appended or truncate the log.
+    /// As follower: checks that an answer of the leader of `epoch` may be appended, or truncate the log.
     ///
     /// # Errors
     /// Those of [`Partition::check_leader_epoch`]; NOT_LEADER_OR_FOLLOWER.
@@ -311,26 +311,26 @@ impl Partition {
         }
     }
 
-    /// As follower: an answer that did not diverge was appended. The log now ends here, and the leader's high
-    /// watermark is that.
+    /// As follower: takes over the end of the log after an append, and the leader's high
+    /// watermark.
     ///
     /// # Errors
-    /// Those of [`Partition::check_following`], which was to be asked before the append.
+    /// Those of [`Partition::check_following`], which the caller checks before the append.
     pub fn replicated(&mut self, epoch: i32, log_end: i64, high_watermark: i64) -> Result<Effects, ErrorCode> {
         self.check_following(epoch)?;
         self.log_end = log_end;
         Ok(Effects { high_watermark: self.raise(high_watermark.min(log_end)), ..Effects::default() })
     }
 
-    /// As follower: the log was truncated, or begun anew, and ends here. Below the high watermark only an unclean
-    /// election leads.
+    /// As follower: takes over the end of a log that was truncated, or begun anew. Only an unclean election leads below the high
+    /// watermark.
     pub fn truncated(&mut self, log_end: i64) {
         debug_assert!(!self.is_leader(), "a leader's log is not truncated");
         self.log_end = log_end;
         self.high_watermark = self.high_watermark.min(log_end);
     }
 
-    /// As follower: the log now begins here; what is before was committed, or is gone.
+    /// As follower: takes over the start of the log; records before it were committed, or are gone.
     pub fn started_at(&mut self, log_start: i64) -> Effects {
         self.log_end = self.log_end.max(log_start);
         Effects { high_watermark: self.raise(log_start), ..Effects::default() }

@@ -9,12 +9,12 @@
 //! Not here: what an answer says, and what the leader counts. Invariant: an answer is taken only if the follower's log was found to be a
 //! beginning of its leader's in this epoch, and the answer begins where it ends.
 
-/// What a fetch asks for of a partition that it names.
+/// Request of a fetch for a partition that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// What follows the end of the follower's log, of which the leader makes sure that it is the beginning of its own.
+    /// Records behind the follower's log end; the leader checks that the log is a beginning of its own.
     FromLogEnd,
-    /// What follows the leader's last answer on this connection.
+    /// Records behind the leader's last answer on this connection.
     ReadOn,
 }
 
@@ -26,7 +26,7 @@ pub struct FetchPipe {
 }
 
 impl FetchPipe {
-    /// As many as `depth` fetches at a time while records come, at least one.
+    /// Creates a pipe of `depth` fetches at a time while records come, at least one.
     pub fn new(depth: usize) -> FetchPipe {
         FetchPipe { depth: depth.max(1), outstanding: 0 }
     }
@@ -47,7 +47,7 @@ impl FetchPipe {
         self.outstanding < most
     }
 
-    /// One more goes.
+    /// Counts a fetch that is sent.
     pub fn sent(&mut self) {
         self.outstanding += 1;
     }
@@ -58,8 +58,8 @@ impl FetchPipe {
     }
 }
 
-/// One partition of them, in one leader epoch. The fetch by which it was asked for from the log end has a number, which the leader says with
-/// each answer: a fetch that waited at the leader before may bring what was asked for after it.
+/// Partition of a pipe, in one leader epoch. The fetch from the log end has a number, which is in each answer of the
+/// leader: an earlier fetch that waited at the leader may bring records requested after it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartitionPipe {
     phase: Phase,
@@ -72,7 +72,7 @@ enum Phase {
     Anew,
     /// The fetch of this number did, and nothing has come of it: nothing is asked for until then.
     Asked(i32),
-    /// What comes is of that fetch, and of those after it.
+    /// Answers are to that fetch, and to those after it.
     Flowing(i32),
 }
 
@@ -99,7 +99,7 @@ impl PartitionPipe {
         fits
     }
 
-    /// It is to be asked for anew, whatever is under way.
+    /// Requests the partition from its log end again, whatever is under way.
     pub fn begin_anew(&mut self) {
         self.phase = Phase::Anew;
     }

@@ -7,7 +7,7 @@ pub const NO_BROKER_EPOCH: i64 = -1;
 /// A leader epoch or partition epoch that nobody knows.
 pub const NO_EPOCH: i32 = -1;
 
-/// One partition (Kafka's `PartitionRegistration`).
+/// Registered partition (Kafka's `PartitionRegistration`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionRegistration {
     /// The brokers that have a replica, the preferred leader first.
@@ -40,7 +40,7 @@ impl PartitionRegistration {
     }
 }
 
-/// One broker (Kafka's `BrokerRegistration`).
+/// Registered broker (Kafka's `BrokerRegistration`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrokerRegistration {
     /// Goes up each time a broker of this id registers.
@@ -77,8 +77,8 @@ pub struct BrokerState {
     pub broker_epoch: i64,
 }
 
-/// What a leader asks the control plane for (KIP-497). To be carried out only if both epochs are the current ones
-/// and every member may be in the ISR; what was not carried out because of the latter is refused with
+/// Change of the ISR that a leader asks for (KIP-497). The control plane carries it out only if both epochs are the current ones
+/// and every member may be in the ISR; otherwise it refuses with
 /// INELIGIBLE_REPLICA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlterPartition {

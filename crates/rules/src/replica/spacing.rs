@@ -33,7 +33,7 @@ pub const SPACING_MIN_US: i64 = 250;
 pub const SPACING_BYTES_MAX: u64 = 1 << 20;
 
 impl Spacing {
-    /// Nothing is under way; the follower has everything before `offset`, and keeps `depth` fetches under way.
+    /// Creates the state of a follower that has every record before `offset`, and keeps `depth` fetches under way.
     pub fn new(depth: usize, offset: i64) -> Spacing {
         Spacing {
             depth: i64::try_from(depth).unwrap_or(i64::MAX).max(1),

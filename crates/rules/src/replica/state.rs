@@ -22,7 +22,7 @@ struct PendingProposal {
 }
 
 impl PartitionState {
-    /// Nothing is asked for.
+    /// Returns the state without a change under way.
     pub fn committed(isr: &[i32]) -> PartitionState {
         PartitionState { isr: isr.to_vec(), pending: None }
     }

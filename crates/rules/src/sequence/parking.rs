@@ -53,7 +53,7 @@ struct ParkingSlot {
     base_sequence: i32,
 }
 
-/// What an append sets free.
+/// Parked batches that an append sets free.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Freed<T> {
     /// Batches of an older epoch, to be answered INVALID_PRODUCER_EPOCH.
@@ -134,7 +134,7 @@ impl<T> Parking<T> {
         fenced
     }
 
-    /// What follows from the append of a batch, parked before or not.
+    /// Returns the batches that the append of a batch sets free, parked before or not.
     pub fn appended(&mut self, stamp: &Stamp) -> Freed<T> {
         let fenced = self.fence(stamp.producer_id, stamp.producer_epoch);
         let is_current =

@@ -1,6 +1,6 @@
 //! All producers of one partition: the verdict on a batch, and what is remembered of it.
 //!
-//! What it is not: durable. [`super::snapshot`] turns it into entries and back.
+//! Not durable: [`super::snapshot`] turns it into entries and back.
 //!
 //! Invariant: every producer retains at least one batch, stands once in the order of idleness, and there
 //! are never more than the limit.
@@ -15,7 +15,7 @@ use super::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_add, sequence_
 /// window of 1024, 250 MB. Past it the longest idle is forgotten, as if it had expired.
 pub const PRODUCERS_MAX: usize = 10_000;
 
-/// What one producer wrote last.
+/// State of one producer.
 #[derive(Clone, Debug)]
 pub(super) struct Producer {
     pub epoch: i16,
@@ -72,7 +72,7 @@ fn first_of_epoch(stamp: &Stamp) -> Verdict {
     }
 }
 
-/// What is known of one producer, for DescribeProducers and metrics.
+/// State of one producer, for DescribeProducers and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerState {
     /// At least 0.
@@ -184,7 +184,7 @@ impl Producers {
         if self.has_forgotten { stops.of_unknown() } else { stops }
     }
 
-    /// What to do with a batch. Changes nothing; O(log window).
+    /// Decides on a batch. Changes nothing; O(log window).
     ///
     /// `log_end_offset` is the partition's next offset: 0 means never written, and only there is a
     /// producer's first sequence certain: 0, or what [`Producers::succeed`] says. Elsewhere its state may have expired or
@@ -239,7 +239,7 @@ impl Producers {
         count
     }
 
-    /// The same, and tells the id of each.
+    /// Forgets idle producers as [`Producers::expire`] does, and calls `forgotten` with the id of each.
     pub fn expire_each(&mut self, now_ms: i64, expiration_ms: i64, mut forgotten: impl FnMut(i64)) {
         while let Some((_, &producer_id)) = self.idle.first_key_value() {
             if now_ms.saturating_sub(self.by_id[&producer_id].last_active_ms) < expiration_ms {

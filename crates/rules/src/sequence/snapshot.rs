@@ -1,6 +1,6 @@
 //! Producer state as the entries of a Kafka producer snapshot (`.snapshot` files), and back.
 //!
-//! What it is not: the file's bytes, which the broker writes.
+//! Not here: the file's bytes, which the broker writes.
 //!
 //! Kafka writes one entry per producer, its last batch, so a restart shrinks its window to one. Here every
 //! retained batch is an entry, oldest first, and the whole window comes back. Kafka reads such a file into
@@ -24,7 +24,7 @@ use super::{HALF_RANGE, Stamp, sequence_add};
 /// The `last_offset` of an entry that is no batch.
 const NO_OFFSET: i64 = SnapshotEntry::NONE;
 
-/// One entry of a producer snapshot, with the fields of Kafka's (`ProducerSnapshot.json`, version 1).
+/// Entry of a producer snapshot, with the fields of Kafka's (`ProducerSnapshot.json`, version 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotEntry {
     /// At least 0.

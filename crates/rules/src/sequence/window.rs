@@ -1,6 +1,6 @@
 //! The batches retained of one producer, to know a retry when it comes.
 //!
-//! What it is not: it decides nothing; [`Producers`](super::Producers) does.
+//! Not here: decisions, which [`Producers`](super::Producers) makes.
 //!
 //! Invariant: the batches are one unbroken run of sequences, oldest first, spanning at most half the
 //! sequence range, so that a sequence names at most one of them.

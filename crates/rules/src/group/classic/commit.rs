@@ -1,4 +1,4 @@
-//! Who may commit, and which topics the members read.
+//! Checks of commits, and the topics that the members read.
 
 use super::{Classic, GroupState};
 use crate::group::Committer;

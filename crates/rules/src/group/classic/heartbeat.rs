@@ -6,7 +6,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 
 impl Classic {
-    /// What a Heartbeat is answered.
+    /// Answers a Heartbeat.
     pub fn heartbeat(&mut self, request: &HeartbeatRequest, now: i64) -> ErrorCode {
         if self.state == GroupState::Dead {
             return ErrorCode::COORDINATOR_NOT_AVAILABLE;

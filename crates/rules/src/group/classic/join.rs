@@ -210,7 +210,7 @@ impl Classic {
         effects.push(Effect::Answer(ticket, answer));
     }
 
-    /// What a member is told of the generation. `with_members` is for leaders only.
+    /// Returns the answer of a generation to a member. `with_members` is for leaders only.
     pub(super) fn generation_for(&self, id: &MemberId, with_members: bool, skip_assignment: bool) -> GroupAnswer {
         let is_leader = self.is_leader(id);
         let protocol = self.protocol.clone().unwrap_or_default();

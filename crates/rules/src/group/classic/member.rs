@@ -1,4 +1,4 @@
-//! One member of a classic group: what it said when it joined, and what it waits for.
+//! Member of a classic group: its JoinGroup, and the answers that it waits for.
 
 use crate::group::{MemberId, RequestTicket};
 use bytes::Bytes;
@@ -13,7 +13,7 @@ pub(super) const NEW_MEMBER_JOIN_MAX_MS: i64 = 5 * 60 * 1000;
 /// A deadline that never comes.
 pub(super) const NEVER: i64 = i64::MAX;
 
-/// What a member said of itself in JoinGroup. Nothing in it keeps the frame it came in.
+/// Fields of a member's JoinGroup. None of them keeps the frame it came in.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Profile {
     pub session_timeout_ms: i32,
@@ -49,7 +49,7 @@ pub(super) struct ClassicGroupMember {
     pub client_id: Text,
     pub client_host: Text,
     pub profile: Profile,
-    /// What the leader assigned to it; empty until then.
+    /// Assignment by the leader; empty until then.
     pub assignment: Bytes,
     /// The member's JoinGroup that waits for the others.
     pub joining: Option<RequestTicket>,
@@ -64,7 +64,7 @@ pub(super) struct ClassicGroupMember {
 }
 
 impl ClassicGroupMember {
-    /// What it says in this protocol.
+    /// Returns its metadata in this protocol.
     pub fn metadata(&self, protocol: &str) -> Bytes {
         let of = self.profile.protocols.iter().find(|(name, _)| *name == protocol);
         of.map(|(_, metadata)| metadata.clone()).unwrap_or_default()

@@ -22,7 +22,7 @@ impl Classic {
         Classic { generation, was_kept: true, ..Classic::new(settings, now) }
     }
 
-    /// As [`Classic::after`] its generation; one that never had any is as new.
+    /// Returns the group as [`Classic::after`] its generation; one that never had any is as new.
     pub(in crate::group) fn emptied(&self, now: i64) -> Classic {
         let was_kept = self.was_kept || self.generation > 0;
         Classic { was_kept, ..Classic::after(self.generation, self.settings, now) }

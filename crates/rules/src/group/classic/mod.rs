@@ -39,7 +39,7 @@ use fullbore_wire::{ErrorCode, Text};
 use member::{ClassicGroupMember, NEVER};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// What of the broker's settings such a group is held to.
+/// Settings of a classic group.
 #[derive(Clone, Copy, Debug)]
 pub struct ClassicGroupSettings {
     /// `group.min.session.timeout.ms`.
@@ -67,7 +67,7 @@ enum JoinEnd {
     Timeout { at: i64 },
 }
 
-/// One group.
+/// Group of the classic protocol.
 #[derive(Debug)]
 pub struct Classic {
     settings: ClassicGroupSettings,
@@ -88,7 +88,7 @@ pub struct Classic {
     pending: BTreeMap<MemberId, i64>,
     /// How many members offer each protocol.
     offered: HashMap<Text, usize>,
-    /// What the members of the generation read, where that can be told.
+    /// Topics that the members of the generation read, if they are known.
     topics: Option<BTreeSet<Text>>,
     joined: usize,
     /// In PreparingRebalance.
@@ -134,7 +134,7 @@ impl Classic {
         self.state
     }
 
-    /// What it is for; `None` when it never had a member.
+    /// Returns the protocol type; `None` when the group never had a member.
     pub fn protocol_type(&self) -> Option<&str> {
         self.protocol_type.as_deref()
     }
@@ -263,7 +263,7 @@ impl Classic {
     }
 }
 
-/// What a pending id costs.
+/// Returns the bytes of a pending member id.
 fn pending_bytes(member_id: &str) -> usize {
     member_id.len() + 128
 }

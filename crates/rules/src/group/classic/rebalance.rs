@@ -150,7 +150,7 @@ impl Classic {
         i64::from(timeouts.max().unwrap_or(0))
     }
 
-    /// Nothing is assigned any more, and who waited for it is told why.
+    /// Refuses the SyncGroups that wait for an assignment.
     fn refuse_waiting_syncs(&mut self, code: ErrorCode, now: i64, effects: &mut Effects) {
         for member in self.members.values_mut() {
             self.bytes -= member.assignment.len();

@@ -1,4 +1,4 @@
-//! What a heartbeat must look like, and which epochs are taken. The checks and their order are Kafka's.
+//! Checks of a heartbeat and of its epochs, in Kafka's order.
 
 use super::member::{ConsumerGroupMember, JOINING, LEAVING, LEAVING_TO_RETURN, TopicIdPartition};
 use super::{ConsumerGroupSettings, GroupRefusal};

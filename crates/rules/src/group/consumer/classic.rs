@@ -100,7 +100,7 @@ impl ConsumerGroup {
         Ok(())
     }
 
-    /// Who joins. A static member that comes without an id takes the place of its old self, whatever that is doing.
+    /// Finds the joining member. A static member that comes without an id takes the place of its old self, whatever that is doing.
     fn find_joining(
         &mut self,
         id: &MemberId,
@@ -253,7 +253,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// What is assigned to a member, as its client reads it. Topics that are gone are left out.
+    /// Returns the assignment of a member, as its client reads it. Deleted topics are left out.
     pub(in crate::group) fn assignment_of(&self, member: &ConsumerGroupMember) -> Bytes {
         let names: HashMap<Uuid, &Text> = self.topics.iter().map(|(name, (id, _))| (*id, name)).collect();
         let mut assigned: BTreeMap<&Text, Vec<i32>> = BTreeMap::new();

@@ -21,7 +21,7 @@ impl ClassicMember {
         self.join_by.into_iter().chain(self.sync_by).min()
     }
 
-    /// What it let pass, if it did.
+    /// Returns the name of the deadline that the member has missed, if it has.
     pub(super) fn overdue(&self, now: i64) -> Option<&'static str> {
         let passed = |by: Option<i64>| by.is_some_and(|by| by <= now);
         match () {

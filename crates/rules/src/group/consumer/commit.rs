@@ -1,4 +1,4 @@
-//! Who may commit and fetch offsets.
+//! Checks of commits and fetches of offsets.
 
 use super::heartbeat::unknown_member;
 use super::member::{ConsumerGroupMember, TopicIdPartition};
@@ -38,7 +38,7 @@ fn stale(member: &ConsumerGroupMember) -> ErrorCode {
 }
 
 impl ConsumerGroup {
-    /// Whether a member may commit, and what.
+    /// Returns the offsets that a member may commit.
     ///
     /// # Errors
     /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, UNSUPPORTED_VERSION.

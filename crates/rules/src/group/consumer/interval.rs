@@ -14,7 +14,7 @@ use super::{ConsumerGroup, ConsumerGroupSettings};
 
 /// After a change others are likely, as when an application is rolled out: everybody who comes is told to come again soon.
 pub(super) const GRACE_MS: i64 = 3_000;
-/// Who waits for others hears of it at most by this part of the time since the change later.
+/// Largest delay of a waiting member's heartbeat, as a part of the time since the change.
 const PART_OF_WAIT: i64 = 8;
 
 impl ConsumerGroup {

@@ -1,4 +1,4 @@
-//! What is kept of a group across restarts: epochs, members, what they have and are to have, expressions as resolved.
+//! State of a group that survives restarts: epochs, members, their partitions and targets, resolved expressions.
 //!
 //! Times are not kept: every session begins anew. Invariant: a restored group answers every member as the one the
 //! snapshot was taken of, so that nothing a member holds is given away.
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use fullbore_wire::{DecodeError, Text, Uuid};
 
 impl ConsumerGroup {
-    /// What is to be kept.
+    /// Returns the state to keep.
     pub fn snapshot(&self) -> Snapshot {
         let mut packer = Packer::new(CONSUMER);
         packer.put(&self.group_epoch);

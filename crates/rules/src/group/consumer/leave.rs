@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub struct Fenced {
     /// The member's id.
     pub member_id: MemberId,
-    /// What it did not do in time.
+    /// The step that the member did not take in time.
     pub waited_for: &'static str,
 }
 

@@ -41,7 +41,7 @@ pub enum MemberState {
     UnreleasedPartitions,
 }
 
-/// One member.
+/// Member of a consumer group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConsumerGroupMember {
     /// The member's id.
@@ -68,11 +68,11 @@ pub struct ConsumerGroupMember {
     pub previous_epoch: i32,
     /// How far it is.
     pub state: MemberState,
-    /// What it may read from.
+    /// Partitions that the member may read.
     pub assigned: HeldPartitions,
-    /// What it must give up and may still read from.
+    /// Partitions that the member must give up, and may still read.
     pub revoking: HeldPartitions,
-    /// What it is to have in the end.
+    /// Partitions that the member gets in the end.
     pub target: PartitionSet,
     /// How it speaks the classic protocol; `None` under the consumer protocol.
     pub classic: Option<ClassicMember>,
@@ -139,7 +139,7 @@ impl ConsumerGroupMember {
             && self.classic.as_ref().map(|c| &c.protocols) == other.classic.as_ref().map(|c| &c.protocols)
     }
 
-    /// What is due next of it.
+    /// Returns its next deadline.
     pub(super) fn deadline(&self) -> i64 {
         let classic = self.classic.as_ref().and_then(ClassicMember::deadline);
         self.session_by.min(self.revoke_by.unwrap_or(i64::MAX)).min(classic.unwrap_or(i64::MAX))

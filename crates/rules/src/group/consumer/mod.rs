@@ -59,7 +59,7 @@ const TEXT_BYTES: usize = 64;
 /// About what a partition that a member holds costs: in its target, among what it has, and in the books.
 const PARTITION_BYTES: usize = 256;
 
-/// What of the broker's and the group's settings the group is held to.
+/// Settings of a consumer group.
 #[derive(Clone, Copy, Debug)]
 pub struct ConsumerGroupSettings {
     /// True if there are groups of the consumer protocol (`group.coordinator.rebalance.protocols`).
@@ -167,7 +167,7 @@ pub struct ConsumerGroup {
     regexes_bytes: usize,
     /// When the expressions were last resolved.
     resolved_ms: Option<i64>,
-    /// What the group epoch knows of the topics subscribed to.
+    /// Subscribed topics as of the group epoch.
     topics: BTreeMap<Text, (Uuid, i32)>,
     /// The version of the topics that was last looked at.
     topics_version: Option<u64>,
@@ -179,7 +179,7 @@ pub struct ConsumerGroup {
     dirty: bool,
 }
 
-/// What a regular expression matches.
+/// Topics that a regular expression matches.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Matched {
     topics: BTreeSet<Text>,
@@ -248,7 +248,7 @@ impl ConsumerGroup {
         self.members.values()
     }
 
-    /// One member.
+    /// Returns a member.
     pub fn member(&self, id: &str) -> Option<&ConsumerGroupMember> {
         self.members.get(id)
     }

@@ -8,7 +8,7 @@
 
 use super::member::{ConsumerGroupMember, HeldPartitions, MemberState, PartitionSet, TopicIdPartition};
 
-/// What the step depends on beside the member.
+/// Input of a step beside the member.
 pub(super) struct ReconcileInput<'a, Subscribes, IsFree> {
     /// The epoch of the target.
     pub epoch: i32,
@@ -16,13 +16,13 @@ pub(super) struct ReconcileInput<'a, Subscribes, IsFree> {
     pub owned: Option<&'a PartitionSet>,
     /// True if what it has must be looked through even if it is where it should be: its subscription has changed.
     pub subscription_changed: bool,
-    /// Whether the member subscribes to the topic of a partition, and the topic is there.
+    /// Returns true if the member subscribes to the topic of a partition, and the topic exists.
     pub subscribes: Subscribes,
-    /// Whether nobody but the member holds a partition.
+    /// Returns true if no other member holds a partition.
     pub is_free: IsFree,
 }
 
-/// What becomes of the member.
+/// Outcome for the member.
 #[derive(Debug, PartialEq)]
 pub(super) struct Step {
     pub state: MemberState,

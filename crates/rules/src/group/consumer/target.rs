@@ -16,8 +16,8 @@ impl ConsumerGroup {
         member.topics.iter().chain(matched.into_iter().flat_map(|matched| &matched.topics))
     }
 
-    /// Has the member's expression resolved with the next heartbeat if that was not done: it was in use when the caller
-    /// looked which are new, and then its last member went.
+    /// Requests that the member's expression is resolved with the next heartbeat, if it is not: it was in use when the caller
+    /// looked for new ones, and then its last member left.
     pub(super) fn ask_for_regex(&mut self, id: &MemberId) {
         let regex = self.members[id].regex.clone().filter(|regex| !self.regexes.contains_key(regex));
         if let Some(regex) = regex {

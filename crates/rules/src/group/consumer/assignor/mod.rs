@@ -1,6 +1,6 @@
-//! Who is to own which partition: Kafka's server-side assignors, `uniform` and `range`.
+//! Target owners of partitions: Kafka's server-side assignors, `uniform` and `range`.
 //!
-//! What it is not: when anybody gets it; `reconcile.rs` does that. Racks play no role, as in Kafka 4.3.
+//! Not here: the time at which a member gets a partition (`reconcile.rs`). Racks play no role, as in Kafka 4.3.
 //!
 //! Topics and members are numbers here, so that an assignment is an array. Invariant: every partition of a topic with
 //! subscribers has exactly one owner, who subscribes to the topic.
@@ -17,7 +17,7 @@ pub use subscriptions::{MemberIndex, NOBODY, Owners, Subscriptions};
 /// A server-side assignor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignor {
-    /// As even as it gets, moving as little as possible.
+    /// Even, with as few moves as possible.
     Uniform,
     /// Gives each member the same range of partitions of every topic, so that equal keys meet.
     Range,

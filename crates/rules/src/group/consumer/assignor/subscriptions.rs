@@ -9,7 +9,7 @@ pub const NOBODY: MemberIndex = MemberIndex::MAX;
 /// The owner of each partition of each topic.
 pub type Owners = Vec<Vec<MemberIndex>>;
 
-/// Who subscribes to what.
+/// Members' subscriptions to topics.
 #[derive(Clone, Debug, Default)]
 pub struct Subscriptions {
     /// How many members the group has.
