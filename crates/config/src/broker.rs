@@ -1,6 +1,6 @@
-//! What the program needs to know about the broker's configuration.
+//! The broker's configuration, checked.
 //!
-//! Not what the user typed, which is [`Properties`]. A `BrokerConfig` exists only when every value was
+//! Not here: the user's text, which is [`Properties`]. A `BrokerConfig` exists only when every value was
 //! checked, and every key of the table ends in a field here or accepts a single value.
 
 use super::broker_keys::{broker_key, meant_broker_key};

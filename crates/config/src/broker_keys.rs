@@ -246,12 +246,12 @@ pub fn broker_keys() -> impl Iterator<Item = &'static Key> {
     TABLES.into_iter().flatten()
 }
 
-/// Where `name` is no key, the one that was probably meant, as the end of a sentence; else nothing.
+/// Returns the key that `name` probably means, as the end of a sentence; nothing if `name` is a key.
 pub(super) fn meant_broker_key(name: &str) -> String {
     did_you_mean(name, broker_keys().map(|key| key.name))
 }
 
-/// Those of them that count here.
+/// Returns the keys that have an effect here.
 pub(super) fn honoured_keys() -> impl Iterator<Item = &'static Key> {
     broker_keys().filter(|key| key.effect == Effect::Honoured)
 }

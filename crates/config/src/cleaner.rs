@@ -1,6 +1,6 @@
 //! The broker-wide settings of compaction; names are Kafka's.
 
-/// What the cleaner's threads go by. It may change while they run.
+/// Settings of the cleaner's threads. They may change while the threads run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CleanerSettings {
     /// log.cleaner.enable

@@ -1,6 +1,6 @@
-//! What DescribeConfigs tells of a topic or of this broker.
+//! Entries of DescribeConfigs for a topic or this broker.
 //!
-//! Not the API's handler: no wire types here. Values are text as Kafka's tools print it, and every
+//! Not here: the API's handler and wire types. Values are text as Kafka's tools print it, and every
 //! entry's source is that of the value in force.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use super::resources::Resource;
 use super::topic::{self, check_overrides};
 use super::topic_keys::TOPIC_KEYS;
 
-/// One configuration entry; the numeric codes of the wire are `source as i8` and `of as i8`.
+/// Configuration entry; the numeric codes of the wire are `source as i8` and `of as i8`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigEntry {
     pub name: &'static str,
@@ -32,7 +32,7 @@ pub struct ConfigEntry {
     pub documentation: &'static str,
 }
 
-/// One value that bears on an entry.
+/// Value that bears on an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigSynonym {
     pub name: &'static str,
@@ -73,7 +73,7 @@ pub fn describe_broker(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<Co
     broker_keys().map(|key| of_broker(key, broker_chain(key, broker.values(dynamic)))).collect()
 }
 
-/// What was set for every broker while they ran, and nothing else, as Kafka tells it.
+/// Describes the dynamic settings for every broker, and no other, as Kafka does.
 pub fn describe_cluster(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<ConfigEntry> {
     let set_for_all = |key: &'static Key| {
         let mut chain = broker_chain(key, broker.values(dynamic));

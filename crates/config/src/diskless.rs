@@ -13,12 +13,12 @@ use super::reader::ConfigReader;
 pub const NEEDS_STORAGE: &str = "needs diskless.storage to be set in a cluster, the same for all its brokers: a folder that they share, or \
                                  s3://bucket/prefix";
 
-/// What the broker does for diskless topics. Read at start.
+/// Settings of diskless topics. Read at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisklessConfig {
     /// True if the broker serves diskless topics: one by itself does, one of a cluster where it is told of a store that all share.
     pub is_served: bool,
-    /// Where the objects are; of no use unless `is_served`.
+    /// Store of the objects; of no use unless `is_served`.
     pub storage: DisklessStorage,
     /// Size at which an object is closed.
     pub object_bytes_max: usize,
@@ -42,7 +42,7 @@ pub struct DisklessConfig {
     pub batches_to_retain: usize,
     /// How much longer each PUT takes than the store does.
     pub put_delay_ms: u64,
-    /// The same of each GET.
+    /// Delay of each GET.
     pub get_delay_ms: u64,
 }
 
@@ -56,7 +56,7 @@ pub struct ObjectCleanerConfig {
 }
 
 impl DisklessConfig {
-    /// What `values` say; `checked` are those of the file.
+    /// Reads `values`; `checked` are those of the file.
     pub(super) fn read<F: Fn(&str) -> Option<String>>(
         values: &ConfigReader<F>,
         checked: &Properties,

@@ -26,7 +26,7 @@ const DEFAULT_FOLDER: &str = "diskless";
 const FORMS: &str = "must be a folder, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix";
 const S3_FORM: &str = "must be as s3://bucket/prefix, with 3 letters at least in the bucket's name; an endpoint, a region and credentials have settings of their own";
 
-/// Where objects are.
+/// Store of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DisklessStorage {
     /// In this folder, which need not exist.
@@ -40,9 +40,9 @@ pub enum DisklessStorage {
 pub struct S3Storage {
     /// Its name.
     pub bucket: String,
-    /// What keys begin with: names with slashes between them, or nothing.
+    /// Prefix of keys: names with slashes between them, or nothing.
     pub prefix: String,
-    /// Where what is not Amazon's is: `http` or `https`, host and port.
+    /// Endpoint of a store that is not Amazon's: `http` or `https`, host and port.
     pub endpoint: Option<String>,
     /// `None`: that of the environment, or else `us-east-1`.
     pub region: Option<String>,
@@ -57,7 +57,7 @@ pub struct S3Storage {
 }
 
 impl fmt::Display for DisklessStorage {
-    /// As clients are told it.
+    /// Writes the setting as clients see it.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DisklessStorage::Folder(folder) => {
@@ -73,7 +73,7 @@ impl fmt::Display for DisklessStorage {
 }
 
 impl DisklessStorage {
-    /// What `values` say.
+    /// Reads `values`.
     pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Self, Mistakes> {
         let mut mistakes = Mistakes::default();
         let log_dirs = values.text("log.dirs").unwrap_or_default();
@@ -106,7 +106,7 @@ fn text<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, name: &'static 
     values.text(name).filter(|value| !value.is_empty())
 }
 
-/// What is set of S3, without the bucket.
+/// Reads the settings of S3, without the bucket.
 fn s3_settings<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, mistakes: &mut Mistakes) -> S3Storage {
     let endpoint = text(values, ENDPOINT).and_then(|typed| mistakes.keep(endpoint(&typed)));
     let is_path_style = match text(values, PATH_STYLE) {
@@ -148,7 +148,7 @@ fn endpoint(typed: &str) -> Result<String, ConfigError> {
     }
 }
 
-/// What a path or a URL names. A URL of another kind may have a password, and is not shown.
+/// Returns the store of a path or a URL. A URL of another kind may have a password, and is not shown.
 fn storage(typed: &str, s3: S3Storage) -> Result<DisklessStorage, ConfigError> {
     let refused = |message: &str| Err(ConfigError::of_value(STORAGE, typed, message));
     let (scheme, rest) = typed.split_once(':').unwrap_or_default();
@@ -173,7 +173,7 @@ fn storage(typed: &str, s3: S3Storage) -> Result<DisklessStorage, ConfigError> {
     }
 }
 
-/// Those of what follows `s3://`, by the rules for names of buckets, as far as a key is safe in a URL.
+/// Returns bucket and prefix behind `s3://`, by the rules for names of buckets, as far as a key is safe in a URL.
 fn bucket_and_prefix(rest: &str) -> Option<(String, String)> {
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);

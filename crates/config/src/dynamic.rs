@@ -1,6 +1,6 @@
-//! What was set while the broker ran (KIP-226): for this broker, and for every broker of the cluster.
+//! Dynamic settings (KIP-226): for this broker, and for every broker of the cluster.
 //!
-//! Not where it is kept, which is the control plane. What follows from a change is worked out anew with each:
+//! Not here: their store, which is the control plane. Values in force are worked out anew with each change:
 //! topics' settings, and the broker's own that are read where they are needed (`live`). Everything else is read once, at start.
 //!
 //! Invariant: every value here has passed [`check_dynamic`].
@@ -21,7 +21,7 @@ pub struct DynamicConfig {
     pub cluster: BTreeMap<String, String>,
 }
 
-/// Nothing was set.
+/// No dynamic settings.
 pub(super) static NOTHING: DynamicConfig = DynamicConfig { broker: BTreeMap::new(), cluster: BTreeMap::new() };
 
 /// A broker's values with who set them.
@@ -41,7 +41,7 @@ impl<'a> BrokerValues<'a> {
         Self { properties, dynamic: &NOTHING }
     }
 
-    /// What this layer says of a key.
+    /// Returns the value of a key in this layer.
     pub fn get(&self, layer: Source, name: &str) -> Option<&'a str> {
         match layer {
             Source::DynamicBroker => self.dynamic.broker.get(name).map(String::as_str),

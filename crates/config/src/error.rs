@@ -1,6 +1,6 @@
-//! What can be wrong with a configuration, as one line a user can act on.
+//! Mistakes of a configuration, as one line a user can act on.
 //!
-//! Not the place where anything is checked. Every message names the key and, where there is one, the
+//! Not here: checks. Every message names the key and, where there is one, the
 //! value that was refused.
 
 use fullbore_tls::is_secret;
@@ -13,7 +13,7 @@ pub struct ConfigError {
     pub key: String,
     /// The value as typed; `None` where the fault is not in a value.
     pub value: Option<String>,
-    /// What is allowed, or why it cannot be had.
+    /// The allowed values, or the reason of a refusal.
     pub message: String,
 }
 
@@ -55,7 +55,7 @@ impl Mistakes {
         self.0.len()
     }
 
-    /// One more, of something set at this place.
+    /// Adds a mistake of a value set at this place.
     pub fn add(&mut self, place: impl Into<String>, mistake: ConfigError) {
         self.0.push((place.into(), mistake));
     }
@@ -65,12 +65,12 @@ impl Mistakes {
         self.0.append(&mut others.0);
     }
 
-    /// What was found, or what is wrong with it is one more.
+    /// Returns the value, or adds its mistakes.
     pub(super) fn keep<T>(&mut self, found: Result<T, impl Into<Mistakes>>) -> Option<T> {
         found.map_err(|mistakes| self.append(mistakes.into())).ok()
     }
 
-    /// Those of a second look that do not follow from these, which are about values that it did not see.
+    /// Adds the mistakes of a second look that do not follow from these, whose values it did not see.
     pub(super) fn append_unrelated(&mut self, mut others: Mistakes) {
         let follows = |other: &ConfigError| {
             self.0.iter().any(|(_, first)| other.key == first.key || other.message.contains(&first.key))

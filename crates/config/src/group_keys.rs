@@ -176,7 +176,7 @@ impl OffsetsTopicConfig {
         }
     }
 
-    /// What the topic sets itself, as Kafka has it set, and that a batch may be as large as a segment: a group is one record.
+    /// Returns the settings of the topic, as Kafka has them, but that a batch may be as large as a segment: a group is one record.
     pub fn configs(&self) -> Vec<(String, Option<String>)> {
         let segment_bytes = self.segment_bytes.to_string();
         [
@@ -217,7 +217,7 @@ impl OffsetsConfig {
     }
 }
 
-/// What the coordinator needs to know.
+/// Settings of the coordinator.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
     pub offsets_topic: OffsetsTopicConfig,
@@ -228,7 +228,7 @@ pub struct GroupConfig {
     pub session_timeout_max_ms: i32,
     pub initial_rebalance_delay_ms: i32,
     pub classic_members_max: usize,
-    /// What groups of the consumer protocol are held to that set nothing themselves.
+    /// Settings of groups of the consumer protocol without settings of their own.
     pub consumer: consumer::ConsumerGroupSettings,
 }
 
@@ -247,7 +247,7 @@ impl GroupConfig {
         })
     }
 
-    /// What groups' machines are held to.
+    /// Returns the settings of groups.
     pub fn settings(&self) -> GroupSettings {
         GroupSettings {
             classic: classic::ClassicGroupSettings {

@@ -1,7 +1,7 @@
-//! What becomes of a value in the broker's file that nothing here reads, so that a `server.properties` of an ordinary
+//! Judgement of a value in the broker's file that has no effect here, so that a `server.properties` of an ordinary
 //! Kafka starts this broker and its owner learns what changed.
 //!
-//! Not the table of Kafka's keys (`kafka_keys`); here are only starts of keys that are not in Kafka 4.3. A key found nowhere
+//! Not here: the table of Kafka's keys (`kafka_keys`). Here are only starts of keys that are not in Kafka 4.3. A key found nowhere
 //! is reported as unknown. A key whose loss would make the broker less safe than its owner believes is refused, never only
 //! warned about.
 
@@ -40,7 +40,7 @@ const FATES: &[(&str, Effect)] = &[
     ("listener.name.", Refused("only ssl.* can be set for a single listener; set others for all")),
 ];
 
-/// What the configuration files that come with Kafka 4 set, of the keys that have no effect here.
+/// Keys without effect here that the configuration files of Kafka 4 set.
 const STOCK: &[(&str, &str)] = &[
     ("process.roles", "broker,controller"),
     ("process.roles", "broker"),
@@ -67,7 +67,7 @@ pub(super) fn gather_stock(warnings: Vec<Warning>, typed: &Properties) -> Vec<Wa
     rest
 }
 
-/// What to say of a value that stands in the file and that nothing reads. `Ok(None)` of one that is true anyway.
+/// Returns the warning about a value of the file without effect. `Ok(None)` of one that is true anyway.
 pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, ConfigError> {
     match key.effect {
         Effect::Honoured => Ok(None),
@@ -76,7 +76,7 @@ pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, Con
     }
 }
 
-/// What to say of a key that is in no table of the broker's.
+/// Returns the warning about a key that is in no table of the broker's.
 pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigError> {
     let warning = |message: String| Ok(Warning { key: key.to_owned(), message });
     let meant = meant_broker_key(key);

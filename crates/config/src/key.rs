@@ -1,6 +1,6 @@
-//! One row of the table of keys, and how one value is checked against it.
+//! Row of the table of keys, and the check of a value against it.
 //!
-//! Not a parser of files and not a lookup: it knows a single key and a single value. A value that
+//! Not here: the parser of files, and lookups. A value that
 //! passes [`Key::check`] can be read by the typed readers of `lookup` without failing.
 
 use super::error::ConfigError;
@@ -21,7 +21,7 @@ pub enum Type {
     Password = 9,
 }
 
-/// Where the value in force comes from, with Kafka's `ConfigSource` codes.
+/// Source of the value in force, with Kafka's `ConfigSource` codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// Set on the topic.
@@ -50,7 +50,7 @@ pub enum Allowed {
     Between(i64, i64),
     /// `-1` (no limit, or the system's own choice) or a number between both ends.
     MinusOneOr(i64, i64),
-    /// One of these; of a list, each element must be.
+    /// A value of these; of a list, each element.
     OneOf(&'static [&'static str]),
     /// A list of some of these, or of none.
     SomeOf(&'static [&'static str]),
@@ -60,18 +60,18 @@ pub enum Allowed {
     Positive,
 }
 
-/// What setting a key does here.
+/// Effect of a key here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// The key is read, or its row accepts one value only.
     Honoured,
-    /// Nothing, and this is why. It may stand in the broker's file, and its owner is told; clients are refused.
+    /// None, for this reason. The broker's file may have the key, with a warning; clients are refused.
     Nothing(&'static str),
     /// Other values than the default are refused, and this is why: the owner would count on what is not there.
     Refused(&'static str),
 }
 
-/// One row of the table.
+/// Row of the table.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
     pub name: &'static str,
@@ -202,7 +202,7 @@ impl Key {
         self.check_as(self.name, value)
     }
 
-    /// As [`Key::check`], for a value typed under another name.
+    /// Checks as [`Key::check`] does, a value typed under another name.
     pub(super) fn check_as(&self, name: &str, value: &str) -> Result<String, ConfigError> {
         let trimmed = value.trim();
         let canonical = match self.any_case || self.of == Type::Boolean {
@@ -212,7 +212,7 @@ impl Key {
         if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(name, value)) }
     }
 
-    /// As [`Key::check`], for a value that a client sets and that must be in force from then on.
+    /// Checks as [`Key::check`] does, a value that a client sets and that must come into force.
     pub(super) fn check_change(&self, value: &str) -> Result<String, ConfigError> {
         let checked = self.check(value)?;
         match self.effect {

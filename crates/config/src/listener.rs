@@ -11,16 +11,16 @@ use super::error::{ConfigError, Warning};
 use fullbore_tls::{ClientAuth, Settings};
 use fullbore_wire::{has_port_too_large, split_host_port};
 
-/// What a listener's handshakes need.
+/// Settings of a listener's handshakes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListenerTls {
     /// Keys, certificates, protocols.
     pub settings: Settings,
-    /// Whether clients show a certificate.
+    /// Demand for a client certificate.
     pub client_auth: ClientAuth,
 }
 
-/// One address to accept clients on.
+/// Address to accept clients on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
     /// The listener's name, upper case; with one listener mostly `PLAINTEXT`.

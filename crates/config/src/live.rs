@@ -9,7 +9,7 @@ use super::error::ConfigError;
 use super::listener::parse_per_ip;
 use super::reader::ConfigReader;
 
-/// As they are in force. Names and meanings are Kafka's, units are in the names.
+/// Settings in force. Names and meanings are Kafka's, units are in the names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveConfig {
     /// Over all listeners.

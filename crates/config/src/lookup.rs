@@ -1,6 +1,6 @@
-//! Where a key's value comes from: the topic, what was set while the broker ran, its properties, or a default.
+//! Lookup of a key's value: in the topic, the dynamic settings, the broker's properties, or a default.
 //!
-//! Not checking: it reads values that passed [`Key::check`], and a value that did not is a broken
+//! Not here: checks. It reads values that passed [`Key::check`], and a value that did not is a broken
 //! invariant. The first value of a chain is the one in force; every chain of a key with a default, its
 //! own or a synonym's, has at least one.
 
@@ -9,7 +9,7 @@ use super::dynamic::BrokerValues;
 use super::key::{Key, Source};
 use super::reader::ConfigReader;
 
-/// One value that bears on a key.
+/// Value that bears on a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConfigValue {
     /// The key that carries the value: the one asked for, or a synonym.

@@ -10,7 +10,7 @@ use super::reader::ConfigReader;
 
 /// The key.
 pub(super) const CONTROL_PLANE: &str = "control.plane";
-/// What keeps it in a file of this broker's own.
+/// Value that keeps the metadata in a file of this broker's own.
 const ON_ONE_MACHINE: &str = "sqlite";
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 

@@ -47,7 +47,7 @@ impl Properties {
         first.map_or(Ok(properties), Err)
     }
 
-    /// As [`Properties::parse`], of a file of which values and mistakes tell name and line. What can be read counts.
+    /// Parses as [`Properties::parse`] does, a file of which values and mistakes have name and line. Readable lines count.
     pub fn parse_file(name: &str, text: &str) -> (Self, Mistakes) {
         let (mut properties, mut mistakes) = (Self::default(), Mistakes::default());
         let place = |number| format!("{name}:{number}: ");
@@ -92,7 +92,7 @@ impl Properties {
         self.values.get(key).map(|typed| typed.value.as_str())
     }
 
-    /// Where it was set, as [`Mistakes`] have it; nothing where that is not known.
+    /// Returns the place where the key was set, as [`Mistakes`] have it; empty if it is not known.
     pub fn place_of(&self, key: &str) -> String {
         self.values.get(key).map(|typed| typed.place.clone()).unwrap_or_default()
     }

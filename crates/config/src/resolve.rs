@@ -12,7 +12,7 @@ use super::lookup::reader;
 use super::topic::{self, CleanupPolicy, TopicConfig, check_overrides};
 
 impl LiveConfig {
-    /// Those of this broker with what was set while it ran.
+    /// Resolves the settings of this broker with its dynamic ones.
     pub fn resolve(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Result<Self, ConfigError> {
         Self::read(&reader(broker.values(dynamic)))
     }
@@ -54,7 +54,7 @@ impl TopicConfig {
         None
     }
 
-    /// The same where of two that contradict each other one gives way.
+    /// Returns the settings with one of two that contradict each other left out.
     pub fn without_contradiction(mut self) -> Self {
         self.min_compaction_lag_ms = self.min_compaction_lag_ms.min(self.max_compaction_lag_ms);
         if self.diskless && self.cleanup.compact {

@@ -1,6 +1,6 @@
-//! What the program needs to know of a group's configuration, and of a subscription to clients' metrics.
+//! Configuration of a group, and of a subscription to clients' metrics.
 //!
-//! Not where either is kept, which is the control plane. What was set passed [`check_resource`] when it was set; a broker's limits may have
+//! Not here: their store, which is the control plane. Values passed [`check_resource`] when they were set; a broker's limits may have
 //! changed since, so that a group's values are brought within them when they are read.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use super::lookup::{reader, resource_chain};
 use super::reader::ConfigReader;
 use super::resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 
-/// What else has a configuration, besides topics and brokers; with Kafka's `ConfigResource.Type`.
+/// Resource with a configuration, besides topics and brokers; with Kafka's `ConfigResource.Type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
     /// A subscription to clients' metrics (KIP-714).
@@ -54,7 +54,7 @@ impl Resource {
     }
 }
 
-/// What is in force for the members of one group, or of a group that sets nothing.
+/// Time-outs in force for the members of one group, or of a group without settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupTimeouts {
     /// How long a member under the consumer protocol may be silent.
@@ -98,7 +98,7 @@ const ASSIGNMENT: (&str, &str, &str) = (
     "group.consumer.max.assignment.interval.ms",
 );
 
-/// What goes for groups that set no interval, which may be set while the broker runs.
+/// Interval of groups that set none, which may be set while the broker runs.
 const BROKER_ASSIGNMENT: &str = "group.consumer.assignment.interval.ms";
 
 /// A subscription to clients' metrics: who is asked for what, how often.
@@ -111,7 +111,7 @@ pub struct ClientMetricsConfig {
     pub patterns: Vec<(ClientTrait, Regex)>,
 }
 
-/// What a client is chosen by.
+/// Criterion by which clients are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientTrait {
     InstanceId,
@@ -178,7 +178,7 @@ fn pattern(pair: &str) -> Result<(ClientTrait, Regex), ConfigError> {
     Ok((which, regex))
 }
 
-/// As [`check_resource`], whatever the broker's limits are.
+/// Checks as [`check_resource`] does, without the broker's limits.
 pub fn check_values(
     resource: Resource,
     set: &BTreeMap<String, String>,
@@ -187,7 +187,7 @@ pub fn check_values(
     set.iter().map(check).collect()
 }
 
-/// What a resource sets, every value checked and as it counts.
+/// Checks the settings of a resource; returns each value as it counts.
 pub fn check_resource(
     broker: &BrokerConfig,
     dynamic: &DynamicConfig,
@@ -221,7 +221,7 @@ fn check_client_metrics(set: &BTreeMap<String, String>) -> Result<(), ConfigErro
     ClientMetricsConfig::resolve(set).map(drop)
 }
 
-/// What a group sets lies within the broker's limits.
+/// Checks that a group's settings are within the broker's limits.
 fn check_group<F>(broker: &ConfigReader<F>, set: &BTreeMap<String, String>) -> Result<(), ConfigError>
 where
     F: Fn(&str) -> Option<String>,
@@ -231,7 +231,7 @@ where
         .try_for_each(|(name, min, max)| check_limits(broker, set, name, min, max))
 }
 
-/// What is set for brokers while they run lies within the limits of this one, as at its start.
+/// Checks that dynamic settings are within the limits of this broker, as at its start.
 ///
 /// # Errors
 /// [`ConfigError`] of the value that does not.

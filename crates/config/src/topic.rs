@@ -1,6 +1,6 @@
-//! What the program needs to know about one topic's configuration, all defaults filled in.
+//! Configuration of a topic, all defaults filled in.
 //!
-//! Not what the user typed. A `TopicConfig` exists only when every value behind it was checked.
+//! Not here: the user's text. A `TopicConfig` exists only when every value behind it was checked.
 
 use fullbore_wire::batch::{Compression, Level};
 use fullbore_wire::did_you_mean;
@@ -14,7 +14,7 @@ use super::properties::Properties;
 use super::reader::ConfigReader;
 use super::topic_keys::{BATCHES_TO_RETAIN, DISKLESS_ENABLE, PRODUCE_VALIDATION, TOPIC_KEYS, topic_key};
 
-/// Whose clock stamps a record, with the bit's meaning in a batch's attributes.
+/// Clock that stamps a record, with the bit's meaning in a batch's attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimestampType {
     /// The producer's.
@@ -23,7 +23,7 @@ pub enum TimestampType {
     LogAppendTime,
 }
 
-/// What happens to old records (cleanup.policy). Neither keeps them for ever.
+/// Treatment of old records (cleanup.policy). Neither keeps them for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CleanupPolicy {
     /// Old ones go.
@@ -230,7 +230,7 @@ pub(super) fn chain(
     }
 }
 
-/// Whether a topic that sets this is to be diskless; `None` where it does not say.
+/// Returns the wanted kind of a topic with these settings, true for diskless; `None` without a wish.
 pub fn asked_diskless(overrides: &BTreeMap<String, String>) -> Result<Option<bool>, ConfigError> {
     let key = topic_key(DISKLESS_ENABLE).expect("it is in the table");
     let value = overrides.get(DISKLESS_ENABLE).map(|value| key.check_change(value)).transpose()?;

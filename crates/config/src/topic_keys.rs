@@ -23,9 +23,9 @@ pub(super) const PRODUCE_VALIDATION_DOC: &str = "How the broker checks a compres
 const BELIEVED: &str =
     "with fullbore.produce.validation=header only the header's timestamps of a compressed batch are checked";
 
-/// Whether a topic is diskless.
+/// Key of diskless topics.
 pub const DISKLESS_ENABLE: &str = "diskless.enable";
-/// The same under Inkless's older name; nothing is stored under it.
+/// Older name of it in Inkless; no setting is stored under it.
 pub const INKLESS_ENABLE: &str = "inkless.enable";
 /// Batches of a producer that a partition remembers.
 pub(super) const BATCHES_TO_RETAIN: &str = "producer.state.batches.to.retain";

@@ -1,7 +1,7 @@
-//! What calls to the database of a cluster came to, and what this broker's beats last heard of it.
+//! Counts of calls to the database of a cluster, and the last answer to this broker's heartbeats.
 //!
-//! Not what is asked, which is `control`'s, nor the calls of diskless topics, whose connections are their own. Invariant: recording
-//! takes no lock; what is read may be of two moments that follow each other.
+//! Not here: the statements, which are `control`'s, nor the calls of diskless topics, whose connections are their own. Invariant: recording
+//! takes no lock; a read may be of two moments that follow each other.
 
 use fullbore_host::metrics::{Counter, Histogram};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl PlaneConnection {
     /// Each of them.
     pub const ALL: [PlaneConnection; 2] = [PlaneConnection::Metadata, PlaneConnection::Beats];
 
-    /// As metrics name it.
+    /// Returns the name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             PlaneConnection::Metadata => "metadata",
@@ -30,7 +30,7 @@ impl PlaneConnection {
     }
 }
 
-/// What all calls to the database came to.
+/// Outcomes of all calls to the database.
 #[derive(Debug)]
 pub struct PlaneCalls {
     started: Instant,
@@ -56,7 +56,7 @@ struct LastBeats {
     newest: AtomicU64,
 }
 
-/// What is known of the database of a cluster.
+/// State of the database of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaneSeen {
     /// True if it answers this broker's beats.
@@ -104,7 +104,7 @@ pub struct CountedCalls {
 }
 
 impl CountedCalls {
-    /// Those of this connection.
+    /// Counts the calls of this connection.
     pub fn new(calls: Arc<PlaneCalls>, connection: PlaneConnection) -> CountedCalls {
         CountedCalls { calls, connection }
     }

@@ -27,7 +27,7 @@ pub enum StoreError {
 /// Outcome of a commit that did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommitError {
-    /// Nothing was changed.
+    /// The store has changed nothing.
     Refused(StoreError),
     /// The change may have been made, or may still be: the connection broke before the answer.
     Unknown(String),

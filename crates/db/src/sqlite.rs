@@ -1,4 +1,4 @@
-//! What SQLite's errors mean.
+//! Errors of SQLite, and their meaning.
 
 use rusqlite::ErrorCode;
 

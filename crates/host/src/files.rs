@@ -1,4 +1,4 @@
-//! What several parts ask of the operating system: which of its errors pass, the clock, the priority of threads.
+//! Calls of the operating system that several parts share: transient errors, the clock, the priority of threads.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Between two lines.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// One such line.
+/// Limit of one kind of line.
 #[derive(Debug, Default)]
 pub struct LogRateLimit {
     told: Mutex<(Option<Instant>, u64)>,

@@ -70,7 +70,7 @@ impl LongWork {
         LongWork { places: Semaphore::new(0) }
     }
 
-    /// So many places more.
+    /// Adds places.
     #[cfg(any(test, feature = "test-util"))]
     pub fn add_places(&self, count: usize) {
         self.places.add_permits(count);

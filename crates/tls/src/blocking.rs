@@ -7,7 +7,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// One client's connection after its handshake.
+/// Connection of a client after its handshake.
 pub struct BlockingStream {
     socket: TcpStream,
     session: Session,

@@ -58,7 +58,7 @@ impl Connector {
         Self::showing(builder, settings)
     }
 
-    /// As [`Connector::load`], but whoever answers is believed to be who is meant: this keeps out who only listens.
+    /// Loads as [`Connector::load`] does, without a check of the server's certificate: this keeps out eavesdroppers only.
     ///
     /// # Errors
     /// The setting at fault.
@@ -111,7 +111,7 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
     })
 }
 
-/// Who has the key of whatever certificate is shown.
+/// Verifier that accepts any certificate whose key the server has.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 

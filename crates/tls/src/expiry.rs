@@ -27,7 +27,7 @@ impl Expiry {
         Some(Expiry { setting: setting.to_owned(), place, of: chain.len(), not_after })
     }
 
-    /// What to say of it if it ends within `ahead` or has ended.
+    /// Returns a sentence if the certificate ends within `ahead` or has ended.
     pub fn told(&self, now: SystemTime, ahead: Duration) -> Option<String> {
         let Expiry { setting, place, of, not_after } = self;
         // What is above the leaf may be there in vain: a client may have a newer one.

@@ -1,4 +1,4 @@
-//! What goes wrong in TLS, in words that name the reason and, where there is one, the setting.
+//! Errors of TLS as sentences with the reason and, if there is one, the setting.
 //!
 //! Invariant: one sentence, and nothing secret in it.
 
@@ -149,7 +149,7 @@ fn incompatible(reason: &PeerIncompatible) -> String {
     }
 }
 
-/// What is wrong with a key and its certificates, which are ours.
+/// Returns the fault of an own key and its certificates.
 pub(crate) fn of_own_certificate(error: &Error) -> String {
     match error {
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {

@@ -17,7 +17,7 @@ const FILE_MAX: u64 = 4 << 20;
 pub struct MaterialError {
     /// The setting, with the file's name where it is one.
     pub setting: String,
-    /// What is wrong.
+    /// The fault.
     pub reason: String,
 }
 
@@ -27,7 +27,7 @@ impl MaterialError {
     }
 }
 
-/// Who we are: a private key and its certificates, the leaf first.
+/// Own private key and its certificates, the leaf first.
 pub(crate) struct KeyAndChain {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
@@ -37,7 +37,7 @@ pub(crate) struct KeyAndChain {
     pub chain_setting: String,
 }
 
-/// What `ssl.keystore.*` says, if it says anything.
+/// Reads `ssl.keystore.*`, if it is set.
 pub(crate) fn identity(settings: &Settings) -> Result<Option<KeyAndChain>, MaterialError> {
     let (key_pem, key_setting, chain_pem, chain_setting) =
         match (&settings.keystore_location, &settings.keystore_key, &settings.keystore_chain) {

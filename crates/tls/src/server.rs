@@ -16,7 +16,7 @@ use rustls::{
 use std::io;
 use std::sync::Arc;
 
-/// Whether clients must show a certificate (`ssl.client.auth`).
+/// Demand for a client certificate (`ssl.client.auth`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
     /// Clients are not asked for a certificate.

@@ -1,4 +1,4 @@
-//! One TLS session without its socket: ciphertext in and out by the caller's hands, plaintext beside it.
+//! TLS session without its socket: ciphertext in and out by the caller's hands, plaintext beside it.
 //!
 //! No I/O of its own. Invariant: ciphertext leaves in the order in which it was made, whoever sends it.
 
@@ -18,11 +18,11 @@ thread_local! {
     static CIPHERTEXT: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
 }
 
-/// One side of a session.
+/// Side of a session.
 pub(crate) struct Session {
     tls: Connection,
     side: Side,
-    /// What the peer sent with the end of its handshake.
+    /// Bytes that the peer sent with the end of its handshake.
     early: BytesMut,
     /// The first byte the peer sent, which tells TLS from what is not.
     first: Option<u8>,

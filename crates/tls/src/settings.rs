@@ -33,7 +33,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What is shown in place of a secret.
+/// Text in the place of a secret.
 const HIDDEN: &str = "[hidden]";
 
 /// Returns true if the value of this setting must not be shown; Kafka's settings of type PASSWORD, whatever is called so, and the URL that may
@@ -199,15 +199,15 @@ impl Settings {
         self.keystore_location.iter().chain(&self.truststore_location).map(String::as_str)
     }
 
-    /// What tells whether one of the files was replaced or written; taken before they are read, so that what changes meanwhile is seen
-    /// the next time.
+    /// Returns stamps that change when one of the files is replaced or written. The caller takes them before it reads the files, so that it sees
+    /// a later change the next time.
     pub fn stamps(&self) -> Vec<FileStamp> {
         let stamp = |found: Metadata| Some((found.modified().ok()?, found.len(), found.ino()));
         self.files().map(|file| std::fs::metadata(file).ok().and_then(stamp)).collect()
     }
 }
 
-/// What tells a file from its successor: when it was changed, its size, its inode. `None` for a file that is not there.
+/// Stamp of a file: time of its change, size, inode. `None` for a file that is not there.
 pub type FileStamp = Option<(SystemTime, u64, u64)>;
 
 fn list(value: &str) -> impl Iterator<Item = &str> {

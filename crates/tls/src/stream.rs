@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 const LINGER_MAX: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 64 * 1024;
 
-/// One connection after its handshake.
+/// Connection after its handshake.
 pub struct Stream {
     socket: TcpStream,
     session: Mutex<Session>,

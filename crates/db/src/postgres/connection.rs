@@ -39,12 +39,12 @@ impl DatabaseConnection {
         Ok(Self { server, runtime: Some(runtime), session: None, vain: None })
     }
 
-    /// Where it leads.
+    /// Returns the server.
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Has a session, or says why there is none; within the time limit of one call.
+    /// Opens a session, if there is none, within the time limit of one call.
     pub fn connect(&mut self) -> Result<(), AskError> {
         if self.session.is_some() {
             return Ok(());

@@ -1,6 +1,6 @@
-//! What PostgreSQL's errors mean.
+//! Errors of PostgreSQL, and their meaning.
 //!
-//! Invariant: no text of them has a password. A server's messages have none, and what a client was given is never quoted.
+//! Invariant: no text of them has a password. A server's messages have none, and a URL is never quoted.
 
 use std::error::Error;
 use std::io;
@@ -26,12 +26,12 @@ impl AskError {
         Self { words: words.into(), code: None, is_certain: false }
     }
 
-    /// Nothing came in time, and another connection would hardly do better.
+    /// Returns the error of an answer that did not come in time, where another connection would hardly do better.
     pub fn slow(words: impl Into<String>) -> Self {
         Self { code: Some(SqlState::QUERY_CANCELED), ..Self::lost(words) }
     }
 
-    /// Nothing was sent.
+    /// Returns the error of a statement that was not sent.
     pub fn not_asked(words: impl Into<String>) -> Self {
         Self { is_certain: true, ..Self::lost(words) }
     }
@@ -80,7 +80,7 @@ impl From<tokio_postgres::Error> for AskError {
     }
 }
 
-/// What a row says cannot be.
+/// Returns the error of a row that cannot be right.
 pub fn damaged(reason: impl Into<String>) -> StoreError {
     StoreError::Damaged(reason.into())
 }

@@ -16,7 +16,7 @@ pub fn words_at_start(server: &Server, error: &AskError) -> String {
     format!("as {user}: {}; {}", what(server, error), to_do(server, error))
 }
 
-/// What was met with, and where a socket is meant that has no name in the system's words.
+/// Returns the error, with the name of a socket, which the system's words lack.
 fn what(server: &Server, error: &AskError) -> String {
     match sockets(server) {
         Some(sockets) if is_of_system(error) => format!("{sockets}: {}", error.words),

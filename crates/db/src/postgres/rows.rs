@@ -1,6 +1,6 @@
-//! What the rows of an answer say: texts, numbers and flags by column.
+//! Rows of an answer: texts, numbers and flags by column.
 //!
-//! Invariant: what is not there, or not what it should be, is an error and no panic.
+//! Invariant: a missing or wrong value is an error and no panic.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use fullbore_wire::Uuid;
 use super::error::damaged;
 use crate::StoreError;
 
-/// One row.
+/// Row of an answer.
 pub type DatabaseRow = tokio_postgres::SimpleQueryRow;
 /// The rows of one statement.
 pub type Rows = Vec<DatabaseRow>;
@@ -44,7 +44,7 @@ pub fn flag(row: &DatabaseRow, column: usize) -> Result<bool, StoreError> {
     Ok(text(row, column)? == "t")
 }
 
-/// Those of the first statement that has rows, and what is left.
+/// Returns the rows of the next statement that has any.
 pub fn next(answers: &mut std::vec::IntoIter<Rows>) -> Result<Rows, StoreError> {
     answers.next().ok_or_else(|| damaged("an answer is missing"))
 }

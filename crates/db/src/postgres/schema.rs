@@ -20,10 +20,10 @@ pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// "fullbore" in ASCII: the lock that who makes or upgrades the schema has.
 const ADVISORY_LOCK: i64 = 0x6675_6c6c_626f_7265;
 
-/// What the database was found to be.
+/// Schema found in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// Nothing of ours, and nothing under our name.
+    /// No schema of Fullbore, and none of its name.
     Empty,
     /// A schema of our name in which nothing is yet.
     EmptySchema,
@@ -60,7 +60,7 @@ impl From<StoreError> for SchemaError {
 const LOOK: &str = "SELECT to_regnamespace('fullbore') IS NOT NULL, to_regclass('fullbore.schema_version') IS NOT NULL,
     EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE relnamespace = to_regnamespace('fullbore'))";
 
-/// What there is.
+/// Looks for the schema.
 pub async fn look(session: &PostgresSession, call_max: Duration) -> Result<Found, SchemaError> {
     let rows = one(session.ask(LOOK, call_max).await?)?;
     let row = rows.first().ok_or_else(|| damaged("no answer"))?;
@@ -120,7 +120,7 @@ pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i6
     upgrade(session, call_max, MIGRATIONS).await
 }
 
-/// As [`migrate`], to the version that the last of these makes.
+/// Migrates as [`migrate`] does, to the version that the last of these makes.
 pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: &[&str]) -> Result<i64, SchemaError> {
     let known = FIRST_VERSION + migrations.len() as i64;
     session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;

@@ -1,6 +1,6 @@
-//! Where the database is and how it is reached: from the URL of `control.plane`.
+//! Address and credentials of the database, from the URL of `control.plane`.
 //!
-//! Not connections, which are `session`'s. Invariant: the password is in no text but what is sent to the server.
+//! Not here: connections, which are `session`'s. Invariant: the password is in no text but that sent to the server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Server {
     password_file: Option<PathBuf>,
     /// How long one call may take.
     pub call_max: Duration,
-    /// Who counts what is asked of it, if anybody does.
+    /// Counter of its calls, if there is one.
     pub counted: Option<CountedCalls>,
     /// Limit of the log line about a pooler.
     pub pooled: Arc<LogRateLimit>,
@@ -79,7 +79,7 @@ impl Server {
         Ok(Self { config, encryption, password_file, call_max, counted: None, pooled: Arc::default(), shown })
     }
 
-    /// The same, over a connection whose calls are counted.
+    /// Returns the server with counted calls.
     pub fn counted(self, calls: CountedCalls) -> Self {
         Self { counted: Some(calls), ..self }
     }

@@ -55,7 +55,7 @@ pub struct DiskSpace {
     folder: PathBuf,
     /// Bytes of the reserve when it is whole.
     wanted: u64,
-    /// Whether the reserve is whole; read by who writes, as long as it does.
+    /// True if the reserve is whole; a writer holds it for reading while it writes.
     whole: RwLock<bool>,
     /// Number of works that free space with a part of the reserve: it is not taken back meanwhile.
     releases: AtomicUsize,
@@ -70,7 +70,7 @@ pub struct DiskSpace {
     /// True once a write hangs, until none does.
     hangs: watch::Sender<bool>,
     times: Mutex<Times>,
-    /// What the broker's log says of it.
+    /// Limit of log lines about it.
     line: LogRateLimit,
 }
 
@@ -235,7 +235,7 @@ impl DiskSpace {
         }
     }
 
-    /// As [`DiskSpace::admit`], for an append to a log, which takes little time: a permit that is held for long shows a disk that hangs.
+    /// Admits as [`DiskSpace::admit`] does, an append to a log, which takes little time: a permit that is held for long shows a disk that hangs.
     pub fn admit_append(&self) -> Option<WritePermit<'_>> {
         self.admit().map(|permit| WritePermit { _append: Some(self.writes.begin()), ..permit })
     }
@@ -427,12 +427,12 @@ impl Drop for Releasing<'_> {
     }
 }
 
-/// What the system says of a folder's file system. One without a size does not say.
+/// Returns the system's figures of a directory's file system; `None` of one without a size.
 fn disk_of(folder: &Path) -> Option<StatVfs> {
     statvfs(folder).ok().filter(|disk| disk.f_blocks > 0)
 }
 
-/// Has a file take up so much room. Where room cannot be asked for, it is written to.
+/// Allocates `bytes` for a file. Writes to it where the file system cannot allocate.
 fn take_up(file: File, bytes: u64) -> io::Result<()> {
     file.set_len(bytes)?;
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {

@@ -30,7 +30,7 @@ pub struct NewFiles {
 }
 
 impl NewFiles {
-    /// Has the next look make a file.
+    /// Makes the next look create a file.
     pub fn doubt(&self) {
         self.doubted.store(true, Ordering::Relaxed);
     }

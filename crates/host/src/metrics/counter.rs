@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// It starts at zero.
+/// Counter from zero on.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 

@@ -37,7 +37,7 @@ const BOUNDS_NS: [u64; 20] = [
 /// Durations seen so far.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// One more than there are bounds, for what exceeds them all.
+    /// Buckets of the bounds, and one for values above all.
     buckets: [Counter; BOUNDS_NS.len() + 1],
     sum_ns: Counter,
 }

@@ -17,10 +17,10 @@ pub use histogram::Histogram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One more than the largest API key.
+/// Largest API key and one.
 const API_CODES: usize = ApiKey::ALL[ApiKey::ALL.len() - 1] as usize + 1;
 
-/// Where an API's counters are, by its key: keys have gaps, counters have none.
+/// Place of an API's counters, by its key: keys have gaps, counters have none.
 const SLOTS: [u8; API_CODES] = {
     let mut slots = [0; API_CODES];
     let mut at = 0;
@@ -58,7 +58,7 @@ pub struct Connections {
     pub refused: Counter,
 }
 
-/// One API's counters, on cache lines of their own so that producers do not slow consumers down.
+/// Counters of an API, on cache lines of their own so that producers do not slow consumers down.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct PerApi {
@@ -215,7 +215,7 @@ impl Metrics {
         reorder.left_bytes.add(bytes as u64);
     }
 
-    /// So many batches waited in vain for those before them.
+    /// Counts batches that waited in vain for those before them.
     pub fn reorder_expired(&self, batches: usize) {
         self.counters.produce.reorder.expired.add(batches as u64);
     }
@@ -226,7 +226,7 @@ impl Metrics {
         if code.is_err() { offsets.errors.add(code) } else { offsets.committed.add(1) }
     }
 
-    /// So many bytes of records go into the response of a fetch.
+    /// Counts bytes of records in the response of a fetch.
     pub fn fetched(&self, records_bytes: usize) {
         self.counters.fetch.bytes.add(records_bytes as u64);
     }
@@ -236,12 +236,12 @@ impl Metrics {
         self.counters.fetch.errors.add(code);
     }
 
-    /// So many bytes of records go to a follower.
+    /// Counts bytes of records to a follower.
     pub fn replicated_out(&self, records_bytes: usize) {
         self.counters.replication.bytes_out.add(records_bytes as u64);
     }
 
-    /// So many bytes of records came from a leader.
+    /// Counts bytes of records from a leader.
     pub fn replicated_in(&self, records_bytes: usize) {
         self.counters.replication.bytes_in.add(records_bytes as u64);
     }

@@ -1,4 +1,4 @@
-//! What the system says of this process. Where there is no `/proc`, memory and descriptors are not known.
+//! Figures of this process in the system. Without `/proc`, memory and descriptors are not known.
 
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
