@@ -1,6 +1,6 @@
-//! What every connection needs to know: Kafka's names and defaults.
+//! Settings of every connection: Kafka's names and defaults.
 //!
-//! Not here: `bootstrap.servers`, which whoever makes a cluster names, and how connections are secured (see [`security`](crate::security)),
+//! Not here: `bootstrap.servers`, which the creator of a cluster gives, and how connections are secured (see [`security`](crate::security)),
 //! though its settings are reached from here, too.
 
 use crate::error::ConfigError;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What every connection needs to know, whoever uses it.
+/// Settings of every connection.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// Sent with every request (client.id).

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The settings of a consumer that may be in a group; names and defaults are those of Kafka's.
 #[derive(Clone, Debug)]
 pub struct ConsumerConfig {
-    /// What fetches ask for, and where a partition is begun (auto.offset.reset).
+    /// Settings of fetches, and the begin of a partition (auto.offset.reset).
     pub fetch: FetchSettings,
     /// The member's settings; its group and its topics are for its owner to name.
     pub group: GroupConfig,
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::security::Security;
 
-    /// What Kafka's consumer has beside these, and what is here instead.
+    /// Other keys of Kafka's consumer, with the remedy here.
     const OTHERS: &[(&str, &str)] = &[
         ("allow.auto.create.topics", "A topic is never made by reading it."),
         ("client.rack", "Leaders are read."),

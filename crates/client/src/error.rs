@@ -1,5 +1,5 @@
-//! What can go wrong: with settings, with a connection that many requests share, with a cluster; and what a tool tells its user, in one
-//! sentence with the next step.
+//! Errors of settings, of a connection that many requests share, and of a cluster; and the sentence of a tool for its user, with the next
+//! step.
 
 use crate::protocol::ProtocolError;
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, has_port_too_large};
@@ -80,7 +80,7 @@ pub enum ClientError {
         address: String,
         /// The request.
         api: &'static str,
-        /// What is wrong.
+        /// The fault.
         source: DecodeError,
     },
     /// A request that cannot be said.
@@ -88,7 +88,7 @@ pub enum ClientError {
     Encode {
         /// The request.
         api: &'static str,
-        /// What is wrong.
+        /// The fault.
         source: EncodeError,
     },
     /// A frame that would not fit in memory.
@@ -101,7 +101,7 @@ pub enum ClientError {
         /// Bytes.
         max: usize,
     },
-    /// Nothing in common.
+    /// The broker has no version in common.
     #[error("{address} does not offer {api} in a version this program speaks; use a Kafka broker of 2.1 or later")]
     Version {
         /// Host and port.
@@ -112,7 +112,7 @@ pub enum ClientError {
     /// Kafka's error.
     #[error("{what}: {message}")]
     Kafka {
-        /// What was tried.
+        /// The attempt.
         what: String,
         /// Kafka's code.
         code: ErrorCode,
@@ -151,7 +151,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// What is wrong with what was said on the connection to this address.
+    /// Returns the error of a protocol fault on the connection to this address.
     pub(crate) fn of_protocol(error: ProtocolError, address: &str) -> Self {
         let address = address.to_owned();
         match error {
@@ -207,15 +207,15 @@ pub enum ConfigError {
     Value {
         /// The setting.
         key: &'static str,
-        /// What was given.
+        /// The refused value.
         value: String,
-        /// What may be.
+        /// The allowed values.
         allowed: String,
     },
     /// Two settings that exclude each other.
     #[error("{first} contradicts {second}: {why}")]
     Conflict {
-        /// One of them, with its value.
+        /// A property of them, with its value.
         first: String,
         /// The other, with its value.
         second: String,
@@ -292,7 +292,7 @@ pub enum MetadataError {
 }
 
 impl MetadataError {
-    /// The same as a command tells its user; `servers` is the bootstrap list.
+    /// Returns the error as a command shows it to its user; `servers` is the bootstrap list.
     pub fn for_user(self, servers: &str) -> ClientError {
         let other = |reason: String| std::io::Error::other(reason);
         let error = match self {

@@ -6,20 +6,20 @@
 use crate::error::ConfigError;
 use std::time::Duration;
 
-/// What a user should know of one setting.
+/// Description of a setting for users.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// Kafka's name.
     pub name: &'static str,
     /// Kafka's default, unless `doc` says otherwise; empty for none.
     pub default: &'static str,
-    /// What it does.
+    /// Its effect.
     pub doc: &'static str,
 }
 
-/// One setting of `C`.
+/// Setting of `C`.
 pub struct Key<C> {
-    /// What its user should know.
+    /// Description for users.
     pub setting: Setting,
     /// Reads a value, or says what is allowed.
     pub set: fn(&mut C, &str) -> Result<(), String>,

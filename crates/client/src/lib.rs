@@ -1,14 +1,14 @@
-//! What every client of a Kafka cluster needs, whatever it does there.
+//! Parts that every client of a Kafka cluster needs.
 //!
 //! * [`config`], [`security`]: settings by Kafka's names.
-//! * [`protocol`]: what is said on one connection, without the connection.
+//! * [`protocol`]: the protocol of one connection, without the connection.
 //! * [`mod@tokio`]: connections that carry any number of requests at a time, and a cluster of them.
-//! * [`blocking`]: the same for who has a thread for each: one request after another, and pipelined fetches.
+//! * [`blocking`]: connections with a thread each: one request after another, and pipelined fetches.
 //! * [`admin`]: topics, configurations and groups, asked about and changed.
 //! * [`consume`]: reading whole topics.
 //! * [`group`]: a member of a consumer group.
 //! * [`consumer_config`]: the settings of both by Kafka's names.
-//! * [`error`]: what goes wrong, and what helps.
+//! * [`error`]: errors with their remedies.
 //!
 //! Works with any Kafka; nothing here knows Fullbore's broker.
 

@@ -18,7 +18,7 @@ pub struct Security {
     connector: Arc<Mutex<Option<Loaded>>>,
 }
 
-/// What was read of the files when they were so.
+/// Material of files with these stamps.
 #[derive(Debug)]
 struct Loaded {
     stamps: Vec<FileStamp>,
@@ -136,7 +136,7 @@ impl Security {
         Ok(())
     }
 
-    /// What begins TLS sessions; `None` for plain connections.
+    /// Returns the connector of TLS sessions; `None` for plain connections.
     ///
     /// # Errors
     /// Keys or certificates that cannot be used.

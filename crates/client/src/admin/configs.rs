@@ -13,7 +13,7 @@ use fullbore_wire::apis::incremental_alter_configs::{
 };
 use fullbore_wire::apis::list_config_resources::ListConfigResourcesRequest;
 
-/// What can have configurations (Kafka's `ConfigResource.Type`).
+/// Kind of a resource with configurations (Kafka's `ConfigResource.Type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceKind {
     /// A topic.
@@ -22,7 +22,7 @@ pub enum ResourceKind {
     Broker,
     /// A broker's log levels.
     BrokerLogger,
-    /// What clients are asked to measure.
+    /// Subscription to clients' metrics.
     ClientMetrics,
     /// A consumer group.
     Group,
@@ -39,7 +39,7 @@ impl ResourceKind {
         }
     }
 
-    /// As in `cannot read the configuration of topic 't'`.
+    /// Returns the noun, as in `cannot read the configuration of topic 't'`.
     fn noun(self) -> &'static str {
         match self {
             ResourceKind::Topic => "topic",
@@ -51,7 +51,7 @@ impl ResourceKind {
     }
 }
 
-/// Where a value is from (Kafka's `ConfigEntry.ConfigSource`).
+/// Source of a value (Kafka's `ConfigEntry.ConfigSource`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfigSource(pub i8);
 
@@ -85,7 +85,7 @@ impl ConfigSource {
     }
 }
 
-/// One place a value could be from.
+/// Value of another source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Synonym {
     /// The configuration's name there.
@@ -96,24 +96,24 @@ pub struct Synonym {
     pub source: ConfigSource,
 }
 
-/// One configuration.
+/// Configuration entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigEntry {
     /// The configuration's name.
     pub name: Text,
     /// The configuration's value; `None` when unset or secret.
     pub value: Option<Text>,
-    /// Where the value is from.
+    /// Source of the value.
     pub source: ConfigSource,
     /// True if the value is a secret.
     pub is_sensitive: bool,
     /// True if it cannot be changed.
     pub is_read_only: bool,
-    /// Where else the value could be from, the strongest first.
+    /// Values of all sources, the strongest first.
     pub synonyms: Vec<Synonym>,
 }
 
-/// Whose configurations: the kind, and the topic's name or the broker's id.
+/// Resource: the kind, and the topic's name or the broker's id.
 pub type ConfigOf<'a> = (ResourceKind, &'a str);
 
 /// Every configuration of one resource, by name.

@@ -1,4 +1,4 @@
-//! What brokers tell of their logs' folders.
+//! Brokers' data directories and logs.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -30,7 +30,7 @@ pub struct LogDir {
     pub usable_bytes: Option<i64>,
 }
 
-/// One partition's log.
+/// Log of a partition.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogDirPartition {
     /// The topic.
@@ -89,7 +89,7 @@ pub struct SetAside {
     pub bytes: i64,
 }
 
-/// What is wrong with the log of a partition.
+/// Damage of a partition's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogDamage {
     pub set_aside: Option<SetAside>,
@@ -97,12 +97,12 @@ pub struct LogDamage {
     pub is_refused: bool,
 }
 
-/// What is wrong with logs, by topic and partition, and for each with which broker's.
+/// Damage of logs, by topic and partition, and by broker.
 pub type DamagedLogs = HashMap<(Text, i32), BTreeMap<i32, LogDamage>>;
 
-/// What is wrong with the logs of these topics, each with so many partitions, of every broker, since each knows its own only;
-/// partitions with which nothing is are left out, and so is what brokers would tell that do not answer soon. Only Fullbore's
-/// broker tells it.
+/// Returns the damage of the logs of these topics, each with its number of partitions, from every broker, since each knows its own only.
+/// Whole partitions are left out, and so are brokers that do not answer soon. Only Fullbore's
+/// broker reports it.
 ///
 /// # Errors
 /// When no broker answers.
@@ -135,7 +135,7 @@ pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<Damag
     Ok(found)
 }
 
-/// What one broker tells.
+/// Reads the answer of one broker.
 fn damaged(answer: DescribeLogDirsResponse) -> Vec<((Text, i32), LogDamage)> {
     let topics = answer.results.into_iter().flat_map(|folder| folder.topics);
     let partitions = topics.flat_map(|topic| {

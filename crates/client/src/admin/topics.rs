@@ -19,12 +19,12 @@ use std::collections::HashSet;
 const RESOURCE_TOPIC: i8 = 2;
 /// Topics whose settings are asked for at a time: a broker bounds its answer.
 const TOPICS_PER_ANSWER: usize = 1_000;
-/// What a topic sets that has its records in an object store.
+/// Key of diskless topics.
 const DISKLESS_ENABLE: &str = "diskless.enable";
 /// DescribeConfigs' number for a value nobody set.
 const SOURCE_DEFAULT: i8 = 5;
 
-/// One topic as `topics describe` shows it.
+/// Topic as `topics describe` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicDescription {
     /// The topic.
@@ -45,7 +45,7 @@ impl TopicDescription {
     }
 }
 
-/// One partition as `topics describe` shows it.
+/// Partition as `topics describe` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicPartitionInfo {
     /// The partition.

@@ -6,7 +6,7 @@ use crate::protocol::Handshake;
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest};
 
-/// One API as a broker serves it.
+/// API with the versions that a broker serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedApi {
     /// The API's key.

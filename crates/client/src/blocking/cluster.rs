@@ -30,7 +30,7 @@ pub struct Cluster {
 /// How long the brokers of the list that were asked may take until the next one is asked, too.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is known before the first connection, and brokers that were told since.
+/// Bootstrap addresses, and the brokers of later answers.
 struct Bootstrap {
     addresses: Vec<String>,
     /// Brokers as the newest metadata have them, for when those of the list have gone; shared with who was detached.
@@ -62,7 +62,7 @@ impl BrokerAddress {
     }
 }
 
-/// One partition and where to read it.
+/// Partition with its leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionPlace {
     /// The topic.
@@ -106,13 +106,13 @@ impl Cluster {
         }
     }
 
-    /// Has connections secured like this; they are plain without.
+    /// Secures connections like this; they are plain without.
     #[must_use]
     pub fn secured(self, security: Security) -> Self {
         Cluster { bootstrap: Bootstrap { security, ..self.bootstrap }, ..self }
     }
 
-    /// Has a broker be given up that is silent for `patience` while it is asked.
+    /// Gives up a broker that is silent for `patience` during a request.
     #[must_use]
     pub fn patient(self, patience: Duration) -> Self {
         Cluster { bootstrap: Bootstrap { patience, ..self.bootstrap }, ..self }
@@ -144,8 +144,8 @@ impl Cluster {
         Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
     }
 
-    /// As [`Cluster::detached`], with the connection to any broker that this one had; this one makes another when it is
-    /// asked again.
+    /// Returns a cluster as [`Cluster::detached`] does, with this one's connection to any broker; this one makes another at the next
+    /// request.
     #[must_use]
     pub fn handed_over(&self) -> Self {
         let connection = Mutex::new(std::mem::take(&mut *self.connection.lock()));
@@ -157,7 +157,7 @@ impl Cluster {
         self.connection.get_mut().take().filter(|connection| connection.set_patience(READ_TIMEOUT).is_ok())
     }
 
-    /// Has this connection ask any broker from now on.
+    /// Uses this connection for requests to any broker.
     pub(crate) fn keep_connection(&mut self, connection: Connection) {
         // A socket that takes no time limit is of no use.
         if connection.set_patience(self.bootstrap.patience).is_ok() {
@@ -335,7 +335,7 @@ impl Bootstrap {
         Connection::connect_within(address, &self.client_id, &self.security, self.patience)
     }
 
-    /// What this answer says of brokers; one that names none comes from a broker that is starting, and what was known is better.
+    /// Takes over the brokers of an answer. One without brokers comes from a broker that is starting, and is ignored.
     fn learn(&self, response: &MetadataResponse) {
         if !response.brokers.is_empty() {
             *self.told.lock() = response.brokers.iter().map(|broker| host_port(&broker.host, broker.port)).collect();

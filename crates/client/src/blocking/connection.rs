@@ -1,6 +1,6 @@
-//! One blocking connection to one broker.
+//! Blocking connection to a broker.
 //!
-//! Not here: what is said (see `protocol`), and whether it is TLS (see `socket`). Invariant: an answer that is not the
+//! Not here: the protocol (see `protocol`), and TLS (see `socket`). Invariant: an answer that is not the
 //! one due, or that does not come in time, ends the connection.
 
 use super::socket::{READ_TIMEOUT, Socket};
@@ -57,10 +57,10 @@ impl Connection {
         Self::connect_within(address, client_id, security, READ_TIMEOUT)
     }
 
-    /// As [`Connection::connect`] with a broker that may be silent for `patience`, now and later.
+    /// Connects as [`Connection::connect`] does, to a broker that may be silent for `patience`, now and later.
     ///
     /// # Errors
-    /// As [`Connection::connect`].
+    /// Those of [`Connection::connect`].
     pub fn connect_within(
         address: &str,
         client_id: &str,

@@ -44,7 +44,7 @@ impl Cluster {
         }
     }
 
-    /// As [`Cluster::offsets_at`], with the offsets that were found beside the reasons for which others were not.
+    /// Reads offsets as [`Cluster::offsets_at`] does; returns those found beside the errors of others.
     pub fn offsets_found_at(&mut self, of: &[(Text, i32)], timestamp: i64) -> FoundOffsets {
         let began = Instant::now();
         let patience = LEADER_PATIENCE.min(self.patience() * 3 / 2);
@@ -158,7 +158,7 @@ fn wanted_at(topics: BTreeMap<Text, Vec<i32>>, timestamp: i64) -> Vec<ListOffset
 }
 
 impl Connection {
-    /// As [`Connection::offsets_at`], past the records of open transactions too.
+    /// Reads offsets as [`Connection::offsets_at`] does, past the records of open transactions too.
     ///
     /// # Errors
     /// The first partition's, or a broken connection.
@@ -182,7 +182,7 @@ impl Connection {
         self.told_offsets_at(of, version)
     }
 
-    /// As [`Connection::offsets_at`] for each timestamp and its partitions. Short requests leave together, so that all
+    /// Reads offsets as [`Connection::offsets_at`] does, for each timestamp and its partitions. Short requests leave together, so that all
     /// of them take one round trip; long ones one after another, since a broker that still writes an answer may not
     /// read the next request.
     ///

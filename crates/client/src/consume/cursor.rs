@@ -1,4 +1,4 @@
-//! One partition being read: from where, to where, and who takes the records.
+//! Read of one partition: its begin, its end, and the sink of its records.
 //!
 //! Invariant: `offset` moves only past batches whose every record went to the sink, or was none of its business: before
 //! `offset`, past `end`, or of an aborted transaction where only committed ones are read.
@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 /// Bytes of one batch's records when decompressed, at most.
 const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 
-/// Who takes a partition's records.
+/// Sink of a partition's records.
 pub trait Sink: Send + 'static {
     /// Takes the next record, or breaks: then it was not taken, and the partition ends before it.
     ///
@@ -38,7 +38,7 @@ impl Sink for () {
     }
 }
 
-/// One partition's position.
+/// Position in a partition.
 #[derive(Debug)]
 pub struct Cursor<S> {
     /// The topic.
@@ -51,17 +51,17 @@ pub struct Cursor<S> {
     pub offset: Option<i64>,
     /// The first offset not to read; `None` to go on for ever.
     pub end: Option<i64>,
-    /// Where it was begun, and where it is to end.
+    /// Begin and end of the read.
     pub placed: Placed,
     /// True if records were deleted before they were read: the partition begins again as the settings say.
     pub(super) is_reset: bool,
-    /// Where the partition begins whatever the settings say, until something of it was read.
+    /// Begin that overrides the settings, until a record was read.
     pub(super) start: Option<StartOffset>,
-    /// Who takes the records.
+    /// Sink of the records.
     pub sink: S,
 }
 
-/// What was read: records, and bytes of their keys and values.
+/// Records read, and bytes of their keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) records: u64,
@@ -111,7 +111,7 @@ impl<S> Cursor<S> {
         Cursor { topic, topic_id, partition, offset, end, placed, is_reset: false, start: None, sink }
     }
 
-    /// Has the cursor begin with the first record that there ever was, or with the first of those that are left.
+    /// Begins the cursor at the first record ever, or at the first that is left.
     #[must_use]
     pub(super) fn at_start(mut self) -> Self {
         self.begin_at_start();
@@ -277,7 +277,7 @@ impl<S: Sink> Cursor<S> {
 
 /// Which transactions of an answer were aborted, as the reader comes past them (Kafka's `CompletedFetch`).
 struct Aborted {
-    /// Those to come: producer id by first offset, the last first.
+    /// Aborted transactions ahead: producer id by first offset, the last first.
     ahead: Vec<(i64, i64)>,
     /// Producers whose transaction under way was aborted.
     open: HashSet<i64>,

@@ -1,4 +1,4 @@
-//! What ends a run early, or the reading of one partition of it.
+//! Errors that end a run early, or the read of one partition.
 
 use crate::error::ClientError;
 use fullbore_wire::Text;
@@ -22,7 +22,7 @@ pub enum ConsumeError {
         partition: i32,
         /// The first offset that could not be read.
         offset: i64,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A batch whose checksum holds and whose records cannot be read: its producer has sent it so.
@@ -39,7 +39,7 @@ pub enum ConsumeError {
         offset: i64,
         /// The batch's last offset.
         last_offset: i64,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// The partition has no such offset, and may not be started again.
@@ -55,7 +55,7 @@ pub enum ConsumeError {
         /// Before its first or past its last.
         offset: i64,
     },
-    /// What is at the offsets that were asked for is another topic's.
+    /// The topic was made again: the offsets are another one's.
     #[error("topic '{topic}' was deleted and made again while it was read; start again with the new one")]
     Recreated {
         /// The topic.

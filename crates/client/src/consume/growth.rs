@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Which of the topics that there are belong to the run, by name and whether they are internal.
 pub type TopicFilter = Arc<dyn Fn(&str, bool) -> bool + Send + Sync>;
 
-/// Where to look for them, how often, and what to begin them with.
+/// Look for new partitions: topics, interval, and their sinks.
 pub struct Growth<S> {
     topics: Vec<Text>,
     matches: Option<TopicFilter>,

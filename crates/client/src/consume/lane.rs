@@ -1,4 +1,4 @@
-//! One leader's thread: fetch, and while the records of one answer are read the next ones are already asked for.
+//! Thread of one leader: it fetches, and while it reads the records of one answer the next fetches are under way.
 //!
 //! A partition that cannot be read goes back to the run, which looks its leader up and gives it to a lane again; the others
 //! are read on. Which fetches are under way is its [`session`](super::session)'s matter, how many and how large its
@@ -68,7 +68,7 @@ impl Default for FetchSettings {
 
 /// Why a lane ended.
 pub(super) enum LaneEnd {
-    /// It was told to.
+    /// Stopped by the run.
     Stopped,
     /// Every cursor reached its end.
     Done,
@@ -92,7 +92,7 @@ pub(super) struct Returned<S> {
 
 /// Why it does.
 pub(super) enum Why {
-    /// It is to be placed anew.
+    /// The partition is to be placed again.
     Reset,
     /// The leader refuses it, which may pass.
     Refused(ClientError),
@@ -169,7 +169,7 @@ pub(super) struct FetchLane<S> {
     returns: Box<dyn Fn(Returned<S>) + Send>,
     /// The offset each cursor is asked for next, which runs ahead of the one read.
     asked: HashMap<PartitionKey, i64>,
-    /// Those that have waited and were not answered yet, by name.
+    /// Partitions that have waited and were not answered yet, by name.
     waited: HashMap<PartitionKey, (Text, i32)>,
     settings: FetchSettings,
     session: FetchSession,
@@ -184,7 +184,7 @@ pub(super) struct FetchLane<S> {
 }
 
 impl<S: Sink> FetchLane<S> {
-    /// What cannot be read goes to `returns`.
+    /// Creates a lane. Partitions that cannot be read go to `returns`.
     pub(super) fn new(
         connection: Connection,
         cursors: Vec<Cursor<S>>,
@@ -220,7 +220,7 @@ impl<S: Sink> FetchLane<S> {
         self.awaited.clone()
     }
 
-    /// Where more partitions are put.
+    /// Returns the inbox for more partitions.
     pub(super) fn inbox(&self) -> Arc<Inbox<S>> {
         self.inbox.clone()
     }
@@ -542,7 +542,7 @@ impl<S: Sink> FetchLane<S> {
         Ok(())
     }
 
-    /// What came of a partition was read; `next_offset` is where the leader goes on, or -1.
+    /// Notes that a partition's records were read; the leader goes on at `next_offset`, unless it is -1.
     fn was_read(&mut self, at: usize, key: PartitionKey, next_offset: i64) {
         if !self.session.is_ahead() {
             let fed = self.cursors.remove(at);

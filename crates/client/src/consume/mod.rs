@@ -45,10 +45,10 @@ pub fn consume<S: Sink>(
     consume_growing(cluster, cursors, plan, None, observe)
 }
 
-/// As [`consume`], and reads the partitions, too, that topics get meanwhile.
+/// Reads as [`consume`] does, and also the partitions that topics get meanwhile.
 ///
 /// # Errors
-/// As [`consume`].
+/// Those of [`consume`].
 pub fn consume_growing<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,

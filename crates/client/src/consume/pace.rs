@@ -59,7 +59,7 @@ impl Drop for FetchShare {
     }
 }
 
-/// One answer, as it came.
+/// Measured answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnswerTimes {
     /// When its fetch was sent.
@@ -136,7 +136,7 @@ impl AheadPace {
         self.answer_bytes.min(u32::try_from(share).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// The same of one of `partitions`.
+    /// Returns the bytes for one of `partitions`.
     pub(super) fn partition_bytes(&self, partitions: usize) -> u32 {
         let equal = self.answer_bytes / u32::try_from(partitions.max(1)).unwrap_or(u32::MAX);
         equal.max(PARTITION_SHARE).min(self.answer_bytes)
@@ -176,7 +176,7 @@ impl SizePace {
         self.answer_bytes_max.min(u32::try_from(share / 2).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// The same of one partition.
+    /// Returns the bytes for one partition.
     pub(super) fn partition_bytes(&self, share: u64) -> u32 {
         self.partition_bytes.min(self.answer_bytes(share))
     }

@@ -1,4 +1,4 @@
-//! What a run is told, and what it comes to.
+//! Plan of a run, and its outcome.
 
 use super::cursor::Cursor;
 use super::lane::FetchSettings;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// What a run needs to know.
+/// Plan of a run.
 #[derive(Clone, Debug)]
 pub struct ConsumePlan {
     /// How to fetch.
@@ -19,7 +19,7 @@ pub struct ConsumePlan {
     pub records: u64,
     /// The run ends when no record came for this long.
     pub timeout: Duration,
-    /// Where cursors without an offset start.
+    /// Begin of cursors without an offset.
     pub start: StartOffset,
     /// True if cursors without an end are to end where their partition ends when it is begun.
     pub to_end: bool,

@@ -1,4 +1,4 @@
-//! What a run has come to: written by its lanes, read by anyone.
+//! Progress of a run: its lanes write it, any thread reads it.
 
 use super::waiting::UnreadPartitions;
 use fullbore_wire::Text;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// What all lanes count together. Written by the lanes, read by anyone.
+/// Counts of all lanes together.
 #[derive(Debug)]
 pub struct ConsumeProgress {
     started: Instant,
@@ -23,7 +23,7 @@ pub struct ConsumeProgress {
     records_wanted: u64,
     trouble: Mutex<Option<String>>,
     pub(super) waiting: UnreadPartitions,
-    /// What happened that nothing can be done about, until it is told.
+    /// Events without a remedy that are not shown yet.
     notices: Mutex<Vec<String>>,
     deleted: Mutex<BTreeSet<Text>>,
 }
@@ -56,7 +56,7 @@ impl ConsumeProgress {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// What is to be told once: partitions that will not be read any more, and why.
+    /// Takes the notices to show: partitions that will not be read any more, and why.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut *self.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -65,7 +65,7 @@ impl ConsumeProgress {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
-    /// What was to be told is not so any more.
+    /// Removes a notice that does not hold any more.
     pub(super) fn take_back(&self, what: &str) {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).retain(|notice| notice != what);
     }
@@ -138,7 +138,7 @@ impl ConsumeProgress {
         self.feeding.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It is done with that, and has counted it.
+    /// Notes that the lane has read an answer, and counted it.
     pub(super) fn fed(&self) {
         self.feeding.fetch_sub(1, Ordering::Release);
     }

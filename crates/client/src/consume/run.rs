@@ -1,4 +1,4 @@
-//! One run: has leaders found ([`scout`](super::scout)), starts a lane for each ([`lane`](super::lane)) and gives it its
+//! Run: has leaders found ([`scout`](super::scout)), starts a lane for each ([`lane`](super::lane)) and gives it its
 //! partitions, again when leaders move.
 //!
 //! It waits for no broker, so that one that hangs keeps neither the others from being read nor the caller from ending the run.
@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_millis(20);
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
 /// The pause before leaders are looked up again.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// The same for what has been refused for longer than this, or is not there.
+/// Backoff of partitions that have been refused for longer than this, or do not exist.
 const LONG_BACKOFF: Duration = Duration::from_secs(1);
 /// How long a lane may take to close its session when the run ends.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub(super) struct Run<'a, S> {
     progress: Arc<ConsumeProgress>,
     memory: Arc<FetchMemory>,
     idle: Vec<Idle<S>>,
-    /// Those whose leader is being connected to, by its address.
+    /// Partitions whose leader is being connected to, by its address.
     connecting: BTreeMap<String, Connecting<S>>,
     done: Vec<Cursor<S>>,
     given_up: Vec<(Cursor<S>, ConsumeError)>,
@@ -80,7 +80,7 @@ struct Running<S> {
     inbox: Arc<Inbox<S>>,
 }
 
-/// What threads tell the run.
+/// Event of a thread for the run.
 enum Event<S> {
     Found(Box<ScoutAnswer>),
     Returned(Returned<S>),
@@ -197,7 +197,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Has the leaders looked up of partitions that are not being read, and new partitions looked for when it is time.
+    /// Looks up the leaders of partitions that are not being read, and new partitions when it is time.
     fn look(&mut self) -> Result<(), ConsumeError> {
         let now = Instant::now();
         if self.scout.looks_since().is_some() || now < self.look_at {
@@ -298,7 +298,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// What was read of it is over. Where records that are gone end nothing, the next topic of its name is read from its start.
+    /// Ends the read of a deleted topic. Where lost records end nothing, the next topic of its name is read from its start.
     fn topic_is_gone(&mut self, topic: &Text) {
         let (of_topic, others) =
             std::mem::take(&mut self.idle).into_iter().partition(|idle| idle.cursor.topic == *topic);
@@ -418,7 +418,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Nothing would be fetched from behind the end, so that no broker would refuse it.
+    /// Returns the error of a cursor past the end, from which nothing is fetched, so that no broker refuses it.
     fn past_its_end(&self, cursor: &Cursor<S>) -> Option<ConsumeError> {
         let offset = cursor.offset.filter(|offset| cursor.end.is_some_and(|end| *offset > end))?;
         Some(ConsumeError::OutOfRange { topic: cursor.topic.clone(), partition: cursor.partition, offset })
@@ -522,7 +522,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// It is placed anew.
+    /// Places a partition again.
     fn reset(&mut self, mut cursor: Cursor<S>) {
         cursor.reset();
         self.idle.push(Idle { cursor, due: Instant::now() });
@@ -534,7 +534,7 @@ impl<'a, S: Sink> Run<'a, S> {
         cursors.into_iter().for_each(|cursor| self.refuse(cursor, error.clone()));
     }
 
-    /// It cannot be read for this reason, which may pass.
+    /// Notes that a partition cannot be read for this reason, which may pass.
     fn refuse(&mut self, cursor: Cursor<S>, error: Arc<ClientError>) {
         let for_long = self.progress.waiting.refuse((cursor.topic.clone(), cursor.partition), error.clone());
         let is_answer = matches!(*error, ClientError::Kafka { .. });
@@ -546,7 +546,7 @@ impl<'a, S: Sink> Run<'a, S> {
         self.idle.push(Idle { cursor, due: Instant::now() + backoff });
     }
 
-    /// It will not be read any more.
+    /// Gives a partition up.
     fn give_up(&mut self, cursor: Cursor<S>, error: ConsumeError) {
         let told = error.to_string();
         // Some reasons are those of a whole topic.

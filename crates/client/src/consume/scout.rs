@@ -1,6 +1,6 @@
-//! What may take as long as a broker likes, on threads that nobody waits for: finding leaders, and connecting to them.
+//! Look-ups of leaders and connections to them, on threads that no other waits for, since a broker may take any time.
 //!
-//! Not here: what to do with either. Invariant: one look-up at a time; a thread that is still waiting when its run ends is left to
+//! Not here: the use of either. Invariant: one look-up at a time; a thread that is still waiting when its run ends is left to
 //! itself, and ends with the connection's timeout.
 
 use super::growth::TopicFilter;
@@ -19,7 +19,7 @@ pub(super) struct Scout {
     /// For connections of their own.
     cluster: Cluster,
     servers: String,
-    /// Who leaders are asked for; it is away while they are looked up.
+    /// Cluster for look-ups; `None` during one.
     asked: Option<Cluster>,
     /// The connection of `asked` between two look-ups, until a leader is connected to that it leads to.
     kept: Arc<Mutex<Option<Connection>>>,
@@ -29,7 +29,7 @@ pub(super) struct Scout {
     tells: Arc<dyn Fn(ScoutAnswer) + Send + Sync>,
 }
 
-/// What was found.
+/// Report of a look-up.
 pub(super) enum ScoutReport {
     /// The partitions of each topic, by name; without a name, why it is not known which topics there are.
     Topics(Vec<(Text, Result<Vec<PartitionPlace>, ClientError>)>),
@@ -40,11 +40,11 @@ pub(super) enum ScoutReport {
 /// See [`ScoutReport::Connection`].
 pub(super) type Connected = (Connection, Vec<Result<OffsetBounds, ClientError>>);
 
-/// What was found, and who was asked, to be asked again.
+/// Report, and the cluster, for the next look-up.
 pub(super) type ScoutAnswer = (ScoutReport, Option<Cluster>);
 
 impl Scout {
-    /// What is found goes to `tells`.
+    /// Creates a scout whose reports go to `tells`.
     pub(super) fn new(
         mut asked: Cluster,
         known: BTreeMap<Text, Vec<PartitionPlace>>,

@@ -1,4 +1,4 @@
-//! What a lane and its leader know of each other's fetches: those under way, in the order of their answers, and the
+//! Fetches of a lane that are under way, in the order of their answers, and the
 //! session in which the leader reads ahead.
 //!
 //! In such a session (a field of ours in KIP-227's) each fetch goes on where the answer before ends, so that several
@@ -151,7 +151,7 @@ impl FetchSession {
         self.sizes_changed = true;
     }
 
-    /// Has the next fetch open a session, where it is time to ask for one again.
+    /// Lets the next fetch open a session, if it is time to try again.
     pub(super) fn look_again(&mut self, now: Instant) {
         if let State::Offsets { again: Some(again), .. } = self.state
             && now >= again
@@ -161,7 +161,7 @@ impl FetchSession {
         }
     }
 
-    /// What the next fetch says, which is sent now. `keys` are the partitions that are read.
+    /// Returns the naming of the next fetch, which is sent now. `keys` are the partitions that are read.
     pub(super) fn next(&mut self, now: Instant, keys: impl Iterator<Item = PartitionKey>) -> Naming {
         let number = self.next;
         self.next += 1;

@@ -1,13 +1,13 @@
-//! Where partitions are begun, and where they end.
+//! Begin and end of the read of partitions.
 //!
-//! Not when to ask. Invariant: what one partition's leader refuses says nothing of the others.
+//! Not here: the time of requests. Invariant: a refusal of one partition's leader does not concern the others.
 
 use crate::blocking::{Connection, EARLIEST, LATEST};
 use crate::error::ClientError;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
-/// Where to begin with a partition.
+/// Begin of a partition's read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartOffset {
     /// With the oldest record there is.
@@ -16,13 +16,13 @@ pub enum StartOffset {
     Latest,
     /// At this offset.
     At(i64),
-    /// So many offsets before the end.
+    /// Offsets before the end.
     Back(i64),
     /// With the first record at this time, in milliseconds, or later.
     From(i64),
 }
 
-/// Where a partition is begun and ended.
+/// Begin and end of a partition's read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
     /// The id of the topic whose offsets these are; zeros if it is not known.
@@ -33,7 +33,7 @@ pub struct Placed {
     pub end: Option<i64>,
 }
 
-/// One partition that is to be placed.
+/// Partition to place.
 #[derive(Clone, Debug)]
 pub(super) struct Unplaced {
     pub(super) topic: Text,
@@ -83,7 +83,7 @@ pub(super) fn place(
     Ok(of.iter().enumerate().map(placed).collect())
 }
 
-/// What the leader has to be asked for.
+/// Returns the timestamps to request from the leader.
 fn timestamps(start: StartOffset) -> Vec<i64> {
     match start {
         StartOffset::Earliest => vec![EARLIEST],

@@ -29,7 +29,7 @@ impl UnreadPartitions {
         self.of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It cannot be read for this reason; for how long that has been so for any reason.
+    /// Notes that a partition cannot be read for this reason; returns for how long it could not for any.
     pub(super) fn refuse(&self, partition: (Text, i32), error: Arc<ClientError>) -> Duration {
         let mut of = self.lock();
         self.any.store(true, Ordering::Relaxed);
@@ -38,7 +38,7 @@ impl UnreadPartitions {
         since.elapsed()
     }
 
-    /// It is being read.
+    /// Notes that a partition is being read.
     pub(super) fn serve(&self, partition: &(Text, i32)) {
         if self.any.load(Ordering::Relaxed) {
             let mut of = self.lock();
@@ -73,7 +73,7 @@ impl UnreadPartitions {
     }
 }
 
-/// One reason, and how many partitions wait, as a sentence.
+/// Returns a reason and the number of waiting partitions as a sentence.
 pub(super) fn sentence(error: &ClientError, partitions: usize) -> String {
     match partitions {
         0 | 1 => error.to_string(),

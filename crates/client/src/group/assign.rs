@@ -1,4 +1,4 @@
-//! Who of a group reads what: the assignors of Kafka's consumers, as the leader of a group under the classic protocol runs
+//! Assignors of Kafka's consumers, as the leader of a group under the classic protocol runs
 //! them. Pure.
 //!
 //! Range and roundrobin give what Java's give, partition by partition, so that a change of leader moves nothing; sticky
@@ -21,7 +21,7 @@ pub struct Subscriber {
     pub instance: Option<Text>,
     /// The topics it wants.
     pub topics: Vec<Text>,
-    /// What it has.
+    /// Partitions that the member has.
     pub owned: Vec<TopicPartition>,
     /// The generation in which it got that, or -1.
     pub generation: i32,
@@ -32,7 +32,7 @@ pub struct Subscriber {
 pub enum Assignor {
     /// Each topic in ranges.
     Range,
-    /// One after another over all topics.
+    /// Partitions one after another over all topics.
     RoundRobin,
     /// Balanced, and with what everybody has already.
     CooperativeSticky,
@@ -62,7 +62,7 @@ impl Assignor {
         Assignor::ALL.into_iter().find(|assignor| assignor.name() == name || class(*assignor) == short)
     }
 
-    /// What each member is to read; `counts` has the partitions of each topic that exists.
+    /// Returns the partitions of each member; `counts` has the number of partitions of each topic that exists.
     pub fn assign(self, members: &[Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<Text, Vec<TopicPartition>> {
         let mut sorted: Vec<&Subscriber> = members.iter().collect();
         // Static members first: they come back under another member id.
@@ -113,7 +113,7 @@ fn round_robin(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mu
     }
 }
 
-/// Who may keep each partition: the one that has it by the newest generation; nobody where two say so.
+/// Returns the member that may keep each partition: the one that has it by the newest generation; none if two have.
 fn owners<'a>(members: &[&'a Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<TopicPartition, &'a Subscriber> {
     let mut claims: HashMap<&TopicPartition, Vec<&Subscriber>> = HashMap::new();
     for member in members {
@@ -153,14 +153,14 @@ fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Giv
     }
 }
 
-/// What a member has while partitions are balanced.
+/// Partitions of a member while they are balanced.
 struct Share<'a> {
     member: &'a Subscriber,
     topics: HashSet<&'a Text>,
     owns: HashSet<&'a TopicPartition>,
-    /// What it is to have that it owns; the last goes first.
+    /// Partitions that it keeps; the last goes first.
     owned: Vec<TopicPartition>,
-    /// What else it is to have, which goes before that; the first goes first.
+    /// New partitions, which go before those; the first goes first.
     others: VecDeque<TopicPartition>,
 }
 

@@ -56,7 +56,7 @@ pub(super) struct Classic<'a> {
     counted: Instant,
     /// The partitions of topics, as they were when the group had been joined.
     described: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// What this member as the leader gives to itself.
+    /// Partitions that this member as the leader gives to itself.
     own: Vec<(TopicPartition, Uuid)>,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Classic<'a> {
         Ok(())
     }
 
-    /// Has the reader read these and nothing else; beats meanwhile.
+    /// Lets the reader read these partitions alone; sends heartbeats meanwhile.
     fn let_go(&mut self, partitions: Vec<TopicPartition>, settled: bool) -> Result<Next, ClientError> {
         self.shared.publish(partitions, settled);
         while !self.shared.is_confirmed(self.config.heartbeat_interval) && !self.shared.is_stopping() {
@@ -177,7 +177,7 @@ impl<'a> Classic<'a> {
         Ok(step)
     }
 
-    /// One request that is answered when all members are there; a stop ends it.
+    /// Sends a request that is answered when all members are there; a stop ends it.
     fn patiently<T>(&mut self, ask: impl FnOnce(&mut Coordinator) -> Result<T, ClientError>) -> Result<T, ClientError> {
         let connection = self.coordinator.connection()?;
         connection.set_patience(self.config.rebalance_timeout + REBALANCE_GRACE)?;
@@ -232,7 +232,7 @@ impl<'a> Classic<'a> {
         Ok(joined)
     }
 
-    /// What each member is to read, as the leader sees it.
+    /// Returns the assignment of each member, as the leader.
     fn assign(&mut self, joined: JoinGroupResponse) -> Result<Vec<SyncGroupRequestAssignment>, ClientError> {
         let chosen = Assignor::named(&self.protocol).filter(|assignor| self.config.assignors.contains(assignor));
         let chosen = chosen.ok_or_else(|| {
@@ -350,7 +350,7 @@ impl<'a> Classic<'a> {
         self.settled("cannot stay in", answer)
     }
 
-    /// Who is gone is told at once instead of when its session ends; a failure changes nothing.
+    /// Leaves the group at once instead of at the end of the session; a failure changes nothing.
     fn leave(&mut self) {
         let mut leave = || {
             let version = self.coordinator.connection()?.version::<LeaveGroupRequest>()?;
@@ -406,7 +406,7 @@ fn by_topic(partitions: &[TopicPartition]) -> Vec<consumer_protocol::TopicPartit
     topics.into_iter().map(topic).collect()
 }
 
-/// Who is given nothing may get no bytes at all.
+/// Reads an assignment, which may have no bytes without partitions.
 fn partitions_of(assignment: Bytes) -> Result<Vec<TopicPartition>, ClientError> {
     if assignment.is_empty() {
         return Ok(Vec::new());

@@ -25,7 +25,7 @@ pub struct GroupConfig {
     pub group: Text,
     /// group.instance.id.
     pub instance: Option<Text>,
-    /// What to read.
+    /// Topics to read.
     pub topics: Vec<Text>,
     /// group.protocol.
     pub protocol: Protocol,

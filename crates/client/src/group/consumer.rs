@@ -38,11 +38,11 @@ pub(super) struct Consumer<'a> {
     shared: &'a SharedMembership,
     member_id: Text,
     epoch: i32,
-    /// As the coordinator says.
+    /// Interval of heartbeats, as the coordinator sets it.
     interval: Duration,
-    /// What the coordinator was last told that the reader has.
+    /// Partitions of the reader in the last heartbeat.
     told: Option<Vec<TopicPartition>>,
-    /// What the coordinator last said is to be read.
+    /// Last assignment of the coordinator.
     assigned: Option<Vec<TopicPartitions>>,
     empty: EmptySince,
     ids: HashMap<Uuid, Text>,

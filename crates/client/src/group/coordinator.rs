@@ -9,7 +9,7 @@ use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 
-/// One connection to whoever coordinates the group.
+/// Connection to the group's coordinator.
 pub(super) struct Coordinator {
     /// For who coordinates the group.
     cluster: Cluster,
@@ -94,7 +94,7 @@ impl Coordinator {
         self.connection.ask(request, max, || found(&mut self.cluster, &self.group))
     }
 
-    /// As [`Coordinator::ask`], and asks the other right behind it, as [`Connection::call_both`] does.
+    /// Requests as [`Coordinator::ask`] does, with a second request right behind, as [`Connection::call_both`] does.
     pub(super) fn ask_both<A: Request, B: Request>(
         &mut self,
         first: &A,
@@ -107,7 +107,7 @@ impl Coordinator {
         outcome
     }
 
-    /// What stands in the way just now.
+    /// Returns the present obstacle.
     pub(super) fn trouble(&self) -> Option<String> {
         self.trouble.clone()
     }

@@ -30,7 +30,7 @@ pub struct Position {
     pub offset: i64,
 }
 
-/// What became of a commit.
+/// Outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitOutcome {
     /// The offsets are committed.
@@ -96,10 +96,10 @@ impl Member {
         Ok(Member { config, shared, thread: Some(thread), offsets })
     }
 
-    /// What is to be read, if that is not what was last confirmed; waits for it for `patience`.
+    /// Returns the target, if it is not the one that was last confirmed; waits for it for `patience`.
     ///
     /// # Errors
-    /// Why this member is none any more, and no retry can help.
+    /// The end of the membership, which no retry mends.
     pub fn target(&mut self, patience: Duration) -> Result<Option<Target>, ClientError> {
         self.shared.target(patience)
     }
@@ -114,7 +114,7 @@ impl Member {
         self.shared.wait_for_move(patience);
     }
 
-    /// What stands in the way just now.
+    /// Returns the present obstacle.
     pub fn trouble(&self) -> Option<String> {
         self.shared.trouble().or_else(|| self.offsets.coordinator.trouble())
     }

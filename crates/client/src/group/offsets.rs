@@ -20,7 +20,7 @@ pub(super) fn version_max(mut ids: impl Iterator<Item = Uuid>) -> i16 {
     if ids.any(|id| id.is_zero()) { NAMED_VERSION_MAX } else { i16::MAX }
 }
 
-/// One question.
+/// Request of offsets.
 pub(super) struct OffsetsQuestion {
     pub(super) request: OffsetFetchRequest,
     /// The newest version in which it can be asked.

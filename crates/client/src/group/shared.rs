@@ -1,6 +1,6 @@
-//! What the member's thread and its reader tell each other.
+//! State that the member's thread and its reader share.
 //!
-//! Not the offsets, which only the reader knows. Invariant: a target is replaced only by a newer one, and the thread knows
+//! Not here: the offsets, which only the reader has. Invariant: a target is replaced only by a newer one, and the thread knows
 //! which of them the reader has confirmed.
 
 use super::assign::TopicPartition;
@@ -11,20 +11,20 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is to be read.
+/// Partitions to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
     /// Counts up.
     pub serial: u64,
     /// All of it.
     pub partitions: Vec<TopicPartition>,
-    /// Nothing is what the group has for this member, not what it has while the group rebalances.
+    /// True if an empty target is the group's assignment, and not a pause of a rebalance.
     pub settled: bool,
-    /// What was read until now may be somebody else's already: nothing of it may be committed.
+    /// True if another member may have the former partitions already: no offset of them may be committed.
     pub lost: bool,
 }
 
-/// As whom the member commits.
+/// Identity in the member's commits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemberIdentity {
     pub(super) member_id: Text,
@@ -173,7 +173,7 @@ impl SharedMembership {
         self.changed.notify_all();
     }
 
-    /// What the reader has, as far as it is known.
+    /// Returns the partitions of the reader, as far as they are known.
     pub(super) fn held(&self) -> Vec<TopicPartition> {
         self.lock().confirmed.partitions.clone()
     }

@@ -1,4 +1,4 @@
-//! What a member does about an answer of its coordinator. Pure.
+//! Next step of a member after an answer of its coordinator. Pure.
 //!
 //! Invariant: whatever the code, there is exactly one next step, and a member that may have lost its partitions never takes
 //! one that commits.
@@ -18,9 +18,9 @@ pub enum Next {
     Rejoin,
     /// Join again; others may have its partitions by now.
     RejoinLost,
-    /// As that, as a new member.
+    /// Rejoin as a new member.
     RejoinNew,
-    /// Nothing helps.
+    /// Give up.
     Fatal,
 }
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// Requests one connection holds without a response, whatever the caller's own limit.
 const DUE_MAX: usize = 1 << 16;
-/// Where the events of the protocol log go: every request and response, at debug.
+/// Log target of the protocol log: every request and response, at debug.
 const PROTOCOL: &str = "fullbore::protocol";
 
 /// Gives requests their correlation ids and bytes.
@@ -27,7 +27,7 @@ pub struct Asking {
 pub struct SentRequest {
     /// The request's number, which comes back in the answer.
     pub correlation_id: i32,
-    /// What was asked.
+    /// API of the request.
     pub api: ApiKey,
     /// In which version.
     pub version: i16,

@@ -1,4 +1,4 @@
-//! What can be wrong with what is said, whatever carries it.
+//! Faults of the protocol on any connection.
 
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode};
 
@@ -16,7 +16,7 @@ pub enum ProtocolError {
     Encode {
         /// The request.
         api: &'static str,
-        /// What is wrong.
+        /// The fault.
         source: EncodeError,
     },
     /// A response that cannot be read.
@@ -24,7 +24,7 @@ pub enum ProtocolError {
     Decode {
         /// The request.
         api: &'static str,
-        /// What is wrong.
+        /// The fault.
         source: DecodeError,
     },
     /// A response that is longer than is taken.

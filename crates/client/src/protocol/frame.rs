@@ -1,6 +1,6 @@
-//! Where a response begins and ends: four bytes announce how many follow.
+//! Frame of a response: four bytes announce its length.
 //!
-//! Invariant: what a broker announces is compared with what is allowed before anything is done about it.
+//! Invariant: an announced length is compared with the limit before any use.
 
 use super::error::ProtocolError;
 use bytes::{Buf, Bytes, BytesMut};

@@ -1,7 +1,7 @@
-//! What is said on one connection, without the connection: which versions both sides speak, which answer belongs to which request,
-//! where a response begins and ends, and a line of the protocol log for each.
+//! Protocol of one connection, without the connection: the versions of both sides, the request of an answer,
+//! the frame of a response, and a line of the protocol log for each.
 //!
-//! No I/O and no clock: bytes and times come in. Both connections, the one on tokio and the blocking one, say and hear by
+//! No I/O and no clock: bytes and times come in. Both connections, the one on tokio and the blocking one, use
 //! this.
 //!
 //! A connection asks for the versions ([`Handshake`]), gives each request its correlation id ([`Asking`]), keeps it until it is answered

@@ -15,7 +15,7 @@ use fullbore_wire::{ErrorCode, Text};
 pub struct Versions(Vec<(ApiKey, i16)>);
 
 impl Versions {
-    /// What this program speaks of what a broker serves.
+    /// Returns the versions that this program and a broker have in common.
     pub fn new(served: &ApiVersionsResponse) -> Self {
         Versions(ApiKey::ALL.iter().filter_map(|key| Some((*key, common(served, *key)?))).collect())
     }
@@ -51,7 +51,7 @@ impl Default for Handshake {
 }
 
 impl Handshake {
-    /// What is asked.
+    /// Returns the request.
     pub fn request() -> ApiVersionsRequest {
         ApiVersionsRequest {
             client_software_name: Text::from_static("fullbore"),
@@ -104,7 +104,7 @@ mod tests {
         ApiVersionsResponse { error_code, api_keys: ranges.iter().map(range).collect(), ..Default::default() }
     }
 
-    /// As it comes: without the length.
+    /// Returns the answer without its length.
     fn answer(version: i16, response: &ApiVersionsResponse) -> Bytes {
         let version = ApiKey::ApiVersions.version(version).unwrap();
         let frame = encode_response::<ApiVersionsRequest>(response, version, 0).unwrap();

@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 /// How long the brokers asked so far may take before another one is asked, too.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Who leads a partition.
+/// Leader of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leader {
     /// The broker, or -1.
@@ -32,7 +32,7 @@ pub struct Leader {
     pub epoch: i32,
 }
 
-/// One topic of the cluster.
+/// Topic of the cluster.
 #[derive(Clone, Debug)]
 pub struct TopicInfo {
     /// The topic's id, or zeros from brokers before Kafka 2.8.
@@ -59,7 +59,7 @@ struct ClusterState {
     connections: Mutex<HashMap<String, Arc<ConnectionSlot>>>,
 }
 
-/// One broker's connection; the lock makes one caller connect while the others wait.
+/// Connection of a broker; the lock makes one caller connect while the others wait.
 type ConnectionSlot = tokio::sync::Mutex<Option<Connection>>;
 
 impl Cluster {
@@ -83,7 +83,7 @@ impl Cluster {
         ids
     }
 
-    /// Where a broker listens, as host:port.
+    /// Returns the address of a broker, as host:port.
     pub fn address(&self, broker: i32) -> Option<String> {
         self.inner.brokers.lock().get(&broker).cloned()
     }

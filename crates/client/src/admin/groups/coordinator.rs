@@ -232,7 +232,7 @@ pub(super) fn check(what: String, code: ErrorCode, message: Option<&str>) -> Res
     if code.is_err() { Err(ClientError::kafka(what, code, message)) } else { Ok(()) }
 }
 
-/// What a coordinator answers about a group, with the next step where there is one.
+/// Returns a coordinator's error about a group, with the next step, if there is one.
 pub(super) fn check_group(id: &Text, action: &str, code: ErrorCode, message: Option<&str>) -> Result<(), ClientError> {
     let what = format!("cannot {action} group '{id}'");
     match code {

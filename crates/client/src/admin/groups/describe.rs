@@ -1,7 +1,7 @@
-//! What a group is and who is in it, whichever of the two protocols it speaks.
+//! Description of groups and their members, of either protocol.
 //!
-//! A coordinator is asked for groups of the consumer protocol (KIP-848) first; those it does not have as such are asked
-//! for as classic ones, as Kafka's own client does.
+//! Requests each group as one of the consumer protocol (KIP-848) first, and those that are none as classic ones, as Kafka's own
+//! client does.
 
 use super::coordinator::{GroupAdmin, check, coordinators};
 use crate::blocking::{BrokerAddress, Cluster};
@@ -23,7 +23,7 @@ pub enum GroupProtocol {
 }
 
 impl GroupProtocol {
-    /// As Kafka's `group.protocol` has it.
+    /// Returns the name in Kafka's `group.protocol`.
     pub fn name(self) -> &'static str {
         match self {
             GroupProtocol::Classic => "classic",
@@ -32,7 +32,7 @@ impl GroupProtocol {
     }
 }
 
-/// One group.
+/// Description of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupDescription {
     /// The group.
@@ -41,9 +41,9 @@ pub struct GroupDescription {
     pub protocol: GroupProtocol,
     /// The group's state: `Stable`, `Empty` and so on.
     pub state: Text,
-    /// Who answers for it.
+    /// Coordinator of the group.
     pub coordinator: BrokerAddress,
-    /// Who deals out the partitions; empty while nobody does.
+    /// Assignor; empty without one.
     pub assignor: Text,
     /// The group's epoch; `None` for a classic group.
     pub epoch: Option<i32>,
@@ -53,7 +53,7 @@ pub struct GroupDescription {
     pub members: Vec<GroupMember>,
 }
 
-/// One member.
+/// Member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
     /// The member's id.
@@ -68,7 +68,7 @@ pub struct GroupMember {
     pub epoch: Option<i32>,
     /// Topic and partition of all it reads, in order.
     pub assignment: Vec<(Text, i32)>,
-    /// What it is to read; `None` in a classic group.
+    /// Target partitions; `None` in a classic group.
     pub target: Option<Vec<(Text, i32)>>,
     /// In a group of the consumer protocol, whether the member speaks it too; `None` where the broker does not tell.
     pub is_upgraded: Option<bool>,
@@ -221,7 +221,7 @@ fn of_classic(group: classic::DescribedGroup, coordinator: &BrokerAddress) -> Gr
     }
 }
 
-/// What a classic member reads: bytes that its leader wrote. Nothing where they are none of ours.
+/// Reads a classic member's assignment, which its leader wrote. Empty where the bytes have another form.
 fn assigned(bytes: Bytes) -> Vec<(Text, i32)> {
     let Ok((_, assignment)) = consumer_protocol::decode::<ConsumerProtocolAssignment>(bytes) else { return Vec::new() };
     let of_topic = |topic: consumer_protocol::TopicPartition| {

@@ -6,7 +6,7 @@ use fullbore_wire::Text;
 use fullbore_wire::apis::delete_groups::DeleteGroupsRequest;
 use fullbore_wire::apis::list_groups::{ListGroupsRequest, ListedGroup};
 
-/// One group as `groups list` shows it.
+/// Group as `groups list` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupListing {
     /// The group.

@@ -26,14 +26,14 @@ const FETCH_GROUPS_MAX: usize = 100;
 const COMMIT_WEIGHT: usize = 31;
 const COMMITS_WEIGHT_MAX: usize = 1024;
 
-/// One partition's committed offset.
+/// Committed offset of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedOffset {
     /// The record to be read next.
     pub offset: i64,
     /// The epoch of the record before it.
     pub leader_epoch: Option<i32>,
-    /// What the client had kept beside it.
+    /// Metadata of the client.
     pub metadata: Text,
 }
 
@@ -53,7 +53,7 @@ impl GroupAdmin<'_> {
         self.committed_each(std::slice::from_ref(id)).take(id)
     }
 
-    /// As [`GroupAdmin::committed`] of each of these groups, many in a request.
+    /// Reads offsets as [`GroupAdmin::committed`] does, of many groups in a request.
     pub fn committed_each(&mut self, ids: &[Text]) -> GroupOutcomes<CommittedOffsets> {
         self.at_coordinators(ids, committed_at)
     }
