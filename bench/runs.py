@@ -54,7 +54,7 @@ class Bench:
             FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", int(records_s * seconds),
             "--record-size", RECORD, "--throughput", records_s, "--warmup-records", int(records_s), "--reporting-interval", 1000, "--json"])
         said = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-        return next(line for line in said if line["kind"] == "steady_state")
+        return next(line for line in said if line.get("kind") == "steady_state")
 
 
 class SideBySide(Bench):
