@@ -63,18 +63,6 @@ fn partitions_are_added_and_never_taken_away() {
 }
 
 #[test]
-fn one_of_the_names_has_no_topic_nothing_is_changed() {
-    let place = Place::new();
-    place.ok("topics create --topic orders");
-    for command in ["delete", "alter --partitions 2", "describe", "offsets"] {
-        let told = place.refused(&format!("topics {command} orders ordres"));
-        assert!(told.contains("Topic 'ordres' does not exist as expected; `fullbore topics list` shows"), "{told}");
-    }
-    assert_eq!(place.ok("topics offsets orders"), "orders:0:0\n");
-    assert_eq!(place.ok("topics delete orders ordres --if-exists"), "Deleted topic orders.\n");
-}
-
-#[test]
 fn pattern_without_a_terminal_topics_are_deleted_only_with_yes() {
     let place = Place::new();
     for topic in ["test-1", "test-2", "other"] {

@@ -62,6 +62,17 @@ fn topic_has_records_offsets_are_those_of_kafkas_tool() {
 }
 
 #[test]
+fn one_of_the_names_has_no_topic_nothing_is_changed() {
+    let place = Place::new();
+    for command in ["delete", "alter --partitions 3", "describe", "offsets"] {
+        let told = place.refused(&format!("topics {command} orders ordres"));
+        assert!(told.contains("Topic 'ordres' does not exist as expected; `fullbore topics list` shows"), "{told}");
+    }
+    assert_eq!(place.ok("topics offsets orders"), "orders:0:3\norders:1:0\n");
+    assert_eq!(place.ok("topics delete orders ordres --if-exists"), "Deleted topic orders.\n");
+}
+
+#[test]
 fn records_are_deleted_partition_starts_behind_them() {
     let place = Place::new();
     let told = "Executing records delete operation\nRecords delete operation completed:\n\
