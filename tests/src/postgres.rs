@@ -21,8 +21,7 @@ pub struct Database {
 
 impl Database {
     /// Creates one on the server that the tests of this program share.
-    #[allow(clippy::new_without_default)]
-    pub fn new() -> Self {
+    pub fn create() -> Self {
         let server = PostgresServer::shared();
         Self { server, name: server.database() }
     }

@@ -25,7 +25,7 @@ fn open(settings: &PlaneSettings) -> Result<Postgres, String> {
 
 /// A database with roles that need a password.
 fn with_roles() -> Database {
-    let database = Database::new();
+    let database = Database::create();
     for role in ["secretive", "encrypted"] {
         let make = format!("CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'");
         database.run(&format!(
@@ -124,7 +124,7 @@ fn authorities_are_read_again_for_each_connection() {
 
 #[test]
 fn a_schema_of_another_version_is_refused_until_it_is_migrated() {
-    let database = Database::new();
+    let database = Database::create();
     let of = settings(&database.url());
     assert!(
         matches!(check(&of)[..], [Finding::NotDurable(_), Finding::Empty { may_create: true }]),
@@ -226,7 +226,7 @@ fn what_is_wrong_with_a_database_is_named() {
         found.iter().filter(|finding| finding.is_wrong()).eq(&[Finding::NotDurable("fsync".to_owned())]),
         "{found:?}"
     );
-    let foreign = Database::new();
+    let foreign = Database::create();
     foreign.run("CREATE SCHEMA fullbore; CREATE TABLE fullbore.theirs (x int)");
     assert!(check(&settings(&foreign.url())).contains(&Finding::ForeignSchema));
     assert!(open(&settings(&foreign.url())).err().expect("refused").contains("not of this program"));
@@ -236,7 +236,7 @@ fn what_is_wrong_with_a_database_is_named() {
 
 #[test]
 fn brokers_hear_each_others_beats_and_what_is_new() {
-    let database = Database::new();
+    let database = Database::create();
     let of = settings(&database.url());
     let mut store = open(&of).expect("opens");
     let server = Arc::new(Server::new(&of, "fullbore test").expect("a URL"));
@@ -286,7 +286,7 @@ fn brokers_hear_each_others_beats_and_what_is_new() {
 #[test]
 fn behind_a_pooler_in_transaction_mode_settings_hold_in_each_transaction() {
     for ignores_settings in [true, false] {
-        let database = Database::new();
+        let database = Database::create();
         let pooler = PgBouncer::start(database.server().address(), ignores_settings);
         let pooled = settings(&format!("postgres://anybody@{}/{}", pooler.address(), database.name()));
         let mut store = open(&pooled).expect("opens");

@@ -38,7 +38,7 @@ fn knows(control: &Control, topic: &str) -> bool {
 /// Each goes by its own file and by what was set for it alone.
 #[tokio::test]
 async fn a_topic_whose_settings_contradict_a_brokers_own_stops_nothing_there() {
-    let database = Database::new();
+    let database = Database::create();
     let brokers = cluster(&database, 2);
     let (first, second) = (&brokers[0].1.control, &brokers[1].1.control);
     let most = "log.cleaner.max.compaction.lag.ms";
@@ -61,7 +61,7 @@ async fn a_topic_whose_settings_contradict_a_brokers_own_stops_nothing_there() {
 
 #[tokio::test]
 async fn what_one_broker_changes_the_others_show() {
-    let database = Database::new();
+    let database = Database::create();
     let brokers = cluster(&database, 3);
     let controls: Vec<&Control> = brokers.iter().map(|(_, opened)| &opened.control).collect();
     assert!(controls.iter().all(|control| control.cluster_id() == controls[0].cluster_id()));
@@ -97,7 +97,7 @@ async fn what_one_broker_changes_the_others_show() {
 
 #[tokio::test]
 async fn a_folder_belongs_to_one_broker_of_one_cluster() {
-    let (database, another) = (Database::new(), Database::new());
+    let (database, another) = (Database::create(), Database::create());
     let mut brokers = cluster(&database, 2);
     drop(cluster(&another, 1));
     let (first, opened) = brokers.remove(0);
@@ -135,7 +135,7 @@ async fn a_folder_belongs_to_one_broker_of_one_cluster() {
 
 #[tokio::test]
 async fn who_has_sent_no_beat_for_a_session_gives_his_place_to_another_folder_though_no_broker_runs() {
-    let database = Database::new();
+    let database = Database::create();
     let folders = [tempfile::tempdir(), tempfile::tempdir()].map(|folder| folder.expect("tempdir"));
     let setting = "broker.session.timeout.ms=1000\n";
     let opened = of_cluster(folders[0].path(), 1, &database.url(), setting).expect("opens");
@@ -151,7 +151,7 @@ async fn who_has_sent_no_beat_for_a_session_gives_his_place_to_another_folder_th
 
 #[tokio::test]
 async fn a_database_that_went_back_is_not_served() {
-    let database = Database::new();
+    let database = Database::create();
     let folder = tempfile::tempdir().expect("tempdir");
     let opened = of_cluster(folder.path(), 1, &database.url(), "").expect("opens");
     create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created");
@@ -181,7 +181,7 @@ async fn a_database_that_went_back_is_not_served() {
 
 #[tokio::test]
 async fn commands_do_not_pile_up_while_the_database_does_not_answer() {
-    let database = Database::new();
+    let database = Database::create();
     let relay = Proxy::start();
     relay.lead_to(database.server().address());
     let url = format!("postgres://postgres@{}/{}", relay.address, database.name());
@@ -208,7 +208,7 @@ async fn commands_do_not_pile_up_while_the_database_does_not_answer() {
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn until_others_show_a_change() {
-    let database = Database::new();
+    let database = Database::create();
     let brokers = cluster(&database, 3);
     let mut images: Vec<_> = brokers[1..].iter().map(|(_, opened)| opened.control.watch()).collect();
     let (mut committed, mut shown) = (Vec::new(), Vec::new());
@@ -236,7 +236,7 @@ async fn until_others_show_a_change() {
 fn many_partitions_change() {
     use super::super::change::Change;
     use fullbore_rules::replica::PartitionRegistration;
-    let database = Database::new();
+    let database = Database::create();
     let (mut owner, images) = registered(store_of(&database), Box::new(random_id));
     let wanted = CreateTopic { num_partitions: 3_000, ..wanted("t") };
     let create = TopicsCommand::Create(CreateTopics { topics: vec![wanted], validate_only: false });
@@ -279,7 +279,7 @@ fn many_partitions_change() {
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn three_brokers_idle() {
-    let database = Database::new();
+    let database = Database::create();
     let brokers = cluster(&database, 3);
     let ticks = || -> u64 {
         let pids = database.run("SELECT pid FROM pg_stat_activity");

@@ -71,7 +71,7 @@ fn assert_same(database: &Database, control: &Control) {
 /// All in one message takes six seconds here, and may take one.
 #[test]
 fn slow_database_broker_dies_every_partition_fails_over() {
-    let database = Database::new();
+    let database = Database::create();
     let mut brokers = brokers(&database, "control.plane.timeout.ms=1000");
     create_many(&database, &brokers[0].1.control);
     slow_down(&database, Duration::from_millis(2));
@@ -92,7 +92,7 @@ fn slow_database_broker_dies_every_partition_fails_over() {
 
 #[test]
 fn slow_database_broker_stops_and_starts_it_hands_over_and_comes_back() {
-    let database = Database::new();
+    let database = Database::create();
     let mut brokers = brokers(&database, "control.plane.timeout.ms=1000");
     create_many(&database, &brokers[0].1.control);
     slow_down(&database, Duration::from_millis(1));
@@ -123,7 +123,7 @@ fn slow_database_broker_stops_and_starts_it_hands_over_and_comes_back() {
 /// A change that waits for the lock, as a leader's of an ISR, does not wait for all partitions.
 #[test]
 fn change_asked_for_in_a_failover_is_committed_between_two_pieces() {
-    let database = Database::new();
+    let database = Database::create();
     let (mut owner, images) = registered(store_of(&database), Box::new(random_id));
     for id in 2..=3 {
         owner.transact(|draft| draft.change(&register_in(id, 10 + u128::from(id.unsigned_abs())))).expect("registered");

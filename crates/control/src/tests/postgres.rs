@@ -42,7 +42,7 @@ fn is_away<T>(done: &Result<T, Failure>) -> bool {
 
 #[test]
 fn several_first_starts_at_once_make_one_cluster() {
-    let database = Database::new();
+    let database = Database::create();
     let url = database.url();
     let first = |_| {
         let server = Arc::new(server(&url, 10_000));
@@ -62,7 +62,7 @@ fn several_first_starts_at_once_make_one_cluster() {
 /// What the relay sees of a COMMIT's answer, or of the COMMIT itself, never arrives.
 #[test]
 fn a_commit_without_an_answer_is_looked_for_in_the_database() {
-    let database = Database::new();
+    let database = Database::create();
     for (number, is_made) in [(0, true), (1, false)] {
         let relay = Proxy::start();
         relay.lead_to(database.server().address());
@@ -108,7 +108,7 @@ fn a_commit_without_an_answer_is_looked_for_in_the_database() {
 
 #[test]
 fn a_broker_that_is_frozen_with_the_lock_loses_it() {
-    let database = Database::new();
+    let database = Database::create();
     let mut frozen = connect(&database.url(), 1_000).expect("connects");
     let (mut owner, images) = over(connect(&database.url(), 10_000).expect("connects"));
     let started = Instant::now();
@@ -152,7 +152,7 @@ fn a_database_that_is_gone_for_a_while_refuses_retriably_and_is_found_again() {
 
 #[test]
 fn who_knows_too_little_reads_everything() {
-    let database = Database::new();
+    let database = Database::create();
     let (mut owner, _images) = over(store_of(&database));
     let (mut late, late_images) = over(store_of(&database));
     owner.catch_up();
@@ -172,7 +172,7 @@ fn who_knows_too_little_reads_everything() {
 
 #[test]
 fn whatever_clients_name_is_kept_as_it_is() {
-    let database = Database::new();
+    let database = Database::create();
     let (mut owner, images) = over(store_of(&database));
     let (mut other, other_images) = over(store_of(&database));
     other.catch_up();
@@ -194,7 +194,7 @@ fn whatever_clients_name_is_kept_as_it_is() {
 /// The server ends the session at each point at which it can: what was told is so.
 #[test]
 fn a_session_that_ends_leaves_nothing_half_done() {
-    let database = Database::new();
+    let database = Database::create();
     let (mut owner, images) = over(store_of(&database));
     let end = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid()";
@@ -218,7 +218,7 @@ fn a_session_that_ends_leaves_nothing_half_done() {
 /// Whatever is decided on an older state is refused by the row of its version.
 #[test]
 fn a_version_is_committed_once() {
-    let database = Database::new();
+    let database = Database::create();
     let (owner, images) = over(store_of(&database));
     drop(owner);
     let mut store = store_of(&database);
@@ -232,7 +232,7 @@ fn a_version_is_committed_once() {
 /// Many brokers decide at once, and each on what those before it have committed.
 #[test]
 fn four_writers_at_once_never_decide_on_an_older_state() {
-    let database = Database::new();
+    let database = Database::create();
     let writer = |_| {
         let store = store_of(&database);
         std::thread::spawn(move || {

@@ -250,7 +250,7 @@ fn who_decides_knows_what_another_writer_changed() {
     }
     let folder = tempfile::tempdir().expect("tempdir");
     two_writers([sqlite(folder.path()), sqlite(folder.path())]);
-    let database = Database::new();
+    let database = Database::create();
     two_writers([store_of(&database), store_of(&database)]);
 }
 
@@ -277,7 +277,7 @@ fn nothing_is_left_of_a_topic_that_was_created_and_deleted_in_one_transaction() 
 #[test]
 fn names_of_deleted_topics_are_the_same_read_afresh() {
     let folder = tempfile::tempdir().expect("tempdir");
-    let database = Database::new();
+    let database = Database::create();
     remembered_and_afresh(|| sqlite(folder.path()));
     remembered_and_afresh(|| store_of(&database));
     assert_eq!(database.run("SELECT name, partitions, diskless FROM fullbore.past_topics"), "t|8|f\nt|5|f");
@@ -369,7 +369,7 @@ fn a_store_that_went_back_is_not_followed() {
     let folder = tempfile::tempdir().expect("tempdir");
     let (mut file_owner, file_images) = registered(sqlite(folder.path()), Box::new(random_id));
     file_owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
-    let database = Database::new();
+    let database = Database::create();
     let (mut other_owner, other_images) = registered(store_of(&database), Box::new(random_id));
     other_owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     memory.restore(2);

@@ -61,7 +61,7 @@ impl BackEnd for PostgresBackEnd {
     type Store = PostgresIndex;
 
     fn new() -> Self {
-        let database = Database::new();
+        let database = Database::create();
         make_tables(&database.url());
         PostgresBackEnd { database, folder: tempfile::tempdir().expect("temporary folder") }
     }
