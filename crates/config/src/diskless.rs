@@ -16,7 +16,7 @@ pub const NEEDS_STORAGE: &str = "needs diskless.storage to be set in a cluster, 
 /// Settings of diskless topics. Read at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisklessConfig {
-    /// True if the broker serves diskless topics: one by itself does, one of a cluster where it is told of a store that all share.
+    /// True if the broker serves diskless topics: a single broker does, one of a cluster with a store that all share.
     pub is_served: bool,
     /// Store of the objects; of no use unless `is_served`.
     pub storage: DisklessStorage,

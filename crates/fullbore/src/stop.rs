@@ -97,12 +97,12 @@ impl Stop {
         self.asked.send_replace(true);
     }
 
-    /// Returns true if to stop: a signal came, or nobody reads what is printed.
+    /// Returns true if the command is to stop: a signal came, or standard output has no reader.
     pub fn is_asked(&self) -> bool {
         self.is_signalled() || output::is_lost()
     }
 
-    /// Returns true if a signal came, for a command that has work to do also when nobody reads what it prints.
+    /// Returns true if a signal came, for a command that works without a reader of its output, too.
     pub fn is_signalled(&self) -> bool {
         let is_asked = *self.asked.borrow();
         if is_asked {

@@ -24,7 +24,7 @@ pub struct Results {
     pub plan: SweepPlan,
     /// In the order of measuring.
     pub runs: Vec<Run>,
-    /// True if somebody ended it early.
+    /// True if the user ended the sweep early.
     pub interrupted: bool,
 }
 

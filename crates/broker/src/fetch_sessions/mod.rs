@@ -283,7 +283,7 @@ impl Sessions {
     /// Plans a fetch that [`Sessions::admit`] has left for later.
     ///
     /// # Errors
-    /// Those of [`Sessions::admit`].
+    /// Errors of [`Sessions::admit`].
     pub fn plan_behind(&self, behind: Behind, now_ms: i64) -> Result<FetchPlan, ErrorCode> {
         let Behind { asked, turn: _turn } = behind;
         self.plan(asked, now_ms)
@@ -493,7 +493,7 @@ impl FetchPlan {
     /// Returns true if one of the partitions that it is registered with is gone.
     ///
     /// # Errors
-    /// Those of [`FetchPlan::wanted`].
+    /// Errors of [`FetchPlan::wanted`].
     pub fn has_lost_one(&self) -> Result<bool, ErrorCode> {
         Ok(match &self.reads {
             Reads::Once(..) => self.waiting.as_ref().is_some_and(SessionWaiter::is_over),

@@ -156,7 +156,7 @@ impl Groups {
     /// Checks that the state of a group is known here. Without the topic there are no groups.
     ///
     /// # Errors
-    /// Those of a request.
+    /// Errors of a request.
     pub fn check(&self, id: &str) -> Result<(), ErrorCode> {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
@@ -164,7 +164,7 @@ impl Groups {
     /// Returns what `see` finds while a group's shard serves. A shard that is left meanwhile is emptied, and looks as if there were nothing.
     ///
     /// # Errors
-    /// Those of a request.
+    /// Errors of a request.
     fn while_serving<T>(&self, id: &str, see: impl FnOnce() -> T) -> Result<T, ErrorCode> {
         let shard = self.topic.read().as_ref().map(|topic| topic.serving(id).cloned()).transpose()?;
         let seen = see();
@@ -267,7 +267,7 @@ impl Groups {
     /// Returns the committed offsets of a group, if it allows the asking member. A group that is not there has none.
     ///
     /// # Errors
-    /// Those of a request; the group's refusal.
+    /// Errors of a request; the group's refusal.
     pub fn committed<T>(
         &self,
         id: &str,

@@ -160,7 +160,7 @@ impl AnyPartition {
     /// Returns `refreshed`, the outcome of [`AnyPartition::refresh`], if it matters for this partition.
     ///
     /// # Errors
-    /// That of the refresh.
+    /// Error of the refresh.
     pub fn is_refreshed(&self, refreshed: Result<(), ReadError>) -> Result<(), ReadError> {
         match self {
             AnyPartition::Classic(_) => Ok(()),

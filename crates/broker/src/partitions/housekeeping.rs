@@ -1,7 +1,7 @@
 //! Work of the background, once a second: retention, removal of files, expiry of producers,
 //! checkpoints, and giving descriptors and memory back.
 //!
-//! One thread serves all partitions, and so it opens none: where retention is due and the log is not open, it notifies the opener, and
+//! A single thread serves all partitions, and so it opens none: where retention is due and the log is not open, it notifies the opener, and
 //! a later round goes on.
 
 use std::fs;

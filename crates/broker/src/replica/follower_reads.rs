@@ -38,7 +38,7 @@ impl Replica {
     /// As leader: notes the end of a follower's log. Blocks while the own log is opened.
     ///
     /// # Errors
-    /// Those of [`fullbore_rules::replica::Partition::fetched`], or of the disk.
+    /// Errors of [`fullbore_rules::replica::Partition::fetched`], or of the disk.
     pub fn followed_from(
         &self,
         fetch: &FollowerFetch,

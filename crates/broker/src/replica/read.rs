@@ -133,7 +133,7 @@ impl Replica {
     /// Reads the records from `offset` on once more, whatever the role, and drops them. Offsets that the log does not have any more count as read.
     ///
     /// # Errors
-    /// What the files say.
+    /// The file system's error.
     pub(super) fn try_read(&self, offset: i64, max_bytes: u32) -> io::Result<()> {
         let mut plans = 0;
         loop {

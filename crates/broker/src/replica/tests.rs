@@ -195,7 +195,7 @@ fn data_directory_takes_no_files_a_new_partition_does_not_count_as_failing() {
 /// The first segment alone cannot be opened: appends, and reads of later records, succeed meanwhile.
 #[test]
 fn records_cannot_be_read_for_seconds_the_partition_is_handed_over_until_they_can() {
-    // One batch fills a segment.
+    // A batch fills a segment.
     let broker = Broker::start_with(tempfile::tempdir().expect("a folder"), Origin::New, Some(14));
     let partition = &broker.partition;
     let append =

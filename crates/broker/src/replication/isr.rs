@@ -20,7 +20,7 @@ const GATHERED_MAX: usize = 10_000;
 /// Between two rounds, at least.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
-/// Change of the ISR that a partition asks for.
+/// Change of the ISR that a partition requests.
 struct Proposal {
     replica: Arc<Replica>,
     proposal: AlterPartition,
@@ -28,7 +28,7 @@ struct Proposal {
     before: usize,
 }
 
-/// Changes that are asked for and not sent yet. A partition asks for one at a time, so that there are at most as many as partitions.
+/// Requested changes that are not sent yet: one a partition at most.
 #[derive(Default)]
 pub struct IsrChanges {
     waiting: Mutex<Vec<Proposal>>,

@@ -93,7 +93,7 @@ pub struct SetAside {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogDamage {
     pub set_aside: Option<SetAside>,
-    /// True if it is neither read nor written until somebody repairs it.
+    /// True if it is neither read nor written until it is repaired.
     pub is_refused: bool,
 }
 

@@ -60,7 +60,7 @@ impl Connection {
     /// Connects as [`Connection::connect`] does, to a broker that may be silent for `patience`, now and later.
     ///
     /// # Errors
-    /// Those of [`Connection::connect`].
+    /// Errors of [`Connection::connect`].
     pub fn connect_within(
         address: &str,
         client_id: &str,

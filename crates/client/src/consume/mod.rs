@@ -48,7 +48,7 @@ pub fn consume<S: Sink>(
 /// Reads as [`consume`] does, and also the partitions that topics get meanwhile.
 ///
 /// # Errors
-/// Those of [`consume`].
+/// Errors of [`consume`].
 pub fn consume_growing<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,

@@ -44,7 +44,7 @@ pub(super) type Connected = (Connection, Vec<Result<OffsetBounds, ClientError>>)
 pub(super) type ScoutAnswer = (ScoutReport, Option<Cluster>);
 
 impl Scout {
-    /// Creates a scout whose reports go to `tells`.
+    /// Creates a scout that sends its reports to `tells`.
     pub(super) fn new(
         mut asked: Cluster,
         known: BTreeMap<Text, Vec<PartitionPlace>>,

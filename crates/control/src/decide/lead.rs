@@ -1,4 +1,4 @@
-//! Decisions on single partitions: an ISR that a leader asks for, and elections.
+//! Decisions on single partitions: an ISR that a leader requests, and elections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

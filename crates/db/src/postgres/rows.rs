@@ -39,7 +39,7 @@ pub fn optional_number<N: FromStr<Err: Display>>(row: &DatabaseRow, column: usiz
     }
 }
 
-/// Returns true if a column says so.
+/// Reads a column as a flag.
 pub fn flag(row: &DatabaseRow, column: usize) -> Result<bool, StoreError> {
     Ok(text(row, column)? == "t")
 }

@@ -169,7 +169,7 @@ fn set_for_size(properties: &mut Properties, brokers: u32) {
     set(WORKER_THREADS, (cores / brokers).max(1));
 }
 
-/// Returns true if a broker is told of another store than the folder in the cluster's, which is beside its own.
+/// Returns true if a broker's settings name another store than the directory of the cluster.
 fn has_other_store(properties: &Properties) -> bool {
     let beside = properties.get("log.dirs").and_then(|folder| Some(Path::new(folder).parent()?.join(STORE)));
     properties.get(STORAGE).is_some_and(|set| beside.is_none_or(|beside| beside != Path::new(set)))

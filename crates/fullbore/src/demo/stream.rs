@@ -240,7 +240,7 @@ impl PhaseEnd {
         let _ = self.records.set(records);
     }
 
-    /// Returns true if so many are all.
+    /// Returns true if `read` records are all of the phase.
     fn is_reached(&self, read: u64) -> bool {
         let is_all = self.records.get().is_some_and(|records| read >= *records);
         if is_all {

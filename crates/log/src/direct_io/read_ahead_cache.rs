@@ -112,7 +112,7 @@ impl ReadAheadCache {
         self.slots().any(|slot| slot.has(file, position))
     }
 
-    /// Returns true if what lies before the slot is here, too: then somebody reads on.
+    /// Returns true if the cache has the bytes before the slot, too: then a reader reads on.
     pub fn has_before(&self, slot: &Slot) -> bool {
         self.slots().any(|other| other.is_before(slot))
     }

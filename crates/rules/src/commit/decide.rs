@@ -85,7 +85,7 @@ fn append(
     failed: &mut FailedProducers,
 ) -> Vec<CommitVerdict> {
     let (first_run, mut live_bytes) = (decided.runs.len(), 0);
-    // Where a batch must begin to extend the last run; the run itself would have to be summed up for each batch.
+    // Partition and position of a batch that extends the last run. To sum up the run for each batch is quadratic.
     let mut run_end = None;
     let mut verdicts = Vec::with_capacity(object.batches.len());
     for batch in &object.batches {

@@ -315,7 +315,7 @@ impl Partition {
     /// watermark.
     ///
     /// # Errors
-    /// Those of [`Partition::check_following`], which the caller checks before the append.
+    /// Errors of [`Partition::check_following`], which the caller checks before the append.
     pub fn replicated(&mut self, epoch: i32, log_end: i64, high_watermark: i64) -> Result<Effects, ErrorCode> {
         self.check_following(epoch)?;
         self.log_end = log_end;

@@ -27,7 +27,7 @@ pub enum ObjectError {
     OtherCluster {
         /// Cluster that has the store.
         owner: String,
-        /// Cluster that asks for it.
+        /// Cluster that tries to claim it.
         cluster_id: String,
     },
     /// The index knows objects that are in another one.

@@ -47,7 +47,7 @@ pub enum Known {
 #[derive(Debug)]
 pub struct LaneBatch {
     pub known: Known,
-    /// True if one of its requests has an outcome that nobody knows.
+    /// True if a request of it has no known outcome.
     pub may_be_written: bool,
     pub bytes: Bytes,
     pub epoch: i16,
