@@ -2,7 +2,7 @@
 //!
 //! A batch that comes too early can wait in [`parking`]. One behind a refused batch gets that one's error ([`RefusedBatches`]).
 //!
-//! Not here: transactions, the log, and the wire format. The caller calls
+//! Transactions of the partition are in [`transactions`]. Not here: the log, and the wire format. The caller calls
 //! [`Producers::check`] before it writes, writes, and reports the write with [`Producers::append`].
 //!
 //! Invariant: what is retained of a producer is one epoch and one unbroken run of sequences, so within
@@ -21,6 +21,7 @@ mod producers;
 mod refused;
 mod snapshot;
 mod stops;
+mod transactions;
 mod window;
 
 #[cfg(test)]
@@ -29,12 +30,15 @@ mod model;
 mod rows;
 #[cfg(test)]
 mod shrink;
+#[cfg(test)]
+mod transactions_tests;
 
 pub use past::{LIVES_MAX, PastTopic, PastTopics};
-pub use producers::{PRODUCERS_MAX, ProducerState, Producers};
+pub use producers::{NO_COORDINATOR, PRODUCERS_MAX, ProducerState, Producers};
 pub use refused::RefusedBatches;
 pub use snapshot::SnapshotEntry;
 pub use stops::Stops;
+pub use transactions::{CompletedTransaction, Marker, TransactionOfBatch};
 pub use window::{WINDOW_MAX, WINDOW_MIN};
 
 use std::fmt;
@@ -137,6 +141,12 @@ pub enum SequenceRefusal {
     InvalidProducerEpoch,
     /// INVALID_RECORD (87): no producer stamps a batch like this.
     InvalidRecord,
+    /// INVALID_TXN_STATE (48): a plain batch of a producer whose transaction is open.
+    InvalidTxnState,
+    /// TRANSACTION_COORDINATOR_FENCED (52): a later coordinator has ended a transaction of the producer.
+    CoordinatorFenced,
+    /// CONCURRENT_TRANSACTIONS (51): as many transactions are open here as producers are remembered.
+    TooManyTransactions,
     /// The error of an earlier batch, which its client sends again, and this one after it. See [`RefusedBatches`].
     BehindRefused(ErrorCode),
 }
@@ -157,6 +167,9 @@ impl SequenceRefusal {
             SequenceRefusal::DuplicateSequence => ErrorCode::DUPLICATE_SEQUENCE_NUMBER,
             SequenceRefusal::InvalidProducerEpoch => ErrorCode::INVALID_PRODUCER_EPOCH,
             SequenceRefusal::InvalidRecord => ErrorCode::INVALID_RECORD,
+            SequenceRefusal::InvalidTxnState => ErrorCode::INVALID_TXN_STATE,
+            SequenceRefusal::CoordinatorFenced => ErrorCode::TRANSACTION_COORDINATOR_FENCED,
+            SequenceRefusal::TooManyTransactions => ErrorCode::CONCURRENT_TRANSACTIONS,
             SequenceRefusal::BehindRefused(code) => code,
         }
     }

@@ -12,8 +12,8 @@ use fullbore_wire::apis::describe_producers::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 
-/// The coordinator's epoch of a producer that no transaction coordinator has written for.
-const NO_COORDINATOR: i32 = -1;
+/// The first offset of a transaction that is not open.
+const NO_TRANSACTION: i64 = -1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeProducersRequest = call.body(reply.version)?;
@@ -76,7 +76,7 @@ fn state(producer: sequence::ProducerState) -> ProducerState {
         producer_epoch: i32::from(producer.producer_epoch),
         last_sequence: producer.last_sequence,
         last_timestamp: producer.last_timestamp,
-        coordinator_epoch: NO_COORDINATOR,
-        ..Default::default()
+        coordinator_epoch: producer.coordinator_epoch,
+        current_txn_start_offset: producer.open_from.unwrap_or(NO_TRANSACTION),
     }
 }

@@ -2,18 +2,25 @@
 //!
 //! Not durable: [`super::snapshot`] turns it into entries and back.
 //!
-//! Invariant: every producer retains at least one batch, stands once in the order of idleness, and there
-//! are never more than the limit.
+//! Invariant: every producer stands once in the order of idleness, unless its transaction is open. Those whose transaction is closed are
+//! never more than the limit. A producer without batches has ended a transaction by a marker, and has written nothing since in that epoch.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::stops::{Stop, Stops};
+use super::transactions::OpenTransactions;
 use super::window::{BatchMetadata, SequenceWindow, WINDOW_MIN};
-use super::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_add, sequence_distance};
+use super::{HALF_RANGE, SequenceRefusal, SnapshotEntry, Stamp, Verdict, sequence_add, sequence_distance};
 
 /// The most producers remembered per partition. At five batches each that is 3 MB; where all fill a
 /// window of 1024, 250 MB. Past it the longest idle is forgotten, as if it had expired.
 pub const PRODUCERS_MAX: usize = 10_000;
+
+/// The epoch of a producer that has written nothing, nor ended a transaction.
+const NO_EPOCH: i16 = -1;
+
+/// The coordinator epoch of a producer that has ended no transaction.
+pub const NO_COORDINATOR: i32 = -1;
 
 /// State of one producer.
 #[derive(Clone, Debug)]
@@ -23,14 +30,20 @@ pub(super) struct Producer {
     /// has left the window too: that is the proof that a very old batch is a duplicate.
     pub run: u64,
     pub window: SequenceWindow,
-    last_active_ms: i64,
+    /// The epoch of the coordinator that ended its last transaction here; [`NO_COORDINATOR`] before.
+    pub coordinator_epoch: i32,
+    /// The first offset of its open transaction.
+    pub open_from: Option<i64>,
+    /// The timestamp of its last batch or marker, in ms.
+    pub last_timestamp: i64,
+    pub(super) last_active_ms: i64,
     /// Its place in [`Producers::idle`].
-    turn: u64,
+    pub(super) turn: u64,
 }
 
 impl Producer {
     pub fn next_sequence(&self) -> i32 {
-        sequence_add(self.window.newest().last_sequence(), 1)
+        self.window.newest().map_or(0, |newest| sequence_add(newest.last_sequence(), 1))
     }
 
     fn stop(&self) -> Stop {
@@ -58,8 +71,8 @@ impl Producer {
 
     /// Returns true if every record of the batch is in the run and none is in the window.
     fn proves_older_than_window(&self, stamp: &Stamp) -> bool {
-        let newest = self.window.newest().last_sequence();
-        let behind = |sequence| sequence_distance(sequence, newest) as u64;
+        let Some(newest) = self.window.newest() else { return false };
+        let behind = |sequence| sequence_distance(sequence, newest.last_sequence()) as u64;
         let (first, last) = (behind(stamp.base_sequence), behind(stamp.last_sequence()));
         last <= first && last >= self.window.span() && first < self.run.min(HALF_RANGE as u64)
     }
@@ -79,20 +92,25 @@ pub struct ProducerState {
     pub producer_id: i64,
     /// 0..=32767.
     pub producer_epoch: i16,
-    /// The sequence of the last record written.
+    /// The sequence of the last record written; -1 if the epoch has written none.
     pub last_sequence: i32,
-    /// The timestamp of the last batch, in ms.
+    /// The timestamp of the last batch, or of the marker where the epoch has written none, in ms.
     pub last_timestamp: i64,
     /// Batches whose retry is answered with the original offset.
     pub retained_batches: usize,
+    /// The epoch of the coordinator that ended its last transaction; [`NO_COORDINATOR`] before.
+    pub coordinator_epoch: i32,
+    /// The first offset of its open transaction.
+    pub open_from: Option<i64>,
 }
 
 /// The idempotent-producer state of one partition.
 #[derive(Clone, Debug)]
 pub struct Producers {
     pub(super) by_id: HashMap<i64, Producer>,
-    /// Producer ids by the turn of their last append: the longest idle comes first.
+    /// Producer ids by the turn of their last append: the longest idle comes first. Those whose transaction is open are not among them.
     pub(super) idle: BTreeMap<u64, i64>,
+    pub(super) open: OpenTransactions,
     turns: u64,
     pub(super) limit: usize,
     evicted: u64,
@@ -116,6 +134,7 @@ impl Producers {
         Producers {
             by_id: HashMap::new(),
             idle: BTreeMap::new(),
+            open: OpenTransactions::default(),
             turns: 0,
             limit: limit.max(1),
             evicted: 0,
@@ -221,10 +240,13 @@ impl Producers {
         let &Stamp { base_sequence, record_count, .. } = stamp;
         let batch = BatchMetadata { base_offset, timestamp, base_sequence, record_count };
         match self.by_id.get_mut(&stamp.producer_id) {
-            Some(producer) if base_offset <= producer.window.newest().last_offset() => return,
+            Some(producer) if producer.window.newest().is_some_and(|newest| base_offset <= newest.last_offset()) => {
+                return;
+            }
             Some(producer) if producer.epoch == stamp.producer_epoch && producer.next_sequence() == base_sequence => {
                 producer.window.push(batch, window);
                 producer.run += record_count as u64;
+                producer.last_timestamp = timestamp;
             }
             _ => self.begin_run(stamp, batch, window),
         }
@@ -270,42 +292,26 @@ impl Producers {
         forgotten
     }
 
-    /// Drops the batches at or past `offset`, which the log has truncated; how many producers that forgot.
-    ///
-    /// A forgotten producer may have older batches in the log, which left the window or belong to an older
-    /// epoch. If any is forgotten, only a snapshot and replay restore what was known of it.
-    #[must_use = "a forgotten producer may need a replay of the log"]
-    pub fn truncate_to(&mut self, offset: i64) -> usize {
-        let before = self.by_id.len();
-        let idle = &mut self.idle;
-        self.by_id.retain(|_, producer| {
-            producer.run -= producer.window.truncate_to(offset);
-            if producer.window.is_empty() {
-                idle.remove(&producer.turn);
-            }
-            !producer.window.is_empty()
-        });
-        before - self.by_id.len()
-    }
-
-    /// Every producer, the longest idle first.
+    /// Every producer: the longest idle first, then those whose transaction is open, by its first offset.
     pub fn iter(&self) -> impl Iterator<Item = ProducerState> {
-        self.idle.values().map(|producer_id| {
-            let producer = &self.by_id[producer_id];
-            let newest = producer.window.newest();
-            ProducerState {
-                producer_id: *producer_id,
-                producer_epoch: producer.epoch,
-                last_sequence: newest.last_sequence(),
-                last_timestamp: newest.timestamp,
-                retained_batches: producer.window.len(),
-            }
+        self.in_order().map(|(producer_id, producer)| ProducerState {
+            producer_id,
+            producer_epoch: producer.epoch,
+            last_sequence: producer.window.newest().map_or(-1, |newest| newest.last_sequence()),
+            last_timestamp: producer.last_timestamp,
+            retained_batches: producer.window.len(),
+            coordinator_epoch: producer.coordinator_epoch,
+            open_from: producer.open_from,
         })
     }
 
-    /// Every producer's id with the offset of its last record.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = (i64, &Producer)> {
+        self.idle.values().copied().chain(self.open.producers()).map(|id| (id, &self.by_id[&id]))
+    }
+
+    /// Returns the offset of the last record of each producer that retains a batch.
     pub fn last_offsets(&self) -> impl Iterator<Item = (i64, i64)> {
-        self.by_id.iter().map(|(producer_id, producer)| (*producer_id, producer.window.newest().last_offset()))
+        self.by_id.iter().filter_map(|(id, producer)| Some((*id, producer.window.newest()?.last_offset())))
     }
 
     /// The most batches any producer may still count on, which is more than it was granted last while a shrink is due.
@@ -321,11 +327,11 @@ impl Producers {
 
     /// Returns true if the producer's newest batch is this one, or a later one, also of a later epoch.
     pub fn has_passed(&self, stamp: &Stamp) -> bool {
+        let reaches =
+            |newest: &BatchMetadata| sequence_distance(stamp.last_sequence(), newest.last_sequence()) < HALF_RANGE;
         let has_passed = |producer: &Producer| {
-            let newest = producer.window.newest().last_sequence();
             producer.epoch > stamp.producer_epoch
-                || producer.epoch == stamp.producer_epoch
-                    && sequence_distance(stamp.last_sequence(), newest) < HALF_RANGE
+                || producer.epoch == stamp.producer_epoch && producer.window.newest().is_some_and(reaches)
         };
         stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(has_passed)
     }
@@ -333,17 +339,17 @@ impl Producers {
     /// Returns true if the batch comes before the oldest that is retained of its producer, in the same epoch. Then it was written, or its producer
     /// has given it up.
     pub fn is_before_retained(&self, stamp: &Stamp) -> bool {
+        let end = sequence_add(stamp.last_sequence(), 1);
+        let follows = |oldest: &BatchMetadata| sequence_distance(end, oldest.base_sequence) < HALF_RANGE;
         let is_before = |producer: &Producer| {
-            let end = sequence_add(stamp.last_sequence(), 1);
-            producer.epoch == stamp.producer_epoch
-                && sequence_distance(end, producer.window.oldest().base_sequence) < HALF_RANGE
+            producer.epoch == stamp.producer_epoch && producer.window.oldest().is_some_and(follows)
         };
         stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(is_before)
     }
 
-    /// The offset of the first batch that is retained of the producer; `None` if nothing is remembered of it.
+    /// The offset of the first batch that is retained of the producer; `None` if there is none.
     pub fn retained_from(&self, producer_id: i64) -> Option<i64> {
-        self.by_id.get(&producer_id).map(|producer| producer.window.oldest().base_offset)
+        self.by_id.get(&producer_id)?.window.oldest().map(|oldest| oldest.base_offset)
     }
 
     /// Producers remembered.
@@ -362,21 +368,32 @@ impl Producers {
         self.evicted
     }
 
+    /// Begins a run of sequences. An open transaction, and the coordinator of the last one, outlive an epoch.
     fn begin_run(&mut self, stamp: &Stamp, batch: BatchMetadata, window: usize) {
-        // Turns count from 1, so a new producer's 0 is no one's place.
-        let turn = self.by_id.get(&stamp.producer_id).map_or(0, |known| known.turn);
-        let producer = Producer {
-            epoch: stamp.producer_epoch,
-            run: batch.record_count as u64,
-            window: SequenceWindow::new(batch, window),
-            last_active_ms: 0,
-            turn,
-        };
-        self.by_id.insert(stamp.producer_id, producer);
+        let producer = self.known_or_new(stamp.producer_id);
+        producer.epoch = stamp.producer_epoch;
+        producer.run = batch.record_count as u64;
+        producer.window = SequenceWindow::of(batch, window);
+        producer.last_timestamp = batch.timestamp;
     }
 
-    /// Makes a producer the most recent one.
-    fn touch(&mut self, producer_id: i64, now_ms: i64) {
+    /// Returns the state of the producer. A new one has written nothing, and its caller calls [`Producers::touch`].
+    pub(super) fn known_or_new(&mut self, producer_id: i64) -> &mut Producer {
+        // Turns count from 1, so the 0 of a new producer is in no place.
+        self.by_id.entry(producer_id).or_insert_with(|| Producer {
+            epoch: NO_EPOCH,
+            run: 0,
+            window: SequenceWindow::empty(),
+            coordinator_epoch: NO_COORDINATOR,
+            open_from: None,
+            last_timestamp: SnapshotEntry::NONE,
+            last_active_ms: 0,
+            turn: 0,
+        })
+    }
+
+    /// Makes a producer the most recent one. One whose transaction is open has no place among the idle ones.
+    pub(super) fn touch(&mut self, producer_id: i64, now_ms: i64) {
         let producer = self.by_id.get_mut(&producer_id).expect("the producer has just been written");
         producer.last_active_ms = now_ms;
         // The usual case, one producer appending again and again, leaves the order as it is.
@@ -384,21 +401,25 @@ impl Producers {
             return;
         }
         self.idle.remove(&producer.turn);
+        if producer.open_from.is_some() {
+            return;
+        }
         self.turns += 1;
         producer.turn = self.turns;
         self.idle.insert(self.turns, producer_id);
     }
 
-    fn evict(&mut self) {
-        while self.by_id.len() > self.limit {
-            self.forget_longest_idle();
+    /// Forgets the longest idle producers while there are more than the limit; those whose transaction is open stay.
+    pub(super) fn evict(&mut self) {
+        while self.by_id.len() > self.limit && self.forget_longest_idle() {
             self.evicted += 1;
         }
     }
 
-    fn forget_longest_idle(&mut self) {
-        let (_, producer_id) = self.idle.pop_first().expect("called only while there are producers");
+    fn forget_longest_idle(&mut self) -> bool {
+        let Some((_, producer_id)) = self.idle.pop_first() else { return false };
         self.by_id.remove(&producer_id);
         self.forgotten_below = self.forgotten_below.max(producer_id.saturating_add(1));
+        true
     }
 }

@@ -10,6 +10,9 @@
 //! Kafka reads as "no batch", `last_sequence` where the window begins to know, `offset_delta` the length
 //! of the run up to there less one. It keeps batches older than the window provable across a restart.
 //!
+//! A producer that a marker moved to an epoch in which it has written nothing has one entry, with `last_sequence` and `last_offset` -1 and
+//! `offset_delta` 0, as Kafka writes it.
+//!
 //! Before all of these stand the stops on the deleted partition of the same name: entries of no records, with `last_offset` -1 and
 //! `offset_delta` -1. `last_sequence` is the producer's last one there, and `timestamp` when this partition took the stops over. An entry whose
 //! `last_sequence` is -1 says that the stops of this producer and of those with lesser ids may be missing.
@@ -39,15 +42,15 @@ pub struct SnapshotEntry {
     pub offset_delta: i32,
     /// The batch's timestamp, in ms.
     pub timestamp: i64,
-    /// -1: no transaction marker was seen.
+    /// The epoch of the coordinator whose marker the producer had last; -1 before the first.
     pub coordinator_epoch: i32,
-    /// -1: no transaction is open.
+    /// The first offset of the open transaction; -1 if none is open.
     pub current_txn_first_offset: i64,
 }
 
 impl SnapshotEntry {
     /// An offset or timestamp that is none.
-    const NONE: i64 = -1;
+    pub(super) const NONE: i64 = -1;
     /// The `last_sequence` of an entry without one.
     const NO_SEQUENCE: i32 = -1;
     /// The `offset_delta` of a stop.
@@ -66,8 +69,16 @@ impl SnapshotEntry {
         }
     }
 
-    /// Returns true if a batch or the beginning of a run stands behind it. Kafka also writes entries of producers
-    /// that only had transaction markers; they have no sequence.
+    /// Returns true if the entry is of a producer that has written nothing in the epoch that a marker began.
+    fn is_marker(&self) -> bool {
+        self.last_offset == NO_OFFSET
+            && self.last_sequence == SnapshotEntry::NO_SEQUENCE
+            && self.offset_delta == 0
+            && self.producer_id >= 0
+            && self.producer_epoch >= 0
+    }
+
+    /// Returns true if a batch or the beginning of a run stands behind it.
     fn has_sequences(&self) -> bool {
         self.last_sequence >= 0 && self.stamp().is_valid()
     }
@@ -82,9 +93,9 @@ impl SnapshotEntry {
 impl Producers {
     /// The stops on the deleted partition, then every retained batch, oldest first, producer by producer, the longest idle first.
     pub fn snapshot(&self) -> impl Iterator<Item = SnapshotEntry> {
-        let batches = self.idle.values().flat_map(|&producer_id| {
-            let producer = &self.by_id[&producer_id];
-            run_before_window(producer_id, producer).into_iter().chain(batches(producer_id, producer))
+        let batches = self.in_order().flat_map(|(producer_id, producer)| {
+            let first = run_before_window(producer_id, producer).or_else(|| marker(producer_id, producer));
+            first.into_iter().chain(batches(producer_id, producer))
         });
         self.stops_to_keep().into_entries().chain(batches)
     }
@@ -102,6 +113,10 @@ impl Producers {
                 self.predecessor.restore(&entry, self.limit);
                 continue;
             }
+            if entry.is_marker() {
+                self.restore_marker(&entry, now_ms);
+                continue;
+            }
             if !entry.has_sequences() {
                 continue;
             }
@@ -115,11 +130,31 @@ impl Producers {
             }
             let stamp = entry.stamp();
             self.append(&stamp, base_offset, entry.timestamp, now_ms, WINDOW_MAX);
+            self.restore_transaction(&entry);
             if let Some(before) = run.take().filter(|before| before.is_followed_by(&stamp)) {
                 self.extend_run(&stamp, before.stamp().record_count);
             }
         }
         self.by_id.values_mut().for_each(|producer| producer.window.settle(window));
+    }
+
+    fn restore_marker(&mut self, entry: &SnapshotEntry, now_ms: i64) {
+        let producer = self.known_or_new(entry.producer_id);
+        producer.epoch = entry.producer_epoch;
+        producer.last_timestamp = entry.timestamp;
+        self.touch(entry.producer_id, now_ms);
+        self.restore_transaction(entry);
+        self.evict();
+    }
+
+    fn restore_transaction(&mut self, entry: &SnapshotEntry) {
+        let Some(producer) = self.by_id.get_mut(&entry.producer_id) else { return };
+        producer.coordinator_epoch = entry.coordinator_epoch;
+        if entry.current_txn_first_offset >= 0 && producer.open_from.is_none() {
+            producer.open_from = Some(entry.current_txn_first_offset);
+            self.idle.remove(&producer.turn);
+            self.open.begin(entry.current_txn_first_offset, entry.producer_id);
+        }
     }
 
     /// Adds what came before a window to the run that has just begun with `first`.
@@ -169,28 +204,40 @@ impl Stops {
 
 fn batches(producer_id: i64, producer: &Producer) -> impl Iterator<Item = SnapshotEntry> {
     producer.window.iter().map(move |batch| SnapshotEntry {
-        producer_id,
-        producer_epoch: producer.epoch,
         last_sequence: batch.last_sequence(),
         last_offset: batch.last_offset(),
         offset_delta: batch.record_count - 1,
         timestamp: batch.timestamp,
-        coordinator_epoch: -1,
-        current_txn_first_offset: -1,
+        ..transaction(producer_id, producer)
     })
+}
+
+/// Returns the fields that all entries of a producer share.
+fn transaction(producer_id: i64, producer: &Producer) -> SnapshotEntry {
+    SnapshotEntry {
+        producer_id,
+        producer_epoch: producer.epoch,
+        last_sequence: SnapshotEntry::NO_SEQUENCE,
+        last_offset: NO_OFFSET,
+        offset_delta: 0,
+        timestamp: producer.last_timestamp,
+        coordinator_epoch: producer.coordinator_epoch,
+        current_txn_first_offset: producer.open_from.unwrap_or(SnapshotEntry::NONE),
+    }
+}
+
+/// Returns the entry of a producer that retains no batch.
+fn marker(producer_id: i64, producer: &Producer) -> Option<SnapshotEntry> {
+    producer.window.newest().is_none().then(|| transaction(producer_id, producer))
 }
 
 fn run_before_window(producer_id: i64, producer: &Producer) -> Option<SnapshotEntry> {
     let before = producer.run.saturating_sub(producer.window.span()).min(HALF_RANGE as u64) as i32;
-    let oldest = producer.window.oldest();
-    (before > 0).then(|| SnapshotEntry {
-        producer_id,
-        producer_epoch: producer.epoch,
+    let oldest = producer.window.oldest().filter(|_| before > 0)?;
+    Some(SnapshotEntry {
         last_sequence: sequence_add(oldest.base_sequence, -1),
-        last_offset: NO_OFFSET,
         offset_delta: before - 1,
         timestamp: oldest.timestamp,
-        coordinator_epoch: -1,
-        current_txn_first_offset: -1,
+        ..transaction(producer_id, producer)
     })
 }

@@ -46,15 +46,16 @@ pub(super) struct SequenceWindow {
 }
 
 impl SequenceWindow {
-    pub fn new(first: BatchMetadata, size: usize) -> SequenceWindow {
-        let mut window =
-            SequenceWindow { batches: VecDeque::new(), size: WINDOW_MIN, configured: WINDOW_MIN, overdue: 0 };
-        window.push(first, size);
-        window
+    /// Creates the window of a producer that has written nothing in its epoch.
+    pub fn empty() -> SequenceWindow {
+        SequenceWindow { batches: VecDeque::new(), size: WINDOW_MIN, configured: WINDOW_MIN, overdue: 0 }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.batches.is_empty()
+    /// Creates a window that retains `first`.
+    pub fn of(first: BatchMetadata, size: usize) -> SequenceWindow {
+        let mut window = SequenceWindow::empty();
+        window.push(first, size);
+        window
     }
 
     pub fn len(&self) -> usize {
@@ -65,22 +66,25 @@ impl SequenceWindow {
         self.batches.iter()
     }
 
-    pub fn oldest(&self) -> &BatchMetadata {
-        self.batches.front().expect("a producer without batches is forgotten")
+    pub fn oldest(&self) -> Option<&BatchMetadata> {
+        self.batches.front()
     }
 
-    pub fn newest(&self) -> &BatchMetadata {
-        self.batches.back().expect("a producer without batches is forgotten")
+    pub fn newest(&self) -> Option<&BatchMetadata> {
+        self.batches.back()
     }
 
-    /// Sequences from the oldest batch to the end of the newest.
+    /// Sequences from the oldest batch to the end of the newest; 0 without batches.
     pub fn span(&self) -> u64 {
-        sequence_distance(self.oldest().base_sequence, self.newest().last_sequence()) as u64 + 1
+        match (self.oldest(), self.newest()) {
+            (Some(oldest), Some(newest)) => sequence_distance(oldest.base_sequence, newest.last_sequence()) as u64 + 1,
+            _ => 0,
+        }
     }
 
     /// The retained batch with exactly these sequences. O(log n).
     pub fn find(&self, stamp: &Stamp) -> Option<&BatchMetadata> {
-        let origin = self.oldest().base_sequence;
+        let origin = self.oldest()?.base_sequence;
         let place = |sequence| sequence_distance(origin, sequence);
         let wanted = place(stamp.base_sequence);
         let index = self.batches.partition_point(|batch| place(batch.base_sequence) < wanted);
@@ -115,12 +119,6 @@ impl SequenceWindow {
         self.size = self.batches.len().max(granted.clamp(WINDOW_MIN, WINDOW_MAX));
         self.configured = self.size;
         self.overdue = 0;
-    }
-
-    /// Drops the batches that reach `offset` or past it; how many sequences that were.
-    pub fn truncate_to(&mut self, offset: i64) -> u64 {
-        let kept = self.batches.partition_point(|batch| batch.last_offset() < offset);
-        self.batches.drain(kept..).map(|batch| batch.record_count as u64).sum()
     }
 
     /// Grows at once, but shrinks only after as many appends as the old size.
@@ -169,7 +167,7 @@ mod tests {
     }
 
     fn filled(count: i32, size: usize) -> SequenceWindow {
-        let mut window = SequenceWindow::new(batch(0), size);
+        let mut window = SequenceWindow::of(batch(0), size);
         (1..count).for_each(|n| window.push(batch(n), size));
         window
     }
@@ -200,9 +198,9 @@ mod tests {
             window.push(batch(n), 5);
             assert_eq!(window.len(), 64);
         }
-        assert_eq!(window.oldest(), &batch(64));
+        assert_eq!(window.oldest(), Some(&batch(64)));
         window.push(batch(128), 5);
-        assert_eq!((window.len(), window.oldest()), (5, &batch(124)));
+        assert_eq!((window.len(), window.oldest()), (5, Some(&batch(124))));
         assert!(window.batches.capacity() <= 10);
     }
 
@@ -235,7 +233,7 @@ mod tests {
 
     #[test]
     fn huge_batches_never_span_more_than_half_the_range() {
-        let mut window = SequenceWindow::new(batch(0), 64);
+        let mut window = SequenceWindow::of(batch(0), 64);
         let mut next = 1;
         for n in 1..10 {
             let base_offset = n * i64::from(HALF_RANGE);

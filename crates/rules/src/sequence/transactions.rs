@@ -1,0 +1,186 @@
+//! Transactions of one partition: which are open, which one a marker ends, and up to where records are stable.
+//!
+//! Not here: which transactions were aborted; the log keeps that in a file of its own. Nor the coordinator's decision.
+//!
+//! Invariants: a producer has at most one open transaction; the first unstable offset never falls while records are only appended.
+//!
+//! Rules: KIP-98, KIP-890 (a marker of transaction version 2 has the next epoch), KAFKA-19999 (such a marker may come twice).
+
+use std::collections::BTreeMap;
+
+use super::producers::Producers;
+use super::window::SequenceWindow;
+use super::{SequenceRefusal, Stamp};
+
+/// End of a transaction, as its marker states it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// At least 0.
+    pub producer_id: i64,
+    /// The epoch of the transaction, or the next one with transaction version 2.
+    pub producer_epoch: i16,
+    /// Leader epoch of the partition of `__transaction_state` that decided.
+    pub coordinator_epoch: i32,
+    /// True to commit, false to abort.
+    pub is_commit: bool,
+}
+
+/// Transaction that a marker has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompletedTransaction {
+    /// The producer of the transaction.
+    pub producer_id: i64,
+    /// Offset of its first record.
+    pub first_offset: i64,
+    /// Offset of its marker.
+    pub last_offset: i64,
+    /// First offset of the eldest transaction that is open now, or the offset after the marker.
+    pub last_stable_offset: i64,
+    /// False if its records are aborted.
+    pub is_commit: bool,
+}
+
+/// Relation of a batch to the open transaction of its producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionOfBatch {
+    /// The batch is in no transaction.
+    None,
+    /// The batch goes on with the open one.
+    Ongoing,
+    /// The batch opens one here: the coordinator must know of this partition first.
+    Begins,
+}
+
+/// Open transactions of a partition, and those whose marker is not replicated yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OpenTransactions {
+    /// Producers by the first offset of their transaction.
+    open: BTreeMap<i64, i64>,
+    /// Offsets of markers by the first offset of the transaction that they ended.
+    unreplicated: BTreeMap<i64, i64>,
+}
+
+impl OpenTransactions {
+    pub fn producers(&self) -> impl Iterator<Item = i64> {
+        self.open.values().copied()
+    }
+
+    pub fn begin(&mut self, first_offset: i64, producer_id: i64) {
+        self.open.insert(first_offset, producer_id);
+    }
+
+    /// Returns the first offset of the eldest transaction that is open still.
+    fn end(&mut self, first_offset: i64, marker_offset: i64) -> Option<i64> {
+        self.open.remove(&first_offset);
+        self.unreplicated.insert(first_offset, marker_offset);
+        self.first_open()
+    }
+
+    fn first_open(&self) -> Option<i64> {
+        self.open.first_key_value().map(|(&first_offset, _)| first_offset)
+    }
+
+    fn first_unstable(&mut self, high_watermark: i64) -> Option<i64> {
+        while let Some(eldest) = self.unreplicated.first_entry()
+            && *eldest.get() < high_watermark
+        {
+            eldest.remove();
+        }
+        let unreplicated = self.unreplicated.first_key_value().map(|(&first_offset, _)| first_offset);
+        self.first_open().into_iter().chain(unreplicated).min()
+    }
+}
+
+impl Producers {
+    /// Decides how a batch that is next in its sequence stands to the transactions here. Changes nothing.
+    ///
+    /// # Errors
+    /// [`SequenceRefusal::InvalidTxnState`] for a plain batch of a producer whose transaction is open, and
+    /// [`SequenceRefusal::TooManyTransactions`] if as many are open as producers are remembered.
+    pub fn transaction_of(&self, stamp: &Stamp, is_transactional: bool) -> Result<TransactionOfBatch, SequenceRefusal> {
+        let producer = self.by_id.get(&stamp.producer_id);
+        let is_open = producer.is_some_and(|producer| producer.open_from.is_some());
+        let is_current = producer.is_some_and(|producer| producer.epoch == stamp.producer_epoch);
+        match (is_transactional, is_open) {
+            (false, false) => Ok(TransactionOfBatch::None),
+            (false, true) => Err(SequenceRefusal::InvalidTxnState),
+            (true, true) if is_current => Ok(TransactionOfBatch::Ongoing),
+            (true, false) if self.open.open.len() >= self.limit => Err(SequenceRefusal::TooManyTransactions),
+            (true, _) => Ok(TransactionOfBatch::Begins),
+        }
+    }
+
+    /// Remembers that a batch that is in the log belongs to a transaction, and opens one if its producer has none. The caller has called
+    /// [`Producers::append`] for the batch.
+    pub fn append_transactional(&mut self, stamp: &Stamp, base_offset: i64) {
+        let Some(producer) = self.by_id.get_mut(&stamp.producer_id).filter(|_| stamp.is_valid()) else { return };
+        if producer.open_from.is_none() {
+            producer.open_from = Some(base_offset);
+            self.idle.remove(&producer.turn);
+            self.open.begin(base_offset, stamp.producer_id);
+        }
+    }
+
+    /// Decides on a marker, which the caller writes next. Changes nothing.
+    ///
+    /// With transaction version 2 the marker's epoch exceeds that of the records; one that is written already may come again.
+    ///
+    /// # Errors
+    /// [`SequenceRefusal::CoordinatorFenced`] where a later coordinator has ended a transaction of the producer, and
+    /// [`SequenceRefusal::InvalidProducerEpoch`] where the producer has gone on.
+    pub fn check_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), SequenceRefusal> {
+        let Some(producer) = self.by_id.get(&marker.producer_id) else { return Ok(()) };
+        if marker.coordinator_epoch < producer.coordinator_epoch {
+            return Err(SequenceRefusal::CoordinatorFenced);
+        }
+        let is_repeated = marker.producer_epoch == producer.epoch && producer.open_from.is_none();
+        let is_next = match transaction_version {
+            ..2 => marker.producer_epoch >= producer.epoch,
+            _ => marker.producer_epoch > producer.epoch || is_repeated,
+        };
+        if is_next { Ok(()) } else { Err(SequenceRefusal::InvalidProducerEpoch) }
+    }
+
+    /// Remembers a marker that is in the log at `offset`, and returns the transaction that it has ended, if one was open. A marker of
+    /// another epoch begins that epoch, in which the producer has written nothing.
+    pub fn end_transaction(
+        &mut self,
+        marker: &Marker,
+        offset: i64,
+        timestamp: i64,
+        now_ms: i64,
+    ) -> Option<CompletedTransaction> {
+        if marker.producer_id < 0 || marker.producer_epoch < 0 {
+            return None;
+        }
+        self.predecessor.forget(marker.producer_id);
+        let producer = self.known_or_new(marker.producer_id);
+        if producer.epoch != marker.producer_epoch {
+            producer.epoch = marker.producer_epoch;
+            producer.run = 0;
+            producer.window = SequenceWindow::empty();
+        }
+        producer.coordinator_epoch = marker.coordinator_epoch;
+        producer.last_timestamp = timestamp;
+        let completed = producer.open_from.take().map(|first_offset| CompletedTransaction {
+            producer_id: marker.producer_id,
+            first_offset,
+            last_offset: offset,
+            last_stable_offset: self.open.end(first_offset, offset).unwrap_or(offset.saturating_add(1)),
+            is_commit: marker.is_commit,
+        });
+        self.touch(marker.producer_id, now_ms);
+        self.evict();
+        completed
+    }
+
+    /// Returns the first offset of the eldest open transaction.
+    pub fn first_open(&self) -> Option<i64> {
+        self.open.first_open()
+    }
+
+    /// Returns the first offset that may still become aborted: of a transaction that is open, or whose marker is at or past `high_watermark`.
+    pub fn first_unstable(&mut self, high_watermark: i64) -> Option<i64> {
+        self.open.first_unstable(high_watermark)
+    }
+}
