@@ -110,6 +110,11 @@ api_table! {
     21 DeleteRecords, 0..=2, flexible 2, delete_records::DeleteRecordsRequest => DeleteRecordsResponse;
     22 InitProducerId, 0..=6, flexible 2, init_producer_id::InitProducerIdRequest => InitProducerIdResponse;
     23 OffsetForLeaderEpoch, 2..=4, flexible 4, offset_for_leader_epoch::OffsetForLeaderEpochRequest => OffsetForLeaderEpochResponse;
+    24 AddPartitionsToTxn, 0..=5, flexible 3, add_partitions_to_txn::AddPartitionsToTxnRequest => AddPartitionsToTxnResponse;
+    25 AddOffsetsToTxn, 0..=4, flexible 3, add_offsets_to_txn::AddOffsetsToTxnRequest => AddOffsetsToTxnResponse;
+    26 EndTxn, 0..=5, flexible 3, end_txn::EndTxnRequest => EndTxnResponse;
+    27 WriteTxnMarkers, 1..=2, flexible 1, write_txn_markers::WriteTxnMarkersRequest => WriteTxnMarkersResponse;
+    28 TxnOffsetCommit, 0..=5, flexible 3, txn_offset_commit::TxnOffsetCommitRequest => TxnOffsetCommitResponse;
     29 DescribeAcls, 1..=3, flexible 2, describe_acls::DescribeAclsRequest => DescribeAclsResponse;
     30 CreateAcls, 1..=3, flexible 2, create_acls::CreateAclsRequest => CreateAclsResponse;
     31 DeleteAcls, 1..=3, flexible 2, delete_acls::DeleteAclsRequest => DeleteAclsResponse;
@@ -130,6 +135,7 @@ api_table! {
     57 UpdateFeatures, 0..=2, flexible 0, update_features::UpdateFeaturesRequest => UpdateFeaturesResponse;
     60 DescribeCluster, 0..=2, flexible 0, describe_cluster::DescribeClusterRequest => DescribeClusterResponse;
     61 DescribeProducers, 0..=0, flexible 0, describe_producers::DescribeProducersRequest => DescribeProducersResponse;
+    65 DescribeTransactions, 0..=0, flexible 0, describe_transactions::DescribeTransactionsRequest => DescribeTransactionsResponse;
     66 ListTransactions, 0..=2, flexible 0, list_transactions::ListTransactionsRequest => ListTransactionsResponse;
     68 ConsumerGroupHeartbeat, 0..=1, flexible 0, consumer_group_heartbeat::ConsumerGroupHeartbeatRequest => ConsumerGroupHeartbeatResponse;
     69 ConsumerGroupDescribe, 0..=1, flexible 0, consumer_group_describe::ConsumerGroupDescribeRequest => ConsumerGroupDescribeResponse;

@@ -1,5 +1,7 @@
 //! The declarations of Kafka's APIs, one file each. Field names are Kafka's in snake case.
 
+pub mod add_offsets_to_txn;
+pub mod add_partitions_to_txn;
 pub mod alter_configs;
 pub mod alter_partition_reassignments;
 pub mod alter_replica_log_dirs;
@@ -22,8 +24,10 @@ pub mod describe_log_dirs;
 pub mod describe_producers;
 pub mod describe_quorum;
 pub mod describe_topic_partitions;
+pub mod describe_transactions;
 pub mod describe_user_scram_credentials;
 pub mod elect_leaders;
+pub mod end_txn;
 pub mod fetch;
 pub mod find_coordinator;
 pub mod get_telemetry_subscriptions;
@@ -45,4 +49,6 @@ pub mod offset_for_leader_epoch;
 pub mod produce;
 pub mod push_telemetry;
 pub mod sync_group;
+pub mod txn_offset_commit;
 pub mod update_features;
+pub mod write_txn_markers;

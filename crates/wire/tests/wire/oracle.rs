@@ -19,6 +19,8 @@ const NOT_IN_ORACLE: &[(ApiKey, i16)] = &[
     (ApiKey::OffsetFetch, 10),
     // KIP-939.
     (ApiKey::InitProducerId, 6),
+    // KIP-1228.
+    (ApiKey::WriteTxnMarkers, 2),
     // Cordoned directories (KIP-1066).
     (ApiKey::DescribeLogDirs, 5),
     // Error messages, since Kafka 4.4.
@@ -40,6 +42,7 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Fetch, "askedin"),
     (ApiKey::Fetch, "fromoffset"),
     (ApiKey::Fetch, "logendoffset"),
+    (ApiKey::WriteTxnMarkers, "transactionversion"),
     (ApiKey::DescribeLogDirs, "iscordoned"),
     (ApiKey::DescribeLogDirs, "setasidefiles"),
     (ApiKey::DescribeLogDirs, "setasidebytes"),

@@ -1,0 +1,50 @@
+//! DescribeTransactions, key 65 (DescribeTransactionsRequest.json, DescribeTransactionsResponse.json).
+//!
+//! KIP-664.
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Transactional ids whose transactions are wanted.
+    pub struct DescribeTransactionsRequest {
+        /// The ids; none for none.
+        transactional_ids: Vec<Text>, 0..;
+    }
+
+    /// The transactions.
+    pub struct DescribeTransactionsResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each transactional id of the request.
+        transaction_states: Vec<TransactionState>, 0..;
+    }
+
+    /// One transactional id.
+    pub struct TransactionState {
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+        /// The id.
+        transactional_id: Text, 0..;
+        /// The state of its transaction.
+        transaction_state: Text, 0..;
+        /// After how many milliseconds the transaction may be aborted.
+        transaction_timeout_ms: i32, 0..;
+        /// When the transaction began, in milliseconds since 1970, or -1.
+        transaction_start_time_ms: i64, 0..;
+        /// The producer id.
+        producer_id: i64, 0..;
+        /// The producer epoch.
+        producer_epoch: i16, 0..;
+        /// Each topic of the transaction; once it is decided, those that wait for a marker.
+        topics: Vec<TopicData>, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct TopicData {
+        /// The topic name.
+        topic: Text, 0..;
+        /// The partitions.
+        partitions: Vec<i32>, 0..;
+    }
+}

@@ -1,0 +1,74 @@
+//! TxnOffsetCommit, key 28 (TxnOffsetCommitRequest.json, TxnOffsetCommitResponse.json).
+//!
+//! 2 leader epoch (KIP-320); 3 flexible, the member (KIP-447); 4 TRANSACTION_ABORTABLE; 5 the group joins the transaction
+//! without AddOffsetsToTxn (KIP-890).
+
+use crate::message::message;
+use crate::{ErrorCode, Text};
+
+message! {
+    /// Offsets that a group commits with a transaction.
+    pub struct TxnOffsetCommitRequest {
+        /// The transactional id.
+        transactional_id: Text, 0..;
+        /// The group.
+        group_id: Text, 0..;
+        /// The producer id.
+        producer_id: i64, 0..;
+        /// The producer epoch.
+        producer_epoch: i16, 0..;
+        /// The generation in a classic group, the member epoch in one of the consumer protocol; -1 from outside the
+        /// group.
+        generation_id: i32, 3.., default -1;
+        /// The member's id, or empty.
+        member_id: Text, 3..;
+        /// Its static name, or null.
+        group_instance_id: Option<Text>, 3..;
+        /// Each topic.
+        topics: Vec<TxnOffsetCommitRequestTopic>, 0..;
+    }
+
+    /// One topic's partitions.
+    pub struct TxnOffsetCommitRequestTopic {
+        /// The topic name.
+        name: Text, 0..;
+        /// Each partition.
+        partitions: Vec<TxnOffsetCommitRequestPartition>, 0..;
+    }
+
+    /// One partition's offset.
+    pub struct TxnOffsetCommitRequestPartition {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The offset of the record to be read next.
+        committed_offset: i64, 0..;
+        /// The epoch of the record before it, or -1.
+        committed_leader_epoch: i32, 2.., default -1;
+        /// What the client wants to be kept beside it, or null.
+        committed_metadata: Option<Text>, 0..;
+    }
+
+    /// The outcome for each partition.
+    pub struct TxnOffsetCommitResponse {
+        /// How long the client should pause, in milliseconds.
+        throttle_time_ms: i32, 0..;
+        /// Each topic of the request.
+        topics: Vec<TxnOffsetCommitResponseTopic>, 0..;
+    }
+
+    /// One topic's outcomes.
+    pub struct TxnOffsetCommitResponseTopic {
+        /// The topic name.
+        name: Text, 0..;
+        /// Each partition of the request.
+        partitions: Vec<TxnOffsetCommitResponsePartition>, 0..;
+    }
+
+    /// One partition's outcome.
+    pub struct TxnOffsetCommitResponsePartition {
+        /// The partition.
+        partition_index: i32, 0..;
+        /// The error, or 0.
+        error_code: ErrorCode, 0..;
+    }
+}
