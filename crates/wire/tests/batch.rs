@@ -36,7 +36,10 @@ fn record() -> impl Strategy<Value = Owned> {
 }
 
 fn build(records: &[Owned], codec: Compression, stamp: Stamp) -> BytesMut {
-    let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
+    fill(BatchBuilder::new(BytesMut::new(), codec, None), records, stamp)
+}
+
+fn fill(mut builder: BatchBuilder, records: &[Owned], stamp: Stamp) -> BytesMut {
     for record in records {
         let headers: Vec<_> =
             record.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }).collect();
@@ -93,14 +96,38 @@ proptest! {
         }
     }
 
+    /// Nothing else of the batch changes, and another stamp keeps it.
+    #[test]
+    fn a_transactional_builder_sets_the_transactional_bit(records in vec(record(), 1..10), codec in 0..5_usize) {
+        let stamp = Stamp { producer_id: 9, producer_epoch: 2, base_sequence: 3 };
+        let new = || BatchBuilder::new(BytesMut::new(), CODECS[codec], None);
+        let (plain, mut bytes) = (fill(new(), &records, stamp), fill(new().transactional(), &records, stamp));
+        for epoch in [2, 3] {
+            restamp(&mut bytes, Stamp { producer_epoch: epoch, ..stamp });
+            let batch = BatchView::first(&bytes).expect("whole");
+            batch.check_crc().expect("checksum");
+            prop_assert!(batch.is_transactional() && !batch.is_control());
+            prop_assert_eq!(batch.compression(), Ok(CODECS[codec]));
+            prop_assert_eq!(read(&batch).expect("reads"), &records[..]);
+        }
+        restamp(&mut bytes, stamp);
+        let different: Vec<_> = (0..bytes.len()).filter(|at| bytes[*at] != plain[*at]).collect();
+        prop_assert!(different.iter().all(|at| (17..=20).contains(at) || *at == 22), "{different:?}");
+    }
+
     #[test]
     fn a_batch_in_chunks_has_the_bytes_of_one_in_a_single_buffer(
         records in vec(record(), 1..20),
         codec in 0..5_usize,
         chunk in HEADER_LEN..400_usize,
+        transactional: bool,
     ) {
         let stamp = Stamp { producer_id: 9, producer_epoch: 2, base_sequence: 1 << 20 };
         let mut builder = ChunkedBuilder::new(BytesMut::with_capacity(chunk), CODECS[codec], None);
+        let mut single = BatchBuilder::new(BytesMut::new(), CODECS[codec], None);
+        if transactional {
+            (builder, single) = (builder.transactional(), single.transactional());
+        }
         for record in &records {
             let headers: Vec<_> =
                 record.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }).collect();
@@ -114,7 +141,7 @@ proptest! {
         let sealed = builder.seal(stamp).expect("compresses");
         prop_assert!(sealed.pieces.iter().all(|piece| !piece.is_empty()));
         prop_assert_eq!(sealed.is_compressed, CODECS[codec] != Compression::None);
-        prop_assert_eq!(sealed.pieces.concat(), build(&records, CODECS[codec], stamp).to_vec());
+        prop_assert_eq!(sealed.pieces.concat(), fill(single, &records, stamp).to_vec());
     }
 
     /// The oracle keeps headers in a map, so that only records with distinct header keys compare.

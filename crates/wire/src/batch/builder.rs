@@ -6,7 +6,7 @@
 use super::compression::{Level, compress};
 use super::new_record::{Header, NewRecord};
 use super::record::RecordIter;
-use super::view::{BatchError, BatchView, CRC_END, Compression, HEADER_LEN, LENGTH_END, crc32c};
+use super::view::{BatchError, BatchView, CRC_END, Compression, HEADER_LEN, LENGTH_END, TRANSACTIONAL, crc32c};
 use bytes::{BufMut, Bytes, BytesMut};
 
 /// Who wrote a batch: what the broker's sequence window looks at.
@@ -31,6 +31,7 @@ pub struct BatchBuilder {
     buffer: BytesMut,
     compression: Compression,
     level: Level,
+    is_transactional: bool,
     record_count: i32,
     base_timestamp: i64,
     max_timestamp: i64,
@@ -41,7 +42,20 @@ impl BatchBuilder {
     pub fn new(mut buffer: BytesMut, compression: Compression, level: Level) -> Self {
         buffer.clear();
         buffer.put_bytes(0, HEADER_LEN);
-        BatchBuilder { buffer, compression, level, record_count: 0, base_timestamp: 0, max_timestamp: -1 }
+        BatchBuilder {
+            buffer,
+            compression,
+            level,
+            is_transactional: false,
+            record_count: 0,
+            base_timestamp: 0,
+            max_timestamp: -1,
+        }
+    }
+
+    /// Makes the batch part of its producer's transaction. A batch that is given another stamp stays so.
+    pub fn transactional(self) -> Self {
+        BatchBuilder { is_transactional: true, ..self }
     }
 
     /// Bytes if it were sealed now without compression.
@@ -93,19 +107,24 @@ impl BatchBuilder {
         }
         let length = (self.buffer.len() - LENGTH_END) as i32;
         let (base_timestamp, max_timestamp) = (self.base_timestamp, self.max_timestamp);
-        let record_count = self.record_count;
-        let unsealed = Unsealed { length, compression: self.compression, record_count, base_timestamp, max_timestamp };
+        let (record_count, attributes) = (self.record_count, attributes(self.compression, self.is_transactional));
+        let unsealed = Unsealed { length, attributes, record_count, base_timestamp, max_timestamp };
         unsealed.write(&mut self.buffer[..HEADER_LEN]);
         restamp(&mut self.buffer, stamp);
         Ok((self.buffer, spare))
     }
 }
 
+/// Returns the attributes of a data batch.
+pub(super) fn attributes(compression: Compression, is_transactional: bool) -> i16 {
+    compression as i16 | if is_transactional { TRANSACTIONAL } else { 0 }
+}
+
 /// The header fields of a batch that has neither a stamp nor a checksum yet.
 pub(super) struct Unsealed {
     /// Bytes after the length field.
     pub(super) length: i32,
-    pub(super) compression: Compression,
+    pub(super) attributes: i16,
     pub(super) record_count: i32,
     pub(super) base_timestamp: i64,
     pub(super) max_timestamp: i64,
@@ -119,7 +138,7 @@ impl Unsealed {
         header.put_i32(-1);
         header.put_i8(2);
         header.put_u32(0);
-        header.put_i16(self.compression as i16);
+        header.put_i16(self.attributes);
         header.put_i32(self.record_count - 1);
         header.put_i64(self.base_timestamp);
         header.put_i64(self.max_timestamp);

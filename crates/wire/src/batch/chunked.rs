@@ -4,7 +4,7 @@
 //! chunks come from, which is the caller's pool. Invariant: an open batch never allocates; the caller adds chunks
 //! before it appends.
 
-use super::builder::{Stamp, Unsealed, put_crc, put_stamp};
+use super::builder::{Stamp, Unsealed, attributes, put_crc, put_stamp};
 use super::compression::{Level, compress};
 use super::new_record::{HEAD_MAX, Header, NewRecord, RecordSink};
 use super::view::{BatchError, CRC_END, Compression, HEADER_LEN, LENGTH_END, crc32c_of};
@@ -23,6 +23,7 @@ pub struct ChunkedBuilder {
     spare_bytes: usize,
     compression: Compression,
     level: Level,
+    is_transactional: bool,
     record_count: i32,
     base_timestamp: i64,
     max_timestamp: i64,
@@ -51,10 +52,16 @@ impl ChunkedBuilder {
             spare_bytes: 0,
             compression,
             level,
+            is_transactional: false,
             record_count: 0,
             base_timestamp: 0,
             max_timestamp: -1,
         }
+    }
+
+    /// Makes the batch part of its producer's transaction. A batch that is given another stamp stays so.
+    pub fn transactional(self) -> Self {
+        ChunkedBuilder { is_transactional: true, ..self }
     }
 
     /// Bytes if it were sealed now without compression.
@@ -147,8 +154,9 @@ impl ChunkedBuilder {
             self.chunks.push(compressed);
         }
         let length = (self.size() - LENGTH_END) as i32;
-        let Self { compression, record_count, base_timestamp, max_timestamp, .. } = self;
-        let unsealed = Unsealed { length, compression, record_count, base_timestamp, max_timestamp };
+        let Self { record_count, base_timestamp, max_timestamp, .. } = self;
+        let attributes = attributes(self.compression, self.is_transactional);
+        let unsealed = Unsealed { length, attributes, record_count, base_timestamp, max_timestamp };
         unsealed.write(&mut self.chunks[0][..HEADER_LEN]);
         let (first, rest) = self.chunks.split_at_mut(1);
         restamp_pieces(&mut first[0], rest.iter().map(|chunk| &chunk[..]), stamp);

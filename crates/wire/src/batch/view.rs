@@ -11,6 +11,10 @@ pub const HEADER_LEN: usize = 61;
 pub(super) const LENGTH_END: usize = 12;
 /// Where the checksummed part starts.
 pub(super) const CRC_END: usize = 21;
+/// Attributes bit 4: the batch belongs to a transaction.
+pub(super) const TRANSACTIONAL: i16 = 0x10;
+/// Attributes bit 5: the batch holds control records.
+pub(super) const CONTROL: i16 = 0x20;
 
 /// Why bytes are not a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -194,11 +198,11 @@ impl<'a> BatchView<'a> {
     }
     /// Returns true if the batch belongs to a transaction.
     pub fn is_transactional(&self) -> bool {
-        self.attributes() & 0x10 != 0
+        self.attributes() & TRANSACTIONAL != 0
     }
     /// Returns true if the batch holds a transaction marker.
     pub fn is_control(&self) -> bool {
-        self.attributes() & 0x20 != 0
+        self.attributes() & CONTROL != 0
     }
     /// Who set the timestamps.
     pub fn timestamp_type(&self) -> TimestampType {
