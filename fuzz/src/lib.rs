@@ -6,9 +6,10 @@
 
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::api::{self, ApiKey, Request, RequestHeader, Visit};
-use fullbore_wire::batch::{self, BatchView, Compression, Opener, RecordIter, check_records, compress, decompress};
+use fullbore_wire::batch::{self, BatchView, Compression, ControlType, EndTransactionMarker, Opener, RecordIter};
+use fullbore_wire::batch::{check_records, compress, decompress};
 use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, Embedded};
-use fullbore_wire::coordinator::CoordinatorRecord;
+use fullbore_wire::coordinator::{CoordinatorRecord, TransactionLogRecord, TransactionLogValue};
 use fullbore_wire::{Codec, Frame, Part, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
 use std::fmt::Debug;
 
@@ -38,20 +39,30 @@ pub fn batches(data: &[u8]) {
     for batch in batch::batches(&bytes).map_while(Result::ok) {
         total += batch.size();
         read(&batch);
+        control(&batch);
     }
     assert!(total <= bytes.len());
 }
 
-/// Records of `__consumer_offsets` as a coordinator replays them. The first byte says how long the key is.
+/// Records of `__consumer_offsets` and `__transaction_state` as a coordinator replays them. The first byte says how long the key is.
 pub fn coordinator(data: &[u8]) {
     let [key_len, rest @ ..] = data else { return };
     let (key, value) = rest.split_at(rest.len().min(usize::from(*key_len)));
     for value in [None, Some(Bytes::copy_from_slice(value))] {
+        transaction(Bytes::copy_from_slice(key), value.clone());
         let Ok(once) = CoordinatorRecord::decode(Bytes::copy_from_slice(key), value) else { continue };
         let written = once.encode().expect("what was decoded can be encoded");
         let twice = CoordinatorRecord::decode(written.0.clone(), written.1.clone()).expect("our own bytes");
         assert_eq!(twice.encode(), Ok(written));
     }
+}
+
+/// Takes a record as one of `__transaction_state`: if it decodes, it survives its own encoding in the newest version.
+fn transaction(key: Bytes, value: Option<Bytes>) {
+    let Ok(once) = TransactionLogRecord::decode(key, value) else { return };
+    let newest = *TransactionLogValue::VERSIONS.end();
+    let (key, value) = once.encode(newest).expect("what was decoded can be encoded");
+    assert_eq!(TransactionLogRecord::decode(key, value), Ok(once));
 }
 
 /// Each codec alone: strangers' bytes are decompressed within a bound, and our own come back.
@@ -66,6 +77,17 @@ pub fn compression(data: &[u8]) {
     compress(codec, None, input, &mut compressed).expect("anything can be compressed");
     let back = decompress(codec, &compressed, input.len()).expect("our own bytes");
     assert_eq!(back, input);
+}
+
+/// Reads a control batch: a marker that is read survives being built.
+fn control(batch: &BatchView<'_>) {
+    let control_type = ControlType::of(batch);
+    assert!(batch.is_control() || control_type.is_err(), "data is no control record");
+    let Ok(Some(marker)) = EndTransactionMarker::read(batch) else { return };
+    assert!(matches!(control_type, Ok(Some(ControlType::Abort | ControlType::Commit))));
+    let built = marker.batch(batch.max_timestamp());
+    let built = BatchView::first(&built).expect("our own batch");
+    assert_eq!(EndTransactionMarker::read(&built), Ok(Some(marker)));
 }
 
 fn read(batch: &BatchView<'_>) {

@@ -5,8 +5,8 @@
 //! * [`api`]: the table of APIs and versions; request and response headers.
 //! * [`apis`]: the declarations, one file per API.
 //! * [`consumer_protocol`]: what consumers tell each other inside JoinGroup and SyncGroup.
-//! * [`coordinator`]: committed offsets in `__consumer_offsets`, as Kafka's group coordinator writes them.
-//! * [`batch`]: record batches (magic 2): view, builder, records, compression.
+//! * [`coordinator`]: records of `__consumer_offsets` and `__transaction_state`, as Kafka's coordinators write them.
+//! * [`batch`]: record batches (magic 2): view, builder, records, compression, markers of transactions.
 //! * [`host_port`] and [`split_host_port`]: addresses as people write them.
 //! * [`did_you_mean`]: the name of a setting that was probably meant; both ends say it.
 //!

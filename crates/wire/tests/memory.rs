@@ -11,9 +11,9 @@ use bytes::Bytes;
 use fullbore_wire::api::{self, ApiKey, Request, RequestHeader, Visit};
 use fullbore_wire::apis::produce::{PartitionProduceData, ProduceRequest, TopicProduceData};
 use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, Embedded};
-use fullbore_wire::coordinator::{CoordinatorRecord, OffsetCommitValue};
+use fullbore_wire::coordinator::{CoordinatorRecord, OffsetCommitValue, TransactionLogRecord, TransactionLogValue};
 use fullbore_wire::{Codec, Part, REQUEST_ELEMENTS_MAX, Reader, Records, Version};
-use records::{behind, key, value};
+use records::{behind, key, transaction_key, transaction_schema, transaction_value, value};
 use schema::{Dice, Schema, Side, every_message};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -142,6 +142,7 @@ fn memory_is_bounded_when_every_array_claims_all_that_is_left() {
             check(cost, len, format!("ConsumerProtocolAssignment {number}"));
         }
         record(&mut dice, &mut check);
+        transaction(&mut dice, &mut check);
     }
     println!("at worst {} bytes for each byte: {}", worst.0, worst.1);
     assert!(worst.0 > BYTES_PER_BYTE_MAX - 10, "the bound says no more than is needed: {worst:?}");
@@ -162,6 +163,19 @@ fn record(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
             let key = key(dice);
             let len = value.len() + key.len();
             check(peak_of(|| CoordinatorRecord::decode(key, Some(value))), len, format!("OffsetCommitValue {version}"));
+        }
+    }
+}
+
+/// Reads the random state of a transactional id, and one that claims behind its key.
+fn transaction(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
+    for version in TransactionLogValue::VERSIONS {
+        let claims = behind(version, &transaction_schema(version).claims(CLAIMED, dice));
+        for value in [transaction_value(version, dice), claims] {
+            let key = transaction_key(dice);
+            let len = value.len() + key.len();
+            let cost = peak_of(|| TransactionLogRecord::decode(key, Some(value)));
+            check(cost, len, format!("TransactionLogValue {version}"));
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Which partition of `__consumer_offsets` is a group's (Kafka's `GroupCoordinatorService.partitionFor` and
-//! `Utils.abs`).
+//! The partition of an internal topic that holds a group or a transactional id (Kafka's
+//! `GroupCoordinatorService.partitionFor`, `TransactionStateManager.partitionFor` and `Utils.abs`).
 
-/// The partition, of `partitions`, that `group_id` is in: the hash of Java's `String.hashCode`, without its sign.
+/// Returns the partition, of `partitions`, that holds `id`: the hash of Java's `String.hashCode`, without its sign.
 ///
 /// # Panics
 /// When there are no partitions.
-pub fn partition_for(group_id: &str, partitions: i32) -> i32 {
+pub fn partition_for(id: &str, partitions: i32) -> i32 {
     assert!(partitions > 0, "a topic has partitions");
-    let hash = group_id.encode_utf16().fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
+    let hash = id.encode_utf16().fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
     // The least number has no opposite, and counts as 0.
     hash.checked_abs().unwrap_or(0) % partitions
 }

@@ -15,7 +15,7 @@ const GOLDEN: &str = include_str!("coordinator.golden");
 const ID: Uuid = Uuid(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210u128.to_be_bytes());
 
 /// A message behind the 16 bits that say what it is, in any version.
-fn encode<T: Codec>(message: &T, begins: i16, version: Version) -> Bytes {
+pub fn encode<T: Codec>(message: &T, begins: i16, version: Version) -> Bytes {
     let mut writer = Writer::with_capacity(64);
     message.encode(&mut writer, version).expect("what was decoded can be encoded");
     behind(begins, &writer.into_bytes())
@@ -160,7 +160,8 @@ fn golden(kind: &str) -> impl Iterator<Item = [&'static str; 3]> {
     lines.map(|line| line.split(' ').collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{line}")))
 }
 
-fn bytes(hex: &str) -> Bytes {
+/// Bytes of hexadecimal digits.
+pub fn bytes(hex: &str) -> Bytes {
     let digits = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("two digits");
     hex.as_bytes().chunks(2).map(digits).collect()
 }

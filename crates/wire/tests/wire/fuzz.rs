@@ -4,12 +4,12 @@
 //! an input that fails is printed with the `FULLBORE_FUZZ_SEED` that makes it the first.
 
 use crate::mutate::mutate;
-use crate::records::{key, value};
+use crate::records::{key, transaction_key, transaction_value, value};
 use crate::schema::{Dice, Schema, Side};
 use bytes::BytesMut;
 use fullbore_wire::Version;
 use fullbore_wire::api::ApiKey;
-use fullbore_wire::batch::{BatchBuilder, Compression, Header, Stamp, compress, crc32c};
+use fullbore_wire::batch::{BatchBuilder, Compression, EndTransactionMarker, Header, Stamp, compress, crc32c};
 use fullbore_wire::consumer_protocol::{ConsumerProtocolAssignment, ConsumerProtocolSubscription};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -64,6 +64,10 @@ fn request(dice: &mut Dice) -> Vec<u8> {
 fn batches(dice: &mut Dice) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..=dice.below(2) {
+        if dice.below(4) == 0 {
+            bytes.extend_from_slice(&marker(dice));
+            continue;
+        }
         let mut builder = BatchBuilder::new(BytesMut::new(), CODECS[dice.below(CODECS.len())], None);
         for _ in 0..=dice.below(4) {
             let value = vec![dice.below(256) as u8; dice.below(300)];
@@ -71,25 +75,44 @@ fn batches(dice: &mut Dice) -> Vec<u8> {
             builder.append(dice.below(1 << 40) as i64, Some(b"key"), Some(&value), &[header][..dice.below(2)]);
         }
         let mut batch = builder.seal(Stamp::NONE).expect("compresses").0;
-        if dice.below(2) == 0 {
-            // Changed before the checksum, so that it is no protection.
-            let at = 21 + dice.below(batch.len() - 21);
-            batch[at] ^= 1 << dice.below(8);
-            let crc = crc32c(&batch[21..]);
-            batch[17..21].copy_from_slice(&crc.to_be_bytes());
-        }
+        damage(&mut batch, dice);
         bytes.extend_from_slice(&batch);
     }
     bytes
 }
 
-/// A committed offset, or its tombstone where the value is cut off.
+/// The marker of a transaction.
+fn marker(dice: &mut Dice) -> BytesMut {
+    let marker = EndTransactionMarker {
+        producer_id: dice.below(1 << 40) as i64,
+        producer_epoch: dice.below(1 << 15) as i16,
+        is_commit: dice.below(2) == 0,
+        coordinator_epoch: dice.below(1 << 30) as i32,
+    };
+    let mut batch = marker.batch(dice.below(1 << 40) as i64);
+    damage(&mut batch, dice);
+    batch
+}
+
+/// Changes a bit of every other batch, before the checksum, so that it is no protection.
+fn damage(batch: &mut BytesMut, dice: &mut Dice) {
+    if dice.below(2) == 0 {
+        let at = 21 + dice.below(batch.len() - 21);
+        batch[at] ^= 1 << dice.below(8);
+        let crc = crc32c(&batch[21..]);
+        batch[17..21].copy_from_slice(&crc.to_be_bytes());
+    }
+}
+
+/// A committed offset or a transactional id, or its tombstone where the value is cut off.
 fn record(dice: &mut Dice) -> Vec<u8> {
+    let (key, value) = match dice.below(3) {
+        0 => (transaction_key(dice), transaction_value(dice.below(2) as i16, dice)),
+        _ => (key(dice), value(dice.below(5) as i16, dice)),
+    };
     // A longer key is cut by the one byte that tells its length.
-    let key = key(dice);
     let len = key.len().min(255);
-    let version = dice.below(5) as i16;
-    [&[len as u8][..], &key[..len], &value(version, dice)].concat()
+    [&[len as u8][..], &key[..len], &value].concat()
 }
 
 fn compressed(dice: &mut Dice) -> Vec<u8> {

@@ -12,3 +12,4 @@ mod recode;
 mod records;
 mod round_trip;
 mod schema;
+mod transactions;

@@ -1,8 +1,8 @@
-//! Random records of committed offsets.
+//! Random records of committed offsets and of transactional ids.
 
 use super::schema::{Dice, Schema};
 use bytes::Bytes;
-use fullbore_wire::coordinator::{OffsetCommitKey, OffsetCommitValue};
+use fullbore_wire::coordinator::{OffsetCommitKey, OffsetCommitValue, TransactionLogKey, TransactionLogValue};
 
 /// Bytes behind the 16 bits that say what they are.
 pub fn behind(begins: i16, message: &[u8]) -> Bytes {
@@ -22,4 +22,19 @@ pub fn value(version: i16, dice: &mut Dice) -> Bytes {
 /// A value's schema in a version.
 pub fn schema(version: i16) -> Schema {
     Schema::of::<OffsetCommitValue>(OffsetCommitValue::in_version(version))
+}
+
+/// A random key of a transactional id.
+pub fn transaction_key(dice: &mut Dice) -> Bytes {
+    behind(TransactionLogKey::TYPE, &Schema::of::<TransactionLogKey>(TransactionLogKey::VERSION).message(dice))
+}
+
+/// A random state of a transactional id in a version.
+pub fn transaction_value(version: i16, dice: &mut Dice) -> Bytes {
+    behind(version, &transaction_schema(version).message(dice))
+}
+
+/// The schema of a transactional id's state in a version.
+pub fn transaction_schema(version: i16) -> Schema {
+    Schema::of::<TransactionLogValue>(TransactionLogValue::in_version(version))
 }

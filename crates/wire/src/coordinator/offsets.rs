@@ -1,0 +1,125 @@
+//! Committed offsets in `__consumer_offsets`, as Kafka's group coordinator writes them.
+//!
+//! A key begins with the record's type in 16 bits, a value with its version; a key without a value is a tombstone.
+//! Every other type, such as those of Kafka's own groups, is [`CoordinatorRecord::Unknown`], and is passed over as Kafka's loader
+//! passes over types it does not know. Not here: what a record means for a group, and the batches that records are in.
+//!
+//! Source: OffsetCommitKey.json and OffsetCommitValue.json (LegacyOffsetCommitKey.json and LegacyOffsetCommitValue.json
+//! are the same fields under type 0), `GroupCoordinatorRecordSerde` and `GroupCoordinatorRecordHelpers` of Kafka 4.3.
+//!
+//! Invariant: what is decoded holds memory in proportion to its length, and can be encoded in the version it came in.
+
+use super::{HEAD, message, reader};
+use crate::codec::{Codec, Version};
+use crate::message::message;
+use crate::{DecodeError, EncodeError};
+use crate::{Text, Uuid};
+use bytes::Bytes;
+use std::ops::RangeInclusive;
+
+message! {
+    /// Whose offset, and of which partition.
+    pub struct OffsetCommitKey {
+        /// The group.
+        group: Text, 0..;
+        /// The topic name.
+        topic: Text, 0..;
+        /// The partition.
+        partition: i32, 0..;
+    }
+
+    /// What was committed. 1 expiry; 3 leader epoch, and the expiry is gone; 4 flexible, topic id.
+    pub struct OffsetCommitValue {
+        /// The offset of the next record to be read.
+        offset: i64, 0..;
+        /// The leader epoch of the last record that was read, or -1.
+        leader_epoch: i32, 3.., default -1;
+        /// What the client keeps beside it.
+        metadata: Text, 0..;
+        /// When it was committed, in milliseconds since 1970.
+        commit_timestamp: i64, 0..;
+        /// When it expires, in milliseconds since 1970, or -1 for when the broker's retention says so.
+        expire_timestamp: i64, 1..=1, default -1;
+        /// The topic's id, or zero.
+        topic_id: Uuid, 4.., tag 0;
+    }
+}
+
+impl OffsetCommitKey {
+    /// The type that the key begins with.
+    pub const TYPE: i16 = 1;
+    /// The type under which the first brokers wrote the same fields.
+    const LEGACY_TYPE: i16 = 0;
+    /// What the fields are written in.
+    pub const VERSION: Version = Version { number: 0, flexible: false };
+}
+
+impl OffsetCommitValue {
+    /// The versions there are.
+    pub const VERSIONS: RangeInclusive<i16> = 0..=4;
+
+    /// How the fields of a version are written.
+    pub fn in_version(number: i16) -> Version {
+        Version { number, flexible: number >= 4 }
+    }
+
+    /// The version in which Kafka 4.3 writes this value: an expiry is in version 1 alone.
+    pub fn version(&self) -> i16 {
+        if self.expire_timestamp == -1 { 4 } else { 1 }
+    }
+}
+
+/// One record.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CoordinatorRecord {
+    /// An offset that a group committed, or that it is forgotten.
+    OffsetCommit(OffsetCommitKey, Option<OffsetCommitValue>),
+    /// A record of another type: the type, the rest of the key, and the whole value.
+    Unknown(i16, Bytes, Option<Bytes>),
+}
+
+impl CoordinatorRecord {
+    /// Reads a record; without a value it is a tombstone. Strings and bytes are slices of the two. What follows the
+    /// last field of either is not looked at, as in Kafka.
+    ///
+    /// # Errors
+    /// When the key or the value of an offset is not whole, or the value's version is not known.
+    pub fn decode(key: Bytes, value: Option<Bytes>) -> Result<CoordinatorRecord, DecodeError> {
+        let mut key = reader(key);
+        match i16::decode(&mut key, HEAD)? {
+            OffsetCommitKey::TYPE | OffsetCommitKey::LEGACY_TYPE => {
+                let key = OffsetCommitKey::decode(&mut key, OffsetCommitKey::VERSION)?;
+                Ok(CoordinatorRecord::OffsetCommit(key, value.map(decode_value).transpose()?))
+            }
+            unknown => Ok(CoordinatorRecord::Unknown(unknown, key.rest(), value)),
+        }
+    }
+
+    /// The bytes of the key, and of the value in the version that Kafka writes.
+    ///
+    /// # Errors
+    /// When a field is too long.
+    pub fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
+        match self {
+            CoordinatorRecord::OffsetCommit(key, value) => {
+                let value = value.as_ref().map(|value| {
+                    let version = value.version();
+                    message(version, value, OffsetCommitValue::in_version(version))
+                });
+                Ok((message(OffsetCommitKey::TYPE, key, OffsetCommitKey::VERSION)?, value.transpose()?))
+            }
+            CoordinatorRecord::Unknown(code, rest, value) => {
+                Ok(([&code.to_be_bytes()[..], rest].concat().into(), value.clone()))
+            }
+        }
+    }
+}
+
+fn decode_value(value: Bytes) -> Result<OffsetCommitValue, DecodeError> {
+    let mut value = reader(value);
+    let number = i16::decode(&mut value, HEAD)?;
+    if !OffsetCommitValue::VERSIONS.contains(&number) {
+        return Err(DecodeError::Version(number));
+    }
+    OffsetCommitValue::decode(&mut value, OffsetCommitValue::in_version(number))
+}

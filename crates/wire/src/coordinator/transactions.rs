@@ -1,0 +1,144 @@
+//! Transactional ids in `__transaction_state`, as Kafka's transaction coordinator writes them.
+//!
+//! Every record holds all of an id's state. A type or a value's version that is not known is passed over, as Kafka's loader
+//! does. Not here: the meaning of a state, and its transitions.
+//!
+//! Source: TransactionLogKey.json, TransactionLogValue.json, `TransactionLog` and `TransactionState` of Kafka 4.3.
+//!
+//! Invariant: what is decoded holds memory in proportion to its length, and can be encoded in the version it came in.
+
+use super::{HEAD, message, reader};
+use crate::codec::{Codec, Version};
+use crate::message::message;
+use crate::{DecodeError, EncodeError, Text};
+use bytes::Bytes;
+use std::ops::RangeInclusive;
+
+message! {
+    /// The transactional id.
+    pub struct TransactionLogKey {
+        /// The id.
+        transactional_id: Text, 0..;
+    }
+
+    /// The state of a transactional id. 1 flexible, with the fields of KIP-890, all of them tagged.
+    pub struct TransactionLogValue {
+        /// The producer id.
+        producer_id: i64, 0..;
+        /// The producer id of the transaction before, or -1.
+        previous_producer_id: i64, 1.., default -1, tag 0;
+        /// The producer id that the producer was given for its next transaction, or -1.
+        next_producer_id: i64, 1.., default -1, tag 1;
+        /// The producer epoch.
+        producer_epoch: i16, 0..;
+        /// The epoch of `next_producer_id`, or -1. Kafka 4.3 reads the field and never writes it.
+        next_producer_epoch: i16, 1.., default -1, tag 3;
+        /// After how many milliseconds the transaction may be aborted.
+        transaction_timeout_ms: i32, 0..;
+        /// The state: 0 Empty, 1 Ongoing, 2 PrepareCommit, 3 PrepareAbort, 4 CompleteCommit, 5 CompleteAbort, 6 Dead,
+        /// 7 PrepareEpochFence.
+        transaction_status: i8, 0..;
+        /// Each topic of the transaction; null in state Empty.
+        transaction_partitions: Option<Vec<PartitionsSchema>>, 0..;
+        /// When the state changed last, in milliseconds since 1970.
+        transaction_last_update_timestamp_ms: i64, 0..;
+        /// When the transaction began, in milliseconds since 1970, or -1.
+        transaction_start_timestamp_ms: i64, 0..;
+        /// The feature level of `transaction.version` that the client follows.
+        client_transaction_version: i16, 1.., tag 2;
+    }
+
+    /// One topic's partitions.
+    pub struct PartitionsSchema {
+        /// The topic name.
+        topic: Text, 0..;
+        /// The partitions.
+        partition_ids: Vec<i32>, 0..;
+    }
+}
+
+impl TransactionLogKey {
+    /// The type that the key begins with.
+    pub const TYPE: i16 = 0;
+    /// How the fields are written.
+    pub const VERSION: Version = Version { number: 0, flexible: false };
+}
+
+impl TransactionLogValue {
+    /// The versions that exist.
+    pub const VERSIONS: RangeInclusive<i16> = 0..=1;
+
+    /// Returns how the fields of a version are written.
+    pub fn in_version(number: i16) -> Version {
+        Version { number, flexible: number >= 1 }
+    }
+
+    /// Returns the version that Kafka writes at a feature level of `transaction.version`
+    /// (`TransactionVersion.transactionLogValueVersion`).
+    pub fn version_at(transaction_version: i16) -> i16 {
+        i16::from(transaction_version >= 1)
+    }
+}
+
+/// One record of `__transaction_state`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TransactionLogRecord {
+    /// The state of a transactional id, or its tombstone.
+    Transaction(TransactionLogKey, Option<TransactionLogValue>),
+    /// A value of another version: the id, the version, and the rest of the value.
+    UnknownValue(TransactionLogKey, i16, Bytes),
+    /// A record of another type: the type, the rest of the key, and the whole value.
+    Unknown(i16, Bytes, Option<Bytes>),
+}
+
+impl TransactionLogRecord {
+    /// Reads a record; without a value it is a tombstone. Strings are slices of the two. Bytes after the last field of either are
+    /// ignored, as in Kafka.
+    ///
+    /// # Errors
+    /// A key or a value of a known version that is not whole.
+    pub fn decode(key: Bytes, value: Option<Bytes>) -> Result<TransactionLogRecord, DecodeError> {
+        let mut key = reader(key);
+        let code = i16::decode(&mut key, HEAD)?;
+        if code != TransactionLogKey::TYPE {
+            return Ok(TransactionLogRecord::Unknown(code, key.rest(), value));
+        }
+        let key = TransactionLogKey::decode(&mut key, TransactionLogKey::VERSION)?;
+        let Some(value) = value else { return Ok(TransactionLogRecord::Transaction(key, None)) };
+        let mut value = reader(value);
+        let number = i16::decode(&mut value, HEAD)?;
+        if !TransactionLogValue::VERSIONS.contains(&number) {
+            return Ok(TransactionLogRecord::UnknownValue(key, number, value.rest()));
+        }
+        let value = TransactionLogValue::decode(&mut value, TransactionLogValue::in_version(number))?;
+        Ok(TransactionLogRecord::Transaction(key, Some(value)))
+    }
+
+    /// Returns the bytes of the key, and of the value in `version` ([`TransactionLogValue::version_at`]). Version 0 leaves the tagged
+    /// fields out. Records that are not known keep their bytes.
+    ///
+    /// # Errors
+    /// [`EncodeError::Version`] for a version that does not exist; [`EncodeError::TooLong`] for a field.
+    pub fn encode(&self, version: i16) -> Result<(Bytes, Option<Bytes>), EncodeError> {
+        let encode_key = |key| message(TransactionLogKey::TYPE, key, TransactionLogKey::VERSION);
+        match self {
+            TransactionLogRecord::Transaction(key, None) => Ok((encode_key(key)?, None)),
+            TransactionLogRecord::Transaction(key, Some(value)) => {
+                if !TransactionLogValue::VERSIONS.contains(&version) {
+                    return Err(EncodeError::Version(version));
+                }
+                let value = message(version, value, TransactionLogValue::in_version(version))?;
+                Ok((encode_key(key)?, Some(value)))
+            }
+            TransactionLogRecord::UnknownValue(key, version, rest) => {
+                Ok((encode_key(key)?, Some(behind(*version, rest))))
+            }
+            TransactionLogRecord::Unknown(code, rest, value) => Ok((behind(*code, rest), value.clone())),
+        }
+    }
+}
+
+/// Returns bytes behind the 16 bits that say what they are.
+fn behind(begins: i16, rest: &[u8]) -> Bytes {
+    [&begins.to_be_bytes()[..], rest].concat().into()
+}
