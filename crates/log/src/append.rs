@@ -6,25 +6,39 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use fullbore_rules::sequence::{Stamp, Verdict};
+use fullbore_rules::sequence::{Marker, SequenceRefusal, Stamp, TransactionOfBatch, Verdict};
 use fullbore_wire::batch::BatchView;
 
 use super::Log;
 use super::scan::Header;
 use super::segment::WriteError;
 use super::steps::step;
+use super::transactions::remember;
 use crate::partition::error::AppendError;
 use crate::partition::stamping::Stamping;
 use crate::validation::ValidBatch;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::is_full;
 
+/// What the coordinator is known to say of the transaction that a batch would open here (KIP-890).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verification {
+    /// Nothing yet: a batch that would open a transaction is refused with [`AppendError::Unverified`].
+    Unknown,
+    /// The coordinator has the partition in the transaction; added by the client.
+    Verified,
+    /// The coordinator has added the partition for this batch (transaction version 2): a producer without state here begins with 0.
+    Added,
+}
+
 /// A batch that may be appended, on its way into the file.
-struct Writing<'a> {
+pub(super) struct Writing<'a> {
     pub batch: &'a BatchView<'a>,
     /// The header it will have.
     pub stamping: Stamping,
     pub stamp: Stamp,
+    /// The end of a transaction that the batch states.
+    pub marker: Option<Marker>,
     pub base_offset: i64,
     pub leader_epoch: i32,
     pub now_ms: i64,
@@ -46,10 +60,25 @@ pub struct LogAppendInfo {
 }
 
 impl Log {
-    /// Appends one batch as the leader of `leader_epoch`, or finds it appended.
+    /// Appends one batch as the leader of `leader_epoch`, or finds it appended. No coordinator is known to have the partition in a transaction.
     pub fn append(
         &mut self,
         batch: &ValidBatch<'_>,
+        leader_epoch: i32,
+        now_ms: i64,
+        config: &TopicConfig,
+    ) -> Result<LogAppendInfo, AppendError> {
+        self.append_verified(batch, Verification::Unknown, leader_epoch, now_ms, config)
+    }
+
+    /// Appends one batch as the leader of `leader_epoch`, or finds it appended.
+    ///
+    /// # Errors
+    /// [`AppendError::Unverified`] if the batch would open a transaction, and `verification` says nothing of it. Nothing is appended.
+    pub fn append_verified(
+        &mut self,
+        batch: &ValidBatch<'_>,
+        verification: Verification,
         leader_epoch: i32,
         now_ms: i64,
         config: &TopicConfig,
@@ -63,10 +92,29 @@ impl Log {
             Verdict::Duplicate { base_offset, timestamp } => return Ok(duplicate(&stamp, base_offset, timestamp)),
             Verdict::Refuse(refusal) => return Err(AppendError::Sequence(refusal)),
         }
+        self.check_transaction(&stamp, batch.is_transactional(), verification)?;
         let stamping = Stamping::new(batch, config.message_timestamp_type, now_ms);
         let base_offset = self.log_end;
-        let writing = Writing { batch, stamping, stamp, base_offset, leader_epoch, now_ms, config };
+        let writing = Writing { batch, stamping, stamp, marker: None, base_offset, leader_epoch, now_ms, config };
         self.guarded(|log| log.write(writing))
+    }
+
+    fn check_transaction(
+        &self,
+        stamp: &Stamp,
+        is_transactional: bool,
+        verification: Verification,
+    ) -> Result<(), AppendError> {
+        match self.producers.transaction_of(stamp, is_transactional).map_err(AppendError::Sequence)? {
+            TransactionOfBatch::None | TransactionOfBatch::Ongoing => Ok(()),
+            TransactionOfBatch::Begins => match verification {
+                Verification::Unknown => Err(AppendError::Unverified),
+                Verification::Added if stamp.base_sequence != 0 && !self.producers.knows(stamp.producer_id) => {
+                    Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence))
+                }
+                Verification::Added | Verification::Verified => Ok(()),
+            },
+        }
     }
 
     /// Runs a write, whose failure may end appends.
@@ -102,8 +150,8 @@ impl Log {
         if self.epochs.starts().is_empty() { self.log_start } else { base_offset }
     }
 
-    fn write(&mut self, writing: Writing<'_>) -> io::Result<LogAppendInfo> {
-        let Writing { batch, mut stamping, stamp, base_offset, leader_epoch, now_ms, config } = writing;
+    pub(super) fn write(&mut self, writing: Writing<'_>) -> io::Result<LogAppendInfo> {
+        let Writing { batch, mut stamping, stamp, marker, base_offset, leader_epoch, now_ms, config } = writing;
         let end_offset = base_offset + i64::from(stamp.record_count);
         let rolled = self.must_roll(batch.size() as u64, stamping.max_timestamp, end_offset - 1, now_ms, config)?;
         if rolled {
@@ -130,9 +178,13 @@ impl Log {
         assert_eq!(active.size, position + batch.size() as u64, "the segment grows by the batch");
         assert!(end_offset > base_offset, "a batch has records");
         // The batch is in the log: nothing fails from here on.
-        active.account(&Header::of(&stamping, position), config.index_interval_bytes);
+        let header = Header::of(&stamping, position);
+        active.account(&header, config.index_interval_bytes);
         self.recent.push(base_offset, position);
-        self.producers.append(&stamp, base_offset, stamping.max_timestamp, now_ms, window);
+        match marker {
+            None => remember(&mut self.producers, &header, now_ms, window),
+            Some(marker) => self.end_transaction(&marker, base_offset, stamping.max_timestamp, now_ms),
+        }
         self.log_end = end_offset;
         Ok(LogAppendInfo { base_offset, end_offset, timestamp: stamping.max_timestamp, is_duplicate: false, rolled })
     }

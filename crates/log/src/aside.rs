@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use super::Log;
-use super::files::{ASIDE, LOG, OFFSET_INDEX, TIME_INDEX, offset_path, parse_offset_name, sync_dir};
+use super::files::{ASIDE, LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, offset_path, parse_offset_name, sync_dir};
 use super::scan::find_last_batch;
 use super::segment::Segment;
 use super::steps::step;
@@ -122,7 +122,7 @@ fn rename(segment: &mut Segment, dir: &Path, suffix: &str) -> io::Result<Option<
     } else {
         fs::rename(segment.path(LOG), &to)?;
     }
-    for index in [OFFSET_INDEX, TIME_INDEX] {
+    for index in [OFFSET_INDEX, TIME_INDEX, TXN_INDEX] {
         step();
         match fs::remove_file(segment.path(index)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -18,6 +18,7 @@ pub use fullbore_host::files::{replace, replace_unsynced};
 pub const LOG: &str = "log";
 pub const OFFSET_INDEX: &str = "index";
 pub const TIME_INDEX: &str = "timeindex";
+pub const TXN_INDEX: &str = "txnindex";
 pub const SNAPSHOT: &str = "snapshot";
 /// Appended, after a number, to the files of a segment that are to be removed.
 pub const DELETED: &str = "deleted";

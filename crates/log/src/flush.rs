@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::files::{self, OFFSET_INDEX, TIME_INDEX};
+use super::files;
 use super::segment::Segment;
 use crate::partition::flushed::{FlushTicket, Flushed};
 use fullbore_host::files::is_momentary;
@@ -26,7 +26,7 @@ const SEALED_MAX: usize = 16;
 #[derive(Debug, Clone)]
 pub struct Sealed {
     file: Arc<File>,
-    indexes: [PathBuf; 2],
+    indexes: Vec<PathBuf>,
     /// The offset after its last record.
     end_offset: i64,
 }
@@ -34,11 +34,7 @@ pub struct Sealed {
 impl Sealed {
     /// A segment that ends at an offset.
     pub fn new(segment: &mut Segment, end_offset: i64) -> io::Result<Sealed> {
-        Ok(Sealed {
-            file: segment.file()?,
-            indexes: [segment.path(OFFSET_INDEX), segment.path(TIME_INDEX)],
-            end_offset,
-        })
+        Ok(Sealed { file: segment.file()?, indexes: segment.index_paths(), end_offset })
     }
 
     fn sync(&self) -> Result<(), FlushError> {

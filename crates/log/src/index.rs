@@ -7,15 +7,19 @@
 //! Invariant: the file's entries followed by those in memory are ascending in every field.
 //!
 //! Formats: Kafka's `OffsetIndex` (relative offset i32, position i32) and `TimeIndex` (timestamp i64,
-//! relative offset i32).
+//! relative offset i32). That of aborted transactions is in [`super::txn_index`].
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// Entries kept in memory before they are written: 4 KiB of an offset index, 2 MiB of log.
 const TAIL_MAX: usize = 512;
+
+/// Bytes of the largest kind of entry.
+const ENTRY_MAX: usize = 34;
 
 /// Entry of an index.
 pub trait Entry: Copy {
@@ -99,9 +103,30 @@ impl<E: Entry> Index<E> {
         self.on_disk as usize + self.tail.len()
     }
 
+    /// Returns the entries that are in the file, and those behind them.
+    pub fn parts(&self) -> (OnDisk, &[E]) {
+        (OnDisk { entries: self.on_disk }, &self.tail)
+    }
+
+    /// Drops the entries in memory from the first on that is not before.
+    pub fn cut_tail(&mut self, is_before: impl Fn(&E) -> bool) {
+        self.tail.truncate(self.tail.partition_point(is_before));
+    }
+
+    /// Drops all entries but the first `count` of the file, whose rest the next write cuts off.
+    pub fn cut_to(&mut self, count: u32) {
+        self.on_disk = self.on_disk.min(count);
+        self.tail = Vec::new();
+    }
+
     /// Adds an entry in memory.
     pub fn push(&mut self, entry: E) {
         self.tail.push(entry);
+    }
+
+    /// Adds the entry, if there is one, in memory.
+    pub fn extend(&mut self, entry: Option<E>) {
+        self.tail.extend(entry);
     }
 
     /// Returns true if so much is in memory that it is to be written before more is added. Where that fails and more is added all
@@ -165,31 +190,39 @@ impl<E: Entry> EntryLocation<E> {
 /// The part of an index that is in its file; it is never rewritten while the segment lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnDisk {
-    entries: u32,
+    pub entries: u32,
 }
 
 impl OnDisk {
     /// The last entry of the file that `is_before`.
     pub fn last_before<E: Entry>(self, path: &Path, is_before: impl Fn(&E) -> bool) -> io::Result<Option<E>> {
         let file = File::open(path)?;
+        match self.count_before(&file, is_before)? {
+            0 => Ok(None),
+            count => entry_at(&file, count - 1).map(Some),
+        }
+    }
+
+    /// Returns how many entries of the file are before, which holds for the first ones.
+    pub fn count_before<E: Entry>(self, file: &File, is_before: impl Fn(&E) -> bool) -> io::Result<u32> {
         let (mut low, mut high) = (0, self.entries);
-        let mut best = None;
         while low < high {
             let middle = low + (high - low) / 2;
-            let entry = entry_at(&file, middle)?;
-            if is_before(&entry) {
-                best = Some(entry);
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
+            if is_before(&entry_at(file, middle)?) { low = middle + 1 } else { high = middle }
         }
-        Ok(best)
+        Ok(low)
+    }
+
+    /// Reads these entries of the file.
+    pub fn read<E: Entry>(self, file: &File, entries: Range<u32>) -> io::Result<Vec<E>> {
+        let mut bytes = vec![0; entries.len() * E::LEN];
+        file.read_exact_at(&mut bytes, u64::from(entries.start) * E::LEN as u64)?;
+        Ok(bytes.chunks_exact(E::LEN).map(E::decode).collect())
     }
 }
 
 fn entry_at<E: Entry>(file: &File, index: u32) -> io::Result<E> {
-    let mut bytes = [0; 16];
+    let mut bytes = [0; ENTRY_MAX];
     let bytes = &mut bytes[..E::LEN];
     file.read_exact_at(bytes, u64::from(index) * E::LEN as u64)?;
     Ok(E::decode(bytes))

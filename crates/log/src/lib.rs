@@ -4,7 +4,7 @@
 //! the broker's `replica` has those. All calls block on the disk.
 //!
 //! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by `lookup` and done without the log; a log
-//! is opened by `recovery`, forgets its oldest by `retention`, and is cut off by `truncate`. Each of those files is a part of
+//! is opened by `recovery`, forgets its oldest by `retention`, and is cut off by `truncate`. Markers end `transactions`. Each of those files is a part of
 //! [`Log`]; those that they use (`segment`, `index`, `flush`, `epochs`, `snapshot`, ...) do not know it.
 //!
 //! Invariant: there is always a segment, the last one is active, and each begins where the one before ends. An append changes
@@ -32,7 +32,9 @@ pub mod segment;
 mod snapshot;
 pub mod steps;
 pub mod times;
+mod transactions;
 mod truncate;
+pub mod txn_index;
 pub mod validation;
 
 use std::collections::VecDeque;
@@ -108,7 +110,7 @@ impl Log {
         self.snapshot_offset = self.log_end;
         self.flushes.note_new_names();
         self.granted.lower(&self.dir, self.producers.window())?;
-        snapshot::remove_old(&self.dir)
+        snapshot::remove_old(&self.dir, self.flushes.recovery_point())
     }
 
     /// Leaves the files so that the next start has nothing to recover, but for the fsync.

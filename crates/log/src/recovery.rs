@@ -11,7 +11,7 @@
 //!
 //! Invariant: an opened log ends after its last good batch, and its producers are those of its batches.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use fullbore_rules::sequence::Producers;
 use super::Log;
 use super::epochs::Epochs;
 use super::error::StorageError;
-use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, parse_offset_name};
+use super::files::{DELETED, LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, parse_offset_name};
 use super::flush::{Flushes, Sealed};
 use super::granted::Granted;
 use super::page_cache::Written;
@@ -30,6 +30,7 @@ use super::recent::Recent;
 use super::scan::{Header, Scan, ScanError, find_later_batch, go_on_unless};
 use super::segment::Segment;
 use super::snapshot;
+use super::transactions::remember;
 use crate::cleaner::swap;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::{is_full, is_momentary, remove_for_good};
@@ -101,9 +102,12 @@ impl Log {
             log.segments.push_back(first);
             return Ok(log.settled());
         }
-        log.recover_segments(stop, known, config)?;
+        let unsound_from = log.recover_segments(stop, known, config)?;
         log.load_epochs(stop, known).map_err(failed)?;
         log.load_producers(stop, now_ms, config).map_err(failed)?;
+        if let Some(first) = unsound_from {
+            unless_full(log.rebuild_aborted(stop, first)).map_err(failed)?;
+        }
         // Most are opened to be asked for their offsets only.
         log.close_files(true);
         log.seal_recovered(known).map_err(failed)?;
@@ -129,27 +133,36 @@ impl Log {
         self
     }
 
-    /// Settles every segment's contents, and with them the log end.
+    /// Settles every segment's contents, and with them the log end. Returns the base offset of the first segment from which on the aborted
+    /// transactions are to be worked out.
     fn recover_segments(
         &mut self,
         stop: &AtomicBool,
         known: RecoveryHint,
         config: &TopicConfig,
-    ) -> Result<(), StorageError> {
+    ) -> Result<Option<i64>, StorageError> {
         let mut index = 0;
+        let mut unsound_from: Option<i64> = None;
         while index < self.segments.len() {
             let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
             let believed = match next_base {
                 Some(next_base) => known.clean || next_base <= known.recovery_point,
                 None => known.clean,
             };
-            if !(believed && self.believe(stop, index, next_base, config)?) {
-                self.recover_segment(stop, index, known, config)?;
-            }
+            let is_believed = believed && self.believe(stop, index, next_base, config)?;
+            let has_markers = !is_believed && self.recover_segment(stop, index, known, config)?;
             self.refuse_hole(stop, index, config)?;
+            let (segment, end) = (&mut self.segments[index], self.log_end);
+            let is_sound = segment.has_sound_aborted(end);
+            if has_markers || !is_sound.map_err(|error| StorageError::io(segment.path(TXN_INDEX), error))? {
+                unsound_from = unsound_from.or(Some(segment.base_offset));
+            }
+            if unsound_from.is_some() {
+                segment.forget_aborted();
+            }
             index += 1;
         }
-        Ok(())
+        Ok(unsound_from)
     }
 
     /// Refuses a log without the offsets between a segment, the end of which was just found, and the next one: a file is missing, or
@@ -220,14 +233,15 @@ impl Log {
         Ok(true)
     }
 
-    /// Reads a whole segment, comparing checksums from the recovery point on, and writes its indexes anew.
+    /// Reads a whole segment, comparing checksums from the recovery point on, and writes its indexes anew. Returns true if it has control batches,
+    /// so that the index of aborted transactions is to be worked out.
     fn recover_segment(
         &mut self,
         stop: &AtomicBool,
         index: usize,
         known: RecoveryHint,
         config: &TopicConfig,
-    ) -> Result<(), StorageError> {
+    ) -> Result<bool, StorageError> {
         let path = self.segments[index].path(LOG);
         let failed = |error| StorageError::io(&path, error);
         let next_base = self.segments.get(index + 1).map(|next| next.base_offset);
@@ -238,9 +252,17 @@ impl Log {
         let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
         // Compaction leaves gaps in what may have become the last segment: those behind it may have been moved away.
         let may_have_gaps = known.may_have_gaps || config.cleanup.compact;
-        let mut walk =
-            Walk { next_offset: segment.base_offset, end: 0, next_base, unchecked, may_have_gaps, has_gaps: false };
+        let mut walk = Walk {
+            next_offset: segment.base_offset,
+            end: 0,
+            next_base,
+            unchecked,
+            may_have_gaps,
+            has_gaps: false,
+            has_markers: false,
+        };
         segment.forget_indexes();
+        segment.forget_aborted();
         let bad = walk.run(stop, segment, &file, len, config).map_err(failed)?;
         let bad = bad.or_else(|| walk.falls_short(known, config));
         if let Some(why) = bad {
@@ -248,7 +270,7 @@ impl Log {
         }
         unless_full(self.segments[index].finish_indexes()).map_err(failed)?;
         self.log_end = walk.next_offset;
-        Ok(())
+        Ok(walk.has_markers)
     }
 
     /// Ends the log where a segment's last good batch does, unless what is there, or follows, was acknowledged and cannot be gone.
@@ -330,8 +352,9 @@ impl Log {
             }
             None => {
                 let mut epochs = Epochs::empty(&self.dir);
-                self.for_each_batch(stop, self.segments[0].base_offset, |batch| {
+                self.for_each_batch(stop, self.segments[0].base_offset, |batch, _| {
                     epochs.note(batch.leader_epoch, batch.base_offset);
+                    Ok(())
                 })?;
                 epochs.begin_at(self.log_start.max(self.segments[0].base_offset));
                 self.epochs = epochs;
@@ -353,10 +376,13 @@ impl Log {
         self.snapshot_offset = offset;
         producers.restore(entries, now_ms, self.granted.window());
         let from = offset.max(self.segments[0].base_offset);
-        self.for_each_batch(stop, from, |batch| {
-            if batch.stamp.is_idempotent() && !batch.is_control {
-                producers.append(&batch.stamp, batch.base_offset, batch.max_timestamp, now_ms, window);
+        self.for_each_batch(stop, from, |batch, file| {
+            if !batch.is_control {
+                remember(&mut producers, batch, now_ms, window);
+            } else if let Some(marker) = batch.marker(file)? {
+                producers.end_transaction(&marker, batch.base_offset, batch.max_timestamp, now_ms);
             }
+            Ok(())
         })?;
         if !has_stops {
             // A log that was cut off before its first snapshot: the batches say nothing of stops.
@@ -367,7 +393,12 @@ impl Log {
     }
 
     /// Every batch with an offset at or after `from`, in order.
-    fn for_each_batch(&mut self, stop: &AtomicBool, from: i64, mut visit: impl FnMut(&Header)) -> io::Result<()> {
+    pub(super) fn for_each_batch(
+        &mut self,
+        stop: &AtomicBool,
+        from: i64,
+        mut visit: impl FnMut(&Header, &File) -> io::Result<()>,
+    ) -> io::Result<()> {
         if from >= self.log_end {
             return Ok(());
         }
@@ -381,7 +412,7 @@ impl Log {
             while let Some(batch) = scan.next()? {
                 go_on_unless(stop)?;
                 if batch.last_offset() >= from {
-                    visit(&batch);
+                    visit(&batch, &file)?;
                 }
             }
             if index < last {
@@ -411,6 +442,8 @@ struct Walk {
     may_have_gaps: bool,
     /// True if compaction has taken batches out.
     has_gaps: bool,
+    /// True if there are control batches.
+    has_markers: bool,
 }
 
 impl Walk {
@@ -467,6 +500,7 @@ impl Walk {
             unless_full(segment.spill_indexes())?;
             segment.account(&batch, config.index_interval_bytes);
             self.has_gaps |= batch.base_offset > self.next_offset;
+            self.has_markers |= batch.is_control;
             self.next_offset = batch.last_offset() + 1;
             self.end = batch.end();
         }
@@ -487,7 +521,7 @@ fn list_segments(dir: &Path) -> io::Result<Vec<(i64, u64)>> {
         }
         match parse_offset_name(name) {
             Some((base_offset, LOG)) => segments.push((base_offset, entry.metadata()?.len())),
-            Some((base_offset, OFFSET_INDEX | TIME_INDEX)) => indexes.push((base_offset, entry.path())),
+            Some((base_offset, OFFSET_INDEX | TIME_INDEX | TXN_INDEX)) => indexes.push((base_offset, entry.path())),
             _ => {}
         }
     }

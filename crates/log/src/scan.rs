@@ -12,15 +12,18 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crc_fast::{CrcAlgorithm, Digest};
-use fullbore_rules::sequence::Stamp;
+use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_wire::batch::{BatchView, HEADER_LEN};
 
 use crate::direct_io::DirectReads;
 use crate::partition::stamping::Stamping;
+use crate::transactions::marker_of;
 
 /// Bytes read at a time. Small batches lie together; of large ones only the header is wanted.
 const WINDOW: usize = 4096;
 const CHUNK: usize = 256 * 1024;
+/// Bytes of a control batch that is read; a marker has 78.
+const MARKER_MAX: u32 = 4096;
 /// Begin of the checksummed part of a batch.
 const CRC_END: usize = 21;
 
@@ -36,6 +39,7 @@ pub struct Header {
     pub crc: u32,
     pub max_timestamp: i64,
     pub is_control: bool,
+    pub is_transactional: bool,
     /// False of what compaction leaves where only offsets and sequences are still wanted.
     pub has_records: bool,
     /// The batch's producer, and the offsets that it covers.
@@ -62,6 +66,7 @@ impl Header {
             crc: i32_at(17) as u32,
             max_timestamp: i64_at(35),
             is_control: i16_at(21) & 0x20 != 0,
+            is_transactional: i16_at(21) & 0x10 != 0,
             has_records: i32_at(57) > 0,
             stamp: Stamp {
                 producer_id: i64_at(43),
@@ -74,6 +79,16 @@ impl Header {
             return Err(format!("offsets {} + {}", header.base_offset, i32_at(23)));
         }
         Ok(header)
+    }
+
+    /// Reads the marker that a control batch holds; `None` of one that ends no transaction.
+    pub fn marker(&self, file: &File) -> io::Result<Option<Marker>> {
+        if self.size > MARKER_MAX {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; self.size as usize];
+        file.read_exact_at(&mut bytes, self.position)?;
+        Ok(BatchView::first(&bytes).ok().as_ref().and_then(marker_of))
     }
 
     /// The offset of the last record.

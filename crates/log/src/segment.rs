@@ -13,10 +13,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::UNIX_EPOCH;
 
-use super::files::{CLEANED, DELETED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, offset_path};
+use super::files::{CLEANED, DELETED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, TXN_INDEX, offset_path};
 use super::index::{Index, OffsetEntry, TimeEntry};
 use super::scan::{Header, Scan, ScanError, go_on_unless};
 use super::steps::step;
+use super::txn_index::{AbortedTransaction, SegmentEntries};
 use fullbore_host::files::{is_full, remove_for_good};
 
 /// Log files open in this process. Descriptors are limited per process, so the count is, too.
@@ -88,8 +89,12 @@ pub struct Segment {
     file: Option<OpenFile>,
     /// True if both index files were there when the segment was loaded.
     has_index_files: bool,
+    /// True if the index of aborted transactions is no whole file.
+    is_aborted_torn: bool,
     pub offsets: Index<OffsetEntry>,
     pub times: Index<TimeEntry>,
+    /// Transactions whose marker in this segment aborts them. Without one there is no file.
+    pub aborted: Index<AbortedTransaction>,
     /// `None`: there is no batch, or it was not looked up since the start.
     largest: Option<Largest>,
     /// The timestamp of the last time index entry, `i64::MIN` without one.
@@ -125,23 +130,31 @@ impl Segment {
 
     /// Gives the files the names of another stage. The log file comes last: its name says that the indexes have theirs.
     pub fn rename_to(&mut self, stage: Stage) -> io::Result<()> {
-        for suffix in [TIME_INDEX, OFFSET_INDEX, LOG] {
-            step();
-            fs::rename(self.path(suffix), stage_path(&self.dir, self.base_offset, suffix, stage))?;
+        for suffix in [TXN_INDEX, TIME_INDEX, OFFSET_INDEX, LOG] {
+            if suffix != TXN_INDEX || self.aborted.len() > 0 {
+                step();
+                fs::rename(self.path(suffix), stage_path(&self.dir, self.base_offset, suffix, stage))?;
+            }
         }
         self.stage = stage;
         Ok(())
     }
 
-    /// Flushes the log file and both indexes.
+    /// Flushes the log file and its indexes.
     pub fn sync(&mut self) -> io::Result<()> {
         self.file()?.sync_data()?;
-        [OFFSET_INDEX, TIME_INDEX].into_iter().try_for_each(|suffix| File::open(self.path(suffix))?.sync_data())
+        self.index_paths().into_iter().try_for_each(|path| File::open(path)?.sync_data())
+    }
+
+    /// Returns the paths of the index files that there are once all entries are written.
+    pub fn index_paths(&self) -> Vec<PathBuf> {
+        let aborted = (self.aborted.len() > 0).then(|| self.path(TXN_INDEX));
+        [self.path(OFFSET_INDEX), self.path(TIME_INDEX)].into_iter().chain(aborted).collect()
     }
 
     /// Removes the files.
     pub fn discard(self) {
-        for suffix in [LOG, OFFSET_INDEX, TIME_INDEX] {
+        for suffix in [LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX] {
             let path = self.path(suffix);
             if let Err(error) = fs::remove_file(&path)
                 && error.kind() != io::ErrorKind::NotFound
@@ -157,9 +170,15 @@ impl Segment {
         let len = |suffix| fs::metadata(segment.path(suffix)).map(|file| file.len());
         let offsets = len(OFFSET_INDEX).ok().and_then(Index::of_file_len);
         let times = len(TIME_INDEX).ok().and_then(Index::of_file_len);
+        let aborted = len(TXN_INDEX).map(Index::of_file_len);
         if let (Some(offsets), Some(times)) = (offsets, times) {
             (segment.offsets, segment.times) = (offsets, times);
             segment.has_index_files = true;
+        }
+        match aborted {
+            Ok(Some(aborted)) => segment.aborted = aborted,
+            Ok(None) => segment.is_aborted_torn = true,
+            Err(_) => {}
         }
         segment
     }
@@ -174,6 +193,8 @@ impl Segment {
             has_index_files: false,
             offsets: Index::empty(),
             times: Index::empty(),
+            aborted: Index::empty(),
+            is_aborted_torn: false,
             largest: None,
             last_indexed_timestamp: i64::MIN,
             first_timestamp: None,
@@ -267,16 +288,62 @@ impl Segment {
         if self.times.is_tail_full() {
             self.times.write(&self.path(TIME_INDEX))?;
         }
-        Ok(())
+        if self.aborted.is_tail_full() { self.finish_aborted() } else { Ok(()) }
     }
 
-    /// Writes both index files whole, the time index with its last word.
+    /// Writes the index files whole, the time index with its last word.
     pub fn finish_indexes(&mut self) -> io::Result<()> {
         self.largest_record()?;
         self.index_time();
         let (offsets, times) = (self.path(OFFSET_INDEX), self.path(TIME_INDEX));
         self.offsets.write(&offsets)?;
-        self.times.write(&times)
+        self.times.write(&times)?;
+        self.finish_aborted()
+    }
+
+    /// Writes the index of aborted transactions whole; none makes no file.
+    pub fn finish_aborted(&mut self) -> io::Result<()> {
+        let path = self.path(TXN_INDEX);
+        match self.aborted.len() {
+            0 => match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+            _ => self.aborted.write(&path),
+        }
+    }
+
+    /// Forgets the aborted transactions, which are worked out anew.
+    pub fn forget_aborted(&mut self) {
+        (self.aborted, self.is_aborted_torn) = (Index::empty(), false);
+    }
+
+    /// Forgets the transactions that markers at or past `offset` have aborted, which are cut off.
+    pub fn cut_aborted(&mut self, offset: i64) -> io::Result<()> {
+        let is_before = |entry: &AbortedTransaction| entry.last_offset < offset;
+        let (on_disk, in_memory) = self.aborted.parts();
+        if in_memory.first().is_some_and(is_before) {
+            self.aborted.cut_tail(is_before);
+        } else if on_disk.entries > 0 {
+            let count = on_disk.count_before(&File::open(self.path(TXN_INDEX))?, is_before)?;
+            self.aborted.cut_to(count);
+        } else {
+            self.forget_aborted();
+        }
+        self.finish_aborted()
+    }
+
+    /// Returns the aborted transactions, if there are any.
+    pub fn aborted_entries(&self) -> Option<SegmentEntries> {
+        let (on_disk, in_memory) = self.aborted.parts();
+        let entries = || SegmentEntries { path: self.path(TXN_INDEX), on_disk, in_memory: in_memory.to_vec() };
+        (self.aborted.len() > 0).then(entries)
+    }
+
+    /// Returns true if the index of aborted transactions can be that of this segment: a whole file, whose last marker comes before `end_offset`.
+    pub fn has_sound_aborted(&self, end_offset: i64) -> io::Result<bool> {
+        let is_within = |entry: AbortedTransaction| (self.base_offset..end_offset).contains(&entry.last_offset);
+        Ok(!self.is_aborted_torn && self.aborted.last(&self.path(TXN_INDEX))?.is_none_or(is_within))
     }
 
     /// Starts both indexes anew and takes note of every batch up to `size`. Checks no checksums.
@@ -488,7 +555,7 @@ impl Segment {
         self.close_file();
         let number = RETIRED.fetch_add(1, Ordering::Relaxed);
         let mut retired = Vec::new();
-        for suffix in [LOG, OFFSET_INDEX, TIME_INDEX] {
+        for suffix in [LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX] {
             step();
             let path = self.path(suffix);
             let to = offset_path(&self.dir, self.base_offset, &format!("{suffix}.{number}.{DELETED}"));

@@ -22,6 +22,9 @@ const ENTRY: usize = 46;
 /// Snapshots kept: the newest, and one to fall back on.
 const KEPT: usize = 2;
 
+/// The offset of a snapshot, and its entries.
+pub type Snapshot = (i64, Vec<SnapshotEntry>);
+
 /// Writes the snapshot as of `offset`. It reaches the disk with the next flush; the checksum tells a torn
 /// one, and replay stands in for it.
 pub fn write(dir: &Path, offset: i64, entries: impl Iterator<Item = SnapshotEntry>) -> io::Result<()> {
@@ -30,7 +33,7 @@ pub fn write(dir: &Path, offset: i64, entries: impl Iterator<Item = SnapshotEntr
 
 /// The newest readable snapshot at or before `log_end`, with its offset. Those past it, and damaged ones,
 /// are removed: their batches are no longer in the log, or only replay can tell.
-pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<(i64, Vec<SnapshotEntry>)>> {
+pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<Snapshot>> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();
     for offset in offsets.into_iter().rev() {
@@ -46,17 +49,31 @@ pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<(i64, Vec<SnapshotEnt
     Ok(None)
 }
 
+/// Reads the newest snapshot at or before `offset`; one that cannot be read is passed over.
+pub fn load_before(dir: &Path, offset: i64) -> io::Result<Option<Snapshot>> {
+    let mut offsets = list(dir)?;
+    offsets.sort_unstable();
+    for offset in offsets.into_iter().rev().filter(|found| *found <= offset) {
+        if let Some(entries) = decode(&fs::read(offset_path(dir, offset, SNAPSHOT))?) {
+            return Ok(Some((offset, entries)));
+        }
+    }
+    Ok(None)
+}
+
 /// Removes the snapshots past this offset.
 pub fn remove_past(dir: &Path, offset: i64) -> io::Result<()> {
     let past = list(dir)?.into_iter().filter(|found| *found > offset);
     past.map(|found| offset_path(dir, found, SNAPSHOT)).try_for_each(fs::remove_file)
 }
 
-/// Removes all but the newest snapshots. What cannot be removed is tried again the next time.
-pub fn remove_old(dir: &Path) -> io::Result<()> {
+/// Removes all but the newest snapshots, and those from the last one before `recovery_point` on: a start after a crash works out from there which
+/// transactions were aborted. What cannot be removed is tried again the next time.
+pub fn remove_old(dir: &Path, recovery_point: i64) -> io::Result<()> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();
-    let old = offsets.len().saturating_sub(KEPT);
+    let before = offsets.partition_point(|offset| *offset <= recovery_point);
+    let old = offsets.len().saturating_sub(KEPT).min(before.saturating_sub(1));
     for offset in &offsets[..old] {
         fs::remove_file(offset_path(dir, *offset, SNAPSHOT))?;
     }
@@ -165,7 +182,7 @@ mod tests {
         assert_eq!(loaded, Some((20, vec![entry(20)])));
         assert_eq!(list(dir.path()).expect("read").len(), 2);
         write(dir.path(), 50, std::iter::empty()).expect("written");
-        remove_old(dir.path()).expect("removed");
+        remove_old(dir.path(), i64::MAX).expect("removed");
         let mut kept = list(dir.path()).expect("read");
         kept.sort_unstable();
         assert_eq!(kept, [20, 50]);

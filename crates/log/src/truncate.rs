@@ -17,6 +17,8 @@ use super::page_cache::Written;
 use super::scan::Header;
 use super::segment::{Segment, WriteError};
 use super::steps::step;
+use super::transactions::{marker_of, remember};
+use super::txn_index::AbortedTransaction;
 use crate::partition::error::AppendError;
 use crate::partition::stamping::Stamping;
 use crate::validation::InvalidBatch;
@@ -86,7 +88,10 @@ impl Log {
             }
         }
         step();
+        let mut rest = bytes;
         for header in headers {
+            let (batch, later) = rest.split_at(header.size as usize);
+            rest = later;
             if header.base_offset > self.log_end {
                 // What was remembered has no gaps.
                 self.recent.clear();
@@ -94,7 +99,11 @@ impl Log {
             active.account(&Header { position, ..*header }, config.index_interval_bytes);
             self.recent.push(header.base_offset, position);
             if !header.is_control {
-                self.producers.append(&header.stamp, header.base_offset, header.max_timestamp, now_ms, window);
+                remember(&mut self.producers, header, now_ms, window);
+            } else if let Some(marker) = BatchView::first(batch).ok().as_ref().and_then(marker_of) {
+                let completed =
+                    self.producers.end_transaction(&marker, header.base_offset, header.max_timestamp, now_ms);
+                active.aborted.extend(completed.as_ref().and_then(AbortedTransaction::of));
             }
             position += u64::from(header.size);
             self.log_end = header.last_offset() + 1;
@@ -157,6 +166,7 @@ impl Log {
         file.sync_data()?;
         segment.size = end;
         let never = AtomicBool::new(false);
+        segment.cut_aborted(offset)?;
         segment.rebuild_indexes(&never, config.index_interval_bytes)?;
         segment.resume()?;
         let last_offset = segment.last_offset().map_err(io::Error::from)?;

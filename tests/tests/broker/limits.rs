@@ -222,7 +222,7 @@ fn a_client_that_sends_its_request_slowly_is_not_idle() {
 /// One in the middle of an answer, one that sends requests besides until it cannot, one in the middle of a request.
 #[test]
 fn clients_that_move_nothing_any_more_are_idle_whatever_they_are_owed() {
-    let (broker, fetch) = broker_with_a_large_answer("connections.max.idle.ms=1000");
+    let (broker, fetch) = broker_with_a_large_answer("connections.max.idle.ms=3000");
     let mut deaf = broker.client();
     deaf.send(&fetch, 12);
     deaf.wait_for_answer();

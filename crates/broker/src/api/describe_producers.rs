@@ -78,5 +78,6 @@ fn state(producer: sequence::ProducerState) -> ProducerState {
         last_timestamp: producer.last_timestamp,
         coordinator_epoch: producer.coordinator_epoch,
         current_txn_start_offset: producer.open_from.unwrap_or(NO_TRANSACTION),
+        ..Default::default()
     }
 }

@@ -56,16 +56,21 @@ fn first_line(child: &mut Child) -> (String, BufReader<std::process::ChildStderr
     (line, stderr)
 }
 
+/// Spawns a command whose timeout is longer than a loaded machine takes to signal all of them.
+fn waiting(command: &[&str], address: &str) -> Child {
+    spawn(&[command, &["--timeout", "60000"]].concat(), address)
+}
+
 #[test]
 fn broker_hangs_command_says_whom_it_waits_for_and_ends_at_ctrl_c() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
     freeze(&broker.child);
     let mut children: Vec<(Vec<&str>, Child)> =
-        commands().into_iter().map(|command| (command.clone(), spawn(&command, &broker.address))).collect();
+        commands().into_iter().map(|command| (command.clone(), waiting(&command, &broker.address))).collect();
     for (command, child) in &mut children {
         let (line, mut rest) = first_line(child);
-        let told = format!("waiting: no answer from {} for 2 s; --timeout ends this after 10s\n", broker.address);
+        let told = format!("waiting: no answer from {} for 2 s; --timeout ends this after 60s\n", broker.address);
         assert_eq!(line, told, "{command:?}");
         signal(child, "INT");
         let mut complaint = String::new();

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Release;
 
 use crate::Log;
 use crate::error::StorageError;
-use crate::files::{CLEANED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, offset_path, parse_offset_name, sync_dir};
+use crate::files::{CLEANED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, TXN_INDEX, offset_path, parse_offset_name, sync_dir};
 use crate::scan::Scan;
 use crate::segment::{Segment, Stage};
 use crate::steps::step;
@@ -115,7 +115,7 @@ impl Leftovers {
                 }
                 Some((suffix, SWAP)) => swaps.push((base_offset, suffix == LOG, path.clone())),
                 Some(_) => {}
-                None if [LOG, OFFSET_INDEX, TIME_INDEX].contains(&suffix) => {
+                None if [LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX].contains(&suffix) => {
                     left.settled.push((base_offset, path.clone()));
                 }
                 None => {}
@@ -158,7 +158,7 @@ fn covered(dir: &Path, whole: &[i64]) -> Result<RangeInclusive<i64>, StorageErro
 }
 
 fn settle_files(dir: &Path, base_offset: i64) -> io::Result<()> {
-    for suffix in [TIME_INDEX, OFFSET_INDEX, LOG] {
+    for suffix in [TXN_INDEX, TIME_INDEX, OFFSET_INDEX, LOG] {
         step();
         let from = offset_path(dir, base_offset, &format!("{suffix}.{SWAP}"));
         match fs::rename(from, offset_path(dir, base_offset, suffix)) {

@@ -38,6 +38,9 @@ pub enum AppendError {
         /// The partition's.
         log_start_offset: i64,
     },
+    /// The batch would open a transaction of which the coordinator was not asked.
+    #[error("the partition is not known to be in the producer's transaction")]
+    Unverified,
     /// The topic was deleted while the batch was parked.
     #[error("the topic is deleted")]
     Deleted,
@@ -53,6 +56,7 @@ impl AppendError {
             AppendError::Gone => ErrorCode::NOT_LEADER_OR_FOLLOWER,
             AppendError::Role(code) => *code,
             AppendError::UnknownProducer { .. } => ErrorCode::UNKNOWN_PRODUCER_ID,
+            AppendError::Unverified => ErrorCode::INVALID_TXN_STATE,
             AppendError::Deleted => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
         }
     }

@@ -90,6 +90,11 @@ impl<'a> ValidBatch<'a> {
         self.stamp
     }
 
+    /// Returns true if the batch belongs to a transaction.
+    pub fn is_transactional(&self) -> bool {
+        self.view().is_transactional()
+    }
+
     /// Returns a batch without checks.
     #[cfg(any(test, feature = "test-util"))]
     pub fn unchecked(bytes: &'a [u8]) -> ValidBatch<'a> {

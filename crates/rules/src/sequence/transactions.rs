@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::producers::Producers;
+use super::producers::{Producer, Producers};
 use super::window::SequenceWindow;
 use super::{SequenceRefusal, Stamp};
 
@@ -91,6 +91,18 @@ impl OpenTransactions {
     }
 }
 
+impl Producer {
+    /// Notes what has no sequence: a marker, or offsets of a group. In another epoch than the last nothing is written yet.
+    fn begin_epoch(&mut self, epoch: i16, timestamp: i64) {
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.run = 0;
+            self.window = SequenceWindow::empty();
+        }
+        self.last_timestamp = timestamp;
+    }
+}
+
 impl Producers {
     /// Decides how a batch that is next in its sequence stands to the transactions here. Changes nothing.
     ///
@@ -111,13 +123,34 @@ impl Producers {
     }
 
     /// Remembers that a batch that is in the log belongs to a transaction, and opens one if its producer has none. The caller has called
-    /// [`Producers::append`] for the batch.
-    pub fn append_transactional(&mut self, stamp: &Stamp, base_offset: i64) {
-        let Some(producer) = self.by_id.get_mut(&stamp.producer_id).filter(|_| stamp.is_valid()) else { return };
+    /// [`Producers::append`] for the batch, unless it has no sequence: those of a group's offsets have none.
+    pub fn append_transactional(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64) {
+        if stamp.producer_id < 0 || stamp.producer_epoch < 0 {
+            return;
+        }
+        if stamp.base_sequence < 0 {
+            self.predecessor.forget(stamp.producer_id);
+            self.known_or_new(stamp.producer_id).begin_epoch(stamp.producer_epoch, timestamp);
+            self.touch(stamp.producer_id, now_ms);
+            self.evict();
+        }
+        let Some(producer) = self.by_id.get_mut(&stamp.producer_id) else { return };
         if producer.open_from.is_none() {
             producer.open_from = Some(base_offset);
             self.idle.remove(&producer.turn);
             self.open.begin(base_offset, stamp.producer_id);
+        }
+    }
+
+    /// Decides on a batch of a group's offsets, which has no sequence. Changes nothing.
+    ///
+    /// # Errors
+    /// [`SequenceRefusal::InvalidProducerEpoch`] where a newer epoch of the producer has written.
+    pub fn check_unsequenced(&self, stamp: &Stamp) -> Result<(), SequenceRefusal> {
+        let is_old = |producer: &Producer| stamp.producer_epoch < producer.epoch;
+        match self.by_id.get(&stamp.producer_id) {
+            Some(producer) if is_old(producer) => Err(SequenceRefusal::InvalidProducerEpoch),
+            _ => Ok(()),
         }
     }
 
@@ -155,13 +188,8 @@ impl Producers {
         }
         self.predecessor.forget(marker.producer_id);
         let producer = self.known_or_new(marker.producer_id);
-        if producer.epoch != marker.producer_epoch {
-            producer.epoch = marker.producer_epoch;
-            producer.run = 0;
-            producer.window = SequenceWindow::empty();
-        }
+        producer.begin_epoch(marker.producer_epoch, timestamp);
         producer.coordinator_epoch = marker.coordinator_epoch;
-        producer.last_timestamp = timestamp;
         let completed = producer.open_from.take().map(|first_offset| CompletedTransaction {
             producer_id: marker.producer_id,
             first_offset,

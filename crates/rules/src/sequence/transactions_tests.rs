@@ -18,7 +18,7 @@ fn marker(producer_id: i64, producer_epoch: i16, coordinator_epoch: i32) -> Mark
 fn begun(producers: &mut Producers, stamp: Stamp, base_offset: i64) {
     assert_eq!(producers.transaction_of(&stamp, true), Ok(TransactionOfBatch::Begins));
     producers.append(&stamp, base_offset, 0, 0, WINDOW);
-    producers.append_transactional(&stamp, base_offset);
+    producers.append_transactional(&stamp, base_offset, 0, 0);
 }
 
 #[test]
@@ -105,6 +105,22 @@ fn transaction_is_open_its_producer_is_neither_expired_nor_evicted() {
     producers.end_transaction(&marker(1, 1, 0), 20, 0, 0);
     assert_eq!(producers.expire(i64::MAX, 1), 1);
     assert_eq!(producers.len(), 1);
+}
+
+#[test]
+fn batch_has_no_sequence_it_opens_a_transaction_and_the_epoch_begins_at_zero() {
+    let mut producers = Producers::default();
+    let offsets = Stamp { producer_id: 1, producer_epoch: 2, base_sequence: -1, record_count: 3 };
+    assert_eq!(producers.check_unsequenced(&offsets), Ok(()));
+    producers.append_transactional(&offsets, 10, 5, 0);
+    assert_eq!(producers.first_open(), Some(10));
+    assert_eq!(producers.transaction_of(&offsets, true), Ok(TransactionOfBatch::Ongoing));
+    assert_eq!(producers.check(&stamp(1, 2, 0), 13), Verdict::Append);
+    let older = Stamp { producer_epoch: 1, ..offsets };
+    assert_eq!(producers.check_unsequenced(&older), Err(SequenceRefusal::InvalidProducerEpoch));
+    let mut restored = Producers::default();
+    restored.restore(producers.snapshot(), 0, WINDOW);
+    assert_eq!(restored.first_open(), Some(10));
 }
 
 #[derive(Clone, Debug)]
@@ -226,7 +242,7 @@ fn apply(producers: &mut Producers, entry: &Entry) -> Option<CompletedTransactio
         Entry::Batch { stamp, base_offset, is_transactional } => {
             producers.append(&stamp, base_offset, base_offset, 0, WINDOW);
             if is_transactional {
-                producers.append_transactional(&stamp, base_offset);
+                producers.append_transactional(&stamp, base_offset, base_offset, 0);
             }
             None
         }

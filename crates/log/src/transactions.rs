@@ -1,0 +1,121 @@
+//! Part of the log for transactions: markers, the last stable offset, and what was aborted.
+//!
+//! Not here: the rules of markers and open transactions, which are [`fullbore_rules::sequence`]'s, nor the decision to commit.
+//!
+//! Invariant: the index of aborted transactions of a segment is that of the markers in it. A start after a crash works it out from the batches.
+
+use std::io;
+use std::sync::atomic::AtomicBool;
+
+use fullbore_config::TopicConfig;
+use fullbore_rules::sequence::{Marker, Producers, Stamp};
+use fullbore_wire::batch::{BatchView, EndTransactionMarker};
+
+use super::Log;
+use super::append::{LogAppendInfo, Writing};
+use super::scan::Header;
+use super::snapshot;
+use super::txn_index::{AbortedLookup, AbortedTransaction};
+use crate::partition::error::AppendError;
+use crate::partition::stamping::Stamping;
+
+impl Log {
+    /// Appends the marker of a transaction as the leader of `leader_epoch`. A marker of a producer without an open transaction is appended, too.
+    ///
+    /// # Errors
+    /// [`AppendError::Sequence`] by [`Producers::check_marker`], else the errors of [`Log::append`].
+    pub fn append_marker(
+        &mut self,
+        marker: &Marker,
+        transaction_version: i8,
+        leader_epoch: i32,
+        now_ms: i64,
+        config: &TopicConfig,
+    ) -> Result<LogAppendInfo, AppendError> {
+        if self.is_broken() {
+            return Err(AppendError::Storage);
+        }
+        self.producers.check_marker(marker, transaction_version).map_err(AppendError::Sequence)?;
+        let &Marker { producer_id, producer_epoch, coordinator_epoch, is_commit } = marker;
+        let bytes = EndTransactionMarker { producer_id, producer_epoch, is_commit, coordinator_epoch }.batch(now_ms);
+        let batch = BatchView::first(&bytes).map_err(|_| AppendError::Storage)?;
+        let stamping = Stamping::new(&batch, config.message_timestamp_type, now_ms);
+        let stamp = Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 };
+        let base_offset = self.log_end;
+        let marker = Some(*marker);
+        let writing = Writing { batch: &batch, stamping, stamp, marker, base_offset, leader_epoch, now_ms, config };
+        self.guarded(|log| log.write(writing))
+    }
+
+    /// Takes note of a marker that is in the active segment at `offset`.
+    pub(super) fn end_transaction(&mut self, marker: &Marker, offset: i64, timestamp: i64, now_ms: i64) {
+        let completed = self.producers.end_transaction(marker, offset, timestamp, now_ms);
+        let active = self.segments.back_mut().expect("a log has a segment");
+        active.aborted.extend(completed.as_ref().and_then(AbortedTransaction::of));
+    }
+
+    /// Returns the offset before which every transaction has ended on all replicas in sync, at most `high_watermark` (KIP-98).
+    pub fn last_stable_offset(&mut self, high_watermark: i64) -> i64 {
+        self.producers.first_unstable(high_watermark).map_or(high_watermark, |first| first.min(high_watermark))
+    }
+
+    /// Plans to find the transactions that were aborted at or past `from`.
+    pub fn plan_aborted(&self, from: i64) -> AbortedLookup {
+        let later = self.segments.iter().skip(self.segment_of(from));
+        let segments = later.filter_map(super::segment::Segment::aborted_entries).collect();
+        AbortedLookup { from, segments }
+    }
+
+    /// Works out which transactions the markers of the segments from offset `first` on have aborted, and writes their indexes.
+    pub(super) fn rebuild_aborted(&mut self, stop: &AtomicBool, first: i64) -> io::Result<()> {
+        let mut producers = Producers::default();
+        let (offset, entries) = snapshot::load_before(&self.dir, first)?.unwrap_or((-1, Vec::new()));
+        producers.restore(entries, 0, 0);
+        let mut found = Vec::new();
+        self.for_each_batch(stop, offset.max(self.segments[0].base_offset), |batch, file| {
+            if batch.is_control {
+                if let Some(marker) = batch.marker(file)? {
+                    let completed = producers.end_transaction(&marker, batch.base_offset, batch.max_timestamp, 0);
+                    found.extend(completed.as_ref().and_then(AbortedTransaction::of));
+                }
+            } else if batch.is_transactional {
+                producers.append(&batch.stamp, batch.base_offset, batch.max_timestamp, 0, 0);
+                producers.append_transactional(&batch.stamp, batch.base_offset, batch.max_timestamp, 0);
+            }
+            Ok(())
+        })?;
+        for aborted in found.into_iter().filter(|aborted| aborted.last_offset >= first) {
+            let index = self.segment_of(aborted.last_offset);
+            self.segments[index].aborted.push(aborted);
+        }
+        let rebuilt = self.segments.iter_mut().filter(|segment| segment.base_offset >= first);
+        rebuilt.into_iter().try_for_each(super::segment::Segment::finish_aborted)
+    }
+}
+
+/// Returns the marker that a control batch holds; `None` of one that compaction has emptied, or that no broker of ours can read.
+pub(super) fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
+    match EndTransactionMarker::read(batch) {
+        Ok(found) => found.map(|found| Marker {
+            producer_id: found.producer_id,
+            producer_epoch: found.producer_epoch,
+            coordinator_epoch: found.coordinator_epoch,
+            is_commit: found.is_commit,
+        }),
+        Err(error) => {
+            tracing::warn!(offset = batch.base_offset(), %error, "cannot read a control batch: it ends no transaction");
+            None
+        }
+    }
+}
+
+/// Returns what the producers of a log remember of a batch in it.
+pub(super) fn remember(producers: &mut Producers, batch: &Header, now_ms: i64, window: usize) {
+    producers.append(&batch.stamp, batch.base_offset, batch.max_timestamp, now_ms, window);
+    if batch.is_transactional {
+        producers.append_transactional(&batch.stamp, batch.base_offset, batch.max_timestamp, now_ms);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! Transactions of a log against a naive model, over rolls, restarts, kills with torn indexes, and cuts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use fullbore_config::{BrokerConfig, Properties};
+use fullbore_wire::batch::{BatchBuilder, Compression, Stamp as WireStamp};
+use proptest::prelude::*;
+
+use super::*;
+use crate::append::Verification;
+use crate::files::{TXN_INDEX, parse_offset_name};
+use crate::recovery::RecoveryHint;
+use crate::validation::ValidBatch;
+
+const KILLED: RecoveryHint = RecoveryHint { clean: false, ..RecoveryHint::NOTHING };
+
+fn config(segment_bytes: u64) -> TopicConfig {
+    let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+    TopicConfig { segment_bytes, ..broker.topics.defaults }
+}
+
+fn batch(producer_id: i64, producer_epoch: i16, base_sequence: i32, is_transactional: bool) -> BytesMut {
+    let builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
+    let mut builder = if is_transactional { builder.transactional() } else { builder };
+    builder.append(0, None, Some(b"v"), &[]);
+    builder.seal(WireStamp { producer_id, producer_epoch, base_sequence }).expect("sealed").0
+}
+
+fn marker(producer_id: i64, producer_epoch: i16, is_commit: bool) -> Marker {
+    Marker { producer_id, producer_epoch, coordinator_epoch: 0, is_commit }
+}
+
+#[test]
+fn coordinator_was_not_asked_a_batch_that_begins_a_transaction_is_refused() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let config = config(1 << 20);
+    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let bytes = batch(7, 0, 0, true);
+    let first = ValidBatch::unchecked(&bytes);
+    assert_eq!(log.append(&first, 0, 0, &config), Err(AppendError::Unverified));
+    let later = batch(7, 0, 3, true);
+    let later = ValidBatch::unchecked(&later);
+    let refused = log.append_verified(&later, Verification::Added, 0, 0, &config);
+    assert_eq!(refused.map_err(|error| error.code().0), Err(45), "without state it begins with 0");
+    log.append_verified(&first, Verification::Added, 0, 0, &config).expect("appended");
+    assert!(log.append(&first, 0, 0, &config).expect("a duplicate").is_duplicate);
+    let second = batch(7, 0, 1, true);
+    log.append(&ValidBatch::unchecked(&second), 0, 0, &config).expect("the transaction is open");
+    let plain = batch(7, 0, 2, false);
+    let refused = log.append(&ValidBatch::unchecked(&plain), 0, 0, &config);
+    assert_eq!(refused.map_err(|error| error.code().0), Err(48));
+    assert_eq!(log.last_stable_offset(2), 0);
+    let ended = log.append_marker(&marker(7, 1, true), 2, 0, 0, &config).expect("ended");
+    assert_eq!((ended.base_offset, log.log_end()), (2, 3));
+    assert_eq!((log.last_stable_offset(2), log.last_stable_offset(3)), (0, 3));
+    assert_eq!(log.plan_aborted(0).read(3).expect("read"), [], "it is committed");
+}
+
+#[test]
+fn many_transactions_are_aborted_a_range_finds_its_own() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let config = config(200_000);
+    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    for round in 0..3_000_i32 {
+        let bytes = batch(7, 0, round, true);
+        log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
+        log.append_marker(&marker(7, 0, round % 3 == 0), 0, 0, 0, &config).expect("ended");
+    }
+    assert!(log.segments.len() > 2);
+    for from in [0, 1, 599, 2_400, 5_997] {
+        let found = log.plan_aborted(from).read(from + 10).expect("read");
+        let first_offsets: Vec<i64> = found.iter().map(|aborted| aborted.first_offset).collect();
+        let expected: Vec<i64> = (0..3_000_i64)
+            .filter(|round| round % 3 != 0 && 2 * round + 1 >= from && 2 * round < from + 10)
+            .map(|round| 2 * round)
+            .collect();
+        assert_eq!(first_offsets, expected, "from {from}");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append {
+        producer_id: i64,
+        is_transactional: bool,
+    },
+    End {
+        producer_id: i64,
+        is_commit: bool,
+        bumps: bool,
+    },
+    Restart,
+    /// The index of the segment at this place is cut in the middle of an entry, or removed.
+    Kill {
+        damage: Option<(usize, bool)>,
+    },
+    Cut {
+        behind: i64,
+    },
+    Flush,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    Batch { producer_id: i64, epoch: i16, is_transactional: bool },
+    Marker(Marker),
+}
+
+struct Model {
+    dir: Arc<Path>,
+    config: TopicConfig,
+    log: Option<Log>,
+    /// Entries, each of one offset.
+    entries: Vec<Entry>,
+}
+
+impl Model {
+    fn log(&mut self) -> &mut Log {
+        self.log.as_mut().expect("it is open")
+    }
+
+    /// Epoch and next sequence of a producer, by what is in the log.
+    fn next(&self, producer_id: i64) -> (i16, i32) {
+        self.entries.iter().fold((0, 0), |(epoch, next), entry| match *entry {
+            Entry::Batch { producer_id: id, epoch: of, .. } if id == producer_id && of == epoch => (epoch, next + 1),
+            Entry::Marker(marker) if marker.producer_id == producer_id && marker.producer_epoch > epoch => {
+                (marker.producer_epoch, 0)
+            }
+            _ => (epoch, next),
+        })
+    }
+
+    /// Aborted transactions, in the order of their markers, and the first offsets of open ones.
+    fn transactions(&self) -> (Vec<AbortedTransaction>, Vec<i64>) {
+        let (mut open, mut aborted) = (BTreeMap::new(), Vec::new());
+        for (offset, entry) in (0_i64..).zip(&self.entries) {
+            match *entry {
+                Entry::Batch { producer_id, is_transactional: true, .. } => {
+                    _ = open.entry(producer_id).or_insert(offset)
+                }
+                Entry::Batch { .. } => {}
+                Entry::Marker(marker) => {
+                    let Some(first_offset) = open.remove(&marker.producer_id) else { continue };
+                    let last_stable_offset = open.values().copied().min().unwrap_or(offset + 1);
+                    let producer_id = marker.producer_id;
+                    let ended =
+                        AbortedTransaction { producer_id, first_offset, last_offset: offset, last_stable_offset };
+                    aborted.extend((!marker.is_commit).then_some(ended));
+                }
+            }
+        }
+        (aborted, open.into_values().collect())
+    }
+
+    fn append(&mut self, producer_id: i64, is_transactional: bool) {
+        let (epoch, sequence) = self.next(producer_id);
+        let bytes = batch(producer_id, epoch, sequence, is_transactional);
+        let config = self.config.clone();
+        let valid = ValidBatch::unchecked(&bytes);
+        match self.log().append_verified(&valid, Verification::Verified, 0, 0, &config) {
+            Ok(done) => {
+                assert!(!done.is_duplicate);
+                self.entries.push(Entry::Batch { producer_id, epoch, is_transactional });
+            }
+            Err(error) => assert_eq!((error.code().0, is_transactional), (48, false), "{error}"),
+        }
+    }
+
+    fn end(&mut self, producer_id: i64, is_commit: bool, bumps: bool) {
+        let (epoch, _) = self.next(producer_id);
+        let marker = marker(producer_id, epoch + i16::from(bumps), is_commit);
+        let config = self.config.clone();
+        self.log().append_marker(&marker, if bumps { 2 } else { 0 }, 0, 0, &config).expect("ended");
+        self.entries.push(Entry::Marker(marker));
+    }
+
+    fn reopen(&mut self, known: RecoveryHint) {
+        let recovery_point = self.log().recovery_point();
+        self.log = None;
+        let known = RecoveryHint { recovery_point, log_start: Some(0), ..known };
+        self.log = Some(Log::open(&self.dir, known, 0, &self.config).expect("opened"));
+    }
+
+    fn damage(&self, (place, is_torn): (usize, bool)) {
+        let names = std::fs::read_dir(&self.dir).expect("listed").map(|entry| entry.expect("listed").path());
+        let is_index = |path: &std::path::PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).and_then(parse_offset_name);
+            name.is_some_and(|(_, suffix)| suffix == TXN_INDEX)
+        };
+        let mut found: Vec<_> = names.filter(is_index).collect();
+        found.sort();
+        let Some(path) = found.last().filter(|_| place == 0) else { return };
+        if is_torn {
+            let file = std::fs::File::options().write(true).open(path).expect("opened");
+            file.set_len(file.metadata().expect("there").len().saturating_sub(5)).expect("cut");
+        } else {
+            std::fs::remove_file(path).expect("removed");
+        }
+    }
+
+    fn run(&mut self, step: &Step) {
+        match *step {
+            Step::Append { producer_id, is_transactional } => self.append(producer_id, is_transactional),
+            Step::End { producer_id, is_commit, bumps } => self.end(producer_id, is_commit, bumps),
+            Step::Restart => {
+                self.log().finish().expect("written");
+                self.reopen(RecoveryHint::NOTHING);
+            }
+            Step::Kill { damage } => {
+                // What is before the recovery point was flushed, and a start believes it.
+                let is_flushed = self.log().recovery_point() > 0;
+                damage.filter(|_| !is_flushed).into_iter().for_each(|damage| self.damage(damage));
+                self.reopen(KILLED);
+            }
+            Step::Cut { behind } => {
+                let end = (self.log().log_end() - behind).max(0);
+                let config = self.config.clone();
+                self.log().truncate_to(end, 0, &config).expect("cut off");
+                self.entries.truncate(usize::try_from(end).expect("small"));
+            }
+            Step::Flush => {
+                let plan = self.log().plan_flush(false).expect("planned");
+                let result = plan.run();
+                self.log().flushed(&plan, &result);
+            }
+        }
+        self.check();
+    }
+
+    fn check(&mut self) {
+        let (aborted, open) = self.transactions();
+        let end = i64::try_from(self.entries.len()).expect("small");
+        assert_eq!(self.log().log_end(), end);
+        assert_eq!(self.log().producers().first_open(), open.into_iter().min());
+        for from in [0, end / 2, end - 3] {
+            for upto in [from + 2, end] {
+                let overlaps =
+                    |entry: &&AbortedTransaction| entry.last_offset >= from && entry.first_offset < upto && from < upto;
+                let expected: Vec<_> = aborted.iter().filter(overlaps).copied().collect();
+                let found = self.log().plan_aborted(from).read(upto).expect("read");
+                assert_eq!(found, expected, "{from}..{upto}");
+            }
+        }
+    }
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let producer_id = 0..3_i64;
+    prop_oneof![
+        12 => (producer_id.clone(), prop::bool::weighted(0.8))
+            .prop_map(|(producer_id, is_transactional)| Step::Append { producer_id, is_transactional }),
+        6 => (producer_id, any::<bool>(), any::<bool>())
+            .prop_map(|(producer_id, is_commit, bumps)| Step::End { producer_id, is_commit, bumps }),
+        1 => Just(Step::Restart),
+        1 => prop::option::of((0..2_usize, any::<bool>())).prop_map(|damage| Step::Kill { damage }),
+        1 => (0..12_i64).prop_map(|behind| Step::Cut { behind }),
+        1 => Just(Step::Flush),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(120))]
+    #[test]
+    fn log_is_restarted_killed_and_cut_its_transactions_are_those_of_its_batches(
+        steps in prop::collection::vec(step(), 1..120)
+    ) {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let config = config(400);
+        let dir: Arc<Path> = folder.path().into();
+        let log = Log::open(&dir, RecoveryHint::NOTHING, 0, &config).expect("opened");
+        let mut model = Model { dir, config, log: Some(log), entries: Vec::new() };
+        steps.iter().for_each(|step| model.run(step));
+    }
+}

@@ -1,0 +1,125 @@
+//! The aborted transactions of a segment: `.txnindex`.
+//!
+//! A transaction stands in the index of the segment that its marker is in, so entries are in the order of markers. A read at
+//! read_committed wants those that overlap its offsets: the first is searched, and the last is known by its last stable offset.
+//!
+//! Format: Kafka's `AbortedTxn`: version i16, then producer id, first offset, last offset (the marker's) and last stable offset, i64 each.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+
+use fullbore_rules::sequence::CompletedTransaction;
+
+use super::index::{Entry, OnDisk};
+
+const VERSION: i16 = 0;
+/// Entries read from a file at once: 34 KB.
+const CHUNK: u32 = 1_000;
+
+/// Transaction whose records a consumer at read_committed passes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbortedTransaction {
+    pub producer_id: i64,
+    /// Offset of its first record.
+    pub first_offset: i64,
+    /// Offset of its marker.
+    pub last_offset: i64,
+    /// First offset of the eldest transaction that was open after the marker, or the offset after it.
+    pub last_stable_offset: i64,
+}
+
+impl AbortedTransaction {
+    /// Returns the entry of a transaction that was not committed.
+    pub fn of(completed: &CompletedTransaction) -> Option<AbortedTransaction> {
+        let &CompletedTransaction { producer_id, first_offset, last_offset, last_stable_offset, is_commit } = completed;
+        (!is_commit).then_some(AbortedTransaction { producer_id, first_offset, last_offset, last_stable_offset })
+    }
+}
+
+impl Entry for AbortedTransaction {
+    const LEN: usize = 34;
+
+    fn encode(self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&VERSION.to_be_bytes());
+        for field in [self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset] {
+            into.extend_from_slice(&field.to_be_bytes());
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        let field = |at: usize| i64::from_be_bytes(bytes[at..at + 8].try_into().expect("34 bytes"));
+        AbortedTransaction {
+            producer_id: field(2),
+            first_offset: field(10),
+            last_offset: field(18),
+            last_stable_offset: field(26),
+        }
+    }
+}
+
+/// Entries of one segment, to be read without the lock of the log.
+#[derive(Debug)]
+pub struct SegmentEntries {
+    pub path: PathBuf,
+    pub on_disk: OnDisk,
+    /// Entries that are not in the file yet, behind those that are.
+    pub in_memory: Vec<AbortedTransaction>,
+}
+
+/// Plan to find the aborted transactions that overlap a range of offsets.
+#[derive(Debug)]
+pub struct AbortedLookup {
+    /// First offset of the range.
+    pub from: i64,
+    pub segments: Vec<SegmentEntries>,
+}
+
+impl AbortedLookup {
+    /// Returns the transactions with records in `from..upto`, in the order of their markers. Blocks on the disk.
+    ///
+    /// # Errors
+    /// Errors of the system. `NotFound` where retention has taken a segment away: the caller plans anew.
+    pub fn read(&self, upto: i64) -> io::Result<Vec<AbortedTransaction>> {
+        let mut found = Vec::new();
+        if upto <= self.from {
+            return Ok(found);
+        }
+        let mut is_complete = false;
+        let mut visit = |entry: &AbortedTransaction| {
+            if entry.last_offset >= self.from && entry.first_offset < upto {
+                found.push(*entry);
+            }
+            // Whatever ended later had begun at or past it.
+            is_complete = entry.last_stable_offset >= upto;
+            !is_complete
+        };
+        for segment in &self.segments {
+            if !segment.visit(self.from, &mut visit)? {
+                break;
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl SegmentEntries {
+    /// Visits the entries of markers at or past `from` until `visit` returns false; returns false then.
+    fn visit(&self, from: i64, visit: &mut impl FnMut(&AbortedTransaction) -> bool) -> io::Result<bool> {
+        if self.on_disk.entries > 0 {
+            let file = File::open(&self.path)?;
+            let is_before = |entry: &AbortedTransaction| entry.last_offset < from;
+            let mut next = self.on_disk.count_before(&file, is_before)?;
+            while next < self.on_disk.entries {
+                let count = CHUNK.min(self.on_disk.entries - next);
+                let chunk: Vec<AbortedTransaction> = self.on_disk.read(&file, next..next + count)?;
+                if !chunk.iter().all(&mut *visit) {
+                    return Ok(false);
+                }
+                next += count;
+            }
+        }
+        let later = self.in_memory.iter().skip_while(|entry| entry.last_offset < from);
+        Ok(later.into_iter().all(visit))
+    }
+}
