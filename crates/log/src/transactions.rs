@@ -17,6 +17,7 @@ use super::scan::Header;
 use super::snapshot;
 use super::txn_index::{AbortedLookup, AbortedTransaction};
 use crate::partition::error::AppendError;
+use crate::partition::read::Isolation;
 use crate::partition::stamping::Stamping;
 
 impl Log {
@@ -56,7 +57,17 @@ impl Log {
 
     /// Returns the offset before which every transaction has ended on all replicas in sync, at most `high_watermark` (KIP-98).
     pub fn last_stable_offset(&mut self, high_watermark: i64) -> i64 {
-        self.producers.first_unstable(high_watermark).map_or(high_watermark, |first| first.min(high_watermark))
+        let unstable = self.producers.first_unstable(high_watermark);
+        // DeleteRecords passes an open transaction.
+        unstable.map_or(high_watermark, |first| first.max(self.log_start).min(high_watermark))
+    }
+
+    /// Returns the offset before which a consumer reads.
+    pub fn readable_end(&mut self, isolation: Isolation, high_watermark: i64) -> i64 {
+        match isolation {
+            Isolation::ReadUncommitted => high_watermark,
+            Isolation::ReadCommitted => self.last_stable_offset(high_watermark),
+        }
     }
 
     /// Plans to find the transactions that were aborted at or past `from`.

@@ -5,6 +5,7 @@ use super::topics;
 use crate::node::Node;
 use crate::partitions::{ReadError, TimestampOffset};
 use fullbore_control::Image;
+use fullbore_log::partition::read::Isolation;
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic,
     ListOffsetsTopicResponse,
@@ -23,7 +24,7 @@ const EARLIEST_PENDING_UPLOAD: i64 = -6;
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ListOffsetsRequest = call.body(reply.version)?;
     let (broker, image) = (call.broker, call.broker.control.image());
-    let version = reply.version.number;
+    let (version, isolation) = (reply.version.number, Isolation::of(request.isolation_level));
     let repeated = repeated(&request.topics);
     let named =
         request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
@@ -36,7 +37,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             let found = if is_repeated {
                 Err(ErrorCode::INVALID_REQUEST)
             } else {
-                look_up(broker, &image, &topic.name, asked, version, refreshed).await
+                look_up(broker, &image, &topic.name, asked, Asked { version, isolation, refreshed }).await
             };
             partitions.push(answer(asked.partition_index, found));
         }
@@ -68,15 +69,24 @@ fn answer(partition_index: i32, found: Result<Option<TimestampOffset>, ErrorCode
     response
 }
 
+/// Facts about a request that hold for all its partitions.
+#[derive(Clone, Copy)]
+struct Asked {
+    version: i16,
+    isolation: Isolation,
+    /// Outcome of the refresh of diskless partitions.
+    refreshed: Result<(), ReadError>,
+}
+
 /// The offset for a timestamp or one of the special ones, as far as `version` knows them.
 async fn look_up(
     broker: &Node,
     image: &Image,
     topic: &Text,
     asked: &ListOffsetsPartition,
-    version: i16,
-    refreshed: Result<(), ReadError>,
+    of: Asked,
 ) -> Result<Option<TimestampOffset>, ErrorCode> {
+    let Asked { version, isolation, refreshed } = of;
     let topic = topics::find(image, topic, Uuid::ZERO)?;
     let partition = topics::opened(broker, topic, asked.partition_index).await?;
     partition.check_leads(asked.current_leader_epoch)?;
@@ -85,16 +95,16 @@ async fn look_up(
     let long = &broker.long_work;
     match asked.timestamp {
         LATEST => {
-            let (offset, leader_epoch) = (partition.latest_offset()?, partition.leader_epoch());
+            let (offset, leader_epoch) = (partition.latest_offset(isolation)?, partition.leader_epoch());
             Ok(Some(TimestampOffset { offset, timestamp: -1, leader_epoch }))
         }
         EARLIEST => partition.earliest().map(Some).map_err(code),
-        MAX_TIMESTAMP if version >= 7 => partition.max_timestamp(long).await.map_err(code),
+        MAX_TIMESTAMP if version >= 7 => partition.max_timestamp(isolation, long).await.map_err(code),
         EARLIEST_LOCAL if version >= 8 => partition.earliest().map(Some).map_err(code),
         // Nothing is tiered.
         LATEST_TIERED if version >= 9 => Ok(None),
         EARLIEST_PENDING_UPLOAD if version >= 11 => Ok(None),
-        time if time >= 0 => partition.offset_for_timestamp(time, long).await.map_err(code),
+        time if time >= 0 => partition.offset_for_timestamp(isolation, time, long).await.map_err(code),
         _ => Err(ErrorCode::UNSUPPORTED_VERSION),
     }
 }

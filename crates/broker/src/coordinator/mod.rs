@@ -5,6 +5,7 @@
 //! start to its end ([`replay`]) and then serves. The coordinator alone knows the meaning of its records:
 //! [`groups`](crate::groups).
 
+mod coordinator_topic;
 mod pending;
 mod replay;
 mod shard;
@@ -14,6 +15,7 @@ mod topic;
 mod unreplicated;
 mod unwritten;
 
+pub use coordinator_topic::{Coordinator, CoordinatorTopic, InternalTopicSettings};
 pub use pending::PendingWrite;
 pub use replay::{ReplayError, replay};
 pub use shard::{KeyValue, Records, Shard, Status, size_of_record};

@@ -169,6 +169,7 @@ impl DisklessPartition {
             high_watermark: offsets.high_watermark,
             last_stable_offset: offsets.high_watermark,
             log_start_offset: offsets.log_start,
+            aborted: None,
         };
         if offset == offsets.log_end {
             let is_heard_of = !self.services.others_commit || self.known.was_refreshed() || failed.is_some();

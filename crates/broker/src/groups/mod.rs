@@ -28,17 +28,17 @@ pub use entry::PendingAnswer;
 pub use offsets::{CommitOffset, CommittedOffsets, GroupOffsets, OffsetAndMetadata, TopicName, TopicOffsets};
 pub use regex::TopicRegex;
 
-use crate::coordinator::{InternalTopic, Shard, Status};
+use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, Shard, Status};
 use crate::partitions::{AppendError, Partitions};
 use clock::GroupClock;
 use entry::{Entry, EntryState};
 use fullbore_config::{BrokerConfig, OffsetsTopicConfig};
-use fullbore_control::{Control, Image};
+use fullbore_control::{CONSUMER_OFFSETS, Control, Image};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::metrics::Metrics;
 use fullbore_rules::group::{Effects, Group, GroupAnswer, GroupSettings, GroupState, RequestTicket};
 use fullbore_wire::{ErrorCode, Text};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -65,12 +65,8 @@ pub struct Groups {
     bytes: AtomicUsize,
     settings: GroupSettings,
     control: Control,
-    logs: Arc<Partitions>,
-    /// None while there is no such topic.
-    topic: RwLock<Option<Arc<InternalTopic>>>,
-    topic_config: OffsetsTopicConfig,
-    /// True if no shard of the topic was being read at the last look.
-    all_loaded: AtomicBool,
+    /// `__consumer_offsets`.
+    topic: CoordinatorTopic,
     offsets: CommittedOffsets,
     offsets_max: usize,
     metadata_bytes_max: usize,
@@ -87,8 +83,6 @@ pub struct Groups {
     clock: GroupClock,
     /// The line of a group that could not be kept.
     unkept: LogRateLimit,
-    /// The line of a topic that could not be made.
-    unmade: LogRateLimit,
     /// The line of a group that is one too many.
     uncounted: LogRateLimit,
     /// The line of a request that there is no memory for.
@@ -116,11 +110,8 @@ impl Groups {
             bytes_max: config.groups.groups_bytes_max,
             bytes: AtomicUsize::new(0),
             settings: config.groups.settings(),
+            topic: CoordinatorTopic::new(offsets_topic(&config.groups.offsets_topic), control.clone(), logs),
             control,
-            logs,
-            topic: RwLock::default(),
-            topic_config: config.groups.offsets_topic,
-            all_loaded: AtomicBool::new(true),
             offsets: CommittedOffsets::default(),
             offsets_max: config.groups.offsets.offsets_max,
             metadata_bytes_max: config.groups.offsets.all_metadata_max_bytes,
@@ -132,7 +123,6 @@ impl Groups {
             closed: AtomicBool::new(false),
             clock,
             unkept: LogRateLimit::default(),
-            unmade: LogRateLimit::default(),
             uncounted: LogRateLimit::default(),
             unheld: LogRateLimit::default(),
             unfit: LogRateLimit::default(),
@@ -430,6 +420,17 @@ impl Groups {
         if table.get(&entry.id).is_some_and(|known| Arc::ptr_eq(known, entry)) {
             table.remove(&entry.id);
         }
+    }
+}
+
+/// Returns the settings of `__consumer_offsets`.
+fn offsets_topic(config: &OffsetsTopicConfig) -> InternalTopicSettings {
+    InternalTopicSettings {
+        name: CONSUMER_OFFSETS,
+        partitions: config.partitions,
+        replication_factor: config.replication_factor,
+        compression: config.compression,
+        configs: config.configs(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Start of the groups with the broker: loads them, and carries out due work until it stops.
 
 use super::{Groups, due};
+use crate::coordinator::CoordinatorTopic;
 use fullbore_config::BrokerConfig;
 use fullbore_host::task;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use tokio::sync::watch;
 impl Groups {
     /// Begins to load the groups, and does what is due until the broker stops.
     pub fn start(self: &Arc<Self>, config: &BrokerConfig, stop: &watch::Sender<bool>) {
-        self.adopt();
+        CoordinatorTopic::adopt(self);
         task::spawn(Arc::clone(self).run_topics(stop.subscribe()));
         task::spawn(due::run(Arc::clone(self), stop.subscribe()));
         let (retention, every) = (config.groups.offsets.retention_ms, config.groups.offsets.check_interval_ms);

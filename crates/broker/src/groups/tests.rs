@@ -59,7 +59,7 @@ impl Opened {
     async fn start(&self) {
         self.groups.start(&self.config, &self.stop);
         self.groups.prepare(Missing::Create, []).await.expect("there is room");
-        self.groups.loaded().await;
+        self.groups.topic.loaded().await;
     }
 
     /// Stops as a broker does.

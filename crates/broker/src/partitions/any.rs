@@ -15,7 +15,7 @@ use crate::diskless::{DisklessPartition, LEADER_EPOCH};
 use crate::replica::Replica;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
-use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset};
+use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
 use fullbore_log::partition::waiters::Registration;
 
 /// Time that a request waits for logs that are being opened: most take a few milliseconds. After a crash one may take longer, and clients give a
@@ -201,7 +201,7 @@ impl AnyPartition {
 
 /// Reads.
 impl AnyPartition {
-    /// Batches from the one with `offset` on, up to the high watermark and about `max_bytes`; with `at_least_one` the first is whole whatever its
+    /// Batches from the one with `offset` on, up to the offset of the isolation level and about `max_bytes`; with `at_least_one` the first is whole whatever its
     /// size, without it there may be nothing. `None` while the log is opened, or the records are fetched: waiters are woken when that is
     /// done. A failure of that counts if it was since then.
     ///
@@ -209,6 +209,7 @@ impl AnyPartition {
     /// [`ReadError`].
     pub fn try_read(
         &self,
+        isolation: Isolation,
         offset: i64,
         max_bytes: u32,
         at_least_one: bool,
@@ -216,7 +217,7 @@ impl AnyPartition {
     ) -> Result<Option<Read>, ReadError> {
         match self {
             AnyPartition::Classic(replica) if replica.phase().is_settled() => {
-                replica.read(offset, max_bytes, at_least_one).map(Some)
+                replica.read_at(isolation, offset, max_bytes, at_least_one).map(Some)
             }
             AnyPartition::Classic(replica) => match replica.open_failure_since(since) {
                 Some(error) => Err(error.into()),
@@ -225,7 +226,12 @@ impl AnyPartition {
                     Ok(None)
                 }
             },
-            AnyPartition::Diskless(partition) => partition.try_read(offset, max_bytes, at_least_one, since),
+            AnyPartition::Diskless(partition) => {
+                // Transactions are not served there: all that is committed to the index is stable.
+                let aborted = (isolation == Isolation::ReadCommitted).then(Vec::new);
+                let read = partition.try_read(offset, max_bytes, at_least_one, since)?;
+                Ok(read.map(|read| Read { aborted, ..read }))
+            }
         }
     }
 
@@ -245,6 +251,7 @@ impl AnyPartition {
     /// [`ReadError`].
     pub fn try_read_whole(
         &self,
+        isolation: Isolation,
         offset: i64,
         max_bytes: u32,
         at_least_one: bool,
@@ -252,10 +259,10 @@ impl AnyPartition {
     ) -> Result<Option<Read>, ReadError> {
         match self {
             AnyPartition::Classic(replica) if replica.phase().is_settled() => {
-                replica.read_whole(offset, max_bytes, at_least_one).map(Some)
+                replica.read_whole(isolation, offset, max_bytes, at_least_one).map(Some)
             }
             // Nothing is cut of diskless ones.
-            _ => self.try_read(offset, max_bytes, at_least_one, since),
+            _ => self.try_read(isolation, offset, max_bytes, at_least_one, since),
         }
     }
 
@@ -293,25 +300,26 @@ impl AnyPartition {
     ///
     /// # Errors
     /// OFFSET_NOT_AVAILABLE while an earlier leader may have told a larger one; the disk; NOT_LEADER_OR_FOLLOWER.
-    pub fn latest_offset(&self) -> Result<i64, ErrorCode> {
+    pub fn latest_offset(&self, isolation: Isolation) -> Result<i64, ErrorCode> {
         match self {
-            AnyPartition::Classic(replica) => replica.latest_offset(),
+            AnyPartition::Classic(replica) => replica.latest_offset(isolation),
             AnyPartition::Diskless(partition) => Ok(partition.known.offsets().log_end),
         }
     }
 
-    /// The first record whose timestamp is at least `timestamp_ms`; `None` if all are older. Goes to the disk, in a place for `long` work, or
+    /// The first record whose timestamp is at least `timestamp_ms`, before the offset of the isolation level; `None` if all are older. Goes to the disk, in a place for `long` work, or
     /// to the store. Batches are read, and opened where they are compressed.
     ///
     /// # Errors
     /// [`ReadError`].
     pub async fn offset_for_timestamp(
         &self,
+        isolation: Isolation,
         timestamp_ms: i64,
         long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
         match self {
-            AnyPartition::Classic(replica) => long.run(|| replica.offset_for_timestamp(timestamp_ms)).await,
+            AnyPartition::Classic(replica) => long.run(|| replica.offset_for_timestamp(isolation, timestamp_ms)).await,
             AnyPartition::Diskless(partition) => Box::pin(partition.offset_for_timestamp(timestamp_ms, long)).await,
         }
     }
@@ -320,9 +328,13 @@ impl AnyPartition {
     ///
     /// # Errors
     /// [`ReadError`].
-    pub async fn max_timestamp(&self, long: &LongWork) -> Result<Option<TimestampOffset>, ReadError> {
+    pub async fn max_timestamp(
+        &self,
+        isolation: Isolation,
+        long: &LongWork,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
         match self {
-            AnyPartition::Classic(replica) => long.run(|| replica.max_timestamp()).await,
+            AnyPartition::Classic(replica) => long.run(|| replica.max_timestamp(isolation)).await,
             AnyPartition::Diskless(partition) => Box::pin(partition.max_timestamp(long)).await,
         }
     }

@@ -11,7 +11,7 @@ use fullbore_host::files::{is_momentary, now_ms};
 use fullbore_log::files;
 use fullbore_log::lookup::{Slice, is_gone};
 use fullbore_log::partition::error::ReadError;
-use fullbore_log::partition::read::{EpochEnd, LogOffsets, Read, TimestampOffset};
+use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
 
 /// Times a read is planned anew when retention or compaction takes a file away under it.
 const PLANS_MAX: usize = 8;
@@ -22,12 +22,21 @@ const TRIED_MAX: u32 = 1 << 20;
 /// How a log is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadMode {
-    /// Up to the high watermark; the last batch may be cut.
-    Committed,
-    /// Up to the high watermark, whole batches only.
-    CommittedWhole,
+    /// For a consumer; the last batch may be cut.
+    Consumer(Isolation),
+    /// For a consumer, whole batches only.
+    ConsumerWhole(Isolation),
     /// For the leader of this epoch, up to the log end, whole batches only.
     LedIn(i32),
+}
+
+impl ReadMode {
+    fn isolation(self) -> Isolation {
+        match self {
+            ReadMode::Consumer(isolation) | ReadMode::ConsumerWhole(isolation) => isolation,
+            ReadMode::LedIn(_) => Isolation::ReadUncommitted,
+        }
+    }
 }
 
 /// Records that a leader reads for a follower.
@@ -49,16 +58,36 @@ impl Replica {
     /// # Errors
     /// [`ReadError`].
     pub fn read(&self, offset: i64, max_bytes: u32, at_least_one: bool) -> Result<Read, ReadError> {
-        self.read_as(ReadMode::Committed, offset, max_bytes, at_least_one).map(|read| read.read)
+        self.read_at(Isolation::ReadUncommitted, offset, max_bytes, at_least_one)
     }
 
-    /// Reads as [`Replica::read`] does, whole batches only: the result has the offset after them.
+    /// Reads as [`Replica::read`] does, up to the offset of the isolation level.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub fn read_whole(&self, offset: i64, max_bytes: u32, at_least_one: bool) -> Result<Read, ReadError> {
+    pub fn read_at(
+        &self,
+        isolation: Isolation,
+        offset: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+    ) -> Result<Read, ReadError> {
+        self.read_as(ReadMode::Consumer(isolation), offset, max_bytes, at_least_one).map(|read| read.read)
+    }
+
+    /// Reads as [`Replica::read_at`] does, whole batches only: the result has the offset after them.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub fn read_whole(
+        &self,
+        isolation: Isolation,
+        offset: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+    ) -> Result<Read, ReadError> {
         let ReadOn { mut read, end_offset, .. } =
-            self.read_as(ReadMode::CommittedWhole, offset, max_bytes, at_least_one)?;
+            self.read_as(ReadMode::ConsumerWhole(isolation), offset, max_bytes, at_least_one)?;
         read.end_offset = Some(end_offset);
         Ok(read)
     }
@@ -81,32 +110,45 @@ impl Replica {
             }
             let (log, high_watermark) = match self.log_to_read(&mut state)? {
                 Some(found) => found,
-                None if offset == 0 => return Ok(ReadOn { read: empty_read(), end_offset: 0, log_end: 0 }),
+                None if offset == 0 => {
+                    return Ok(ReadOn { read: empty_read(mode.isolation()), end_offset: 0, log_end: 0 });
+                }
                 None => return Err(ReadError::OffsetOutOfRange),
             };
             if offset < log.log_start() || offset > log.log_end() {
                 return Err(ReadError::OffsetOutOfRange);
             }
-            let marks = Read { high_watermark, last_stable_offset: high_watermark, ..empty_read() };
+            let last_stable_offset = log.last_stable_offset(high_watermark);
+            let marks = Read { high_watermark, last_stable_offset, ..empty_read(mode.isolation()) };
             let read = Read { log_start_offset: log.log_start(), ..marks };
             let mut read = ReadOn { read, end_offset: offset, log_end: log.log_end() };
             // Past a hole that compaction has left, the log may have gone on.
             from = from.max(log.log_start());
-            let limit = if matches!(mode, ReadMode::LedIn(_)) { read.log_end } else { high_watermark };
+            let limit = match mode {
+                ReadMode::LedIn(_) => read.log_end,
+                ReadMode::Consumer(isolation) | ReadMode::ConsumerWhole(isolation) => {
+                    log.readable_end(isolation, high_watermark)
+                }
+            };
             if from >= limit {
                 return Ok(read);
             }
             log.note_use();
             let planned = log.plan_read(from, max_bytes, limit);
+            let aborted = read.read.aborted.is_some().then(|| log.plan_aborted(from));
+            let aborted = aborted.filter(|lookup| !lookup.segments.is_empty());
             drop(state);
             let plan = planned.map_err(|error| self.read_failed_at(from, max_bytes, &error))?;
             plans += 1;
             let found = plan.read(max_bytes, at_least_one, &self.log_dir.cold).and_then(|mut slice| {
                 if let Slice::Of(slice) = &mut slice {
                     read.read.is_cut = plan.goes_on(slice, limit);
-                    if mode != ReadMode::Committed {
+                    if !matches!(mode, ReadMode::Consumer(_)) || aborted.is_some() {
                         let whole = plan.whole(slice, &self.log_dir.cold)?;
                         (read.end_offset, read.read.is_cut) = (whole, whole < limit);
+                    }
+                    if let Some(aborted) = &aborted {
+                        read.read.aborted = Some(aborted.read(read.end_offset)?);
                     }
                 }
                 Ok(slice)
@@ -271,12 +313,13 @@ impl Replica {
 }
 
 /// Returns the read of a partition that was never written.
-fn empty_read() -> Read {
+fn empty_read(isolation: Isolation) -> Read {
     Read {
         records: Records::default(),
         high_watermark: 0,
         last_stable_offset: 0,
         log_start_offset: 0,
+        aborted: (isolation == Isolation::ReadCommitted).then(Vec::new),
         end_offset: None,
         is_cut: false,
     }

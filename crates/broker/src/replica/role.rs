@@ -21,6 +21,7 @@ use fullbore_log::Log;
 use fullbore_log::partition::durability::{Acknowledges, ReplicationTicket};
 use fullbore_log::partition::error::{AppendError, ReadError};
 use fullbore_log::partition::outcome::Acks;
+use fullbore_log::partition::read::Isolation;
 use fullbore_log::partition::waiters::Registration;
 
 impl Replica {
@@ -110,14 +111,16 @@ impl Replica {
         if state.role.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
-    /// As leader: returns the latest offset that ListOffsets may show (KIP-207).
+    /// As leader: returns the latest offset that ListOffsets may show at the isolation level (KIP-207).
     ///
     /// # Errors
     /// OFFSET_NOT_AVAILABLE while an earlier leader may have told a larger one; the disk; NOT_LEADER_OR_FOLLOWER.
-    pub fn latest_offset(&self) -> Result<i64, ErrorCode> {
+    pub fn latest_offset(&self, isolation: Isolation) -> Result<i64, ErrorCode> {
         let mut state = self.lock();
-        self.log_to_read(&mut state).map_err(|error| ReadError::from(error).code())?;
-        state.role.latest_offset()
+        let opened = self.log_to_read(&mut state).map_err(|error| ReadError::from(error).code())?;
+        let readable_end = opened.map(|(log, high_watermark)| log.readable_end(isolation, high_watermark));
+        let latest = state.role.latest_offset()?;
+        Ok(readable_end.map_or(latest, |end| end.min(latest)))
     }
 
     /// The epoch in which this broker leads, by what it was last told; `None` if it does not.

@@ -5,18 +5,22 @@ use std::io;
 use super::Replica;
 use fullbore_log::lookup::is_gone;
 use fullbore_log::partition::error::ReadError;
-use fullbore_log::partition::read::TimestampOffset;
+use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times::{LargestPlan, TimePlan};
 
 /// Times a look is planned anew when retention or compaction takes the segment away under it.
 const PLANS_MAX: usize = 8;
 
 impl Replica {
-    /// The first record whose timestamp is at least `timestamp_ms`; `None` if all are older.
+    /// The first record whose timestamp is at least `timestamp_ms`, before the offset of the isolation level; `None` if all are older.
     ///
     /// # Errors
     /// [`ReadError`].
-    pub fn offset_for_timestamp(&self, timestamp_ms: i64) -> Result<Option<TimestampOffset>, ReadError> {
+    pub fn offset_for_timestamp(
+        &self,
+        isolation: Isolation,
+        timestamp_ms: i64,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
         let (mut plans, mut from) = (0, i64::MIN);
         loop {
             let mut state = self.lock();
@@ -25,7 +29,8 @@ impl Replica {
                 return Ok(None);
             };
             let floor = log.log_start();
-            let planned = log.plan_timestamp(timestamp_ms, from, floor, high_watermark, batch_max);
+            let end = log.readable_end(isolation, high_watermark);
+            let planned = log.plan_timestamp(timestamp_ms, from, floor, end, batch_max);
             drop(state);
             let Some(plan) = planned.map_err(|error| self.read_failed(&error))? else {
                 return Ok(None);
@@ -43,17 +48,17 @@ impl Replica {
     ///
     /// # Errors
     /// [`ReadError`].
-    pub fn max_timestamp(&self) -> Result<Option<TimestampOffset>, ReadError> {
+    pub fn max_timestamp(&self, isolation: Isolation) -> Result<Option<TimestampOffset>, ReadError> {
         // The first look is by the indexes alone. It finds nothing where the record is deleted.
         if let Some(largest) = self.largest_indexed()?
-            && let Some(found) = self.offset_for_timestamp(largest)?
+            && let Some(found) = self.offset_for_timestamp(isolation, largest)?
         {
             return Ok(Some(found));
         }
         let mut looks = 0;
         loop {
-            let Some((floor, largest)) = self.largest_timestamp()? else { return Ok(None) };
-            let found = self.offset_for_timestamp(largest)?;
+            let Some((floor, largest)) = self.largest_timestamp(isolation)? else { return Ok(None) };
+            let found = self.offset_for_timestamp(isolation, largest)?;
             looks += 1;
             // Between the two looks retention may have deleted the record.
             if found.is_some() || looks == PLANS_MAX || self.offsets()?.log_start == floor {
@@ -73,7 +78,7 @@ impl Replica {
     }
 
     /// Returns the log start, and the largest timestamp from there on, in ms. A segment that the log start divides is scanned.
-    fn largest_timestamp(&self) -> Result<Option<(i64, i64)>, ReadError> {
+    fn largest_timestamp(&self, isolation: Isolation) -> Result<Option<(i64, i64)>, ReadError> {
         let mut plans = 0;
         loop {
             let mut state = self.lock();
@@ -81,7 +86,8 @@ impl Replica {
             let Some((log, high_watermark)) = self.log_to_read(&mut state)? else {
                 return Ok(None);
             };
-            let planned = log.plan_largest(high_watermark, batch_max);
+            let end = log.readable_end(isolation, high_watermark);
+            let planned = log.plan_largest(end, batch_max);
             drop(state);
             let LargestPlan { floor, indexed, divided } = planned.map_err(|error| self.read_failed(&error))?;
             let Some(plan) = divided else { return Ok(indexed.map(|largest| (floor, largest))) };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use fullbore_broker::partitions::{Acks, AppendTerms, Replica, ValidBatch};
 use fullbore_config::{CleanupPolicy, Ratio, TimestampType};
+use fullbore_log::partition::read::Isolation;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Header, RecordIter, Stamp, batches, decompress};
 use proptest::prelude::*;
 
@@ -195,11 +196,12 @@ impl World {
 
     fn check_times(&self, records: &[(i64, Row)]) {
         let largest = records.iter().map(|(_, row)| row.2).max();
-        let found = self.partition.max_timestamp().expect("looked up").map(|found| found.timestamp);
+        let found =
+            self.partition.max_timestamp(Isolation::ReadUncommitted).expect("looked up").map(|found| found.timestamp);
         assert_eq!(found, largest, "the largest timestamp from {} on", self.log_start);
         for time in records.iter().map(|(_, row)| row.2).chain([NOW + 1, self.now_ms]) {
             let expected = records.iter().find(|(_, row)| row.2 >= time).map(|(offset, row)| (*offset, row.2));
-            let found = self.partition.offset_for_timestamp(time).expect("looked up");
+            let found = self.partition.offset_for_timestamp(Isolation::ReadUncommitted, time).expect("looked up");
             let found = found.map(|found| (found.offset, found.timestamp));
             // Of a batch that the broker stamped, the first offset answers, whether its record is still there or not.
             match self.folder.config.message_timestamp_type {

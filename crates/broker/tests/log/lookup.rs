@@ -1,6 +1,7 @@
 //! Finding batches by offset and time, against a search from end to end.
 
 use fullbore_broker::partitions::{EpochEnd, ReadError, Replica, TimestampOffset};
+use fullbore_log::partition::read::Isolation;
 use fullbore_wire::batch::{BatchView, Compression, Stamp, batches};
 use proptest::prelude::*;
 
@@ -78,11 +79,11 @@ proptest! {
             for wanted in -1..501 {
                 let linear = records.iter().position(|timestamp| *timestamp >= wanted);
                 let expected = linear.map(|at| TimestampOffset { offset: at as i64, timestamp: records[at], leader_epoch: 0 });
-                prop_assert_eq!(partition.offset_for_timestamp(wanted).expect("read"), expected, "time {}", wanted);
+                prop_assert_eq!(partition.offset_for_timestamp(Isolation::ReadUncommitted, wanted).expect("read"), expected, "time {}", wanted);
             }
             let newest = *records.iter().max().expect("records");
             let at = records.iter().position(|timestamp| *timestamp == newest).expect("there") as i64;
-            let found = partition.max_timestamp().expect("read").expect("records");
+            let found = partition.max_timestamp(Isolation::ReadUncommitted).expect("read").expect("records");
             prop_assert_eq!((found.offset, found.timestamp), (at, newest));
         }
     }
@@ -99,12 +100,13 @@ fn records_that_do_not_decompress_or_grow_too_large_are_found_by_their_header() 
     corrupt[61..].fill(0xaa);
     fullbore_wire::batch::restamp(&mut corrupt, Stamp::NONE);
     assert_eq!(offset(&partition, &corrupt), 3);
-    let found = |time| partition.offset_for_timestamp(time).expect("answered").expect("found");
+    let found =
+        |time| partition.offset_for_timestamp(Isolation::ReadUncommitted, time).expect("answered").expect("found");
     let answer = |offset, timestamp| TimestampOffset { offset, timestamp, leader_epoch: 0 };
     assert_eq!(found(NOW), answer(0, NOW));
     assert_eq!(found(NOW + 2), answer(1, NOW + 2));
     assert_eq!(found(NOW + 4), answer(3, NOW + 5));
-    assert_eq!(partition.max_timestamp().expect("answered"), Some(answer(3, NOW + 5)));
+    assert_eq!(partition.max_timestamp(Isolation::ReadUncommitted).expect("answered"), Some(answer(3, NOW + 5)));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 
 use fullbore_broker::partitions::Partitions;
+use fullbore_log::partition::read::Isolation;
 use fullbore_wire::batch::{BatchView, Compression, Stamp};
 
 use crate::folder::*;
@@ -29,10 +30,11 @@ fn check(folder: &mut Folder) {
     for n in 0..BATCHES {
         let read = bytes(&partition.read(n, 1, true).expect("read").records);
         assert_eq!(BatchView::first(&read).expect("a batch").base_offset(), n);
-        let found = partition.offset_for_timestamp(NOW + n).expect("looked up").expect("found");
+        let found =
+            partition.offset_for_timestamp(Isolation::ReadUncommitted, NOW + n).expect("looked up").expect("found");
         assert_eq!(found.offset, n, "by time");
     }
-    let newest = partition.max_timestamp().expect("looked up").expect("found");
+    let newest = partition.max_timestamp(Isolation::ReadUncommitted).expect("looked up").expect("found");
     assert_eq!((newest.offset, newest.timestamp), (BATCHES - 1, NOW + BATCHES - 1));
 }
 

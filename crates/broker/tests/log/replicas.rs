@@ -9,6 +9,7 @@ use bytes::Bytes;
 use fullbore_broker::partitions::{
     Acks, AppendError, Durability, FollowError, FollowerPlace, FromLeader, Origin, Partitions, Replica, WrittenBatch,
 };
+use fullbore_log::partition::read::Isolation;
 use fullbore_rules::replica::{BrokerRegistration, Brokers, FollowerFetch, PartitionRegistration};
 use fullbore_wire::ErrorCode;
 use proptest::prelude::*;
@@ -212,12 +213,12 @@ async fn a_new_leader_tells_no_smaller_end_than_an_earlier_one_may_have_told() {
     // The first leader knows that both have it, and the second does not: that answer is lost.
     let fetch = FollowerFetch { broker_id: 2, broker_epoch: EPOCH, leader_epoch: 0, offset: 2 };
     cluster.partition(1).followed_from(&fetch, Some(0)).expect("noted");
-    assert_eq!(cluster.partition(1).latest_offset(), Ok(2));
+    assert_eq!(cluster.partition(1).latest_offset(Isolation::ReadUncommitted), Ok(2));
     cluster.elect(2);
-    assert_eq!(cluster.partition(2).latest_offset(), Err(ErrorCode::OFFSET_NOT_AVAILABLE));
+    assert_eq!(cluster.partition(2).latest_offset(Isolation::ReadUncommitted), Err(ErrorCode::OFFSET_NOT_AVAILABLE));
     cluster.fetch(1).expect("answered");
-    assert_eq!(cluster.partition(2).latest_offset(), Ok(2));
-    assert_eq!(cluster.partition(1).latest_offset(), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
+    assert_eq!(cluster.partition(2).latest_offset(Isolation::ReadUncommitted), Ok(2));
+    assert_eq!(cluster.partition(1).latest_offset(Isolation::ReadUncommitted), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
 }
 
 #[tokio::test]

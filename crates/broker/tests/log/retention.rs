@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fullbore_broker::partitions::{Acks, AppendError, AppendTerms, ReadError, Replica};
+use fullbore_log::partition::read::Isolation;
 use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::{Compression, Stamp};
@@ -125,7 +126,10 @@ fn deleted_records_are_gone_at_once_and_after_a_restart() {
     drop(partition);
     let partition = folder.restart();
     assert_eq!(log_start(&partition), 5);
-    assert_eq!(partition.offset_for_timestamp(0).expect("read").map(|found| found.offset), Some(5));
+    assert_eq!(
+        partition.offset_for_timestamp(Isolation::ReadUncommitted, 0).expect("read").map(|found| found.offset),
+        Some(5)
+    );
     assert_eq!(partition.delete_records_before(-1).expect("all"), 10);
     assert_eq!(offset(&partition, &idempotent(9, 0, 17, 1)), 10, "an emptied partition takes any first sequence");
 }

@@ -2,6 +2,24 @@
 
 use fullbore_wire::Records;
 
+use crate::txn_index::AbortedTransaction;
+
+/// Records that a consumer reads (`isolation.level`, KIP-98).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// Records up to the high watermark.
+    ReadUncommitted,
+    /// Records up to the last stable offset, with the transactions among them that were aborted.
+    ReadCommitted,
+}
+
+impl Isolation {
+    /// Returns the level of a request, whose code is 1 for read_committed.
+    pub fn of(code: i8) -> Isolation {
+        if code == 1 { Isolation::ReadCommitted } else { Isolation::ReadUncommitted }
+    }
+}
+
 /// A slice of the log, and the partition's offsets at that moment.
 #[derive(Debug)]
 pub struct Read {
@@ -13,6 +31,8 @@ pub struct Read {
     pub last_stable_offset: i64,
     /// The first offset of the partition.
     pub log_start_offset: i64,
+    /// Transactions with records among these that were aborted, in the order of their markers; `None` at read_uncommitted.
+    pub aborted: Option<Vec<AbortedTransaction>>,
     /// The offset after the records, if the last batch is whole as well.
     pub end_offset: Option<i64>,
     /// True if there was no room for further records that are known to follow.

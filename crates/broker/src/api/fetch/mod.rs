@@ -19,7 +19,9 @@ use crate::partitions::{AnyPartition, LogOffsets, Read, ReadError};
 use fullbore_control::{Image, Topic};
 use fullbore_host::long_work::is_in_place;
 use fullbore_host::metrics::Metrics;
-use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
+use fullbore_log::partition::read::Isolation;
+use fullbore_log::txn_index::AbortedTransaction;
+use fullbore_wire::apis::fetch::{AbortedTransaction as AbortedInAnswer, FetchRequest, PartitionData};
 use fullbore_wire::{ErrorCode, Frame};
 use rack::CrossRackClient;
 use std::sync::Arc;
@@ -70,6 +72,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
         max_bytes,
         began,
         deadline: began + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX),
+        isolation: Isolation::of(request.isolation_level),
         cross_rack: CrossRackClient::of(broker, call.listener, &request.rack_id),
     };
     // From here on nothing is kept of the request's frame, which may be part of a large buffer.
@@ -176,6 +179,7 @@ struct FetchLimits {
     max_bytes: usize,
     began: Instant,
     deadline: Instant,
+    isolation: Isolation,
     cross_rack: Option<CrossRackClient>,
 }
 
@@ -302,7 +306,7 @@ fn read_each(
             continue;
         }
         let found = found.map_err(ReadError::Role);
-        let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits.began)?, partition)));
+        let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits)?, partition)));
         let outcome = match found {
             Ok((Some(read), _)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
                 // The next answer begins with this partition: looks at further ones would mostly find as little room.
@@ -396,17 +400,18 @@ fn read(
     partition: &AnyPartition,
     fetch: &PartitionFetch,
     room: &ReadRoom,
-    began: Instant,
+    limits: &FetchLimits,
 ) -> Result<Option<Read>, ReadError> {
+    let FetchLimits { isolation, began, .. } = *limits;
     if partition.is_settled() {
         partition.check_leads(fetch.current_leader_epoch).map_err(ReadError::Role)?;
     }
     let max_bytes = room_for(fetch, room);
     let (offset, began) = (fetch.fetch_offset, began.into_std());
     if !room.is_whole {
-        return partition.try_read(offset, max_bytes, room.is_first, began);
+        return partition.try_read(isolation, offset, max_bytes, room.is_first, began);
     }
-    let read_whole = |max_bytes| partition.try_read_whole(offset, max_bytes, room.is_first, began);
+    let read_whole = |max_bytes| partition.try_read_whole(isolation, offset, max_bytes, room.is_first, began);
     match read_whole(max_bytes) {
         // A batch over the partition's limit that the answer has room for.
         Ok(Some(read)) if read.is_cut && read.records.is_empty() && (max_bytes as usize) < room.left => {
@@ -422,12 +427,17 @@ fn of_read(fetch: &PartitionFetch, read: Read, reads_ahead: bool) -> Box<Partiti
         high_watermark: read.high_watermark,
         last_stable_offset: read.last_stable_offset,
         log_start_offset: read.log_start_offset,
-        aborted_transactions: None,
+        aborted_transactions: read.aborted.map(|aborted| aborted.into_iter().map(aborted_transaction).collect()),
         from_offset: if reads_ahead { fetch.fetch_offset } else { UNKNOWN },
         next_offset: read.end_offset.filter(|_| reads_ahead).unwrap_or(UNKNOWN),
         records: Some(read.records),
         ..Default::default()
     })
+}
+
+fn aborted_transaction(aborted: AbortedTransaction) -> AbortedInAnswer {
+    let AbortedTransaction { producer_id, first_offset, .. } = aborted;
+    AbortedInAnswer { producer_id, first_offset, ..Default::default() }
 }
 
 /// Returns the outcome for a partition that cannot be read. A session that reads ahead gets the end of records that are lost.

@@ -1,6 +1,7 @@
 //! Faults of clients and machines at the worst moment.
 
 use super::*;
+use crate::coordinator::InternalTopic;
 use fullbore_control::{CreatePartitions, GrowTopic};
 use fullbore_rules::group::consumer;
 use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
@@ -93,8 +94,7 @@ async fn a_shard_that_takes_long_to_load_keeps_only_its_own_groups_waiting() {
     let id = opened.control.image().topic("__consumer_offsets").expect("it is kept").id;
     let topic = Arc::new(InternalTopic::new(id, 2, fullbore_wire::batch::Compression::None, &opened.logs));
     topic.shards()[1].set_loaded(true);
-    *opened.groups.topic.write() = Some(Arc::clone(&topic));
-    opened.groups.all_loaded.store(false, Ordering::Release);
+    opened.groups.topic.replace(Arc::clone(&topic));
     for group in (0..8).map(|group| Text::from(format!("g{group}"))) {
         let mut prepared = std::pin::pin!(opened.groups.prepare(Missing::Create, [&group]));
         let is_ready =

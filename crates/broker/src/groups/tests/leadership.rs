@@ -1,6 +1,7 @@
 //! Groups whose partition of the topic another broker leads, for a while.
 
 use super::*;
+use crate::coordinator::Coordinator;
 use fullbore_control::{CONSUMER_OFFSETS, Topic};
 use fullbore_rules::group::Effect;
 use fullbore_rules::replica::{BrokerRegistration, FollowerFetch, PartitionRegistration};
@@ -13,7 +14,7 @@ impl Opened {
     /// Publishes a change of every partition of the topic, and lets the groups follow it.
     fn register(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.publish(change);
-        self.groups.adopt();
+        CoordinatorTopic::adopt(&self.groups);
     }
 
     /// Publishes a change of every partition of the topic.
@@ -66,8 +67,8 @@ async fn groups_are_read_anew_where_another_broker_led_between_two_looks() {
     opened.publish(|registered| led_by(registered, OTHER));
     // Meanwhile this broker may have fetched what the other has written.
     opened.publish(|registered| led_by(registered, 1));
-    opened.groups.adopt();
-    opened.groups.loaded().await;
+    CoordinatorTopic::adopt(&opened.groups);
+    opened.groups.topic.loaded().await;
     assert!(!Arc::ptr_eq(&before, &opened.groups.serving("g").expect("it serves")));
     assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
     opened.close();
@@ -84,7 +85,7 @@ async fn what_is_read_for_a_shard_whose_partition_has_moved_is_not_put_in_place(
     opened.groups.install(&before).expect("read");
     assert_eq!((opened.held(), opened.groups.ids().len()), (0, 0), "another broker has it");
     opened.elect(1);
-    opened.groups.loaded().await;
+    opened.groups.topic.loaded().await;
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(2, 2))]).await, []);
     opened.groups.install(&before).expect("read");
     assert_eq!(opened.commit("g", vec![one(&t, 1, committed(3, 3))]).await, []);
@@ -116,7 +117,7 @@ async fn a_coordinator_knows_nothing_of_groups_elsewhere_and_reads_them_when_it_
     let refused = before.write(Records::Known(vec![record]), |result| result).kept().await.expect("told");
     assert_eq!(refused.map_err(not_kept), Err(ErrorCode::NOT_COORDINATOR), "who still has it writes nothing");
     opened.elect(1);
-    opened.groups.loaded().await;
+    opened.groups.topic.loaded().await;
     assert_eq!((opened.held(), opened.groups.ids().len()), (3, 2));
     assert_eq!(opened.get("g", &t, 1), Some(committed(2, 2)));
     assert_eq!(opened.commit("g", vec![one(&t, 1, committed(3, 3))]).await, []);
@@ -138,14 +139,14 @@ async fn what_is_looked_for_while_the_groups_leave_is_not_said_to_be_missing() {
     });
     assert_eq!(seen, Err(ErrorCode::NOT_COORDINATOR));
     opened.elect(1);
-    opened.groups.loaded().await;
+    opened.groups.topic.loaded().await;
     let seen = opened.groups.while_serving("g", || {
         opened.elect(OTHER);
         opened.elect(1);
         look(&opened)
     });
     assert_eq!(seen, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
-    opened.groups.loaded().await;
+    opened.groups.topic.loaded().await;
     assert_eq!(opened.groups.while_serving("g", || look(&opened)), Ok((true, Some(committed(1, 1)))));
     opened.close();
 }
@@ -176,7 +177,7 @@ async fn an_answer_behind_a_snapshot_that_nobody_keeps_is_refused() {
         registered.isr = vec![1, OTHER];
         registered.leader_epoch += 1;
     });
-    opened.groups.loaded().await;
+    opened.groups.topic.loaded().await;
     let ask = || {
         opened.groups.put_to(&"g".into(), Missing::Create, |group, ticket, _, effects| {
             effects.push(Effect::Keep(group.snapshot()));
@@ -244,7 +245,7 @@ async fn a_commit_is_seen_and_answered_once_every_replica_in_sync_has_it() {
         registered.isr = vec![1, OTHER];
         registered.leader_epoch += 1;
     });
-    opened.groups.loaded().await;
+    opened.groups.topic.loaded().await;
     let first = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
     let mut first = std::pin::pin!(first.done());
     assert!(is_pending(&mut first).await);
@@ -282,7 +283,7 @@ async fn who_leads_next_serves_once_what_it_found_is_on_every_replica_in_sync() 
         registered.leader_epoch += 1;
     };
     opened.register(|registered| in_sync(registered, 1));
-    opened.groups.loaded().await;
+    opened.groups.topic.loaded().await;
     let mut unanswered = std::pin::pin!(opened.ask("g", vec![one(&t, 0, committed(1, 1))]).done());
     while opened.groups.serving("g").expect("it serves").partition().offsets().expect("open").log_end == 0 {
         assert!(is_pending(&mut unanswered).await);
@@ -320,7 +321,7 @@ async fn a_commit_that_is_told_once_its_shard_was_left_is_not_put_behind_it() {
     first.kept().await.expect("kept");
     assert_eq!((opened.held(), opened.get("g", &t, 0)), (0, None), "another broker has it");
     opened.elect(1);
-    opened.groups.loaded().await;
+    opened.groups.topic.loaded().await;
     assert_eq!((opened.held(), opened.get("g", &t, 0)), (2, Some(committed(2, 2))));
 }
 

@@ -1,0 +1,297 @@
+//! An internal topic as its coordinator uses it: created at the first use, its shards taken over where this broker leads, loaded, and left.
+//!
+//! Invariant: a request reaches a key only while its shard serves, and all that a shard has is in place before it does.
+
+use super::{InternalTopic, ReplayError, Shard, Status};
+use crate::partitions::{Partitions, ReadError};
+use fullbore_control::{Control, CreateTopic, CreateTopics, Image};
+use fullbore_host::log_rate_limit::LogRateLimit;
+use fullbore_host::task;
+use fullbore_wire::ErrorCode;
+use fullbore_wire::batch::Compression;
+use parking_lot::{RwLock, RwLockReadGuard};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+/// The longest that a request waits for shards that are being loaded, before its client is told to come again: as for a log being recovered.
+const LOADING_WAIT: Duration = Duration::from_secs(5);
+/// Shards that are read at the same time.
+const LOADS_MAX: usize = 2;
+/// Pauses before a shard that could not be loaded is tried again: short, and then longer and longer.
+const RELOAD_FIRST: Duration = Duration::from_secs(1);
+const RELOAD_MOST: Duration = Duration::from_secs(60);
+
+/// Coordinator whose state is kept in an internal topic.
+pub trait Coordinator: Send + Sync + 'static {
+    /// The state that it keeps, as log lines name it.
+    const STATE: &'static str;
+
+    /// Returns the topic.
+    fn topic(&self) -> &CoordinatorTopic;
+
+    /// Reads the shard's log and puts in place what it has, if the topic still has the shard ([`CoordinatorTopic::having`]). Blocks.
+    ///
+    /// # Errors
+    /// [`ReplayError`]; the shard is loaded again later.
+    fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError>;
+
+    /// Forgets the state of these shards of the topic, which other brokers have.
+    fn forget_shards(&self, topic: &InternalTopic, shards: &[Arc<Shard>]);
+
+    /// Forgets all state: the topic is deleted.
+    fn clear(&self);
+}
+
+/// Settings with which an internal topic is created and written.
+#[derive(Clone)]
+pub struct InternalTopicSettings {
+    /// Its name.
+    pub name: &'static str,
+    /// Partitions, over which keys are spread.
+    pub partitions: i32,
+    /// Replicas of each in a cluster.
+    pub replication_factor: i16,
+    /// Compression of batches.
+    pub compression: Compression,
+    /// Settings of the topic.
+    pub configs: Vec<(String, Option<String>)>,
+}
+
+/// Internal topic of a coordinator.
+pub struct CoordinatorTopic {
+    settings: InternalTopicSettings,
+    control: Control,
+    logs: Arc<Partitions>,
+    /// None while there is no such topic.
+    topic: RwLock<Option<Arc<InternalTopic>>>,
+    /// True if no shard was being read at the last look.
+    all_loaded: AtomicBool,
+    /// The line of a topic that could not be created.
+    unmade: LogRateLimit,
+}
+
+impl CoordinatorTopic {
+    /// Creates a topic of which nothing is known yet: see [`CoordinatorTopic::adopt`].
+    pub fn new(settings: InternalTopicSettings, control: Control, logs: Arc<Partitions>) -> CoordinatorTopic {
+        let (all_loaded, unmade) = (AtomicBool::new(true), LogRateLimit::default());
+        CoordinatorTopic { settings, control, logs, topic: RwLock::default(), all_loaded, unmade }
+    }
+
+    /// Returns the shards as they are; `None` while there is no such topic. Nothing is taken over or left while the result is held.
+    pub fn read(&self) -> RwLockReadGuard<'_, Option<Arc<InternalTopic>>> {
+        self.topic.read()
+    }
+
+    #[cfg(test)]
+    pub fn replace(&self, topic: Arc<InternalTopic>) {
+        *self.topic.write() = Some(topic);
+        self.all_loaded.store(false, Ordering::Release);
+    }
+
+    /// Calls `put` with the topic unless it has lost the shard, and before it can lose it.
+    pub fn having(&self, shard: &Arc<Shard>, put: impl FnOnce(&InternalTopic)) {
+        let topic = self.topic.read();
+        let is_here = |topic: &&Arc<InternalTopic>| topic.shards().iter().any(|known| Arc::ptr_eq(known, shard));
+        if let Some(topic) = topic.as_ref().filter(is_here) {
+            put(topic);
+        }
+    }
+
+    /// Adopts the topic as it is now, and from then on as it changes, until there are no more images.
+    pub async fn follow<C: Coordinator>(coordinator: &Arc<C>) {
+        let mut images = coordinator.topic().control.watch();
+        CoordinatorTopic::adopt(coordinator);
+        while images.changed().await.is_ok() {
+            CoordinatorTopic::adopt(coordinator);
+        }
+    }
+
+    /// Waits up to [`LOADING_WAIT`] until the shards of these keys are loaded. With `creates` the topic is created first if there is none.
+    ///
+    /// # Errors
+    /// COORDINATOR_NOT_AVAILABLE: the topic cannot be created.
+    pub async fn prepare<'a, C: Coordinator>(
+        coordinator: &Arc<C>,
+        creates: bool,
+        keys: impl IntoIterator<Item = &'a str, IntoIter: Send> + Send,
+    ) -> Result<(), ErrorCode> {
+        let this = coordinator.topic();
+        let is_there = this.topic.read().is_some();
+        if !is_there {
+            if this.control.image().topic(this.settings.name).is_none() && creates {
+                this.create::<C>().await?;
+            }
+            CoordinatorTopic::adopt(coordinator);
+        }
+        if !this.all_loaded.load(Ordering::Acquire) {
+            let topic = this.topic.read().clone();
+            wait_for(keys.into_iter().filter_map(|key| topic.as_ref()?.shard(key).cloned()).collect()).await;
+        }
+        Ok(())
+    }
+
+    /// Waits up to [`LOADING_WAIT`] until all shards are loaded.
+    pub async fn prepare_all(&self) {
+        let topic = self.topic.read().clone();
+        wait_for(topic.iter().flat_map(|topic| topic.shards()).cloned().collect()).await;
+    }
+
+    /// Waits until no shard is being loaded.
+    #[cfg(test)]
+    pub async fn loaded(&self) {
+        let topic = self.topic.read().clone();
+        for shard in topic.iter().flat_map(|topic| topic.shards()) {
+            shard.loaded().await;
+        }
+    }
+
+    async fn create<C: Coordinator>(&self) -> Result<(), ErrorCode> {
+        let InternalTopicSettings { name, partitions, replication_factor, configs, .. } = self.settings.clone();
+        let topic = CreateTopic {
+            name: name.to_owned(),
+            num_partitions: partitions,
+            replication_factor: if self.control.beats().is_some() { replication_factor } else { 1 },
+            configs,
+            ..Default::default()
+        };
+        let made = self.control.create_topics(CreateTopics { topics: vec![topic], validate_only: false }).await;
+        match made.into_iter().next() {
+            Some(Err(refusal)) if refusal.code != ErrorCode::TOPIC_ALREADY_EXISTS => {
+                if let Some(left_out) = self.unmade.due() {
+                    tracing::error!(error = %refusal, left_out, "cannot create {name}: {} cannot begin", C::STATE);
+                }
+                Err(ErrorCode::COORDINATOR_NOT_AVAILABLE)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes over the shards of the topic, unless it has them.
+    pub fn adopt<C: Coordinator>(coordinator: &Arc<C>) {
+        let this = coordinator.topic();
+        let name = this.settings.name;
+        let id_in = |image: &Image| image.topic(name).map(|topic| topic.id);
+        let is_adopted = |topic: &Option<Arc<InternalTopic>>, image: &Image| {
+            let is_same = topic.as_ref().map(|topic| topic.id()) == id_in(image);
+            is_same && topic.as_ref().is_none_or(|topic| topic.keeps_its_roles())
+        };
+        // Most images change something else, and who writes waits for shards to be installed, and others wait behind.
+        if is_adopted(&this.topic.read(), &this.control.image()) {
+            return;
+        }
+        let mut topic = this.topic.write();
+        // Looked at under the lock: an older one would bring back what somebody has left.
+        let image = this.control.image();
+        if is_adopted(&topic, &image) {
+            return;
+        }
+        let new = match (topic.take(), image.topic(name)) {
+            (Some(before), Some(found)) if before.id() == found.id => {
+                let (new, left) = before.with_roles();
+                CoordinatorTopic::unload(&**coordinator, &new, &left);
+                // Those that stay are loaded by who began it.
+                let is_new = |shard: &&Arc<Shard>| !before.shards().iter().any(|known| Arc::ptr_eq(known, shard));
+                let loading = new.shards().iter().filter(is_new).filter(|shard| shard.status() == Status::Loading);
+                let loading: Vec<_> = loading.cloned().collect();
+                Some((new, loading))
+            }
+            (before, found) => {
+                if let Some(before) = before {
+                    before.shards().iter().for_each(|shard| shard.leave());
+                    coordinator.clear();
+                    tracing::warn!("{name} is deleted, and with it all {} and what was kept of them", C::STATE);
+                }
+                found.map(|found| {
+                    let compression = this.settings.compression;
+                    let new = InternalTopic::new(found.id, found.partition_count(), compression, &this.logs);
+                    let loading = new.shards().iter().filter(|shard| shard.status() == Status::Loading);
+                    let loading: Vec<_> = loading.cloned().collect();
+                    (new, loading)
+                })
+            }
+        };
+        if let Some((new, loading)) = new {
+            this.all_loaded.store(!new.is_loading(), Ordering::Release);
+            *topic = Some(Arc::new(new));
+            CoordinatorTopic::load_all(coordinator, loading);
+        }
+    }
+
+    /// Leaves shards whose partitions other brokers lead: here nothing is known of their state any more.
+    fn unload<C: Coordinator>(coordinator: &C, topic: &InternalTopic, left: &[Arc<Shard>]) {
+        left.iter().for_each(|shard| shard.leave());
+        coordinator.forget_shards(topic, left);
+        for shard in left {
+            let partition = shard.partition().index();
+            tracing::info!(partition, "the {} of this partition have another coordinator", C::STATE);
+        }
+    }
+
+    fn load_all<C: Coordinator>(coordinator: &Arc<C>, shards: Vec<Arc<Shard>>) {
+        let places = Arc::new(Semaphore::new(LOADS_MAX));
+        // All are asked for first: logs are opened by threads of their own.
+        shards.iter().for_each(|shard| shard.partition().ask_to_open());
+        for shard in shards {
+            task::spawn(CoordinatorTopic::load(Arc::downgrade(coordinator), shard, Arc::clone(&places)));
+        }
+    }
+
+    /// Loads a shard until it is loaded, or gone. What keeps it from that may pass, as a lack of descriptors or memory.
+    async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, places: Arc<Semaphore>) {
+        let mut pause = RELOAD_FIRST;
+        while let Some(coordinator) = coordinator.upgrade().filter(|_| shard.status() != Status::Gone) {
+            let loaded = CoordinatorTopic::load_once(&coordinator, &shard, &places).await;
+            shard.set_loaded(loaded.is_ok());
+            let topic = coordinator.topic();
+            topic.note_loaded();
+            let name = topic.settings.name;
+            drop(coordinator);
+            let error = match loaded {
+                Ok(()) => return,
+                Err(error) => error,
+            };
+            // Of a partition that is gone, or led elsewhere, the shard is about to be, too.
+            if !matches!(error, ReplayError::Read(ReadError::Gone)) {
+                let (partition, again_in) = (shard.partition().index(), pause);
+                tracing::error!(partition, %error, ?again_in, "{} of this partition of {name} are not served", C::STATE);
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(RELOAD_MOST);
+        }
+    }
+
+    async fn load_once<C: Coordinator>(
+        coordinator: &Arc<C>,
+        shard: &Arc<Shard>,
+        places: &Semaphore,
+    ) -> Result<(), ReplayError> {
+        // A log that takes long to be opened takes no place.
+        shard.partition().opened().await.map_err(ReadError::from)?;
+        // What an earlier leader has appended is to be known here once all replicas have it.
+        shard.partition().replicated().await.map_err(ReadError::from)?;
+        let _place = places.acquire().await.map_err(io::Error::other)?;
+        let (coordinator, loading) = (Arc::clone(coordinator), Arc::clone(shard));
+        tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
+    }
+
+    /// Takes note whether any shard is still being loaded; only then requests look which.
+    fn note_loaded(&self) {
+        let topic = self.topic.read();
+        if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {
+            self.all_loaded.store(true, Ordering::Release);
+        }
+    }
+}
+
+async fn wait_for(shards: Vec<Arc<Shard>>) {
+    let loaded = async {
+        for shard in shards {
+            shard.loaded().await;
+        }
+    };
+    let _ = timeout(LOADING_WAIT, loaded).await;
+}
