@@ -10,6 +10,7 @@
 //! - [`replica`]: who leads a partition and who follows, and up to where readers may see it.
 //! - [`sequence`]: what an idempotent producer may append to a partition next.
 //! - [`telemetry`]: which clients may tell their metrics when.
+//! - [`transaction`]: what becomes of a transactional id, its producer's epoch and its transaction.
 
 pub mod cluster;
 pub mod commit;
@@ -18,3 +19,4 @@ pub mod group;
 pub mod replica;
 pub mod sequence;
 pub mod telemetry;
+pub mod transaction;

@@ -1,0 +1,170 @@
+//! How a transition ends: a record is appended or is not, a producer id comes, markers are written, and requests that have waited go
+//! on.
+//!
+//! Invariant: a state is in force only once its record is; until then the one before stays, as if nothing had been asked.
+
+use super::effects::persist_error;
+use super::{DecisionId, Effect, Markers, Persisting, Stage, TopicPartition, Transaction, TransactionAnswer};
+use super::{TransactionMetadata, TransactionState, Turn};
+use crate::transaction::requests::Request;
+use fullbore_wire::ErrorCode;
+use std::sync::Arc;
+
+/// After how many milliseconds the last record of a transaction is appended again if it could not be.
+const COMPLETE_RETRY_MS: i64 = 100;
+
+impl Transaction {
+    /// The record in flight is replicated, or could not be appended. In doubt it counts as failed, even if it may get on record
+    /// later: a record that follows takes its place, and a coordinator that finds it goes on from it.
+    pub fn persisted(&mut self, result: Result<(), ErrorCode>, turn: &mut Turn<'_>) {
+        // Only a broker that was told to stop may report a record late.
+        let Stage::Persisting(persisting) = &mut self.stage else { return };
+        let requests = std::mem::take(&mut persisting.requests);
+        let next = persisting.next.take();
+        match result {
+            Ok(()) => self.enter(next, &requests, turn),
+            Err(code) => self.undo(next, &requests, persist_error(code), turn),
+        }
+        self.resume(turn);
+    }
+
+    /// The producer id that was needed, or the error for who needs it.
+    pub fn producer_id(&mut self, result: Result<i64, ErrorCode>, turn: &mut Turn<'_>) {
+        let Stage::ProducerId(_) = &self.stage else { return };
+        let Stage::ProducerId(request) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
+        match result {
+            Ok(id) => self.decide(*request, Some(id), turn),
+            Err(code) => request.refuse(code, turn),
+        }
+        self.resume(turn);
+    }
+
+    /// These partitions have the marker of this decision, or are gone. Replies to markers of an earlier decision or coordinator have
+    /// no effect.
+    pub fn markers_written<'a>(
+        &mut self,
+        decision: DecisionId,
+        partitions: impl IntoIterator<Item = &'a TopicPartition>,
+        turn: &mut Turn<'_>,
+    ) {
+        let Some(state) = self.state.as_mut() else { return };
+        if !matches!(self.stage, Stage::Marking(current) if current == decision) {
+            return;
+        }
+        let left = &mut Arc::make_mut(state).partitions;
+        for partition in partitions {
+            left.remove(partition);
+        }
+        if left.is_empty() {
+            self.complete(turn);
+        }
+    }
+
+    /// Puts a state on record, or a tombstone; its outcome answers the requests.
+    pub(super) fn persist(
+        &mut self,
+        next: Option<TransactionMetadata>,
+        mut requests: Vec<Request>,
+        turn: &mut Turn<'_>,
+    ) {
+        let next = next.map(|mut next| {
+            self.join(&mut next, &mut requests, turn);
+            Arc::new(next)
+        });
+        turn.effects.push(Effect::Persist(next.clone()));
+        self.stage = Stage::Persisting(Persisting { next, requests });
+    }
+
+    /// Adds the partitions of requests that wait to a record that adds partitions, so that it answers them, too. The first that is
+    /// of another kind, or of another producer, ends that.
+    fn join(&mut self, next: &mut TransactionMetadata, requests: &mut Vec<Request>, turn: &Turn<'_>) {
+        while let Some(Request::AddPartitions(_, add)) = self.waiters.front() {
+            let same = next.state == TransactionState::Ongoing
+                && next.producer() == add.producer
+                && next.client_version == add.version;
+            if !same || next.partitions.len().saturating_add(add.partitions.len()) > turn.settings.partitions_max {
+                return;
+            }
+            next.partitions.extend(add.owned());
+            requests.extend(self.waiters.pop_front());
+        }
+    }
+
+    /// Puts the next state in force.
+    fn enter(&mut self, next: Option<Arc<TransactionMetadata>>, requests: &[Request], turn: &mut Turn<'_>) {
+        self.stage = Stage::Idle;
+        self.state = next;
+        self.write_markers_if_prepared(turn);
+        requests.iter().for_each(|request| self.answer(request, turn));
+    }
+
+    /// Keeps the state in force, since the next one is not on record. Only a transaction whose markers are written has to go on.
+    fn undo(
+        &mut self,
+        next: Option<Arc<TransactionMetadata>>,
+        requests: &[Request],
+        code: ErrorCode,
+        turn: &mut Turn<'_>,
+    ) {
+        self.stage = match next {
+            Some(next) if next.state.is_complete() => Stage::Completing(turn.now.saturating_add(COMPLETE_RETRY_MS)),
+            _ => Stage::Idle,
+        };
+        requests.iter().for_each(|request| request.refuse(code, turn));
+    }
+
+    /// Begins the markers if the state in force is a decision; without partitions it is complete.
+    pub(super) fn write_markers_if_prepared(&mut self, turn: &mut Turn<'_>) {
+        let Some(state) = self.state.as_deref().filter(|state| state.state.is_prepared()) else { return };
+        if state.partitions.is_empty() {
+            return self.complete(turn);
+        }
+        self.decisions += 1;
+        let decision = DecisionId { coordinator_epoch: self.coordinator_epoch, number: self.decisions };
+        turn.effects.push(Effect::WriteMarkers(Markers {
+            decision,
+            producer_id: state.producer_id,
+            producer_epoch: state.producer_epoch,
+            is_commit: state.state == TransactionState::PrepareCommit,
+            partitions: state.partitions.iter().cloned().collect(),
+            transaction_version: state.client_version,
+        }));
+        self.stage = Stage::Marking(decision);
+    }
+
+    /// Puts on record that every marker is written.
+    pub(super) fn complete(&mut self, turn: &mut Turn<'_>) {
+        let Some(state) = self.state.as_deref() else { return };
+        let next = state.completed(turn.now);
+        self.persist(Some(next), Vec::new(), turn);
+    }
+
+    /// Answers a request by the state in force. An InitProducerId that has fenced a producer waits for the end of the abort, and is
+    /// then decided again.
+    pub(super) fn answer(&mut self, request: &Request, turn: &mut Turn<'_>) {
+        let Some(state) = self.state.as_deref() else { return };
+        match request {
+            Request::InitProducerId(_, _) if state.state.is_prepared() => self.wait(request.clone(), turn),
+            Request::InitProducerId(ticket, _) => {
+                turn.answer(*ticket, TransactionAnswer::InitProducerId(Ok(state.producer())));
+            }
+            Request::AddPartitions(ticket, _) => turn.answer(*ticket, TransactionAnswer::AddPartitions(Ok(()))),
+            Request::EndTxn(ticket, end) => {
+                let next = end.version.supports_epoch_bump().then(|| state.next_producer());
+                turn.answer(*ticket, TransactionAnswer::EndTxn(Ok(next)));
+            }
+            Request::TimeOut => {}
+        }
+    }
+
+    /// Decides on the requests that have waited, first come first, until one begins the next transition.
+    fn resume(&mut self, turn: &mut Turn<'_>) {
+        while matches!(self.stage, Stage::Idle) {
+            let Some(request) = self.waiters.pop_front() else { return };
+            match request.wait_until() {
+                Some(until) if until > turn.now => self.decide(request, None, turn),
+                _ => request.refuse(ErrorCode::CONCURRENT_TRANSACTIONS, turn),
+            }
+        }
+    }
+}

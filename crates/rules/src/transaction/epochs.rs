@@ -1,0 +1,216 @@
+//! Decisions on requests: the epoch that an InitProducerId or EndTxn leads to, and the error of what comes late, twice or from a
+//! fenced producer (KIP-360, KIP-890).
+//!
+//! Pure functions of the state in force. Source: Kafka 4.3's `TransactionCoordinator`, method by method.
+
+use super::metadata::{LAST_CLIENT_EPOCH, NO_PRODUCER_EPOCH, ProducerIdAndEpoch, TransactionMetadata};
+use super::requests::{AddPartitions, EndTxn, InitProducerId};
+use super::settings::TransactionSettings;
+use super::state::{TransactionState, TransactionVersion};
+use crate::sequence::NO_PRODUCER_ID;
+use fullbore_wire::ErrorCode;
+
+/// What follows from a request.
+#[derive(Debug, PartialEq)]
+pub(super) enum Decision {
+    /// An error, and nothing changes.
+    Refuse(ErrorCode),
+    /// Success, and nothing changes: it was done before.
+    Done,
+    /// A new producer id is needed; then the request is decided again.
+    NeedProducerId,
+    /// This state is to be put on record, and then to be answered by.
+    Persist(Box<TransactionMetadata>),
+}
+
+fn persist(next: TransactionMetadata) -> Decision {
+    Decision::Persist(Box::new(next))
+}
+
+/// Decides on an InitProducerId (`handleInitProducerId`, `prepareInitProducerIdTransit`). `id` is a new producer id, if there is one
+/// at hand. [`Decision::Persist`] of a PrepareAbort means that the producer is fenced, and that the request is to be repeated.
+///
+/// Two answers differ from Kafka's. While a transaction is ongoing, a producer that names another epoch is PRODUCER_FENCED at once.
+/// Kafka aborts the transaction first and only fences the repeated request: a zombie could end its successor's transaction. And the
+/// retry of a call that led to the last epoch returns that epoch, where Kafka answers UNKNOWN_SERVER_ERROR.
+pub(super) fn init(
+    state: Option<&TransactionMetadata>,
+    request: &InitProducerId,
+    id: Option<i64>,
+    settings: &TransactionSettings,
+    now: i64,
+) -> Decision {
+    if !request.has_valid_timeout(settings) {
+        return Decision::Refuse(ErrorCode::INVALID_TRANSACTION_TIMEOUT);
+    }
+    let Some(state) = state else {
+        // Whatever the client has been: the id has expired, or was never known.
+        let Some(id) = id else { return Decision::NeedProducerId };
+        let first = ProducerIdAndEpoch { id, epoch: 0 };
+        let created = TransactionMetadata::created(id, request.timeout_ms, now);
+        return persist(created.initialized(first, NO_PRODUCER_EPOCH, request.timeout_ms, now));
+    };
+    if request.current.is_some_and(|current| !is_known(state, current)) {
+        return Decision::Refuse(ErrorCode::PRODUCER_FENCED);
+    }
+    match state.state {
+        TransactionState::Empty | TransactionState::CompleteCommit | TransactionState::CompleteAbort => {
+            next_epoch(state, request, id, now)
+        }
+        TransactionState::Ongoing if request.current.is_some_and(|current| current != state.producer()) => {
+            Decision::Refuse(ErrorCode::PRODUCER_FENCED)
+        }
+        TransactionState::Ongoing => fence(state, id, settings.server_version, now),
+        _ => Decision::Refuse(ErrorCode::CONCURRENT_TRANSACTIONS),
+    }
+}
+
+/// Returns true if `current` has this producer id, or the one before with its last epoch: a retry of what led to the new id.
+fn is_known(state: &TransactionMetadata, current: ProducerIdAndEpoch) -> bool {
+    current.id == state.producer_id || current.id == state.previous_producer_id && current.epoch >= LAST_CLIENT_EPOCH
+}
+
+/// Decides on an InitProducerId without a transaction (`prepareProducerIdRotation`, `prepareIncrementProducerEpoch`).
+fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<i64>, now: i64) -> Decision {
+    let timeout_ms = request.timeout_ms;
+    let last_epoch = match request.current {
+        None => NO_PRODUCER_EPOCH,
+        Some(current) if current.epoch == state.producer_epoch => state.producer_epoch,
+        // A retry: no other client can have come between, since that would have set the last epoch to -1.
+        Some(current) if current.epoch >= 0 && current.epoch == state.last_producer_epoch => {
+            let same = state.initialized(state.producer(), state.last_producer_epoch, timeout_ms, now);
+            // The next retry has to find the id before, too.
+            return persist(TransactionMetadata { previous_producer_id: state.previous_producer_id, ..same });
+        }
+        Some(_) => return Decision::Refuse(ErrorCode::PRODUCER_FENCED),
+    };
+    let next = match id {
+        _ if !state.is_epoch_exhausted() => {
+            ProducerIdAndEpoch { id: state.producer_id, epoch: state.producer_epoch.saturating_add(1) }
+        }
+        Some(id) => ProducerIdAndEpoch { id, epoch: 0 },
+        None => return Decision::NeedProducerId,
+    };
+    persist(state.initialized(next, last_epoch, timeout_ms, now))
+}
+
+/// Decides on the coordinator's own abort of an ongoing transaction, by a timeout or a new client (`abortTimedOutTransactions`,
+/// `endTransaction` with `isFromClient` false).
+///
+/// A failed append leaves the old epoch in force also with TV1, where Kafka keeps the bumped one in memory: nothing was decided, and
+/// the next attempt fences with the same epoch.
+pub(super) fn fence(state: &TransactionMetadata, id: Option<i64>, version: TransactionVersion, now: i64) -> Decision {
+    match next_producer_id(state, version, id) {
+        Some(next_producer_id) => persist(state.fenced(version, next_producer_id, now)),
+        None => Decision::NeedProducerId,
+    }
+}
+
+/// Returns the producer id of the next transaction if epochs have run out, else -1; `None` if a new id is needed first.
+fn next_producer_id(state: &TransactionMetadata, version: TransactionVersion, id: Option<i64>) -> Option<i64> {
+    if version.supports_epoch_bump() && state.is_epoch_exhausted() { id } else { Some(NO_PRODUCER_ID) }
+}
+
+/// Checks the producer and the partitions of a verify-only AddPartitionsToTxn (`handleVerifyPartitionsInTransaction`).
+///
+/// # Errors
+/// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED; CONCURRENT_TRANSACTIONS while markers are written.
+pub(super) fn verify(state: Option<&TransactionMetadata>, producer: ProducerIdAndEpoch) -> Result<(), ErrorCode> {
+    let state = state.ok_or(ErrorCode::INVALID_PRODUCER_ID_MAPPING)?;
+    if state.producer_id != producer.id {
+        Err(ErrorCode::INVALID_PRODUCER_ID_MAPPING)
+    } else if state.producer_epoch != producer.epoch {
+        Err(ErrorCode::PRODUCER_FENCED)
+    } else if state.state.is_prepared() {
+        Err(ErrorCode::CONCURRENT_TRANSACTIONS)
+    } else {
+        Ok(())
+    }
+}
+
+/// Decides on partitions to add, where no transition is pending (`handleAddPartitionsToTransaction`).
+pub(super) fn add(
+    state: Option<&TransactionMetadata>,
+    request: &AddPartitions,
+    settings: &TransactionSettings,
+    now: i64,
+) -> Decision {
+    if let Err(code) = verify(state, request.producer) {
+        return Decision::Refuse(code);
+    }
+    let Some(state) = state else { return Decision::Refuse(ErrorCode::INVALID_PRODUCER_ID_MAPPING) };
+    let is_added = || request.partitions.iter().all(|partition| state.partitions.contains(partition));
+    if state.state == TransactionState::Ongoing && is_added() {
+        return Decision::Done;
+    }
+    let next = state.added(request.owned(), request.version, now);
+    if next.partitions.len() > settings.partitions_max {
+        return Decision::Refuse(request.too_many());
+    }
+    persist(next)
+}
+
+/// Decides on an EndTxn (`endTransaction`, `endTransactionWithTV1`). `is_pending` is true if a transition is under way, which
+/// includes the markers of a Prepare state.
+pub(super) fn end(
+    state: Option<&TransactionMetadata>,
+    request: &EndTxn,
+    is_pending: bool,
+    id: Option<i64>,
+    now: i64,
+) -> Decision {
+    match state {
+        None if is_pending => Decision::Refuse(ErrorCode::CONCURRENT_TRANSACTIONS),
+        None => Decision::Refuse(ErrorCode::INVALID_PRODUCER_ID_MAPPING),
+        Some(state) if request.version.supports_epoch_bump() => end_v2(state, request, is_pending, id, now),
+        Some(state) => end_v1(state, request, is_pending, now),
+    }
+}
+
+/// Decides on an EndTxn of TV1, whose epoch stays: a repeated one is known by the state alone.
+fn end_v1(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, now: i64) -> Decision {
+    use TransactionState::*;
+    match (state.state, request.is_commit) {
+        _ if state.producer_id != request.producer.id => Decision::Refuse(ErrorCode::INVALID_PRODUCER_ID_MAPPING),
+        _ if state.producer_epoch != request.producer.epoch => Decision::Refuse(ErrorCode::PRODUCER_FENCED),
+        _ if is_pending => Decision::Refuse(ErrorCode::CONCURRENT_TRANSACTIONS),
+        (Ongoing, is_commit) => persist(state.decided(is_commit, TransactionVersion::V0, NO_PRODUCER_ID, now)),
+        (CompleteCommit, true) | (CompleteAbort, false) => Decision::Done,
+        (PrepareCommit, true) | (PrepareAbort, false) => Decision::Refuse(ErrorCode::CONCURRENT_TRANSACTIONS),
+        _ => Decision::Refuse(ErrorCode::INVALID_TXN_STATE),
+    }
+}
+
+/// Decides on an EndTxn of TV2. The epoch of a repeated one is the one before, or the last of the producer id before.
+fn end_v2(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, id: Option<i64>, now: i64) -> Decision {
+    use TransactionState::*;
+    let ProducerIdAndEpoch { id: producer_id, epoch } = request.producer;
+    let is_retry_with_old_id =
+        producer_id == state.previous_producer_id && epoch == LAST_CLIENT_EPOCH && state.producer_epoch == 0;
+    let is_retry_with_last_epoch = epoch >= 0 && epoch.checked_add(1) == Some(state.producer_epoch);
+    let is_retry = is_retry_with_old_id || is_retry_with_last_epoch;
+    let is_current = epoch == state.producer_epoch;
+    let is_valid_epoch = match state.state {
+        PrepareCommit | PrepareAbort => is_retry_with_last_epoch,
+        CompleteCommit | CompleteAbort => is_current || is_retry,
+        Empty | Ongoing | Dead | PrepareEpochFence => is_current,
+    };
+    let decide = |is_commit| match next_producer_id(state, request.version, id) {
+        Some(next) => persist(state.decided(is_commit, request.version, next, now)),
+        None => Decision::NeedProducerId,
+    };
+    match (state.state, request.is_commit) {
+        _ if is_pending => Decision::Refuse(ErrorCode::CONCURRENT_TRANSACTIONS),
+        _ if state.producer_id != producer_id && !is_retry_with_old_id => {
+            Decision::Refuse(ErrorCode::INVALID_PRODUCER_ID_MAPPING)
+        }
+        _ if !is_valid_epoch => Decision::Refuse(ErrorCode::PRODUCER_FENCED),
+        (Ongoing, is_commit) => decide(is_commit),
+        (CompleteCommit, true) | (CompleteAbort, false) if is_retry => Decision::Done,
+        (PrepareCommit, true) | (PrepareAbort, false) => Decision::Refuse(ErrorCode::CONCURRENT_TRANSACTIONS),
+        // The client aborts without having added a partition; it may have lost the answer to an AddPartitions.
+        (Empty, false) => decide(false),
+        (CompleteCommit | CompleteAbort, false) if !is_retry => decide(false),
+        _ => Decision::Refuse(ErrorCode::INVALID_TXN_STATE),
+    }
+}

@@ -1,0 +1,215 @@
+//! State of a transactional id as it is on record (Kafka's `TransactionMetadata`), with the transitions that change it.
+//!
+//! Not here: which transition a request leads to ([`super::epochs`]).
+//!
+//! Invariant: a transition returns the whole next state and leaves the current one as it is, until the next one is on record.
+
+use super::state::{TransactionState, TransactionVersion};
+use crate::sequence::NO_PRODUCER_ID;
+use fullbore_wire::Text;
+use std::collections::BTreeSet;
+
+/// Epoch of a producer that has none.
+pub const NO_PRODUCER_EPOCH: i16 = -1;
+/// Start of a transaction that has not begun.
+pub const NO_TIMESTAMP: i64 = -1;
+/// Timeout of a transaction that never times out (KIP-939; such a record may come from another broker).
+pub const NO_TIMEOUT_MS: i32 = i32::MAX;
+/// The last epoch that a client is given: one more is kept for fencing the client.
+pub(super) const LAST_CLIENT_EPOCH: i16 = i16::MAX - 1;
+
+/// One partition by its topic's name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TopicPartition {
+    /// The topic name.
+    pub topic: Text,
+    /// The partition's index.
+    pub partition: i32,
+}
+
+/// A producer: its id, and its epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProducerIdAndEpoch {
+    /// The producer id.
+    pub id: i64,
+    /// The producer epoch.
+    pub epoch: i16,
+}
+
+/// Whole state of a transactional id, with the fields of `TransactionLogValue`, and the last epoch, which no record has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionMetadata {
+    /// The producer id.
+    pub producer_id: i64,
+    /// The producer id before the last transition, or -1.
+    pub previous_producer_id: i64,
+    /// The producer id that the client was given for its next transaction, while this one ends; else -1.
+    pub next_producer_id: i64,
+    /// The producer epoch.
+    pub producer_epoch: i16,
+    /// The epoch before the last bump if the same client may still use it for a retry, else -1. Not in a record: after a load it is -1.
+    pub last_producer_epoch: i16,
+    /// After how many milliseconds an ongoing transaction is aborted.
+    pub timeout_ms: i32,
+    /// The state.
+    pub state: TransactionState,
+    /// The partitions of the transaction. In a Prepare state of a running machine: those that still lack their marker.
+    pub partitions: BTreeSet<TopicPartition>,
+    /// When the transaction began, in milliseconds since 1970, or -1.
+    pub start_ms: i64,
+    /// When the state changed last, in milliseconds since 1970.
+    pub last_update_ms: i64,
+    /// The protocol that the client followed at the last change.
+    pub client_version: TransactionVersion,
+}
+
+impl TransactionMetadata {
+    /// Returns the producer.
+    pub fn producer(&self) -> ProducerIdAndEpoch {
+        ProducerIdAndEpoch { id: self.producer_id, epoch: self.producer_epoch }
+    }
+
+    /// Returns true if the client cannot be given another epoch of this producer id (Kafka's `isProducerEpochExhausted`).
+    pub fn is_epoch_exhausted(&self) -> bool {
+        self.producer_epoch >= LAST_CLIENT_EPOCH
+    }
+
+    /// Returns true if the transaction has been open for longer than its timeout (Kafka's `timedOutTransactions`).
+    pub fn has_timed_out(&self, now: i64) -> bool {
+        self.state == TransactionState::Ongoing
+            && self.timeout_ms != NO_TIMEOUT_MS
+            && self.start_ms.saturating_add(i64::from(self.timeout_ms)) < now
+    }
+
+    /// Returns true if the id has been idle for `expiration_ms` (Kafka's `shouldExpire`).
+    pub fn has_expired(&self, now: i64, expiration_ms: i64) -> bool {
+        self.state.is_expiration_allowed() && self.last_update_ms <= now.saturating_sub(expiration_ms)
+    }
+
+    /// Returns the state of a new id, without an epoch, before its first transition.
+    pub(super) fn created(producer_id: i64, timeout_ms: i32, now: i64) -> TransactionMetadata {
+        TransactionMetadata {
+            producer_id,
+            previous_producer_id: NO_PRODUCER_ID,
+            next_producer_id: NO_PRODUCER_ID,
+            producer_epoch: NO_PRODUCER_EPOCH,
+            last_producer_epoch: NO_PRODUCER_EPOCH,
+            timeout_ms,
+            state: TransactionState::Empty,
+            partitions: BTreeSet::new(),
+            start_ms: NO_TIMESTAMP,
+            last_update_ms: now,
+            client_version: TransactionVersion::V0,
+        }
+    }
+
+    /// Returns the next state with everything as it is but state, partitions and times.
+    fn moved(&self, state: TransactionState, partitions: BTreeSet<TopicPartition>, now: i64) -> TransactionMetadata {
+        debug_assert!(state.follows(self.state), "{state} does not follow {}", self.state);
+        TransactionMetadata {
+            producer_id: self.producer_id,
+            previous_producer_id: self.producer_id,
+            next_producer_id: self.next_producer_id,
+            producer_epoch: self.producer_epoch,
+            last_producer_epoch: self.last_producer_epoch,
+            timeout_ms: self.timeout_ms,
+            state,
+            partitions,
+            start_ms: self.start_ms,
+            last_update_ms: now,
+            client_version: self.client_version,
+        }
+    }
+
+    /// Returns the state after an InitProducerId, with this producer. `last_epoch` is the epoch of which a retry may come.
+    pub(super) fn initialized(
+        &self,
+        producer: ProducerIdAndEpoch,
+        last_epoch: i16,
+        timeout_ms: i32,
+        now: i64,
+    ) -> TransactionMetadata {
+        TransactionMetadata {
+            producer_id: producer.id,
+            producer_epoch: producer.epoch,
+            last_producer_epoch: last_epoch,
+            timeout_ms,
+            start_ms: NO_TIMESTAMP,
+            ..self.moved(TransactionState::Empty, BTreeSet::new(), now)
+        }
+    }
+
+    /// Returns the state with partitions added (Kafka's `prepareAddPartitions`).
+    pub(super) fn added(
+        &self,
+        partitions: impl IntoIterator<Item = TopicPartition>,
+        version: TransactionVersion,
+        now: i64,
+    ) -> TransactionMetadata {
+        let mut all = self.partitions.clone();
+        all.extend(partitions);
+        let start_ms = if self.state == TransactionState::Ongoing { self.start_ms } else { now };
+        TransactionMetadata { start_ms, client_version: version, ..self.moved(TransactionState::Ongoing, all, now) }
+    }
+
+    /// Returns the state with the outcome decided (Kafka's `prepareAbortOrCommit`). With TV2 the epoch is bumped, and
+    /// `next_producer_id` is the one for the next transaction where epochs have run out, else -1.
+    pub(super) fn decided(
+        &self,
+        is_commit: bool,
+        version: TransactionVersion,
+        next_producer_id: i64,
+        now: i64,
+    ) -> TransactionMetadata {
+        let state = if is_commit { TransactionState::PrepareCommit } else { TransactionState::PrepareAbort };
+        // Kafka keeps the largest epoch when it aborts with it: only fencing with TV1 can have led to it.
+        let (epoch, last) = match version.supports_epoch_bump() {
+            true => (self.producer_epoch.saturating_add(1), self.producer_epoch),
+            false => (self.producer_epoch, self.last_producer_epoch),
+        };
+        // An abort without a transaction begins and ends now.
+        let start_ms = if self.state == TransactionState::Ongoing { self.start_ms } else { now };
+        TransactionMetadata {
+            producer_epoch: epoch,
+            last_producer_epoch: last,
+            next_producer_id,
+            start_ms,
+            client_version: version,
+            ..self.moved(state, self.partitions.clone(), now)
+        }
+    }
+
+    /// Returns the aborted state that fences the producer of an ongoing transaction (Kafka's `prepareFenceProducerEpoch`, then
+    /// `endTransaction`). TV2 bumps the epoch as each end does; TV1 bumps it here, and forgets the last one.
+    pub(super) fn fenced(&self, version: TransactionVersion, next_producer_id: i64, now: i64) -> TransactionMetadata {
+        if version.supports_epoch_bump() {
+            return self.decided(false, version, next_producer_id, now);
+        }
+        TransactionMetadata {
+            producer_epoch: self.producer_epoch.saturating_add(1),
+            last_producer_epoch: NO_PRODUCER_EPOCH,
+            ..self.decided(false, TransactionVersion::V0, NO_PRODUCER_ID, now)
+        }
+    }
+
+    /// Returns the producer of the next transaction, which a TV2 client is given once this one is decided.
+    pub(super) fn next_producer(&self) -> ProducerIdAndEpoch {
+        match self.next_producer_id != NO_PRODUCER_ID && self.client_version.supports_epoch_bump() {
+            true => ProducerIdAndEpoch { id: self.next_producer_id, epoch: 0 },
+            false => self.producer(),
+        }
+    }
+
+    /// Returns the state with every marker written (Kafka's `prepareComplete`).
+    pub(super) fn completed(&self, now: i64) -> TransactionMetadata {
+        let is_commit = self.state == TransactionState::PrepareCommit;
+        let state = if is_commit { TransactionState::CompleteCommit } else { TransactionState::CompleteAbort };
+        let next = self.next_producer();
+        TransactionMetadata {
+            producer_id: next.id,
+            producer_epoch: next.epoch,
+            next_producer_id: NO_PRODUCER_ID,
+            ..self.moved(state, BTreeSet::new(), now)
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Transactions: the machine of one transactional id, with the decisions of Kafka 4.3's transaction coordinator (KIPs 98, 360, 447,
+//! 664, 890, 1228).
+//!
+//! A [`Transaction`] takes an event and the time, and returns what follows as [`Effect`]s, in order. It knows no log, no connection
+//! and no other id. The broker holds one lock per id while it feeds an event in and carries its effects out:
+//!
+//! ```
+//! use fullbore_rules::transaction::*;
+//!
+//! # let settings = TransactionSettings {
+//! #     timeout_max_ms: 900_000, partitions_max: 1_000, waiters_max: 16, server_version: TransactionVersion::V2,
+//! # };
+//! # let coordinator_epoch = 3;
+//! let mut transaction = Transaction::new(coordinator_epoch);
+//! let mut effects = Vec::new();
+//! let request = InitProducerId { current: None, timeout_ms: 60_000, wait_until: None };
+//! transaction.init_producer_id(request, RequestTicket(1), &mut Turn { settings: &settings, now: 0, effects: &mut effects });
+//!
+//! let mut events = 0;
+//! while !effects.is_empty() {
+//!     for effect in std::mem::take(&mut effects) {
+//!         let turn = &mut Turn { settings: &settings, now: 0, effects: &mut effects };
+//!         match effect {
+//!             // Appended by the shard, which reports once the record is replicated. Here: at once.
+//!             Effect::Persist(_record) => transaction.persisted(Ok(()), turn),
+//!             Effect::NeedProducerId => transaction.producer_id(Ok(4_711), turn),
+//!             Effect::WriteMarkers(markers) => transaction.markers_written(markers.decision, &markers.partitions, turn),
+//!             Effect::Answer(ticket, answer) => {
+//!                 let producer = ProducerIdAndEpoch { id: 4_711, epoch: 0 };
+//!                 assert_eq!((ticket, answer), (RequestTicket(1), TransactionAnswer::InitProducerId(Ok(producer))));
+//!                 events += 1;
+//!             }
+//!         }
+//!     }
+//! }
+//! assert_eq!(events, 1);
+//! ```
+//!
+//! A broker also calls [`Transaction::tick`] when [`Transaction::next_deadline`] has passed, [`Transaction::time_out`] and
+//! [`Transaction::expire`] at Kafka's cleanup intervals, and [`Transaction::kill`] when it no longer leads the shard.
+//!
+//! Invariants: at most one record is in flight. A decision is on record before its markers are written, and each partition has its
+//! marker, or is gone, before the transaction is complete. Each ticket is answered exactly once, at the latest when its deadline has
+//! passed and [`Transaction::tick`] was called, or by what ends the transition that it began.
+
+mod effects;
+mod end;
+#[cfg(test)]
+mod end_table;
+mod epochs;
+mod metadata;
+mod requests;
+mod settings;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use effects::{DecisionId, Effect, Markers, RequestTicket, TransactionAnswer, Turn, persist_error};
+pub use metadata::{
+    NO_PRODUCER_EPOCH, NO_TIMEOUT_MS, NO_TIMESTAMP, ProducerIdAndEpoch, TopicPartition, TransactionMetadata,
+};
+pub use requests::{AddPartitions, EndTxn, InitProducerId};
+pub use settings::TransactionSettings;
+pub use state::{TransactionState, TransactionVersion};
+
+use epochs::Decision;
+use fullbore_wire::ErrorCode;
+use requests::Request;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// One transactional id, as its coordinator has it.
+#[derive(Debug)]
+pub struct Transaction {
+    coordinator_epoch: i32,
+    /// The state in force: on record, and replicated. `None` if the id is not known.
+    state: Option<Arc<TransactionMetadata>>,
+    stage: Stage,
+    /// Decisions so far, for [`DecisionId`].
+    decisions: u64,
+    /// Requests that wait for the stage to end, first come first; empty while it is [`Stage::Idle`].
+    waiters: VecDeque<Request>,
+}
+
+/// Step of a transition. All but [`Stage::Idle`] are Kafka's `pendingTransitionInProgress`.
+#[derive(Debug)]
+enum Stage {
+    /// No transition.
+    Idle,
+    /// This request needs a producer id.
+    ProducerId(Box<Request>),
+    /// A record is in flight.
+    Persisting(Persisting),
+    /// Markers of the decision in force are written.
+    Marking(DecisionId),
+    /// Every marker is written. The record that says it was not appended, and is tried again at this time.
+    Completing(i64),
+    /// Another broker coordinates this id: the error for each request.
+    Gone(ErrorCode),
+}
+
+/// A record in flight.
+#[derive(Debug)]
+struct Persisting {
+    /// The state that it holds; `None` for a tombstone.
+    next: Option<Arc<TransactionMetadata>>,
+    /// The requests that are answered by its outcome.
+    requests: Vec<Request>,
+}
+
+impl Transaction {
+    /// Returns an id of which nothing is on record.
+    pub fn new(coordinator_epoch: i32) -> Transaction {
+        Transaction { coordinator_epoch, state: None, stage: Stage::Idle, decisions: 0, waiters: VecDeque::new() }
+    }
+
+    /// Returns an id as its last record has it. What was decided goes on: markers are written anew, in this coordinator's epoch, or
+    /// the transaction is completed if it has no partitions.
+    pub fn load(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
+        let mut transaction = Transaction::new(coordinator_epoch);
+        let state = match record.state {
+            TransactionState::Dead => return transaction,
+            // No record of Kafka's has it; its transaction is ongoing.
+            TransactionState::PrepareEpochFence => TransactionState::Ongoing,
+            state => state,
+        };
+        transaction.state = Some(Arc::new(TransactionMetadata { state, ..record }));
+        transaction.write_markers_if_prepared(turn);
+        transaction
+    }
+
+    /// Begins an InitProducerId.
+    pub fn init_producer_id(&mut self, request: InitProducerId, ticket: RequestTicket, turn: &mut Turn<'_>) {
+        self.offer(Request::InitProducerId(ticket, request), turn);
+    }
+
+    /// Begins an AddPartitionsToTxn that is not verify-only, or an AddOffsetsToTxn ([`AddPartitions::offsets`]).
+    pub fn add_partitions(&mut self, request: AddPartitions, ticket: RequestTicket, turn: &mut Turn<'_>) {
+        self.offer(Request::AddPartitions(ticket, request), turn);
+    }
+
+    /// Begins an EndTxn. It never waits.
+    pub fn end_txn(&mut self, request: EndTxn, ticket: RequestTicket, turn: &mut Turn<'_>) {
+        match self.stage {
+            Stage::Gone(code) => Request::EndTxn(ticket, request).refuse(code, turn),
+            _ => self.decide(Request::EndTxn(ticket, request), None, turn),
+        }
+    }
+
+    /// Returns for each partition of a verify-only AddPartitionsToTxn if it is in the transaction: NONE, or TRANSACTION_ABORTABLE,
+    /// which Produce below version 11 sends as INVALID_TXN_STATE. A transition that is pending does not count.
+    ///
+    /// # Errors
+    /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED; CONCURRENT_TRANSACTIONS while markers are written.
+    pub fn verify_partitions<'a>(
+        &self,
+        producer: ProducerIdAndEpoch,
+        partitions: impl IntoIterator<Item = &'a TopicPartition>,
+    ) -> Result<Vec<(&'a TopicPartition, ErrorCode)>, ErrorCode> {
+        self.check_coordinator()?;
+        epochs::verify(self.state.as_deref(), producer)?;
+        let is_added = |partition| self.state.as_deref().is_some_and(|state| state.partitions.contains(partition));
+        let code = |partition| if is_added(partition) { ErrorCode::NONE } else { ErrorCode::TRANSACTION_ABORTABLE };
+        Ok(partitions.into_iter().map(|partition| (partition, code(partition))).collect())
+    }
+
+    /// Aborts the transaction if it has been open for longer than its timeout, and fences its producer. Otherwise, or while a
+    /// transition is under way, nothing happens.
+    pub fn time_out(&mut self, turn: &mut Turn<'_>) {
+        if self.is_idle() && self.state.as_deref().is_some_and(|state| state.has_timed_out(turn.now)) {
+            self.decide(Request::TimeOut, None, turn);
+        }
+    }
+
+    /// Removes the id by a tombstone if it has been without a transaction for `expiration_ms` (`transactional.id.expiration.ms`).
+    /// Once the tombstone is on record, [`Transaction::is_vacant`] is true, unless a request has come meanwhile.
+    pub fn expire(&mut self, expiration_ms: i64, turn: &mut Turn<'_>) {
+        let has_expired = |state: &TransactionMetadata| state.has_expired(turn.now, expiration_ms);
+        if self.is_idle() && self.state.as_deref().is_some_and(has_expired) {
+            self.persist(None, Vec::new(), turn);
+        }
+    }
+
+    /// Returns when [`Transaction::tick`] has something to do, at the earliest; `None` if never.
+    pub fn next_deadline(&self) -> Option<i64> {
+        let retry = match self.stage {
+            Stage::Completing(at) => Some(at),
+            _ => None,
+        };
+        self.waiters.iter().filter_map(Request::wait_until).chain(retry).min()
+    }
+
+    /// Answers requests that have waited long enough, and tries the last record of a transaction again.
+    pub fn tick(&mut self, turn: &mut Turn<'_>) {
+        let is_due = |request: &Request| request.wait_until().is_none_or(|until| until <= turn.now);
+        let (due, waiting) = std::mem::take(&mut self.waiters).into_iter().partition(is_due);
+        self.waiters = waiting;
+        let due: VecDeque<Request> = due;
+        due.iter().for_each(|request| request.refuse(ErrorCode::CONCURRENT_TRANSACTIONS, turn));
+        if matches!(self.stage, Stage::Completing(at) if at <= turn.now) {
+            self.complete(turn);
+        }
+    }
+
+    /// Takes the id out of service: every request is answered with `code` from now on, and late events have no effect. What is in
+    /// flight may still get on record; the next coordinator loads it.
+    pub fn kill(&mut self, code: ErrorCode, turn: &mut Turn<'_>) {
+        match std::mem::replace(&mut self.stage, Stage::Gone(code)) {
+            Stage::ProducerId(request) => request.refuse(code, turn),
+            Stage::Persisting(persisting) => persisting.requests.iter().for_each(|request| request.refuse(code, turn)),
+            Stage::Idle | Stage::Marking(_) | Stage::Completing(_) | Stage::Gone(_) => {}
+        }
+        self.waiters.drain(..).for_each(|request| request.refuse(code, turn));
+    }
+
+    /// Returns the state in force, for DescribeTransactions.
+    ///
+    /// # Errors
+    /// TRANSACTIONAL_ID_NOT_FOUND; the error of [`Transaction::kill`].
+    pub fn describe(&self) -> Result<&TransactionMetadata, ErrorCode> {
+        self.check_coordinator()?;
+        self.state.as_deref().ok_or(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND)
+    }
+
+    /// Returns producer id and state for ListTransactions; `None` if the filter leaves the id out.
+    pub fn list(&self, filter: &TransactionFilter<'_>, now: i64) -> Option<(i64, TransactionState)> {
+        let state = self.describe().ok()?;
+        filter.takes(state, now).then_some((state.producer_id, state.state))
+    }
+
+    /// Returns true if nothing is known of the id and nothing is under way: it can be dropped.
+    pub fn is_vacant(&self) -> bool {
+        self.state.is_none() && self.is_idle()
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(self.stage, Stage::Idle)
+    }
+
+    fn check_coordinator(&self) -> Result<(), ErrorCode> {
+        match self.stage {
+            Stage::Gone(code) => Err(code),
+            _ => Ok(()),
+        }
+    }
+
+    /// Decides on a request, or has it wait for the transition that is under way.
+    fn offer(&mut self, request: Request, turn: &mut Turn<'_>) {
+        match self.stage {
+            Stage::Idle => self.decide(request, None, turn),
+            Stage::Gone(code) => request.refuse(code, turn),
+            _ => self.wait(request, turn),
+        }
+    }
+
+    /// Has a request wait if it may and there is room; else it is answered CONCURRENT_TRANSACTIONS.
+    fn wait(&mut self, request: Request, turn: &mut Turn<'_>) {
+        let may_wait = request.wait_until().is_some_and(|until| until > turn.now);
+        // Kafka answers a bad timeout whatever the state is.
+        let is_bad = matches!(&request, Request::InitProducerId(_, init) if !init.has_valid_timeout(turn.settings));
+        match is_bad {
+            true => request.refuse(ErrorCode::INVALID_TRANSACTION_TIMEOUT, turn),
+            false if may_wait && self.waiters.len() < turn.settings.waiters_max => self.waiters.push_back(request),
+            false => request.refuse(ErrorCode::CONCURRENT_TRANSACTIONS, turn),
+        }
+    }
+
+    /// Decides on a request. `id` is a new producer id, if one is at hand. An EndTxn may come in any stage, others only when idle.
+    fn decide(&mut self, request: Request, id: Option<i64>, turn: &mut Turn<'_>) {
+        let state = self.state.as_deref();
+        let (settings, now) = (turn.settings, turn.now);
+        let decision = match &request {
+            Request::InitProducerId(_, init) => epochs::init(state, init, id, settings, now),
+            Request::AddPartitions(_, add) => epochs::add(state, add, settings, now),
+            Request::EndTxn(_, end) => epochs::end(state, end, !self.is_idle(), id, now),
+            Request::TimeOut => match state {
+                Some(state) => epochs::fence(state, id, settings.server_version, now),
+                None => return,
+            },
+        };
+        match decision {
+            Decision::Refuse(code) => request.refuse(code, turn),
+            Decision::Done => self.answer(&request, turn),
+            Decision::NeedProducerId => {
+                self.stage = Stage::ProducerId(Box::new(request));
+                turn.effects.push(Effect::NeedProducerId);
+            }
+            Decision::Persist(next) => self.persist(Some(*next), vec![request], turn),
+        }
+    }
+}
+
+/// Filter of ListTransactions (KIP-664, KIP-1152). The pattern of ids is the caller's to match.
+#[derive(Clone, Copy, Debug)]
+pub struct TransactionFilter<'a> {
+    /// The states to list; empty for all.
+    pub states: &'a [TransactionState],
+    /// The producer ids to list; empty for all.
+    pub producer_ids: &'a [i64],
+    /// Only transactions that began longer ago than this, in milliseconds; negative for all. An id without a transaction began at -1.
+    pub duration_ms: i64,
+}
+
+impl TransactionFilter<'_> {
+    fn takes(&self, state: &TransactionMetadata, now: i64) -> bool {
+        (self.producer_ids.is_empty() || self.producer_ids.contains(&state.producer_id))
+            && (self.states.is_empty() || self.states.contains(&state.state))
+            && (self.duration_ms < 0 || now.saturating_sub(state.start_ms) > self.duration_ms)
+    }
+}

@@ -1,0 +1,113 @@
+//! Requests of producers about one transactional id, and how each is refused.
+
+use super::effects::{RequestTicket, TransactionAnswer, Turn};
+use super::metadata::{ProducerIdAndEpoch, TopicPartition};
+use super::settings::TransactionSettings;
+use super::state::TransactionVersion;
+use fullbore_wire::{ErrorCode, Text};
+
+/// The topic of committed offsets.
+const CONSUMER_OFFSETS: Text = Text::from_static("__consumer_offsets");
+
+/// InitProducerId (KIP-98, KIP-360).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InitProducerId {
+    /// The producer that the client has been so far; `None` for a new client, which fences the one before.
+    pub current: Option<ProducerIdAndEpoch>,
+    /// After how many milliseconds an ongoing transaction is aborted.
+    pub timeout_ms: i32,
+    /// Until when the request may wait for a transition; `None` to be answered CONCURRENT_TRANSACTIONS at once, as Kafka does.
+    pub wait_until: Option<i64>,
+}
+
+impl InitProducerId {
+    /// Returns true if the timeout is one that a client may ask for.
+    pub(super) fn has_valid_timeout(&self, settings: &TransactionSettings) -> bool {
+        self.timeout_ms > 0 && self.timeout_ms <= settings.timeout_max_ms
+    }
+}
+
+/// AddPartitionsToTxn of one transactional id, or AddOffsetsToTxn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddPartitions {
+    /// The producer that the client believes to be.
+    pub producer: ProducerIdAndEpoch,
+    /// The partitions.
+    pub partitions: Vec<TopicPartition>,
+    /// The client's protocol ([`TransactionVersion::of_add_partitions`]).
+    pub version: TransactionVersion,
+    /// Until when the request may wait for a transition; `None` to be answered CONCURRENT_TRANSACTIONS at once, as Kafka does.
+    pub wait_until: Option<i64>,
+}
+
+impl AddPartitions {
+    /// Returns the request of AddOffsetsToTxn, which adds one partition of `__consumer_offsets`: that of the group. Clients of TV2 do
+    /// not send it.
+    pub fn offsets(producer: ProducerIdAndEpoch, partition: i32, wait_until: Option<i64>) -> AddPartitions {
+        let partitions = vec![TopicPartition { topic: CONSUMER_OFFSETS, partition }];
+        AddPartitions { producer, partitions, version: TransactionVersion::V0, wait_until }
+    }
+
+    /// Returns the error of a transaction with more partitions than it may have.
+    pub(super) fn too_many(&self) -> ErrorCode {
+        match self.version.supports_epoch_bump() {
+            true => ErrorCode::TRANSACTION_ABORTABLE,
+            // Clients of TV1 do not know the other; of an error without a case of its own they make an abortable one.
+            false => ErrorCode::POLICY_VIOLATION,
+        }
+    }
+
+    /// Returns the partitions with names of their own: those of a request hold its whole frame in memory.
+    pub(super) fn owned(&self) -> Vec<TopicPartition> {
+        let mut topic = Text::default();
+        let mut own = |partition: &TopicPartition| {
+            if topic != partition.topic {
+                topic = Text::from(&*partition.topic);
+            }
+            TopicPartition { topic: topic.clone(), partition: partition.partition }
+        };
+        self.partitions.iter().map(&mut own).collect()
+    }
+}
+
+/// EndTxn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndTxn {
+    /// The producer that the client believes to be.
+    pub producer: ProducerIdAndEpoch,
+    /// True for a commit.
+    pub is_commit: bool,
+    /// The client's protocol ([`TransactionVersion::of_end_txn`]).
+    pub version: TransactionVersion,
+}
+
+/// Request with the ticket of its answer, or the coordinator's own abort.
+#[derive(Clone, Debug)]
+pub(super) enum Request {
+    InitProducerId(RequestTicket, InitProducerId),
+    AddPartitions(RequestTicket, AddPartitions),
+    EndTxn(RequestTicket, EndTxn),
+    /// Abort what has timed out. Without an answer.
+    TimeOut,
+}
+
+impl Request {
+    /// Answers the request with an error.
+    pub(super) fn refuse(&self, code: ErrorCode, turn: &mut Turn<'_>) {
+        match self {
+            Request::InitProducerId(ticket, _) => turn.answer(*ticket, TransactionAnswer::InitProducerId(Err(code))),
+            Request::AddPartitions(ticket, _) => turn.answer(*ticket, TransactionAnswer::AddPartitions(Err(code))),
+            Request::EndTxn(ticket, _) => turn.answer(*ticket, TransactionAnswer::EndTxn(Err(code))),
+            Request::TimeOut => {}
+        }
+    }
+
+    /// Returns until when the request may wait; `None` if it may not.
+    pub(super) fn wait_until(&self) -> Option<i64> {
+        match self {
+            Request::InitProducerId(_, request) => request.wait_until,
+            Request::AddPartitions(_, request) => request.wait_until,
+            Request::EndTxn(..) | Request::TimeOut => None,
+        }
+    }
+}
