@@ -44,11 +44,11 @@
 //! passed and [`Transaction::tick`] was called, or by what ends the transition that it began.
 
 mod effects;
-mod end;
-#[cfg(test)]
-mod end_table;
 mod epochs;
 mod metadata;
+#[cfg(test)]
+mod model;
+mod progress;
 mod requests;
 mod settings;
 mod state;

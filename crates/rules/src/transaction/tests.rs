@@ -1,5 +1,6 @@
 //! One transactional id at a time: what an event leads to.
 
+mod end_txn;
 mod requests;
 mod transitions;
 

@@ -6,10 +6,10 @@
 //! A running coordinator only comes to the rows of the Prepare states for a moment: once a decision is on record, Kafka has
 //! `CompleteCommit` or `CompleteAbort` pending, and answers CONCURRENT_TRANSACTIONS before it looks at the state.
 
-use super::epochs::{Decision, end};
-use super::metadata::LAST_CLIENT_EPOCH;
-use super::tests::{PRODUCER, in_state, partition};
+use super::super::epochs::{Decision, end};
+use super::super::metadata::LAST_CLIENT_EPOCH;
 use super::*;
+use super::{PRODUCER, in_state, partition};
 use TransactionState::*;
 
 /// Epoch of the state in every row.

@@ -1,0 +1,142 @@
+//! Clients that share the transactional id, and the requests that they send.
+
+use super::super::{ProducerIdAndEpoch, TransactionAnswer, TransactionVersion};
+use fullbore_schedules::Random;
+use fullbore_wire::ErrorCode;
+use std::collections::BTreeSet;
+
+/// A request that a client repeats until it is answered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Call {
+    Init(Option<ProducerIdAndEpoch>),
+    Add(ProducerIdAndEpoch, i32),
+    /// True for a commit.
+    End(ProducerIdAndEpoch, bool),
+}
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    pub call: Call,
+    /// The number of the call, by which a client knows its answer.
+    pub number: u64,
+    pub slot: usize,
+    pub incarnation: usize,
+    pub version: TransactionVersion,
+    /// The transaction, for all but Init.
+    pub transaction: Option<usize>,
+}
+
+/// A transaction, as its client knows it and as partitions have it.
+#[derive(Clone, Debug, Default)]
+pub struct Truth {
+    pub records: usize,
+    /// The outcome that the client wants.
+    pub asked: Option<bool>,
+    /// The outcome that the client was answered.
+    pub answered: Option<bool>,
+    /// The outcome by the first marker behind a record.
+    pub outcome: Option<bool>,
+}
+
+#[derive(Debug)]
+pub struct Client {
+    /// The number of the process, over all clients.
+    pub incarnation: usize,
+    pub version: TransactionVersion,
+    pub producer: Option<ProducerIdAndEpoch>,
+    pub transaction: Option<usize>,
+    pub added: BTreeSet<i32>,
+    /// The transaction can only be aborted.
+    pub must_abort: bool,
+    pub call: Option<(u64, Call)>,
+}
+
+/// What a client does next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Next {
+    /// Sends the call that it waits for.
+    Send,
+    /// Begins another call.
+    Begin(Call),
+    /// Writes a record.
+    Write(ProducerIdAndEpoch, i32),
+    /// Starts again as a new process.
+    Crash,
+}
+
+impl Client {
+    pub fn new(incarnation: usize, version: TransactionVersion) -> Client {
+        Client {
+            incarnation,
+            version,
+            producer: None,
+            transaction: None,
+            added: BTreeSet::new(),
+            must_abort: false,
+            call: None,
+        }
+    }
+
+    /// Chooses what to do next.
+    pub fn next(&self, random: &mut Random, partitions: usize) -> Next {
+        if random.one_in(100) {
+            return Next::Crash;
+        }
+        let Some(producer) = self.producer else {
+            return if self.call.is_some() { Next::Send } else { Next::Begin(Call::Init(None)) };
+        };
+        if self.call.is_some() && !random.one_in(80) {
+            return Next::Send;
+        }
+        // Whatever went wrong, or out of impatience: the transaction is given up.
+        if self.call.is_some() || random.one_in(100) {
+            return Next::Begin(Call::Init(Some(producer)));
+        }
+        if self.must_abort {
+            return Next::Begin(Call::End(producer, false));
+        }
+        let any = random.below(partitions) as i32;
+        let added = self.added.iter().nth(random.below(self.added.len().max(1)));
+        match (random.below(8), added) {
+            (0..=3, Some(added)) => Next::Write(producer, *added),
+            (4..=5, Some(_)) => Next::Begin(Call::End(producer, true)),
+            (6, _) if self.transaction.is_some() && random.one_in(3) => Next::Begin(Call::End(producer, false)),
+            _ => Next::Begin(Call::Add(producer, any)),
+        }
+    }
+
+    /// Takes the answer to its call.
+    pub fn answered(&mut self, call: Call, answer: TransactionAnswer) {
+        let error = match answer {
+            TransactionAnswer::InitProducerId(Err(code))
+            | TransactionAnswer::AddPartitions(Err(code))
+            | TransactionAnswer::EndTxn(Err(code)) => code,
+            _ => ErrorCode::NONE,
+        };
+        match error {
+            ErrorCode::NONE => {}
+            ErrorCode::TRANSACTION_ABORTABLE | ErrorCode::POLICY_VIOLATION => {
+                (self.call, self.must_abort) = (None, true);
+                return;
+            }
+            code if code.is_retriable() => return,
+            _ => {
+                *self = Client { ..Client::new(self.incarnation, self.version) };
+                return;
+            }
+        }
+        self.call = None;
+        match (call, answer) {
+            (Call::Init(_), TransactionAnswer::InitProducerId(Ok(producer))) => {
+                *self = Client { producer: Some(producer), ..Client::new(self.incarnation, self.version) };
+            }
+            (Call::Add(_, partition), _) => drop(self.added.insert(partition)),
+            (Call::End(producer, _), TransactionAnswer::EndTxn(Ok(next))) => {
+                let producer = Some(next.unwrap_or(producer));
+                *self = Client { producer, ..Client::new(self.incarnation, self.version) };
+            }
+            (call, answer) => panic!("{call:?} is answered {answer:?}"),
+        }
+    }
+}
