@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestTicket(pub u64);
 
-/// One decision of a coordinator, which tells late replies to earlier markers from those of this one.
+/// Identity of one decision, by which late replies to the markers of an earlier one are recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DecisionId {
     /// The coordinator's epoch: the leader epoch of its partition of `__transaction_state`.

@@ -10,7 +10,7 @@ use super::state::{TransactionState, TransactionVersion};
 use crate::sequence::NO_PRODUCER_ID;
 use fullbore_wire::ErrorCode;
 
-/// What follows from a request.
+/// Consequence of a request.
 #[derive(Debug, PartialEq)]
 pub(super) enum Decision {
     /// An error, and nothing changes.

@@ -18,7 +18,7 @@ pub const NO_TIMEOUT_MS: i32 = i32::MAX;
 /// The last epoch that a client is given: one more is kept for fencing the client.
 pub(super) const LAST_CLIENT_EPOCH: i16 = i16::MAX - 1;
 
-/// One partition by its topic's name.
+/// Partition by its topic's name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicPartition {
     /// The topic name.

@@ -69,7 +69,7 @@ use requests::Request;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// One transactional id, as its coordinator has it.
+/// Machine of one transactional id at its coordinator.
 #[derive(Debug)]
 pub struct Transaction {
     coordinator_epoch: i32,
@@ -93,7 +93,7 @@ enum Stage {
     Persisting(Persisting),
     /// Markers of the decision in force are written.
     Marking(DecisionId),
-    /// Every marker is written. The record that says it was not appended, and is tried again at this time.
+    /// Every marker is written, but the last record could not be appended. The append is tried again at this time.
     Completing(i64),
     /// Another broker coordinates this id: the error for each request.
     Gone(ErrorCode),
@@ -244,7 +244,7 @@ impl Transaction {
         }
     }
 
-    /// Decides on a request, or has it wait for the transition that is under way.
+    /// Decides on a request, or queues it behind the transition that is under way.
     fn offer(&mut self, request: Request, turn: &mut Turn<'_>) {
         match self.stage {
             Stage::Idle => self.decide(request, None, turn),
@@ -253,7 +253,7 @@ impl Transaction {
         }
     }
 
-    /// Has a request wait if it may and there is room; else it is answered CONCURRENT_TRANSACTIONS.
+    /// Queues a request if it may wait and there is room; else answers CONCURRENT_TRANSACTIONS.
     fn wait(&mut self, request: Request, turn: &mut Turn<'_>) {
         let may_wait = request.wait_until().is_some_and(|until| until > turn.now);
         // Kafka answers a bad timeout whatever the state is.

@@ -1,7 +1,6 @@
-//! How a transition ends: a record is appended or is not, a producer id comes, markers are written, and requests that have waited go
-//! on.
+//! Ends of transitions: a record is appended or is not, a producer id comes, markers are written, waiting requests go on.
 //!
-//! Invariant: a state is in force only once its record is; until then the one before stays, as if nothing had been asked.
+//! Invariant: a state is in force only once it is on record. Until then the state before is in force, and stays if the append fails.
 
 use super::effects::persist_error;
 use super::{DecisionId, Effect, Markers, Persisting, Stage, TopicPartition, Transaction, TransactionAnswer};
@@ -14,10 +13,10 @@ use std::sync::Arc;
 const COMPLETE_RETRY_MS: i64 = 100;
 
 impl Transaction {
-    /// The record in flight is replicated, or could not be appended. In doubt it counts as failed, even if it may get on record
-    /// later: a record that follows takes its place, and a coordinator that finds it goes on from it.
+    /// Ends the append in flight: the record is replicated, or failed with an error of the append. In doubt it has failed, even if it
+    /// may get on record later. A later record then takes its place; a coordinator that loads it goes on from it.
     pub fn persisted(&mut self, result: Result<(), ErrorCode>, turn: &mut Turn<'_>) {
-        // Only a broker that was told to stop may report a record late.
+        // A broker that has stopped coordinating the id may report its last record late.
         let Stage::Persisting(persisting) = &mut self.stage else { return };
         let requests = std::mem::take(&mut persisting.requests);
         let next = persisting.next.take();
@@ -28,7 +27,7 @@ impl Transaction {
         self.resume(turn);
     }
 
-    /// The producer id that was needed, or the error for who needs it.
+    /// Supplies the producer id that [`Effect::NeedProducerId`] requests, or the error for the waiting request.
     pub fn producer_id(&mut self, result: Result<i64, ErrorCode>, turn: &mut Turn<'_>) {
         let Stage::ProducerId(_) = &self.stage else { return };
         let Stage::ProducerId(request) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
@@ -39,8 +38,8 @@ impl Transaction {
         self.resume(turn);
     }
 
-    /// These partitions have the marker of this decision, or are gone. Replies to markers of an earlier decision or coordinator have
-    /// no effect.
+    /// Notes partitions that have the marker of this decision, or are gone. Replies to markers of an earlier decision or coordinator
+    /// have no effect.
     pub fn markers_written<'a>(
         &mut self,
         decision: DecisionId,
@@ -75,8 +74,8 @@ impl Transaction {
         self.stage = Stage::Persisting(Persisting { next, requests });
     }
 
-    /// Adds the partitions of requests that wait to a record that adds partitions, so that it answers them, too. The first that is
-    /// of another kind, or of another producer, ends that.
+    /// Merges waiting AddPartitions of the same producer into a record that adds partitions: its outcome answers them, too. The first
+    /// waiter of another kind ends that.
     fn join(&mut self, next: &mut TransactionMetadata, requests: &mut Vec<Request>, turn: &Turn<'_>) {
         while let Some(Request::AddPartitions(_, add)) = self.waiters.front() {
             let same = next.state == TransactionState::Ongoing

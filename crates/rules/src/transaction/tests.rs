@@ -1,4 +1,4 @@
-//! One transactional id at a time: what an event leads to.
+//! Events and their effects, for one transactional id.
 
 mod end_txn;
 mod requests;

@@ -52,7 +52,7 @@ pub struct Client {
     pub call: Option<(u64, Call)>,
 }
 
-/// What a client does next.
+/// Next step of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
     /// Sends the call that it waits for.

@@ -5,8 +5,8 @@
 //! coordinator stops between any two events, and another one loads the last record. In the end everything arrives.
 //!
 //! Checked: one record in flight; each record before its markers, each partition marked before Complete; the epoch never falls; no
-//! producer is given to two clients; the records of a transaction have one outcome, which is the one that was answered and never a
-//! commit that nobody asked for; each request is answered once; in the end no record is open.
+//! producer is given to two clients, or to a zombie; the records of a transaction have one outcome, which is the answered one and never
+//! a commit that no client wanted; each request is answered once; in the end no record is open.
 //!
 //! Left out with TV1: requests that arrive after their client has gone on with the same epoch. That protocol cannot tell them from new
 //! ones, which is why there is TV2.

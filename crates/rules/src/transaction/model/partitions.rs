@@ -3,7 +3,7 @@
 use super::super::{Markers, ProducerIdAndEpoch, TransactionVersion};
 use std::collections::HashMap;
 
-/// What a partition knows of a producer id.
+/// Producer id, as a partition knows it.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     epoch: i16,
@@ -17,12 +17,12 @@ pub struct Partition {
     open: Vec<(i64, usize)>,
 }
 
-/// What became of a marker.
+/// Outcome of a marker.
 #[derive(Debug, PartialEq)]
 pub enum Marked {
     /// Written; these transactions' records have their outcome.
     Written(Vec<usize>),
-    /// It was here before.
+    /// Written before, and not again.
     Again,
     /// Its coordinator was replaced.
     OldCoordinator,

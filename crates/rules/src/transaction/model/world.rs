@@ -44,6 +44,8 @@ pub struct World {
     transactions: Vec<Truth>,
     /// The process that each producer was given to.
     owners: HashMap<ProducerIdAndEpoch, usize>,
+    /// The process that a producer was given to last: the others are zombies.
+    last_owner: Option<usize>,
     /// Producer ids that were in force, and the producer that is.
     seen: HashSet<i64>,
     in_force: Option<ProducerIdAndEpoch>,
@@ -83,6 +85,7 @@ impl World {
             incarnations: 0,
             transactions: Vec::new(),
             owners: HashMap::new(),
+            last_owner: None,
             seen: HashSet::new(),
             in_force: None,
         };
@@ -118,7 +121,7 @@ impl World {
     }
 
     fn client_step(&mut self) -> Result<(), String> {
-        // One client is alive most of the time, and the others are its zombies.
+        // Most of the time a single client is alive, and the others are its zombies.
         let slot =
             if self.random.one_in(12) { self.random.below(CLIENTS) } else { self.now as usize / 5_000 % CLIENTS };
         match self.clients[slot].next(&mut self.random, PARTITIONS) {
@@ -165,7 +168,7 @@ impl World {
         let Client { version, transaction, .. } = self.clients[slot];
         let added = partition(at);
         let verified = self.transaction.verify_partitions(producer, [&added]);
-        // With TV2 the partition was added by this very append, and the epoch tells if it comes too late.
+        // With TV2 the partition was added by this very append, and its epoch shows if it comes too late.
         let is_verified = version == TransactionVersion::V2 || verified == Ok(vec![(&added, ErrorCode::NONE)]);
         let Some(transaction) = transaction.filter(|_| is_verified) else { return };
         if self.partitions[at as usize].write(producer, transaction) {
@@ -483,7 +486,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that a producer is given to one process only.
+    /// Checks that a producer is given to one process only, and that a client with a producer of its own is no zombie.
     fn check_owner(&mut self, packet: &Packet, answer: TransactionAnswer) -> Result<(), String> {
         let given = match answer {
             TransactionAnswer::InitProducerId(Ok(producer)) => producer,
@@ -494,6 +497,12 @@ impl World {
         let owner = *self.owners.entry(given).or_insert(packet.incarnation);
         if owner != packet.incarnation || is_again {
             return Err(format!("{given:?} of process {owner} is given to {packet:?}"));
+        }
+        let last_owner = self.last_owner.replace(packet.incarnation);
+        // Of an id that has expired, nothing is known that could fence a client.
+        let is_zombie = packet.call != Call::Init(None) && given.epoch > 0 && last_owner != Some(owner);
+        if is_zombie {
+            return Err(format!("{given:?} is given to the zombie {packet:?} of process {last_owner:?}"));
         }
         Ok(())
     }
