@@ -22,6 +22,7 @@ mod replica;
 mod replication;
 mod start;
 pub mod telemetry;
+mod transactions;
 
 pub use error::StartError;
 pub use folder_check::{FolderFinding, check_folder};

@@ -8,6 +8,7 @@ use crate::loggers::Loggers;
 use crate::partitions::{Partitions, ReorderBuffer};
 use crate::replication::Replication;
 use crate::telemetry::Telemetry;
+use crate::transactions::Transactions;
 use fullbore_config::BrokerConfig;
 use fullbore_control::Control;
 use fullbore_host::disk_space::DiskSpace;
@@ -37,6 +38,8 @@ pub struct Node {
     pub reordering: Arc<ReorderBuffer>,
     /// Consumer groups.
     pub groups: Arc<Groups>,
+    /// Transactional ids.
+    pub transactions: Arc<Transactions>,
     /// Fetch sessions.
     pub sessions: Sessions,
     /// Clients that push their own metrics.

@@ -21,6 +21,7 @@ use crate::node::Node;
 use crate::partitions::{Origin, Partitions, ReorderBuffer};
 use crate::replication::Replication;
 use crate::telemetry::Telemetry;
+use crate::transactions::Transactions;
 use fullbore_config::BrokerConfig;
 use fullbore_control::{ClusterPlace, Control, Endpoint, FolderLock, OpenError, RegistrationInfo, Urgent};
 use fullbore_host::disk_space::DiskSpace;
@@ -174,6 +175,8 @@ impl Broker {
         let stop = watch::channel(false).0;
         let groups = Groups::new(&config, control.clone(), Arc::clone(&partitions), metrics.clone());
         groups.start(&config, &stop);
+        let transactions = Transactions::new(&config, control.clone(), Arc::clone(&partitions));
+        transactions.start(&stop);
         let replication = Replication::start(&config, &control, &partitions, &metrics, stop.subscribe());
         let node = Arc::new(Node {
             replication,
@@ -184,6 +187,7 @@ impl Broker {
             sessions: Sessions::new(config.api.fetch_sessions_max),
             reordering: ReorderBuffer::new(&config.reorder, metrics.clone()),
             groups,
+            transactions,
             telemetry: Telemetry::new(metrics.clone()),
             metrics,
             served: api::SERVED,

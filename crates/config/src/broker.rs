@@ -21,6 +21,7 @@ use super::requests::{ApiConfig, ReorderConfig};
 use super::ssl;
 use super::storage::StorageConfig;
 use super::topics::TopicsConfig;
+use super::transaction_keys::TransactionConfig;
 
 /// The broker's settings in force. Names and meanings are Kafka's, units are in the names.
 #[derive(Debug, Clone)]
@@ -35,6 +36,7 @@ pub struct BrokerConfig {
     pub api: ApiConfig,
     pub reorder: ReorderConfig,
     pub groups: GroupConfig,
+    pub transactions: TransactionConfig,
     /// The settings that may change, as long as nothing is set while the broker runs.
     pub live: LiveConfig,
     checked: Properties,
@@ -111,6 +113,7 @@ impl BrokerConfig {
         };
         let replication = ReplicationConfig::read(values, &network.listeners)?;
         let topics = TopicsConfig::read(values, checked, membership.control_plane.is_some())?;
+        let transactions = TransactionConfig::read(values);
         let (api, reorder, checked) = (ApiConfig::read(values), ReorderConfig::read(values), checked.clone());
         let config = Self {
             node,
@@ -123,6 +126,7 @@ impl BrokerConfig {
             api,
             reorder,
             groups,
+            transactions,
             live,
             checked,
         };
@@ -243,7 +247,7 @@ mod tests {
         let [listener, stock] = &lines[..] else { panic!("{lines:?}") };
         assert_eq!(listener, "listeners: CONTROLLER is not opened: there is no controller here");
         assert!(stock.ends_with(": as Kafka ships them; without effect here"), "{stock}");
-        for key in ["process.roles", "num.network.threads", "transaction.state.log.replication.factor"] {
+        for key in ["process.roles", "num.network.threads", "num.io.threads"] {
             assert!(stock.contains(key), "{key} is not in {stock}");
         }
     }

@@ -12,6 +12,7 @@ use super::replication::REPLICATION_KEYS;
 use super::topic_keys::{
     CODECS, GZIP_LEVELS, LZ4_LEVELS, OPENS_TO, PRODUCE_VALIDATION, PRODUCE_VALIDATION_DOC, VALIDATIONS, ZSTD_LEVELS,
 };
+use super::transaction_keys::TRANSACTION_KEYS;
 use fullbore_wire::did_you_mean;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -239,7 +240,8 @@ const KEYS: &[Key] = &[
 ];
 
 /// Every table of broker keys, in the order of the documentation.
-const TABLES: [&[Key]; 6] = [KEYS, REPLICATION_KEYS, CLEANER_KEYS, DISKLESS_KEYS, GROUP_KEYS, KAFKA_KEYS];
+const TABLES: [&[Key]; 7] =
+    [KEYS, REPLICATION_KEYS, CLEANER_KEYS, DISKLESS_KEYS, GROUP_KEYS, TRANSACTION_KEYS, KAFKA_KEYS];
 
 /// Every key a broker's properties may set.
 pub fn broker_keys() -> impl Iterator<Item = &'static Key> {

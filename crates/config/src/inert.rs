@@ -49,8 +49,6 @@ const STOCK: &[(&str, &str)] = &[
     ("num.io.threads", "8"),
     ("share.coordinator.state.topic.replication.factor", "1"),
     ("share.coordinator.state.topic.min.isr", "1"),
-    ("transaction.state.log.replication.factor", "1"),
-    ("transaction.state.log.min.isr", "1"),
 ];
 
 /// Gathers the warnings about values that nobody chose, but Kafka's own files came with, into a last one.

@@ -14,7 +14,8 @@ const METADATA: &str = "has no effect: this broker keeps its metadata itself, wi
 const COORDINATOR: &str = "has no effect: the coordinator of groups has no threads, buffers or timeouts of its own";
 const SHARE: &str = "has no effect: share groups are not offered";
 const STREAMS: &str = "has no effect: streams groups are not offered";
-const TRANSACTIONS: &str = "has no effect: transactions are not offered yet";
+const TRANSACTIONS: &str = "has no effect: the coordinator of transactions has no buffers or pauses of its own";
+const TWO_PHASE: &str = "two-phase commit (KIP-939) is not finished in Kafka, and not offered";
 const REPLICATION: &str = "has no effect: this part of replication is not offered yet";
 const AT_ONCE: &str = "has no effect: a leader answers its followers as soon as there is something";
 const TUNED: &str = "has no effect: the system chooses";
@@ -41,29 +42,8 @@ const PROVIDERS: &str = "values are taken as they are typed; write them out";
 pub static KAFKA_KEYS: &[Key] = &[
     no_effect("add.partitions.to.txn.retry.backoff.max.ms", Int, Some("100"), at_least(0), TRANSACTIONS),
     no_effect("add.partitions.to.txn.retry.backoff.ms", Int, Some("20"), at_least(1), TRANSACTIONS),
-    no_effect(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        Int,
-        Some("10000"),
-        at_least(1),
-        TRANSACTIONS,
-    ),
-    no_effect("transaction.max.timeout.ms", Int, Some("900000"), at_least(1), TRANSACTIONS),
-    no_effect("transaction.partition.verification.enable", Boolean, Some("true"), Any, TRANSACTIONS),
-    no_effect(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        Int,
-        Some("3600000"),
-        at_least(1),
-        TRANSACTIONS,
-    ),
     no_effect("transaction.state.log.load.buffer.size", Int, Some("5242880"), at_least(1), TRANSACTIONS),
-    no_effect("transaction.state.log.min.isr", Int, Some("2"), at_least(1), TRANSACTIONS),
-    no_effect("transaction.state.log.num.partitions", Int, Some("50"), at_least(1), TRANSACTIONS),
-    no_effect("transaction.state.log.replication.factor", Short, Some("3"), at_least(1), TRANSACTIONS),
-    no_effect("transaction.state.log.segment.bytes", Int, Some("104857600"), at_least(1), TRANSACTIONS),
-    no_effect("transaction.two.phase.commit.enable", Boolean, Some("false"), Any, TRANSACTIONS),
-    no_effect("transactional.id.expiration.ms", Int, Some("604800000"), at_least(1), TRANSACTIONS),
+    refused("transaction.two.phase.commit.enable", Boolean, Some("false"), Any, TWO_PHASE),
     refused("alter.config.policy.class.name", Class, None, Any, JAVA),
     refused("client.quota.callback.class", Class, None, Any, JAVA),
     refused("create.topic.policy.class.name", Class, None, Any, JAVA),

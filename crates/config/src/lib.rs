@@ -43,6 +43,7 @@ mod storage;
 mod topic;
 mod topic_keys;
 mod topics;
+mod transaction_keys;
 
 pub use broker::BrokerConfig;
 pub use broker_keys::broker_keys;
@@ -73,3 +74,4 @@ pub use storage::StorageConfig;
 pub use topic::{CleanupPolicy, ProduceValidation, Ratio, StoredAs, TimestampType, TopicConfig, asked_diskless};
 pub use topic_keys::{DISKLESS_ENABLE, INKLESS_ENABLE, TOPIC_KEYS};
 pub use topics::TopicsConfig;
+pub use transaction_keys::{TransactionConfig, TransactionLogConfig};

@@ -5,8 +5,10 @@
 
 /// Topic of groups and of their committed offsets.
 pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
+/// Topic of transactional ids.
+pub const TRANSACTION_STATE: &str = "__transaction_state";
 /// Committed offsets and groups, transactions, and positions of share groups (`Topic.INTERNAL_TOPICS`).
-const INTERNAL_TOPICS: [&str; 3] = [CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"];
+const INTERNAL_TOPICS: [&str; 3] = [CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"];
 /// Topic of Kafka's controllers, which brokers do not have.
 pub const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 

@@ -76,7 +76,7 @@ pub use decide::{
 };
 pub use error::OpenError;
 pub use image::{Image, Inapplicable, Topic};
-pub use internal::{CONSUMER_OFFSETS, is_internal, may_be_auto_created};
+pub use internal::{CONSUMER_OFFSETS, TRANSACTION_STATE, is_internal, may_be_auto_created};
 pub use lock::FolderLock;
 pub use node::{Endpoint, RegisteredBroker};
 pub use postgres::{BrokerFound, Finding, Migrated, UnusableDatabase, check, migrate};

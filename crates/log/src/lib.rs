@@ -53,7 +53,7 @@ use self::recent::Recent;
 use self::segment::Segment;
 use crate::partition::flushed::FlushTicket;
 
-pub use append::LogAppendInfo;
+pub use append::{LogAppendInfo, Verification};
 
 /// The log of one partition.
 #[derive(Debug)]

@@ -108,7 +108,7 @@ api_table! {
     19 CreateTopics, 2..=7, flexible 5, create_topics::CreateTopicsRequest => CreateTopicsResponse;
     20 DeleteTopics, 1..=6, flexible 4, delete_topics::DeleteTopicsRequest => DeleteTopicsResponse;
     21 DeleteRecords, 0..=2, flexible 2, delete_records::DeleteRecordsRequest => DeleteRecordsResponse;
-    22 InitProducerId, 0..=6, flexible 2, init_producer_id::InitProducerIdRequest => InitProducerIdResponse;
+    22 InitProducerId, 0..=5, flexible 2, init_producer_id::InitProducerIdRequest => InitProducerIdResponse;
     23 OffsetForLeaderEpoch, 2..=4, flexible 4, offset_for_leader_epoch::OffsetForLeaderEpochRequest => OffsetForLeaderEpochResponse;
     24 AddPartitionsToTxn, 0..=5, flexible 3, add_partitions_to_txn::AddPartitionsToTxnRequest => AddPartitionsToTxnResponse;
     25 AddOffsetsToTxn, 0..=4, flexible 3, add_offsets_to_txn::AddOffsetsToTxnRequest => AddOffsetsToTxnResponse;

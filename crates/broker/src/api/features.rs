@@ -1,7 +1,7 @@
 //! The features that clients are told of (KIP-584), each with the one level at which this broker is.
 //!
-//! Only what holds here: a client that finds `transaction.version` takes part in the transactions of KIP-890, and one that
-//! finds `share.version` in share groups. A feature that is not told has level 0. No level can be changed.
+//! Only what holds here: a client that finds `transaction.version` 2 takes part in the transactions of KIP-890, and one that
+//! finds `share.version` in share groups. A feature that is not listed has level 0. No level can be changed.
 
 use crate::node::Node;
 use fullbore_wire::Text;
@@ -15,29 +15,33 @@ const METADATA: Feature = ("metadata.version", 30);
 /// Version of consumer groups with the protocol of KIP-848.
 const GROUPS: Feature = ("group.version", 1);
 
-/// Every feature, in the order of the names.
-pub fn all() -> impl Iterator<Item = Feature> {
-    [GROUPS, METADATA].into_iter()
+/// Version of transactions with the protocol of KIP-890.
+const TRANSACTIONS: Feature = ("transaction.version", 2);
+
+/// Every feature, in the order of the names. In a cluster transactions are not served yet.
+pub fn all(broker: &Node) -> impl Iterator<Item = Feature> {
+    let transactions = broker.control.beats().is_none().then_some(TRANSACTIONS);
+    [GROUPS, METADATA].into_iter().chain(transactions)
 }
 
-pub fn supported() -> Vec<SupportedFeatureKey> {
+pub fn supported(broker: &Node) -> Vec<SupportedFeatureKey> {
     let key = |(name, level)| SupportedFeatureKey {
         name: Text::from_static(name),
         min_version: level,
         max_version: level,
         ..Default::default()
     };
-    all().map(key).collect()
+    all(broker).map(key).collect()
 }
 
-pub fn finalized() -> Vec<FinalizedFeatureKey> {
+pub fn finalized(broker: &Node) -> Vec<FinalizedFeatureKey> {
     let key = |(name, level)| FinalizedFeatureKey {
         name: Text::from_static(name),
         min_version_level: level,
         max_version_level: level,
         ..Default::default()
     };
-    all().map(key).collect()
+    all(broker).map(key).collect()
 }
 
 /// That of the metadata, which never goes back.

@@ -1,10 +1,10 @@
-//! FindCoordinator 0-6. The coordinator of a group is who leads its partition of the topic that groups are kept in, which is made if there is
-//! none. Transactions are not served yet.
+//! FindCoordinator 0-6. The coordinator of a group or of a transactional id is who leads its partition of the internal topic that they are kept in,
+//! which is made if there is none. In a cluster transactions are not served yet.
 
 use super::call::{Call, Fault, Reply};
 use super::nodes;
 use crate::groups::Missing;
-use fullbore_control::{CONSUMER_OFFSETS, Endpoint, Image, RegisteredBroker};
+use fullbore_control::{CONSUMER_OFFSETS, Image, TRANSACTION_STATE};
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Frame, Text};
@@ -20,6 +20,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let version = reply.version.number;
     let prepared = match request.key_type {
         GROUP => call.broker.groups.prepare(Missing::Create, []).await,
+        TRANSACTION if serves_transactions(call) => call.broker.transactions.prepare(true, []).await,
         _ => Ok(()),
     };
     let of = |key: &Text| match prepared {
@@ -49,32 +50,41 @@ fn coordinator(call: &Call<'_>, version: i16, key_type: i8, key: &Text) -> Coord
     let (error_code, message) = match key_type {
         GROUP => {
             let image = call.broker.control.image();
-            let Some((node_id, _, at)) = of_group(call, &image, key) else {
-                return nobody(key, ErrorCode::COORDINATOR_NOT_AVAILABLE, "Nobody leads the group's partition.");
-            };
-            return Coordinator {
-                key: key.clone(),
-                node_id,
-                host: at.host.clone(),
-                port: i32::from(at.port),
-                ..Default::default()
+            return match leader_of(call, &image, CONSUMER_OFFSETS, key) {
+                Some(found) => found,
+                None => nobody(key, ErrorCode::COORDINATOR_NOT_AVAILABLE, "Nobody leads the group's partition."),
             };
         }
-        TRANSACTION => (no_transactions(version), "This broker does not serve transactions yet."),
-        _ => (ErrorCode::INVALID_REQUEST, "This broker coordinates groups only."),
+        TRANSACTION if serves_transactions(call) => {
+            let image = call.broker.control.image();
+            return match leader_of(call, &image, TRANSACTION_STATE, key) {
+                Some(found) => found,
+                None => nobody(key, ErrorCode::COORDINATOR_NOT_AVAILABLE, "Nobody leads the id's partition."),
+            };
+        }
+        TRANSACTION => (no_transactions(version), "A broker of a cluster does not serve transactions yet."),
+        _ => (ErrorCode::INVALID_REQUEST, "This broker coordinates groups and transactions only."),
     };
     nobody(key, error_code, message)
 }
 
-/// Returns the leader of the group's partition.
-fn of_group<'i>(
-    call: &'i Call<'_>,
-    image: &'i Image,
-    group: &str,
-) -> Option<(i32, &'i RegisteredBroker, &'i Endpoint)> {
-    let topic = image.topic(CONSUMER_OFFSETS)?;
-    let leader = topic.partition(partition_for(group, topic.partition_count()))?.leader?;
-    nodes::reached(call.broker, image, call.listener).find(|(id, ..)| *id == leader)
+/// Returns true if transactions are served: markers are not sent to other brokers yet.
+fn serves_transactions(call: &Call<'_>) -> bool {
+    call.broker.control.beats().is_none()
+}
+
+/// Returns the leader of the key's partition of an internal topic.
+fn leader_of(call: &Call<'_>, image: &Image, topic: &str, key: &Text) -> Option<Coordinator> {
+    let topic = image.topic(topic)?;
+    let leader = topic.partition(partition_for(key, topic.partition_count()))?.leader?;
+    let (node_id, _, at) = nodes::reached(call.broker, image, call.listener).find(|(id, ..)| *id == leader)?;
+    Some(Coordinator {
+        key: key.clone(),
+        node_id,
+        host: at.host.clone(),
+        port: i32::from(at.port),
+        ..Default::default()
+    })
 }
 
 fn nobody(key: &Text, error_code: ErrorCode, message: &'static str) -> Coordinator {

@@ -1,22 +1,60 @@
-//! InitProducerId 0-6, for idempotent producers. Transactions are not served yet.
+//! InitProducerId 0-5: the id and epoch of a producer, idempotent or transactional. A transactional one ends the transaction of the one before.
+//!
+//! Not here: version 6, two-phase commit, which Kafka has not finished (KIP-939).
 
 use super::call::{Call, Fault, Reply};
+use super::end_txn::{as_known, check_id};
+use crate::transactions::WAIT_MS;
+use fullbore_rules::transaction::{InitProducerId, ProducerIdAndEpoch, TransactionAnswer};
 use fullbore_wire::apis::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
+/// The first version whose client knows PRODUCER_FENCED.
+const FENCED_FROM: i16 = 4;
+/// A producer id or epoch that the client does not have.
+const NONE: i64 = -1;
+
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: InitProducerIdRequest = call.body(reply.version)?;
-    let refused =
-        |error_code| InitProducerIdResponse { error_code, producer_id: -1, producer_epoch: -1, ..Default::default() };
-    let response = if request.transactional_id.is_some() {
-        // For who did not ask FindCoordinator, which says why. There is no message here, and librdkafka would ask again
-        // after most other errors.
-        refused(ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    } else {
-        match call.broker.control.init_producer_id().await {
-            Ok(producer_id) => InitProducerIdResponse { producer_id, producer_epoch: 0, ..Default::default() },
-            Err(refusal) => refused(refusal.code),
+    let inited = match request.transactional_id.as_deref() {
+        Some(id) => transactional(call, &request, id).await,
+        None => match call.broker.control.init_producer_id().await {
+            Ok(id) => Ok(ProducerIdAndEpoch { id, epoch: 0 }),
+            Err(refusal) => Err(refusal.code),
+        },
+    };
+    let response = match inited {
+        Ok(producer) => {
+            InitProducerIdResponse { producer_id: producer.id, producer_epoch: producer.epoch, ..Default::default() }
         }
+        Err(code) => InitProducerIdResponse {
+            error_code: as_known(code, reply.version.number >= FENCED_FROM),
+            producer_id: NONE,
+            producer_epoch: -1,
+            ..Default::default()
+        },
     };
     reply.frame::<InitProducerIdRequest>(&response)
+}
+
+async fn transactional(
+    call: &Call<'_>,
+    request: &InitProducerIdRequest,
+    id: &str,
+) -> Result<ProducerIdAndEpoch, ErrorCode> {
+    check_id(id)?;
+    let current = match (request.producer_id, request.producer_epoch) {
+        (NONE, -1) => None,
+        (NONE, _) | (_, -1) => return Err(ErrorCode::INVALID_REQUEST),
+        (id, epoch) => Some(ProducerIdAndEpoch { id, epoch }),
+    };
+    let wait_until = Some(call.broker.now_ms().saturating_add(WAIT_MS));
+    let init = InitProducerId { current, timeout_ms: request.transaction_timeout_ms, wait_until };
+    let transactions = &call.broker.transactions;
+    transactions.prepare(true, [id]).await?;
+    let pending = transactions.put_to(id, |machine, ticket, turn| machine.init_producer_id(init, ticket, turn))?;
+    match pending.answer().await? {
+        TransactionAnswer::InitProducerId(inited) => inited,
+        _ => Err(ErrorCode::UNKNOWN_SERVER_ERROR),
+    }
 }

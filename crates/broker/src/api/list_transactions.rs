@@ -1,31 +1,52 @@
-//! ListTransactions 0-2. There are none, since transactions are not served yet; filters that are none are told.
+//! ListTransactions 0-2: the transactional ids that this broker coordinates (KIP-664, KIP-994, KIP-1152).
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::TopicRegex;
-use fullbore_wire::apis::list_transactions::{ListTransactionsRequest, ListTransactionsResponse};
+use fullbore_rules::transaction::{TransactionFilter, TransactionState};
+use fullbore_wire::apis::list_transactions::{
+    ListTransactionsRequest, ListTransactionsResponse, TransactionState as Listed,
+};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Kafka's `TransactionState`.
-const STATES: [&str; 8] = [
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-    "Dead",
-    "PrepareEpochFence",
-];
-
-pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ListTransactionsRequest = call.body(reply.version)?;
-    let pattern = request.transactional_id_pattern.filter(|pattern| !pattern.is_empty());
-    let response = if pattern.is_some_and(|pattern| TopicRegex::compile(&pattern).is_err()) {
-        ListTransactionsResponse { error_code: ErrorCode::INVALID_REGULAR_EXPRESSION, ..Default::default() }
-    } else {
-        let is_unknown = |state: &Text| !STATES.contains(&state.as_str());
-        let unknown_state_filters = request.state_filters.into_iter().filter(is_unknown).collect();
-        ListTransactionsResponse { unknown_state_filters, ..Default::default() }
-    };
+    let _ = call.broker.transactions.prepare(false, []).await;
+    let response = listed(call, &request).unwrap_or_else(|error_code| ListTransactionsResponse {
+        error_code,
+        unknown_state_filters: unknown(&request),
+        ..Default::default()
+    });
     reply.frame::<ListTransactionsRequest>(&response)
+}
+
+fn listed(call: &Call<'_>, request: &ListTransactionsRequest) -> Result<ListTransactionsResponse, ErrorCode> {
+    let pattern = request.transactional_id_pattern.as_deref().filter(|pattern| !pattern.is_empty());
+    let pattern = pattern.map(TopicRegex::compile).transpose();
+    let pattern = pattern.map_err(|_| ErrorCode::INVALID_REGULAR_EXPRESSION)?;
+    let states: Vec<_> = request.state_filters.iter().filter_map(|name| TransactionState::from_name(name)).collect();
+    let unknown_state_filters = unknown(request);
+    if states.is_empty() && !request.state_filters.is_empty() {
+        return Ok(ListTransactionsResponse { unknown_state_filters, ..Default::default() });
+    }
+    let filter = TransactionFilter {
+        states: &states,
+        producer_ids: &request.producer_id_filters,
+        duration_ms: request.duration_filter,
+    };
+    let matches = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
+    let found = call.broker.transactions.list(&filter, matches)?.into_iter();
+    let transaction_states = found.map(|found| Listed {
+        transactional_id: found.transactional_id,
+        producer_id: found.producer_id,
+        transaction_state: Text::from_static(found.state.name()),
+        ..Default::default()
+    });
+    let transaction_states = transaction_states.collect();
+    Ok(ListTransactionsResponse { unknown_state_filters, transaction_states, ..Default::default() })
+}
+
+/// Returns the states of the filter that there are not.
+fn unknown(request: &ListTransactionsRequest) -> Vec<Text> {
+    let names = request.state_filters.iter();
+    names.filter(|name| TransactionState::from_name(name).is_none()).cloned().collect()
 }

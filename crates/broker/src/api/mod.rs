@@ -6,6 +6,7 @@
 //! although earlier answers are not sent: work that runs only when a completion is awaited has no effect outside of its answer.
 //! Requests of thousands of entries are carried out apart from the threads that serve connections ([`wide`]).
 
+mod add_partitions_to_txn;
 mod alter_configs;
 mod alter_partition_reassignments;
 mod alter_replica_log_dirs;
@@ -31,10 +32,12 @@ mod describe_log_dirs;
 mod describe_producers;
 mod describe_quorum;
 mod describe_topic_partitions;
+mod describe_transactions;
 mod describe_user_scram_credentials;
 #[cfg(test)]
 mod docs;
 mod elect_leaders;
+mod end_txn;
 mod features;
 mod fetch;
 mod find_coordinator;
@@ -177,6 +180,8 @@ serve! { |call, reply|
     DeleteTopics => ready(delete_topics::handle(call, reply).await?),
     DeleteRecords => ready(delete_records::handle(call, reply).await?),
     InitProducerId => ready(init_producer_id::handle(call, reply).await?),
+    AddPartitionsToTxn => ready(add_partitions_to_txn::handle(call, reply).await?),
+    EndTxn => ready(end_txn::handle(call, reply).await?),
     OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, reply).await?),
     DescribeAcls => ready(describe_acls::handle(call, reply)?),
     CreateAcls => ready(create_acls::handle(call, reply)?),
@@ -198,7 +203,8 @@ serve! { |call, reply|
     UpdateFeatures => ready(update_features::handle(call, reply)?),
     DescribeCluster => ready(describe_cluster::handle(call, reply)?),
     DescribeProducers => ready(describe_producers::handle(call, reply).await?),
-    ListTransactions => ready(list_transactions::handle(call, reply)?),
+    DescribeTransactions => ready(describe_transactions::handle(call, reply).await?),
+    ListTransactions => ready(list_transactions::handle(call, reply).await?),
     ConsumerGroupHeartbeat => ready(consumer_group_heartbeat::handle(call, reply).await?),
     ConsumerGroupDescribe => ready(consumer_group_describe::handle(call, reply).await?),
     GetTelemetrySubscriptions => ready(get_telemetry_subscriptions::handle(call, reply)?),

@@ -10,8 +10,8 @@ use super::client::LaterRequests;
 use super::{nodes, topics};
 use crate::node::Node;
 use crate::partitions::append::{
-    AppendServices, AppendedBatches, BatchResult, RequestBatch, RequestTerms, RequestedPartition, append_each,
-    refusal_of,
+    AppendServices, AppendedBatches, BatchResult, RequestBatch, RequestTerms, RequestTransaction, RequestedPartition,
+    append_each, refusal_of,
 };
 use crate::partitions::{Acks, AppendStep, AppendTicket, Appended, EarlyBatches};
 use fullbore_control::{Image, Topic, is_internal};
@@ -48,8 +48,12 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
     let is_answered = request.acks != 0;
     let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
     let came = tokio::time::Instant::now();
-    let services =
-        AppendServices { decompression: &broker.decompression, long_work: &broker.long_work, metrics: &broker.metrics };
+    let services = AppendServices {
+        decompression: &broker.decompression,
+        long_work: &broker.long_work,
+        metrics: &broker.metrics,
+        transactions: &broker.transactions,
+    };
     let terms = RequestTerms {
         acks: if request.acks == ALL { Acks::All } else { Acks::Leader },
         from: Sender {
@@ -58,6 +62,10 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
         },
         // A batch that waits for its turn without an answer would be lost in silence.
         early: EarlyBatches { are_sent: request.reorder, wait_in: Some(&broker.reordering).filter(|_| is_answered) },
+        transaction: request
+            .transactional_id
+            .as_deref()
+            .map(|transactional_id| RequestTransaction { transactional_id, produce_version: reply.version.number }),
         peer,
         // Without an answer there is nothing to be late with.
         deadline: is_answered.then(|| came + timeout),

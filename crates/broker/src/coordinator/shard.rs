@@ -135,6 +135,11 @@ impl Shard {
         }
     }
 
+    /// Returns the leader epoch in which the shard is written.
+    pub fn leader_epoch(&self) -> i32 {
+        self.leader_epoch.load(Ordering::Acquire)
+    }
+
     /// Returns the state of the shard.
     pub fn status(&self) -> Status {
         *self.status.borrow()

@@ -41,7 +41,12 @@ impl TopicRegex {
     /// The topics whose whole name it matches.
     pub fn topics(&self, image: &Image) -> BTreeSet<Text> {
         let names = image.topics().map(|topic| topic.name.as_str());
-        names.filter(|name| self.0.is_match(name)).map(Text::from).collect()
+        names.filter(|name| self.is_match(name)).map(Text::from).collect()
+    }
+
+    /// Returns true if it matches the whole name.
+    pub fn is_match(&self, name: &str) -> bool {
+        self.0.is_match(name)
     }
 }
 

@@ -4,12 +4,16 @@
 //!
 //! Invariant: a batch is offered once all before it of its request are taken or refused.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fullbore_log::Verification;
 use fullbore_rules::commit::admission::Freshness;
+use fullbore_rules::sequence::Stamp;
 use fullbore_wire::{ErrorCode, Records};
 use tokio::time::timeout_at;
 
@@ -42,6 +46,44 @@ pub struct AppendServices<'a> {
     pub long_work: &'a LongWork,
     /// Counters.
     pub metrics: &'a Metrics,
+    /// The coordinator of transactions.
+    pub transactions: &'a dyn TransactionVerifier,
+}
+
+/// Batches of a request that may begin a transaction in their partitions.
+#[derive(Clone, Debug)]
+pub struct BeginningTransaction<'a> {
+    /// The id that the request names.
+    pub transactional_id: &'a str,
+    /// The producer of the batches.
+    pub producer_id: i64,
+    /// Its epoch.
+    pub producer_epoch: i16,
+    /// The request's version, which says what its client expects of the broker.
+    pub produce_version: i16,
+    /// Topics by name, and partitions.
+    pub partitions: Vec<(&'a str, i32)>,
+}
+
+/// For each partition the coordinator's word, or the error for the batch.
+pub type VerifiedPartitions = Vec<Result<Verification, ErrorCode>>;
+
+/// The coordinator of transactions, as an append sees it.
+pub trait TransactionVerifier: Send + Sync {
+    /// Returns for each partition if a batch may begin a transaction there (KIP-890).
+    fn verify<'a>(
+        &'a self,
+        beginning: BeginningTransaction<'a>,
+    ) -> Pin<Box<dyn Future<Output = VerifiedPartitions> + Send + 'a>>;
+}
+
+/// The transaction that a request names.
+#[derive(Clone, Copy)]
+pub struct RequestTransaction<'a> {
+    /// The id.
+    pub transactional_id: &'a str,
+    /// The request's version.
+    pub produce_version: i16,
 }
 
 /// Batch of a request.
@@ -73,6 +115,8 @@ pub struct RequestTerms<'a> {
     pub from: Sender,
     /// Treatment of batches that come before their turn.
     pub early: EarlyBatches<'a>,
+    /// The transaction that the request names.
+    pub transaction: Option<RequestTransaction<'a>>,
     /// The client's address.
     pub peer: SocketAddr,
     /// The end of a wait for memory or the index; `None` where no client waits for an answer.
@@ -168,6 +212,8 @@ struct AppendRun<'a> {
     /// The right of the next batch to be opened, where it is large.
     permit: Option<LargeBatchPermit<'a>>,
     waited: Waited,
+    /// The coordinator's word on the next batches, by their places.
+    verified: HashMap<usize, Result<Verification, ErrorCode>>,
     has_waited: bool,
 }
 
@@ -219,7 +265,7 @@ impl Waited {
             match blocker {
                 Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,
                 Blocker::Memory(producer, size) => *memory = partition.reserve_memory(producer, size).await,
-                Blocker::DecompressPermit | Blocker::LongWork => {}
+                Blocker::DecompressPermit | Blocker::LongWork | Blocker::Verification => {}
             }
         });
         let in_time = match deadline {
@@ -250,6 +296,7 @@ impl<'a> AppendRun<'a> {
             is_long,
             permit: None,
             waited: Waited::default(),
+            verified: HashMap::new(),
             has_waited: false,
         }
     }
@@ -290,12 +337,18 @@ impl<'a> AppendRun<'a> {
         let decompression = self.services.decompression;
         let opening = Opening { decompression, turn: permit.as_ref(), budget: &mut self.budget };
         let batch = validate(batch.records, from, to, opening)?;
-        let terms = AppendTerms { acks, now_ms, early, leader_epoch: None };
+        let verified = self.verified.get(&self.results.len()).copied();
+        let verification = verified.and_then(Result::ok).unwrap_or(Verification::Unknown);
+        let terms = AppendTerms { acks, now_ms, early, leader_epoch: None, verification };
         let step = match partition {
             AnyPartition::Classic(replica) => replica.append(&batch, terms),
+            AnyPartition::Diskless(_) if batch.is_transactional() => return Err(no_transactions().into()),
             AnyPartition::Diskless(partition) => self.waited.append(partition, &batch, terms, self.terms.peer),
         };
         let step = step.map_err(refusal_of)?;
+        if let (AppendStep::Blocked(Blocker::Verification), Some(Err(code))) = (&step, verified) {
+            return Err(unverified(code).into());
+        }
         if step.is_written() {
             let view = batch.view();
             self.services.metrics.appended(view.size(), view.record_count());
@@ -324,7 +377,48 @@ impl<'a> AppendRun<'a> {
                 let partitions = self.blocked_by(blocker);
                 self.waited.wait_for(&partitions, blocker, self.terms.deadline).await;
             }
+            Blocker::Verification => self.verify().await,
         }
+    }
+
+    /// Has the coordinator say if the next batch may begin a transaction, and with it those behind it of the same producer.
+    async fn verify(&mut self) {
+        let first = self.results.len();
+        let stamp_of = |batch: &RequestBatch<'_>| claimed_stamp(batch.records.and_then(Records::memory)?);
+        let (Some(transaction), Some(of)) = (self.terms.transaction, self.batches.get(first).and_then(stamp_of)) else {
+            self.verified.insert(first, Err(ErrorCode::INVALID_TXN_STATE));
+            return;
+        };
+        let (mut places, mut partitions) = (Vec::new(), Vec::new());
+        for (place, batch) in self.batches.iter().enumerate().skip(first) {
+            let is_same =
+                |stamp: Stamp| (stamp.producer_id, stamp.producer_epoch) == (of.producer_id, of.producer_epoch);
+            let classic =
+                |to: &'a RequestedPartition<'a>| matches!(to.partition, AnyPartition::Classic(_)).then_some(to);
+            if let Some(to) = batch.to.as_ref().ok().and_then(classic)
+                && stamp_of(batch).is_some_and(is_same)
+            {
+                places.push(place);
+                partitions.push((to.topic, to.index));
+            }
+        }
+        let beginning = BeginningTransaction {
+            transactional_id: transaction.transactional_id,
+            producer_id: of.producer_id,
+            producer_epoch: of.producer_epoch,
+            produce_version: transaction.produce_version,
+            partitions,
+        };
+        let verified = self.services.transactions.verify(beginning);
+        let verified = match self.terms.deadline {
+            Some(deadline) => timeout_at(deadline, verified).await.ok(),
+            None => Some(verified.await),
+        };
+        let late = || vec![Err(ErrorCode::REQUEST_TIMED_OUT); places.len()];
+        self.verified.extend(places.iter().copied().zip(verified.unwrap_or_else(late)));
+        // The next batch is offered again in any case.
+        self.verified.entry(first).or_insert(Err(ErrorCode::INVALID_TXN_STATE));
+        self.has_waited = true;
     }
 
     /// Returns the partition of the next batch, and those of the batches behind it that are blocked by the same stale state. They are refreshed
@@ -339,6 +433,21 @@ impl<'a> AppendRun<'a> {
         }
         partitions
     }
+}
+
+/// Returns the refusal of a transactional batch for a diskless partition.
+fn no_transactions() -> RefusedBatch {
+    RefusedBatch::new(ErrorCode::INVALID_TXN_STATE, "Transactions are not served on diskless topics.")
+}
+
+/// Returns the refusal of a batch that may not begin a transaction.
+fn unverified(code: ErrorCode) -> RefusedBatch {
+    let why = match code {
+        ErrorCode::NOT_ENOUGH_REPLICAS => "The coordinator cannot say yet if the partition is in the transaction.",
+        ErrorCode::INVALID_TXN_STATE | ErrorCode::TRANSACTION_ABORTABLE => "The partition is not in the transaction.",
+        code => code.message(),
+    };
+    RefusedBatch::new(code, why)
 }
 
 /// The refusal of a batch that was not appended, for its client.

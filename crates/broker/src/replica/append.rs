@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use fullbore_rules::replica::{self, Now};
+use fullbore_rules::sequence::{Marker, Stamp};
+use parking_lot::MutexGuard;
 
 use super::Replica;
 use super::state::{LogState, ReplicaState};
-use fullbore_config::TimestampType;
+use fullbore_config::{TimestampType, TopicConfig};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::partition::durability::Durability;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::outcome::{Acks, AppendStep, Appended, WrittenBatch};
+use fullbore_log::partition::outcome::{Acks, AppendStep, Appended, Blocker, WrittenBatch};
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
+use fullbore_log::{Log, LogAppendInfo, Verification};
 
 impl Replica {
     /// Appends one batch, or finds it appended. One before its turn waits for that in `terms.early`, or is refused as out of order. Its sequence is
@@ -21,8 +24,50 @@ impl Replica {
     /// # Errors
     /// [`AppendError`]; the log is then as it was before.
     pub fn append(self: &Arc<Self>, batch: &ValidBatch<'_>, terms: AppendTerms<'_>) -> Result<AppendStep, AppendError> {
-        let outcome = self.append_or_park(batch, terms);
-        self.noting_refusal(batch, outcome)
+        match self.append_or_park(batch, terms) {
+            Err(AppendError::Unverified) => Ok(AppendStep::Blocked(Blocker::Verification)),
+            outcome => self.noting_refusal(batch, outcome),
+        }
+    }
+
+    /// Appends the marker of a transaction. Batches of older epochs that wait for their turn are refused.
+    ///
+    /// # Errors
+    /// [`AppendError`]; the log is then as it was before.
+    pub fn append_marker(
+        self: &Arc<Self>,
+        marker: &Marker,
+        transaction_version: i8,
+        now_ms: i64,
+    ) -> Result<WrittenBatch, AppendError> {
+        self.check_disk()?;
+        let mut state = self.lock();
+        self.open_to_append(&mut state, Acks::All)?;
+        let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
+            log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
+        };
+        let (written, _) = self.write_with(&mut state, Acks::All, append)?;
+        if state.parked.is_some() {
+            let &Marker { producer_id, producer_epoch, .. } = marker;
+            // The sequence before 0, with which the epoch begins.
+            let before = Stamp { producer_id, producer_epoch, base_sequence: i32::MAX, record_count: 1 };
+            self.settle_parked(&mut state, before, None, now_ms);
+        }
+        drop(state);
+        self.waiters.wake();
+        Ok(written)
+    }
+
+    /// Checks that a leader may append, and opens the log.
+    fn open_to_append(&self, state: &mut MutexGuard<'_, ReplicaState>, acks: Acks) -> Result<(), AppendError> {
+        state.check_append(acks)?;
+        if !matches!(state.log, LogState::Open(_)) {
+            let opened = self.log_to_write(state).map(drop).map_err(AppendError::from);
+            opened.inspect_err(|error| note_failure(&self.log_dir.space, *error))?;
+            // The lock was let go of.
+            state.check_append(acks)?;
+        }
+        Ok(())
     }
 
     fn append_or_park(
@@ -32,22 +77,16 @@ impl Replica {
     ) -> Result<AppendStep, AppendError> {
         self.check_disk()?;
         let mut state = self.lock();
-        state.check_append(terms.acks)?;
-        if !matches!(state.log, LogState::Open(_)) {
-            let opened = self.log_to_write(&mut state).map(drop).map_err(AppendError::from);
-            opened.inspect_err(|error| note_failure(&self.log_dir.space, *error))?;
-            // The lock was let go of.
-            state.check_append(terms.acks)?;
-        }
+        self.open_to_append(&mut state, terms.acks)?;
         if let Some(leader_epoch) = terms.leader_epoch {
             state.role.check_leader_epoch(leader_epoch).map_err(AppendError::Role)?;
         }
         if terms.early.are_sent && state.is_early(&batch.stamp()) {
             return self.park_early(&mut state, batch, terms).map(AppendStep::Pending);
         }
-        let result = self.write_batch(&mut state, batch, terms.acks, terms.now_ms);
-        if state.parked.is_some() {
-            self.settle_parked(&mut state, batch, result.as_ref().err().copied(), terms.now_ms);
+        let result = self.write_batch(&mut state, batch, terms.verification, terms.acks, terms.now_ms);
+        if state.parked.is_some() && !matches!(result, Err(AppendError::Unverified)) {
+            self.settle_parked(&mut state, batch.stamp(), result.as_ref().err().copied(), terms.now_ms);
         }
         drop(state);
         let (written, is_duplicate) = result?;
@@ -62,8 +101,24 @@ impl Replica {
         self: &Arc<Self>,
         state: &mut ReplicaState,
         batch: &ValidBatch<'_>,
+        verification: Verification,
         acks: Acks,
         now_ms: i64,
+    ) -> Result<(WrittenBatch, bool), AppendError> {
+        let written = self.write_with(state, acks, |log, leader_epoch, config| {
+            self.check_behind(log, &batch.stamp())?;
+            log.append_verified(batch, verification, leader_epoch, now_ms, config)
+        })?;
+        self.note_written(&batch.stamp());
+        Ok(written)
+    }
+
+    /// Writes to the open log what `append` does; the result is true if it was there.
+    fn write_with(
+        self: &Arc<Self>,
+        state: &mut ReplicaState,
+        acks: Acks,
+        append: impl FnOnce(&mut Log, i32, &TopicConfig) -> Result<LogAppendInfo, AppendError>,
     ) -> Result<(WrittenBatch, bool), AppendError> {
         let leader_epoch = state.role.leader_epoch();
         let config = self.config();
@@ -71,8 +126,7 @@ impl Replica {
         log.note_use();
         let space = &self.log_dir.space;
         let Some(_admission) = space.admit_append() else { return Err(AppendError::Full) };
-        self.check_behind(log, &batch.stamp())?;
-        let outcome = match log.append(batch, leader_epoch, now_ms, &config) {
+        let outcome = match append(log, leader_epoch, &config) {
             Ok(outcome) => outcome,
             Err(error) => {
                 note_failure(space, error);
@@ -82,7 +136,6 @@ impl Replica {
             }
         };
         space.note_written();
-        self.note_written(&batch.stamp());
         let log_start_offset = log.log_start();
         log.hand_over_written(&self.log_dir.flusher.page_cache);
         state.note_append(Ok(()), &self.log_dir);

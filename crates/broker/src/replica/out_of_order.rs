@@ -10,11 +10,13 @@ use tokio::time::Instant;
 
 use super::Replica;
 use super::state::{LogState, ReplicaState};
+use fullbore_log::Verification;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::AppendTicket;
 use fullbore_log::partition::reorder_buffer::{OUT_OF_ORDER, ReorderBuffer};
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
+use fullbore_rules::sequence::Stamp;
 
 impl Replica {
     /// Keeps a batch that comes before its turn, for a producer whose batches come over several connections.
@@ -59,11 +61,10 @@ impl Replica {
     pub(crate) fn settle_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,
-        batch: &ValidBatch<'_>,
+        mut stamp: Stamp,
         failed: Option<AppendError>,
         now_ms: i64,
     ) {
-        let mut stamp = batch.stamp();
         let Some(mut parked) = state.parked.take() else { return };
         let mut failed = failed;
         while failed.is_none() {
@@ -71,7 +72,9 @@ impl Replica {
             stamp = early.batch().stamp();
             // A replica may have left the ISR since it came.
             let written = state.check_append(early.acks());
-            match written.and_then(|()| self.write_batch(state, early.batch(), early.acks(), now_ms)) {
+            // The batch before it has opened the transaction.
+            let unknown = Verification::Unknown;
+            match written.and_then(|()| self.write_batch(state, early.batch(), unknown, early.acks(), now_ms)) {
                 Ok((written, _)) => early.written(&written),
                 Err(error) => {
                     failed = Some(error);

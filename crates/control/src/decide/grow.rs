@@ -1,14 +1,14 @@
 //! The decision on more partitions of a topic.
 //!
-//! Rules and words are those of Kafka's ReplicationControlManager, but for the topic that groups are in: Kafka lets it grow, and no longer
-//! finds groups where they are.
+//! Rules and words are those of Kafka's ReplicationControlManager, but for the topics that coordinators keep groups and transactional ids in: Kafka lets
+//! them grow, and no longer finds these where they are.
 
 use fullbore_wire::ErrorCode;
 
 use super::super::change::Change;
 use super::super::command::{GrowTopic, Refusal};
 use super::super::image::{Image, Topic};
-use super::super::internal::CONSUMER_OFFSETS;
+use super::super::internal::{CONSUMER_OFFSETS, TRANSACTION_STATE};
 use super::diskless;
 use super::known::{PARTITIONS_PER_TOPIC_MAX, check_total, known};
 use super::place::{check_replicas, place, registered};
@@ -16,10 +16,10 @@ use super::place::{check_replicas, place, registered};
 /// The partitions that the topic gets, so that it has as many as are wanted, which are more than it has.
 pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {
     let topic = known(image, &wanted.name)?;
-    if topic.name == CONSUMER_OFFSETS {
-        let message = format!(
-            "The partitions of {CONSUMER_OFFSETS} cannot be changed: groups are spread over as many as there are."
-        );
+    let spread = [(CONSUMER_OFFSETS, "groups"), (TRANSACTION_STATE, "transactional ids")];
+    if let Some((name, keys)) = spread.into_iter().find(|(name, _)| topic.name == *name) {
+        let message =
+            format!("The partitions of {name} cannot be changed: {keys} are spread over as many as there are.");
         return Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     }
     check_count(topic, wanted.count)?;

@@ -109,6 +109,8 @@ pub enum Blocker {
     StaleState(i64),
     /// Memory of these bytes for a batch of this producer.
     Memory(ProducerKey, usize),
+    /// The coordinator's word that the partition is in the producer's transaction (KIP-890).
+    Verification,
 }
 
 /// The answer to come of a batch that is taken. Dropping it changes nothing for the batch.

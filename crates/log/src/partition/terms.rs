@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::outcome::Acks;
 use super::reorder_buffer::ReorderBuffer;
+use crate::append::Verification;
 
 /// Treatment of a batch that comes before its turn.
 #[derive(Clone, Copy, Debug)]
@@ -25,11 +26,19 @@ pub struct AppendTerms<'a> {
     pub early: EarlyBatches<'a>,
     /// The only leader epoch in which it may be appended; `None`: any.
     pub leader_epoch: Option<i32>,
+    /// The coordinator's word on the transaction that the batch would open.
+    pub verification: Verification,
 }
 
 impl AppendTerms<'static> {
     /// The terms of a batch that is in its turn or refused.
     pub fn in_turn(acks: Acks, now_ms: i64) -> AppendTerms<'static> {
-        AppendTerms { acks, now_ms, early: EarlyBatches { are_sent: false, wait_in: None }, leader_epoch: None }
+        AppendTerms {
+            acks,
+            now_ms,
+            early: EarlyBatches { are_sent: false, wait_in: None },
+            leader_epoch: None,
+            verification: Verification::Unknown,
+        }
     }
 }

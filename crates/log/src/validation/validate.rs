@@ -53,7 +53,7 @@ pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
 pub struct Sender {
     /// True if its version may carry zstd (KIP-110).
     pub may_zstd: bool,
-    /// True if it names a transaction.
+    /// True if it names a transactional id.
     pub is_transactional: bool,
 }
 
@@ -118,8 +118,9 @@ fn one_batch<'r>(
     if batch.is_control() {
         return Err(invalid("Clients may not write control batches."));
     }
-    if from.is_transactional || batch.is_transactional() {
-        return Err(RefusedBatch::new(ErrorCode::INVALID_TXN_STATE, "Transactions are not served."));
+    if batch.is_transactional() && !from.is_transactional {
+        let message = "A transactional batch needs a request that names the transactional id.";
+        return Err(RefusedBatch::new(ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message));
     }
     if batch.compression().map_err(of_batch)? == Compression::Zstd && !from.may_zstd {
         return Err(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE.into());
@@ -134,6 +135,9 @@ fn check_counts(batch: BatchView<'_>) -> Result<(), RefusedBatch> {
     let count = batch.record_count();
     if count <= 0 || batch.last_offset_delta() != count - 1 {
         return invalid("The record count and the last offset delta of the batch do not agree.");
+    }
+    if batch.is_transactional() && batch.producer_id() < 0 {
+        return invalid("A transactional batch needs a producer id.");
     }
     if batch.producer_id() >= 0 && (batch.producer_epoch() < 0 || batch.base_sequence() < 0) {
         return invalid("An idempotent batch needs a producer epoch and a sequence number.");

@@ -1,0 +1,146 @@
+//! AddPartitionsToTxn 0-5: partitions that a transaction is going to write to. From version 4 on a request has several transactions, and comes from
+//! brokers, which may only look (KIP-890).
+//!
+//! Where a partition of a request cannot be added none is: OPERATION_NOT_ATTEMPTED for the others.
+
+use super::call::{Call, Fault, Reply};
+use super::end_txn::{as_known, check_id};
+use super::topics;
+use crate::partitions::AnyPartition;
+use crate::transactions::WAIT_MS;
+use fullbore_control::{Image, is_internal};
+use fullbore_rules::transaction::{
+    AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionAnswer, TransactionVersion,
+};
+use fullbore_wire::apis::add_partitions_to_txn::{
+    AddPartitionsToTxnPartitionResult, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic, AddPartitionsToTxnTopicResult, AddPartitionsToTxnTransaction,
+};
+use fullbore_wire::{ErrorCode, Frame, Uuid};
+
+/// The first version with several transactions.
+const SEVERAL_FROM: i16 = 4;
+/// The first version whose client knows PRODUCER_FENCED.
+const FENCED_FROM: i16 = 2;
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: AddPartitionsToTxnRequest = call.body(reply.version)?;
+    let version = reply.version.number;
+    let mut response = AddPartitionsToTxnResponse::default();
+    if version >= SEVERAL_FROM {
+        for transaction in &request.transactions {
+            response.results_by_transaction.push(AddPartitionsToTxnResult {
+                transactional_id: transaction.transactional_id.clone(),
+                topic_results: added(call, transaction, version).await,
+                ..Default::default()
+            });
+        }
+    } else {
+        let one = AddPartitionsToTxnTransaction {
+            transactional_id: request.v3_and_below_transactional_id,
+            producer_id: request.v3_and_below_producer_id,
+            producer_epoch: request.v3_and_below_producer_epoch,
+            topics: request.v3_and_below_topics,
+            ..Default::default()
+        };
+        response.results_by_topic_v3_and_below = added(call, &one, version).await;
+    }
+    reply.frame::<AddPartitionsToTxnRequest>(&response)
+}
+
+async fn added(
+    call: &Call<'_>,
+    transaction: &AddPartitionsToTxnTransaction,
+    version: i16,
+) -> Vec<AddPartitionsToTxnTopicResult> {
+    let image = call.broker.control.image();
+    let check = |topic: &AddPartitionsToTxnTopic, partition| check_partition(call, &image, topic, partition);
+    let checked = results(transaction, check);
+    if checked.iter().flat_map(|topic| &topic.results_by_partition).any(|at| at.partition_error_code.is_err()) {
+        let not_attempted = |code: ErrorCode| if code.is_err() { code } else { ErrorCode::OPERATION_NOT_ATTEMPTED };
+        return results(transaction, |topic, partition| not_attempted(check(topic, partition)));
+    }
+    let partitions = transaction.topics.iter().flat_map(|topic| {
+        topic.partitions.iter().map(|&partition| TopicPartition { topic: topic.name.clone(), partition })
+    });
+    let outcome = match transaction.verify_only {
+        true => verify(call, transaction, partitions.collect()).await,
+        false => add(call, transaction, version, partitions.collect()).await.map(|()| Vec::new()),
+    };
+    match outcome {
+        Ok(codes) => {
+            let mut codes = codes.into_iter();
+            results(transaction, |_, _| codes.next().unwrap_or(ErrorCode::NONE))
+        }
+        Err(code) => results(transaction, |_, _| as_known(code, version >= FENCED_FROM)),
+    }
+}
+
+/// Returns the answers of a transaction, with an error for each partition.
+fn results(
+    transaction: &AddPartitionsToTxnTransaction,
+    mut code: impl FnMut(&AddPartitionsToTxnTopic, i32) -> ErrorCode,
+) -> Vec<AddPartitionsToTxnTopicResult> {
+    let mut partition = |topic: &AddPartitionsToTxnTopic, partition_index| AddPartitionsToTxnPartitionResult {
+        partition_index,
+        partition_error_code: code(topic, partition_index),
+        ..Default::default()
+    };
+    let topic = |topic: &AddPartitionsToTxnTopic| AddPartitionsToTxnTopicResult {
+        name: topic.name.clone(),
+        results_by_partition: topic.partitions.iter().map(|&index| partition(topic, index)).collect(),
+        ..Default::default()
+    };
+    transaction.topics.iter().map(topic).collect()
+}
+
+/// Returns the error of a partition that no transaction can have.
+fn check_partition(call: &Call<'_>, image: &Image, topic: &AddPartitionsToTxnTopic, partition: i32) -> ErrorCode {
+    let found = topics::find(image, &topic.name, Uuid::ZERO);
+    match found.and_then(|found| topics::existing(call.broker, found, partition)) {
+        Ok(AnyPartition::Diskless(_)) => ErrorCode::INVALID_TXN_STATE,
+        Ok(AnyPartition::Classic(_)) if is_internal(&topic.name) => ErrorCode::TOPIC_AUTHORIZATION_FAILED,
+        // Another broker has it.
+        Ok(AnyPartition::Classic(_)) | Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) => ErrorCode::NONE,
+        Err(code) => code,
+    }
+}
+
+async fn add(
+    call: &Call<'_>,
+    transaction: &AddPartitionsToTxnTransaction,
+    version: i16,
+    partitions: Vec<TopicPartition>,
+) -> Result<(), ErrorCode> {
+    let transactions = &call.broker.transactions;
+    let id = transaction.transactional_id.as_str();
+    check_id(id)?;
+    transactions.prepare(false, [id]).await?;
+    let request = AddPartitions {
+        producer: producer(transaction),
+        partitions,
+        version: TransactionVersion::of_add_partitions(version),
+        wait_until: Some(call.broker.now_ms().saturating_add(WAIT_MS)),
+    };
+    let pending = transactions.put_to(id, |machine, ticket, turn| machine.add_partitions(request, ticket, turn))?;
+    match pending.answer().await? {
+        TransactionAnswer::AddPartitions(added) => added,
+        _ => Err(ErrorCode::UNKNOWN_SERVER_ERROR),
+    }
+}
+
+async fn verify(
+    call: &Call<'_>,
+    transaction: &AddPartitionsToTxnTransaction,
+    partitions: Vec<TopicPartition>,
+) -> Result<Vec<ErrorCode>, ErrorCode> {
+    let transactions = &call.broker.transactions;
+    let id = transaction.transactional_id.as_str();
+    check_id(id)?;
+    transactions.prepare(false, [id]).await?;
+    transactions.verify_partitions(id, producer(transaction), &partitions)
+}
+
+fn producer(transaction: &AddPartitionsToTxnTransaction) -> ProducerIdAndEpoch {
+    ProducerIdAndEpoch { id: transaction.producer_id, epoch: transaction.producer_epoch }
+}

@@ -1,0 +1,51 @@
+//! DescribeTransactions 0: the state of transactional ids (KIP-664).
+
+use super::call::{Call, Fault, Reply};
+use super::end_txn::check_id;
+use fullbore_rules::transaction::{TransactionMetadata, TransactionState};
+use fullbore_wire::apis::describe_transactions::{
+    DescribeTransactionsRequest, DescribeTransactionsResponse, TopicData, TransactionState as Described,
+};
+use fullbore_wire::{ErrorCode, Frame, Text};
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: DescribeTransactionsRequest = call.body(reply.version)?;
+    let transactions = &call.broker.transactions;
+    let prepared = transactions.prepare(false, request.transactional_ids.iter().map(Text::as_str)).await;
+    let describe = |id: &Text| prepared.and_then(|()| check_id(id)).and_then(|()| transactions.describe(id));
+    let described = |id: Text| match describe(&id) {
+        Ok(state) => described(id, state),
+        Err(error_code) => Described { error_code: as_unknown(error_code), transactional_id: id, ..Default::default() },
+    };
+    let transaction_states = request.transactional_ids.into_iter().map(described).collect();
+    let response = DescribeTransactionsResponse { transaction_states, ..Default::default() };
+    reply.frame::<DescribeTransactionsRequest>(&response)
+}
+
+/// Returns the error of an id: before the topic is created there are none.
+fn as_unknown(code: ErrorCode) -> ErrorCode {
+    match code {
+        ErrorCode::COORDINATOR_NOT_AVAILABLE => ErrorCode::TRANSACTIONAL_ID_NOT_FOUND,
+        code => code,
+    }
+}
+
+fn described(transactional_id: Text, state: TransactionMetadata) -> Described {
+    let mut topics: Vec<TopicData> = Vec::new();
+    for at in state.partitions {
+        match topics.last_mut() {
+            Some(last) if last.topic == at.topic => last.partitions.push(at.partition),
+            _ => topics.push(TopicData { topic: at.topic, partitions: vec![at.partition], ..Default::default() }),
+        }
+    }
+    Described {
+        transactional_id,
+        transaction_state: Text::from_static(TransactionState::name(state.state)),
+        transaction_timeout_ms: state.timeout_ms,
+        transaction_start_time_ms: state.start_ms,
+        producer_id: state.producer_id,
+        producer_epoch: state.producer_epoch,
+        topics,
+        ..Default::default()
+    }
+}

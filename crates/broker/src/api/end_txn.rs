@@ -1,0 +1,53 @@
+//! EndTxn 0-5: the end of a transaction. The answer comes once the decision is on record, and the markers are in the partitions of this broker.
+
+use super::call::{Call, Fault, Reply};
+use fullbore_rules::transaction::{EndTxn, ProducerIdAndEpoch, TransactionAnswer, TransactionVersion};
+use fullbore_wire::apis::end_txn::{EndTxnRequest, EndTxnResponse};
+use fullbore_wire::{ErrorCode, Frame};
+
+/// The first version whose client knows PRODUCER_FENCED.
+pub const FENCED_FROM: i16 = 2;
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: EndTxnRequest = call.body(reply.version)?;
+    let version = reply.version.number;
+    let response = match end(call, &request, version).await {
+        Ok(Some(next)) => EndTxnResponse { producer_id: next.id, producer_epoch: next.epoch, ..Default::default() },
+        Ok(None) => EndTxnResponse::default(),
+        Err(code) => EndTxnResponse { error_code: as_known(code, version >= FENCED_FROM), ..Default::default() },
+    };
+    reply.frame::<EndTxnRequest>(&response)
+}
+
+async fn end(call: &Call<'_>, request: &EndTxnRequest, version: i16) -> Result<Option<ProducerIdAndEpoch>, ErrorCode> {
+    let transactions = &call.broker.transactions;
+    let end = EndTxn {
+        producer: ProducerIdAndEpoch { id: request.producer_id, epoch: request.producer_epoch },
+        is_commit: request.committed,
+        version: TransactionVersion::of_end_txn(version),
+    };
+    let id = request.transactional_id.as_str();
+    check_id(id)?;
+    transactions.prepare(false, [id]).await?;
+    let pending = transactions.put_to(id, |transaction, ticket, turn| transaction.end_txn(end, ticket, turn))?;
+    match pending.answer().await? {
+        TransactionAnswer::EndTxn(ended) => ended,
+        _ => Err(ErrorCode::UNKNOWN_SERVER_ERROR),
+    }
+}
+
+/// Checks that a request names an id.
+///
+/// # Errors
+/// INVALID_REQUEST.
+pub fn check_id(transactional_id: &str) -> Result<(), ErrorCode> {
+    if transactional_id.is_empty() { Err(ErrorCode::INVALID_REQUEST) } else { Ok(()) }
+}
+
+/// Returns the error for a client that may not know PRODUCER_FENCED.
+pub fn as_known(code: ErrorCode, knows_fenced: bool) -> ErrorCode {
+    match code {
+        ErrorCode::PRODUCER_FENCED if !knows_fenced => ErrorCode::INVALID_PRODUCER_EPOCH,
+        code => code,
+    }
+}

@@ -1,0 +1,248 @@
+//! The coordinator of transactions: finds a transactional id, locks it, puts an event to its machine, and carries its effects out.
+//!
+//! Not the decisions, which are [`fullbore_rules::transaction`]'s. Ids are kept in `__transaction_state`, by way of
+//! [`coordinator`](crate::coordinator). No lock is held across an await: while a record is being replicated, the id takes further events.
+//!
+//! Invariant: each request gets one answer: the machine's, or that of the shard's end.
+
+mod carry;
+mod entry;
+mod load;
+mod markers;
+mod records;
+mod timers;
+mod verify;
+
+pub use entry::PendingAnswer;
+
+use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, Shard};
+use crate::partitions::Partitions;
+use entry::Entry;
+use fullbore_config::{BrokerConfig, TransactionConfig};
+use fullbore_control::{Control, TRANSACTION_STATE};
+use fullbore_host::files::now_ms;
+use fullbore_host::log_rate_limit::LogRateLimit;
+use fullbore_rules::transaction::{
+    Effect, ProducerIdAndEpoch, RequestTicket, TopicPartition, Transaction, TransactionFilter, TransactionMetadata,
+    TransactionState, Turn,
+};
+use fullbore_wire::{ErrorCode, Text};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The longest that a request waits for the end of the transaction before, in ms. Kafka's client pauses as long at CONCURRENT_TRANSACTIONS.
+pub const WAIT_MS: i64 = 20;
+
+/// Transactional ids that this broker coordinates.
+pub struct Transactions {
+    ids: Mutex<HashMap<Text, Arc<Entry>>>,
+    /// `__transaction_state`.
+    topic: CoordinatorTopic,
+    control: Control,
+    logs: Arc<Partitions>,
+    config: TransactionConfig,
+    /// The line of an id that is one too many.
+    uncounted: LogRateLimit,
+    /// The line of a record that could not be kept.
+    unkept: LogRateLimit,
+    /// The line of a marker that could not be written.
+    unmarked: LogRateLimit,
+}
+
+/// Description of a transactional id, for ListTransactions.
+#[derive(Clone, Debug)]
+pub struct ListedTransaction {
+    /// The id.
+    pub transactional_id: Text,
+    /// Its producer.
+    pub producer_id: i64,
+    /// The state in force.
+    pub state: TransactionState,
+}
+
+impl Transactions {
+    /// Creates the coordinator, which knows no ids yet: see [`Transactions::start`].
+    pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Partitions>) -> Arc<Transactions> {
+        let config = config.transactions.clone();
+        let settings = InternalTopicSettings {
+            name: TRANSACTION_STATE,
+            partitions: config.log.partitions,
+            replication_factor: config.log.replication_factor,
+            compression: fullbore_wire::batch::Compression::None,
+            configs: config.log.configs(control.beats().is_some()),
+        };
+        Arc::new(Transactions {
+            ids: Mutex::default(),
+            topic: CoordinatorTopic::new(settings, control.clone(), Arc::clone(&logs)),
+            control,
+            logs,
+            config,
+            uncounted: LogRateLimit::default(),
+            unkept: LogRateLimit::default(),
+            unmarked: LogRateLimit::default(),
+        })
+    }
+
+    /// Waits a while until the shards of these ids are loaded. Where an id may begin, the topic is created first if there is none.
+    ///
+    /// # Errors
+    /// COORDINATOR_NOT_AVAILABLE: the topic cannot be created.
+    pub async fn prepare<'a>(
+        self: &Arc<Self>,
+        creates: bool,
+        ids: impl IntoIterator<Item = &'a str, IntoIter: Send> + Send,
+    ) -> Result<(), ErrorCode> {
+        CoordinatorTopic::prepare(self, creates, ids).await
+    }
+
+    /// Puts an event to an id, which begins with it if it is not known. The event is given the ticket by which its answer is awaited.
+    ///
+    /// # Errors
+    /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+    pub fn put_to(
+        self: &Arc<Self>,
+        id: &str,
+        event: impl FnOnce(&mut Transaction, RequestTicket, &mut Turn<'_>),
+    ) -> Result<PendingAnswer, ErrorCode> {
+        loop {
+            let entry = self.known_or_new(id)?;
+            let mut state = entry.lock();
+            // Its shard may have been left between the search and the lock; it is not in the table then.
+            if state.is_gone {
+                continue;
+            }
+            let (ticket, pending) = state.ticket();
+            let effects = self.turn(&mut state.transaction, |transaction, turn| event(transaction, ticket, turn));
+            self.follow(&entry, state, effects);
+            return Ok(pending);
+        }
+    }
+
+    /// Looks at an id.
+    ///
+    /// # Errors
+    /// TRANSACTIONAL_ID_NOT_FOUND; the errors of its shard.
+    pub fn look<T>(&self, id: &str, look: impl FnOnce(&Transaction) -> Result<T, ErrorCode>) -> Result<T, ErrorCode> {
+        self.serving(id)?;
+        let entry = self.ids.lock().get(id).cloned().ok_or(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND)?;
+        let state = entry.lock();
+        look(&state.transaction)
+    }
+
+    /// Returns for each partition if it is in the transaction of this producer: NONE, or TRANSACTION_ABORTABLE.
+    ///
+    /// # Errors
+    /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS; the errors of the id's shard.
+    pub fn verify_partitions(
+        &self,
+        id: &str,
+        producer: ProducerIdAndEpoch,
+        partitions: &[TopicPartition],
+    ) -> Result<Vec<ErrorCode>, ErrorCode> {
+        let found = self.look(id, |transaction| {
+            let found = transaction.verify_partitions(producer, partitions)?;
+            Ok(found.into_iter().map(|(_, code)| code).collect())
+        });
+        found.map_err(|code| match code {
+            ErrorCode::TRANSACTIONAL_ID_NOT_FOUND => ErrorCode::INVALID_PRODUCER_ID_MAPPING,
+            code => code,
+        })
+    }
+
+    /// Returns the state in force of an id.
+    ///
+    /// # Errors
+    /// As [`Transactions::look`].
+    pub fn describe(&self, id: &str) -> Result<TransactionMetadata, ErrorCode> {
+        self.look(id, |transaction| transaction.describe().cloned())
+    }
+
+    /// Returns the ids that the filter takes and whose name `matches`.
+    ///
+    /// # Errors
+    /// COORDINATOR_LOAD_IN_PROGRESS while a shard is loaded.
+    pub fn list(
+        &self,
+        filter: &TransactionFilter<'_>,
+        matches: impl Fn(&str) -> bool,
+    ) -> Result<Vec<ListedTransaction>, ErrorCode> {
+        if self.topic.read().as_ref().is_some_and(|topic| topic.is_loading()) {
+            return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
+        }
+        let now = now_ms();
+        let entries: Vec<_> = self.ids.lock().values().filter(|entry| matches(&entry.id)).cloned().collect();
+        let listed = |entry: &Arc<Entry>| {
+            let (producer_id, state) = entry.lock().transaction.list(filter, now)?;
+            Some(ListedTransaction { transactional_id: entry.id.clone(), producer_id, state })
+        };
+        Ok(entries.iter().filter_map(listed).collect())
+    }
+
+    /// Returns the settings.
+    pub fn config(&self) -> &TransactionConfig {
+        &self.config
+    }
+
+    /// Gives an event to the machine of an id, and returns what follows.
+    fn turn(&self, transaction: &mut Transaction, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        event(transaction, &mut Turn { settings: &self.config.rules, now: now_ms(), effects: &mut effects });
+        effects
+    }
+
+    /// Returns the shard that an id is in.
+    ///
+    /// # Errors
+    /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+    fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
+        self.topic.read().as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
+    }
+
+    /// The topic stays meanwhile: what leaves a shard takes out of service the ids in it, and none may come into it after that.
+    fn known_or_new(&self, id: &str) -> Result<Arc<Entry>, ErrorCode> {
+        let topic = self.topic.read();
+        let shard = topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?;
+        let mut ids = self.ids.lock();
+        if let Some(entry) = ids.get(id) {
+            return Ok(Arc::clone(entry));
+        }
+        if ids.len() >= self.config.ids_max {
+            if let Some(left_out) = self.uncounted.due() {
+                tracing::warn!(
+                    ids = ids.len(),
+                    left_out,
+                    "a new transactional id is refused: fullbore.transactional.ids.max"
+                );
+            }
+            return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE);
+        }
+        // A copy: the id came in a frame.
+        let id = Text::from(id);
+        let entry = Entry::new(id.clone(), Transaction::new(shard.leader_epoch()), Arc::clone(shard));
+        ids.insert(id, Arc::clone(&entry));
+        Ok(entry)
+    }
+
+    /// Takes an id out of service; every request about it is answered with `code`.
+    fn kill(&self, entry: &Arc<Entry>, code: ErrorCode) {
+        let mut state = entry.lock();
+        state.is_gone = true;
+        let effects = self.turn(&mut state.transaction, |transaction, turn| transaction.kill(code, turn));
+        for effect in effects {
+            if let Effect::Answer(ticket, answer) = effect {
+                state.answer(ticket, answer);
+            }
+        }
+        drop(state);
+        self.forget(entry);
+    }
+
+    /// Removes an id from the table, unless another entry has its place.
+    fn forget(&self, entry: &Arc<Entry>) {
+        let mut ids = self.ids.lock();
+        if ids.get(&entry.id).is_some_and(|known| Arc::ptr_eq(known, entry)) {
+            ids.remove(&entry.id);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Records of transactional ids in `__transaction_state`, as Kafka writes them.
+
+use crate::coordinator::KeyValue;
+use bytes::Bytes;
+use fullbore_rules::transaction::{
+    NO_PRODUCER_EPOCH, TopicPartition, TransactionMetadata, TransactionState, TransactionVersion,
+};
+use fullbore_wire::coordinator::{PartitionsSchema, TransactionLogKey, TransactionLogRecord, TransactionLogValue};
+use fullbore_wire::{DecodeError, EncodeError, Text};
+
+/// A record of a transactional id.
+#[derive(Debug, PartialEq)]
+pub(super) enum IdRecord {
+    /// State of an id; `None` once it is forgotten.
+    Id(Text, Option<TransactionMetadata>),
+    /// Something that this version does not know.
+    Other,
+}
+
+/// Returns the record of an id's state, or its tombstone.
+///
+/// # Errors
+/// A name that is longer than a record can hold.
+pub(super) fn encode(
+    id: &str,
+    state: Option<&TransactionMetadata>,
+    server_version: TransactionVersion,
+) -> Result<KeyValue, EncodeError> {
+    let key = TransactionLogKey { transactional_id: Text::from(id), ..Default::default() };
+    let version = TransactionLogValue::version_at(server_version.level());
+    TransactionLogRecord::Transaction(key, state.map(value)).encode(version)
+}
+
+/// Reads a record. The result shares no memory with key and value.
+///
+/// # Errors
+/// Bytes that are no record of Kafka's.
+pub(super) fn decode(key: Bytes, value: Option<Bytes>) -> Result<IdRecord, DecodeError> {
+    let TransactionLogRecord::Transaction(key, value) = TransactionLogRecord::decode(key, value)? else {
+        return Ok(IdRecord::Other);
+    };
+    let id = Text::from(key.transactional_id.as_str());
+    let Some(value) = value else { return Ok(IdRecord::Id(id, None)) };
+    Ok(metadata(value).map_or(IdRecord::Other, |state| IdRecord::Id(id, Some(state))))
+}
+
+fn value(state: &TransactionMetadata) -> TransactionLogValue {
+    let mut topics: Vec<PartitionsSchema> = Vec::new();
+    for TopicPartition { topic, partition } in &state.partitions {
+        match topics.last_mut() {
+            Some(last) if last.topic == *topic => last.partition_ids.push(*partition),
+            _ => topics.push(PartitionsSchema {
+                topic: topic.clone(),
+                partition_ids: vec![*partition],
+                ..Default::default()
+            }),
+        }
+    }
+    TransactionLogValue {
+        producer_id: state.producer_id,
+        previous_producer_id: state.previous_producer_id,
+        next_producer_id: state.next_producer_id,
+        producer_epoch: state.producer_epoch,
+        transaction_timeout_ms: state.timeout_ms,
+        transaction_status: state.state.id(),
+        transaction_partitions: (state.state != TransactionState::Empty).then_some(topics),
+        transaction_last_update_timestamp_ms: state.last_update_ms,
+        transaction_start_timestamp_ms: state.start_ms,
+        client_transaction_version: state.client_version.level(),
+        ..Default::default()
+    }
+}
+
+/// Returns the state; `None` of one that this version does not know.
+fn metadata(value: TransactionLogValue) -> Option<TransactionMetadata> {
+    let mut partitions = std::collections::BTreeSet::new();
+    for topic in value.transaction_partitions.unwrap_or_default() {
+        let name = Text::from(topic.topic.as_str());
+        partitions
+            .extend(topic.partition_ids.iter().map(|&partition| TopicPartition { topic: name.clone(), partition }));
+    }
+    Some(TransactionMetadata {
+        producer_id: value.producer_id,
+        previous_producer_id: value.previous_producer_id,
+        next_producer_id: value.next_producer_id,
+        producer_epoch: value.producer_epoch,
+        last_producer_epoch: NO_PRODUCER_EPOCH,
+        timeout_ms: value.transaction_timeout_ms,
+        state: TransactionState::from_id(value.transaction_status)?,
+        partitions,
+        start_ms: value.transaction_start_timestamp_ms,
+        last_update_ms: value.transaction_last_update_timestamp_ms,
+        client_version: TransactionVersion::from_level(value.client_transaction_version)?,
+    })
+}

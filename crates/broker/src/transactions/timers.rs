@@ -1,0 +1,77 @@
+//! Times of transactional ids: waits that end, transactions that time out, ids that expire.
+
+use super::Transactions;
+use super::entry::{Entry, EntryState};
+use crate::coordinator::{CoordinatorTopic, Status};
+use fullbore_host::files::now_ms;
+use fullbore_host::task;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval_at, sleep};
+
+impl Transactions {
+    /// Begins to load transactional ids, and does what is due until the broker stops.
+    pub fn start(self: &Arc<Self>, stop: &watch::Sender<bool>) {
+        CoordinatorTopic::adopt(self);
+        let (this, mut stopping) = (Arc::clone(self), stop.subscribe());
+        task::spawn(async move {
+            tokio::select! {
+                _ = stopping.wait_for(|stop| *stop) => {}
+                () = CoordinatorTopic::follow(&this) => {}
+            }
+        });
+        let every = self.config.abort_timed_out_interval_ms;
+        task::spawn(Arc::clone(self).run(every, stop.subscribe(), |this, entry| {
+            this.happen(entry, |transaction, turn| transaction.time_out(turn));
+        }));
+        let expiration_ms = self.config.id_expiration_ms;
+        task::spawn(Arc::clone(self).run(
+            self.config.remove_expired_interval_ms,
+            stop.subscribe(),
+            move |this, entry| {
+                this.happen(entry, |transaction, turn| transaction.expire(expiration_ms, turn));
+            },
+        ));
+    }
+
+    /// Calls `each` for every id in service, again and again, until the broker stops.
+    async fn run(
+        self: Arc<Self>,
+        every_ms: u64,
+        mut stop: watch::Receiver<bool>,
+        each: impl Fn(&Arc<Self>, &Arc<Entry>) + Send,
+    ) {
+        let every = Duration::from_millis(every_ms);
+        let mut rounds = interval_at(tokio::time::Instant::now() + every, every);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => return,
+                _ = rounds.tick() => {}
+            }
+            let entries: Vec<_> = self.ids.lock().values().cloned().collect();
+            for entry in entries.iter().filter(|entry| entry.shard.status() == Status::Serving) {
+                each(&self, entry);
+                // There may be very many, and requests are waiting.
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Has a task look at the id when something of it is due. The caller holds the id's lock.
+    pub(super) fn arm(self: &Arc<Self>, entry: &Arc<Entry>, state: &EntryState) {
+        let next = state.transaction.next_deadline().filter(|_| !state.is_gone);
+        let Some(next) = next.filter(|next| *next < entry.alarm.load(Ordering::Relaxed)) else { return };
+        entry.alarm.store(next, Ordering::Relaxed);
+        let wait = Duration::from_millis(u64::try_from(next.saturating_sub(now_ms())).unwrap_or(0));
+        let (this, entry) = (Arc::clone(self), Arc::clone(entry));
+        task::spawn(async move {
+            sleep(wait).await;
+            // Where the clock went back, the look finds nothing due, and sets the next alarm.
+            entry.alarm.store(i64::MAX, Ordering::Relaxed);
+            this.happen(&entry, |transaction, turn| transaction.tick(turn));
+        });
+    }
+}

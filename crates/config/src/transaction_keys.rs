@@ -1,0 +1,152 @@
+//! The keys of transactions, and the settings of their coordinator.
+
+use super::key::{Allowed, Key, Type};
+use super::reader::ConfigReader;
+use fullbore_rules::transaction::{TransactionSettings, TransactionVersion};
+
+/// Requests of one transactional id that wait for a transition.
+const WAITERS_MAX: usize = 64;
+
+/// A part of the broker's table.
+pub(super) const TRANSACTION_KEYS: &[Key] = &[
+    Key::int(
+        "transaction.max.timeout.ms",
+        Some("900000"),
+        1,
+        "The longest transaction.timeout.ms that a producer may ask for.",
+    ),
+    Key::int(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        Some("10000"),
+        1,
+        "How often transactions that have been open for longer than their timeout are looked for, and aborted.",
+    ),
+    Key::int(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        Some("3600000"),
+        1,
+        "How often transactional ids that have expired are looked for.",
+    ),
+    Key::int(
+        "transactional.id.expiration.ms",
+        Some("604800000"),
+        1,
+        "A transactional id that was without a transaction for so long is forgotten; its next producer begins with a new producer id.",
+    ),
+    Key::new(
+        "transaction.partition.verification.enable",
+        Type::Boolean,
+        Some("true"),
+        "Whether the coordinator is asked if a partition is in the transaction before a batch of an older client begins one there (KIP-890).",
+    ),
+    Key::int(
+        "transaction.state.log.num.partitions",
+        Some("50"),
+        1,
+        "Partitions of __transaction_state, over which transactional ids are spread. Counts when the topic is created, at the first use of a transaction.",
+    )
+    .allow(Allowed::Between(1, 1_000))
+    .differs("at most 1000"),
+    Key::int(
+        "transaction.state.log.replication.factor",
+        Some("3"),
+        1,
+        "Replicas of each partition of __transaction_state. Counts when the topic is created; until there are so many brokers, no transaction can begin.",
+    )
+    .allow(Allowed::Between(1, 32_767))
+    .differs("1 on one machine, whatever is set"),
+    Key::int(
+        "transaction.state.log.min.isr",
+        Some("2"),
+        1,
+        "Its min.insync.replicas. Counts when the topic is created.",
+    )
+    .differs("1 on one machine, whatever is set"),
+    Key::int(
+        "transaction.state.log.segment.bytes",
+        Some("104857600"),
+        1,
+        "Its segment.bytes. Counts when the topic is created.",
+    )
+    .allow(Allowed::Between(1_048_576, 2_147_483_647))
+    .differs("at least 1 MiB"),
+    Key::int(
+        "fullbore.transactional.ids.max",
+        Some("1000000"),
+        1,
+        "Transactional ids that the broker coordinates; past it a new one is refused.",
+    )
+    .differs("not a Kafka key"),
+    Key::int(
+        "fullbore.transaction.partitions.max",
+        Some("10000"),
+        1,
+        "Partitions of one transaction; past it no more can be added.",
+    )
+    .differs("not a Kafka key"),
+];
+
+/// Creation and batches of `__transaction_state`.
+#[derive(Debug, Clone)]
+pub struct TransactionLogConfig {
+    pub partitions: i32,
+    /// In a cluster.
+    pub replication_factor: i16,
+    /// In a cluster.
+    pub min_isr: i32,
+    pub segment_bytes: i32,
+}
+
+impl TransactionLogConfig {
+    /// Returns the settings of the topic, as Kafka has them.
+    pub fn configs(&self, is_cluster: bool) -> Vec<(String, Option<String>)> {
+        let (segment_bytes, min_isr) = (self.segment_bytes.to_string(), if is_cluster { self.min_isr } else { 1 });
+        [
+            ("cleanup.policy", "compact"),
+            ("compression.type", "uncompressed"),
+            ("min.insync.replicas", &min_isr.to_string()),
+            ("segment.bytes", &segment_bytes),
+            ("unclean.leader.election.enable", "false"),
+        ]
+        .map(|(key, value)| (key.to_owned(), Some(value.to_owned())))
+        .into()
+    }
+}
+
+/// Settings of the coordinator of transactions.
+#[derive(Debug, Clone)]
+pub struct TransactionConfig {
+    pub log: TransactionLogConfig,
+    /// Settings that its machines go by.
+    pub rules: TransactionSettings,
+    pub ids_max: usize,
+    pub id_expiration_ms: i64,
+    pub abort_timed_out_interval_ms: u64,
+    pub remove_expired_interval_ms: u64,
+    /// transaction.partition.verification.enable
+    pub verifies_partitions: bool,
+}
+
+impl TransactionConfig {
+    pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Self {
+        Self {
+            log: TransactionLogConfig {
+                partitions: values.number("transaction.state.log.num.partitions"),
+                replication_factor: values.number("transaction.state.log.replication.factor"),
+                min_isr: values.number("transaction.state.log.min.isr"),
+                segment_bytes: values.number("transaction.state.log.segment.bytes"),
+            },
+            rules: TransactionSettings {
+                timeout_max_ms: values.number("transaction.max.timeout.ms"),
+                partitions_max: values.number("fullbore.transaction.partitions.max"),
+                waiters_max: WAITERS_MAX,
+                server_version: TransactionVersion::V2,
+            },
+            ids_max: values.number("fullbore.transactional.ids.max"),
+            id_expiration_ms: values.number("transactional.id.expiration.ms"),
+            abort_timed_out_interval_ms: values.number("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+            remove_expired_interval_ms: values.number("transaction.remove.expired.transaction.cleanup.interval.ms"),
+            verifies_partitions: values.boolean("transaction.partition.verification.enable"),
+        }
+    }
+}
