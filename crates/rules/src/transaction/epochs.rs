@@ -67,7 +67,7 @@ pub(super) fn init(
 
 /// Returns true if `current` has this producer id, or the one before with its last epoch: a retry of what led to the new id.
 fn is_known(state: &TransactionMetadata, current: ProducerIdAndEpoch) -> bool {
-    current.id == state.producer_id || current.id == state.previous_producer_id && current.epoch >= LAST_CLIENT_EPOCH
+    current.id == state.producer_id || state.had_producer_id(current.id) && current.epoch >= LAST_CLIENT_EPOCH
 }
 
 /// Decides on an InitProducerId without a transaction (`prepareProducerIdRotation`, `prepareIncrementProducerEpoch`).
@@ -186,7 +186,7 @@ fn end_v2(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, id: O
     use TransactionState::*;
     let ProducerIdAndEpoch { id: producer_id, epoch } = request.producer;
     let is_retry_with_old_id =
-        producer_id == state.previous_producer_id && epoch == LAST_CLIENT_EPOCH && state.producer_epoch == 0;
+        state.had_producer_id(producer_id) && epoch == LAST_CLIENT_EPOCH && state.producer_epoch == 0;
     let is_retry_with_last_epoch = epoch >= 0 && epoch.checked_add(1) == Some(state.producer_epoch);
     let is_retry = is_retry_with_old_id || is_retry_with_last_epoch;
     let is_current = epoch == state.producer_epoch;

@@ -69,6 +69,11 @@ impl TransactionMetadata {
         ProducerIdAndEpoch { id: self.producer_id, epoch: self.producer_epoch }
     }
 
+    /// Returns true if the id had this producer id before the last transition. Records of version 0 do not have it.
+    pub(super) fn had_producer_id(&self, id: i64) -> bool {
+        id != NO_PRODUCER_ID && id == self.previous_producer_id
+    }
+
     /// Returns true if the client cannot be given another epoch of this producer id (Kafka's `isProducerEpochExhausted`).
     pub fn is_epoch_exhausted(&self) -> bool {
         self.producer_epoch >= LAST_CLIENT_EPOCH

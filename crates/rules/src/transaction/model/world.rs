@@ -341,6 +341,11 @@ impl World {
         let mut record = self.log.iter().nth_back(back - 1).cloned().flatten();
         if let Some(record) = &mut record {
             record.last_producer_epoch = -1;
+            if self.settings.server_version == TransactionVersion::V0 {
+                // As records of version 0 have it.
+                (record.previous_producer_id, record.next_producer_id) = (-1, -1);
+                record.client_version = TransactionVersion::V0;
+            }
             let is_prepared = record.state.is_prepared();
             match self.fault {
                 Some(Fault::LosesPartition) => drop(record.partitions.pop_first()),

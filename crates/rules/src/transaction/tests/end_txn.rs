@@ -179,6 +179,15 @@ fn retry_with_the_old_id_and_its_last_epoch_is_a_retry() {
     }
 }
 
+#[test]
+fn record_has_no_old_id_a_client_without_an_id_is_no_retry() {
+    let before = TransactionMetadata { previous_producer_id: -1, ..in_state(CompleteCommit, 0) };
+    let stranger = ProducerIdAndEpoch { id: -1, epoch: LAST_CLIENT_EPOCH };
+    let end_txn = request(stranger, true, TransactionVersion::V2);
+    let mapping = Decision::Refuse(ErrorCode::INVALID_PRODUCER_ID_MAPPING);
+    assert_eq!(end(Some(&before), &end_txn, false, Option::None, 500), mapping);
+}
+
 /// `generateTxnTransitMetadataForTxnCompletion`, `prepareAbortOrCommit` and `prepareComplete` where epochs run out.
 #[test]
 fn last_epoch_ends_a_transaction_next_one_has_a_new_id() {
