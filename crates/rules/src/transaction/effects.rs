@@ -41,11 +41,12 @@ pub struct Markers {
 /// Effect of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Append this state, or a tombstone, to `__transaction_state`, and report by [`super::Transaction::persisted`] once it is
-    /// replicated or has failed. At most one is in flight.
+    /// Append this state, or a tombstone, to `__transaction_state`, and report by [`super::Transaction::persisted`]
+    /// once it is replicated or has failed. At most one is in flight.
     Persist(Option<Arc<TransactionMetadata>>),
     /// Write these markers, again and again until each partition has its one or is gone, and report partitions by
-    /// [`super::Transaction::markers_written`]. Markers of local partitions may be appended before the effects that follow.
+    /// [`super::Transaction::markers_written`]. Markers of local partitions may be appended before the effects that
+    /// follow.
     WriteMarkers(Markers),
     /// Answer this request.
     Answer(RequestTicket, TransactionAnswer),
@@ -53,8 +54,8 @@ pub enum Effect {
     NeedProducerId,
 }
 
-/// Answer to a request. An error is Kafka's for the newest version of the API: below InitProducerId 4, AddPartitionsToTxn 2,
-/// AddOffsetsToTxn 2 and EndTxn 2, PRODUCER_FENCED is sent as INVALID_PRODUCER_EPOCH.
+/// Answer to a request. An error is Kafka's for the newest version of the API: below InitProducerId 4,
+/// AddPartitionsToTxn 2, AddOffsetsToTxn 2 and EndTxn 2, PRODUCER_FENCED is sent as INVALID_PRODUCER_EPOCH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionAnswer {
     /// To InitProducerId: the producer to use from now on.
@@ -83,7 +84,8 @@ impl Turn<'_> {
     }
 }
 
-/// Returns Kafka's error for a request whose record cannot be appended with `code` (`TransactionStateManager.appendTransactionToLog`).
+/// Returns Kafka's error for a request whose record cannot be appended with `code`
+/// (`TransactionStateManager.appendTransactionToLog`).
 pub fn persist_error(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::UNKNOWN_TOPIC_OR_PARTITION

@@ -1,5 +1,5 @@
-//! Decisions on requests: the epoch that an InitProducerId or EndTxn leads to, and the error of what comes late, twice or from a
-//! fenced producer (KIP-360, KIP-890).
+//! Decisions on requests: the epoch that an InitProducerId or EndTxn leads to, and the error of what comes late, twice
+//! or from a fenced producer (KIP-360, KIP-890).
 //!
 //! Pure functions of the state in force. Source: Kafka 4.3's `TransactionCoordinator`, method by method.
 
@@ -27,12 +27,14 @@ fn persist(next: TransactionMetadata) -> Decision {
     Decision::Persist(Box::new(next))
 }
 
-/// Decides on an InitProducerId (`handleInitProducerId`, `prepareInitProducerIdTransit`). `id` is a new producer id, if there is one
-/// at hand. [`Decision::Persist`] of a PrepareAbort means that the producer is fenced, and that the request is to be repeated.
+/// Decides on an InitProducerId (`handleInitProducerId`, `prepareInitProducerIdTransit`). `id` is a new producer id, if
+/// there is one at hand. [`Decision::Persist`] of a PrepareAbort means that the producer is fenced, and that the
+/// request is to be repeated.
 ///
-/// Two answers differ from Kafka's. While a transaction is ongoing, a producer that names another epoch is PRODUCER_FENCED at once.
-/// Kafka aborts the transaction first and only fences the repeated request: a zombie could end its successor's transaction. And the
-/// retry of a call that led to the last epoch returns that epoch, where Kafka answers UNKNOWN_SERVER_ERROR.
+/// Two answers differ from Kafka's. While a transaction is ongoing, a producer that names another epoch is
+/// PRODUCER_FENCED at once. Kafka aborts the transaction first and only fences the repeated request: a zombie could end
+/// its successor's transaction. And the retry of a call that led to the last epoch returns that epoch, where Kafka
+/// answers UNKNOWN_SERVER_ERROR.
 pub(super) fn init(
     state: Option<&TransactionMetadata>,
     request: &InitProducerId,
@@ -65,7 +67,8 @@ pub(super) fn init(
     }
 }
 
-/// Returns true if `current` has this producer id, or the one before with its last epoch: a retry of what led to the new id.
+/// Returns true if `current` has this producer id, or the one before with its last epoch: a retry of what led to the
+/// new id.
 fn is_known(state: &TransactionMetadata, current: ProducerIdAndEpoch) -> bool {
     current.id == state.producer_id || state.had_producer_id(current.id) && current.epoch >= LAST_CLIENT_EPOCH
 }
@@ -94,11 +97,11 @@ fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<
     persist(state.initialized(next, last_epoch, timeout_ms, now))
 }
 
-/// Decides on the coordinator's own abort of an ongoing transaction, by a timeout or a new client (`abortTimedOutTransactions`,
-/// `endTransaction` with `isFromClient` false).
+/// Decides on the coordinator's own abort of an ongoing transaction, by a timeout or a new client
+/// (`abortTimedOutTransactions`, `endTransaction` with `isFromClient` false).
 ///
-/// A failed append leaves the old epoch in force also with TV1, where Kafka keeps the bumped one in memory: nothing was decided, and
-/// the next attempt fences with the same epoch.
+/// A failed append leaves the old epoch in force also with TV1, where Kafka keeps the bumped one in memory: nothing was
+/// decided, and the next attempt fences with the same epoch.
 pub(super) fn fence(state: &TransactionMetadata, id: Option<i64>, version: TransactionVersion, now: i64) -> Decision {
     match next_producer_id(state, version, id) {
         Some(next_producer_id) => persist(state.fenced(version, next_producer_id, now)),
@@ -150,8 +153,8 @@ pub(super) fn add(
     persist(next)
 }
 
-/// Decides on an EndTxn (`endTransaction`, `endTransactionWithTV1`). `is_pending` is true if a transition is under way, which
-/// includes the markers of a Prepare state.
+/// Decides on an EndTxn (`endTransaction`, `endTransactionWithTV1`). `is_pending` is true if a transition is under way,
+/// which includes the markers of a Prepare state.
 pub(super) fn end(
     state: Option<&TransactionMetadata>,
     request: &EndTxn,

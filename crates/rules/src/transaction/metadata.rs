@@ -2,7 +2,8 @@
 //!
 //! Not here: which transition a request leads to ([`super::epochs`]).
 //!
-//! Invariant: a transition returns the whole next state and leaves the current one as it is, until the next one is on record.
+//! Invariant: a transition returns the whole next state and leaves the current one as it is, until the next one is on
+//! record.
 
 use super::state::{TransactionState, TransactionVersion};
 use crate::sequence::NO_PRODUCER_ID;
@@ -36,7 +37,8 @@ pub struct ProducerIdAndEpoch {
     pub epoch: i16,
 }
 
-/// Whole state of a transactional id, with the fields of `TransactionLogValue`, and the last epoch, which no record has.
+/// Whole state of a transactional id, with the fields of `TransactionLogValue`, and the last epoch, which no record
+/// has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionMetadata {
     /// The producer id.
@@ -47,7 +49,8 @@ pub struct TransactionMetadata {
     pub next_producer_id: i64,
     /// The producer epoch.
     pub producer_epoch: i16,
-    /// The epoch before the last bump if the same client may still use it for a retry, else -1. Not in a record: after a load it is -1.
+    /// The epoch before the last bump if the same client may still use it for a retry, else -1. Not in a record: after
+    /// a load it is -1.
     pub last_producer_epoch: i16,
     /// After how many milliseconds an ongoing transaction is aborted.
     pub timeout_ms: i32,
@@ -74,7 +77,8 @@ impl TransactionMetadata {
         id != NO_PRODUCER_ID && id == self.previous_producer_id
     }
 
-    /// Returns true if the client cannot be given another epoch of this producer id (Kafka's `isProducerEpochExhausted`).
+    /// Returns true if the client cannot be given another epoch of this producer id (Kafka's
+    /// `isProducerEpochExhausted`).
     pub fn is_epoch_exhausted(&self) -> bool {
         self.producer_epoch >= LAST_CLIENT_EPOCH
     }
@@ -126,7 +130,8 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state after an InitProducerId, with this producer. `last_epoch` is the epoch of which a retry may come.
+    /// Returns the state after an InitProducerId, with this producer. `last_epoch` is the epoch of which a retry may
+    /// come.
     pub(super) fn initialized(
         &self,
         producer: ProducerIdAndEpoch,
@@ -184,8 +189,9 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the aborted state that fences the producer of an ongoing transaction (Kafka's `prepareFenceProducerEpoch`, then
-    /// `endTransaction`). TV2 bumps the epoch as each end does; TV1 bumps it here, and forgets the last one.
+    /// Returns the aborted state that fences the producer of an ongoing transaction (Kafka's
+    /// `prepareFenceProducerEpoch`, then `endTransaction`). TV2 bumps the epoch as each end does; TV1 bumps it here,
+    /// and forgets the last one.
     pub(super) fn fenced(&self, version: TransactionVersion, next_producer_id: i64, now: i64) -> TransactionMetadata {
         if version.supports_epoch_bump() {
             return self.decided(false, version, next_producer_id, now);

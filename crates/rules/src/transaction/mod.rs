@@ -1,8 +1,9 @@
-//! Transactions: the machine of one transactional id, with the decisions of Kafka 4.3's transaction coordinator (KIPs 98, 360, 447,
-//! 664, 890, 1228).
+//! Transactions: the machine of one transactional id, with the decisions of Kafka 4.3's transaction coordinator (KIPs
+//! 98, 360, 447, 664, 890, 1228).
 //!
-//! A [`Transaction`] takes an event and the time, and returns what follows as [`Effect`]s, in order. It knows no log, no connection
-//! and no other id. The broker holds one lock per id while it feeds an event in and carries its effects out:
+//! A [`Transaction`] takes an event and the time, and returns what follows as [`Effect`]s, in order. It knows no log,
+//! no connection and no other id. The broker holds one lock per id while it feeds an event in and carries its effects
+//! out:
 //!
 //! ```
 //! use fullbore_rules::transaction::*;
@@ -36,12 +37,14 @@
 //! assert_eq!(events, 1);
 //! ```
 //!
-//! A broker also calls [`Transaction::tick`] when [`Transaction::next_deadline`] has passed, [`Transaction::time_out`] and
-//! [`Transaction::expire`] at Kafka's cleanup intervals, and [`Transaction::kill`] when it no longer leads the shard.
+//! A broker also calls [`Transaction::tick`] when [`Transaction::next_deadline`] has passed, [`Transaction::time_out`]
+//! and [`Transaction::expire`] at Kafka's cleanup intervals, and [`Transaction::kill`] when it no longer leads the
+//! shard.
 //!
-//! Invariants: at most one record is in flight. A decision is on record before its markers are written, and each partition has its
-//! marker, or is gone, before the transaction is complete. Each ticket is answered exactly once, at the latest when its deadline has
-//! passed and [`Transaction::tick`] was called, or by what ends the transition that it began.
+//! Invariants: at most one record is in flight. A decision is on record before its markers are written, and each
+//! partition has its marker, or is gone, before the transaction is complete. Each ticket is answered exactly once, at
+//! the latest when its deadline has passed and [`Transaction::tick`] was called, or by what ends the transition that it
+//! began.
 
 mod effects;
 mod epochs;
@@ -114,8 +117,8 @@ impl Transaction {
         Transaction { coordinator_epoch, state: None, stage: Stage::Idle, decisions: 0, waiters: VecDeque::new() }
     }
 
-    /// Returns an id as its last record has it. What was decided goes on: markers are written anew, in this coordinator's epoch, or
-    /// the transaction is completed if it has no partitions.
+    /// Returns an id as its last record has it. What was decided goes on: markers are written anew, in this
+    /// coordinator's epoch, or the transaction is completed if it has no partitions.
     pub fn load(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
         let state = match record.state {
@@ -147,8 +150,9 @@ impl Transaction {
         }
     }
 
-    /// Returns for each partition of a verify-only AddPartitionsToTxn if it is in the transaction: NONE, or TRANSACTION_ABORTABLE,
-    /// which Produce below version 11 sends as INVALID_TXN_STATE. A transition that is pending does not count.
+    /// Returns for each partition of a verify-only AddPartitionsToTxn if it is in the transaction: NONE, or
+    /// TRANSACTION_ABORTABLE, which Produce below version 11 sends as INVALID_TXN_STATE. A transition that is pending
+    /// does not count.
     ///
     /// # Errors
     /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED; CONCURRENT_TRANSACTIONS while markers are written.
@@ -164,16 +168,17 @@ impl Transaction {
         Ok(partitions.into_iter().map(|partition| (partition, code(partition))).collect())
     }
 
-    /// Aborts the transaction if it has been open for longer than its timeout, and fences its producer. Otherwise, or while a
-    /// transition is under way, nothing happens.
+    /// Aborts the transaction if it has been open for longer than its timeout, and fences its producer. Otherwise, or
+    /// while a transition is under way, nothing happens.
     pub fn time_out(&mut self, turn: &mut Turn<'_>) {
         if self.is_idle() && self.state.as_deref().is_some_and(|state| state.has_timed_out(turn.now)) {
             self.decide(Request::TimeOut, None, turn);
         }
     }
 
-    /// Removes the id by a tombstone if it has been without a transaction for `expiration_ms` (`transactional.id.expiration.ms`).
-    /// Once the tombstone is on record, [`Transaction::is_vacant`] is true, unless a request has come meanwhile.
+    /// Removes the id by a tombstone if it has been without a transaction for `expiration_ms`
+    /// (`transactional.id.expiration.ms`). Once the tombstone is on record, [`Transaction::is_vacant`] is true, unless
+    /// a request has come meanwhile.
     pub fn expire(&mut self, expiration_ms: i64, turn: &mut Turn<'_>) {
         let has_expired = |state: &TransactionMetadata| state.has_expired(turn.now, expiration_ms);
         if self.is_idle() && self.state.as_deref().is_some_and(has_expired) {
@@ -202,8 +207,8 @@ impl Transaction {
         }
     }
 
-    /// Takes the id out of service: every request is answered with `code` from now on, and late events have no effect. What is in
-    /// flight may still get on record; the next coordinator loads it.
+    /// Takes the id out of service: every request is answered with `code` from now on, and late events have no effect.
+    /// What is in flight may still get on record; the next coordinator loads it.
     pub fn kill(&mut self, code: ErrorCode, turn: &mut Turn<'_>) {
         match std::mem::replace(&mut self.stage, Stage::Gone(code)) {
             Stage::ProducerId(request) => request.refuse(code, turn),
@@ -265,7 +270,8 @@ impl Transaction {
         }
     }
 
-    /// Decides on a request. `id` is a new producer id, if one is at hand. An EndTxn may come in any stage, others only when idle.
+    /// Decides on a request. `id` is a new producer id, if one is at hand. An EndTxn may come in any stage, others only
+    /// when idle.
     fn decide(&mut self, request: Request, id: Option<i64>, turn: &mut Turn<'_>) {
         let state = self.state.as_deref();
         let (settings, now) = (turn.settings, turn.now);
@@ -297,7 +303,8 @@ pub struct TransactionFilter<'a> {
     pub states: &'a [TransactionState],
     /// The producer ids to list; empty for all.
     pub producer_ids: &'a [i64],
-    /// Only transactions that began longer ago than this, in milliseconds; negative for all. An id without a transaction began at -1.
+    /// Only transactions that began longer ago than this, in milliseconds; negative for all. An id without a
+    /// transaction began at -1.
     pub duration_ms: i64,
 }
 

@@ -1,6 +1,8 @@
-//! Ends of transitions: a record is appended or is not, a producer id comes, markers are written, waiting requests go on.
+//! Ends of transitions: a record is appended or is not, a producer id comes, markers are written, waiting requests go
+//! on.
 //!
-//! Invariant: a state is in force only once it is on record. Until then the state before is in force, and stays if the append fails.
+//! Invariant: a state is in force only once it is on record. Until then the state before is in force, and stays if the
+//! append fails.
 
 use super::effects::persist_error;
 use super::{DecisionId, Effect, Markers, Persisting, Stage, TopicPartition, Transaction, TransactionAnswer};
@@ -13,8 +15,9 @@ use std::sync::Arc;
 const COMPLETE_RETRY_MS: i64 = 100;
 
 impl Transaction {
-    /// Ends the append in flight: the record is replicated, or failed with an error of the append. In doubt it has failed, even if it
-    /// may get on record later. A later record then takes its place; a coordinator that loads it goes on from it.
+    /// Ends the append in flight: the record is replicated, or failed with an error of the append. In doubt it has
+    /// failed, even if it may get on record later. A later record then takes its place; a coordinator that loads it
+    /// goes on from it.
     pub fn persisted(&mut self, result: Result<(), ErrorCode>, turn: &mut Turn<'_>) {
         // A broker that has stopped coordinating the id may report its last record late.
         let Stage::Persisting(persisting) = &mut self.stage else { return };
@@ -38,8 +41,8 @@ impl Transaction {
         self.resume(turn);
     }
 
-    /// Notes partitions that have the marker of this decision, or are gone. Replies to markers of an earlier decision or coordinator
-    /// have no effect.
+    /// Notes partitions that have the marker of this decision, or are gone. Replies to markers of an earlier decision
+    /// or coordinator have no effect.
     pub fn markers_written<'a>(
         &mut self,
         decision: DecisionId,
@@ -74,8 +77,8 @@ impl Transaction {
         self.stage = Stage::Persisting(Persisting { next, requests });
     }
 
-    /// Merges waiting AddPartitions of the same producer into a record that adds partitions: its outcome answers them, too. The first
-    /// waiter of another kind ends that.
+    /// Merges waiting AddPartitions of the same producer into a record that adds partitions: its outcome answers them,
+    /// too. The first waiter of another kind ends that.
     fn join(&mut self, next: &mut TransactionMetadata, requests: &mut Vec<Request>, turn: &Turn<'_>) {
         while let Some(Request::AddPartitions(_, add)) = self.waiters.front() {
             let same = next.state == TransactionState::Ongoing
@@ -97,7 +100,8 @@ impl Transaction {
         requests.iter().for_each(|request| self.answer(request, turn));
     }
 
-    /// Keeps the state in force, since the next one is not on record. Only a transaction whose markers are written has to go on.
+    /// Keeps the state in force, since the next one is not on record. Only a transaction whose markers are written has
+    /// to go on.
     fn undo(
         &mut self,
         next: Option<Arc<TransactionMetadata>>,
@@ -138,8 +142,8 @@ impl Transaction {
         self.persist(Some(next), Vec::new(), turn);
     }
 
-    /// Answers a request by the state in force. An InitProducerId that has fenced a producer waits for the end of the abort, and is
-    /// then decided again.
+    /// Answers a request by the state in force. An InitProducerId that has fenced a producer waits for the end of the
+    /// abort, and is then decided again.
     pub(super) fn answer(&mut self, request: &Request, turn: &mut Turn<'_>) {
         let Some(state) = self.state.as_deref() else { return };
         match request {

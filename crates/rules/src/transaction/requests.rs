@@ -16,7 +16,8 @@ pub struct InitProducerId {
     pub current: Option<ProducerIdAndEpoch>,
     /// After how many milliseconds an ongoing transaction is aborted.
     pub timeout_ms: i32,
-    /// Until when the request may wait for a transition; `None` to be answered CONCURRENT_TRANSACTIONS at once, as Kafka does.
+    /// Until when the request may wait for a transition; `None` to be answered CONCURRENT_TRANSACTIONS at once, as
+    /// Kafka does.
     pub wait_until: Option<i64>,
 }
 
@@ -36,13 +37,14 @@ pub struct AddPartitions {
     pub partitions: Vec<TopicPartition>,
     /// The client's protocol ([`TransactionVersion::of_add_partitions`]).
     pub version: TransactionVersion,
-    /// Until when the request may wait for a transition; `None` to be answered CONCURRENT_TRANSACTIONS at once, as Kafka does.
+    /// Until when the request may wait for a transition; `None` to be answered CONCURRENT_TRANSACTIONS at once, as
+    /// Kafka does.
     pub wait_until: Option<i64>,
 }
 
 impl AddPartitions {
-    /// Returns the request of AddOffsetsToTxn, which adds one partition of `__consumer_offsets`: that of the group. Clients of TV2 do
-    /// not send it.
+    /// Returns the request of AddOffsetsToTxn, which adds one partition of `__consumer_offsets`: that of the group.
+    /// Clients of TV2 do not send it.
     pub fn offsets(producer: ProducerIdAndEpoch, partition: i32, wait_until: Option<i64>) -> AddPartitions {
         let partitions = vec![TopicPartition { topic: CONSUMER_OFFSETS, partition }];
         AddPartitions { producer, partitions, version: TransactionVersion::V0, wait_until }

@@ -1,4 +1,5 @@
-//! States of a transaction, and the protocol that its client follows (Kafka's `TransactionState` and `TransactionVersion`).
+//! States of a transaction, and the protocol that its client follows (Kafka's `TransactionState` and
+//! `TransactionVersion`).
 
 use std::fmt;
 
@@ -20,7 +21,8 @@ pub enum TransactionState {
     CompleteAbort = 5,
     /// The id has expired. Never in a record: a tombstone takes its place.
     Dead = 6,
-    /// The producer is about to be fenced. Never in a record: Kafka goes through it within one call, and this machine not at all.
+    /// The producer is about to be fenced. Never in a record: Kafka goes through it within one call, and this machine
+    /// not at all.
     PrepareEpochFence = 7,
 }
 
@@ -132,7 +134,8 @@ impl TransactionVersion {
         }
     }
 
-    /// Returns the protocol of a client that sends AddPartitionsToTxn, or has a broker send it, in this version of the API.
+    /// Returns the protocol of a client that sends AddPartitionsToTxn, or has a broker send it, in this version of the
+    /// API.
     pub const fn of_add_partitions(api_version: i16) -> TransactionVersion {
         if api_version > 3 { TransactionVersion::V2 } else { TransactionVersion::V0 }
     }

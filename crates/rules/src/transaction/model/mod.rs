@@ -1,15 +1,18 @@
-//! Producers that share a transactional id, a coordinator that fails and moves, markers that are late or come twice: by seed.
+//! Producers that share a transactional id, a coordinator that fails and moves, markers that are late or come twice: by
+//! seed.
 //!
-//! Clients add partitions, write, and end transactions by either protocol; they send again what was not answered, give up, come back,
-//! and go on as zombies. Requests are delayed and doubled, answers lost; appends fail, and some of those are on record all the same. The
-//! coordinator stops between any two events, and another one loads the last record. In the end everything arrives.
+//! Clients add partitions, write, and end transactions by either protocol; they send again what was not answered, give
+//! up, come back, and go on as zombies. Requests are delayed and doubled, answers lost; appends fail, and some of those
+//! are on record all the same. The coordinator stops between any two events, and another one loads the last record. In
+//! the end everything arrives.
 //!
-//! Checked: one record in flight; each record before its markers, each partition marked before Complete; the epoch never falls; no
-//! producer is given to two clients, or to a zombie; the records of a transaction have one outcome, which is the answered one and never
-//! a commit that no client wanted; each request is answered once; in the end no record is open.
+//! Checked: one record in flight; each record before its markers, each partition marked before Complete; the epoch
+//! never falls; no producer is given to two clients, or to a zombie; the records of a transaction have one outcome,
+//! which is the answered one and never a commit that no client wanted; each request is answered once; in the end no
+//! record is open.
 //!
-//! Left out with TV1: requests that arrive after their client has gone on with the same epoch. That protocol cannot tell them from new
-//! ones, which is why there is TV2.
+//! Left out with TV1: requests that arrive after their client has gone on with the same epoch. That protocol cannot
+//! tell them from new ones, which is why there is TV2.
 //!
 //! The checks are tested: with each [`Fault`] they find schedules that break a promise.
 

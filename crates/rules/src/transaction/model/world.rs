@@ -319,7 +319,8 @@ impl World {
         Ok(())
     }
 
-    /// Another broker becomes the coordinator. The one before stops, or is killed; its markers may still be on their way.
+    /// Another broker becomes the coordinator. The one before stops, or is killed; its markers may still be on their
+    /// way.
     fn move_coordinator(&mut self) -> Result<(), String> {
         if self.random.one_in(2) {
             self.event(|transaction, turn| transaction.kill(ErrorCode::NOT_COORDINATOR, turn))?;

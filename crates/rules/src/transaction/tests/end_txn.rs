@@ -1,10 +1,11 @@
 //! EndTxn in each state, for either outcome, with each epoch and by either protocol, against a table.
 //!
-//! The table is read from Kafka 4.3.1: `TransactionCoordinator.endTransaction` (TV2) and `endTransactionWithTV1`, of which each cell is
-//! one path. Kafka's own table in a comment there has the states without a transaction; the others are read from the code.
+//! The table is read from Kafka 4.3.1: `TransactionCoordinator.endTransaction` (TV2) and `endTransactionWithTV1`, of
+//! which each cell is one path. Kafka's own table in a comment there has the states without a transaction; the others
+//! are read from the code.
 //!
-//! A running coordinator only comes to the rows of the Prepare states for a moment: once a decision is on record, Kafka has
-//! `CompleteCommit` or `CompleteAbort` pending, and answers CONCURRENT_TRANSACTIONS before it looks at the state.
+//! A running coordinator only comes to the rows of the Prepare states for a moment: once a decision is on record, Kafka
+//! has `CompleteCommit` or `CompleteAbort` pending, and answers CONCURRENT_TRANSACTIONS before it looks at the state.
 
 use super::super::epochs::{Decision, end};
 use super::super::metadata::LAST_CLIENT_EPOCH;
@@ -130,7 +131,8 @@ fn another_producer_id_is_no_mapping_whatever_the_state() {
     assert_eq!(end(Option::None, &end_txn, false, Option::None, 500), unknown);
 }
 
-/// `endTransaction` looks for a pending transition before anything else, `endTransactionWithTV1` after producer id and epoch.
+/// `endTransaction` looks for a pending transition before anything else, `endTransactionWithTV1` after producer id and
+/// epoch.
 #[test]
 fn pending_transition_is_looked_for_first_by_tv2_and_third_by_tv1() {
     let cases = [
@@ -149,8 +151,8 @@ fn pending_transition_is_looked_for_first_by_tv2_and_third_by_tv1() {
     }
 }
 
-/// A retry of the EndTxn after which the producer id is a new one (`retryOnOverflow`): the same cells as for the epoch before, but in
-/// the states that a new id cannot have.
+/// A retry of the EndTxn after which the producer id is a new one (`retryOnOverflow`): the same cells as for the epoch
+/// before, but in the states that a new id cannot have.
 #[test]
 fn retry_with_the_old_id_and_its_last_epoch_is_a_retry() {
     let rows = [
