@@ -1,6 +1,6 @@
 // The Java client against a broker: `Client BOOTSTRAP`.
 //
-// Not a test of groups, nor of what transactions do: consumers are assigned by hand and commit nothing.
+// Not a test of groups: consumers are assigned by hand and commit nothing.
 // Every case reads back what it wrote and compares keys, values, headers, timestamps and offsets exactly.
 
 import java.nio.charset.StandardCharsets;
@@ -53,11 +53,13 @@ import org.apache.kafka.common.acl.AclPermissionType;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.InvalidConfigurationException;
 import org.apache.kafka.common.errors.InvalidPartitionsException;
+import org.apache.kafka.common.errors.InvalidProducerEpochException;
 import org.apache.kafka.common.errors.InvalidReplicationFactorException;
 import org.apache.kafka.common.errors.InvalidTimestampException;
 import org.apache.kafka.common.errors.InvalidTopicException;
 import org.apache.kafka.common.errors.LogDirNotFoundException;
 import org.apache.kafka.common.errors.NotLeaderOrFollowerException;
+import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
 import org.apache.kafka.common.errors.ResourceNotFoundException;
 import org.apache.kafka.common.errors.SecurityDisabledException;
@@ -273,7 +275,8 @@ public class Client {
         CASES.put("produce to a LogAppendTime topic", Client::logAppendTime);
         CASES.put("produce to a topic nobody created", () -> roundTrip(RUN + "-auto", oddRecords()));
         CASES.put("produce by key over 6 partitions", Client::byKey);
-        CASES.put("a transaction begins, or is refused at once with the reason", Client::transaction);
+        CASES.put("transactions commit and abort", Client::transaction);
+        CASES.put("a second producer of a transactional id fences the first", Client::fenced);
     }
 
     static void produce(String acks, String codec, boolean idempotent) throws Exception {
@@ -316,14 +319,52 @@ public class Client {
             same(read(new TopicPartition(topic, partition.getKey()), 0, partition.getValue().size(), Map.of()), partition.getValue(), 0);
     }
 
-    /** Apache Kafka begins it; Fullbore does not serve transactions yet. */
-    static void transaction() {
+    /** Settings of a topic for transactions, which are not served on the diskless ones that some runs have by default. */
+    static final Map<String, String> CLASSIC = System.getenv("OURS") == null ? Map.of() : Map.of("diskless.enable", "false");
+
+    static void transaction() throws Exception {
+        String topic = newTopic("transaction", 2, CLASSIC);
         Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "transactional.id", RUN + "-transaction", "max.block.ms", API_MS));
         try (var producer = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
             producer.initTransactions();
-        } catch (KafkaException refused) {
-            want(refused.getMessage().contains("This broker does not serve transactions yet"), refused);
+            for (String value : List.of("first", "aborted", "last")) {
+                producer.beginTransaction();
+                for (int partition = 0; partition < 2; partition++)
+                    producer.send(new ProducerRecord<>(topic, partition, null, value.getBytes()));
+                producer.flush();
+                if (value.equals("aborted")) producer.abortTransaction(); else producer.commitTransaction();
+            }
         }
+        for (int partition = 0; partition < 2; partition++) {
+            var from = new TopicPartition(topic, partition);
+            same(values(read(from, 0, 2, Map.of("isolation.level", "read_committed"))), "0 first, 4 last");
+            same(values(read(from, 0, 3, Map.of("isolation.level", "read_uncommitted"))), "0 first, 2 aborted, 4 last");
+        }
+    }
+
+    static String values(List<ConsumerRecord<byte[], byte[]>> records) {
+        return String.join(", ", records.stream().map(r -> r.offset() + " " + new String(r.value())).toList());
+    }
+
+    /** A second producer of the id ends what the first has begun, and the first writes nothing more. */
+    static void fenced() throws Exception {
+        String topic = newTopic("fenced", 1, CLASSIC);
+        Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "transactional.id", RUN + "-fenced", "max.block.ms", API_MS));
+        try (var first = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer());
+             var second = new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
+            first.initTransactions();
+            first.beginTransaction();
+            first.send(new ProducerRecord<>(topic, 0, null, "lost".getBytes())).get();
+            second.initTransactions();
+            try {
+                first.commitTransaction();
+                want(false, "a fenced producer commits");
+            } catch (ProducerFencedException | InvalidProducerEpochException fenced) { /* as it should be */ }
+            second.beginTransaction();
+            second.send(new ProducerRecord<>(topic, 0, null, "kept".getBytes()));
+            second.commitTransaction();
+        }
+        same(values(read(zero(topic), 0, 1, Map.of("isolation.level", "read_committed"))), "2 kept");
     }
 
     // --- consume ---------------------------------------------------------------------------------

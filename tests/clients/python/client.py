@@ -61,6 +61,10 @@ def odd_records():
     ] + [(b"key-%d" % i, b"some text %d " % i * 20, []) for i in range(100)]
 
 
+# Settings of a topic for transactions, which are not served on the diskless ones that some runs have by default.
+CLASSIC = {"diskless_enable": "false"} if os.environ.get("OURS") else {}
+
+
 def new_topic(name, partitions=1, **config):
     topic = f"{RUN}-{name}"
     config = {key.replace("_", "."): value for key, value in config.items()}
@@ -276,14 +280,39 @@ def partitions():
         assert [m.offset() for m in found] == list(range(len(found)))
 
 
-@case("a transaction begins, or is refused at once with the reason")
+@case("transactions commit and abort")
 def transaction():
-    """Apache Kafka begins it; Fullbore does not serve transactions yet."""
+    topic = new_topic("transaction", 2, **CLASSIC)
     producer = Producer(connection() | {"transactional.id": f"{RUN}-transaction"})
-    try:
-        producer.init_transactions(WAIT_S)
-    except KafkaException as error:
-        assert error.args[0].fatal() and "This broker does not serve transactions yet" in str(error), error
+    producer.init_transactions(WAIT_S)
+    ends = (b"first", producer.commit_transaction), (b"aborted", producer.abort_transaction), (b"last", producer.commit_transaction)
+    for value, end in ends:
+        producer.begin_transaction()
+        for partition in (0, 1):
+            producer.produce(topic, value, partition=partition)
+        producer.flush(WAIT_S)
+        end(WAIT_S)
+    for partition in (0, 1):
+        committed = read(topic, 2, partition, isolation_level="read_committed")
+        assert [(m.offset(), m.value()) for m in committed] == [(0, b"first"), (4, b"last")]
+        everything = read(topic, 3, partition, isolation_level="read_uncommitted")
+        assert [m.value() for m in everything] == [b"first", b"aborted", b"last"]
+
+
+@case("a second producer of a transactional id fences the first and aborts its transaction")
+def fenced():
+    topic = new_topic("fenced", **CLASSIC)
+    first, second = (Producer(connection() | {"transactional.id": f"{RUN}-fenced"}) for _ in range(2))
+    first.init_transactions(WAIT_S)
+    first.begin_transaction()
+    first.produce(topic, b"lost", partition=0)
+    first.flush(WAIT_S)
+    second.init_transactions(WAIT_S)
+    refused(KafkaError._FENCED, lambda: first.commit_transaction(WAIT_S))
+    second.begin_transaction()
+    second.produce(topic, b"kept", partition=0)
+    second.commit_transaction(WAIT_S)
+    assert [m.value() for m in read(topic, 1, isolation_level="read_committed")] == [b"kept"]
 
 
 # --- consume -------------------------------------------------------------------------------------

@@ -132,31 +132,6 @@ fn groups_are_coordinated_here_and_not_what_is_of_no_known_type() {
     }
 }
 
-/// The codes after which librdkafka (which asks in version 2) and Java (in 6) do not ask again, and show the message; see
-/// tests/clients for the clients themselves.
-#[test]
-fn who_wants_a_transaction_is_refused_for_good_and_told_why() {
-    let broker = Broker::start(&[]);
-    let mut client = broker.client();
-    for version in 1..=6 {
-        let refused = coordinator(&mut client, 1, version);
-        let expected = match version {
-            ..4 => ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            _ => ErrorCode::UNSUPPORTED_VERSION,
-        };
-        assert_eq!((refused.error_code, refused.node_id), (expected, -1), "version {version}");
-        let why = refused.error_message.expect("words");
-        assert_eq!(why, "This broker does not serve transactions yet.", "version {version}");
-    }
-    let transactional = InitProducerIdRequest {
-        transactional_id: Some("tx".into()),
-        transaction_timeout_ms: 1000,
-        ..Default::default()
-    };
-    let refused = client.call(&transactional, 4);
-    assert_eq!(refused.error_code, ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED);
-}
-
 #[test]
 fn topics_are_described_a_page_at_a_time() {
     let broker = Broker::start(&[]);

@@ -27,6 +27,7 @@ const LAYERS: &[&str] = &[
     "fetch_sessions",
     "error",
     "groups",
+    "transactions",
     "coordinator",
     "log_end_reports",
     "replication",

@@ -8,10 +8,12 @@ use fullbore_wire::Records;
 use super::Replica;
 use super::state::LogState;
 use fullbore_host::files::{is_momentary, now_ms};
+use fullbore_log::direct_io::DirectReads;
 use fullbore_log::files;
-use fullbore_log::lookup::{Slice, is_gone};
+use fullbore_log::lookup::{OffsetLookup, Slice, is_gone};
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
+use fullbore_log::txn_index::AbortedLookup;
 
 /// Times a read is planned anew when retention or compaction takes a file away under it.
 const PLANS_MAX: usize = 8;
@@ -36,6 +38,35 @@ impl ReadMode {
             ReadMode::Consumer(isolation) | ReadMode::ConsumerWhole(isolation) => isolation,
             ReadMode::LedIn(_) => Isolation::ReadUncommitted,
         }
+    }
+}
+
+/// Plan of a read, which needs no lock.
+struct ReadPlan {
+    offsets: OffsetLookup,
+    /// Present where transactions were aborted at or past the begin.
+    aborted: Option<AbortedLookup>,
+    /// End of what the reader may see.
+    limit: i64,
+    /// True if the last batch must be whole.
+    is_whole: bool,
+}
+
+impl ReadPlan {
+    /// Returns the slice, and notes in `read` how it ends and what was aborted in it.
+    fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads, read: &mut ReadOn) -> io::Result<Slice> {
+        let mut slice = self.offsets.read(max_bytes, at_least_one, cold)?;
+        if let Slice::Of(slice) = &mut slice {
+            read.read.is_cut = self.offsets.goes_on(slice, self.limit);
+            if self.is_whole || self.aborted.is_some() {
+                read.end_offset = self.offsets.whole(slice, cold)?;
+                read.read.is_cut = read.end_offset < self.limit;
+            }
+            if let Some(aborted) = &self.aborted {
+                read.read.aborted = Some(aborted.read(read.end_offset)?);
+            }
+        }
+        Ok(slice)
     }
 }
 
@@ -136,24 +167,13 @@ impl Replica {
             log.note_use();
             let planned = log.plan_read(from, max_bytes, limit);
             let aborted = read.read.aborted.is_some().then(|| log.plan_aborted(from));
-            let aborted = aborted.filter(|lookup| !lookup.segments.is_empty());
             drop(state);
-            let plan = planned.map_err(|error| self.read_failed_at(from, max_bytes, &error))?;
+            let offsets = planned.map_err(|error| self.read_failed_at(from, max_bytes, &error))?;
+            let aborted = aborted.filter(|lookup| !lookup.segments.is_empty());
+            let plan = ReadPlan { offsets, aborted, limit, is_whole: !matches!(mode, ReadMode::Consumer(_)) };
             plans += 1;
-            let found = plan.read(max_bytes, at_least_one, &self.log_dir.cold).and_then(|mut slice| {
-                if let Slice::Of(slice) = &mut slice {
-                    read.read.is_cut = plan.goes_on(slice, limit);
-                    if !matches!(mode, ReadMode::Consumer(_)) || aborted.is_some() {
-                        let whole = plan.whole(slice, &self.log_dir.cold)?;
-                        (read.end_offset, read.read.is_cut) = (whole, whole < limit);
-                    }
-                    if let Some(aborted) = &aborted {
-                        read.read.aborted = Some(aborted.read(read.end_offset)?);
-                    }
-                }
-                Ok(slice)
-            });
-            if plan.is_stale() && plans < PLANS_MAX {
+            let found = plan.read(max_bytes, at_least_one, &self.log_dir.cold, &mut read);
+            if plan.offsets.is_stale() && plans < PLANS_MAX {
                 continue;
             }
             match found {
@@ -165,7 +185,7 @@ impl Replica {
                     read.read.is_cut = true;
                     return Ok(read);
                 }
-                Ok(Slice::Hole) => (plans, from) = (0, plan.end_offset),
+                Ok(Slice::Hole) => (plans, from) = (0, plan.offsets.end_offset),
                 Err(error) if is_gone(&error) && plans < PLANS_MAX => {}
                 Err(error) => return Err(self.read_failed_at(from, max_bytes, &error)),
             }
