@@ -7,7 +7,7 @@ use super::call::{Call, Fault, Reply};
 use super::end_txn::{as_known, check_id};
 use super::topics;
 use crate::partitions::AnyPartition;
-use crate::transactions::WAIT_MS;
+use crate::transactions::{BATCH_WAIT_MS, WAIT_MS};
 use fullbore_control::{Image, is_internal};
 use fullbore_rules::transaction::{
     AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionAnswer, TransactionVersion,
@@ -54,7 +54,7 @@ async fn added(
     version: i16,
 ) -> Vec<AddPartitionsToTxnTopicResult> {
     let image = call.broker.control.image();
-    let check = |topic: &AddPartitionsToTxnTopic, partition| check_partition(call, &image, topic, partition);
+    let check = |topic: &AddPartitionsToTxnTopic, partition| check_partition(call, &image, version, topic, partition);
     let checked = results(transaction, check);
     if checked.iter().flat_map(|topic| &topic.results_by_partition).any(|at| at.partition_error_code.is_err()) {
         let not_attempted = |code: ErrorCode| if code.is_err() { code } else { ErrorCode::OPERATION_NOT_ATTEMPTED };
@@ -95,11 +95,18 @@ fn results(
 }
 
 /// Returns the error of a partition that no transaction can have.
-fn check_partition(call: &Call<'_>, image: &Image, topic: &AddPartitionsToTxnTopic, partition: i32) -> ErrorCode {
+fn check_partition(
+    call: &Call<'_>,
+    image: &Image,
+    version: i16,
+    topic: &AddPartitionsToTxnTopic,
+    partition: i32,
+) -> ErrorCode {
     let found = topics::find(image, &topic.name, Uuid::ZERO);
     match found.and_then(|found| topics::existing(call.broker, found, partition)) {
         Ok(AnyPartition::Diskless(_)) => ErrorCode::INVALID_TXN_STATE,
-        Ok(AnyPartition::Classic(_)) if is_internal(&topic.name) => ErrorCode::TOPIC_AUTHORIZATION_FAILED,
+        // Brokers add the partition of a group's offsets.
+        _ if is_internal(&topic.name) && version < SEVERAL_FROM => ErrorCode::TOPIC_AUTHORIZATION_FAILED,
         // Another broker has it.
         Ok(AnyPartition::Classic(_)) | Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) => ErrorCode::NONE,
         Err(code) => code,
@@ -116,11 +123,12 @@ async fn add(
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
     transactions.prepare(false, [id]).await?;
+    let wait_ms = if version >= SEVERAL_FROM { BATCH_WAIT_MS } else { WAIT_MS };
     let request = AddPartitions {
         producer: producer(transaction),
         partitions,
         version: TransactionVersion::of_add_partitions(version),
-        wait_until: Some(call.broker.now_ms().saturating_add(WAIT_MS)),
+        wait_until: Some(call.broker.now_ms().saturating_add(wait_ms)),
     };
     let pending = transactions.put_to(id, |machine, ticket, turn| machine.add_partitions(request, ticket, turn))?;
     match pending.answer().await? {

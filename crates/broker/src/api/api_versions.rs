@@ -60,9 +60,9 @@ fn answer(broker: &Node, error_code: ErrorCode) -> ApiVersionsResponse {
     ApiVersionsResponse {
         error_code,
         api_keys: broker.served.iter().filter(|key| is_offered(broker, **key)).map(range).collect(),
-        supported_features: features::supported(broker),
+        supported_features: features::supported(),
         finalized_features_epoch: features::epoch(broker),
-        finalized_features: features::finalized(broker),
+        finalized_features: features::finalized(),
         ..Default::default()
     }
 }

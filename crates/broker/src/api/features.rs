@@ -18,30 +18,29 @@ const GROUPS: Feature = ("group.version", 1);
 /// Version of transactions with the protocol of KIP-890.
 const TRANSACTIONS: Feature = ("transaction.version", 2);
 
-/// Every feature, in the order of the names. In a cluster transactions are not served yet.
-pub fn all(broker: &Node) -> impl Iterator<Item = Feature> {
-    let transactions = broker.control.beats().is_none().then_some(TRANSACTIONS);
-    [GROUPS, METADATA].into_iter().chain(transactions)
+/// Every feature, in the order of the names.
+pub fn all() -> impl Iterator<Item = Feature> {
+    [GROUPS, METADATA, TRANSACTIONS].into_iter()
 }
 
-pub fn supported(broker: &Node) -> Vec<SupportedFeatureKey> {
+pub fn supported() -> Vec<SupportedFeatureKey> {
     let key = |(name, level)| SupportedFeatureKey {
         name: Text::from_static(name),
         min_version: level,
         max_version: level,
         ..Default::default()
     };
-    all(broker).map(key).collect()
+    all().map(key).collect()
 }
 
-pub fn finalized(broker: &Node) -> Vec<FinalizedFeatureKey> {
+pub fn finalized() -> Vec<FinalizedFeatureKey> {
     let key = |(name, level)| FinalizedFeatureKey {
         name: Text::from_static(name),
         min_version_level: level,
         max_version_level: level,
         ..Default::default()
     };
-    all(broker).map(key).collect()
+    all().map(key).collect()
 }
 
 /// That of the metadata, which never goes back.

@@ -1,5 +1,5 @@
 //! FindCoordinator 0-6. The coordinator of a group or of a transactional id is who leads its partition of the internal topic that they are kept in,
-//! which is made if there is none. In a cluster transactions are not served yet.
+//! which is made if there is none.
 
 use super::call::{Call, Fault, Reply};
 use super::nodes;
@@ -20,11 +20,11 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let version = reply.version.number;
     let prepared = match request.key_type {
         GROUP => call.broker.groups.prepare(Missing::Create, []).await,
-        TRANSACTION if serves_transactions(call) => call.broker.transactions.prepare(true, []).await,
+        TRANSACTION => call.broker.transactions.prepare(true, []).await,
         _ => Ok(()),
     };
     let of = |key: &Text| match prepared {
-        Ok(()) => coordinator(call, version, request.key_type, key),
+        Ok(()) => coordinator(call, request.key_type, key),
         Err(error_code) => nobody(key, error_code, error_code.message()),
     };
     let response = if version >= SEVERAL_KEYS_FROM {
@@ -46,31 +46,17 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<FindCoordinatorRequest>(&response)
 }
 
-fn coordinator(call: &Call<'_>, version: i16, key_type: i8, key: &Text) -> Coordinator {
-    let (error_code, message) = match key_type {
-        GROUP => {
-            let image = call.broker.control.image();
-            return match leader_of(call, &image, CONSUMER_OFFSETS, key) {
-                Some(found) => found,
-                None => nobody(key, ErrorCode::COORDINATOR_NOT_AVAILABLE, "Nobody leads the group's partition."),
-            };
+fn coordinator(call: &Call<'_>, key_type: i8, key: &Text) -> Coordinator {
+    let image = call.broker.control.image();
+    let (topic, leaderless) = match key_type {
+        GROUP => (CONSUMER_OFFSETS, "Nobody leads the group's partition."),
+        TRANSACTION => (TRANSACTION_STATE, "Nobody leads the transactional id's partition."),
+        _ => {
+            let message = "This broker coordinates groups and transactions only.";
+            return nobody(key, ErrorCode::INVALID_REQUEST, message);
         }
-        TRANSACTION if serves_transactions(call) => {
-            let image = call.broker.control.image();
-            return match leader_of(call, &image, TRANSACTION_STATE, key) {
-                Some(found) => found,
-                None => nobody(key, ErrorCode::COORDINATOR_NOT_AVAILABLE, "Nobody leads the id's partition."),
-            };
-        }
-        TRANSACTION => (no_transactions(version), "A broker of a cluster does not serve transactions yet."),
-        _ => (ErrorCode::INVALID_REQUEST, "This broker coordinates groups and transactions only."),
     };
-    nobody(key, error_code, message)
-}
-
-/// Returns true if transactions are served: markers are not sent to other brokers yet.
-fn serves_transactions(call: &Call<'_>) -> bool {
-    call.broker.control.beats().is_none()
+    leader_of(call, &image, topic, key).unwrap_or_else(|| nobody(key, ErrorCode::COORDINATOR_NOT_AVAILABLE, leaderless))
 }
 
 /// Returns the leader of the key's partition of an internal topic.
@@ -95,17 +81,5 @@ fn nobody(key: &Text, error_code: ErrorCode, message: &'static str) -> Coordinat
         error_code,
         error_message: Some(Text::from_static(message)),
         ..Default::default()
-    }
-}
-
-/// The error at which a client that wants transactions ends at once and, where it can, shows the message beside it.
-fn no_transactions(version: i16) -> ErrorCode {
-    if version < SEVERAL_KEYS_FROM {
-        // librdkafka, which asks in these versions, shows the message only of a refused authorization. With any other
-        // error it asks again, until the application's timeout.
-        ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    } else {
-        // Java's client, which asks in these, shows the message of any error but that one.
-        ErrorCode::UNSUPPORTED_VERSION
     }
 }

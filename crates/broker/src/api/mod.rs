@@ -72,6 +72,7 @@ mod update_features;
 mod wide;
 #[cfg(test)]
 mod wide_tests;
+mod write_txn_markers;
 
 pub use call::{Answer, Call, Completion, Fault, Reply};
 pub use client::Client;
@@ -182,6 +183,7 @@ serve! { |call, reply|
     InitProducerId => ready(init_producer_id::handle(call, reply).await?),
     AddPartitionsToTxn => ready(add_partitions_to_txn::handle(call, reply).await?),
     EndTxn => ready(end_txn::handle(call, reply).await?),
+    WriteTxnMarkers => ready(write_txn_markers::handle(call, reply).await?),
     OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, reply).await?),
     DescribeAcls => ready(describe_acls::handle(call, reply)?),
     CreateAcls => ready(create_acls::handle(call, reply)?),

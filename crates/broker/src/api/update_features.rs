@@ -11,7 +11,7 @@ use fullbore_wire::{ErrorCode, Frame};
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: UpdateFeaturesRequest = call.body(reply.version)?;
-    let outcomes = request.feature_updates.iter().map(|update| (update, check(call, update)));
+    let outcomes = request.feature_updates.iter().map(|update| (update, check(update)));
     let mut response = UpdateFeaturesResponse::default();
     if reply.version.number >= 2 {
         // All or nothing: the first that fails is the error of the whole.
@@ -25,9 +25,9 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<UpdateFeaturesRequest>(&response)
 }
 
-fn check(call: &Call<'_>, update: &FeatureUpdateKey) -> Result<(), Refusal> {
+fn check(update: &FeatureUpdateKey) -> Result<(), Refusal> {
     let (name, wanted) = (&update.feature, update.max_version_level);
-    let why = match features::all(call.broker).find(|(known, _)| *name == **known) {
+    let why = match features::all().find(|(known, _)| *name == **known) {
         Some((_, level)) if level == wanted => return Ok(()),
         Some((_, level)) => format!("This broker has it at level {level} only."),
         None => "This broker does not have the feature.".to_owned(),

@@ -26,7 +26,8 @@ mod tests;
 pub use isr::IsrChanges;
 
 use crate::partitions::Partitions;
-use context::{Context, client};
+use context::Context;
+pub use context::client;
 use fullbore_config::BrokerConfig;
 use fullbore_control::Control;
 use fullbore_host::long_work::LongWork;

@@ -1,4 +1,4 @@
-//! Markers of decided transactions, in the partitions that this broker leads.
+//! Markers of decided transactions: appended here where this broker leads the partition, else sent to its leader.
 //!
 //! Invariant: a partition counts as marked once its marker is on all replicas in sync, or the partition is gone.
 
@@ -9,6 +9,7 @@ use fullbore_host::files::now_ms;
 use fullbore_host::task;
 use fullbore_rules::sequence::{Marker, SequenceRefusal};
 use fullbore_rules::transaction::{Markers, TopicPartition};
+use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -16,20 +17,35 @@ use tokio::time::{Instant, sleep};
 /// Pauses before a marker that could not be written is tried again.
 const AGAIN_FIRST: Duration = Duration::from_millis(20);
 const AGAIN_MOST: Duration = Duration::from_secs(1);
-
 /// The longest wait for replicas before a marker is written once more.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Outcome of the append of a marker.
 enum Marked {
-    /// The marker is on all replicas in sync, or the partition is gone.
+    /// The marker is on all replicas in sync.
     Done,
+    /// The partition is gone.
+    Gone,
     /// The marker is in the log, and waits for flush or replicas.
     Written(Box<WrittenBatch>),
     /// The log is not open, and is not waited for here.
     Closed,
-    /// The marker is to be written again.
+    /// This broker leads the partition, or none does.
+    Elsewhere(i32),
+    /// The marker is not written.
     Not(AppendError),
+}
+
+impl Marked {
+    /// Returns true if the transaction has ended in the partition. Of a producer that has gone on it has a marker of this decision, or needs none.
+    fn is_over(&self) -> bool {
+        let is_past = |error: &AppendError| *error == AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
+        match self {
+            Marked::Done | Marked::Gone => true,
+            Marked::Not(error) => is_past(error),
+            Marked::Written(_) | Marked::Closed | Marked::Elsewhere(_) => false,
+        }
+    }
 }
 
 impl Transactions {
@@ -46,7 +62,7 @@ impl Transactions {
         let mut done = Vec::new();
         for partition in &markers.partitions {
             match self.append_marker(partition, &marker, version, false) {
-                Marked::Done => done.push(partition.clone()),
+                marked if marked.is_over() => done.push(partition.clone()),
                 marked => {
                     let (this, entry) = (Arc::clone(self), Arc::clone(entry));
                     let (partition, decision) = (partition.clone(), markers.decision);
@@ -73,58 +89,106 @@ impl Transactions {
     ) {
         let mut pause = AGAIN_FIRST;
         loop {
-            let failed = match marked {
-                Marked::Done => return,
-                Marked::Written(written) => match written.durability.wait(Instant::now() + REPLICATED_WITHIN).await {
+            let why = match marked {
+                marked if marked.is_over() => return,
+                Marked::Done | Marked::Gone | Marked::Closed => None,
+                Marked::Written(written) => match replicated(*written).await {
                     Ok(()) => return,
-                    Err(error) => Some(error),
+                    Err(error) => Some(error.to_string()),
                 },
-                Marked::Closed => None,
-                Marked::Not(error) => Some(error),
+                Marked::Elsewhere(leader) => match self.mark_at(leader, partition, marker, version).await {
+                    Ok(()) => return,
+                    Err(why) => Some(why),
+                },
+                Marked::Not(error) => Some(error.to_string()),
             };
             if entry.lock().is_gone {
                 return;
             }
-            if let Some(error) = failed {
+            if let Some(why) = why {
                 if let Some(left_out) = self.unmarked.due() {
                     let TopicPartition { topic, partition } = partition;
-                    tracing::warn!(id = &*entry.id, topic = &**topic, partition, %error, left_out, "cannot write the marker of a transaction: it is tried again");
+                    tracing::warn!(id = &*entry.id, topic = &**topic, partition, %why, left_out, "cannot write the marker of a transaction: it is tried again");
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(AGAIN_MOST);
             }
-            let (this, partition, marker) = (Arc::clone(self), partition.clone(), *marker);
-            let append = move || this.append_marker(&partition, &marker, version, true);
-            marked = tokio::task::spawn_blocking(append).await.unwrap_or(Marked::Not(AppendError::Storage));
+            marked = self.append_blocking(partition, marker, version).await;
         }
     }
 
-    /// Appends one marker. A log that is not open is opened first only if the caller may block.
+    /// Has the leader of a partition write a marker.
+    ///
+    /// # Errors
+    /// Words on why the marker may not be written.
+    async fn mark_at(
+        &self,
+        leader: i32,
+        partition: &TopicPartition,
+        marker: &Marker,
+        version: i8,
+    ) -> Result<(), String> {
+        match self.peers.mark(leader, *marker, version, partition.clone()).await? {
+            // As in Marked::is_over.
+            ErrorCode::NONE | ErrorCode::INVALID_PRODUCER_EPOCH => Ok(()),
+            code => Err(format!("broker {leader}: {}", code.message())),
+        }
+    }
+
+    /// Appends a marker that another broker, or a tool, has asked for, and waits until it is on all replicas in sync.
+    pub async fn write_marker(self: &Arc<Self>, partition: &TopicPartition, marker: &Marker, version: i8) -> ErrorCode {
+        let marked = match self.append_marker(partition, marker, version, false) {
+            Marked::Closed => self.append_blocking(partition, marker, version).await,
+            marked => marked,
+        };
+        match marked {
+            Marked::Done => ErrorCode::NONE,
+            Marked::Gone => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+            Marked::Written(written) => replicated(*written).await.err().map_or(ErrorCode::NONE, |error| error.code()),
+            Marked::Closed | Marked::Elsewhere(_) => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            Marked::Not(error) => error.code(),
+        }
+    }
+
+    async fn append_blocking(self: &Arc<Self>, partition: &TopicPartition, marker: &Marker, version: i8) -> Marked {
+        let (this, partition, marker) = (Arc::clone(self), partition.clone(), *marker);
+        let append = move || this.append_marker(&partition, &marker, version, true);
+        tokio::task::spawn_blocking(append).await.unwrap_or(Marked::Not(AppendError::Storage))
+    }
+
+    /// Appends one marker where this broker leads the partition. A log that is not open is opened first only if the caller may block.
     fn append_marker(&self, partition: &TopicPartition, marker: &Marker, version: i8, may_block: bool) -> Marked {
-        match self.partition(partition) {
-            None => Marked::Done,
-            Some(AnyPartition::Diskless(_)) => Marked::Done,
-            Some(AnyPartition::Classic(replica)) if !may_block && !replica.phase().is_open() => {
-                replica.ask_to_open();
-                Marked::Closed
+        let image = self.control.image();
+        let topic = image.topic(&partition.topic);
+        let Some((topic, registered)) = topic.and_then(|topic| Some((topic, topic.partition(partition.partition)?)))
+        else {
+            return Marked::Gone;
+        };
+        match (self.logs.find_any(&topic.id, partition.partition), registered.leader) {
+            // No transaction has such a partition.
+            (Some(AnyPartition::Diskless(_)), _) => Marked::Gone,
+            (Some(AnyPartition::Classic(replica)), _) if replica.leads_in().is_some() => {
+                if !may_block && !replica.phase().is_open() {
+                    replica.ask_to_open();
+                    return Marked::Closed;
+                }
+                append_to(&replica, marker, version)
             }
-            Some(AnyPartition::Classic(replica)) => append_to(&replica, marker, version),
+            (_, Some(leader)) if leader != self.node_id => Marked::Elsewhere(leader),
+            _ => Marked::Not(AppendError::Role(ErrorCode::LEADER_NOT_AVAILABLE)),
         }
-    }
-
-    fn partition(&self, of: &TopicPartition) -> Option<AnyPartition> {
-        let topic = self.control.image().topic(&of.topic).map(|topic| topic.id)?;
-        self.logs.find_any(&topic, of.partition)
     }
 }
 
-/// Appends a marker to a replica whose log is open.
+/// Appends a marker to a replica that leads.
 fn append_to(replica: &Arc<Replica>, marker: &Marker, version: i8) -> Marked {
     match replica.append_marker(marker, version, now_ms()) {
         Ok(written) if written.durability.is_nothing() => Marked::Done,
         Ok(written) => Marked::Written(Box::new(written)),
-        // The producer has gone on, or another coordinator has: the partition has a marker of this decision, or needs none.
-        Err(AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch)) => Marked::Done,
         Err(error) => Marked::Not(error),
     }
+}
+
+async fn replicated(written: WrittenBatch) -> Result<(), AppendError> {
+    written.durability.wait(Instant::now() + REPLICATED_WITHIN).await
 }

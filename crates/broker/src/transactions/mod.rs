@@ -9,6 +9,7 @@ mod carry;
 mod entry;
 mod load;
 mod markers;
+mod peers;
 mod records;
 mod timers;
 mod verify;
@@ -28,11 +29,14 @@ use fullbore_rules::transaction::{
 };
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::Mutex;
+use peers::Peers;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The longest that a request waits for the end of the transaction before, in ms. Kafka's client pauses as long at CONCURRENT_TRANSACTIONS.
+/// The longest that a client's request waits for the end of the transaction before, in ms. Kafka's client pauses as long at CONCURRENT_TRANSACTIONS.
 pub const WAIT_MS: i64 = 20;
+/// The same of a broker's request for a batch, whose client pauses longer (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's brokers).
+pub const BATCH_WAIT_MS: i64 = 100;
 
 /// Transactional ids that this broker coordinates.
 pub struct Transactions {
@@ -41,6 +45,9 @@ pub struct Transactions {
     topic: CoordinatorTopic,
     control: Control,
     logs: Arc<Partitions>,
+    /// Other brokers of the cluster.
+    peers: Arc<Peers>,
+    node_id: i32,
     config: TransactionConfig,
     /// The line of an id that is one too many.
     uncounted: LogRateLimit,
@@ -64,6 +71,7 @@ pub struct ListedTransaction {
 impl Transactions {
     /// Creates the coordinator, which knows no ids yet: see [`Transactions::start`].
     pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Partitions>) -> Arc<Transactions> {
+        let (peers, node_id) = (Arc::new(Peers::new(config, control.clone())), config.node.id);
         let config = config.transactions.clone();
         let settings = InternalTopicSettings {
             name: TRANSACTION_STATE,
@@ -77,6 +85,8 @@ impl Transactions {
             topic: CoordinatorTopic::new(settings, control.clone(), Arc::clone(&logs)),
             control,
             logs,
+            peers,
+            node_id,
             config,
             uncounted: LogRateLimit::default(),
             unkept: LogRateLimit::default(),

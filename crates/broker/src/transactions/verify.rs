@@ -2,13 +2,18 @@
 //!
 //! Clients that send Produce 12 or later have the broker add the partition to the transaction; the partition of others must be in it.
 
-use super::{Transactions, WAIT_MS};
+use super::{BATCH_WAIT_MS, Transactions};
 use crate::partitions::append::{BeginningTransaction, TransactionVerifier, VerifiedPartitions};
+use fullbore_control::TRANSACTION_STATE;
 use fullbore_host::files::now_ms;
 use fullbore_log::Verification;
 use fullbore_rules::transaction::{
     AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionAnswer, TransactionVersion,
 };
+use fullbore_wire::apis::add_partitions_to_txn::{
+    AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
+};
+use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Text};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -45,11 +50,14 @@ impl Transactions {
     /// Adds the partitions to the transaction.
     async fn add(self: &Arc<Self>, beginning: &BeginningTransaction<'_>) -> Result<Vec<ErrorCode>, ErrorCode> {
         self.prepare(false, [beginning.transactional_id]).await?;
+        if let Some(coordinator) = self.coordinator_elsewhere(beginning.transactional_id) {
+            return self.verify_at(coordinator, beginning, false).await;
+        }
         let request = AddPartitions {
             producer: producer(beginning),
             partitions: partitions(beginning).collect(),
             version: TransactionVersion::V2,
-            wait_until: Some(now_ms().saturating_add(WAIT_MS)),
+            wait_until: Some(now_ms().saturating_add(BATCH_WAIT_MS)),
         };
         let pending = self.put_to(beginning.transactional_id, |transaction, ticket, turn| {
             transaction.add_partitions(request, ticket, turn);
@@ -65,8 +73,62 @@ impl Transactions {
     /// Looks for the partitions in the transaction, to which the client has added them.
     async fn find(self: &Arc<Self>, beginning: &BeginningTransaction<'_>) -> Result<Vec<ErrorCode>, ErrorCode> {
         self.prepare(false, [beginning.transactional_id]).await?;
+        if let Some(coordinator) = self.coordinator_elsewhere(beginning.transactional_id) {
+            return self.verify_at(coordinator, beginning, true).await;
+        }
         let wanted: Vec<_> = partitions(beginning).collect();
         self.verify_partitions(beginning.transactional_id, producer(beginning), &wanted)
+    }
+}
+
+impl Transactions {
+    /// Returns the broker that coordinates an id, if it is another one.
+    fn coordinator_elsewhere(&self, id: &str) -> Option<i32> {
+        let image = self.control.image();
+        let topic = image.topic(TRANSACTION_STATE)?;
+        let leader = topic.partition(partition_for(id, topic.partition_count()))?.leader?;
+        (leader != self.node_id).then_some(leader)
+    }
+
+    /// Has another broker look for the partitions in the transaction, or add them.
+    async fn verify_at(
+        &self,
+        coordinator: i32,
+        beginning: &BeginningTransaction<'_>,
+        verify_only: bool,
+    ) -> Result<Vec<ErrorCode>, ErrorCode> {
+        let mut topics: Vec<AddPartitionsToTxnTopic> = Vec::new();
+        for &(name, partition) in &beginning.partitions {
+            match topics.last_mut().filter(|last| last.name == *name) {
+                Some(last) => last.partitions.push(partition),
+                None => topics.push(AddPartitionsToTxnTopic {
+                    name: Text::from(name),
+                    partitions: vec![partition],
+                    ..Default::default()
+                }),
+            }
+        }
+        let transaction = AddPartitionsToTxnTransaction {
+            transactional_id: Text::from(beginning.transactional_id),
+            producer_id: beginning.producer_id,
+            producer_epoch: beginning.producer_epoch,
+            verify_only,
+            topics,
+            ..Default::default()
+        };
+        let request = AddPartitionsToTxnRequest { transactions: vec![transaction], ..Default::default() };
+        let response = self.peers.call(coordinator, &request).await.map_err(|why| {
+            tracing::debug!(coordinator, %why, "cannot ask the coordinator of a transaction: the client sends the batch again");
+            ErrorCode::NETWORK_EXCEPTION
+        })?;
+        if response.error_code.is_err() {
+            return Err(response.error_code);
+        }
+        let results = response.results_by_transaction.iter().flat_map(|result| &result.topic_results);
+        let codes: Vec<_> =
+            results.flat_map(|topic| &topic.results_by_partition).map(|at| at.partition_error_code).collect();
+        let is_whole = codes.len() == beginning.partitions.len();
+        if is_whole { Ok(codes) } else { Err(ErrorCode::UNKNOWN_SERVER_ERROR) }
     }
 }
 

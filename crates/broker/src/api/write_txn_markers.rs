@@ -1,0 +1,76 @@
+//! WriteTxnMarkers 1-2: ends of transactions, which a coordinator has the leaders of partitions write. Only over the listener between brokers.
+
+use super::call::{Call, Fault, Reply};
+use crate::node::Node;
+use fullbore_rules::sequence::Marker;
+use fullbore_rules::transaction::TopicPartition;
+use fullbore_wire::apis::write_txn_markers::{
+    WritableTxnMarker, WritableTxnMarkerPartitionResult, WritableTxnMarkerResult, WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest, WriteTxnMarkersResponse,
+};
+use fullbore_wire::{ErrorCode, Frame};
+use futures_util::stream::{FuturesOrdered, StreamExt};
+use std::sync::Arc;
+
+/// Markers after which other tasks have their turn.
+const TURN: usize = 64;
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: WriteTxnMarkersRequest = call.body(reply.version)?;
+    let broker = call.broker;
+    let is_allowed = reply.listener == broker.config.replication.listener;
+    // Each marker is appended when its future is first polled: in the order of the request.
+    let mut appended = FuturesOrdered::new();
+    for (count, (marker, at)) in
+        request.markers.iter().flat_map(|marker| partitions(marker).map(move |at| (marker, at))).enumerate()
+    {
+        if count % TURN == TURN - 1 {
+            tokio::task::yield_now().await;
+        }
+        let mut one = Box::pin(write(broker, marker, at, is_allowed));
+        match futures_util::poll!(&mut one) {
+            std::task::Poll::Ready(code) => {
+                appended.push_back(futures_util::future::Either::Left(std::future::ready(code)))
+            }
+            std::task::Poll::Pending => appended.push_back(futures_util::future::Either::Right(one)),
+        }
+    }
+    let codes: Vec<ErrorCode> = appended.collect().await;
+    let mut codes = codes.into_iter();
+    let markers = request.markers.iter().map(|marker| result(marker, &mut codes)).collect();
+    reply.frame::<WriteTxnMarkersRequest>(&WriteTxnMarkersResponse { markers, ..Default::default() })
+}
+
+fn partitions(marker: &WritableTxnMarker) -> impl Iterator<Item = TopicPartition> {
+    marker.topics.iter().flat_map(|topic| {
+        topic.partition_indexes.iter().map(|&partition| TopicPartition { topic: topic.name.clone(), partition })
+    })
+}
+
+async fn write(broker: &Arc<Node>, marker: &WritableTxnMarker, at: TopicPartition, is_allowed: bool) -> ErrorCode {
+    if !is_allowed {
+        return ErrorCode::CLUSTER_AUTHORIZATION_FAILED;
+    }
+    let version = marker.transaction_version;
+    let marker = Marker {
+        producer_id: marker.producer_id,
+        producer_epoch: marker.producer_epoch,
+        coordinator_epoch: marker.coordinator_epoch,
+        is_commit: marker.transaction_result,
+    };
+    broker.transactions.write_marker(&at, &marker, version).await
+}
+
+fn result(marker: &WritableTxnMarker, codes: &mut impl Iterator<Item = ErrorCode>) -> WritableTxnMarkerResult {
+    let mut partition = |partition_index| WritableTxnMarkerPartitionResult {
+        partition_index,
+        error_code: codes.next().unwrap_or(ErrorCode::UNKNOWN_SERVER_ERROR),
+        ..Default::default()
+    };
+    let topics = marker.topics.iter().map(|topic| WritableTxnMarkerTopicResult {
+        name: topic.name.clone(),
+        partitions: topic.partition_indexes.iter().map(|&index| partition(index)).collect(),
+        ..Default::default()
+    });
+    WritableTxnMarkerResult { producer_id: marker.producer_id, topics: topics.collect(), ..Default::default() }
+}
