@@ -14,5 +14,7 @@ pub const API_VERSIONS: &str = "fullbore-api-versions";
 pub const COMPLETIONS: &str = "fullbore-completions";
 /// The client id of `fullbore info`.
 pub const INFO: &str = "fullbore-info";
+/// The client id of `fullbore transactions`.
+pub const TRANSACTIONS: &str = "fullbore-transactions";
 /// The client id of `fullbore log-dirs`.
 pub const LOG_DIRS: &str = "fullbore-log-dirs";

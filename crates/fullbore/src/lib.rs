@@ -36,6 +36,7 @@ mod stop;
 mod table;
 mod tip;
 mod topics;
+mod transactions;
 mod troubles;
 mod usage;
 mod waiting;
@@ -64,6 +65,7 @@ enum Command {
     Topics(topics::TopicsArgs),
     Configs(configs::ConfigsArgs),
     Groups(groups::GroupsArgs),
+    Transactions(transactions::TransactionsArgs),
     Info(info::Info),
     LogDirs(log_dirs::LogDirsArgs),
     ApiVersions(api_versions::ApiVersionsArgs),
@@ -116,6 +118,7 @@ fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
         Command::ApiVersions(versions) => api_versions::run(&versions),
         Command::Admin(admin) => admin::run(&admin),
         Command::Groups(groups) => groups::run(groups),
+        Command::Transactions(transactions) => transactions::run(transactions),
         Command::Produce(produce) => produce::run(*produce),
         Command::Consume(consume) => consume::run(*consume),
         Command::Perf(perf) => perf::run(perf),

@@ -3,6 +3,7 @@
 //! Invariant: a row says all there is to say of a family; the page and `docs/metrics.md` add nothing.
 
 use super::gauges::Page;
+use crate::transactions::TransactionCounts;
 use fullbore_db::calls::{CallsOfConnection, PlaneConnection};
 use fullbore_host::metrics::Errors;
 use fullbore_rules::group::GroupState;
@@ -152,6 +153,12 @@ pub(super) static FAMILIES: &[Family] = &[
     Family { name: "fullbore_groups", unit: None, kind: Gauge, labels: STATE,
         help: "Groups in each state, those that only have offsets under Empty; at most fullbore.groups.max.",
         write: groups },
+    Family { name: "fullbore_transactional_ids", unit: None, kind: Gauge, labels: STATE,
+        help: "Transactional ids that this broker coordinates, by the state of their transaction; at most fullbore.transactional.ids.max.",
+        write: transactional_ids },
+    Family { name: "fullbore_transaction_oldest_open", unit: Some(&SECONDS), kind: Gauge, labels: &[],
+        help: "Age of the eldest transaction that is open or whose markers are not all written, of those that this broker coordinates; 0 without one.",
+        write: |page, encoder| gauge(encoder, page.gauges.transactions.oldest_open_ms as f64 / 1000.0) },
     Family { name: "fullbore_group_rebalances", unit: None, kind: Counter, labels: &[],
         help: "Times a group of the classic protocol became stable with a new assignment.",
         write: |page, encoder| counter(encoder, page.counters().groups.stable.get()) },
@@ -327,6 +334,13 @@ fn response_bytes(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
 
 fn groups(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
     GroupState::ALL.iter().zip(page.gauges.groups).try_for_each(|(state, count)| {
+        let labels = [("state", state.name())];
+        gauge(encoder.encode_family(&labels)?, count)
+    })
+}
+
+fn transactional_ids(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+    TransactionCounts::STATES.iter().zip(page.gauges.transactions.by_state).try_for_each(|(state, count)| {
         let labels = [("state", state.name())];
         gauge(encoder.encode_family(&labels)?, count)
     })

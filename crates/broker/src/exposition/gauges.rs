@@ -3,6 +3,7 @@
 use crate::diskless::{Diskless, StoreUse};
 use crate::node::Node;
 use crate::partitions::{CleanerStatus, SetAside};
+use crate::transactions::TransactionCounts;
 use fullbore_control::Image;
 use fullbore_db::calls::{PlaneCalls, PlaneSeen};
 use fullbore_host::metrics::{Counters, Metrics, Process};
@@ -55,6 +56,8 @@ pub struct Gauges {
     pub replication: ReplicationGauges,
     /// Groups in each state, in the order of [`GroupState::ALL`].
     pub groups: [usize; GroupState::ALL.len()],
+    /// Transactional ids that this broker coordinates.
+    pub transactions: TransactionCounts,
     /// Committed offsets of all groups.
     pub offsets_held: usize,
     /// Bytes of metadata beside committed offsets.
@@ -129,6 +132,7 @@ pub struct SlowGauges {
     set_aside: SetAside,
     disk_reserve_bytes: u64,
     groups: [usize; GroupState::ALL.len()],
+    transactions: TransactionCounts,
 }
 
 impl SlowGauges {
@@ -138,6 +142,7 @@ impl SlowGauges {
             set_aside: broker.partitions.set_aside(),
             disk_reserve_bytes: broker.space.reserved(),
             groups: broker.groups.count_by_state(),
+            transactions: broker.transactions.counts(broker.now_ms()),
         }
     }
 }
@@ -171,6 +176,7 @@ impl Gauges {
                 ..ReplicationGauges::of(&image, broker.config.node.id)
             },
             groups: slow.groups,
+            transactions: slow.transactions,
             offsets_held: broker.groups.offsets().held(),
             offset_metadata_bytes: broker.groups.offsets().metadata_bytes(),
             process: Process::read(),

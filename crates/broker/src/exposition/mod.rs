@@ -122,6 +122,10 @@ mod tests {
             fetch_sessions: 2,
             replication: ReplicationGauges { under_replicated: 7, under_min_isr: 6, offline: 5, max_lag: 8 },
             groups: [3, 0, 0, 0, 0, 2, 0],
+            transactions: crate::transactions::TransactionCounts {
+                by_state: [1, 2, 3, 4, 5, 6],
+                oldest_open_ms: 1_500,
+            },
             offsets_held: 6,
             offset_metadata_bytes: 12,
             process,

@@ -68,6 +68,27 @@ pub struct ListedTransaction {
     pub state: TransactionState,
 }
 
+/// Counts of the transactional ids that a broker coordinates.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TransactionCounts {
+    /// Ids by state, in the order of [`TransactionCounts::STATES`].
+    pub by_state: [usize; TransactionCounts::STATES.len()],
+    /// Age of the eldest transaction that is not complete, in ms; 0 without one.
+    pub oldest_open_ms: i64,
+}
+
+impl TransactionCounts {
+    /// States that an id on record can be in.
+    pub const STATES: [TransactionState; 6] = [
+        TransactionState::Empty,
+        TransactionState::Ongoing,
+        TransactionState::PrepareCommit,
+        TransactionState::PrepareAbort,
+        TransactionState::CompleteCommit,
+        TransactionState::CompleteAbort,
+    ];
+}
+
 impl Transactions {
     /// Creates the coordinator, which knows no ids yet: see [`Transactions::start`].
     pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Partitions>) -> Arc<Transactions> {
@@ -187,6 +208,23 @@ impl Transactions {
             Some(ListedTransaction { transactional_id: entry.id.clone(), producer_id, state })
         };
         Ok(entries.iter().filter_map(listed).collect())
+    }
+
+    /// Counts the ids. Waits for the lock of each.
+    pub fn counts(&self, now_ms: i64) -> TransactionCounts {
+        let entries: Vec<_> = self.ids.lock().values().cloned().collect();
+        let mut counts = TransactionCounts::default();
+        for entry in entries {
+            let state = entry.lock();
+            let Ok(found) = state.transaction.describe() else { continue };
+            if let Some(at) = TransactionCounts::STATES.iter().position(|state| *state == found.state) {
+                counts.by_state[at] += 1;
+            }
+            if found.state == TransactionState::Ongoing || found.state.is_prepared() {
+                counts.oldest_open_ms = counts.oldest_open_ms.max(now_ms.saturating_sub(found.start_ms));
+            }
+        }
+        counts
     }
 
     /// Returns the settings.

@@ -6,6 +6,7 @@ mod groups;
 mod log_dirs;
 mod records;
 mod topics;
+mod transactions;
 mod versions;
 
 pub use configs::{
@@ -23,5 +24,9 @@ pub use records::{HIGH_WATERMARK, RecordsBefore, RecordsDeleted, delete_records}
 pub use topics::{
     PARTITIONS_PER_ANSWER, PartitionLayout, TopicDescription, TopicPartitionInfo, create_partitions, create_topic,
     create_topic_as, delete_topics, describe_topics, list_topics, topic_name,
+};
+pub use transactions::{
+    AbortMarker, PartitionProducer, TransactionDescription, TransactionListing, abort_transaction, describe_producers,
+    describe_transaction, fence, list_transactions,
 };
 pub use versions::{ServedApi, api_versions};

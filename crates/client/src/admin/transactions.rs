@@ -1,0 +1,244 @@
+//! Transactions from outside (KIP-664): which there are, what a partition remembers of its producers, and the end of one that hangs.
+
+use crate::blocking::{BrokerAddress, Cluster};
+use crate::error::ClientError;
+use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicRequest};
+use fullbore_wire::apis::describe_transactions::DescribeTransactionsRequest;
+use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
+use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
+use fullbore_wire::apis::list_transactions::ListTransactionsRequest;
+use fullbore_wire::apis::write_txn_markers::{WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest};
+use fullbore_wire::{ErrorCode, Text};
+
+/// Key type of a transactional id.
+const TRANSACTION: i8 = 1;
+/// From this version on FindCoordinator has several keys.
+const SEVERAL_FROM: i16 = 4;
+/// Timeout with which [`fence`] begins a transaction that never follows, in ms.
+const FENCE_TIMEOUT_MS: i32 = 60_000;
+
+/// A transactional id, as its coordinator lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionListing {
+    pub transactional_id: String,
+    /// Id of the broker that coordinates it.
+    pub coordinator: i32,
+    pub producer_id: i64,
+    /// Kafka's word.
+    pub state: String,
+}
+
+/// A transactional id, as its coordinator describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionDescription {
+    pub transactional_id: String,
+    /// Id of the broker that coordinates it.
+    pub coordinator: i32,
+    pub producer_id: i64,
+    pub producer_epoch: i16,
+    /// Kafka's word.
+    pub state: String,
+    pub timeout_ms: i32,
+    /// When its transaction began, in ms since 1970; `None` if it has none.
+    pub start_ms: Option<i64>,
+    /// Topics and partitions of the transaction.
+    pub partitions: Vec<(String, i32)>,
+}
+
+/// Producer, as the leader of a partition remembers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionProducer {
+    pub producer_id: i64,
+    pub producer_epoch: i32,
+    /// Epoch of the coordinator that ended its last transaction.
+    pub coordinator_epoch: i32,
+    /// -1 if the epoch has written nothing.
+    pub last_sequence: i32,
+    /// In ms since 1970, or -1.
+    pub last_timestamp: i64,
+    /// First offset of its open transaction.
+    pub open_from: Option<i64>,
+}
+
+/// End of a transaction in one partition, to be written without its coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbortMarker {
+    pub producer_id: i64,
+    pub producer_epoch: i16,
+    pub coordinator_epoch: i32,
+}
+
+/// Lists the transactional ids of all brokers: those whose transaction is open for longer than `duration_ms`, unless that is negative, and whose whole
+/// name matches the regular expression.
+///
+/// # Errors
+/// No broker that answers; a broker's error, such as that of an expression that is none.
+pub fn list_transactions(
+    cluster: &mut Cluster,
+    duration_ms: i64,
+    pattern: Option<&str>,
+) -> Result<Vec<TransactionListing>, ClientError> {
+    let request = ListTransactionsRequest {
+        duration_filter: duration_ms,
+        transactional_id_pattern: pattern.map(Text::from),
+        ..Default::default()
+    };
+    let mut found = Vec::new();
+    for broker in cluster.brokers()? {
+        let response = cluster.ask_at(&broker.address(), &request, i16::MAX)?;
+        check(&format!("cannot list the transactions of broker {}", broker.id), response.error_code)?;
+        found.extend(response.transaction_states.into_iter().map(|listed| TransactionListing {
+            transactional_id: listed.transactional_id.to_string(),
+            coordinator: broker.id,
+            producer_id: listed.producer_id,
+            state: listed.transaction_state.to_string(),
+        }));
+    }
+    found.sort_by(|one, other| one.transactional_id.cmp(&other.transactional_id));
+    Ok(found)
+}
+
+/// Describes a transactional id.
+///
+/// # Errors
+/// No coordinator; an id that is not known.
+pub fn describe_transaction(cluster: &mut Cluster, id: &str) -> Result<TransactionDescription, ClientError> {
+    let coordinator = coordinator(cluster, id)?;
+    let request = DescribeTransactionsRequest { transactional_ids: vec![Text::from(id)], ..Default::default() };
+    let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
+    let what = format!("cannot describe the transactional id '{id}'");
+    let found = response.transaction_states.into_iter().next();
+    let found = found.ok_or_else(|| ClientError::kafka(&*what, ErrorCode::UNKNOWN_SERVER_ERROR, None))?;
+    check(&what, found.error_code)?;
+    let partitions = found
+        .topics
+        .iter()
+        .flat_map(|topic| topic.partitions.iter().map(|&partition| (topic.topic.to_string(), partition)));
+    Ok(TransactionDescription {
+        coordinator: coordinator.id,
+        producer_id: found.producer_id,
+        producer_epoch: found.producer_epoch,
+        state: found.transaction_state.to_string(),
+        timeout_ms: found.transaction_timeout_ms,
+        start_ms: Some(found.transaction_start_time_ms).filter(|start| *start >= 0),
+        partitions: partitions.collect(),
+        transactional_id: id.to_owned(),
+    })
+}
+
+/// Returns what the leader of a partition, or the broker with this id, remembers of its producers.
+///
+/// # Errors
+/// A partition without a leader; a broker's error.
+pub fn describe_producers(
+    cluster: &mut Cluster,
+    topic: &str,
+    partition: i32,
+    broker: Option<i32>,
+) -> Result<Vec<PartitionProducer>, ClientError> {
+    let address = match broker {
+        Some(id) => broker_address(cluster, id)?,
+        None => leader(cluster, topic, partition)?,
+    };
+    let topics =
+        vec![TopicRequest { name: Text::from(topic), partition_indexes: vec![partition], ..Default::default() }];
+    let response = cluster.ask_at(&address, &DescribeProducersRequest { topics, ..Default::default() }, i16::MAX)?;
+    let found = response.topics.into_iter().flat_map(|topic| topic.partitions).next();
+    let what = format!("cannot describe the producers of partition {partition} of topic '{topic}'");
+    let found = found.ok_or_else(|| ClientError::kafka(&*what, ErrorCode::UNKNOWN_SERVER_ERROR, None))?;
+    if found.error_code.is_err() {
+        return Err(ClientError::kafka(what, found.error_code, found.error_message.as_deref()));
+    }
+    let producers = found.active_producers.into_iter().map(|producer| PartitionProducer {
+        producer_id: producer.producer_id,
+        producer_epoch: producer.producer_epoch,
+        coordinator_epoch: producer.coordinator_epoch,
+        last_sequence: producer.last_sequence,
+        last_timestamp: producer.last_timestamp,
+        open_from: Some(producer.current_txn_start_offset).filter(|offset| *offset >= 0),
+    });
+    Ok(producers.collect())
+}
+
+/// Ends a producer's transaction in one partition by a marker that aborts it, past its coordinator (Kafka's `Admin.abortTransaction`).
+///
+/// # Errors
+/// A partition without a leader; the leader's error.
+pub fn abort_transaction(
+    cluster: &mut Cluster,
+    topic: &str,
+    partition: i32,
+    marker: AbortMarker,
+) -> Result<(), ClientError> {
+    let address = leader(cluster, topic, partition)?;
+    let topics = vec![WritableTxnMarkerTopic {
+        name: Text::from(topic),
+        partition_indexes: vec![partition],
+        ..Default::default()
+    }];
+    let markers = vec![WritableTxnMarker {
+        producer_id: marker.producer_id,
+        producer_epoch: marker.producer_epoch,
+        transaction_result: false,
+        topics,
+        // A coordinator that has ended no transaction here is 0 to Kafka's tool.
+        coordinator_epoch: marker.coordinator_epoch.max(0),
+        ..Default::default()
+    }];
+    let response = cluster.ask_at(&address, &WriteTxnMarkersRequest { markers, ..Default::default() }, i16::MAX)?;
+    let answers = response.markers.into_iter().flat_map(|marker| marker.topics).flat_map(|topic| topic.partitions);
+    let code = answers.map(|at| at.error_code).next().unwrap_or(ErrorCode::UNKNOWN_SERVER_ERROR);
+    check(&format!("cannot abort the transaction in partition {partition} of topic '{topic}'"), code)
+}
+
+/// Ends the transaction of an id and fences its producer, as a new producer of the id does (Kafka's `Admin.fenceProducers`).
+///
+/// # Errors
+/// No coordinator; its error, CONCURRENT_TRANSACTIONS while the transaction is being ended.
+pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
+    let coordinator = coordinator(cluster, id)?;
+    let request = InitProducerIdRequest {
+        transactional_id: Some(Text::from(id)),
+        transaction_timeout_ms: FENCE_TIMEOUT_MS,
+        ..Default::default()
+    };
+    let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
+    check(&format!("cannot end the transaction of '{id}'"), response.error_code)
+}
+
+fn check(what: &str, code: ErrorCode) -> Result<(), ClientError> {
+    if code.is_err() { Err(ClientError::kafka(what, code, None)) } else { Ok(()) }
+}
+
+/// Finds the broker that coordinates a transactional id.
+fn coordinator(cluster: &mut Cluster, id: &str) -> Result<BrokerAddress, ClientError> {
+    let version = cluster.any()?.version::<FindCoordinatorRequest>()?;
+    let key = Text::from(id);
+    let request = match version >= SEVERAL_FROM {
+        true => FindCoordinatorRequest { key_type: TRANSACTION, coordinator_keys: vec![key], ..Default::default() },
+        false => FindCoordinatorRequest { key_type: TRANSACTION, key, ..Default::default() },
+    };
+    let response = cluster.ask(&request)?;
+    let what = format!("cannot find the coordinator of the transactional id '{id}'");
+    match response.coordinators.into_iter().next() {
+        Some(found) if found.error_code.is_err() => {
+            Err(ClientError::kafka(what, found.error_code, found.error_message.as_deref()))
+        }
+        Some(found) => Ok(BrokerAddress { id: found.node_id, host: found.host, port: found.port }),
+        None => {
+            check(&what, response.error_code)?;
+            Ok(BrokerAddress { id: response.node_id, host: response.host, port: response.port })
+        }
+    }
+}
+
+fn broker_address(cluster: &mut Cluster, id: i32) -> Result<String, ClientError> {
+    let broker = cluster.brokers()?.into_iter().find(|broker| broker.id == id);
+    broker.map(|broker| broker.address()).ok_or_else(|| ClientError::NoBroker(id.to_string()))
+}
+
+fn leader(cluster: &mut Cluster, topic: &str, partition: i32) -> Result<String, ClientError> {
+    let places = cluster.partitions(&Text::from(topic))?;
+    let no_leader = || ClientError::NoLeader { topic: topic.to_owned(), partition };
+    places.into_iter().find(|place| place.partition == partition).and_then(|place| place.leader).ok_or_else(no_leader)
+}

@@ -1,0 +1,151 @@
+//! `transactions find-hanging`: open transactions that nothing will end.
+//!
+//! As in Kafka's tool: one is a candidate once its producer has written nothing for longer than a transaction may last. It hangs if no coordinator
+//! has a transaction of its producer that contains the partition.
+
+use super::table;
+use crate::client::Where;
+use crate::client_id;
+use crate::failure::Failure;
+use crate::output::{Format, line};
+use crate::table::row;
+use clap::Args;
+use fullbore_bench::report::json::{array, object, string};
+use fullbore_client::ClientError;
+use fullbore_client::admin::{
+    PARTITIONS_PER_ANSWER, PartitionProducer, describe_producers, describe_topics, describe_transaction, list_topics,
+    list_transactions,
+};
+use fullbore_client::blocking::Cluster;
+use fullbore_wire::Text;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const MINUTE_MS: i64 = 60_000;
+
+#[derive(Args, Debug)]
+pub struct FindHanging {
+    /// Only partitions that this broker has.
+    #[arg(long, value_name = "ID", required_unless_present = "topic")]
+    broker_id: Option<i32>,
+    /// The longest that a transaction may last, in minutes.
+    #[arg(long, value_name = "MINUTES", default_value_t = 15)]
+    max_transaction_timeout: u32,
+    /// Only this topic.
+    #[arg(long)]
+    topic: Option<String>,
+    /// Only this partition of the topic.
+    #[arg(long, value_name = "NUMBER", requires = "topic")]
+    partition: Option<i32>,
+    #[command(flatten)]
+    at: Where,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Transaction that nothing will end.
+struct Hanging {
+    topic: String,
+    partition: i32,
+    producer: PartitionProducer,
+    start_offset: i64,
+}
+
+/// Prints them.
+pub fn run(of: &FindHanging) -> Result<(), Failure> {
+    of.format.choose();
+    let mut cluster = of.at.cluster(client_id::TRANSACTIONS)?;
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
+    let since_ms = now_ms - i64::from(of.max_transaction_timeout) * MINUTE_MS;
+    let mut hanging = Vec::new();
+    for (topic, partition) in partitions(&mut cluster, of)? {
+        for producer in describe_producers(&mut cluster, &topic, partition, of.broker_id)? {
+            if let Some(start_offset) = producer.open_from.filter(|_| producer.last_timestamp < since_ms) {
+                hanging.push(Hanging { topic: topic.clone(), partition, producer, start_offset });
+            }
+        }
+    }
+    let hanging = without_coordinated(&mut cluster, hanging)?;
+    let minutes = |found: &Hanging| (now_ms - found.producer.last_timestamp) / MINUTE_MS;
+    if of.format.json {
+        line(&object([("transactions", array(hanging.iter().map(|found| document(found, minutes(found)))))]));
+        return Ok(());
+    }
+    let heading = [
+        "Topic",
+        "Partition",
+        "ProducerId",
+        "ProducerEpoch",
+        "CoordinatorEpoch",
+        "StartOffset",
+        "LastTimestamp",
+        "Duration(min)",
+    ];
+    let mut rows = vec![row(heading)];
+    rows.extend(hanging.iter().map(|found| {
+        vec![
+            found.topic.clone(),
+            found.partition.to_string(),
+            found.producer.producer_id.to_string(),
+            found.producer.producer_epoch.to_string(),
+            found.producer.coordinator_epoch.to_string(),
+            found.start_offset.to_string(),
+            found.producer.last_timestamp.to_string(),
+            minutes(found).to_string(),
+        ]
+    }));
+    table(&rows).iter().for_each(|text| line(text));
+    Ok(())
+}
+
+/// Returns the partitions to look at: those of the topic, or all that the broker has.
+fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i32)>, ClientError> {
+    if let (Some(topic), Some(partition)) = (&of.topic, of.partition) {
+        return Ok(vec![(topic.clone(), partition)]);
+    }
+    let mut found = Vec::new();
+    let names = match &of.topic {
+        Some(topic) => vec![Text::from(topic.as_str())],
+        None => list_topics(cluster)?.into_iter().map(|(name, _)| name).collect(),
+    };
+    for topic in describe_topics(cluster, &names, PARTITIONS_PER_ANSWER)? {
+        let is_there = |replicas: &[i32]| of.broker_id.is_none_or(|id| replicas.contains(&id));
+        let partitions = topic.partitions.iter().filter(|partition| is_there(&partition.replicas));
+        found.extend(partitions.map(|partition| (topic.name.to_string(), partition.partition)));
+    }
+    match &of.topic {
+        Some(topic) if found.is_empty() => Err(ClientError::NoTopic(topic.clone())),
+        _ => Ok(found),
+    }
+}
+
+/// Leaves out those that a coordinator will end.
+fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec<Hanging>, ClientError> {
+    if found.is_empty() {
+        return Ok(found);
+    }
+    let listed = list_transactions(cluster, -1, None)?;
+    let mut hanging = Vec::new();
+    for candidate in found {
+        let id = listed.iter().find(|listed| listed.producer_id == candidate.producer.producer_id);
+        let described = id.map(|listed| describe_transaction(cluster, &listed.transactional_id));
+        let is_coordinated = matches!(described, Some(Ok(transaction))
+            if transaction.partitions.contains(&(candidate.topic.clone(), candidate.partition)));
+        if !is_coordinated {
+            hanging.push(candidate);
+        }
+    }
+    Ok(hanging)
+}
+
+fn document(found: &Hanging, minutes: i64) -> String {
+    object([
+        ("topic", string(&found.topic)),
+        ("partition", found.partition.to_string()),
+        ("producer_id", found.producer.producer_id.to_string()),
+        ("producer_epoch", found.producer.producer_epoch.to_string()),
+        ("coordinator_epoch", found.producer.coordinator_epoch.to_string()),
+        ("start_offset", found.start_offset.to_string()),
+        ("last_timestamp", found.producer.last_timestamp.to_string()),
+        ("minutes", minutes.to_string()),
+    ])
+}

@@ -1,0 +1,126 @@
+//! `fullbore transactions`: kafka-transactions.sh's flags and output. The requests are in `fullbore_client::admin`.
+
+mod abort;
+mod hanging;
+mod list;
+mod producers;
+
+use crate::failure::Failure;
+use clap::{Args, Subcommand};
+
+/// List, describe and end transactions, with kafka-transactions.sh's flags.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  fullbore transactions list
+  fullbore transactions find-hanging --topic orders")]
+pub struct TransactionsArgs {
+    #[command(subcommand)]
+    action: TransactionsCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum TransactionsCommand {
+    /// Print all transactional ids with their coordinators and states.
+    ///
+    /// --json prints {"transactions": [{"transactional_id", "coordinator", "producer_id", "state"}]}.
+    #[command(after_help = "Examples:
+  fullbore transactions list
+  fullbore transactions list --duration-filter 60000 --transactional-id-pattern 'billing-.*'")]
+    List(list::List),
+    /// Print the state of one transactional id.
+    ///
+    /// --json prints {"transactional_id", "coordinator", "producer_id", "producer_epoch", "state", "timeout_ms", "start_ms",
+    /// "partitions": [{"topic", "partition"}]}; "start_ms" is null where there is no transaction.
+    #[command(after_help = "Example: fullbore transactions describe --transactional-id billing-1")]
+    Describe(list::Describe),
+    /// Print what the leader of a partition remembers of its producers.
+    ///
+    /// --json prints {"producers": [{"producer_id", "producer_epoch", "coordinator_epoch", "last_sequence", "last_timestamp",
+    /// "open_from"}]}; "open_from" is the first offset of an open transaction, or null.
+    #[command(after_help = "Example: fullbore transactions describe-producers --topic orders --partition 0")]
+    DescribeProducers(producers::DescribeProducers),
+    /// End a transaction in one partition, past its coordinator: one that find-hanging has found.
+    #[command(after_help = "Example: fullbore transactions abort --topic orders --partition 0 --start-offset 4711")]
+    Abort(abort::Abort),
+    /// Print open transactions that no coordinator knows any more, or that are open for longer than their timeout.
+    ///
+    /// --json prints {"transactions": [{"topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch", "start_offset",
+    /// "last_timestamp", "minutes"}]}.
+    #[command(after_help = "Examples:
+  fullbore transactions find-hanging --topic orders
+  fullbore transactions find-hanging --broker-id 1 --max-transaction-timeout 30")]
+    FindHanging(hanging::FindHanging),
+    /// End the transaction of an id and fence its producer.
+    #[command(name = "forceTerminateTransaction", alias = "force-terminate")]
+    #[command(after_help = "Example: fullbore transactions forceTerminateTransaction --transactional-id billing-1")]
+    ForceTerminate(abort::ForceTerminate),
+}
+
+/// Runs the command.
+pub fn run(transactions: TransactionsArgs) -> Result<(), Failure> {
+    match transactions.action {
+        TransactionsCommand::List(list) => list::run(&list),
+        TransactionsCommand::Describe(describe) => list::describe(&describe),
+        TransactionsCommand::DescribeProducers(describe) => producers::run(&describe),
+        TransactionsCommand::Abort(abort) => abort::run(&abort),
+        TransactionsCommand::FindHanging(find) => hanging::run(&find),
+        TransactionsCommand::ForceTerminate(force) => abort::force(&force),
+    }
+}
+
+/// Returns a table as kafka-transactions.sh prints it: columns as wide as their longest cell, each with a tab behind.
+fn table(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let cell = |(cell, width): (&String, &usize)| format!("{cell:width$}\t");
+    rows.iter().map(|row| row.iter().zip(&widths).map(cell).collect()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::parse;
+
+    #[test]
+    fn kafkas_flags_are_read() {
+        for line in [
+            "fullbore transactions list --bootstrap-server h:1 --duration-filter 1000 --transactional-id-pattern a.*",
+            "fullbore transactions describe --transactional-id a --json",
+            "fullbore transactions describe-producers --topic a --partition 0 --broker-id 1",
+            "fullbore transactions abort --topic a --partition 0 --start-offset 7",
+            "fullbore transactions abort --topic a --partition 0 --producer-id 1 --producer-epoch 2 --coordinator-epoch 3",
+            "fullbore transactions find-hanging --broker-id 1 --max-transaction-timeout 15",
+            "fullbore transactions find-hanging --topic a --partition 0",
+            "fullbore transactions forceTerminateTransaction --transactionalId a",
+            "fullbore transactions force-terminate --transactional-id a",
+        ] {
+            parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        for line in [
+            "fullbore transactions abort --topic a --partition 0",
+            "fullbore transactions abort --topic a --partition 0 --producer-id 1",
+            "fullbore transactions find-hanging",
+            "fullbore transactions find-hanging --partition 0",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    /// Captured from Kafka 4.3.1.
+    #[test]
+    fn the_table_is_kafkas() {
+        let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();
+        let rows = [
+            row(["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]),
+            row(["k1-id-0", "3", "11000", "CompleteAbort"]),
+        ];
+        assert_eq!(
+            table(&rows),
+            [
+                "TransactionalId\tCoordinator\tProducerId\tTransactionState\t",
+                "k1-id-0        \t3          \t11000     \tCompleteAbort   \t",
+            ]
+        );
+    }
+}
