@@ -164,5 +164,6 @@ fn committer(request: &OffsetCommitRequest, version: i16) -> Committer<'_> {
         instance_id: request.group_instance_id.as_deref(),
         generation: request.generation_id_or_member_epoch,
         version,
+        is_transactional: false,
     }
 }

@@ -80,7 +80,8 @@ impl Opened {
     }
 
     fn ask(&self, group: &str, offsets: Vec<CommitOffset>) -> commit::Commit {
-        let committer = Committer { member_id: "", instance_id: None, generation: -1, version: 8 };
+        let committer =
+            Committer { member_id: "", instance_id: None, generation: -1, version: 8, is_transactional: false };
         self.groups.commit(&group.into(), &committer, offsets, &Unwritten::default()).expect("it may")
     }
 

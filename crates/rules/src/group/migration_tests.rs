@@ -177,7 +177,7 @@ impl Bench {
     }
 
     fn commit(&mut self, id: &str, generation: i32) -> Result<(), ErrorCode> {
-        let committer = Committer { member_id: id, instance_id: None, generation, version: 9 };
+        let committer = Committer { member_id: id, instance_id: None, generation, version: 9, is_transactional: false };
         self.group.check_commit(&committer, self.now)?;
         self.group.check_commit_of(&committer, &TopicIdPartition { topic: T, index: 0 })
     }

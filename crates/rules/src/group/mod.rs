@@ -200,11 +200,7 @@ impl Group {
     pub fn check_commit(&mut self, committer: &Committer<'_>, now: i64) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(group) => group.check_commit(committer, now),
-            Group::Consumer(consumer) => {
-                let Committer { member_id, generation, version, .. } = *committer;
-                let checked = consumer.group.check_commit(member_id, generation, version);
-                checked.map(drop).map_err(|refusal| refusal.code)
-            }
+            Group::Consumer(consumer) => consumer.group.check_committer(committer).map(drop),
         }
     }
 
@@ -215,9 +211,8 @@ impl Group {
     /// What the partition is to be answered.
     pub fn check_commit_of(&self, committer: &Committer<'_>, partition: &TopicIdPartition) -> Result<(), ErrorCode> {
         let Group::Consumer(consumer) = self else { return Ok(()) };
-        let Committer { member_id, generation, version, .. } = *committer;
-        let may = consumer.group.check_commit(member_id, generation, version).map_err(|refusal| refusal.code)?;
-        may.check(partition)
+        let may = consumer.group.check_committer(committer)?;
+        may.check(partition).map_err(|code| committer.as_known(code))
     }
 
     /// Checks that who asks for offsets may have them; a client that names neither member nor epoch may.

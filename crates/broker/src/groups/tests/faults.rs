@@ -170,7 +170,7 @@ async fn commits_on_their_way_are_bounded_whoever_asked_for_them() {
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let id = Text::from("g".repeat(30_000));
-    let committer = Committer { member_id: "", instance_id: None, generation: -1, version: 8 };
+    let committer = Committer { member_id: "", instance_id: None, generation: -1, version: 8, is_transactional: false };
     let ask = || {
         let offsets = (0..400).map(|n| one(&t, n % 8, committed(1, 1))).collect();
         opened.groups.commit(&id, &committer, offsets, &Unwritten::default())

@@ -15,7 +15,7 @@ impl Classic {
             return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE);
         }
         let Committer { member_id, instance_id, generation, .. } = *committer;
-        if generation < 0 && self.state == GroupState::Empty {
+        if generation < 0 && self.state == GroupState::Empty || committer.is_unnamed_in_transaction() {
             return Ok(());
         }
         if generation < 0 && member_id.is_empty() && instance_id.is_none() {
@@ -24,6 +24,9 @@ impl Classic {
         self.check_member(member_id, instance_id)?;
         if generation != self.generation {
             return Err(ErrorCode::ILLEGAL_GENERATION);
+        }
+        if committer.is_transactional {
+            return Ok(());
         }
         if self.state == GroupState::CompletingRebalance {
             return Err(ErrorCode::REBALANCE_IN_PROGRESS);

@@ -138,7 +138,13 @@ impl World {
             Action::Heartbeat { client } => self.heartbeat(client),
             Action::Commit { client } => {
                 let Client { id, generation, .. } = &self.clients[client];
-                let committer = Committer { member_id: id, instance_id: None, generation: *generation, version: 9 };
+                let committer = Committer {
+                    member_id: id,
+                    instance_id: None,
+                    generation: *generation,
+                    version: 9,
+                    is_transactional: false,
+                };
                 let is_ok = self.group.check_commit(&committer, self.now).is_ok();
                 assert!(
                     !is_ok || *generation < 0 || *generation == self.group.generation,

@@ -3,6 +3,7 @@
 use super::heartbeat::unknown_member;
 use super::member::{ConsumerGroupMember, TopicIdPartition};
 use super::{ConsumerGroup, GroupRefusal};
+use crate::group::Committer;
 use fullbore_wire::ErrorCode;
 
 /// From this version of OffsetCommit on a generation may be a member epoch.
@@ -38,6 +39,19 @@ fn stale(member: &ConsumerGroupMember) -> ErrorCode {
 }
 
 impl ConsumerGroup {
+    /// Returns the offsets that may be committed by OffsetCommit or TxnOffsetCommit.
+    ///
+    /// # Errors
+    /// Those of [`ConsumerGroup::check_commit`], as the client knows them.
+    pub fn check_committer(&self, committer: &Committer<'_>) -> Result<CommitPermission<'_>, ErrorCode> {
+        if committer.is_unnamed_in_transaction() {
+            return Ok(CommitPermission::CommitAll);
+        }
+        let version = if committer.is_transactional { KNOWS_EPOCHS } else { committer.version };
+        let checked = self.check_commit(committer.member_id, committer.generation, version);
+        checked.map_err(|refusal| committer.as_known(refusal.code))
+    }
+
     /// Returns the offsets that a member may commit.
     ///
     /// # Errors

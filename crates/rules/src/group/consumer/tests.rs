@@ -3,6 +3,7 @@
 mod regexes;
 
 use super::*;
+use crate::group::Committer;
 use crate::group::consumer::commit::CommitPermission;
 use fullbore_wire::apis::consumer_group_heartbeat::{
     ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
@@ -378,6 +379,19 @@ fn commits_are_fenced_by_epoch_and_partition() {
     let refused = |id, epoch| stage.group.check_fetch(Some(id), epoch).expect_err("refused").code;
     assert_eq!(refused("m1", 1), ErrorCode::STALE_MEMBER_EPOCH);
     assert_eq!(refused("m9", 1), ErrorCode::UNKNOWN_MEMBER_ID);
+}
+
+#[test]
+fn commits_in_transactions_are_fenced_by_the_member_that_they_name() {
+    let mut stage = Stage::new();
+    stage.join("m1", &["a"]);
+    let unnamed = Committer { member_id: "", instance_id: None, generation: -1, version: 3, is_transactional: true };
+    let me = Committer { member_id: "m1", generation: 1, ..unnamed };
+    let code = |committer: Committer<'_>| stage.group.check_committer(&committer).err();
+    assert_eq!([code(unnamed), code(me)], [None, None]);
+    assert_eq!(code(Committer { generation: 2, ..me }), Some(ErrorCode::ILLEGAL_GENERATION));
+    assert_eq!(code(Committer { member_id: "m9", ..me }), Some(ErrorCode::UNKNOWN_MEMBER_ID));
+    assert_eq!(code(Committer { instance_id: Some("i"), ..unnamed }), Some(ErrorCode::UNKNOWN_MEMBER_ID));
 }
 
 #[test]

@@ -5,10 +5,10 @@ use super::*;
 #[test]
 fn who_may_commit() {
     let mut bench = Bench::new();
-    let outside = Committer { member_id: "", instance_id: None, generation: -1, version: 9 };
+    let outside = Committer { member_id: "", instance_id: None, generation: -1, version: 9, is_transactional: false };
     assert_eq!(bench.group.check_commit(&outside, bench.now), Ok(()));
     let ids = bench.stable(&[None, Some("s")]);
-    let me = Committer { member_id: &ids[0], instance_id: None, generation: 1, version: 9 };
+    let me = Committer { member_id: &ids[0], instance_id: None, generation: 1, version: 9, is_transactional: false };
     for (committer, said) in [
         (outside, Err(ErrorCode::UNKNOWN_MEMBER_ID)),
         (me, Ok(())),
@@ -29,6 +29,31 @@ fn who_may_commit() {
     bench.join(&join_request(&ids[1], "x"), 3);
     let now = Committer { generation: 2, ..me };
     assert_eq!(bench.group.check_commit(&now, bench.now), Err(ErrorCode::REBALANCE_IN_PROGRESS));
+}
+
+#[test]
+fn a_commit_in_a_transaction_is_fenced_by_the_member_that_it_names() {
+    let mut bench = Bench::new();
+    let unnamed = Committer { member_id: "", instance_id: None, generation: -1, version: 3, is_transactional: true };
+    assert_eq!(bench.group.check_commit(&unnamed, bench.now), Ok(()));
+    let ids = bench.stable(&[None, Some("s")]);
+    let me = Committer { member_id: &ids[0], generation: 1, ..unnamed };
+    for (committer, code) in [
+        (unnamed, Ok(())),
+        (me, Ok(())),
+        (Committer { generation: 0, ..me }, Err(ErrorCode::ILLEGAL_GENERATION)),
+        (Committer { generation: -1, ..me }, Err(ErrorCode::ILLEGAL_GENERATION)),
+        (Committer { member_id: "unknown", ..me }, Err(ErrorCode::UNKNOWN_MEMBER_ID)),
+        (Committer { instance_id: Some("s"), ..me }, Err(ErrorCode::FENCED_INSTANCE_ID)),
+    ] {
+        assert_eq!(bench.group.check_commit(&committer, bench.now), code, "{committer:?}");
+    }
+    bench.pass(9000);
+    assert_eq!(bench.heartbeat(&ids[1], 1), ErrorCode::NONE);
+    bench.join(&join_request(&ids[1], "x"), 3);
+    assert_eq!(bench.group.check_commit(&me, bench.now), Ok(()), "a rebalance under way refuses no transaction");
+    bench.pass(2000);
+    assert_eq!(bench.group.check_commit(&me, bench.now), Err(ErrorCode::UNKNOWN_MEMBER_ID), "it is no heartbeat");
 }
 
 #[test]
