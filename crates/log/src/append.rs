@@ -86,8 +86,12 @@ impl Log {
         if self.is_broken() {
             return Err(AppendError::Storage);
         }
-        let (stamp, batch) = (batch.stamp(), &batch.view());
-        match self.producers.check(&stamp, self.log_end) {
+        let (stamp, is_unsequenced, batch) = (batch.stamp(), batch.is_unsequenced(), &batch.view());
+        let verdict = match is_unsequenced {
+            true => self.producers.check_unsequenced(&stamp).map_or_else(Verdict::Refuse, |()| Verdict::Append),
+            false => self.producers.check(&stamp, self.log_end),
+        };
+        match verdict {
             Verdict::Append => {}
             Verdict::Duplicate { base_offset, timestamp } => return Ok(duplicate(&stamp, base_offset, timestamp)),
             Verdict::Refuse(refusal) => return Err(AppendError::Sequence(refusal)),
@@ -109,7 +113,7 @@ impl Log {
             TransactionOfBatch::None | TransactionOfBatch::Ongoing => Ok(()),
             TransactionOfBatch::Begins => match verification {
                 Verification::Unknown => Err(AppendError::Unverified),
-                Verification::Added if stamp.base_sequence != 0 && !self.producers.knows(stamp.producer_id) => {
+                Verification::Added if stamp.base_sequence > 0 && !self.producers.knows(stamp.producer_id) => {
                     Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence))
                 }
                 Verification::Added | Verification::Verified => Ok(()),

@@ -15,7 +15,7 @@ use fullbore_log::validation::ValidBatch;
 impl Replica {
     /// Notes that a batch was refused with this error, if its client sends it again then.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
-        if code.is_retriable() && stamp.is_idempotent() {
+        if code.is_retriable() && has_sequence(stamp) {
             self.refused.lock().note(stamp, code, self.log_dir.cluster.elapsed());
         }
     }
@@ -35,7 +35,7 @@ impl Replica {
     /// [`SequenceRefusal::BehindRefused`].
     pub(super) fn check_behind(&self, log: &Log, stamp: &Stamp) -> Result<(), AppendError> {
         let refused = self.refused.lock();
-        if refused.is_empty() {
+        if refused.is_empty() || !has_sequence(stamp) {
             return Ok(());
         }
         let producers = log.producers();
@@ -64,4 +64,9 @@ impl Replica {
     pub(crate) fn forget_old_refusals(&self) {
         self.refused.lock().forget_old(self.log_dir.cluster.elapsed());
     }
+}
+
+/// Returns true if the batch has a place among those of its producer: one of a group's offsets has none.
+fn has_sequence(stamp: &Stamp) -> bool {
+    stamp.is_idempotent() && stamp.base_sequence >= 0
 }

@@ -60,6 +60,37 @@ fn coordinator_was_not_asked_a_batch_that_begins_a_transaction_is_refused() {
 }
 
 #[test]
+fn batch_has_no_sequence_only_a_coordinators_is_appended() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let config = config(1 << 20);
+    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let of_client = batch(7, 1, -1, true);
+    let refused = log.append_verified(&ValidBatch::unchecked(&of_client), Verification::Verified, 0, 0, &config);
+    assert_eq!(refused.map_err(|error| error.code().0), Err(87));
+    let of_offsets = |bytes: &BytesMut| {
+        let view = BatchView::first(bytes).expect("a batch");
+        ValidBatch::of_offsets(view, &config, 0).map(|batch| batch.to_owned())
+    };
+    for (producer_id, base_sequence, is_transactional) in [(7, 0, true), (7, -1, false), (-1, -1, true)] {
+        let other = batch(producer_id, 1, base_sequence, is_transactional);
+        assert!(of_offsets(&other).is_err(), "{producer_id} {base_sequence} {is_transactional}");
+    }
+    let offsets = of_offsets(&of_client).expect("a coordinator's");
+    assert_eq!(log.append(&offsets, 0, 0, &config), Err(AppendError::Unverified));
+    for verification in [Verification::Added, Verification::Unknown] {
+        let appended = log.append_verified(&offsets, verification, 0, 0, &config).expect("appended");
+        assert!(!appended.is_duplicate);
+    }
+    assert_eq!((log.last_stable_offset(2), log.log_end()), (0, 2));
+    let old = batch(7, 0, -1, true);
+    let refused = log.append_verified(&of_offsets(&old).expect("a batch"), Verification::Verified, 0, 0, &config);
+    assert_eq!(refused.map_err(|error| error.code().0), Err(47));
+    log.append_marker(&marker(7, 2, true), 2, 0, 0, &config).expect("ended");
+    assert_eq!(log.append(&offsets, 0, 0, &config).map_err(|error| error.code().0), Err(47), "the epoch has ended");
+    assert_eq!(log.last_stable_offset(3), 3);
+}
+
+#[test]
 fn many_transactions_are_aborted_a_range_finds_its_own() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let config = config(200_000);

@@ -46,6 +46,8 @@ impl InvalidBatch {
 pub struct ValidBatch<'a> {
     batch: ValidBytes<'a>,
     stamp: Stamp,
+    /// True of a coordinator's batch, whose producer counts no sequences.
+    is_unsequenced: bool,
 }
 
 #[derive(Clone)]
@@ -63,18 +65,30 @@ impl<'a> ValidBatch<'a> {
     /// [`InvalidBatch`].
     pub fn of(batch: BatchView<'a>, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
         let stamp = check_header(&batch, config, now_ms)?;
-        Ok(ValidBatch { batch: ValidBytes::Sent(batch), stamp })
+        Ok(ValidBatch { batch: ValidBytes::Sent(batch), stamp, is_unsequenced: false })
+    }
+
+    /// Returns a batch of a group's offsets in a transaction, which has a producer and no sequence. Only a coordinator makes such a batch: one
+    /// of a client is refused.
+    ///
+    /// # Errors
+    /// [`InvalidBatch`].
+    pub fn of_offsets(batch: BatchView<'a>, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
+        let is_of_offsets = batch.is_transactional() && batch.producer_id() >= 0 && batch.base_sequence() < 0;
+        let mut valid = ValidBatch::of(batch, config, now_ms)?;
+        valid.is_unsequenced = true;
+        if is_of_offsets { Ok(valid) } else { Err(InvalidBatch::Header) }
     }
 
     /// Returns a batch of bytes that replace those of the client.
     pub(super) fn rewritten(bytes: Bytes, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
         let stamp = check_header(&view(&bytes), config, now_ms)?;
-        Ok(ValidBatch { batch: ValidBytes::Own(bytes), stamp })
+        Ok(ValidBatch { batch: ValidBytes::Own(bytes), stamp, is_unsequenced: false })
     }
 
     /// A copy that borrows nothing.
     pub fn to_owned(&self) -> ValidBatch<'static> {
-        ValidBatch { batch: ValidBytes::Own(Bytes::copy_from_slice(self.view().bytes())), stamp: self.stamp }
+        ValidBatch { batch: ValidBytes::Own(Bytes::copy_from_slice(self.view().bytes())), ..*self }
     }
 
     /// The batch.
@@ -95,12 +109,17 @@ impl<'a> ValidBatch<'a> {
         self.view().is_transactional()
     }
 
+    /// Returns true for a batch of [`ValidBatch::of_offsets`].
+    pub fn is_unsequenced(&self) -> bool {
+        self.is_unsequenced
+    }
+
     /// Returns a batch without checks.
     #[cfg(any(test, feature = "test-util"))]
     pub fn unchecked(bytes: &'a [u8]) -> ValidBatch<'a> {
         let batch = BatchView::first(bytes).expect("a batch");
         let stamp = stamp_of(&batch).expect("a header of a client's");
-        ValidBatch { batch: ValidBytes::Sent(batch), stamp }
+        ValidBatch { batch: ValidBytes::Sent(batch), stamp, is_unsequenced: false }
     }
 
     /// Returns true if it is stored as it came.
