@@ -175,7 +175,8 @@ impl Broker {
         let stop = watch::channel(false).0;
         let groups = Groups::new(&config, control.clone(), Arc::clone(&partitions), metrics.clone());
         groups.start(&config, &stop);
-        let transactions = Transactions::new(&config, control.clone(), Arc::clone(&partitions));
+        let offsets: Arc<Groups> = Arc::clone(&groups);
+        let transactions = Transactions::new(&config, control.clone(), Arc::clone(&partitions), offsets);
         transactions.start(&stop);
         let replication = Replication::start(&config, &control, &partitions, &metrics, stop.subscribe());
         let node = Arc::new(Node {

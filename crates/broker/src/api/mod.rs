@@ -6,6 +6,7 @@
 //! although earlier answers are not sent: work that runs only when a completion is awaited has no effect outside of its answer.
 //! Requests of thousands of entries are carried out apart from the threads that serve connections ([`wide`]).
 
+mod add_offsets_to_txn;
 mod add_partitions_to_txn;
 mod alter_configs;
 mod alter_partition_reassignments;
@@ -68,6 +69,7 @@ mod shown;
 mod shown_tests;
 mod sync_group;
 mod topics;
+mod txn_offset_commit;
 mod update_features;
 mod wide;
 #[cfg(test)]
@@ -182,8 +184,10 @@ serve! { |call, reply|
     DeleteRecords => ready(delete_records::handle(call, reply).await?),
     InitProducerId => ready(init_producer_id::handle(call, reply).await?),
     AddPartitionsToTxn => ready(add_partitions_to_txn::handle(call, reply).await?),
+    AddOffsetsToTxn => ready(add_offsets_to_txn::handle(call, reply).await?),
     EndTxn => ready(end_txn::handle(call, reply).await?),
     WriteTxnMarkers => ready(write_txn_markers::handle(call, reply).await?),
+    TxnOffsetCommit => Some(txn_offset_commit::admit(call, reply).await?),
     OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, reply).await?),
     DescribeAcls => ready(describe_acls::handle(call, reply)?),
     CreateAcls => ready(create_acls::handle(call, reply)?),

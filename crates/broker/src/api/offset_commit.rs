@@ -34,7 +34,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     let asked = match groups.prepare(Missing::Create, [&request.group_id]).await {
         Ok(()) => {
             let committer = committer(&request, reply.version.number);
-            groups.commit(&request.group_id, &committer, offsets, &call.client.unwritten)
+            groups.commit(&request.group_id, &committer, None, offsets, &call.client.unwritten)
         }
         Err(code) => Err(code),
     };
@@ -60,43 +60,53 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
 
 /// Offsets of a request, by their checks.
 #[derive(Default)]
-struct ValidCommit {
+pub struct ValidCommit {
     /// Offsets to commit: of existing partitions, without too much metadata.
-    offsets: Vec<CommitOffset>,
+    pub offsets: Vec<CommitOffset>,
     /// Place of each in the response: topic and partition.
     places: Vec<(usize, usize)>,
     /// Places of those with too much metadata.
     too_large: Vec<(usize, usize)>,
-    response: OffsetCommitResponse,
+    /// The answer as far as it is known.
+    pub response: OffsetCommitResponse,
 }
 
 impl ValidCommit {
-    fn is_any_known(&self) -> bool {
+    /// Returns true if any partition is there.
+    pub fn is_any_known(&self) -> bool {
         !self.places.is_empty() || !self.too_large.is_empty()
     }
 
-    fn refuse(&mut self, refused: &[(usize, ErrorCode)]) {
+    /// Notes offsets that were not committed, as index and reason.
+    pub fn refuse(&mut self, refused: &[(usize, ErrorCode)]) {
         for (index, code) in refused {
             let (topic, partition) = self.places[*index];
             self.response.topics[topic].partitions[partition].error_code = *code;
         }
     }
 
-    fn refuse_known(&mut self, code: ErrorCode) {
+    /// Notes that no offset of a partition that is there was committed.
+    pub fn refuse_known(&mut self, code: ErrorCode) {
         for (topic, partition) in self.places.iter().chain(&self.too_large) {
             self.response.topics[*topic].partitions[*partition].error_code = code;
         }
     }
 
-    fn answer(&self, broker: &Node, reply: Reply) -> Result<Frame, Fault> {
+    /// Counts the offsets of the answer by their errors.
+    pub fn count(&self, broker: &Node) {
         for partition in self.response.topics.iter().flat_map(|topic| &topic.partitions) {
             broker.metrics.offset_committed(partition.error_code);
         }
+    }
+
+    fn answer(&self, broker: &Node, reply: Reply) -> Result<Frame, Fault> {
+        self.count(broker);
         reply.frame::<OffsetCommitRequest>(&self.response)
     }
 }
 
-fn check(broker: &Node, version: i16, request: &OffsetCommitRequest) -> ValidCommit {
+/// Checks topics, partitions and the size of metadata.
+pub fn check(broker: &Node, version: i16, request: &OffsetCommitRequest) -> ValidCommit {
     let image = broker.control.image();
     let now = broker.now_ms();
     let expires_ms = match request.retention_time_ms {

@@ -1,10 +1,10 @@
 //! OffsetFetch 1-10: for each group, who asks, then each partition or all there are.
 //!
-//! What is named twice is answered once: a short request must not ask for the same long metadata a million times. There
-//! are no transactions, so that every offset is stable.
+//! What is named twice is answered once: a short request must not ask for the same long metadata a million times. A client that asks for stable
+//! offsets (KIP-447) has none of partitions with an offset in an open transaction.
 
 use super::call::{Call, Completion, Fault, Reply, joined, once};
-use crate::groups::{GroupOffsets, Missing, OffsetAndMetadata, TopicOffsets};
+use crate::groups::{GroupOffsets, Missing, OffsetAndMetadata, OffsetsView, TopicOffsets};
 use crate::node::Node;
 use fullbore_control::{Image, Topic};
 use fullbore_rules::group::Group;
@@ -13,7 +13,8 @@ use fullbore_wire::apis::offset_fetch::{
     OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions, OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 };
-use fullbore_wire::{ErrorCode, Frame, Text};
+use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The first version with several groups.
@@ -31,18 +32,27 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     asked.extend(request.groups.iter().map(|group| &group.group_id));
     let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), asked).await;
     let broker = Arc::clone(call.broker);
-    Ok(Completion::Later(Box::pin(async move { fetch(&broker, request, reply) })))
+    Ok(Completion::Later(Box::pin(async move { fetch(&broker, request, reply).await })))
 }
 
-fn fetch(broker: &Node, request: OffsetFetchRequest, reply: Reply) -> Result<Frame, Fault> {
-    let version = reply.version.number;
-    let image = broker.control.image();
-    let of = |group| answer(broker, &image, version, group);
-    let response = if version >= GROUPS {
-        let groups = once(request.groups, |group| group.group_id.clone());
-        OffsetFetchResponse { groups: groups.into_iter().map(of).collect(), ..Default::default() }
+/// Terms on which a request asks for offsets.
+#[derive(Clone, Copy)]
+struct FetchTerms {
+    version: i16,
+    /// True if offsets that an open transaction may replace are not wanted.
+    require_stable: bool,
+}
+
+async fn fetch(broker: &Node, request: OffsetFetchRequest, reply: Reply) -> Result<Frame, Fault> {
+    let terms = FetchTerms { version: reply.version.number, require_stable: request.require_stable };
+    let response = if terms.version >= GROUPS {
+        let mut groups = Vec::with_capacity(request.groups.len());
+        for group in once(request.groups, |group| group.group_id.clone()) {
+            groups.push(answer(broker, terms, group).await);
+        }
+        OffsetFetchResponse { groups, ..Default::default() }
     } else {
-        of_one(of(one_group(request)))
+        of_one(answer(broker, terms, one_group(request)).await)
     };
     reply.frame::<OffsetFetchRequest>(&response)
 }
@@ -82,7 +92,7 @@ fn of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse {
     }
 }
 
-fn answer(broker: &Node, image: &Image, version: i16, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+async fn answer(broker: &Node, terms: FetchTerms, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
     let mut group = OffsetFetchResponseGroup { group_id: asked.group_id, ..Default::default() };
     let member = asked.member_id.as_deref();
     let allows = |group: &Group| group.check_fetch(member, asked.member_epoch);
@@ -92,14 +102,16 @@ fn answer(broker: &Node, image: &Image, version: i16, asked: OffsetFetchRequestG
         };
         joined(topics, |topic| (topic.name.clone(), topic.topic_id), join)
     });
-    let found = match &topics {
-        None => broker.groups.committed(&group.group_id, allows, |held| all(image, version, held)),
+    let settled = if terms.require_stable { broker.groups.settled(&group.group_id).await } else { Ok(()) };
+    let image = broker.control.image();
+    let found = settled.and_then(|()| match &topics {
+        None => broker.groups.committed(&group.group_id, allows, |view| all(&image, terms, view)),
         Some(topics) => {
             // Copied out: other groups commit under the same lock, and the request may name a million partitions.
-            let held = broker.groups.committed(&group.group_id, allows, |held| of_topics(image, version, topics, held));
-            held.map(|held| topics.iter().map(|topic| of_topic(image, version, topic, &held)).collect())
+            let held = broker.groups.committed(&group.group_id, allows, |view| of_topics(&image, terms, topics, view));
+            held.map(|held| topics.iter().map(|topic| of_topic(&image, terms.version, topic, &held)).collect())
         }
-    };
+    });
     match found {
         Ok(found) => group.topics = found,
         Err(code) => {
@@ -120,16 +132,32 @@ fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode)
     topics.unwrap_or_default().into_iter().map(of_topic).collect()
 }
 
+/// Offsets that a group has of the topics of a request.
+#[derive(Default)]
+struct FoundOffsets {
+    committed: GroupOffsets,
+    /// Partitions by topic id of which no stable offset can be told.
+    unstable: BTreeSet<(Uuid, i32)>,
+}
+
 /// Returns the offsets that a group has of these topics.
 fn of_topics(
     image: &Image,
-    version: i16,
+    terms: FetchTerms,
     asked: &[OffsetFetchRequestTopics],
-    held: Option<&GroupOffsets>,
-) -> GroupOffsets {
-    let Some(held) = held else { return GroupOffsets::new() };
-    let ids = asked.iter().filter_map(|topic| Some(find(image, version, topic)?.id));
-    ids.filter_map(|id| Some((id, held.get(&id)?.clone()))).collect()
+    view: OffsetsView<'_>,
+) -> FoundOffsets {
+    let mut found = FoundOffsets::default();
+    for asked in asked {
+        let Some(topic) = find(image, terms.version, asked) else { continue };
+        let committed = view.committed.and_then(|committed| committed.get(&topic.id));
+        found.committed.extend(committed.map(|of_topic| (topic.id, of_topic.clone())));
+        if terms.require_stable && view.pending.is_some() {
+            let unstable = asked.partition_indexes.iter().filter(|&&index| view.is_pending(topic.id, index));
+            found.unstable.extend(unstable.map(|&index| (topic.id, index)));
+        }
+    }
+    found
 }
 
 fn find<'i>(image: &'i Image, version: i16, asked: &OffsetFetchRequestTopics) -> Option<&'i Arc<Topic>> {
@@ -140,31 +168,43 @@ fn of_topic(
     image: &Image,
     version: i16,
     asked: &OffsetFetchRequestTopics,
-    held: &GroupOffsets,
+    held: &FoundOffsets,
 ) -> OffsetFetchResponseTopics {
     let found = find(image, version, asked);
     // By name, what does not exist has no offsets; an id nobody knows is an error.
     let is_unknown = version >= TOPIC_IDS && found.is_none();
     let error_code = if is_unknown { ErrorCode::UNKNOWN_TOPIC_ID } else { ErrorCode::NONE };
-    let of_topic = found.and_then(|topic| held.get(&topic.id));
-    let partition = |index: i32| OffsetFetchResponsePartitions {
-        error_code,
-        ..partition(index, of_topic.and_then(|of_topic| of_topic.partitions.get(&index)))
+    let of_topic = found.and_then(|topic| held.committed.get(&topic.id));
+    let is_unstable = |index| found.is_some_and(|topic| held.unstable.contains(&(topic.id, index)));
+    let partition = |index: i32| match is_unstable(index) {
+        true => unstable(index),
+        false => OffsetFetchResponsePartitions {
+            error_code,
+            ..partition(index, of_topic.and_then(|of_topic| of_topic.partitions.get(&index)))
+        },
     };
     let partitions = once(asked.partition_indexes.clone(), |index| *index).into_iter().map(partition).collect();
     OffsetFetchResponseTopics { name: asked.name.clone(), topic_id: asked.topic_id, partitions, ..Default::default() }
 }
 
-fn all(image: &Image, version: i16, held: Option<&GroupOffsets>) -> Vec<OffsetFetchResponseTopics> {
+fn all(image: &Image, terms: FetchTerms, view: OffsetsView<'_>) -> Vec<OffsetFetchResponseTopics> {
     let topic = |(id, of_topic): (&_, &TopicOffsets)| {
         // It is being deleted.
         let topic = image.topic_by_id(*id)?;
-        let name = if version >= TOPIC_IDS { Text::default() } else { Text::from(topic.name.as_str()) };
-        let partitions =
-            of_topic.partitions.iter().map(|(index, committed)| partition(*index, Some(committed))).collect();
+        let name = if terms.version >= TOPIC_IDS { Text::default() } else { Text::from(topic.name.as_str()) };
+        let partition = |(&index, committed): (&i32, _)| match terms.require_stable && view.is_pending(*id, index) {
+            true => unstable(index),
+            false => partition(index, Some(committed)),
+        };
+        let partitions = of_topic.partitions.iter().map(partition).collect();
         Some(OffsetFetchResponseTopics { name, topic_id: *id, partitions, ..Default::default() })
     };
-    held.into_iter().flatten().filter_map(topic).collect()
+    view.committed.into_iter().flatten().filter_map(topic).collect()
+}
+
+/// Returns the answer for a partition of which no stable offset can be told: the client asks again.
+fn unstable(index: i32) -> OffsetFetchResponsePartitions {
+    OffsetFetchResponsePartitions { error_code: ErrorCode::UNSTABLE_OFFSET_COMMIT, ..partition(index, None) }
 }
 
 fn partition(partition_index: i32, committed: Option<&OffsetAndMetadata>) -> OffsetFetchResponsePartitions {

@@ -6,6 +6,7 @@
 //! [`groups`](crate::groups).
 
 mod coordinator_topic;
+mod marked;
 mod pending;
 mod replay;
 mod shard;
@@ -16,8 +17,9 @@ mod unreplicated;
 mod unwritten;
 
 pub use coordinator_topic::{Coordinator, CoordinatorTopic, InternalTopicSettings};
+pub use marked::{MarkedCoordinator, MarkerOutcome};
 pub use pending::PendingWrite;
-pub use replay::{ReplayError, replay};
+pub use replay::{LogEntry, ReplayError, replay};
 pub use shard::{KeyValue, Records, Shard, Status, size_of_record};
 pub use topic::InternalTopic;
 pub use unwritten::Unwritten;

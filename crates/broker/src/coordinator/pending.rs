@@ -84,6 +84,27 @@ impl<T> PendingWrite<T> {
         Ok(told)
     }
 
+    /// Appends the write, together with what waits by then, and returns its outcome if that is known at once.
+    ///
+    /// # Errors
+    /// The write itself, if it waits for replicas, the disk, or another thread that appends it.
+    pub fn kept_now(mut self) -> Result<T, PendingWrite<T>> {
+        if self.shard.partition().phase().is_open() {
+            self.shard.flush();
+        }
+        match self.arrived() {
+            Some((told, None)) => Ok(told),
+            Some(unflushed) => {
+                let (answer, pending) = oneshot::channel();
+                // The receiver is right here.
+                let _ = answer.send(unflushed);
+                self.outcome = Some(pending);
+                Err(self)
+            }
+            None => Err(self),
+        }
+    }
+
     fn arrived(&mut self) -> Option<WriteOutcome<T>> {
         let outcome = self.outcome.as_mut()?.try_recv().ok()?;
         self.outcome = None;

@@ -6,7 +6,7 @@ use fullbore_log::direct_io::DirectReads;
 use fullbore_log::lookup::is_gone;
 use fullbore_log::validation::OPENED_MAX;
 use fullbore_wire::Records;
-use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batches, decompress};
+use fullbore_wire::batch::{BatchError, BatchView, Compression, EndTransactionMarker, RecordIter, batches, decompress};
 use std::io;
 
 /// Bytes read at once; a larger batch is read whole.
@@ -33,11 +33,27 @@ pub enum ReplayError {
     },
 }
 
-/// Gives every record with a key, in order, to `each`. Blocks.
+/// Entry of a partition's log.
+#[derive(Debug)]
+pub enum LogEntry {
+    /// A record with a key.
+    Record {
+        /// Its key.
+        key: Bytes,
+        /// Its value, unless it is a tombstone.
+        value: Option<Bytes>,
+        /// The producer in whose transaction it was written.
+        transaction: Option<i64>,
+    },
+    /// The end of a producer's transaction.
+    Marker(EndTransactionMarker),
+}
+
+/// Gives every record with a key and every marker, in order, to `each`. Blocks.
 ///
 /// # Errors
 /// [`ReplayError`]; what came before was given.
-pub fn replay(partition: &Replica, mut each: impl FnMut(Bytes, Option<Bytes>)) -> Result<(), ReplayError> {
+pub fn replay(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), ReplayError> {
     let offsets = partition.offsets()?;
     let (mut next, mut lookups) = (offsets.log_start, 0);
     while next < offsets.high_watermark {
@@ -57,8 +73,10 @@ pub fn replay(partition: &Replica, mut each: impl FnMut(Bytes, Option<Bytes>)) -
             };
             let damaged = |why| ReplayError::Damaged { offset: batch.base_offset(), why };
             batch.check_crc().map_err(damaged)?;
-            if batch.last_offset() >= next && !batch.is_control() {
-                each_record(&chunk, &batch, next, &mut each).map_err(damaged)?;
+            match batch.is_control() {
+                _ if batch.last_offset() < next => {}
+                true => marker_of(&batch).into_iter().for_each(|marker| each(LogEntry::Marker(marker))),
+                false => each_record(&chunk, &batch, next, &mut each).map_err(damaged)?,
             }
             next = next.max(batch.last_offset() + 1);
         }
@@ -82,13 +100,22 @@ fn memory(records: Records, cold: &DirectReads) -> io::Result<Bytes> {
     }
 }
 
+/// Returns the marker of a control batch; `None` of one that compaction has emptied, or that says something else.
+fn marker_of(batch: &BatchView<'_>) -> Option<EndTransactionMarker> {
+    EndTransactionMarker::read(batch).unwrap_or_else(|error| {
+        tracing::warn!(offset = batch.base_offset(), %error, "cannot read a control batch: it ends no transaction");
+        None
+    })
+}
+
 /// Records before `first` were wanted by nobody: their batch begins before the log start.
 fn each_record(
     chunk: &Bytes,
     batch: &BatchView<'_>,
     first: i64,
-    each: &mut impl FnMut(Bytes, Option<Bytes>),
+    each: &mut impl FnMut(LogEntry),
 ) -> Result<(), BatchError> {
+    let transaction = batch.is_transactional().then(|| batch.producer_id());
     let payload = match batch.compression()? {
         Compression::None => chunk.slice_ref(batch.payload()),
         codec => decompress(codec, batch.payload(), OPENED_MAX)?,
@@ -96,7 +123,8 @@ fn each_record(
     for record in RecordIter::new(&payload, batch.record_count()) {
         let record = record?;
         if let Some(key) = record.key.filter(|_| record.offset(batch) >= first) {
-            each(payload.slice_ref(key), record.value.map(|value| payload.slice_ref(value)));
+            let value = record.value.map(|value| payload.slice_ref(value));
+            each(LogEntry::Record { key: payload.slice_ref(key), value, transaction });
         }
     }
     Ok(())

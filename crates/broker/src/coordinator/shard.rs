@@ -10,8 +10,11 @@ use super::unreplicated::{AppendResult, Told, Unreplicated};
 use crate::partitions::{Acks, AppendError, AppendTerms, Durability, Replica};
 use bytes::{Bytes, BytesMut};
 use fullbore_host::files::now_ms;
+use fullbore_log::Verification;
 use fullbore_log::validation::{InvalidBatch, ValidBatch};
 use fullbore_rules::replica::NO_EPOCH;
+use fullbore_rules::sequence::Marker;
+use fullbore_rules::transaction::ProducerIdAndEpoch;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, HEADER_LEN, Level, Stamp, record_size_max};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -32,6 +35,10 @@ pub type KeyValue = (Bytes, Option<Bytes>);
 pub enum Records {
     /// The records themselves.
     Known(Vec<KeyValue>),
+    /// Records of a producer's transaction, which has this partition by the coordinator's word. They share no batch with other writes.
+    Transactional(ProducerIdAndEpoch, Vec<KeyValue>),
+    /// The end of a producer's transaction in this partition, with the transaction version by which its epoch is checked (KIP-890).
+    Marker(Marker, i8),
     /// See [`Records::late`].
     Late(Late),
 }
@@ -204,6 +211,11 @@ impl Shard {
         self.flush_elsewhere();
     }
 
+    fn append_marker(&self, marker: &Marker, transaction_version: i8) -> AppendResult {
+        let leader_epoch = Some(self.leader_epoch());
+        Ok(self.partition.append_marker(marker, transaction_version, leader_epoch, now_ms())?.durability)
+    }
+
     /// Queues these writes again, before all others.
     fn put_back(&self, first: Write, rest: impl Iterator<Item = Write>) {
         let mut waiting = self.waiting.lock();
@@ -244,6 +256,8 @@ struct WriteBatch<'a> {
     memory: &'a mut BytesMut,
     /// How large it may become.
     bytes_max: usize,
+    /// The producer of the transaction that the records belong to.
+    producer: Option<ProducerIdAndEpoch>,
     records: Vec<KeyValue>,
     bytes: usize,
     told: Vec<Told>,
@@ -254,7 +268,7 @@ impl<'a> WriteBatch<'a> {
         let config = shard.partition.config();
         let allowed = config.max_message_bytes.min(usize::try_from(config.segment_bytes).unwrap_or(usize::MAX));
         let bytes_max = BATCH_BYTES.min(allowed.saturating_sub(HEADER_LEN));
-        WriteBatch { shard, memory, bytes_max, records: Vec::new(), bytes: 0, told: Vec::new() }
+        WriteBatch { shard, memory, bytes_max, producer: None, records: Vec::new(), bytes: 0, told: Vec::new() }
     }
 
     fn append(mut self, writes: Vec<Write>) {
@@ -262,6 +276,20 @@ impl<'a> WriteBatch<'a> {
         while let Some(Write { records, told }) = writes.next() {
             let records = match records {
                 Records::Known(records) => records,
+                Records::Transactional(producer, records) => {
+                    self.finish();
+                    self.producer = Some(producer);
+                    let appended = self.append_all(records.into_iter());
+                    self.producer = None;
+                    self.shard.tell_in_turn(appended, vec![told]);
+                    continue;
+                }
+                Records::Marker(marker, transaction_version) => {
+                    self.finish();
+                    let appended = self.shard.append_marker(&marker, transaction_version);
+                    self.shard.tell_in_turn(appended, vec![told]);
+                    continue;
+                }
                 Records::Late(records) => {
                     self.finish();
                     if !self.shard.unreplicated.is_empty() {
@@ -319,15 +347,25 @@ impl<'a> WriteBatch<'a> {
         }
         let now_ms = now_ms();
         let memory = std::mem::take(self.memory);
-        let mut builder = BatchBuilder::new(memory, self.shard.compression, Level::default());
+        let builder = BatchBuilder::new(memory, self.shard.compression, Level::default());
+        let mut builder = if self.producer.is_some() { builder.transactional() } else { builder };
         for (key, value) in self.records.drain(..) {
             builder.append(now_ms, Some(&key), value.as_deref(), &[]);
         }
-        let (sealed, spare) = builder.seal(Stamp::NONE).map_err(|_| InvalidBatch::Header)?;
+        let stamp = self.producer.map_or(Stamp::NONE, |producer| Stamp {
+            producer_id: producer.id,
+            producer_epoch: producer.epoch,
+            ..Stamp::NONE
+        });
+        let (sealed, spare) = builder.seal(stamp).map_err(|_| InvalidBatch::Header)?;
         let batch = BatchView::first(&sealed).map_err(|_| InvalidBatch::Header)?;
-        let batch = ValidBatch::of(batch, &self.shard.partition.config(), now_ms)?;
-        let leader_epoch = Some(self.shard.leader_epoch.load(Ordering::Acquire));
-        let terms = AppendTerms { leader_epoch, ..AppendTerms::in_turn(Acks::All, now_ms) };
+        let (config, in_turn) = (self.shard.partition.config(), AppendTerms::in_turn(Acks::All, now_ms));
+        let (batch, verification) = match self.producer {
+            None => (ValidBatch::of(batch, &config, now_ms)?, in_turn.verification),
+            Some(_) => (ValidBatch::of_offsets(batch, &config, now_ms)?, Verification::Verified),
+        };
+        let leader_epoch = Some(self.shard.leader_epoch());
+        let terms = AppendTerms { leader_epoch, verification, ..in_turn };
         let appended = self.shard.partition.append(&batch, terms);
         *self.memory = spare.unwrap_or(sealed);
         if self.memory.capacity() > 2 * BATCH_BYTES {

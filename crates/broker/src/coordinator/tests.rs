@@ -40,7 +40,11 @@ fn record(key: &str, value: Option<Vec<u8>>) -> KeyValue {
 fn read(shard: &Shard) -> Vec<(String, Option<usize>)> {
     let mut found = Vec::new();
     let key = |key: Bytes| String::from_utf8(key.to_vec()).expect("UTF-8");
-    replay(shard.partition(), |k, value| found.push((key(k), value.map(|value| value.len())))).expect("readable");
+    let note = |entry| match entry {
+        LogEntry::Record { key: k, value, transaction: None } => found.push((key(k), value.map(|value| value.len()))),
+        other => panic!("{other:?}"),
+    };
+    replay(shard.partition(), note).expect("readable");
     found
 }
 

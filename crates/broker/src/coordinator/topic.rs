@@ -58,7 +58,19 @@ impl InternalTopic {
     /// # Errors
     /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
     pub fn serving(&self, key: &str) -> Result<&Arc<Shard>, ErrorCode> {
-        let shard = self.shard(key).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
+        InternalTopic::check_serving(self.shard(key))
+    }
+
+    /// The shard of a partition, if it serves.
+    ///
+    /// # Errors
+    /// As [`InternalTopic::serving`].
+    pub fn serving_partition(&self, partition: i32) -> Result<&Arc<Shard>, ErrorCode> {
+        InternalTopic::check_serving(usize::try_from(partition).ok().and_then(|index| self.shards.get(index)))
+    }
+
+    fn check_serving(shard: Option<&Arc<Shard>>) -> Result<&Arc<Shard>, ErrorCode> {
+        let shard = shard.ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
         match shard.status() {
             Status::Serving => Ok(shard),
             Status::Loading => Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS),

@@ -4,15 +4,17 @@
 //! under it, so that it comes before or after whatever else is.
 
 use super::entry::Entry;
-use super::offsets::{CommitOffset, GroupOffsets, OffsetAndMetadata, TopicName, TopicOffsets};
+use super::offsets::{CommitOffset, GroupOffsets, OffsetAndMetadata, OffsetsView, TopicName, TopicOffsets};
+use super::pending::PendingOffsets;
 use super::records::{self, OffsetKey};
 use super::{Groups, not_kept};
 use crate::coordinator::{KeyValue, PendingWrite, Records, Shard, Unwritten, size_of_record};
 use fullbore_control::Image;
 use fullbore_rules::group::consumer::TopicIdPartition;
 use fullbore_rules::group::{Committer, Group};
+use fullbore_rules::transaction::ProducerIdAndEpoch;
 use fullbore_wire::{ErrorCode, Text, Uuid};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -55,12 +57,12 @@ pub struct DeleteOffset {
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// Only the offset committed at this time: a newer one stays. `None` means whatever there is.
+    /// Only the offset committed at this time: a newer one stays, and so does one that a transaction may replace. `None` means whatever there is.
     pub committed_ms: Option<i64>,
 }
 
 /// A commit on its way.
-pub struct Commit {
+pub struct PendingCommit {
     pending: PendingWrite<Result<RefusedOffsets, ErrorCode>>,
     /// Index in the request of each offset under way.
     places: Vec<usize>,
@@ -70,7 +72,7 @@ pub struct Commit {
     bytes: usize,
 }
 
-impl Commit {
+impl PendingCommit {
     /// Memory that it holds until it is written.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -88,7 +90,7 @@ impl Commit {
 }
 
 impl Groups {
-    /// Asks for these offsets to be committed, as the group allows it.
+    /// Asks for these offsets to be committed, as the group allows it; with a producer in its transaction, of which the coordinator knows.
     ///
     /// # Errors
     /// None of them can be.
@@ -96,9 +98,10 @@ impl Groups {
         self: &Arc<Self>,
         id: &Text,
         committer: &Committer<'_>,
+        producer: Option<ProducerIdAndEpoch>,
         offsets: Vec<CommitOffset>,
         unwritten: &Unwritten,
-    ) -> Result<Commit, ErrorCode> {
+    ) -> Result<PendingCommit, ErrorCode> {
         let mut offsets = Some(offsets);
         loop {
             let asked = self.touch_entry(id, |group, entry, now| {
@@ -115,16 +118,18 @@ impl Groups {
                         Err(code) => refused.push((index, code)),
                     }
                 }
-                Ok(self.write_commit(entry, wanted, refused))
+                Ok(self.write_commit(entry, producer, wanted, refused))
             })?;
             match asked {
                 Some(asked) => {
-                    let commit: Commit = asked?;
+                    let commit: PendingCommit = asked?;
                     unwritten.note(commit.pending.shard());
                     return Ok(commit);
                 }
                 None if committer.generation < 0 => self.create(id)?,
-                None if committer.version >= GROUP_ID_NOT_FOUND => return Err(ErrorCode::GROUP_ID_NOT_FOUND),
+                None if !committer.is_transactional && committer.version >= GROUP_ID_NOT_FOUND => {
+                    return Err(ErrorCode::GROUP_ID_NOT_FOUND);
+                }
                 None => return Err(ErrorCode::ILLEGAL_GENERATION),
             }
         }
@@ -134,16 +139,18 @@ impl Groups {
     fn write_commit(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
+        producer: Option<ProducerIdAndEpoch>,
         wanted: Vec<(usize, CommitOffset)>,
         mut refused: RefusedOffsets,
-    ) -> Commit {
+    ) -> PendingCommit {
         let group: Arc<str> = Arc::from(&*entry.id);
         let (mut room, mut taken) = (self.room(), OffsetsRoom::default());
         let (mut accepted, mut places, mut records) = (Vec::new(), Vec::new(), Vec::new());
         let (mut bytes, mut is_unfit) = (0, false);
         self.offsets.read(&group, |held| {
             for (index, offset) in wanted {
-                let before = find(held, offset.topic.id, offset.partition);
+                // One in a transaction takes the place of none until it has ended.
+                let before = find(held, offset.topic.id, offset.partition).filter(|_| producer.is_none());
                 let needed = OffsetsRoom::between(before, &offset.committed);
                 is_unfit |= !room.has(needed);
                 if !room.has(needed) || bytes > COMMIT_BYTES_MAX {
@@ -177,21 +184,25 @@ impl Groups {
         self.bytes_coming.fetch_add(bytes, Relaxed);
         entry.commits.fetch_add(1, Relaxed);
         let (groups, of) = (Arc::clone(self), Arc::clone(entry));
-        let pending = entry.shard.write(Records::Known(records), move |kept| {
+        let records = match producer {
+            None => Records::Known(records),
+            Some(producer) => Records::Transactional(producer, records),
+        };
+        let pending = entry.shard.write(records, move |kept| {
             groups.bytes_coming.fetch_sub(bytes, Relaxed);
-            let kept = kept.map_err(not_kept).map(|()| groups.put(&of.shard, &group, accepted));
+            let kept = kept.map_err(not_kept).map(|()| groups.put(&of.shard, &group, producer, accepted));
             // Behind that, so that no other commit takes the same room in between.
             groups.offsets_coming.fetch_sub(taken.offsets, Relaxed);
             groups.metadata_bytes_coming.fetch_sub(taken.bytes, Relaxed);
             of.commits.fetch_sub(1, Release);
             kept
         });
-        Commit { pending, places, refused, bytes }
+        PendingCommit { pending, places, refused, bytes }
     }
 
     /// Returns the room that is left, without what commits on their way take.
     fn room(&self) -> OffsetsRoom {
-        let offsets = self.offsets.held() + self.offsets_coming.load(Relaxed);
+        let offsets = self.offsets.held() + self.offsets.pending() + self.offsets_coming.load(Relaxed);
         let bytes = self.offsets.metadata_bytes() + self.metadata_bytes_coming.load(Relaxed);
         OffsetsRoom {
             offsets: self.offsets_max.saturating_sub(offsets),
@@ -213,16 +224,25 @@ impl Groups {
         }
     }
 
-    /// Shows offsets that are kept, but for those of topics that were deleted meanwhile: whoever forgets their topic has been here
+    /// Shows offsets that are kept, in the transaction of `producer` if there is one, but for those of topics that were deleted meanwhile: whoever forgets their topic has been here
     /// already, or comes after this.
-    fn put(&self, shard: &Shard, group: &str, offsets: Vec<CommitOffset>) -> RefusedOffsets {
+    fn put(
+        &self,
+        shard: &Shard,
+        group: &str,
+        producer: Option<ProducerIdAndEpoch>,
+        offsets: Vec<CommitOffset>,
+    ) -> RefusedOffsets {
         let image = self.control.image();
         let mut refused = Vec::new();
         let there = offsets.into_iter().enumerate().filter_map(|(index, offset)| {
             check_topic(&image, &offset).map_err(|code| refused.push((index, code))).ok().map(|()| offset)
         });
         let there = there.collect();
-        self.offsets.put(shard, group, there);
+        match producer {
+            None => self.offsets.put(shard, group, there),
+            Some(producer) => self.offsets.put_pending(shard, group, producer.id, there),
+        }
         refused
     }
 
@@ -257,9 +277,13 @@ impl Groups {
     }
 
     fn is_meant(&self, group: &str, wanted: &DeleteOffset) -> bool {
-        self.offsets.read(group, |held| {
-            let found = held.and_then(|held| held.get(&wanted.topic.id)?.partitions.get(&wanted.partition));
-            found.is_some_and(|found| wanted.committed_ms.is_none_or(|ms| ms == found.committed_ms))
+        self.offsets.view(group, |view| {
+            let found = find(view.committed, wanted.topic.id, wanted.partition);
+            let is_pending = view.is_pending(wanted.topic.id, wanted.partition);
+            match wanted.committed_ms {
+                None => found.is_some() || is_pending,
+                Some(ms) => found.is_some_and(|found| found.committed_ms == ms) && !is_pending,
+            }
         })
     }
 
@@ -295,17 +319,11 @@ impl Groups {
         let (groups, of, group): (_, _, Arc<str>) = (Arc::clone(self), Arc::clone(shard), Arc::from(group));
         let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
         let records = move || {
-            let due: Vec<_> = late.offsets.read(&of_group, |held| {
-                let topics = held.filter(|_| offsets).into_iter().flat_map(GroupOffsets::values);
-                topics
-                    .map(|topic| (Arc::clone(&topic.name), topic.partitions.keys().copied().collect::<Vec<_>>()))
-                    .collect()
-            });
-            let places = due
-                .into_iter()
-                .flat_map(|(topic, indices)| indices.into_iter().map(move |at| (Arc::clone(&topic), at)));
+            let due =
+                late.offsets.view(&of_group, |view| if offsets { names_and_partitions(view) } else { BTreeSet::new() });
             let group = records::group(&of_group, None);
-            std::iter::once(group).chain(places.filter_map(move |(topic, index)| tombstone(&of_group, &topic, index)))
+            std::iter::once(group)
+                .chain(due.into_iter().filter_map(move |(topic, index)| tombstone(&of_group, &topic, index)))
         };
         shard.write(Records::late(records), move |kept| {
             kept.map_err(not_kept)?;
@@ -320,17 +338,7 @@ impl Groups {
     pub(super) async fn forget_topic(self: &Arc<Self>, topic: Uuid) {
         for group in self.offsets.groups_of(topic) {
             let Ok(shard) = self.serving(&group) else { continue };
-            let all = self.offsets.read(&group, |held| {
-                let of_topic = held.and_then(|held| held.get(&topic));
-                let named = of_topic.map(|of_topic| TopicName { id: topic, name: Arc::clone(&of_topic.name) });
-                let delete = |(partition, name): (&i32, &TopicName)| DeleteOffset {
-                    topic: name.clone(),
-                    partition: *partition,
-                    committed_ms: None,
-                };
-                let partitions = of_topic.into_iter().flat_map(|of_topic| of_topic.partitions.keys());
-                partitions.zip(named.iter().cycle()).map(delete).collect::<Vec<_>>()
-            });
+            let all = self.offsets.view(&group, |view| all_of_topic(view, topic));
             let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
             if !matches!(forgotten, Ok(Ok(()))) {
                 // Nobody finds them by the topic's new id, and they go with the group's next expiry, or with the next start.
@@ -347,6 +355,29 @@ fn check(group: &Group, committer: &Committer<'_>, offset: &CommitOffset) -> Res
 /// Checks that the topic was not deleted since the request came.
 fn check_topic(image: &Image, offset: &CommitOffset) -> Result<(), ErrorCode> {
     image.topic_by_id(offset.topic.id).map(drop).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
+}
+
+/// Returns each partition of which a group has an offset, also one that is pending.
+fn names_and_partitions(view: OffsetsView<'_>) -> BTreeSet<(Arc<str>, i32)> {
+    let topics = view.committed.into_iter().flat_map(GroupOffsets::values);
+    let of_topic = |topic: &TopicOffsets| topic.partitions.keys().map(|&at| (Arc::clone(&topic.name), at)).collect();
+    let mut all: BTreeSet<_> = topics.flat_map(|topic| -> Vec<_> { of_topic(topic) }).collect();
+    let pending = view.pending.into_iter().flat_map(PendingOffsets::keys);
+    all.extend(pending.map(|(_, offset)| (Arc::clone(&offset.topic.name), offset.partition)));
+    all
+}
+
+/// Returns all that a group has committed of a topic, and what is pending.
+fn all_of_topic(view: OffsetsView<'_>, topic: Uuid) -> Vec<DeleteOffset> {
+    let mut all = BTreeMap::new();
+    if let Some(of_topic) = view.committed.and_then(|committed| committed.get(&topic)) {
+        all.extend(of_topic.partitions.keys().map(|&partition| (partition, Arc::clone(&of_topic.name))));
+    }
+    let pending = view.pending.into_iter().flat_map(PendingOffsets::keys).filter(|((of, _), _)| *of == topic);
+    all.extend(pending.map(|(_, offset)| (offset.partition, Arc::clone(&offset.topic.name))));
+    let delete =
+        |(partition, name)| DeleteOffset { topic: TopicName { id: topic, name }, partition, committed_ms: None };
+    all.into_iter().map(delete).collect()
 }
 
 fn find(held: Option<&GroupOffsets>, topic: Uuid, partition: i32) -> Option<&OffsetAndMetadata> {

@@ -60,13 +60,15 @@ impl Groups {
         let is_due = |committed: &OffsetAndMetadata| {
             expiry::is_expired(since, committed.committed_ms, committed.expires_ms, retention_ms, now)
         };
-        self.offsets.read(id, |held| {
+        self.offsets.view(id, |view| {
             let mut due = Vec::new();
-            for (topic, of_topic) in held.into_iter().flatten() {
+            for (topic, of_topic) in view.committed.into_iter().flatten() {
                 // A deleted topic takes its offsets along; what is left of it nobody could forget at that time.
                 let name = image.topic_by_id(*topic).map(|topic| &topic.name);
-                let is_over = |committed: &OffsetAndMetadata| name.is_none() || is_due(committed);
-                let mut partitions = of_topic.partitions.iter().filter(|(_, committed)| is_over(committed)).peekable();
+                let is_over = |(partition, committed): &(&i32, &OffsetAndMetadata)| {
+                    name.is_none() || is_due(committed) && !view.is_pending(*topic, **partition)
+                };
+                let mut partitions = of_topic.partitions.iter().filter(is_over).peekable();
                 if partitions.peek().is_none() || name.is_some_and(|name| group.reads(name)) {
                     continue;
                 }

@@ -3,27 +3,17 @@
 //! Not here: which shards there are ([`CoordinatorTopic`]).
 
 use super::entry::Entry;
-use super::offsets::{CommitOffset, OffsetAndMetadata, TopicName};
-use super::records::{self, GroupRecord, OffsetKey};
+use super::offsets::{CommitOffset, TopicName};
+use super::records::{self, OffsetKey};
+use super::replayed::{FoundOffsets, FoundPending, ReplayedShard};
 use super::{Groups, Missing};
-use crate::coordinator::{Coordinator, CoordinatorTopic, InternalTopic, Records, ReplayError, Shard, replay};
+use crate::coordinator::{Coordinator, CoordinatorTopic, InternalTopic, LogEntry, Records, ReplayError, Shard, replay};
 use fullbore_control::CONSUMER_OFFSETS;
 use fullbore_rules::group::{Group, Snapshot};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::watch;
-
-/// Content of a shard's log.
-#[derive(Default)]
-struct ReplayedShard {
-    snapshots: HashMap<Text, Snapshot>,
-    /// By group: its id may be long.
-    offsets: HashMap<Text, FoundOffsets>,
-}
-
-/// Offsets of a group by topic name and partition, with the topic's id.
-type FoundOffsets = HashMap<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
 impl Coordinator for Groups {
     const STATE: &'static str = "groups";
@@ -35,9 +25,12 @@ impl Coordinator for Groups {
     fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError> {
         let mut found = ReplayedShard::default();
         let mut unread = None;
-        replay(shard.partition(), |key, value| match records::read(key, value) {
-            Ok(kept) => found.note(kept),
-            Err(error) => unread = Some((unread.as_ref().map_or(1_u64, |(records, _)| records + 1), error)),
+        replay(shard.partition(), |entry| match entry {
+            LogEntry::Marker(marker) => found.end_transaction(&marker),
+            LogEntry::Record { key, value, transaction } => match records::read(key, value) {
+                Ok(kept) => found.note(kept, transaction),
+                Err(error) => unread = Some((unread.as_ref().map_or(1_u64, |(records, _)| records + 1), error)),
+            },
         })?;
         if let Some((records, error)) = unread {
             let partition = shard.partition().index();
@@ -52,6 +45,7 @@ impl Coordinator for Groups {
                 self.restore(shard, id, &snapshot);
             }
             self.install_offsets(shard, found.offsets);
+            self.install_pending(shard, found.pending);
         });
         Ok(())
     }
@@ -140,15 +134,37 @@ impl Groups {
                 continue;
             }
             self.offsets.put(shard, &group, offsets);
-            if let Err(error) = self.create_in(shard, &group) {
-                tracing::error!(group = &*group, %error, "the group is not listed, but its offsets are there");
-            }
+            self.list(shard, &group);
         }
         if !gone.is_empty() {
             let tombstone = |(group, topic, partition): (Text, Text, i32)| {
                 records::offset(OffsetKey { group: &group, topic: &topic, partition }, None).ok()
             };
             drop(shard.write(Records::late(move || gone.into_iter().filter_map(tombstone)), drop));
+        }
+    }
+
+    /// Puts offsets of transactions that are open in place. Those of topics that were deleted never hold.
+    fn install_pending(&self, shard: &Arc<Shard>, found: HashMap<Text, FoundPending>) {
+        let image = self.control.image();
+        for (group, found) in found {
+            let pending = found.converted(|(name, partition), (topic_id, committed)| {
+                let topic = image.topic(name).filter(|topic| topic_id.is_zero() || topic.id == topic_id)?;
+                let topic = TopicName { id: topic.id, name: Arc::from(topic.name.as_str()) };
+                let key = (topic.id, *partition);
+                Some((key, CommitOffset { topic, partition: *partition, committed }))
+            });
+            if !pending.is_empty() {
+                self.offsets.install_pending(shard, &group, pending);
+                self.list(shard, &group);
+            }
+        }
+    }
+
+    /// Creates a group that has offsets, if there is room.
+    fn list(&self, shard: &Arc<Shard>, group: &Text) {
+        if let Err(error) = self.create_in(shard, group) {
+            tracing::error!(group = &**group, %error, "the group is not listed, but its offsets are there");
         }
     }
 
@@ -163,26 +179,6 @@ impl Groups {
             Err(error) => {
                 tracing::error!(group = &*id, %error, "the group as it was kept cannot be read; its members join anew");
             }
-        }
-    }
-}
-
-impl ReplayedShard {
-    fn note(&mut self, kept: GroupRecord) {
-        match kept {
-            GroupRecord::Offset { group, topic, partition, committed: Some(committed) } => {
-                self.offsets.entry(group).or_default().insert((topic, partition), committed);
-            }
-            GroupRecord::Offset { group, topic, partition, committed: None } => {
-                let Some(of_group) = self.offsets.get_mut(&group) else { return };
-                of_group.remove(&(topic, partition));
-                if of_group.is_empty() {
-                    self.offsets.remove(&group);
-                }
-            }
-            GroupRecord::Group { group, snapshot: Some(snapshot) } => drop(self.snapshots.insert(group, snapshot)),
-            GroupRecord::Group { group, snapshot: None } => drop(self.snapshots.remove(&group)),
-            GroupRecord::Other => {}
         }
     }
 }

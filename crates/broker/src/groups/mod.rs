@@ -15,17 +15,22 @@ mod expiry;
 mod keep;
 mod load;
 mod offsets;
+mod pending;
 mod re2;
 mod records;
 mod regex;
+mod replayed;
 mod start;
 #[cfg(test)]
 mod tests;
 mod timer;
+mod transactional;
 
-pub use commit::{COMMIT_BYTES_MAX, DeleteOffset};
+pub use commit::{COMMIT_BYTES_MAX, DeleteOffset, PendingCommit};
 pub use entry::PendingAnswer;
-pub use offsets::{CommitOffset, CommittedOffsets, GroupOffsets, OffsetAndMetadata, TopicName, TopicOffsets};
+pub use offsets::{
+    CommitOffset, CommittedOffsets, GroupOffsets, OffsetAndMetadata, OffsetsView, TopicName, TopicOffsets,
+};
 pub use regex::TopicRegex;
 
 use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, Shard, Status};
@@ -254,7 +259,7 @@ impl Groups {
         self.while_serving(id, || self.peek(id, look))
     }
 
-    /// Returns the committed offsets of a group, if it allows the asking member. A group that is not there has none.
+    /// Returns what `read` finds of a group's offsets, if it allows the asking member. A group that is not there has none.
     ///
     /// # Errors
     /// Errors of a request; the group's refusal.
@@ -262,11 +267,11 @@ impl Groups {
         &self,
         id: &str,
         allows: impl FnOnce(&Group) -> Result<(), ErrorCode>,
-        read: impl FnOnce(Option<&GroupOffsets>) -> T,
+        read: impl FnOnce(OffsetsView<'_>) -> T,
     ) -> Result<T, ErrorCode> {
         self.while_serving(id, || {
             self.peek(id, allows).unwrap_or(Ok(()))?;
-            Ok(self.offsets.read(id, read))
+            Ok(self.offsets.view(id, read))
         })?
     }
 
@@ -440,6 +445,8 @@ fn not_kept(error: AppendError) -> ErrorCode {
         AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) => {
             ErrorCode::NOT_COORDINATOR
         }
+        // Of a commit in a transaction, whose producer was fenced.
+        AppendError::Sequence(refusal) => refusal.code(),
         _ => ErrorCode::COORDINATOR_NOT_AVAILABLE,
     }
 }

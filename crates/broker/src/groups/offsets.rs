@@ -1,4 +1,5 @@
-//! Committed offsets of groups, as every request reads them: in memory, by group, topic id and partition.
+//! Committed offsets of groups, as every request reads them: in memory, by group, topic id and partition; and beside them those that are
+//! pending in transactions.
 //!
 //! Not the source of truth, which is the log. Not here: the check of a commit. Only callbacks of writes and the load of a shard
 //! change it.
@@ -6,14 +7,15 @@
 //! Invariant: it has the offsets of the log, so that two connections that commit the same partition leave the same
 //! winner in both. Of a shard that was left it has nothing: the shard is left first, and then its offsets are forgotten.
 
-use std::collections::{BTreeMap, HashMap};
+use super::pending::PendingOffsets;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::coordinator::{Shard, Status};
 use fullbore_wire::Uuid;
-use parking_lot::{RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 /// Groups are spread over so many locks, so that those who read one seldom meet a commit of another.
 const STRIPES: usize = 32;
@@ -65,21 +67,56 @@ pub struct TopicOffsets {
 /// Everything one group committed, by topic id.
 pub type GroupOffsets = BTreeMap<Uuid, TopicOffsets>;
 
-type Stripe = HashMap<Arc<str>, GroupOffsets>;
+/// Offsets of one group that are pending in transactions, by topic id and partition.
+pub type PendingGroupOffsets = PendingOffsets<(Uuid, i32), CommitOffset>;
+
+/// Offsets of one group at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct OffsetsView<'a> {
+    /// Offsets that hold; `None` if there are none.
+    pub committed: Option<&'a GroupOffsets>,
+    /// Offsets in transactions; `None` if there are none.
+    pub pending: Option<&'a PendingGroupOffsets>,
+}
+
+impl OffsetsView<'_> {
+    /// Returns true if a transaction that has not ended has an offset of the partition.
+    pub fn is_pending(&self, topic: Uuid, partition: i32) -> bool {
+        self.pending.is_some_and(|pending| pending.contains(&(topic, partition)))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Stripe {
+    committed: HashMap<Arc<str>, GroupOffsets>,
+    pending: HashMap<Arc<str>, PendingGroupOffsets>,
+}
+
+/// Partition of `__consumer_offsets`, and a producer with a transaction there.
+type OpenTransaction = (i32, i64);
 
 /// The committed offsets of all groups.
 #[derive(Debug)]
 pub struct CommittedOffsets {
     hasher: RandomState,
     stripes: [RwLock<Stripe>; STRIPES],
+    /// Groups that have pending offsets, by transaction. It is locked after a stripe.
+    open: Mutex<HashMap<OpenTransaction, HashSet<Arc<str>>>>,
     held: AtomicUsize,
+    pending: AtomicUsize,
     metadata_bytes: AtomicUsize,
 }
 
 impl Default for CommittedOffsets {
     fn default() -> Self {
-        let stripes = std::array::from_fn(|_| RwLock::default());
-        Self { hasher: RandomState::new(), stripes, held: AtomicUsize::new(0), metadata_bytes: AtomicUsize::new(0) }
+        Self {
+            hasher: RandomState::new(),
+            stripes: std::array::from_fn(|_| RwLock::default()),
+            open: Mutex::default(),
+            held: AtomicUsize::new(0),
+            pending: AtomicUsize::new(0),
+            metadata_bytes: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -87,6 +124,11 @@ impl CommittedOffsets {
     /// Committed offsets of all groups together.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// Offsets of all groups that are pending in transactions.
+    pub fn pending(&self) -> usize {
+        self.pending.load(Ordering::Relaxed)
     }
 
     /// Bytes of the metadata of all of them.
@@ -101,23 +143,47 @@ impl CommittedOffsets {
         self.metadata_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Looks at one group's offsets; `None` when it has none. Commits to groups of its stripe wait meanwhile.
-    pub fn read<T>(&self, group: &str, look: impl FnOnce(Option<&GroupOffsets>) -> T) -> T {
-        look(self.stripe(group).read().get(group))
+    /// Takes note of offsets that are pending no more.
+    fn count_pending_out<'a>(&self, gone: impl IntoIterator<Item = &'a CommitOffset>) {
+        for gone in gone {
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+            self.metadata_bytes.fetch_sub(gone.committed.metadata.len(), Ordering::Relaxed);
+        }
     }
 
-    /// Returns true if the group has a committed offset.
+    fn count_pending_in(&self, offset: &CommitOffset) {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        self.metadata_bytes.fetch_add(offset.committed.metadata.len(), Ordering::Relaxed);
+    }
+
+    /// Looks at one group's offsets; `None` when it has none. Commits to groups of its stripe wait meanwhile.
+    pub fn read<T>(&self, group: &str, look: impl FnOnce(Option<&GroupOffsets>) -> T) -> T {
+        self.view(group, |view| look(view.committed))
+    }
+
+    /// Looks at one group's offsets, and at those that are pending. Commits to groups of its stripe wait meanwhile.
+    pub fn view<T>(&self, group: &str, look: impl FnOnce(OffsetsView<'_>) -> T) -> T {
+        let stripe = self.stripe(group).read();
+        look(OffsetsView { committed: stripe.committed.get(group), pending: stripe.pending.get(group) })
+    }
+
+    /// Returns true if the group has a committed offset, or one that is pending.
     pub fn has(&self, group: &str) -> bool {
-        self.stripe(group).read().contains_key(group)
+        self.view(group, |view| view.committed.is_some() || view.pending.is_some())
     }
 
     /// Every group that has offsets of a topic, in no order.
     pub(super) fn groups_of(&self, topic: Uuid) -> Vec<Arc<str>> {
-        let of_stripe = |stripe: &RwLock<Stripe>| -> Vec<Arc<str>> {
+        let mut groups = HashSet::new();
+        for stripe in &self.stripes {
             let stripe = stripe.read();
-            stripe.iter().filter(|(_, of_group)| of_group.contains_key(&topic)).map(|(id, _)| Arc::clone(id)).collect()
-        };
-        self.stripes.iter().flat_map(of_stripe).collect()
+            let committed = stripe.committed.iter().filter(|(_, of_group)| of_group.contains_key(&topic));
+            groups.extend(committed.map(|(id, _)| Arc::clone(id)));
+            let is_meant = |pending: &PendingGroupOffsets| pending.keys().any(|((of, _), _)| *of == topic);
+            let pending = stripe.pending.iter().filter(|(_, pending)| is_meant(pending));
+            groups.extend(pending.map(|(id, _)| Arc::clone(id)));
+        }
+        groups.into_iter().collect()
     }
 
     /// All of them are seen at once, unless their shard was left: whoever leaves it forgets what is here, before or after this.
@@ -126,10 +192,17 @@ impl CommittedOffsets {
             return;
         }
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
-        if !stripe.contains_key(group) {
-            stripe.insert(Arc::from(group), GroupOffsets::new());
+        if let Some(pending) = stripe.pending.get_mut(group) {
+            offsets.iter().for_each(|offset| pending.supersede(&(offset.topic.id, offset.partition)));
         }
-        let Some(of_group) = stripe.get_mut(group) else { return };
+        self.insert(&mut stripe, group, offsets);
+    }
+
+    fn insert(&self, stripe: &mut Stripe, group: &str, offsets: Vec<CommitOffset>) {
+        if !stripe.committed.contains_key(group) && !offsets.is_empty() {
+            stripe.committed.insert(Arc::from(group), GroupOffsets::new());
+        }
+        let Some(of_group) = stripe.committed.get_mut(group) else { return };
         let (mut added, mut bytes, mut replaced) = (0, 0, 0);
         for CommitOffset { topic, partition, committed } in offsets {
             let of_topic = of_group
@@ -146,17 +219,91 @@ impl CommittedOffsets {
         self.metadata_bytes.fetch_sub(replaced, Ordering::Relaxed);
     }
 
-    /// Forgets an offset, unless its shard was left: it may be there again, as whoever led it meanwhile has it.
+    /// Takes note of offsets in a producer's transaction, unless their shard was left.
+    pub(super) fn put_pending(&self, shard: &Shard, group: &str, producer_id: i64, offsets: Vec<CommitOffset>) {
+        if offsets.is_empty() {
+            return;
+        }
+        let Some(mut stripe) = self.of_shard(shard, group) else { return };
+        let group: Arc<str> = Arc::from(group);
+        let of_group = stripe.pending.entry(Arc::clone(&group)).or_default();
+        for offset in offsets {
+            self.count_pending_in(&offset);
+            let replaced = of_group.put(producer_id, (offset.topic.id, offset.partition), offset);
+            self.count_pending_out(&replaced);
+        }
+        self.open.lock().entry((shard.partition().index(), producer_id)).or_default().insert(group);
+    }
+
+    /// Puts in place the pending offsets of a group that were found in the log.
+    pub(super) fn install_pending(&self, shard: &Shard, group: &str, pending: PendingGroupOffsets) {
+        let Some(mut stripe) = self.of_shard(shard, group).filter(|_| !pending.is_empty()) else { return };
+        let group: Arc<str> = Arc::from(group);
+        pending.values().for_each(|offset| self.count_pending_in(offset));
+        let mut open = self.open.lock();
+        for producer_id in pending.producers() {
+            open.entry((shard.partition().index(), producer_id)).or_default().insert(Arc::clone(&group));
+        }
+        let before = stripe.pending.insert(group, pending);
+        self.count_pending_out(before.iter().flat_map(PendingOffsets::values));
+    }
+
+    /// Ends a producer's transaction: its offsets hold, but for those of which `is_there` is false, or they are forgotten. The offsets of a group are
+    /// seen at once.
+    pub(super) fn end_transaction(
+        &self,
+        shard: &Shard,
+        producer_id: i64,
+        is_commit: bool,
+        is_there: impl Fn(&CommitOffset) -> bool,
+    ) {
+        let open = self.open.lock().get(&(shard.partition().index(), producer_id)).cloned();
+        for group in open.into_iter().flatten() {
+            let Some(mut stripe) = self.of_shard(shard, &group) else { return };
+            self.close(shard, &group, [producer_id]);
+            let Some(pending) = stripe.pending.get_mut(&group) else { continue };
+            let ended = pending.end(producer_id, is_commit);
+            if pending.is_empty() {
+                stripe.pending.remove(&group);
+            }
+            self.count_pending_out(ended.applied.iter().map(|(_, offset)| offset).chain(&ended.dropped));
+            let applied = ended.applied.into_iter().map(|(_, offset)| offset).filter(|offset| is_there(offset));
+            self.insert(&mut stripe, &group, applied.collect());
+        }
+    }
+
+    /// Takes note that these producers have no pending offsets in a group. Its stripe is locked.
+    fn close(&self, shard: &Shard, group: &str, producers: impl IntoIterator<Item = i64>) {
+        let mut open = self.open.lock();
+        for producer_id in producers {
+            let transaction = (shard.partition().index(), producer_id);
+            let Some(groups) = open.get_mut(&transaction) else { continue };
+            groups.remove(group);
+            if groups.is_empty() {
+                open.remove(&transaction);
+            }
+        }
+    }
+
+    /// Forgets an offset, and what is pending of it, unless its shard was left: it may be there again, as whoever led it meanwhile has it.
     pub(super) fn remove(&self, shard: &Shard, group: &str, topic: Uuid, partition: i32) {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
-        let Some(of_group) = stripe.get_mut(group) else { return };
+        if let Some(pending) = stripe.pending.get_mut(group) {
+            let removed = pending.remove(&(topic, partition));
+            if pending.is_empty() {
+                stripe.pending.remove(group);
+            }
+            self.count_pending_out(&removed.values);
+            self.close(shard, group, removed.producers);
+        }
+        let Some(of_group) = stripe.committed.get_mut(group) else { return };
         let Some(of_topic) = of_group.get_mut(&topic) else { return };
         let removed = of_topic.partitions.remove(&partition);
         if of_topic.partitions.is_empty() {
             of_group.remove(&topic);
         }
         if of_group.is_empty() {
-            stripe.remove(group);
+            stripe.committed.remove(group);
         }
         self.count_out(removed.iter());
     }
@@ -164,28 +311,41 @@ impl CommittedOffsets {
     /// Forgets these groups.
     pub(super) fn remove_groups(&self, is_meant: impl Fn(&str) -> bool) {
         for stripe in &self.stripes {
-            stripe.write().retain(|group, of_group| {
+            let mut stripe = stripe.write();
+            stripe.committed.retain(|group, of_group| {
                 let is_meant = is_meant(group);
                 if is_meant {
                     self.count_out(each(of_group));
                 }
                 !is_meant
             });
+            stripe.pending.retain(|group, pending| {
+                let is_meant = is_meant(group);
+                if is_meant {
+                    self.count_pending_out(pending.values());
+                }
+                !is_meant
+            });
         }
+        self.open.lock().retain(|_, groups| {
+            groups.retain(|group| !is_meant(group));
+            !groups.is_empty()
+        });
     }
 
     /// Forgets a group, unless its shard was left.
     pub(super) fn remove_group(&self, shard: &Shard, group: &str) {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
-        self.count_out(stripe.remove(group).iter().flat_map(each));
+        self.count_out(stripe.committed.remove(group).iter().flat_map(each));
+        if let Some(pending) = stripe.pending.remove(group) {
+            self.count_pending_out(pending.values());
+            self.close(shard, group, pending.producers());
+        }
     }
 
     /// Forgets everything.
     pub(super) fn clear(&self) {
-        for stripe in &self.stripes {
-            let cleared = std::mem::take(&mut *stripe.write());
-            self.count_out(cleared.values().flat_map(each));
-        }
+        self.remove_groups(|_| true);
     }
 
     /// Locks the offsets of a group in this shard; `None` if the shard was left.

@@ -79,10 +79,10 @@ impl Opened {
         deleted[0].as_ref().expect("deleted");
     }
 
-    fn ask(&self, group: &str, offsets: Vec<CommitOffset>) -> commit::Commit {
+    fn ask(&self, group: &str, offsets: Vec<CommitOffset>) -> PendingCommit {
         let committer =
             Committer { member_id: "", instance_id: None, generation: -1, version: 8, is_transactional: false };
-        self.groups.commit(&group.into(), &committer, offsets, &Unwritten::default()).expect("it may")
+        self.groups.commit(&group.into(), &committer, None, offsets, &Unwritten::default()).expect("it may")
     }
 
     async fn commit(&self, group: &str, offsets: Vec<CommitOffset>) -> Vec<(usize, ErrorCode)> {

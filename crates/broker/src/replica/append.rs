@@ -30,7 +30,7 @@ impl Replica {
         }
     }
 
-    /// Appends the marker of a transaction. Batches of older epochs that wait for their turn are refused.
+    /// Appends the marker of a transaction, with `leader_epoch` only in that epoch. Batches of older epochs that wait for their turn are refused.
     ///
     /// # Errors
     /// [`AppendError`]; the log is then as it was before.
@@ -38,11 +38,12 @@ impl Replica {
         self: &Arc<Self>,
         marker: &Marker,
         transaction_version: i8,
+        leader_epoch: Option<i32>,
         now_ms: i64,
     ) -> Result<WrittenBatch, AppendError> {
         self.check_disk()?;
         let mut state = self.lock();
-        self.open_to_append(&mut state, Acks::All)?;
+        self.open_to_append(&mut state, Acks::All, leader_epoch)?;
         let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
@@ -58,8 +59,13 @@ impl Replica {
         Ok(written)
     }
 
-    /// Checks that a leader may append, and opens the log.
-    fn open_to_append(&self, state: &mut MutexGuard<'_, ReplicaState>, acks: Acks) -> Result<(), AppendError> {
+    /// Checks that a leader may append, in this epoch if it is given, and opens the log.
+    fn open_to_append(
+        &self,
+        state: &mut MutexGuard<'_, ReplicaState>,
+        acks: Acks,
+        leader_epoch: Option<i32>,
+    ) -> Result<(), AppendError> {
         state.check_append(acks)?;
         if !matches!(state.log, LogState::Open(_)) {
             let opened = self.log_to_write(state).map(drop).map_err(AppendError::from);
@@ -67,7 +73,10 @@ impl Replica {
             // The lock was let go of.
             state.check_append(acks)?;
         }
-        Ok(())
+        match leader_epoch {
+            Some(leader_epoch) => state.role.check_leader_epoch(leader_epoch).map_err(AppendError::Role),
+            None => Ok(()),
+        }
     }
 
     fn append_or_park(
@@ -77,10 +86,7 @@ impl Replica {
     ) -> Result<AppendStep, AppendError> {
         self.check_disk()?;
         let mut state = self.lock();
-        self.open_to_append(&mut state, terms.acks)?;
-        if let Some(leader_epoch) = terms.leader_epoch {
-            state.role.check_leader_epoch(leader_epoch).map_err(AppendError::Role)?;
-        }
+        self.open_to_append(&mut state, terms.acks, terms.leader_epoch)?;
         if terms.early.are_sent && state.is_early(&batch.stamp()) {
             return self.park_early(&mut state, batch, terms).map(AppendStep::Pending);
         }

@@ -3,7 +3,7 @@
 use super::Transactions;
 use super::entry::Entry;
 use super::records::{self, IdRecord};
-use crate::coordinator::{Coordinator, CoordinatorTopic, InternalTopic, ReplayError, Shard, replay};
+use crate::coordinator::{Coordinator, CoordinatorTopic, InternalTopic, LogEntry, ReplayError, Shard, replay};
 use fullbore_control::TRANSACTION_STATE;
 use fullbore_host::files::now_ms;
 use fullbore_rules::transaction::{Transaction, TransactionMetadata, Turn};
@@ -21,11 +21,14 @@ impl Coordinator for Transactions {
     fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError> {
         let mut found: HashMap<Text, TransactionMetadata> = HashMap::new();
         let mut unread = None;
-        replay(shard.partition(), |key, value| match records::decode(key, value) {
-            Ok(IdRecord::Id(id, Some(state))) => drop(found.insert(id, state)),
-            Ok(IdRecord::Id(id, None)) => drop(found.remove(&id)),
-            Ok(IdRecord::Other) => {}
-            Err(error) => unread = Some((unread.as_ref().map_or(1_u64, |(records, _)| records + 1), error)),
+        replay(shard.partition(), |entry| {
+            let LogEntry::Record { key, value, .. } = entry else { return };
+            match records::decode(key, value) {
+                Ok(IdRecord::Id(id, Some(state))) => drop(found.insert(id, state)),
+                Ok(IdRecord::Id(id, None)) => drop(found.remove(&id)),
+                Ok(IdRecord::Other) => {}
+                Err(error) => unread = Some((unread.as_ref().map_or(1_u64, |(records, _)| records + 1), error)),
+            }
         })?;
         if let Some((records, error)) = unread {
             let partition = shard.partition().index();

@@ -4,7 +4,9 @@
 
 use super::Transactions;
 use super::entry::Entry;
+use crate::coordinator::{MarkerOutcome, PendingWrite};
 use crate::partitions::{AnyPartition, AppendError, Replica, WrittenBatch};
+use fullbore_control::CONSUMER_OFFSETS;
 use fullbore_host::files::now_ms;
 use fullbore_host::task;
 use fullbore_rules::sequence::{Marker, SequenceRefusal};
@@ -28,8 +30,12 @@ enum Marked {
     Gone,
     /// The marker is in the log, and waits for flush or replicas.
     Written(Box<WrittenBatch>),
+    /// The marker waits for its append by a coordinator, or for replicas.
+    Queued(PendingWrite<MarkerOutcome>),
     /// The log is not open, and is not waited for here.
     Closed,
+    /// The partition's coordinator is reading its log.
+    Loading,
     /// This broker leads the partition, or none does.
     Elsewhere(i32),
     /// The marker is not written.
@@ -43,7 +49,7 @@ impl Marked {
         match self {
             Marked::Done | Marked::Gone => true,
             Marked::Not(error) => is_past(error),
-            Marked::Written(_) | Marked::Closed | Marked::Elsewhere(_) => false,
+            Marked::Written(_) | Marked::Queued(_) | Marked::Closed | Marked::Loading | Marked::Elsewhere(_) => false,
         }
     }
 }
@@ -96,6 +102,15 @@ impl Transactions {
                     Ok(()) => return,
                     Err(error) => Some(error.to_string()),
                 },
+                Marked::Queued(pending) => match settled(pending).await {
+                    marked if marked.is_over() => return,
+                    Marked::Not(error) => Some(error.to_string()),
+                    _ => None,
+                },
+                Marked::Loading => {
+                    sleep(AGAIN_FIRST).await;
+                    None
+                }
                 Marked::Elsewhere(leader) => match self.mark_at(leader, partition, marker, version).await {
                     Ok(()) => return,
                     Err(why) => Some(why),
@@ -138,14 +153,19 @@ impl Transactions {
     /// Appends a marker that another broker, or a tool, has asked for, and waits until it is on all replicas in sync.
     pub async fn write_marker(self: &Arc<Self>, partition: &TopicPartition, marker: &Marker, version: i8) -> ErrorCode {
         let marked = match self.append_marker(partition, marker, version, false) {
-            Marked::Closed => self.append_blocking(partition, marker, version).await,
+            Marked::Closed => match self.append_blocking(partition, marker, version).await {
+                Marked::Queued(pending) => settled(pending).await,
+                marked => marked,
+            },
+            Marked::Queued(pending) => settled(pending).await,
             marked => marked,
         };
         match marked {
             Marked::Done => ErrorCode::NONE,
             Marked::Gone => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
             Marked::Written(written) => replicated(*written).await.err().map_or(ErrorCode::NONE, |error| error.code()),
-            Marked::Closed | Marked::Elsewhere(_) => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+            Marked::Loading => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
+            Marked::Closed | Marked::Queued(_) | Marked::Elsewhere(_) => ErrorCode::NOT_LEADER_OR_FOLLOWER,
             Marked::Not(error) => error.code(),
         }
     }
@@ -154,6 +174,15 @@ impl Transactions {
         let (this, partition, marker) = (Arc::clone(self), partition.clone(), *marker);
         let append = move || this.append_marker(&partition, &marker, version, true);
         tokio::task::spawn_blocking(append).await.unwrap_or(Marked::Not(AppendError::Storage))
+    }
+
+    /// Appends one marker to `__consumer_offsets`, by way of the coordinator, which applies or drops the offsets of the transaction.
+    fn append_offsets_marker(&self, partition: i32, marker: &Marker, version: i8) -> Marked {
+        match Arc::clone(&self.offsets).write_marker(partition, *marker, version) {
+            Ok(write) => write.kept_now().map_or_else(Marked::Queued, of_outcome),
+            Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS) => Marked::Loading,
+            Err(code) => Marked::Not(AppendError::Role(code)),
+        }
     }
 
     /// Appends one marker where this broker leads the partition. A log that is not open is opened first only if the caller may block.
@@ -172,7 +201,10 @@ impl Transactions {
                     replica.ask_to_open();
                     return Marked::Closed;
                 }
-                append_to(&replica, marker, version)
+                match *partition.topic == *CONSUMER_OFFSETS {
+                    true => self.append_offsets_marker(partition.partition, marker, version),
+                    false => append_to(&replica, marker, version),
+                }
             }
             (_, Some(leader)) if leader != self.node_id => Marked::Elsewhere(leader),
             _ => Marked::Not(AppendError::Role(ErrorCode::LEADER_NOT_AVAILABLE)),
@@ -182,7 +214,7 @@ impl Transactions {
 
 /// Appends a marker to a replica that leads.
 fn append_to(replica: &Arc<Replica>, marker: &Marker, version: i8) -> Marked {
-    match replica.append_marker(marker, version, now_ms()) {
+    match replica.append_marker(marker, version, None, now_ms()) {
         Ok(written) if written.durability.is_nothing() => Marked::Done,
         Ok(written) => Marked::Written(Box::new(written)),
         Err(error) => Marked::Not(error),
@@ -191,4 +223,13 @@ fn append_to(replica: &Arc<Replica>, marker: &Marker, version: i8) -> Marked {
 
 async fn replicated(written: WrittenBatch) -> Result<(), AppendError> {
     written.durability.wait(Instant::now() + REPLICATED_WITHIN).await
+}
+
+/// Waits for a coordinator's write of a marker.
+async fn settled(pending: PendingWrite<MarkerOutcome>) -> Marked {
+    of_outcome(pending.kept().await.and_then(|kept| kept))
+}
+
+fn of_outcome(outcome: MarkerOutcome) -> Marked {
+    outcome.map_or_else(Marked::Not, |()| Marked::Done)
 }

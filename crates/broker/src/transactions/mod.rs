@@ -9,6 +9,7 @@ mod carry;
 mod entry;
 mod load;
 mod markers;
+mod offsets;
 mod peers;
 mod records;
 mod timers;
@@ -16,7 +17,7 @@ mod verify;
 
 pub use entry::PendingAnswer;
 
-use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, Shard};
+use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, MarkedCoordinator, Shard};
 use crate::partitions::Partitions;
 use entry::Entry;
 use fullbore_config::{BrokerConfig, TransactionConfig};
@@ -48,6 +49,8 @@ pub struct Transactions {
     /// Other brokers of the cluster.
     peers: Arc<Peers>,
     node_id: i32,
+    /// The coordinator of `__consumer_offsets`.
+    offsets: Arc<dyn MarkedCoordinator>,
     config: TransactionConfig,
     /// The line of an id that is one too many.
     uncounted: LogRateLimit,
@@ -90,8 +93,13 @@ impl TransactionCounts {
 }
 
 impl Transactions {
-    /// Creates the coordinator, which knows no ids yet: see [`Transactions::start`].
-    pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Partitions>) -> Arc<Transactions> {
+    /// Creates the coordinator, which knows no ids yet: see [`Transactions::start`]. `offsets` has `__consumer_offsets`.
+    pub fn new(
+        config: &BrokerConfig,
+        control: Control,
+        logs: Arc<Partitions>,
+        offsets: Arc<dyn MarkedCoordinator>,
+    ) -> Arc<Transactions> {
         let (peers, node_id) = (Arc::new(Peers::new(config, control.clone())), config.node.id);
         let config = config.transactions.clone();
         let settings = InternalTopicSettings {
@@ -108,6 +116,7 @@ impl Transactions {
             logs,
             peers,
             node_id,
+            offsets,
             config,
             uncounted: LogRateLimit::default(),
             unkept: LogRateLimit::default(),

@@ -48,7 +48,10 @@ impl TransactionVerifier for Arc<Transactions> {
 
 impl Transactions {
     /// Adds the partitions to the transaction.
-    async fn add(self: &Arc<Self>, beginning: &BeginningTransaction<'_>) -> Result<Vec<ErrorCode>, ErrorCode> {
+    pub(super) async fn add(
+        self: &Arc<Self>,
+        beginning: &BeginningTransaction<'_>,
+    ) -> Result<Vec<ErrorCode>, ErrorCode> {
         self.prepare(false, [beginning.transactional_id]).await?;
         if let Some(coordinator) = self.coordinator_elsewhere(beginning.transactional_id) {
             return self.verify_at(coordinator, beginning, false).await;
@@ -71,7 +74,10 @@ impl Transactions {
     }
 
     /// Looks for the partitions in the transaction, to which the client has added them.
-    async fn find(self: &Arc<Self>, beginning: &BeginningTransaction<'_>) -> Result<Vec<ErrorCode>, ErrorCode> {
+    pub(super) async fn find(
+        self: &Arc<Self>,
+        beginning: &BeginningTransaction<'_>,
+    ) -> Result<Vec<ErrorCode>, ErrorCode> {
         self.prepare(false, [beginning.transactional_id]).await?;
         if let Some(coordinator) = self.coordinator_elsewhere(beginning.transactional_id) {
             return self.verify_at(coordinator, beginning, true).await;

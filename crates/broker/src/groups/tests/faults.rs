@@ -173,7 +173,7 @@ async fn commits_on_their_way_are_bounded_whoever_asked_for_them() {
     let committer = Committer { member_id: "", instance_id: None, generation: -1, version: 8, is_transactional: false };
     let ask = || {
         let offsets = (0..400).map(|n| one(&t, n % 8, committed(1, 1))).collect();
-        opened.groups.commit(&id, &committer, offsets, &Unwritten::default())
+        opened.groups.commit(&id, &committer, None, offsets, &Unwritten::default())
     };
     let asked: Vec<_> = (0..20).map(|_| ask()).collect();
     assert_eq!(asked.last().and_then(|last| last.as_ref().err()), Some(&ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));

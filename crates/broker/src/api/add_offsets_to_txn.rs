@@ -1,0 +1,38 @@
+//! AddOffsetsToTxn 0-4: the group whose offsets a transaction is going to commit, by its partition of `__consumer_offsets`.
+
+use super::call::{Call, Fault, Reply};
+use super::end_txn::{as_known, check_id};
+use crate::groups::Missing;
+use crate::transactions::WAIT_MS;
+use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch, TransactionAnswer};
+use fullbore_wire::apis::add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
+use fullbore_wire::{ErrorCode, Frame};
+
+/// The first version whose client knows PRODUCER_FENCED.
+const FENCED_FROM: i16 = 2;
+
+pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+    let request: AddOffsetsToTxnRequest = call.body(reply.version)?;
+    let added = add(call, &request).await;
+    let error_code =
+        added.map_or_else(|code| as_known(code, reply.version.number >= FENCED_FROM), |()| ErrorCode::NONE);
+    reply.frame::<AddOffsetsToTxnRequest>(&AddOffsetsToTxnResponse { error_code, ..Default::default() })
+}
+
+async fn add(call: &Call<'_>, request: &AddOffsetsToTxnRequest) -> Result<(), ErrorCode> {
+    let (groups, transactions) = (&call.broker.groups, &call.broker.transactions);
+    let id = request.transactional_id.as_str();
+    check_id(id)?;
+    // Another broker may coordinate the group: only its partition counts.
+    groups.prepare(Missing::Create, [&request.group_id]).await?;
+    let partition = groups.partition_of(&request.group_id).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
+    transactions.prepare(false, [id]).await?;
+    let producer = ProducerIdAndEpoch { id: request.producer_id, epoch: request.producer_epoch };
+    let wait_until = Some(call.broker.now_ms().saturating_add(WAIT_MS));
+    let added = AddPartitions::offsets(producer, partition, wait_until);
+    let pending = transactions.put_to(id, |machine, ticket, turn| machine.add_partitions(added, ticket, turn))?;
+    match pending.answer().await? {
+        TransactionAnswer::AddPartitions(added) => added,
+        _ => Err(ErrorCode::UNKNOWN_SERVER_ERROR),
+    }
+}

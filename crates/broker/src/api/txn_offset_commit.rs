@@ -1,0 +1,122 @@
+//! TxnOffsetCommit 0-5 (KIP-98, KIP-447): topics and partitions, then the group's id, then the transaction, then who commits; then it is written.
+//!
+//! From version 5 on the broker adds the group to the transaction (KIP-890); before, the client has done so by AddOffsetsToTxn, which is verified.
+
+use super::call::{Call, Completion, Fault, Reply};
+use super::end_txn::check_id;
+use super::offset_commit::{self, ValidCommit};
+use crate::groups::{CommitOffset, Missing, PendingCommit};
+use crate::node::Node;
+use fullbore_rules::group::Committer;
+use fullbore_rules::transaction::ProducerIdAndEpoch;
+use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use fullbore_wire::apis::txn_offset_commit::{
+    TxnOffsetCommitRequest, TxnOffsetCommitRequestTopic, TxnOffsetCommitResponse, TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+};
+use fullbore_wire::{ErrorCode, Frame};
+use std::sync::Arc;
+
+/// The first version whose client knows COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296).
+const LOADING_FROM: i16 = 2;
+/// A version of OffsetCommit that names topics.
+const WITH_NAMES: i16 = 9;
+
+/// Admission ends when the commit has its place, as that of OffsetCommit.
+pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
+    let request_bytes = call.reader.remaining();
+    let request: TxnOffsetCommitRequest = call.body(reply.version)?;
+    let mut wanted = offset_commit::check(call.broker, WITH_NAMES, &as_commit(&request));
+    if !wanted.is_any_known() {
+        return answer(&wanted, call.broker, reply).map(Completion::Ready);
+    }
+    let offsets = std::mem::take(&mut wanted.offsets);
+    match begin(call, &request, reply.version.number, offsets).await {
+        Err(code) => {
+            wanted.refuse_known(code);
+            answer(&wanted, call.broker, reply).map(Completion::Ready)
+        }
+        Ok(asked) => {
+            let broker = Arc::clone(call.broker);
+            let held = request_bytes + asked.bytes();
+            let answer = Box::pin(async move {
+                match asked.done().await {
+                    Ok(refused) => wanted.refuse(&refused),
+                    Err(code) => wanted.refuse_known(code),
+                }
+                answer(&wanted, &broker, reply)
+            });
+            Ok(Completion::Holding(answer, held))
+        }
+    }
+}
+
+async fn begin(
+    call: &Call<'_>,
+    request: &TxnOffsetCommitRequest,
+    version: i16,
+    offsets: Vec<CommitOffset>,
+) -> Result<PendingCommit, ErrorCode> {
+    let (groups, group) = (&call.broker.groups, &request.group_id);
+    if group.is_empty() {
+        return Err(ErrorCode::INVALID_GROUP_ID);
+    }
+    check_id(&request.transactional_id)?;
+    groups.prepare(Missing::Create, [group]).await?;
+    groups.check(group)?;
+    let partition = groups.partition_of(group).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
+    let producer = ProducerIdAndEpoch { id: request.producer_id, epoch: request.producer_epoch };
+    call.broker.transactions.begin_offsets(&request.transactional_id, producer, partition, version).await?;
+    let committer = Committer {
+        member_id: &request.member_id,
+        instance_id: request.group_instance_id.as_deref(),
+        generation: request.generation_id,
+        version,
+        is_transactional: true,
+    };
+    groups.commit(group, &committer, Some(producer), offsets, &call.client.unwritten)
+}
+
+/// Returns the topics of a request as those of OffsetCommit, whose checks are the same.
+fn as_commit(request: &TxnOffsetCommitRequest) -> OffsetCommitRequest {
+    let topic = |topic: &TxnOffsetCommitRequestTopic| OffsetCommitRequestTopic {
+        name: topic.name.clone(),
+        partitions: topic
+            .partitions
+            .iter()
+            .map(|partition| OffsetCommitRequestPartition {
+                partition_index: partition.partition_index,
+                committed_offset: partition.committed_offset,
+                committed_leader_epoch: partition.committed_leader_epoch,
+                committed_metadata: partition.committed_metadata.clone(),
+                ..Default::default()
+            })
+            .collect(),
+        ..Default::default()
+    };
+    OffsetCommitRequest { topics: request.topics.iter().map(topic).collect(), ..Default::default() }
+}
+
+fn answer(commit: &ValidCommit, broker: &Node, reply: Reply) -> Result<Frame, Fault> {
+    commit.count(broker);
+    let knows_loading = reply.version.number >= LOADING_FROM;
+    let error_code = |code| match code {
+        ErrorCode::COORDINATOR_LOAD_IN_PROGRESS if !knows_loading => ErrorCode::COORDINATOR_NOT_AVAILABLE,
+        code => code,
+    };
+    let topics = commit.response.topics.iter().map(|topic| TxnOffsetCommitResponseTopic {
+        name: topic.name.clone(),
+        partitions: topic
+            .partitions
+            .iter()
+            .map(|partition| TxnOffsetCommitResponsePartition {
+                partition_index: partition.partition_index,
+                error_code: error_code(partition.error_code),
+                ..Default::default()
+            })
+            .collect(),
+        ..Default::default()
+    });
+    let response = TxnOffsetCommitResponse { topics: topics.collect(), ..Default::default() };
+    reply.frame::<TxnOffsetCommitRequest>(&response)
+}

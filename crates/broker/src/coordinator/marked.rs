@@ -1,0 +1,25 @@
+//! Markers of transactions in an internal topic, whose coordinator has state of those transactions.
+
+use super::PendingWrite;
+use crate::partitions::AppendError;
+use fullbore_rules::sequence::Marker;
+use fullbore_wire::ErrorCode;
+use std::sync::Arc;
+
+/// Outcome of the append of a marker.
+pub type MarkerOutcome = Result<(), AppendError>;
+
+/// Coordinator whose records may belong to transactions: it learns of their ends in the order of the log.
+pub trait MarkedCoordinator: Send + Sync {
+    /// Asks for a marker to be appended to this partition of the coordinator's topic. The coordinator's state changes once the marker is on
+    /// all replicas in sync, before the outcome is known.
+    ///
+    /// # Errors
+    /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE while the partition is not served here.
+    fn write_marker(
+        self: Arc<Self>,
+        partition: i32,
+        marker: Marker,
+        transaction_version: i8,
+    ) -> Result<PendingWrite<MarkerOutcome>, ErrorCode>;
+}

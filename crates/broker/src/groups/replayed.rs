@@ -1,0 +1,83 @@
+//! Content of a shard's log, as it is replayed: groups, committed offsets, and those of transactions that are open.
+//!
+//! Not here: topics that were deleted since, nor the offsets as requests read them.
+
+use super::offsets::OffsetAndMetadata;
+use super::pending::PendingOffsets;
+use super::records::GroupRecord;
+use fullbore_rules::group::Snapshot;
+use fullbore_wire::batch::EndTransactionMarker;
+use fullbore_wire::{Text, Uuid};
+use std::collections::{HashMap, HashSet};
+
+/// Offsets of a group by topic name and partition, with the topic's id.
+pub(super) type FoundOffsets = HashMap<(Text, i32), (Uuid, OffsetAndMetadata)>;
+
+/// The same of transactions that are open.
+pub(super) type FoundPending = PendingOffsets<(Text, i32), (Uuid, OffsetAndMetadata)>;
+
+/// Content of a shard's log.
+#[derive(Default)]
+pub(super) struct ReplayedShard {
+    pub snapshots: HashMap<Text, Snapshot>,
+    /// By group: its id may be long.
+    pub offsets: HashMap<Text, FoundOffsets>,
+    /// By group.
+    pub pending: HashMap<Text, FoundPending>,
+    /// Groups by producer, as far as they had pending offsets in its transaction.
+    open: HashMap<i64, HashSet<Text>>,
+}
+
+impl ReplayedShard {
+    /// Takes note of a record, written in the transaction of this producer if there is one.
+    pub fn note(&mut self, kept: GroupRecord, transaction: Option<i64>) {
+        match kept {
+            GroupRecord::Offset { group, topic, partition, committed: Some(committed) } => {
+                let key = (topic, partition);
+                if let Some(producer_id) = transaction {
+                    self.open.entry(producer_id).or_default().insert(group.clone());
+                    self.pending.entry(group).or_default().put(producer_id, key, committed);
+                    return;
+                }
+                if let Some(pending) = self.pending.get_mut(&group) {
+                    pending.supersede(&key);
+                }
+                self.offsets.entry(group).or_default().insert(key, committed);
+            }
+            GroupRecord::Offset { group, topic, partition, committed: None } => {
+                self.forget(&group, &(topic, partition))
+            }
+            GroupRecord::Group { group, snapshot: Some(snapshot) } => drop(self.snapshots.insert(group, snapshot)),
+            GroupRecord::Group { group, snapshot: None } => drop(self.snapshots.remove(&group)),
+            GroupRecord::Other => {}
+        }
+    }
+
+    fn forget(&mut self, group: &Text, key: &(Text, i32)) {
+        if let Some(pending) = self.pending.get_mut(group) {
+            pending.remove(key);
+            if pending.is_empty() {
+                self.pending.remove(group);
+            }
+        }
+        let Some(of_group) = self.offsets.get_mut(group) else { return };
+        of_group.remove(key);
+        if of_group.is_empty() {
+            self.offsets.remove(group);
+        }
+    }
+
+    /// Takes note of the end of a transaction.
+    pub fn end_transaction(&mut self, marker: &EndTransactionMarker) {
+        for group in self.open.remove(&marker.producer_id).into_iter().flatten() {
+            let Some(pending) = self.pending.get_mut(&group) else { continue };
+            let ended = pending.end(marker.producer_id, marker.is_commit);
+            if pending.is_empty() {
+                self.pending.remove(&group);
+            }
+            if !ended.applied.is_empty() {
+                self.offsets.entry(group).or_default().extend(ended.applied);
+            }
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Part of groups in transactions: the partition that a transaction has for a group, and the ends of transactions.
+//!
+//! Not here: the commits themselves, nor what becomes of pending offsets.
+
+use super::{Groups, not_kept};
+use crate::coordinator::{MarkedCoordinator, MarkerOutcome, PendingWrite, Records};
+use fullbore_rules::sequence::Marker;
+use fullbore_wire::ErrorCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Groups {
+    /// Returns the partition of `__consumer_offsets` that a group is in; `None` while there is no such topic.
+    pub fn partition_of(&self, id: &str) -> Option<i32> {
+        let topic = self.topic.read();
+        Some(topic.as_ref()?.shard(id)?.partition().index())
+    }
+
+    /// Waits until the commits of a group that were asked for before are seen or refused: one in a transaction makes its partitions unstable.
+    ///
+    /// # Errors
+    /// NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+    pub async fn settled(&self, id: &str) -> Result<(), ErrorCode> {
+        let Some(entry) = self.find(id).filter(|entry| entry.commits.load(Ordering::Acquire) > 0) else {
+            return Ok(());
+        };
+        let behind = entry.shard.write(Records::Known(Vec::new()), std::convert::identity);
+        behind.kept().await.and_then(|kept| kept).map_err(not_kept)
+    }
+}
+
+impl MarkedCoordinator for Groups {
+    fn write_marker(
+        self: Arc<Self>,
+        partition: i32,
+        marker: Marker,
+        transaction_version: i8,
+    ) -> Result<PendingWrite<MarkerOutcome>, ErrorCode> {
+        let shard = {
+            let topic = self.topic.read();
+            let topic = topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
+            Arc::clone(topic.serving_partition(partition)?)
+        };
+        let (groups, of) = (self, Arc::clone(&shard));
+        Ok(shard.write(Records::Marker(marker, transaction_version), move |kept| {
+            kept?;
+            // A topic that was deleted meanwhile is forgotten before this or after it.
+            let image = groups.control.image();
+            let is_there = |offset: &super::CommitOffset| image.topic_by_id(offset.topic.id).is_some();
+            groups.offsets.end_transaction(&of, marker.producer_id, marker.is_commit, is_there);
+            Ok(())
+        }))
+    }
+}

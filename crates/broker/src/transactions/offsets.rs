@@ -1,0 +1,68 @@
+//! The coordinator's word on offsets that a group commits in a transaction (KIP-447, KIP-890).
+//!
+//! Clients that send TxnOffsetCommit 5 have the broker add the group's partition to the transaction; that of others must be in it.
+
+use super::Transactions;
+use crate::partitions::append::BeginningTransaction;
+use fullbore_control::CONSUMER_OFFSETS;
+use fullbore_rules::transaction::ProducerIdAndEpoch;
+use fullbore_wire::ErrorCode;
+use std::sync::Arc;
+
+/// The first TxnOffsetCommit version whose client has the broker add the partition (KIP-890 part 2).
+const ADDS_FROM: i16 = 5;
+/// The first TxnOffsetCommit version whose client knows TRANSACTION_ABORTABLE (KIP-890).
+const ABORTABLE_FROM: i16 = 4;
+
+impl Transactions {
+    /// Checks that a transaction has this partition of `__consumer_offsets`, or adds it, as the client's version of TxnOffsetCommit asks for.
+    ///
+    /// # Errors
+    /// The error of the request, as a client of that version acts on it as it should.
+    pub async fn begin_offsets(
+        self: &Arc<Self>,
+        transactional_id: &str,
+        producer: ProducerIdAndEpoch,
+        partition: i32,
+        version: i16,
+    ) -> Result<(), ErrorCode> {
+        let beginning = BeginningTransaction {
+            transactional_id,
+            producer_id: producer.id,
+            producer_epoch: producer.epoch,
+            produce_version: version,
+            partitions: vec![(CONSUMER_OFFSETS, partition)],
+        };
+        let verified = match version {
+            ADDS_FROM.. => self.add(&beginning).await,
+            _ if !self.config.verifies_partitions => return Ok(()),
+            _ => self.find(&beginning).await,
+        };
+        let refused = verified.map_or_else(Some, |codes| codes.into_iter().find(|code| code.is_err()));
+        refused.map_or(Ok(()), |code| Err(as_commit_error(code, version)))
+    }
+}
+
+/// Returns the error of a commit (`AddPartitionsToTxnManager`, `CoordinatorOperationExceptionHelper` of Kafka).
+fn as_commit_error(code: ErrorCode, version: i16) -> ErrorCode {
+    match code {
+        ErrorCode::TRANSACTION_ABORTABLE if version < ABORTABLE_FROM => ErrorCode::INVALID_TXN_STATE,
+        ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
+        // The client commits again at this one, without a search for the coordinator.
+        ErrorCode::NETWORK_EXCEPTION => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
+        code => code,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_is_old_an_abortable_error_is_another() {
+        let codes = [3, 4].map(|version| as_commit_error(ErrorCode::TRANSACTION_ABORTABLE, version));
+        assert_eq!(codes, [ErrorCode::INVALID_TXN_STATE, ErrorCode::TRANSACTION_ABORTABLE]);
+        assert_eq!(as_commit_error(ErrorCode::PRODUCER_FENCED, 5), ErrorCode::INVALID_PRODUCER_EPOCH);
+        assert_eq!(as_commit_error(ErrorCode::CONCURRENT_TRANSACTIONS, 5), ErrorCode::CONCURRENT_TRANSACTIONS);
+    }
+}
