@@ -3,6 +3,7 @@
 mod faults;
 mod leadership;
 mod limits;
+mod transactions;
 
 use super::*;
 use crate::coordinator::{Records, Unwritten};

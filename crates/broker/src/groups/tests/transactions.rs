@@ -1,0 +1,295 @@
+//! Offsets in transactions: pending, committed, aborted, and what a restart finds of them.
+
+use super::*;
+use crate::coordinator::MarkedCoordinator;
+use fullbore_rules::sequence::Marker;
+use fullbore_rules::transaction::ProducerIdAndEpoch;
+use std::collections::BTreeSet;
+
+const UNNAMED: Committer<'static> =
+    Committer { member_id: "", instance_id: None, generation: -1, version: 5, is_transactional: true };
+
+impl Opened {
+    fn ask_in(&self, producer: (i64, i16), group: &str, offsets: Vec<CommitOffset>) -> PendingCommit {
+        let producer = Some(ProducerIdAndEpoch { id: producer.0, epoch: producer.1 });
+        self.groups.commit(&group.into(), &UNNAMED, producer, offsets, &Unwritten::default()).expect("it may")
+    }
+
+    async fn commit_in(&self, producer: (i64, i16), group: &str, offsets: Vec<CommitOffset>) {
+        assert_eq!(self.ask_in(producer, group, offsets).done().await, Ok(vec![]));
+    }
+
+    /// Ends a transaction in the partition that the group is in, with the next epoch.
+    async fn end(&self, producer: (i64, i16), group: &str, is_commit: bool) {
+        let (producer_id, producer_epoch) = (producer.0, producer.1 + 1);
+        let marker = Marker { producer_id, producer_epoch, coordinator_epoch: 0, is_commit };
+        let partition = self.groups.partition_of(group).expect("the topic is there");
+        let write = Arc::clone(&self.groups).write_marker(partition, marker, 2).expect("it serves");
+        assert_eq!(write.kept().await, Ok(Ok(())));
+    }
+
+    fn is_pending(&self, group: &str, topic: &TopicName, partition: i32) -> bool {
+        self.groups.offsets.view(group, |view| view.is_pending(topic.id, partition))
+    }
+
+    fn offset(&self, group: &str, topic: &TopicName, partition: i32) -> Option<i64> {
+        self.get(group, topic, partition).map(|committed| committed.offset)
+    }
+}
+
+#[tokio::test]
+async fn transaction_is_open_its_offsets_hold_after_the_marker_alone() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let t = opened.topic("t").await;
+    opened.commit("g", vec![one(&t, 0, committed(1, 1)), one(&t, 1, committed(1, 1))]).await;
+    opened.commit_in((7, 0), "g", vec![one(&t, 0, committed(2, 2)), one(&t, 2, committed(2, 2))]).await;
+    assert_eq!([0, 1, 2].map(|at| opened.offset("g", &t, at)), [Some(1), Some(1), None]);
+    assert_eq!([0, 1, 2].map(|at| opened.is_pending("g", &t, at)), [true, false, true]);
+    assert_eq!((opened.held(), opened.groups.offsets.pending()), (2, 2));
+    opened.end((7, 0), "g", true).await;
+    assert_eq!([0, 1, 2].map(|at| opened.offset("g", &t, at)), [Some(2), Some(1), Some(2)]);
+    opened.commit_in((7, 1), "g", vec![one(&t, 0, committed(3, 3))]).await;
+    opened.end((7, 1), "g", false).await;
+    assert_eq!((opened.offset("g", &t, 0), opened.is_pending("g", &t, 0)), (Some(2), false));
+    assert_eq!((opened.held(), opened.groups.offsets.pending()), (3, 0));
+    let metadata: usize = [1, 2, 2].map(|offset| committed(offset, 0).metadata.len()).iter().sum();
+    assert_eq!(opened.groups.offsets.metadata_bytes(), metadata);
+}
+
+#[tokio::test]
+async fn plain_commit_comes_later_in_the_log_it_wins_over_the_transaction() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let mut opened = open(folder.path(), GroupClock::start(), "").await;
+    let t = opened.topic("t").await;
+    opened.commit_in((7, 0), "g", vec![one(&t, 0, committed(2, 2)), one(&t, 1, committed(2, 2))]).await;
+    opened.commit("g", vec![one(&t, 0, committed(1, 3))]).await;
+    assert!(opened.is_pending("g", &t, 0), "nobody knows yet what the transaction comes to");
+    opened.end((7, 0), "g", true).await;
+    for _ in 0..2 {
+        assert_eq!([0, 1].map(|at| opened.offset("g", &t, at)), [Some(1), Some(2)]);
+        opened = reopened(opened, folder.path()).await;
+    }
+}
+
+#[tokio::test]
+async fn broker_is_killed_amid_transactions_their_offsets_are_pending_again() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let t = opened.topic("t").await;
+    for (producer, partition) in [(7, 0), (8, 1), (9, 2)] {
+        opened.commit_in((producer, 0), "g", vec![one(&t, partition, committed(producer, 1))]).await;
+    }
+    opened.commit_in((9, 0), "only", vec![one(&t, 0, committed(9, 1))]).await;
+    opened.end((7, 0), "g", true).await;
+    opened.end((8, 0), "g", false).await;
+    killed(opened).await;
+    let opened = open(folder.path(), GroupClock::start(), "").await;
+    assert_eq!([0, 1, 2].map(|at| opened.offset("g", &t, at)), [Some(7), None, None]);
+    assert_eq!([0, 1, 2].map(|at| opened.is_pending("g", &t, at)), [false, false, true]);
+    let ids: BTreeSet<_> = opened.groups.ids().into_iter().collect();
+    assert_eq!(ids, ["g", "only"].map(Text::from).into(), "a group of pending offsets alone is there");
+    for group in ["g", "only"] {
+        opened.end((9, 0), group, true).await;
+    }
+    assert_eq!((opened.offset("g", &t, 2), opened.offset("only", &t, 0)), (Some(9), Some(9)));
+}
+
+#[tokio::test]
+async fn offsets_are_pending_neither_they_nor_their_group_expire() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let (t, g) = (opened.topic("t").await, Text::from("g"));
+    opened.commit("g", vec![one(&t, 0, committed(1, 1)), one(&t, 1, committed(1, 1))]).await;
+    opened.commit_in((7, 0), "g", vec![one(&t, 0, committed(2, 2))]).await;
+    opened.groups.expire(&g, 0).await;
+    assert_eq!([0, 1].map(|at| opened.offset("g", &t, at)), [Some(1), None]);
+    opened.forget("g", deletion(&t, 0, Some(1))).kept().await.expect("kept").expect("kept");
+    assert_eq!(opened.offset("g", &t, 0), Some(1), "the transaction has come meanwhile");
+    opened.commit_in((7, 0), "h", vec![one(&t, 0, committed(2, 2))]).await;
+    opened.groups.expire(&"h".into(), 0).await;
+    assert!(opened.groups.peek("h", |_| ()).is_some());
+    opened.end((7, 0), "g", false).await;
+    opened.end((7, 0), "h", false).await;
+    for group in ["g", "h"] {
+        opened.groups.expire(&group.into(), 0).await;
+    }
+    assert_eq!((opened.held(), opened.groups.ids().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn pending_offsets_are_deleted_with_their_group_topic_or_by_hand() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let mut opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let (t, gone) = (opened.topic("t").await, opened.topic("gone").await);
+    for group in ["whole", "by-hand", "topic"] {
+        opened.commit_in((7, 0), group, vec![one(&t, 0, committed(1, 1)), one(&gone, 0, committed(1, 1))]).await;
+    }
+    opened.groups.delete("whole", true).await.expect("deleted");
+    opened.forget("by-hand", deletion(&t, 0, None)).kept().await.expect("kept").expect("kept");
+    opened.delete(&gone).await;
+    opened.groups.forget_topic(gone.id).await;
+    assert_eq!(opened.groups.offsets.pending(), 1);
+    opened.end((7, 0), "topic", true).await;
+    for _ in 0..2 {
+        assert_eq!(["whole", "by-hand", "topic"].map(|group| opened.offset(group, &t, 0)), [None, None, Some(1)]);
+        assert_eq!((opened.held(), opened.groups.offsets.pending()), (1, 0));
+        opened = reopened(opened, folder.path()).await;
+    }
+}
+
+#[tokio::test]
+async fn producer_is_fenced_or_there_is_no_room_its_offsets_are_refused() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "fullbore.offsets.max=2").await;
+    let t = opened.topic("t").await;
+    opened.commit_in((7, 1), "g", vec![one(&t, 0, committed(1, 1))]).await;
+    let old = opened.ask_in((7, 0), "g", vec![one(&t, 0, committed(2, 2))]);
+    assert_eq!(old.done().await, Err(ErrorCode::INVALID_PRODUCER_EPOCH));
+    let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
+    let further = vec![one(&t, 0, committed(3, 3)), one(&t, 1, committed(3, 3))];
+    assert_eq!(opened.ask_in((8, 0), "g", further).done().await, Ok(vec![(1, full)]));
+    assert_eq!(opened.commit("g", vec![one(&t, 2, committed(3, 3))]).await, [(0, full)]);
+    opened.end((8, 0), "g", false).await;
+    opened.end((7, 1), "g", true).await;
+    assert_eq!(opened.commit("g", vec![one(&t, 2, committed(3, 3))]).await, []);
+    assert_eq!((opened.held(), opened.groups.offsets.pending()), (2, 0));
+}
+
+#[tokio::test]
+async fn commit_in_a_transaction_is_under_way_whoever_settles_the_group_finds_it() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let t = opened.topic("t").await;
+    let asked = opened.ask_in((7, 0), "g", vec![one(&t, 0, committed(1, 1))]);
+    assert!(!opened.is_pending("g", &t, 0));
+    assert_eq!(opened.groups.settled("g").await, Ok(()));
+    assert!(opened.is_pending("g", &t, 0));
+    assert_eq!(asked.done().await, Ok(vec![]));
+}
+
+/// Events of producers and clients; the numbers choose among few of each.
+#[derive(Debug, Clone)]
+enum Step {
+    Commit { producer: Option<i64>, group: u8, partition: i32, offset: i64 },
+    End { producer: i64, is_commit: bool },
+    Delete { group: u8, partition: i32 },
+    DeleteGroup { group: u8 },
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (producer, group, partition) = (0..3_i64, 0..2_u8, 0..2_i32);
+    prop_oneof![
+        10 => (prop::option::of(producer.clone()), group.clone(), partition.clone(), 0..100_i64).prop_map(
+            |(producer, group, partition, offset)| Step::Commit { producer, group, partition, offset }
+        ),
+        4 => (producer, any::<bool>()).prop_map(|(producer, is_commit)| Step::End { producer, is_commit }),
+        2 => (group.clone(), partition).prop_map(|(group, partition)| Step::Delete { group, partition }),
+        1 => group.prop_map(|group| Step::DeleteGroup { group }),
+        1 => Just(Step::Restart),
+    ]
+}
+
+type Key = (u8, i32);
+
+/// The log as Kafka's coordinator replays it: each offset has its place, and the later place wins.
+#[derive(Debug, Default)]
+struct Model {
+    places: usize,
+    committed: BTreeMap<Key, (usize, i64)>,
+    pending: BTreeMap<(i64, Key), (usize, i64)>,
+}
+
+impl Model {
+    fn expect(&mut self, step: &Step) {
+        self.places += 1;
+        match *step {
+            Step::Commit { producer: None, group, partition, offset } => {
+                self.committed.insert((group, partition), (self.places, offset));
+            }
+            Step::Commit { producer: Some(producer), group, partition, offset } => {
+                self.pending.insert((producer, (group, partition)), (self.places, offset));
+            }
+            Step::End { producer, is_commit } => {
+                let pending = std::mem::take(&mut self.pending);
+                let (ended, open) = pending.into_iter().partition(|((of, _), _)| *of == producer);
+                self.pending = open;
+                let ended: BTreeMap<(i64, Key), (usize, i64)> = ended;
+                for ((_, key), found) in ended.into_iter().filter(|_| is_commit) {
+                    let held = self.committed.entry(key).or_insert(found);
+                    *held = found.max(*held);
+                }
+            }
+            Step::Delete { group, partition } => self.forget(|key| *key == (group, partition)),
+            Step::DeleteGroup { group } => self.forget(|(of, _)| *of == group),
+            Step::Restart => {}
+        }
+    }
+
+    fn forget(&mut self, is_meant: impl Fn(&Key) -> bool) {
+        self.committed.retain(|key, _| !is_meant(key));
+        self.pending.retain(|(_, key), _| !is_meant(key));
+    }
+}
+
+async fn run_transactions(steps: Vec<Step>) {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let mut opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
+    let t = opened.topic("t").await;
+    let (mut model, mut epochs) = (Model::default(), [0_i16; 3]);
+    for step in steps.iter().chain(&[Step::Restart]) {
+        model.expect(step);
+        match *step {
+            Step::Commit { producer: None, group, partition, offset } => {
+                drop(opened.ask(&format!("g{group}"), vec![one(&t, partition, committed(offset, 1))]));
+            }
+            Step::Commit { producer: Some(id), group, partition, offset } => {
+                let producer = (id, epochs[usize::try_from(id).expect("few")]);
+                drop(opened.ask_in(producer, &format!("g{group}"), vec![one(&t, partition, committed(offset, 1))]));
+            }
+            Step::End { producer: id, is_commit } => {
+                let epoch = &mut epochs[usize::try_from(id).expect("few")];
+                let of_groups = ["g0", "g1"].map(|group| (opened.groups.partition_of(group), group));
+                for (_, group) in BTreeMap::from(of_groups) {
+                    opened.end((id, *epoch), group, is_commit).await;
+                }
+                *epoch += 1;
+            }
+            Step::Delete { group, partition } => {
+                drop(opened.forget(&format!("g{group}"), deletion(&t, partition, None)));
+            }
+            Step::DeleteGroup { group } => {
+                let _ = opened.groups.delete(&format!("g{group}"), true).await;
+            }
+            Step::Restart => {
+                let keys = || (0..2_u8).flat_map(|group| (0..2_i32).map(move |partition| (group, partition)));
+                for is_reopened in [false, true] {
+                    if is_reopened {
+                        opened = reopened(opened, folder.path()).await;
+                    } else {
+                        settle(&opened).await;
+                    }
+                    let found = keys().filter_map(|at| Some((at, opened.offset(&format!("g{}", at.0), &t, at.1)?)));
+                    let held = model.committed.iter().map(|(key, (_, offset))| (*key, *offset));
+                    assert!(found.eq(held), "reopened {is_reopened}: {model:?}");
+                    let pending = keys().filter(|at| opened.is_pending(&format!("g{}", at.0), &t, at.1));
+                    let expected: BTreeSet<Key> = model.pending.keys().map(|(_, key)| *key).collect();
+                    assert_eq!(pending.collect::<BTreeSet<_>>(), expected, "reopened {is_reopened}");
+                    let counts = (opened.held(), opened.groups.offsets.pending());
+                    assert_eq!(counts, (model.committed.len(), model.pending.len()));
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn memory_log_and_a_model_of_kafkas_replay_agree(steps in prop::collection::vec(step(), 0..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        runtime.block_on(run_transactions(steps));
+    }
+}
