@@ -1,7 +1,7 @@
 // Kafka Streams against a broker: `WordCount BOOTSTRAP`.
 //
-// Counts words with all that Streams makes itself: a repartition topic, a changelog, a group, committed offsets; at least once, since
-// exactly once needs transactions. Stores are in memory, so that every start restores them from the changelog.
+// Counts words with all that Streams makes itself: a repartition topic, a changelog, a group, committed offsets; at least once, and exactly once, which
+// is transactions. Stores are in memory, so that every start restores them from the changelog.
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -33,8 +33,7 @@ import org.apache.kafka.streams.state.Stores;
 public class WordCount {
     interface Check { void run() throws Exception; }
 
-    static final String RUN = "streams-" + ProcessHandle.current().pid() + "-" + System.currentTimeMillis() / 1000;
-    static final String LINES = RUN + "-lines", COUNTS = RUN + "-counts";
+    static String guarantee, RUN, LINES, COUNTS;
     static final short REPLICAS = Short.parseShort(System.getenv().getOrDefault("REPLICAS", "1"));
     static final int PARTITIONS = 3;
     static final Duration WAIT = Duration.ofSeconds(60);
@@ -46,6 +45,19 @@ public class WordCount {
     public static void main(String[] args) throws Exception {
         bootstrap = args[0];
         admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
+        for (String each : List.of("at_least_once", "exactly_once_v2")) {
+            guarantee = each;
+            RUN = "streams-" + each.replace('_', '-') + "-" + ProcessHandle.current().pid() + "-" + System.currentTimeMillis() / 1000;
+            LINES = RUN + "-lines";
+            COUNTS = RUN + "-counts";
+            expected.clear();
+            checks();
+        }
+        System.out.println(passed + " passed, " + failed + " failed");
+        System.exit(failed > 0 ? 1 : 0);
+    }
+
+    static void checks() {
         check("one instance counts words", () -> {
             admin.createTopics(List.of(new NewTopic(LINES, PARTITIONS, REPLICAS), new NewTopic(COUNTS, PARTITIONS, REPLICAS))).all().get();
             counting(1, () -> write(0, 300));
@@ -53,25 +65,23 @@ public class WordCount {
         check("its topics have the replicas wanted", WordCount::internalTopics);
         check("two instances go on from the changelog", () -> counting(2, () -> write(300, 600)));
         check("its group and topics are deleted", WordCount::deleteAll);
-        System.out.println(passed + " passed, " + failed + " failed");
-        System.exit(failed > 0 ? 1 : 0);
     }
 
     static void check(String name, Check test) {
         try {
             test.run();
             passed++;
-            System.out.println("ok   streams: " + name);
+            System.out.println("ok   streams, " + guarantee + ": " + name);
         } catch (Exception | AssertionError failure) { // the other cases still run
             failed++;
-            System.out.println("FAIL streams: " + name + ": " + failure);
+            System.out.println("FAIL streams, " + guarantee + ": " + name + ": " + failure);
         }
     }
 
     static KafkaStreams start(int instance) {
         var settings = new Properties();
         settings.putAll(Map.of("application.id", RUN, "client.id", RUN + "-" + instance, "bootstrap.servers", bootstrap,
-            "processing.guarantee", "at_least_once", "replication.factor", (int) REPLICAS, "commit.interval.ms", 100,
+            "processing.guarantee", guarantee, "replication.factor", (int) REPLICAS, "commit.interval.ms", 100,
             "state.dir", System.getProperty("java.io.tmpdir") + "/" + RUN + "-" + instance));
         settings.put("main.consumer.session.timeout.ms", 10000);
         settings.put("main.consumer.heartbeat.interval.ms", 500);
@@ -124,7 +134,8 @@ public class WordCount {
     /** The last count of each word; a count that goes back is a failure. */
     static Map<String, Long> counts() {
         var counts = new HashMap<String, Long>();
-        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "enable.auto.commit", false, "group.id", RUN + "-reader");
+        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "enable.auto.commit", false, "group.id", RUN + "-reader",
+            "isolation.level", guarantee.equals("exactly_once_v2") ? "read_committed" : "read_uncommitted");
         try (var consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new LongDeserializer())) {
             var all = IntStream.range(0, PARTITIONS).mapToObj(p -> new TopicPartition(COUNTS, p)).toList();
             var ends = consumer.endOffsets(all);

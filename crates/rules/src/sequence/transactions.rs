@@ -110,6 +110,9 @@ impl Producers {
     /// [`SequenceRefusal::InvalidTxnState`] for a plain batch of a producer whose transaction is open, and
     /// [`SequenceRefusal::TooManyTransactions`] if as many are open as producers are remembered.
     pub fn transaction_of(&self, stamp: &Stamp, is_transactional: bool) -> Result<TransactionOfBatch, SequenceRefusal> {
+        if !is_transactional && self.open.open.is_empty() {
+            return Ok(TransactionOfBatch::None);
+        }
         let producer = self.by_id.get(&stamp.producer_id);
         let is_open = producer.is_some_and(|producer| producer.open_from.is_some());
         let is_current = producer.is_some_and(|producer| producer.epoch == stamp.producer_epoch);
