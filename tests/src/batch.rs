@@ -10,6 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const CRC_AT: usize = 17;
 const CRC_END: usize = 21;
 const HEADER_LEN: usize = 61;
+const TRANSACTIONAL: i16 = 0x10;
+const CONTROL: i16 = 0x20;
 
 /// One record of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +47,17 @@ pub struct Batch {
     pub base_sequence: i32,
     pub record_count: Option<i32>,
     pub records: Vec<Record>,
+    /// The end of a transaction that a control batch holds, set when read back.
+    pub marker: Option<EndMarker>,
+}
+
+/// End of a transaction, as a control record has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndMarker {
+    /// False for an abort.
+    pub is_commit: bool,
+    /// Leader epoch of the coordinator's partition.
+    pub coordinator_epoch: i32,
 }
 
 /// The wall clock in milliseconds since 1970.
@@ -76,6 +89,7 @@ impl Batch {
             base_sequence: -1,
             record_count: None,
             records: values.iter().map(record).collect(),
+            marker: None,
         }
     }
 
@@ -85,6 +99,22 @@ impl Batch {
         self.producer_epoch = epoch;
         self.base_sequence = base_sequence;
         self
+    }
+
+    /// The same batch as part of a transaction.
+    pub fn transactional(mut self) -> Batch {
+        self.attributes |= TRANSACTIONAL;
+        self
+    }
+
+    /// Returns true of a batch in a transaction, and of its marker.
+    pub fn is_transactional(&self) -> bool {
+        self.attributes & TRANSACTIONAL != 0
+    }
+
+    /// The offset of its last record.
+    pub fn last_offset(&self) -> i64 {
+        self.base_offset + i64::from(self.last_offset_delta.expect("parsed"))
     }
 
     /// The bytes, with a right checksum unless `crc` is set.
@@ -148,8 +178,11 @@ impl Batch {
             base_sequence: i32_at(bytes, 53),
             record_count: Some(record_count),
             records: Vec::new(),
+            marker: None,
         };
-        if batch.attributes & 7 == 0 {
+        if batch.attributes & CONTROL != 0 {
+            batch.marker = Some(parse_marker(&bytes[HEADER_LEN..]));
+        } else if batch.attributes & 7 == 0 {
             let mut rest = &bytes[HEADER_LEN..];
             batch.records = (0..record_count).map(|_| parse_record(&mut rest, base_offset, base_timestamp)).collect();
             assert!(rest.is_empty(), "bytes after the last record");
@@ -182,6 +215,20 @@ fn parse_record(bytes: &mut &[u8], base_offset: i64, base_timestamp: i64) -> Rec
     *bytes = rest;
     assert_eq!(varint(bytes), 0, "test records have no headers");
     Record { offset, timestamp, value: value.to_vec() }
+}
+
+/// Reads the only record of a control batch: key version and type, value version and coordinator epoch.
+fn parse_marker(mut bytes: &[u8]) -> EndMarker {
+    let bytes = &mut bytes;
+    let _length = varint(bytes);
+    *bytes = &bytes[1..];
+    let (_timestamp, _offset) = (varint(bytes), varint(bytes));
+    assert_eq!(varint(bytes), 4, "the key of a marker");
+    let kind = i16_at(bytes, 2);
+    assert!(kind == 0 || kind == 1, "an end of a transaction: {kind}");
+    *bytes = &bytes[4..];
+    assert_eq!(varint(bytes), 6, "the value of a marker");
+    EndMarker { is_commit: kind == 1, coordinator_epoch: i32_at(bytes, 2) }
 }
 
 /// Zigzag and LEB128.

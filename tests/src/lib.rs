@@ -16,8 +16,9 @@ mod relay;
 mod requests;
 pub mod s3;
 mod tls;
+mod transactional;
 
-pub use batch::{Batch, Record};
+pub use batch::{Batch, EndMarker, Record};
 pub use client::{Client, bytes_of};
 pub use cluster::{Acknowledged, Cluster, ClusterPlan, Consumed, Consuming, Producing};
 pub use disk::{Disk, Frozen, another_boot};
@@ -27,6 +28,7 @@ pub use proxy::Proxy;
 pub use relay::{Link, Links, Relay};
 pub use requests::{FetchFrom, alter_resource, fetch_request, produce_request, topic_data};
 pub use tls::Tls;
+pub use transactional::{Protocol, Transactional, transactional_request};
 
 use std::time::{Duration, Instant};
 

@@ -71,6 +71,7 @@ mod tls;
 mod tls_hangs;
 mod tls_tools;
 mod topics;
+mod transactions;
 mod transactions_offsets;
 mod unreadable;
 mod unsecured;

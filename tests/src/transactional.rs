@@ -1,0 +1,331 @@
+//! Transactions of a raw client: the requests, a producer that counts sequences, and the reader of what is committed.
+//!
+//! Not a client library: no retries, and every answer that is not asked for by `try_` must be a success. The reader is written from Kafka's
+//! `CompletedFetch`, so that a mistake of the product's own shows.
+
+use crate::{Batch, Client, FetchFrom, Record, fetch_request, produce_request};
+use bytes::Bytes;
+use fullbore_wire::apis::add_partitions_to_txn::{AddPartitionsToTxnRequest, AddPartitionsToTxnTopic};
+use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, PartitionResponse, TopicRequest};
+use fullbore_wire::apis::describe_transactions::{DescribeTransactionsRequest, TransactionState};
+use fullbore_wire::apis::end_txn::{EndTxnRequest, EndTxnResponse};
+use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
+use fullbore_wire::apis::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
+use fullbore_wire::apis::list_offsets::{
+    ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsTopic,
+};
+use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest};
+use fullbore_wire::{ErrorCode, Text};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+const FETCH: i16 = 12;
+const LIST_OFFSETS: i16 = 9;
+const READ_COMMITTED: i8 = 1;
+/// A transition that is under way ends within this time.
+const SOON: Duration = Duration::from_secs(60);
+
+/// The protocol that a client follows (KIP-890).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Transaction version 1: the client adds partitions, the epoch stays.
+    Old,
+    /// Transaction version 2: Produce adds partitions, each end bumps the epoch.
+    New,
+}
+
+impl Protocol {
+    /// Both.
+    pub const BOTH: [Protocol; 2] = [Protocol::Old, Protocol::New];
+
+    /// The version of Produce that its clients send.
+    pub fn produce(self) -> i16 {
+        if self == Protocol::Old { 11 } else { 12 }
+    }
+
+    /// The version of EndTxn that its clients send.
+    pub fn end_txn(self) -> i16 {
+        if self == Protocol::Old { 4 } else { 5 }
+    }
+
+    fn init_producer_id(self) -> i16 {
+        if self == Protocol::Old { 4 } else { 5 }
+    }
+}
+
+/// A produce of one batch of a transaction, acks=all.
+pub fn transactional_request(id: &str, topic: &str, partition: i32, records: Bytes) -> ProduceRequest {
+    ProduceRequest { transactional_id: Some(Text::from(id)), ..produce_request(topic, partition, records) }
+}
+
+/// A transactional producer: its id and epoch, and the sequences of its partitions.
+#[derive(Clone, Debug)]
+pub struct Transactional {
+    pub transactional_id: String,
+    pub id: i64,
+    pub epoch: i16,
+    pub protocol: Protocol,
+    /// The next sequence of each partition.
+    sequences: BTreeMap<(String, i32), i32>,
+    /// Partitions that the open transaction is known to have.
+    added: BTreeSet<(String, i32)>,
+}
+
+impl Transactional {
+    /// Begins a producer with this transactional id; the one before is fenced.
+    pub fn begin(client: &mut Client, transactional_id: &str, protocol: Protocol) -> Transactional {
+        Transactional::with_timeout(client, transactional_id, protocol, 60_000)
+    }
+
+    /// The same with another timeout of transactions.
+    pub fn with_timeout(
+        client: &mut Client,
+        transactional_id: &str,
+        protocol: Protocol,
+        timeout_ms: i32,
+    ) -> Transactional {
+        let started = Instant::now();
+        let response = loop {
+            let response = client.init_transactional(transactional_id, timeout_ms, None, protocol.init_producer_id());
+            let is_transient = [
+                ErrorCode::CONCURRENT_TRANSACTIONS,
+                ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
+                ErrorCode::COORDINATOR_NOT_AVAILABLE,
+                ErrorCode::NOT_COORDINATOR,
+            ]
+            .contains(&response.error_code);
+            if !is_transient || started.elapsed() > SOON {
+                break response;
+            }
+        };
+        assert_eq!(response.error_code, ErrorCode::NONE, "{transactional_id}");
+        Transactional {
+            transactional_id: transactional_id.to_owned(),
+            id: response.producer_id,
+            epoch: response.producer_epoch,
+            protocol,
+            sequences: BTreeMap::new(),
+            added: BTreeSet::new(),
+        }
+    }
+
+    /// The producer id and epoch.
+    pub fn producer(&self) -> (i64, i16) {
+        (self.id, self.epoch)
+    }
+
+    /// The next batch of a partition, whose sequence counts as sent.
+    pub fn batch<V: AsRef<[u8]>>(&mut self, topic: &str, partition: i32, values: &[V]) -> Batch {
+        let next = self.sequences.entry((topic.to_owned(), partition)).or_insert(0);
+        let first = *next;
+        *next += i32::try_from(values.len()).expect("few records");
+        Batch::of(values).from_producer(self.id, self.epoch, first).transactional()
+    }
+
+    /// Adds partitions to the transaction, as a client of the old protocol does before it writes to them.
+    pub fn add(&mut self, client: &mut Client, topic: &str, partitions: &[i32]) {
+        let codes = client.add_partitions(&self.transactional_id, self.producer(), topic, partitions, 3);
+        assert!(codes.iter().all(|code| *code == ErrorCode::NONE), "{codes:?}");
+        self.added.extend(partitions.iter().map(|&partition| (topic.to_owned(), partition)));
+    }
+
+    /// Writes one batch of these values, and returns the offset of its first record.
+    pub fn write<V: AsRef<[u8]>>(&mut self, client: &mut Client, topic: &str, partition: i32, values: &[V]) -> i64 {
+        if self.protocol == Protocol::Old && !self.added.contains(&(topic.to_owned(), partition)) {
+            self.add(client, topic, &[partition]);
+        }
+        let batch = self.batch(topic, partition, values);
+        let response = self.send(client, topic, partition, &batch);
+        assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
+        response.base_offset
+    }
+
+    /// Sends a batch as it is.
+    pub fn send(&self, client: &mut Client, topic: &str, partition: i32, batch: &Batch) -> PartitionProduceResponse {
+        let request = transactional_request(&self.transactional_id, topic, partition, batch.bytes());
+        client.call(&request, self.protocol.produce()).responses.remove(0).partition_responses.remove(0)
+    }
+
+    /// Commits or aborts.
+    pub fn end(&mut self, client: &mut Client, is_commit: bool) {
+        let response = self.try_end(client, is_commit);
+        assert_eq!(response.error_code, ErrorCode::NONE, "{}", self.transactional_id);
+        self.ended(&response);
+    }
+
+    /// Sends an EndTxn.
+    pub fn try_end(&self, client: &mut Client, is_commit: bool) -> EndTxnResponse {
+        client.end_txn(&self.transactional_id, self.producer(), is_commit, self.protocol.end_txn())
+    }
+
+    /// Goes on as the answer to an EndTxn says.
+    pub fn ended(&mut self, response: &EndTxnResponse) {
+        self.added.clear();
+        if self.protocol == Protocol::Old {
+            return;
+        }
+        assert!(response.producer_id >= 0, "a client of the new protocol is given its next producer");
+        (self.id, self.epoch) = (response.producer_id, response.producer_epoch);
+        self.sequences.clear();
+    }
+}
+
+impl Client {
+    /// InitProducerId of a transactional id; `current` is the producer that the client has been.
+    pub fn init_transactional(
+        &mut self,
+        transactional_id: &str,
+        transaction_timeout_ms: i32,
+        current: Option<(i64, i16)>,
+        version: i16,
+    ) -> InitProducerIdResponse {
+        let (producer_id, producer_epoch) = current.unwrap_or((-1, -1));
+        let request = InitProducerIdRequest {
+            transactional_id: Some(Text::from(transactional_id)),
+            transaction_timeout_ms,
+            producer_id,
+            producer_epoch,
+            ..Default::default()
+        };
+        self.call(&request, version)
+    }
+
+    /// AddPartitionsToTxn as clients send it; the error of each partition.
+    pub fn add_partitions(
+        &mut self,
+        transactional_id: &str,
+        (id, epoch): (i64, i16),
+        topic: &str,
+        partitions: &[i32],
+        version: i16,
+    ) -> Vec<ErrorCode> {
+        let topic =
+            AddPartitionsToTxnTopic { name: Text::from(topic), partitions: partitions.to_vec(), ..Default::default() };
+        let request = AddPartitionsToTxnRequest {
+            v3_and_below_transactional_id: Text::from(transactional_id),
+            v3_and_below_producer_id: id,
+            v3_and_below_producer_epoch: epoch,
+            v3_and_below_topics: vec![topic],
+            ..Default::default()
+        };
+        let mut response = self.call(&request, version);
+        let results = response.results_by_topic_v3_and_below.remove(0).results_by_partition;
+        results.into_iter().map(|result| result.partition_error_code).collect()
+    }
+
+    /// EndTxn.
+    pub fn end_txn(
+        &mut self,
+        transactional_id: &str,
+        (producer_id, producer_epoch): (i64, i16),
+        committed: bool,
+        version: i16,
+    ) -> EndTxnResponse {
+        let transactional_id = Text::from(transactional_id);
+        let request = EndTxnRequest { transactional_id, producer_id, producer_epoch, committed, ..Default::default() };
+        self.call(&request, version)
+    }
+
+    /// DescribeTransactions of one id.
+    pub fn describe_transaction(&mut self, transactional_id: &str) -> TransactionState {
+        let transactional_ids = vec![Text::from(transactional_id)];
+        let request = DescribeTransactionsRequest { transactional_ids, ..Default::default() };
+        self.call(&request, 0).transaction_states.remove(0)
+    }
+
+    /// DescribeProducers of one partition.
+    pub fn describe_producers(&mut self, topic: &str, partition: i32) -> PartitionResponse {
+        let topic = TopicRequest { name: Text::from(topic), partition_indexes: vec![partition], ..Default::default() };
+        let request = DescribeProducersRequest { topics: vec![topic], ..Default::default() };
+        self.call(&request, 0).topics.remove(0).partitions.remove(0)
+    }
+
+    /// What a consumer at read_committed is given at `offset` now.
+    pub fn fetch_committed(&mut self, topic: &str, partition: i32, offset: i64) -> PartitionData {
+        loop {
+            self.send_committed_poll(topic, partition, offset, 0, 0);
+            let data = self.receive_long_poll();
+            // A log is still being opened after a crash.
+            if data.error_code.is_err() || data.high_watermark != -1 {
+                return data;
+            }
+        }
+    }
+
+    /// Sends a fetch at read_committed, whose answer is [`Client::receive_long_poll`]'s.
+    pub fn send_committed_poll(&mut self, topic: &str, partition: i32, offset: i64, min_bytes: i32, max_wait_ms: i32) {
+        let from = [FetchFrom { topic, partition, offset }];
+        let request = FetchRequest { isolation_level: READ_COMMITTED, ..fetch_request(&from, min_bytes, max_wait_ms) };
+        self.send(&request, FETCH);
+    }
+
+    /// ListOffsets at read_committed.
+    pub fn list_stable(&mut self, topic: &str, partition: i32, timestamp: i64) -> ListOffsetsPartitionResponse {
+        let asked = ListOffsetsPartition { partition_index: partition, timestamp, ..Default::default() };
+        let topic = ListOffsetsTopic { name: Text::from(topic), partitions: vec![asked], ..Default::default() };
+        let request = ListOffsetsRequest {
+            replica_id: -1,
+            isolation_level: READ_COMMITTED,
+            topics: vec![topic],
+            ..Default::default()
+        };
+        self.call(&request, LIST_OFFSETS).topics.remove(0).partitions.remove(0)
+    }
+
+    /// The last stable offset.
+    pub fn stable(&mut self, topic: &str, partition: i32) -> i64 {
+        let listed = self.list_stable(topic, partition, crate::requests::LATEST);
+        assert_eq!(listed.error_code, ErrorCode::NONE);
+        listed.offset
+    }
+
+    /// Every record that a consumer at read_committed is given, from the log start to the last stable offset.
+    pub fn committed_records(&mut self, topic: &str, partition: i32) -> Vec<Record> {
+        let mut offset = self.earliest(topic, partition);
+        let mut committed = Vec::new();
+        loop {
+            let data = self.fetch_committed(topic, partition, offset);
+            assert_eq!(data.error_code, ErrorCode::NONE);
+            assert!(data.last_stable_offset <= data.high_watermark, "{data:?}");
+            let records = data.records.unwrap_or_default();
+            let batches = Batch::parse_all(records.memory().expect("read from a socket"));
+            let Some(last) = batches.last() else {
+                assert!(offset >= data.last_stable_offset, "nothing at {offset} before {}", data.last_stable_offset);
+                return committed;
+            };
+            let next = last.last_offset() + 1;
+            assert!(next <= data.last_stable_offset, "offset {next} is past {}", data.last_stable_offset);
+            let aborted = data.aborted_transactions.unwrap_or_default();
+            let aborted: Vec<(i64, i64)> =
+                aborted.iter().map(|entry| (entry.producer_id, entry.first_offset)).collect();
+            committed.extend(committed_of(batches, &aborted, offset));
+            offset = next;
+        }
+    }
+
+    /// The values of [`Client::committed_records`] as text.
+    pub fn committed_texts(&mut self, topic: &str, partition: i32) -> Vec<String> {
+        self.committed_records(topic, partition).iter().map(Record::text).collect()
+    }
+}
+
+/// Leaves out records of aborted transactions, markers, and what precedes `offset`.
+fn committed_of(batches: Vec<Batch>, aborted: &[(i64, i64)], offset: i64) -> Vec<Record> {
+    let mut waiting: Vec<(i64, i64)> = aborted.to_vec();
+    waiting.sort_by_key(|&(_, first_offset)| first_offset);
+    let mut waiting = waiting.into_iter().peekable();
+    let mut aborting = BTreeSet::new();
+    let mut committed = Vec::new();
+    for batch in batches {
+        while let Some((producer_id, _)) = waiting.next_if(|&(_, first)| first <= batch.last_offset()) {
+            aborting.insert(producer_id);
+        }
+        match batch.marker {
+            Some(marker) if !marker.is_commit => _ = aborting.remove(&batch.producer_id),
+            Some(_) => {}
+            None if batch.is_transactional() && aborting.contains(&batch.producer_id) => {}
+            None => committed.extend(batch.records.into_iter().filter(|record| record.offset >= offset)),
+        }
+    }
+    committed
+}

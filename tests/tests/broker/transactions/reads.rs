@@ -1,0 +1,168 @@
+//! What consumers at read_committed are given: up to where, which aborted transactions, and when a long poll is woken.
+
+use super::{TOPIC, one};
+use fullbore_tests::{Batch, Broker, Client, Protocol, Transactional};
+use fullbore_wire::ErrorCode;
+use std::time::{Duration, Instant};
+
+/// Aborted transactions of a fetch at an offset, by their first offsets.
+fn aborted(client: &mut Client, offset: i64) -> Vec<i64> {
+    let data = client.fetch_committed(TOPIC, 0, offset);
+    assert_eq!(data.error_code, ErrorCode::NONE);
+    let mut first: Vec<i64> =
+        data.aborted_transactions.unwrap_or_default().iter().map(|entry| entry.first_offset).collect();
+    first.sort_unstable();
+    first
+}
+
+#[test]
+fn the_stable_offset_is_the_first_of_the_eldest_open_transaction() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    client.produced(TOPIC, 0, &Batch::of(&["plain"]));
+    let mut eldest = Transactional::begin(&mut client, "eldest", Protocol::New);
+    let mut second = Transactional::begin(&mut client, "second", Protocol::Old);
+    eldest.write(&mut client, TOPIC, 0, &["1"]);
+    second.write(&mut client, TOPIC, 0, &["2"]);
+    client.produced(TOPIC, 0, &Batch::of(&["plain, too"]));
+    assert_eq!((client.stable(TOPIC, 0), client.latest(TOPIC, 0)), (1, 4));
+    second.end(&mut client, true);
+    assert_eq!(client.stable(TOPIC, 0), 1, "the eldest is open still");
+    assert_eq!(client.committed_texts(TOPIC, 0), ["plain"]);
+    let data = client.fetch_committed(TOPIC, 0, 0);
+    assert_eq!((data.last_stable_offset, data.high_watermark), (1, 5));
+    let uncommitted = client.fetch(TOPIC, 0, 0);
+    assert_eq!((uncommitted.last_stable_offset, uncommitted.high_watermark), (1, 5));
+    assert_eq!(uncommitted.aborted_transactions.unwrap_or_default(), []);
+    eldest.end(&mut client, false);
+    assert_eq!((client.stable(TOPIC, 0), client.latest(TOPIC, 0)), (6, 6));
+    assert_eq!(client.committed_texts(TOPIC, 0), ["plain", "2", "plain, too"]);
+}
+
+#[test]
+fn a_fetch_names_just_the_aborted_transactions_that_reach_into_what_it_returns() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let mut within = Transactional::begin(&mut client, "within", Protocol::New);
+    let mut around = Transactional::begin(&mut client, "around", Protocol::New);
+    one(&mut client, &mut within, "aborted before", false); // 0, marker 1
+    around.write(&mut client, TOPIC, 0, &["around"]); // 2
+    one(&mut client, &mut within, "aborted within", false); // 3, marker 4
+    one(&mut client, &mut within, "committed within", true); // 5, marker 6
+    around.end(&mut client, false); // marker 7
+    let last = one(&mut client, &mut within, "aborted after", false); // 8, marker 9
+    assert_eq!((last, client.stable(TOPIC, 0)), (8, 10));
+    assert_eq!(aborted(&mut client, 0), [0, 2, 3, 8]);
+    assert_eq!(aborted(&mut client, 1), [0, 2, 3, 8], "the marker of the first");
+    assert_eq!(aborted(&mut client, 2), [2, 3, 8]);
+    assert_eq!(aborted(&mut client, 5), [2, 8]);
+    assert_eq!(aborted(&mut client, 7), [2, 8]);
+    assert_eq!(aborted(&mut client, 8), [8]);
+    assert_eq!(aborted(&mut client, 10), [0; 0]);
+    assert_eq!(client.committed_texts(TOPIC, 0), ["committed within"]);
+    // Only what was aborted in what is returned: the first batch.
+    client.send_committed_small(TOPIC, 3);
+    let data = client.receive_long_poll();
+    let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
+    let first: Vec<i64> =
+        data.aborted_transactions.unwrap_or_default().iter().map(|entry| entry.first_offset).collect();
+    assert_eq!(batches.len(), 1);
+    assert!(first.contains(&3) && !first.contains(&0) && !first.contains(&8), "{first:?}");
+}
+
+/// A fetch of the smallest size.
+trait Small {
+    fn send_committed_small(&mut self, topic: &str, offset: i64);
+}
+
+impl Small for Client {
+    fn send_committed_small(&mut self, topic: &str, offset: i64) {
+        use fullbore_tests::{FetchFrom, fetch_request};
+        let mut request = fetch_request(&[FetchFrom { topic, partition: 0, offset }], 0, 0);
+        request.isolation_level = 1;
+        request.topics[0].partitions[0].partition_max_bytes = 1;
+        self.send(&request, 12);
+    }
+}
+
+#[test]
+fn aborted_transactions_are_named_over_many_segments_and_after_restarts() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[("segment.bytes", "1048576")]);
+    let mut long = Transactional::begin(&mut client, "long", Protocol::New);
+    let mut short = Transactional::begin(&mut client, "short", Protocol::Old);
+    let first = long.write(&mut client, TOPIC, 0, &["begins segments ago"]);
+    let filler = "x".repeat(100_000);
+    let mut expected = Vec::new();
+    for n in 0..30 {
+        let value = format!("{n} {filler}");
+        one(&mut client, &mut short, &value, n % 2 == 0);
+        if n % 2 == 0 {
+            expected.push(value);
+        }
+    }
+    long.end(&mut client, false);
+    assert!(broker.partition_files(TOPIC, 0, "log").len() > 2);
+    let mut client = broker.client();
+    for end in [None, Some(Broker::stop as fn(&mut Broker)), Some(Broker::kill)] {
+        if let Some(end) = end {
+            end(&mut broker);
+            broker.restart();
+            client = broker.client();
+        }
+        assert!(client.committed_texts(TOPIC, 0) == expected);
+        for offset in 0..10 {
+            assert!(aborted(&mut client, offset).contains(&first), "offset {offset}");
+        }
+        assert_eq!(client.stable(TOPIC, 0), client.latest(TOPIC, 0));
+    }
+}
+
+#[test]
+fn a_long_poll_is_woken_by_the_marker_and_not_by_the_records() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let mut producer = Transactional::begin(&mut client, "wakes", Protocol::New);
+    for is_commit in [true, false] {
+        let mut consumer = broker.client();
+        let at = client.latest(TOPIC, 0);
+        consumer.send_committed_poll(TOPIC, 0, at, 1, 30_000);
+        let mut other = broker.client();
+        other.send_long_poll(TOPIC, 0, at);
+        producer.write(&mut client, TOPIC, 0, &["waits for its marker"]);
+        other.receive_long_poll();
+        let started = Instant::now();
+        producer.end(&mut client, is_commit);
+        let data = consumer.receive_long_poll();
+        assert!(started.elapsed() < Duration::from_secs(10), "woken");
+        let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
+        assert_eq!(batches.len(), 2, "the record and its marker");
+        let first: Vec<i64> =
+            data.aborted_transactions.unwrap_or_default().iter().map(|entry| entry.first_offset).collect();
+        assert_eq!(first, if is_commit { vec![] } else { vec![at] });
+    }
+}
+
+#[test]
+fn offsets_are_listed_up_to_the_stable_one() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    client.produced(TOPIC, 0, &Batch::at(1_000_000, &["plain"]));
+    let mut producer = Transactional::begin(&mut client, "listed", Protocol::New);
+    let batch =
+        Batch { attributes: 0x10, ..Batch::at(2_000_000, &["open"]) }.from_producer(producer.id, producer.epoch, 0);
+    assert_eq!(producer.send(&mut client, TOPIC, 0, &batch).error_code, ErrorCode::NONE);
+    for (timestamp, offset) in [(-1, 1), (-2, 0), (500_000, 0), (1_500_000, -1)] {
+        let listed = client.list_stable(TOPIC, 0, timestamp);
+        assert_eq!((listed.error_code, listed.offset), (ErrorCode::NONE, offset), "{timestamp}");
+    }
+    assert_eq!(client.list_offset(TOPIC, 0, 1_500_000).offset, 1, "read_uncommitted");
+    producer.end(&mut client, true);
+    assert_eq!(client.list_stable(TOPIC, 0, 1_500_000).offset, 1);
+    assert_eq!(client.stable(TOPIC, 0), 3);
+}
