@@ -10,6 +10,7 @@ use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, Partitio
 use fullbore_wire::apis::describe_transactions::{DescribeTransactionsRequest, TransactionState};
 use fullbore_wire::apis::end_txn::{EndTxnRequest, EndTxnResponse};
 use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
+use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use fullbore_wire::apis::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsTopic,
@@ -24,6 +25,14 @@ const LIST_OFFSETS: i16 = 9;
 const READ_COMMITTED: i8 = 1;
 /// A transition that is under way ends within this time.
 const SOON: Duration = Duration::from_secs(60);
+
+/// Answers that a client takes for the word to try again.
+const TRANSIENT: [ErrorCode; 4] = [
+    ErrorCode::CONCURRENT_TRANSACTIONS,
+    ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode::COORDINATOR_NOT_AVAILABLE,
+    ErrorCode::NOT_COORDINATOR,
+];
 
 /// The protocol that a client follows (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,29 +93,34 @@ impl Transactional {
         protocol: Protocol,
         timeout_ms: i32,
     ) -> Transactional {
+        Transactional::try_begin(client, transactional_id, protocol, timeout_ms).expect("the broker answers")
+    }
+
+    /// The same where the broker may be gone: `None` if it is.
+    pub fn try_begin(
+        client: &mut Client,
+        transactional_id: &str,
+        protocol: Protocol,
+        timeout_ms: i32,
+    ) -> Option<Transactional> {
+        let request = init_request(transactional_id, timeout_ms, None);
+        let mut response = client.try_call(&request, protocol.init_producer_id())?;
         let started = Instant::now();
-        let response = loop {
-            let response = client.init_transactional(transactional_id, timeout_ms, None, protocol.init_producer_id());
-            let is_transient = [
-                ErrorCode::CONCURRENT_TRANSACTIONS,
-                ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
-                ErrorCode::COORDINATOR_NOT_AVAILABLE,
-                ErrorCode::NOT_COORDINATOR,
-            ]
-            .contains(&response.error_code);
-            if !is_transient || started.elapsed() > SOON {
-                break response;
-            }
-        };
+        while TRANSIENT.contains(&response.error_code) && started.elapsed() < SOON {
+            // Kafka creates its topic at this request.
+            let coordinator_keys = vec![Text::from(transactional_id)];
+            client.try_call(&FindCoordinatorRequest { key_type: 1, coordinator_keys, ..Default::default() }, 4)?;
+            response = client.try_call(&request, protocol.init_producer_id())?;
+        }
         assert_eq!(response.error_code, ErrorCode::NONE, "{transactional_id}");
-        Transactional {
+        Some(Transactional {
             transactional_id: transactional_id.to_owned(),
             id: response.producer_id,
             epoch: response.producer_epoch,
             protocol,
             sequences: BTreeMap::new(),
             added: BTreeSet::new(),
-        }
+        })
     }
 
     /// The producer id and epoch.
@@ -158,6 +172,11 @@ impl Transactional {
         client.end_txn(&self.transactional_id, self.producer(), is_commit, self.protocol.end_txn())
     }
 
+    /// An EndTxn to send.
+    pub fn end_request(&self, is_commit: bool) -> EndTxnRequest {
+        end_request(&self.transactional_id, self.producer(), is_commit)
+    }
+
     /// Goes on as the answer to an EndTxn says.
     pub fn ended(&mut self, response: &EndTxnResponse) {
         self.added.clear();
@@ -170,6 +189,39 @@ impl Transactional {
     }
 }
 
+fn init_request(id: &str, transaction_timeout_ms: i32, current: Option<(i64, i16)>) -> InitProducerIdRequest {
+    let (producer_id, producer_epoch) = current.unwrap_or((-1, -1));
+    let transactional_id = Some(Text::from(id));
+    InitProducerIdRequest {
+        transactional_id,
+        transaction_timeout_ms,
+        producer_id,
+        producer_epoch,
+        ..Default::default()
+    }
+}
+
+fn add_request(
+    transactional_id: &str,
+    (id, epoch): (i64, i16),
+    topic: &str,
+    partitions: &[i32],
+) -> AddPartitionsToTxnRequest {
+    let topic =
+        AddPartitionsToTxnTopic { name: Text::from(topic), partitions: partitions.to_vec(), ..Default::default() };
+    AddPartitionsToTxnRequest {
+        v3_and_below_transactional_id: Text::from(transactional_id),
+        v3_and_below_producer_id: id,
+        v3_and_below_producer_epoch: epoch,
+        v3_and_below_topics: vec![topic],
+        ..Default::default()
+    }
+}
+
+fn end_request(id: &str, (producer_id, producer_epoch): (i64, i16), committed: bool) -> EndTxnRequest {
+    EndTxnRequest { transactional_id: Text::from(id), producer_id, producer_epoch, committed, ..Default::default() }
+}
+
 impl Client {
     /// InitProducerId of a transactional id; `current` is the producer that the client has been.
     pub fn init_transactional(
@@ -179,15 +231,7 @@ impl Client {
         current: Option<(i64, i16)>,
         version: i16,
     ) -> InitProducerIdResponse {
-        let (producer_id, producer_epoch) = current.unwrap_or((-1, -1));
-        let request = InitProducerIdRequest {
-            transactional_id: Some(Text::from(transactional_id)),
-            transaction_timeout_ms,
-            producer_id,
-            producer_epoch,
-            ..Default::default()
-        };
-        self.call(&request, version)
+        self.call(&init_request(transactional_id, transaction_timeout_ms, current), version)
     }
 
     /// AddPartitionsToTxn as clients send it; the error of each partition.
@@ -199,18 +243,22 @@ impl Client {
         partitions: &[i32],
         version: i16,
     ) -> Vec<ErrorCode> {
-        let topic =
-            AddPartitionsToTxnTopic { name: Text::from(topic), partitions: partitions.to_vec(), ..Default::default() };
-        let request = AddPartitionsToTxnRequest {
-            v3_and_below_transactional_id: Text::from(transactional_id),
-            v3_and_below_producer_id: id,
-            v3_and_below_producer_epoch: epoch,
-            v3_and_below_topics: vec![topic],
-            ..Default::default()
-        };
+        let request = add_request(transactional_id, (id, epoch), topic, partitions);
         let mut response = self.call(&request, version);
         let results = response.results_by_topic_v3_and_below.remove(0).results_by_partition;
         results.into_iter().map(|result| result.partition_error_code).collect()
+    }
+
+    /// Adds one partition at a broker that may be gone.
+    pub fn try_add_partition(
+        &mut self,
+        transactional_id: &str,
+        producer: (i64, i16),
+        topic: &str,
+        partition: i32,
+    ) -> Option<ErrorCode> {
+        let response = self.try_call(&add_request(transactional_id, producer, topic, &[partition]), 3)?;
+        Some(response.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
     }
 
     /// EndTxn.
@@ -221,9 +269,7 @@ impl Client {
         committed: bool,
         version: i16,
     ) -> EndTxnResponse {
-        let transactional_id = Text::from(transactional_id);
-        let request = EndTxnRequest { transactional_id, producer_id, producer_epoch, committed, ..Default::default() };
-        self.call(&request, version)
+        self.call(&end_request(transactional_id, (producer_id, producer_epoch), committed), version)
     }
 
     /// DescribeTransactions of one id.

@@ -6,7 +6,6 @@ use fullbore_wire::apis::api_versions::ApiVersionsRequest;
 use fullbore_wire::apis::describe_cluster::DescribeClusterRequest;
 use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequest, TopicRequest};
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
-use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use fullbore_wire::{ErrorCode, Text};
 
 /// Sends an empty request of an API known only when the program runs, and reads the answer in its version.

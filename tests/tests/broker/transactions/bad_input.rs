@@ -152,49 +152,46 @@ fn adds(on: &mut Matrix) {
     on.note("add: no topic", answer);
 }
 
+/// From version 4 on, as brokers send it. Kafka never answers a request without a transaction, or with the same one twice.
 fn batched_adds(on: &mut Matrix) {
     let open = on.ongoing(Protocol::Old);
     let idle = on.producer(Protocol::Old);
     let unknown = on.id();
-    let transaction = |id: &str, (producer_id, producer_epoch): (i64, i16), verify_only, partitions: &[i32]| {
-        let topic =
-            AddPartitionsToTxnTopic { name: Text::from(TOPIC), partitions: partitions.to_vec(), ..Default::default() };
-        let transactional_id = Text::from(id);
-        AddPartitionsToTxnTransaction {
-            transactional_id,
-            producer_id,
-            producer_epoch,
-            verify_only,
-            topics: vec![topic],
-            ..Default::default()
-        }
-    };
+    let (open_id, idle_id) = (open.transactional_id.clone(), idle.transactional_id.clone());
+    let cases = [
+        ("in it and not in it", &open_id, open.producer(), true, [0, 1]),
+        ("not in it", &idle_id, idle.producer(), true, [0, 1]),
+        ("future epoch", &idle_id, (idle.id, idle.epoch + 1), true, [0, 1]),
+        ("foreign producer id", &idle_id, (987_654_321, 0), true, [0, 1]),
+        ("unknown id", &unknown, (1, 0), true, [0, 1]),
+        ("unknown id, to add", &unknown, (1, 0), false, [0, 1]),
+        ("empty id", &String::new(), (1, 0), true, [0, 1]),
+        ("partition past the last", &open_id, open.producer(), true, [0, 99]),
+        ("to add", &idle_id, idle.producer(), false, [0, 1]),
+    ];
     for version in [4, 5] {
-        let transactions = vec![
-            transaction(&open.transactional_id, open.producer(), true, &[0, 1]),
-            transaction(&idle.transactional_id, idle.producer(), true, &[0]),
-            transaction(&idle.transactional_id, (idle.id, idle.epoch + 1), true, &[0]),
-            transaction(&idle.transactional_id, (987_654_321, 0), true, &[0]),
-            transaction(&unknown, (1, 0), true, &[0]),
-            transaction(&unknown, (1, 0), false, &[0]),
-            transaction("", (1, 0), true, &[0]),
-            transaction(&open.transactional_id, open.producer(), true, &[99]),
-        ];
-        let request = AddPartitionsToTxnRequest { transactions, ..Default::default() };
-        let answer = on.client.call(&request, version);
-        let results = answer.results_by_transaction.iter().map(|result| {
-            let partitions = result.topic_results.iter().flat_map(|topic| &topic.results_by_partition);
-            let codes: Vec<ErrorCode> = partitions.map(|partition| partition.partition_error_code).collect();
-            (result.transactional_id.to_string(), codes)
-        });
-        // Kafka answers in any order.
-        let mut results: Vec<_> = results.collect();
-        results.sort_by_key(|(id, codes)| (id.clone(), format!("{codes:?}")));
-        let codes: Vec<_> = results.into_iter().map(|(_, codes)| codes).collect();
-        on.note(&format!("verify: version {version}"), (answer.error_code, codes));
+        for (name, id, (producer_id, producer_epoch), verify_only, partitions) in &cases {
+            let topic =
+                AddPartitionsToTxnTopic { name: TOPIC.into(), partitions: partitions.to_vec(), ..Default::default() };
+            let transaction = AddPartitionsToTxnTransaction {
+                transactional_id: id.as_str().into(),
+                producer_id: *producer_id,
+                producer_epoch: *producer_epoch,
+                verify_only: *verify_only,
+                topics: vec![topic],
+                ..Default::default()
+            };
+            let request = AddPartitionsToTxnRequest { transactions: vec![transaction], ..Default::default() };
+            let answer = on.client.call(&request, version);
+            let topics = answer.results_by_transaction.iter().flat_map(|result| &result.topic_results);
+            let partitions = topics.flat_map(|topic| &topic.results_by_partition);
+            let mut codes: Vec<_> =
+                partitions.map(|partition| (partition.partition_index, partition.partition_error_code)).collect();
+            codes.sort_by_key(|(index, _)| *index);
+            let codes: Vec<ErrorCode> = codes.into_iter().map(|(_, code)| code).collect();
+            on.note(&format!("batched: {name}, version {version}"), (answer.error_code, codes));
+        }
     }
-    let answer = on.client.call(&AddPartitionsToTxnRequest::default(), 4);
-    on.note("verify: no transaction", (answer.error_code, answer.results_by_transaction.len()));
 }
 
 fn ends(on: &mut Matrix) {

@@ -1,1 +1,168 @@
-//!
+//! What one client can have of a broker: ids, partitions of a transaction, requests that wait, and clients that leave midway.
+
+use super::{SOON, TOPIC, one, wait_for_state};
+use crate::assert_serves;
+use fullbore_tests::{Broker, Client, Protocol, Transactional, wait_until};
+use fullbore_wire::apis::end_txn::EndTxnRequest;
+use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
+use fullbore_wire::{ErrorCode, Text};
+use std::time::{Duration, Instant};
+
+fn init(id: &str) -> InitProducerIdRequest {
+    InitProducerIdRequest {
+        transactional_id: Some(Text::from(id)),
+        transaction_timeout_ms: 60_000,
+        producer_id: -1,
+        producer_epoch: -1,
+        ..Default::default()
+    }
+}
+
+/// What a hundred thousand may take is 100 MiB.
+#[test]
+fn ten_thousand_ids_take_little_memory_and_are_there_after_a_restart() {
+    const IDS: usize = 10_000;
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.client();
+    Transactional::begin(&mut client, "the first", Protocol::New);
+    let before = broker.rss();
+    let started = Instant::now();
+    for chunk in (0..IDS).collect::<Vec<_>>().chunks(50) {
+        chunk.iter().for_each(|n| _ = client.send(&init(&format!("transactional-id-number-{n}")), 5));
+        for _ in chunk {
+            assert_eq!(client.receive::<InitProducerIdRequest>(5).1.error_code, ErrorCode::NONE);
+        }
+    }
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+    let grown = broker.rss().saturating_sub(before);
+    assert!(grown < 24 << 20, "{grown} bytes more");
+    broker.kill();
+    broker.restart();
+    let mut client = broker.client();
+    let again = Transactional::begin(&mut client, "transactional-id-number-9999", Protocol::New);
+    assert_eq!(again.epoch, 1);
+}
+
+#[test]
+fn one_id_too_many_is_refused_and_those_that_there_are_go_on() {
+    let broker = Broker::start(&["fullbore.transactional.ids.max=3"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let mut producers: Vec<_> =
+        (0..3).map(|n| Transactional::begin(&mut client, &format!("id-{n}"), Protocol::New)).collect();
+    let refused = client.call(&init("id-3"), 5);
+    assert_eq!(refused.error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
+    producers.iter_mut().for_each(|producer| _ = one(&mut client, producer, "goes on", true));
+    assert_eq!(client.committed_texts(TOPIC, 0).len(), 3);
+    broker.wait_for_stderr("fullbore.transactional.ids.max");
+}
+
+#[test]
+fn one_partition_too_many_is_refused_in_the_words_of_each_protocol_and_the_rest_commits() {
+    let broker = Broker::start(&["fullbore.transaction.partitions.max=100"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 102, &[]);
+    for protocol in Protocol::BOTH {
+        let id = format!("wide-{protocol:?}");
+        let mut producer = Transactional::begin(&mut client, &id, protocol);
+        if protocol == Protocol::Old {
+            producer.add(&mut client, TOPIC, &(0..100).collect::<Vec<_>>());
+            let codes = client.add_partitions(&id, producer.producer(), TOPIC, &[99, 100], 3);
+            assert_eq!(codes, [ErrorCode::POLICY_VIOLATION; 2]);
+        }
+        (0..100).for_each(|partition| _ = producer.write(&mut client, TOPIC, partition, &["x"]));
+        let batch = producer.batch(TOPIC, 101, &["one too many"]);
+        let refused = producer.send(&mut client, TOPIC, 101, &batch).error_code;
+        assert_eq!(refused, ErrorCode::TRANSACTION_ABORTABLE);
+        producer.end(&mut client, true);
+        assert!((0..100).all(|partition| !client.committed_texts(TOPIC, partition).is_empty()));
+        assert_eq!(client.latest(TOPIC, 101), 0);
+    }
+}
+
+/// Requests of one id over many connections: each gets an answer, whatever it is, and the last one reigns.
+#[test]
+fn two_hundred_inits_of_one_id_at_once_are_all_answered() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let mut open = Transactional::begin(&mut client, "crowded", Protocol::New);
+    open.write(&mut client, TOPIC, 0, &["open"]);
+    let mut clients: Vec<Client> = (0..200).map(|_| broker.client()).collect();
+    clients.iter_mut().for_each(|client| _ = client.send(&init("crowded"), 5));
+    let answers: Vec<_> = clients.iter_mut().map(|client| client.receive::<InitProducerIdRequest>(5).1).collect();
+    let (good, bad): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| !answer.error_code.is_err());
+    assert!(bad.iter().all(|answer| answer.error_code == ErrorCode::CONCURRENT_TRANSACTIONS));
+    let mut epochs: Vec<i16> = good.iter().map(|answer| answer.producer_epoch).collect();
+    epochs.sort_unstable();
+    epochs.dedup();
+    assert_eq!(epochs.len(), good.len(), "no two have the same epoch");
+    let mut last = Transactional::begin(&mut client, "crowded", Protocol::New);
+    assert!(epochs.iter().all(|epoch| *epoch < last.epoch));
+    one(&mut client, &mut last, "of the last", true);
+    assert_eq!(client.committed_texts(TOPIC, 0), ["of the last"]);
+    assert_serves(&broker);
+}
+
+#[test]
+fn clients_that_leave_with_an_end_or_a_record_under_way_leave_nothing_undecided() {
+    let broker = Broker::start(&["transaction.abort.timed.out.transaction.cleanup.interval.ms=20"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let mut committed = 0;
+    for n in 0..40 {
+        let id = format!("leaves-{n}");
+        let mut producer = Transactional::with_timeout(&mut client, &id, Protocol::BOTH[n % 2], 300);
+        let mut own = broker.client();
+        producer.write(&mut own, TOPIC, 0, &[format!("{n}")]);
+        if n % 4 < 2 {
+            let (producer_id, producer_epoch) = producer.producer();
+            let transactional_id = Text::from(id.as_str());
+            let end =
+                EndTxnRequest { transactional_id, producer_id, producer_epoch, committed: true, ..Default::default() };
+            own.send(&end, producer.protocol.end_txn());
+            own.finish();
+            own.wait_for_close();
+            committed += 1;
+        } else {
+            let batch = producer.batch(TOPIC, 0, &["cut"]).bytes();
+            let request = fullbore_tests::transactional_request(&id, TOPIC, 0, batch);
+            own.send(&request, producer.protocol.produce());
+            own.reset();
+        }
+    }
+    wait_until("every transaction has ended", SOON, || client.stable(TOPIC, 0) == client.latest(TOPIC, 0));
+    assert_eq!(client.committed_texts(TOPIC, 0).len(), committed);
+}
+
+/// A client that sends without end and takes no answer.
+#[test]
+fn a_client_that_reads_no_answers_keeps_nobody_from_their_transactions() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let mut slow = broker.client();
+    slow.set_write_timeout(Duration::from_millis(200));
+    let producer = Transactional::begin(&mut client, "slow", Protocol::New);
+    let (producer_id, producer_epoch) = producer.producer();
+    let end = EndTxnRequest {
+        transactional_id: "slow".into(),
+        producer_id,
+        producer_epoch,
+        committed: false,
+        ..Default::default()
+    };
+    for _ in 0..20_000 {
+        if slow.try_send(&end, 5).is_err() || slow.try_send(&init("slow"), 5).is_err() {
+            break;
+        }
+    }
+    let mut other = Transactional::begin(&mut client, "other", Protocol::New);
+    for n in 0..20 {
+        one(&mut client, &mut other, &n.to_string(), true);
+    }
+    assert_eq!(client.committed_texts(TOPIC, 0).len(), 20);
+    drop(slow);
+    wait_until("the id is free", SOON, || !client.call(&init("slow"), 5).error_code.is_err());
+    wait_for_state(&mut client, "slow", "Empty");
+}

@@ -1,1 +1,197 @@
-//!
+//! What happens to the partitions of a transaction while it is open: deleted, made again, grown, full, cut.
+
+use super::{SOON, TOPIC, wait_for_state};
+use crate::disk_full::{SmallDisk, ballast};
+use fullbore_tests::{Batch, Broker, Client, Protocol, Transactional, wait_until};
+use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
+use std::fs;
+
+const OTHER: &str = "other";
+
+/// A broker with an open transaction in two topics.
+fn open(protocol: Protocol, sets: &[&str]) -> (Broker, Client, Transactional) {
+    let broker = Broker::start(sets);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 2, &[]);
+    client.create_topic(OTHER, 1, &[]);
+    let mut producer = Transactional::begin(&mut client, "inside", protocol);
+    producer.write(&mut client, TOPIC, 0, &["gone"]);
+    producer.write(&mut client, TOPIC, 1, &["gone"]);
+    producer.write(&mut client, OTHER, 0, &["stays"]);
+    (broker, client, producer)
+}
+
+#[test]
+fn a_topic_deleted_inside_a_transaction_does_not_keep_it_from_its_end() {
+    for protocol in Protocol::BOTH {
+        let (_broker, mut client, mut producer) = open(protocol, &[]);
+        client.delete_topic(TOPIC);
+        producer.end(&mut client, true);
+        wait_for_state(&mut client, "inside", "CompleteCommit");
+        assert_eq!(client.committed_texts(OTHER, 0), ["stays"]);
+        producer.write(&mut client, OTHER, 0, &["goes on"]);
+        producer.end(&mut client, true);
+        assert_eq!(client.committed_texts(OTHER, 0), ["stays", "goes on"]);
+    }
+}
+
+#[test]
+fn a_topic_made_again_inside_a_transaction_has_nothing_of_the_one_before_and_no_open_transaction() {
+    for protocol in Protocol::BOTH {
+        for is_restarted in [false, true] {
+            let (mut broker, mut client, mut producer) = open(protocol, &[]);
+            client.delete_topic(TOPIC);
+            client.create_topic(TOPIC, 1, &[]);
+            if is_restarted {
+                broker.kill();
+                broker.restart();
+                client = broker.client();
+            }
+            client.produced(TOPIC, 0, &Batch::of(&["of the new topic"]));
+            assert_eq!(client.stable(TOPIC, 0), 1);
+            producer.end(&mut client, true);
+            wait_for_state(&mut client, "inside", "CompleteCommit");
+            assert_eq!(client.committed_texts(TOPIC, 0), ["of the new topic"]);
+            assert_eq!(client.stable(TOPIC, 0), client.latest(TOPIC, 0));
+            assert_eq!(client.committed_texts(OTHER, 0), ["stays"]);
+        }
+    }
+}
+
+/// The new protocol: the transaction writes to the topic that was made again, with the next sequence of the one before.
+#[test]
+fn a_transaction_goes_on_in_a_topic_that_was_made_again() {
+    let (_broker, mut client, mut producer) = open(Protocol::New, &[]);
+    client.delete_topic(TOPIC);
+    client.create_topic(TOPIC, 2, &[]);
+    producer.write(&mut client, TOPIC, 0, &["again"]);
+    producer.end(&mut client, true);
+    assert_eq!(client.committed_texts(TOPIC, 0), ["again"]);
+    assert_eq!(client.stable(TOPIC, 1), client.latest(TOPIC, 1));
+}
+
+#[test]
+fn partitions_that_are_added_inside_a_transaction_are_part_of_it_once_written_to() {
+    for protocol in Protocol::BOTH {
+        let (_broker, mut client, mut producer) = open(protocol, &[]);
+        let topic = CreatePartitionsTopic { name: OTHER.into(), count: 3, ..Default::default() };
+        let request = CreatePartitionsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
+        assert_eq!(client.call(&request, 3).results[0].error_code, ErrorCode::NONE);
+        producer.write(&mut client, OTHER, 2, &["new partition"]);
+        assert_eq!((client.stable(OTHER, 2), client.stable(OTHER, 1)), (0, 0));
+        producer.end(&mut client, true);
+        assert_eq!(client.committed_texts(OTHER, 2), ["new partition"]);
+        assert_eq!(client.latest(OTHER, 1), 0, "no marker where nothing was added");
+    }
+}
+
+#[test]
+fn records_deleted_over_an_open_transaction_move_the_stable_offset_and_its_end_is_read() {
+    for protocol in Protocol::BOTH {
+        for is_killed in [false, true] {
+            let (mut broker, mut client, mut producer) = open(protocol, &["log.segment.delete.delay.ms=0"]);
+            producer.write(&mut client, OTHER, 0, &["second"]);
+            client.produced(OTHER, 0, &Batch::of(&["plain"]));
+            // Only up to the high watermark, past the first record of the transaction.
+            client.delete_records(OTHER, 0, 1);
+            assert_eq!((client.stable(OTHER, 0), client.latest(OTHER, 0)), (1, 3));
+            if is_killed {
+                broker.kill();
+                broker.restart();
+                client = broker.client();
+                assert_eq!((client.earliest(OTHER, 0), client.stable(OTHER, 0)), (1, 1));
+            }
+            client.delete_records(OTHER, 0, 3);
+            assert_eq!(client.stable(OTHER, 0), 3);
+            producer.write(&mut client, OTHER, 0, &["third"]);
+            assert_eq!(client.stable(OTHER, 0), 3);
+            producer.end(&mut client, true);
+            wait_for_state(&mut client, "inside", "CompleteCommit");
+            assert_eq!(client.committed_texts(OTHER, 0), ["third"]);
+            assert_eq!(client.stable(OTHER, 0), client.latest(OTHER, 0));
+        }
+    }
+}
+
+#[test]
+fn records_deleted_over_an_aborted_transaction_leave_the_rest_of_it_unread() {
+    let (_broker, mut client, mut producer) = open(Protocol::New, &["log.segment.delete.delay.ms=0"]);
+    producer.write(&mut client, OTHER, 0, &["second"]);
+    client.delete_records(OTHER, 0, 1);
+    producer.end(&mut client, false);
+    client.produced(OTHER, 0, &Batch::of(&["plain"]));
+    assert_eq!(client.committed_texts(OTHER, 0), ["plain"]);
+}
+
+/// Retention takes segments in which a transaction began; the next start has to know it from the snapshot.
+#[test]
+fn segments_deleted_over_an_open_transaction_leave_it_open_over_kills() {
+    for end in [Broker::stop as fn(&mut Broker), Broker::kill] {
+        let mut broker = Broker::start(&["log.segment.delete.delay.ms=0", "log.retention.check.interval.ms=50"]);
+        let mut client = broker.client();
+        client.create_topic(TOPIC, 1, &[("segment.bytes", "1048576"), ("retention.bytes", "1048576")]);
+        let mut producer = Transactional::begin(&mut client, "retained", Protocol::New);
+        producer.write(&mut client, TOPIC, 0, &["first"]);
+        let filler = "x".repeat(200_000);
+        (0..30).for_each(|_| _ = client.produced(TOPIC, 0, &Batch::of(&[&filler])));
+        wait_until("retention takes segments", SOON, || client.earliest(TOPIC, 0) > 0);
+        end(&mut broker);
+        broker.restart();
+        let mut client = broker.client();
+        assert_eq!(client.describe_producers(TOPIC, 0).active_producers[0].current_txn_start_offset, 0);
+        assert_eq!(client.stable(TOPIC, 0), client.earliest(TOPIC, 0));
+        producer.write(&mut client, TOPIC, 0, &["second"]);
+        producer.end(&mut client, false);
+        assert_eq!(client.stable(TOPIC, 0), client.latest(TOPIC, 0));
+        let texts = client.committed_texts(TOPIC, 0);
+        assert!(texts.iter().all(|text| *text == filler), "nothing aborted");
+    }
+}
+
+#[test]
+fn a_marker_that_finds_no_room_is_written_once_there_is_some() {
+    for protocol in Protocol::BOTH {
+        let Some(disk) = SmallDisk::mount(8 << 20) else { return };
+        let broker = Broker::start_in(
+            &disk.path().join("data"),
+            &[
+                "transaction.state.log.num.partitions=1",
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms=20",
+            ],
+        );
+        let mut client = broker.client();
+        client.create_topic(TOPIC, 1, &[]);
+        let ballast = ballast(&disk, 2 << 20);
+        let mut producer = Transactional::begin(&mut client, "full", protocol);
+        producer.write(&mut client, TOPIC, 0, &["before"]);
+        let big = "x".repeat(20_000);
+        let mut written = 1;
+        loop {
+            let batch = producer.clone().batch(TOPIC, 0, &[&big]);
+            let response = producer.send(&mut client, TOPIC, 0, &batch);
+            if response.error_code.is_err() {
+                assert_eq!(response.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+                break;
+            }
+            producer.batch(TOPIC, 0, &[&big]);
+            written += 1;
+        }
+        let refused = producer.try_end(&mut client, true);
+        assert_ne!(refused.error_code, ErrorCode::NONE, "the decision finds no room");
+        assert_eq!(client.stable(TOPIC, 0), 0);
+        fs::remove_file(ballast).expect("ours");
+        let mut ended = None;
+        wait_until("the commit is decided", SOON, || {
+            let response = producer.try_end(&mut client, true);
+            ended = (!response.error_code.is_err()).then_some(response);
+            ended.is_some()
+        });
+        wait_for_state(&mut client, "full", "CompleteCommit");
+        assert_eq!(client.committed_texts(TOPIC, 0).len(), written);
+        producer.ended(&ended.expect("waited for"));
+        producer.write(&mut client, TOPIC, 0, &["after"]);
+        producer.end(&mut client, true);
+        assert_eq!(client.committed_texts(TOPIC, 0).len(), written + 1);
+    }
+}

@@ -1,1 +1,162 @@
-//!
+//! Many batches of one transaction in flight, on one connection and striped over several.
+
+use super::{SOON, TOPIC};
+use crate::reorder::{FOREVER, PRODUCE, receive, receive_error};
+use fullbore_tests::{
+    Batch, Broker, Client, Protocol, Random, Transactional, topic_data, transactional_request, wait_until,
+};
+use fullbore_wire::apis::produce::{ProduceRequest, TopicProduceData};
+use fullbore_wire::{ErrorCode, Uuid};
+use std::collections::VecDeque;
+
+/// A batch of one record that states its sequence.
+fn one(producer: &Transactional, sequence: i32) -> Batch {
+    Batch::of(&[format!("record {sequence}")]).from_producer(producer.id, producer.epoch, sequence).transactional()
+}
+
+/// A produce over one of several connections.
+fn striped(producer: &Transactional, topic: Uuid, partition: i32, sequence: i32) -> ProduceRequest {
+    let data = topic_data("", &[(partition, one(producer, sequence).bytes())]);
+    ProduceRequest {
+        topic_data: vec![TopicProduceData { topic_id: topic, ..data }],
+        reorder: true,
+        ..transactional_request(&producer.transactional_id, "", partition, Default::default())
+    }
+}
+
+/// Sends sequences from 0 on over eight connections, in any order within a window, to both partitions.
+fn stripe(broker: &Broker, producer: &Transactional, topic: Uuid, count: i32, window: usize) {
+    let mut random = Random::new(window as u64);
+    let mut lanes: Vec<(Client, usize)> = (0..8).map(|_| (broker.client(), 0)).collect();
+    let all: Vec<(i32, i32)> = (0..count).flat_map(|sequence| [(0, sequence), (1, sequence)]).collect();
+    for chunk in all.chunks(2 * window) {
+        let mut left = chunk.to_vec();
+        while !left.is_empty() {
+            let (partition, sequence) = left.swap_remove(random.below(left.len()));
+            let (client, sent) = random.pick_mut(&mut lanes);
+            client.send(&striped(producer, topic, partition, sequence), PRODUCE);
+            *sent += 1;
+        }
+        for (client, sent) in &mut lanes {
+            for _ in 0..std::mem::take(sent) {
+                let response = receive(client);
+                assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
+            }
+        }
+    }
+}
+
+trait Pick {
+    fn pick_mut<'a, T>(&mut self, of: &'a mut [T]) -> &'a mut T;
+}
+
+impl Pick for Random {
+    fn pick_mut<'a, T>(&mut self, of: &'a mut [T]) -> &'a mut T {
+        let index = self.below(of.len());
+        &mut of[index]
+    }
+}
+
+fn expected(count: i32) -> Vec<String> {
+    (0..count).map(|sequence| format!("record {sequence}")).collect()
+}
+
+#[test]
+fn batches_of_a_transaction_in_any_order_over_eight_connections_are_committed_in_order() {
+    for (window, count) in [(5, 50), (64, 320)] {
+        for protocol in Protocol::BOTH {
+            let broker = Broker::start(&[FOREVER]);
+            let mut client = broker.client();
+            let topic = client.create_topic(TOPIC, 2, &[]);
+            let mut texts = Vec::new();
+            for is_commit in [false, true, true] {
+                let mut producer = Transactional::begin(&mut client, "striped", protocol);
+                if protocol == Protocol::Old {
+                    producer.add(&mut client, TOPIC, &[0, 1]);
+                }
+                stripe(&broker, &producer, topic, count, window);
+                producer.end(&mut client, is_commit);
+                if is_commit {
+                    texts.extend(expected(count));
+                }
+                for partition in [0, 1] {
+                    assert!(client.committed_texts(TOPIC, partition) == texts, "window {window}, {protocol:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_of_batches_in_flight_on_one_connection_are_committed_in_order() {
+    for (window, protocol) in [(5, Protocol::Old), (64, Protocol::New)] {
+        let broker = Broker::start(&["max.idempotence.batches.to.retain=64"]);
+        let mut client = broker.client();
+        client.create_topic(TOPIC, 1, &[]);
+        let mut producer = Transactional::begin(&mut client, "window", protocol);
+        if protocol == Protocol::Old {
+            producer.add(&mut client, TOPIC, &[0]);
+        }
+        let mut sent = VecDeque::new();
+        for sequence in 0..300 {
+            let request = transactional_request("window", TOPIC, 0, one(&producer, sequence).bytes());
+            client.send(&request, protocol.produce());
+            sent.push_back(sequence);
+            while sent.len() >= window || sequence == 299 && !sent.is_empty() {
+                let mut response = client.receive::<ProduceRequest>(protocol.produce()).1;
+                let response = response.responses.remove(0).partition_responses.remove(0);
+                assert_eq!((response.error_code, response.base_offset), (ErrorCode::NONE, i64::from(sent[0])));
+                sent.pop_front();
+            }
+        }
+        producer.end(&mut client, true);
+        assert_eq!(client.committed_texts(TOPIC, 0), expected(300));
+    }
+}
+
+/// The end of the transaction comes while a batch waits for one that never comes.
+#[test]
+fn a_marker_refuses_the_batches_of_its_transaction_that_wait_for_their_turn() {
+    let broker = Broker::start(&[FOREVER]);
+    let mut client = broker.client();
+    let topic = client.create_topic(TOPIC, 2, &[]);
+    let mut producer = Transactional::begin(&mut client, "parked", Protocol::New);
+    client.send(&striped(&producer, topic, 0, 0), PRODUCE);
+    assert_eq!(receive_error(&mut client), ErrorCode::NONE);
+    let mut waiting = broker.client();
+    waiting.send(&striped(&producer, topic, 0, 2), PRODUCE);
+    let mut probe = broker.client();
+    wait_until("the batch is parked", SOON, || {
+        // A copy of it waits as well, or is refused: either way the first one was admitted before.
+        probe.send(&striped(&producer, topic, 0, 0), PRODUCE);
+        receive_error(&mut probe) == ErrorCode::NONE
+    });
+    producer.end(&mut client, false);
+    assert_ne!(receive_error(&mut waiting), ErrorCode::NONE);
+    for sequence in [0, 1] {
+        client.send(&striped(&producer, topic, 0, sequence), PRODUCE);
+        assert_eq!(receive_error(&mut client), ErrorCode::NONE);
+    }
+    producer.end(&mut client, true);
+    assert_eq!(client.committed_texts(TOPIC, 0), expected(2));
+}
+
+/// Each partition's first batch comes over a connection of its own: the coordinator adds them all.
+#[test]
+fn first_batches_to_many_partitions_at_once_are_all_added_to_the_transaction() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    let topic = client.create_topic(TOPIC, 48, &[]);
+    let mut producer = Transactional::begin(&mut client, "wide", Protocol::New);
+    for round in 1..=5 {
+        let mut lanes: Vec<Client> = (0..48).map(|_| broker.client()).collect();
+        for (partition, lane) in (0..).zip(&mut lanes) {
+            lane.send(&striped(&producer, topic, partition, 0), PRODUCE);
+        }
+        assert!(lanes.iter_mut().all(|lane| receive_error(lane) == ErrorCode::NONE));
+        let topics = client.describe_transaction("wide").topics;
+        assert_eq!(topics.iter().map(|topic| topic.partitions.len()).sum::<usize>(), 48);
+        producer.end(&mut client, true);
+        assert!((0..48).all(|partition| client.committed_texts(TOPIC, partition).len() == round));
+    }
+}
