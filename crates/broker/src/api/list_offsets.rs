@@ -24,7 +24,7 @@ const EARLIEST_PENDING_UPLOAD: i64 = -6;
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ListOffsetsRequest = call.body(reply.version)?;
     let (broker, image) = (call.broker, call.broker.control.image());
-    let (version, isolation) = (reply.version.number, Isolation::of(request.isolation_level));
+    let (version, isolation) = (reply.version.number, Isolation::from_code(request.isolation_level));
     let repeated = repeated(&request.topics);
     let named =
         request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
@@ -34,10 +34,11 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for asked in &topic.partitions {
             let is_repeated = !repeated.is_empty() && repeated.contains(&(topic.name.clone(), asked.partition_index));
-            let found = if is_repeated {
-                Err(ErrorCode::INVALID_REQUEST)
-            } else {
-                look_up(broker, &image, &topic.name, asked, Asked { version, isolation, refreshed }).await
+            let found = match isolation {
+                Some(isolation) if !is_repeated => {
+                    look_up(broker, &image, &topic.name, asked, Asked { version, isolation, refreshed }).await
+                }
+                _ => Err(ErrorCode::INVALID_REQUEST),
             };
             partitions.push(answer(asked.partition_index, found));
         }

@@ -14,9 +14,13 @@ pub enum Isolation {
 }
 
 impl Isolation {
-    /// Returns the level of a request, whose code is 1 for read_committed.
-    pub fn of(code: i8) -> Isolation {
-        if code == 1 { Isolation::ReadCommitted } else { Isolation::ReadUncommitted }
+    /// Returns the level of a request; `None` of a code that Kafka has no level for.
+    pub fn from_code(code: i8) -> Option<Isolation> {
+        match code {
+            0 => Some(Isolation::ReadUncommitted),
+            1 => Some(Isolation::ReadCommitted),
+            _ => None,
+        }
     }
 }
 

@@ -64,6 +64,9 @@ pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> 
 /// Admits the fetch of a consumer.
 fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     let broker = call.broker;
+    let Some(isolation) = Isolation::from_code(request.isolation_level) else {
+        return refused(broker, ErrorCode::INVALID_REQUEST, reply).map(Completion::Ready);
+    };
     let began = Instant::now();
     let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.api.fetch_max_bytes);
     let limits = FetchLimits {
@@ -72,7 +75,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
         max_bytes,
         began,
         deadline: began + Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX),
-        isolation: Isolation::of(request.isolation_level),
+        isolation,
         cross_rack: CrossRackClient::of(broker, call.listener, &request.rack_id),
     };
     // From here on nothing is kept of the request's frame, which may be part of a large buffer.
