@@ -16,12 +16,13 @@ const NONE: i64 = -1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: InitProducerIdRequest = call.body(reply.version)?;
-    let inited = match request.transactional_id.as_deref() {
-        Some(id) => transactional(call, &request, id).await,
-        None => match call.broker.control.init_producer_id().await {
+    let inited = match (current(&request), request.transactional_id.as_deref()) {
+        (Ok(current), Some(id)) => transactional(call, &request, id, current).await,
+        (Ok(_), None) => match call.broker.control.init_producer_id().await {
             Ok(id) => Ok(ProducerIdAndEpoch { id, epoch: 0 }),
             Err(refusal) => Err(refusal.code),
         },
+        (Err(code), _) => Err(code),
     };
     let response = match inited {
         Ok(producer) => {
@@ -37,17 +38,25 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<InitProducerIdRequest>(&response)
 }
 
+/// Returns the producer that the client has been, if it has been one.
+///
+/// # Errors
+/// INVALID_REQUEST of an id without an epoch, and of an epoch without an id.
+fn current(request: &InitProducerIdRequest) -> Result<Option<ProducerIdAndEpoch>, ErrorCode> {
+    match (request.producer_id, request.producer_epoch) {
+        (NONE, -1) => Ok(None),
+        (NONE, _) | (_, -1) => Err(ErrorCode::INVALID_REQUEST),
+        (id, epoch) => Ok(Some(ProducerIdAndEpoch { id, epoch })),
+    }
+}
+
 async fn transactional(
     call: &Call<'_>,
     request: &InitProducerIdRequest,
     id: &str,
+    current: Option<ProducerIdAndEpoch>,
 ) -> Result<ProducerIdAndEpoch, ErrorCode> {
     check_id(id)?;
-    let current = match (request.producer_id, request.producer_epoch) {
-        (NONE, -1) => None,
-        (NONE, _) | (_, -1) => return Err(ErrorCode::INVALID_REQUEST),
-        (id, epoch) => Some(ProducerIdAndEpoch { id, epoch }),
-    };
     let wait_until = Some(call.broker.now_ms().saturating_add(WAIT_MS));
     let init = InitProducerId { current, timeout_ms: request.transaction_timeout_ms, wait_until };
     let transactions = &call.broker.transactions;

@@ -31,6 +31,7 @@ impl TransactionVerifier for Arc<Transactions> {
         Box::pin(async move {
             let produce_version = beginning.produce_version;
             let verified = match produce_version {
+                _ if beginning.transactional_id.is_empty() => Err(ErrorCode::INVALID_REQUEST),
                 ADDS_FROM.. => self.add(&beginning).await,
                 _ if !self.config.verifies_partitions => Ok(vec![ErrorCode::NONE; beginning.partitions.len()]),
                 _ => self.find(&beginning).await,
