@@ -347,6 +347,7 @@ impl<'a> AppendRun<'a> {
         };
         let step = step.map_err(refusal_of)?;
         if let (AppendStep::Blocked(Blocker::Verification), Some(Err(code))) = (&step, verified) {
+            partition.turned_away(&batch.stamp(), code);
             return Err(unverified(code).into());
         }
         if step.is_written() {

@@ -346,3 +346,34 @@ fn producers_are_described_with_their_open_transaction_and_its_coordinator() {
         assert_eq!(ended.producer_epoch, i32::from(producer.epoch), "that of the marker");
     }
 }
+
+/// The first batch of a producer is refused while the coordinator cannot answer; those behind it are in flight already.
+#[test]
+fn a_batch_behind_one_that_could_not_be_verified_is_not_taken_for_the_first() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    client.produced(TOPIC, 0, &Batch::of(&["plain"]));
+    // The topic of transactions is not there yet, and its first producer is given the first id of a block.
+    let next = first_transactional_id();
+    let batch = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(next, 0, sequence).transactional();
+    let mut send = |sequence: i32| {
+        let request = fullbore_tests::transactional_request("behind", TOPIC, 0, batch(sequence).bytes());
+        client.call(&request, 11).responses[0].partition_responses[0].error_code
+    };
+    assert_eq!(send(0), ErrorCode::NOT_ENOUGH_REPLICAS);
+    let mut other = broker.client();
+    let mut producer = Transactional::begin(&mut other, "behind", Protocol::Old);
+    assert_eq!(producer.producer(), (next, 0));
+    producer.add(&mut other, TOPIC, &[0]);
+    assert_eq!(send(1), ErrorCode::NOT_ENOUGH_REPLICAS, "behind the refused one");
+    assert_eq!([send(0), send(1)], [ErrorCode::NONE; 2]);
+    producer.end(&mut other, true);
+    assert_eq!(other.committed_texts(TOPIC, 0), ["plain", "0", "1"]);
+}
+
+/// The producer id of the first transactional id of a new broker.
+fn first_transactional_id() -> i64 {
+    let broker = Broker::start(&[]);
+    Transactional::begin(&mut broker.client(), "first", Protocol::Old).id
+}
