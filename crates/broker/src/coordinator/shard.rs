@@ -365,7 +365,8 @@ impl<'a> WriteBatch<'a> {
             Some(_) => (ValidBatch::of_offsets(batch, &config, now_ms)?, Verification::Verified),
         };
         let leader_epoch = Some(self.shard.leader_epoch());
-        let terms = AppendTerms { leader_epoch, verification, ..in_turn };
+        let markers = self.shard.partition.markers();
+        let terms = AppendTerms { leader_epoch, verification, markers, ..in_turn };
         let appended = self.shard.partition.append(&batch, terms);
         *self.memory = spare.unwrap_or(sealed);
         if self.memory.capacity() > 2 * BATCH_BYTES {

@@ -32,6 +32,14 @@ pub enum AnyPartition {
 }
 
 impl AnyPartition {
+    /// Returns how many markers a classic partition was given, for `AppendTerms::markers`.
+    pub fn markers(&self) -> u64 {
+        match self {
+            AnyPartition::Classic(replica) => replica.markers(),
+            AnyPartition::Diskless(_) => 0,
+        }
+    }
+
     /// Notes that a batch was refused with this error before it was offered: one behind it may be in flight.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         match self {

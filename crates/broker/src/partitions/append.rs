@@ -77,6 +77,20 @@ pub trait TransactionVerifier: Send + Sync {
     ) -> Pin<Box<dyn Future<Output = VerifiedPartitions> + Send + 'a>>;
 }
 
+/// The coordinator's word on one batch.
+#[derive(Clone, Copy)]
+struct Verified {
+    outcome: Result<Verification, ErrorCode>,
+    /// Markers that the partition had been given before.
+    markers: u64,
+}
+
+impl Verified {
+    fn refused(code: ErrorCode) -> Verified {
+        Verified { outcome: Err(code), markers: 0 }
+    }
+}
+
 /// The transaction that a request names.
 #[derive(Clone, Copy)]
 pub struct RequestTransaction<'a> {
@@ -213,7 +227,7 @@ struct AppendRun<'a> {
     permit: Option<LargeBatchPermit<'a>>,
     waited: Waited,
     /// The coordinator's word on the next batches, by their places.
-    verified: HashMap<usize, Result<Verification, ErrorCode>>,
+    verified: HashMap<usize, Verified>,
     has_waited: bool,
 }
 
@@ -337,16 +351,19 @@ impl<'a> AppendRun<'a> {
         let decompression = self.services.decompression;
         let opening = Opening { decompression, turn: permit.as_ref(), budget: &mut self.budget };
         let batch = validate(batch.records, from, to, opening)?;
-        let verified = self.verified.get(&self.results.len()).copied();
-        let verification = verified.and_then(Result::ok).unwrap_or(Verification::Unknown);
-        let terms = AppendTerms { acks, now_ms, early, leader_epoch: None, verification };
+        let verified = self.verified.get(&self.results.len());
+        let verification = verified.and_then(|verified| verified.outcome.ok()).unwrap_or(Verification::Unknown);
+        let markers = verified.map_or(0, |verified| verified.markers);
+        let terms = AppendTerms { acks, now_ms, early, leader_epoch: None, verification, markers };
         let step = match partition {
             AnyPartition::Classic(replica) => replica.append(&batch, terms),
             AnyPartition::Diskless(_) if batch.is_transactional() => return Err(no_transactions().into()),
             AnyPartition::Diskless(partition) => self.waited.append(partition, &batch, terms, self.terms.peer),
         };
         let step = step.map_err(refusal_of)?;
-        if let (AppendStep::Blocked(Blocker::Verification), Some(Err(code))) = (&step, verified) {
+        if let (AppendStep::Blocked(Blocker::Verification), Some(&Verified { outcome: Err(code), .. })) =
+            (&step, verified)
+        {
             partition.turned_away(&batch.stamp(), code);
             return Err(unverified(code).into());
         }
@@ -387,7 +404,7 @@ impl<'a> AppendRun<'a> {
         let first = self.results.len();
         let stamp_of = |batch: &RequestBatch<'_>| claimed_stamp(batch.records.and_then(Records::memory)?);
         let (Some(transaction), Some(of)) = (self.terms.transaction, self.batches.get(first).and_then(stamp_of)) else {
-            self.verified.insert(first, Err(ErrorCode::INVALID_TXN_STATE));
+            self.verified.insert(first, Verified::refused(ErrorCode::INVALID_TXN_STATE));
             return;
         };
         let (mut places, mut partitions) = (Vec::new(), Vec::new());
@@ -399,7 +416,7 @@ impl<'a> AppendRun<'a> {
             if let Some(to) = batch.to.as_ref().ok().and_then(classic)
                 && stamp_of(batch).is_some_and(is_same)
             {
-                places.push(place);
+                places.push((place, to.partition.markers()));
                 partitions.push((to.topic, to.index));
             }
         }
@@ -416,9 +433,11 @@ impl<'a> AppendRun<'a> {
             None => Some(verified.await),
         };
         let late = || vec![Err(ErrorCode::REQUEST_TIMED_OUT); places.len()];
-        self.verified.extend(places.iter().copied().zip(verified.unwrap_or_else(late)));
+        for (&(place, markers), outcome) in places.iter().zip(verified.unwrap_or_else(late)) {
+            self.verified.insert(place, Verified { outcome, markers });
+        }
         // The next batch is offered again in any case.
-        self.verified.entry(first).or_insert(Err(ErrorCode::INVALID_TXN_STATE));
+        self.verified.entry(first).or_insert(Verified::refused(ErrorCode::INVALID_TXN_STATE));
         self.has_waited = true;
     }
 

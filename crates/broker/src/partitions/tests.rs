@@ -3,7 +3,10 @@ use fullbore_wire::batch::{BatchBuilder, Compression};
 
 use super::*;
 use fullbore_config::Properties;
+use fullbore_log::Verification;
+use fullbore_log::partition::outcome::{AppendStep, Blocker};
 use fullbore_log::steps::watch;
+use fullbore_rules::sequence::Marker;
 
 #[tokio::test]
 async fn an_append_that_panics_takes_its_partition_out_of_service_and_nobody_else() {
@@ -42,5 +45,32 @@ async fn an_append_that_panics_takes_its_partition_out_of_service_and_nobody_els
     let hit = logs.find(&id, 0).expect("it has just been told of");
     let end = append(&hit).expect("the next start has it in service again").appended.base_offset;
     assert!(end == 1 || end == 2, "{end}: what was not answered may be there");
+    logs.close();
+}
+
+#[test]
+fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again() {
+    let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let logs = Partitions::open(folder.path(), &broker).expect("opened");
+    let id = Uuid([1; 16]);
+    logs.put_topic(("t", id), &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
+    let partition = logs.find(&id, 0).expect("it has just been told of");
+    let mut builder = BatchBuilder::new(Default::default(), Compression::None, None).transactional();
+    builder.append(0, None, Some(b"v"), &[]);
+    let stamp = fullbore_wire::batch::Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0 };
+    let (bytes, _) = builder.seal(stamp).expect("sealed");
+    let batch = ValidBatch::unchecked(&bytes);
+    let append = |markers: u64| {
+        let terms =
+            AppendTerms { verification: Verification::Verified, markers, ..AppendTerms::in_turn(Acks::Leader, 0) };
+        partition.append(&batch, terms).expect("a step")
+    };
+    let before = partition.markers();
+    // The transaction of version 1 ends before the batch comes: its epoch stays.
+    let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
+    partition.append_marker(&marker, 1, None, 0).expect("written");
+    assert!(matches!(append(before), AppendStep::Blocked(Blocker::Verification)));
+    assert!(append(partition.markers()).is_written());
     logs.close();
 }

@@ -28,6 +28,8 @@ pub struct AppendTerms<'a> {
     pub leader_epoch: Option<i32>,
     /// The coordinator's word on the transaction that the batch would open.
     pub verification: Verification,
+    /// Markers that the partition had been given when the coordinator was asked. With more, its word may be on a transaction that has ended.
+    pub markers: u64,
 }
 
 impl AppendTerms<'static> {
@@ -39,6 +41,7 @@ impl AppendTerms<'static> {
             early: EarlyBatches { are_sent: false, wait_in: None },
             leader_epoch: None,
             verification: Verification::Unknown,
+            markers: 0,
         }
     }
 }
