@@ -1,7 +1,8 @@
-//! What no client should send, and the answers: Kafka 4.3's, but for those of [`DIFFERENCES`].
+//! What no client should send, and the answers: Kafka 4.3's, but for those of [`super::answers::DIFFERENCES`].
 //!
 //! With `FULLBORE_TEST_PEER` the same requests go to a Kafka, whose answers are then compared.
 
+use super::answers::{ANSWERS, DIFFERENCES};
 use super::{TOPIC, wait_for_state};
 use fullbore_tests::{Batch, Broker, Client, Protocol, Transactional, topic_data, transactional_request};
 use fullbore_wire::apis::add_partitions_to_txn::{
@@ -11,17 +12,11 @@ use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicReq
 use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
-use fullbore_wire::apis::list_offsets::ListOffsetsRequest;
+use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::produce::ProduceRequest;
 use fullbore_wire::batch::EndTransactionMarker;
 use fullbore_wire::{ErrorCode, Text};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Answers that are not Kafka's: the case, Kafka's answer, and the reason.
-const DIFFERENCES: &[(&str, &str, &str)] = &[];
-
-/// The cases, each with its answer.
-const ANSWERS: &[(&str, &str)] = &[];
 
 /// A broker under test, with names that no other run has.
 struct Matrix {
@@ -238,6 +233,9 @@ fn produces(on: &mut Matrix) {
             transactional_id: id.map(Text::from),
             ..transactional_request("", TOPIC, 0, batch.bytes())
         };
+        let other = on.id();
+        on.produce(&case("unknown id inside a transaction"), &with(Some(&other), &batch), version);
+        let batch = open.batch(TOPIC, 0, &["and next"]);
         let plain = Batch { attributes: 0, ..batch.clone() };
         on.produce(&case("plain batch inside a transaction"), &with(Some(&id), &plain), version);
         on.produce(&case("plain batch without an id inside a transaction"), &with(None, &plain), version);
@@ -245,8 +243,6 @@ fn produces(on: &mut Matrix) {
         on.produce(&case("future epoch inside a transaction"), &with(Some(&id), &wrong), version);
         let wrong = batch.clone().from_producer(open.id, open.epoch, 7);
         on.produce(&case("gap in the sequence"), &with(Some(&id), &wrong), version);
-        let other = on.id();
-        on.produce(&case("unknown id inside a transaction"), &with(Some(&other), &batch), version);
         let marker = EndTransactionMarker {
             producer_id: open.id,
             producer_epoch: open.epoch,
@@ -276,8 +272,12 @@ fn produces(on: &mut Matrix) {
         on.produce(&case("future epoch"), &at_1(Some(&id), &wrong), version);
         let wrong = first.clone().from_producer(-1, -1, -1);
         on.produce(&case("no producer id"), &at_1(Some(&id), &wrong), version);
-        let wrong = first.clone().from_producer(idle.id, idle.epoch, 5);
-        on.produce(&case("first sequence 5"), &at_1(Some(&id), &wrong), version);
+        let mut fresh = on.producer(protocol);
+        if protocol == Protocol::Old {
+            fresh.add(&mut on.client, TOPIC, &[1]);
+        }
+        let wrong = fresh.batch(TOPIC, 1, &["fifth"]).from_producer(fresh.id, fresh.epoch, 5);
+        on.produce(&case("first sequence 5"), &at_1(Some(&fresh.transactional_id), &wrong), version);
         let plain = Batch::of(&["plain"]);
         on.produce(&case("plain batch beside the transaction"), &at_1(Some(&id), &plain), version);
         let internal = ProduceRequest {
@@ -294,9 +294,9 @@ fn produces(on: &mut Matrix) {
         on.produce(&case("two producers"), &two, version);
         let single = ProduceRequest { acks: 1, ..at_1(Some(&id), &first) };
         on.produce(&case("acks=1"), &single, version);
-        for producer in [open, idle] {
+        for (name, producer) in [("the first", open), ("the second", idle)] {
             let answer = producer.try_end(&mut on.client, true).error_code;
-            on.note(&case("the end after all that"), answer);
+            on.note(&case(&format!("the end of {name} after all that")), answer);
         }
         let newer = Transactional::begin(&mut on.client, &id, protocol);
         on.produce(&case("stale epoch"), &at_1(Some(&newer.transactional_id), &first), version);
@@ -325,9 +325,11 @@ fn looks(on: &mut Matrix) {
     let request = FetchRequest { isolation_level: 2, ..fullbore_tests::fetch_request(&from, 0, 0) };
     let answer = on.client.call(&request, 12).error_code;
     on.note("fetch: isolation level 2", answer);
-    let request = ListOffsetsRequest { isolation_level: 2, ..Default::default() };
-    let answer = on.client.call(&request, 9).topics.len();
-    on.note("list offsets: isolation level 2, of nothing", answer);
+    let asked = ListOffsetsPartition { timestamp: -1, ..Default::default() };
+    let topics = vec![ListOffsetsTopic { name: TOPIC.into(), partitions: vec![asked], ..Default::default() }];
+    let request = ListOffsetsRequest { isolation_level: 2, topics, ..Default::default() };
+    let answer = on.client.call(&request, 9).topics[0].partitions[0].error_code;
+    on.note("list offsets: isolation level 2", answer);
     for (name, key, key_type) in [("empty key", "", 1), ("unknown type", "id", 7)] {
         let request =
             FindCoordinatorRequest { key_type, coordinator_keys: vec![Text::from(key)], ..Default::default() };

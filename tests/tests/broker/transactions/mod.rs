@@ -2,6 +2,7 @@
 //!
 //! Not here: offsets in transactions, compaction, clusters.
 
+mod answers;
 mod bad_input;
 mod bounds;
 mod crash;

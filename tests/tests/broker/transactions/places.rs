@@ -1,11 +1,13 @@
 //! What happens to the partitions of a transaction while it is open: deleted, made again, grown, full, cut.
 
 use super::{SOON, TOPIC, wait_for_state};
-use crate::disk_full::{SmallDisk, ballast};
+use crate::disk_full::SmallDisk;
 use fullbore_tests::{Batch, Broker, Client, Protocol, Transactional, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_partitions::{CreatePartitionsRequest, CreatePartitionsTopic};
 use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
 
 const OTHER: &str = "other";
 
@@ -59,16 +61,24 @@ fn a_topic_made_again_inside_a_transaction_has_nothing_of_the_one_before_and_no_
     }
 }
 
-/// The new protocol: the transaction writes to the topic that was made again, with the next sequence of the one before.
+/// What was written to the topic before is gone: the new protocol refuses the next sequence, and its client aborts; the old one goes on.
 #[test]
-fn a_transaction_goes_on_in_a_topic_that_was_made_again() {
-    let (_broker, mut client, mut producer) = open(Protocol::New, &[]);
-    client.delete_topic(TOPIC);
-    client.create_topic(TOPIC, 2, &[]);
-    producer.write(&mut client, TOPIC, 0, &["again"]);
-    producer.end(&mut client, true);
-    assert_eq!(client.committed_texts(TOPIC, 0), ["again"]);
-    assert_eq!(client.stable(TOPIC, 1), client.latest(TOPIC, 1));
+fn a_transaction_that_writes_to_a_topic_that_was_made_again_is_refused_or_goes_on() {
+    for protocol in Protocol::BOTH {
+        let (_broker, mut client, mut producer) = open(protocol, &[]);
+        client.delete_topic(TOPIC);
+        client.create_topic(TOPIC, 2, &[]);
+        let batch = producer.batch(TOPIC, 0, &["again"]);
+        let code = producer.send(&mut client, TOPIC, 0, &batch).error_code;
+        let is_refused = protocol == Protocol::New;
+        assert_eq!(code, if is_refused { ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER } else { ErrorCode::NONE });
+        producer.end(&mut client, !is_refused);
+        producer.write(&mut client, TOPIC, 0, &["next"]);
+        producer.end(&mut client, true);
+        let expected: &[&str] = if is_refused { &["next"] } else { &["again", "next"] };
+        assert_eq!(client.committed_texts(TOPIC, 0), expected);
+        assert_eq!(client.stable(TOPIC, 1), client.latest(TOPIC, 1));
+    }
 }
 
 #[test]
@@ -149,49 +159,62 @@ fn segments_deleted_over_an_open_transaction_leave_it_open_over_kills() {
     }
 }
 
+/// Takes all the room that there is.
+fn fill(disk: &SmallDisk) -> PathBuf {
+    let path = disk.path().join("filler");
+    let mut file = fs::File::create(&path).expect("a name is free");
+    while file.write_all(&[0; 4096]).is_ok() {}
+    path
+}
+
+/// Decisions and markers of many transactions while the disk is full: whatever had room counts, the rest comes later.
 #[test]
-fn a_marker_that_finds_no_room_is_written_once_there_is_some() {
+fn ends_on_a_full_disk_are_refused_or_completed_once_there_is_room() {
     for protocol in Protocol::BOTH {
-        let Some(disk) = SmallDisk::mount(8 << 20) else { return };
-        let broker = Broker::start_in(
-            &disk.path().join("data"),
-            &[
-                "transaction.state.log.num.partitions=1",
-                "transaction.abort.timed.out.transaction.cleanup.interval.ms=20",
-            ],
-        );
+        let Some(disk) = SmallDisk::mount(16 << 20) else { return };
+        let mut broker = Broker::start_in(&disk.path().join("data"), &["transaction.state.log.num.partitions=1"]);
         let mut client = broker.client();
-        client.create_topic(TOPIC, 1, &[]);
-        let ballast = ballast(&disk, 2 << 20);
-        let mut producer = Transactional::begin(&mut client, "full", protocol);
-        producer.write(&mut client, TOPIC, 0, &["before"]);
-        let big = "x".repeat(20_000);
-        let mut written = 1;
-        loop {
-            let batch = producer.clone().batch(TOPIC, 0, &[&big]);
-            let response = producer.send(&mut client, TOPIC, 0, &batch);
-            if response.error_code.is_err() {
-                assert_eq!(response.error_code, ErrorCode::KAFKA_STORAGE_ERROR);
-                break;
-            }
-            producer.batch(TOPIC, 0, &[&big]);
-            written += 1;
+        client.create_topic(TOPIC, 4, &[]);
+        let begin = |n: i32| {
+            let mut producer = Transactional::begin(&mut client, &format!("full-{n}"), protocol);
+            (0..4).for_each(|partition| _ = producer.write(&mut client, TOPIC, partition, &[n.to_string()]));
+            producer
+        };
+        let mut producers: Vec<Transactional> = (0..100).map(begin).collect();
+        let filler = fill(&disk);
+        let answers: Vec<ErrorCode> =
+            producers.iter().map(|producer| producer.try_end(&mut client, true).error_code).collect();
+        assert!(answers.iter().any(|code| code.is_err()), "some find no room");
+        for partition in 0..4 {
+            let read = client.committed_texts(TOPIC, partition);
+            assert!(read.iter().all(|text| !answers[text.parse::<usize>().expect("a number")].is_err()), "{read:?}");
         }
-        let refused = producer.try_end(&mut client, true);
-        assert_ne!(refused.error_code, ErrorCode::NONE, "the decision finds no room");
-        assert_eq!(client.stable(TOPIC, 0), 0);
-        fs::remove_file(ballast).expect("ours");
-        let mut ended = None;
-        wait_until("the commit is decided", SOON, || {
-            let response = producer.try_end(&mut client, true);
-            ended = (!response.error_code.is_err()).then_some(response);
-            ended.is_some()
-        });
-        wait_for_state(&mut client, "full", "CompleteCommit");
-        assert_eq!(client.committed_texts(TOPIC, 0).len(), written);
-        producer.ended(&ended.expect("waited for"));
-        producer.write(&mut client, TOPIC, 0, &["after"]);
-        producer.end(&mut client, true);
-        assert_eq!(client.committed_texts(TOPIC, 0).len(), written + 1);
+        fs::remove_file(filler).expect("ours");
+        for producer in &mut producers {
+            wait_until("the commit is decided", SOON, || {
+                let response = producer.try_end(&mut client, true);
+                let code = response.error_code;
+                assert!(!code.is_err() || code.is_retriable(), "{code}");
+                if !code.is_err() {
+                    producer.ended(&response);
+                }
+                !code.is_err()
+            });
+        }
+        for round in [100, 200] {
+            wait_until("every marker is written", SOON, || {
+                (0..4).all(|partition| client.stable(TOPIC, partition) == client.latest(TOPIC, partition))
+            });
+            assert!((0..4).all(|partition| client.committed_texts(TOPIC, partition).len() == round));
+            if round == 100 {
+                broker.kill();
+                broker.restart();
+                client = broker.client();
+                for producer in &mut producers {
+                    (0..4).for_each(|partition| _ = producer.write(&mut client, TOPIC, partition, &["after"]));
+                    producer.end(&mut client, true);
+                }
+            }
+        }
     }
 }
