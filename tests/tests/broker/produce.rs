@@ -256,20 +256,6 @@ fn producer_fields_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn transactions_are_refused_and_not_half_served() {
-    let (_broker, mut client, _) = broker_with_topic(&[]);
-    let id = client.init_producer_id();
-    let plain = good().from_producer(id, 0, 0);
-    let transactional = Batch { attributes: 0x10, ..plain.clone() };
-    for (batch, transactional_id) in [(&transactional, Some("tx")), (&transactional, None), (&plain, Some("tx"))] {
-        let transactional_id = transactional_id.map(Into::into);
-        let request = ProduceRequest { transactional_id, ..produce_request(TOPIC, 0, batch.bytes()) };
-        assert_eq!(answer(&mut client, 9, &request).error_code, ErrorCode::INVALID_TXN_STATE);
-    }
-    assert_eq!(client.latest(TOPIC, 0), 0);
-}
-
-#[test]
 fn log_append_time_is_the_brokers_clock_for_every_record() {
     let (_broker, mut client, _) = broker_with_topic(&[("message.timestamp.type", "LogAppendTime")]);
     let before = good().base_timestamp;
