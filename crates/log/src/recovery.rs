@@ -30,7 +30,7 @@ use super::recent::Recent;
 use super::scan::{Header, Scan, ScanError, find_later_batch, go_on_unless};
 use super::segment::Segment;
 use super::snapshot;
-use super::transactions::remember;
+use super::transactions::{remember, remember_control};
 use crate::cleaner::swap;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::{is_full, is_momentary, remove_for_good};
@@ -379,8 +379,9 @@ impl Log {
         self.for_each_batch(stop, from, |batch, file| {
             if !batch.is_control {
                 remember(&mut producers, batch, now_ms, window);
-            } else if let Some(marker) = batch.marker(file)? {
-                producers.end_transaction(&marker, batch.base_offset, batch.max_timestamp, now_ms);
+            } else {
+                let marker = batch.marker(file)?;
+                remember_control(&mut producers, batch, marker.as_ref(), now_ms);
             }
             Ok(())
         })?;

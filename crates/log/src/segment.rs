@@ -5,6 +5,8 @@
 //! Invariant: bytes before `size` are whole batches in offset order; a failed write leaves the file as
 //! long as it was.
 
+mod aborted;
+
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::FileExt;
@@ -17,7 +19,7 @@ use super::files::{CLEANED, DELETED, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, TXN_IN
 use super::index::{Index, OffsetEntry, TimeEntry};
 use super::scan::{Header, Scan, ScanError, go_on_unless};
 use super::steps::step;
-use super::txn_index::{AbortedTransaction, SegmentEntries};
+use super::txn_index::AbortedTransaction;
 use fullbore_host::files::{is_full, remove_for_good};
 
 /// Log files open in this process. Descriptors are limited per process, so the count is, too.
@@ -152,10 +154,19 @@ impl Segment {
         [self.path(OFFSET_INDEX), self.path(TIME_INDEX)].into_iter().chain(aborted).collect()
     }
 
-    /// Removes the files.
+    /// Removes the files of a segment that is not in use. Those of one that a cleaning writes may have the name of either stage: a renaming may
+    /// have failed midway.
     pub fn discard(self) {
-        for suffix in [LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX] {
-            let path = self.path(suffix);
+        let stages: &[Stage] = match self.stage {
+            Stage::Settled => &[Stage::Settled],
+            Stage::Cleaned | Stage::Swap => &[Stage::Swap, Stage::Cleaned],
+        };
+        // A log file says that its indexes count, so it goes first.
+        let files = [LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX]
+            .into_iter()
+            .flat_map(|suffix| stages.iter().map(move |stage| (suffix, *stage)));
+        for (suffix, stage) in files {
+            let path = stage_path(&self.dir, self.base_offset, suffix, stage);
             if let Err(error) = fs::remove_file(&path)
                 && error.kind() != io::ErrorKind::NotFound
             {
@@ -299,51 +310,6 @@ impl Segment {
         self.offsets.write(&offsets)?;
         self.times.write(&times)?;
         self.finish_aborted()
-    }
-
-    /// Writes the index of aborted transactions whole; none makes no file.
-    pub fn finish_aborted(&mut self) -> io::Result<()> {
-        let path = self.path(TXN_INDEX);
-        match self.aborted.len() {
-            0 => match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            },
-            _ => self.aborted.write(&path),
-        }
-    }
-
-    /// Forgets the aborted transactions, which are worked out anew.
-    pub fn forget_aborted(&mut self) {
-        (self.aborted, self.is_aborted_torn) = (Index::empty(), false);
-    }
-
-    /// Forgets the transactions that markers at or past `offset` have aborted, which are cut off.
-    pub fn cut_aborted(&mut self, offset: i64) -> io::Result<()> {
-        let is_before = |entry: &AbortedTransaction| entry.last_offset < offset;
-        let (on_disk, in_memory) = self.aborted.parts();
-        if in_memory.first().is_some_and(is_before) {
-            self.aborted.cut_tail(is_before);
-        } else if on_disk.entries > 0 {
-            let count = on_disk.count_before(&File::open(self.path(TXN_INDEX))?, is_before)?;
-            self.aborted.cut_to(count);
-        } else {
-            self.forget_aborted();
-        }
-        self.finish_aborted()
-    }
-
-    /// Returns the aborted transactions, if there are any.
-    pub fn aborted_entries(&self) -> Option<SegmentEntries> {
-        let (on_disk, in_memory) = self.aborted.parts();
-        let entries = || SegmentEntries { path: self.path(TXN_INDEX), on_disk, in_memory: in_memory.to_vec() };
-        (self.aborted.len() > 0).then(entries)
-    }
-
-    /// Returns true if the index of aborted transactions can be that of this segment: a whole file, whose last marker comes before `end_offset`.
-    pub fn has_sound_aborted(&self, end_offset: i64) -> io::Result<bool> {
-        let is_within = |entry: AbortedTransaction| (self.base_offset..end_offset).contains(&entry.last_offset);
-        Ok(!self.is_aborted_torn && self.aborted.last(&self.path(TXN_INDEX))?.is_none_or(is_within))
     }
 
     /// Starts both indexes anew and takes note of every batch up to `size`. Checks no checksums.

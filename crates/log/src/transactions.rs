@@ -72,8 +72,9 @@ impl Log {
 
     /// Plans to find the transactions that were aborted at or past `from`.
     pub fn plan_aborted(&self, from: i64) -> AbortedLookup {
-        let later = self.segments.iter().skip(self.segment_of(from));
-        let segments = later.filter_map(super::segment::Segment::aborted_entries).collect();
+        let ends = self.segments.iter().skip(1).map(|next| next.base_offset).chain([self.log_end]);
+        let later = self.segments.iter().zip(ends).skip(self.segment_of(from));
+        let segments = later.filter_map(|(segment, end_offset)| segment.aborted_entries(end_offset)).collect();
         AbortedLookup { from, segments }
     }
 
@@ -85,6 +86,7 @@ impl Log {
         let mut found = Vec::new();
         self.for_each_batch(stop, offset.max(self.segments[0].base_offset), |batch, file| {
             if batch.is_control {
+                // One without a record ends nothing: no data of its transaction is left.
                 if let Some(marker) = batch.marker(file)? {
                     let completed = producers.end_transaction(&marker, batch.base_offset, batch.max_timestamp, 0);
                     found.extend(completed.as_ref().and_then(AbortedTransaction::of));
@@ -117,6 +119,29 @@ pub(super) fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
             tracing::warn!(offset = batch.base_offset(), %error, "cannot read a control batch: it ends no transaction");
             None
         }
+    }
+}
+
+/// Returns the transaction that a control batch in the log ends, and lets the producers remember the batch. `marker` is read from it, unless
+/// compaction has emptied it.
+pub(super) fn remember_control(
+    producers: &mut Producers,
+    batch: &Header,
+    marker: Option<&Marker>,
+    now_ms: i64,
+) -> Option<AbortedTransaction> {
+    let (offset, timestamp) = (batch.base_offset, batch.max_timestamp);
+    match marker {
+        Some(marker) => {
+            let completed = producers.end_transaction(marker, offset, timestamp, now_ms);
+            completed.as_ref().and_then(AbortedTransaction::of)
+        }
+        None if !batch.has_records => {
+            let Stamp { producer_id, producer_epoch, .. } = batch.stamp;
+            producers.note_emptied_marker(producer_id, producer_epoch, offset, timestamp, now_ms);
+            None
+        }
+        None => None,
     }
 }
 

@@ -17,8 +17,7 @@ use super::page_cache::Written;
 use super::scan::Header;
 use super::segment::{Segment, WriteError};
 use super::steps::step;
-use super::transactions::{marker_of, remember};
-use super::txn_index::AbortedTransaction;
+use super::transactions::{marker_of, remember, remember_control};
 use crate::partition::error::AppendError;
 use crate::partition::stamping::Stamping;
 use crate::validation::InvalidBatch;
@@ -100,10 +99,9 @@ impl Log {
             self.recent.push(header.base_offset, position);
             if !header.is_control {
                 remember(&mut self.producers, header, now_ms, window);
-            } else if let Some(marker) = BatchView::first(batch).ok().as_ref().and_then(marker_of) {
-                let completed =
-                    self.producers.end_transaction(&marker, header.base_offset, header.max_timestamp, now_ms);
-                active.aborted.extend(completed.as_ref().and_then(AbortedTransaction::of));
+            } else {
+                let marker = BatchView::first(batch).ok().as_ref().and_then(marker_of);
+                active.aborted.extend(remember_control(&mut self.producers, header, marker.as_ref(), now_ms));
             }
             position += u64::from(header.size);
             self.log_end = header.last_offset() + 1;

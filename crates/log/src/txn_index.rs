@@ -7,35 +7,16 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
-use fullbore_rules::sequence::CompletedTransaction;
-
 use super::index::{Entry, OnDisk};
+
+pub use fullbore_rules::sequence::AbortedTransaction;
 
 const VERSION: i16 = 0;
 /// Entries read from a file at once: 34 KB.
 const CHUNK: u32 = 1_000;
-
-/// Transaction whose records a consumer at read_committed passes over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AbortedTransaction {
-    pub producer_id: i64,
-    /// Offset of its first record.
-    pub first_offset: i64,
-    /// Offset of its marker.
-    pub last_offset: i64,
-    /// First offset of the eldest transaction that was open after the marker, or the offset after it.
-    pub last_stable_offset: i64,
-}
-
-impl AbortedTransaction {
-    /// Returns the entry of a transaction that was not committed.
-    pub fn of(completed: &CompletedTransaction) -> Option<AbortedTransaction> {
-        let &CompletedTransaction { producer_id, first_offset, last_offset, last_stable_offset, is_commit } = completed;
-        (!is_commit).then_some(AbortedTransaction { producer_id, first_offset, last_offset, last_stable_offset })
-    }
-}
 
 impl Entry for AbortedTransaction {
     const LEN: usize = 34;
@@ -61,6 +42,8 @@ impl Entry for AbortedTransaction {
 /// Entries of one segment, to be read without the lock of the log.
 #[derive(Debug)]
 pub struct SegmentEntries {
+    /// Begin of the next segment, or the end of the log.
+    pub end_offset: i64,
     pub path: PathBuf,
     pub on_disk: OnDisk,
     /// Entries that are not in the file yet, behind those that are.
@@ -81,21 +64,29 @@ impl AbortedLookup {
     /// # Errors
     /// Errors of the system. `NotFound` where retention has taken a segment away: the caller plans anew.
     pub fn read(&self, upto: i64) -> io::Result<Vec<AbortedTransaction>> {
+        self.read_within(self.from..upto)
+    }
+
+    /// Returns the transactions with records in a part of the range. Opens no index of a segment that ends before it.
+    ///
+    /// # Errors
+    /// Errors of the system, as of [`AbortedLookup::read`].
+    pub fn read_within(&self, part: Range<i64>) -> io::Result<Vec<AbortedTransaction>> {
+        let Range { start: from, end: upto } = part;
         let mut found = Vec::new();
-        if upto <= self.from {
+        if upto <= from {
             return Ok(found);
         }
-        let mut is_complete = false;
         let mut visit = |entry: &AbortedTransaction| {
-            if entry.last_offset >= self.from && entry.first_offset < upto {
+            if entry.last_offset >= from && entry.first_offset < upto {
                 found.push(*entry);
             }
             // Whatever ended later had begun at or past it.
-            is_complete = entry.last_stable_offset >= upto;
-            !is_complete
+            entry.last_stable_offset < upto
         };
-        for segment in &self.segments {
-            if !segment.visit(self.from, &mut visit)? {
+        let first = self.segments.partition_point(|segment| segment.end_offset <= from);
+        for segment in self.segments.iter().skip(first) {
+            if !segment.visit(from, &mut visit)? {
                 break;
             }
         }

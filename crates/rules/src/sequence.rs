@@ -34,11 +34,11 @@ mod shrink;
 mod transactions_tests;
 
 pub use past::{LIVES_MAX, PastTopic, PastTopics};
-pub use producers::{NO_COORDINATOR, PRODUCERS_MAX, ProducerState, Producers};
+pub use producers::{LastBatch, NO_COORDINATOR, PRODUCERS_MAX, ProducerState, Producers};
 pub use refused::RefusedBatches;
 pub use snapshot::SnapshotEntry;
 pub use stops::Stops;
-pub use transactions::{CompletedTransaction, Marker, TransactionOfBatch};
+pub use transactions::{AbortedTransaction, CompletedTransaction, Marker, TransactionOfBatch};
 pub use window::{WINDOW_MAX, WINDOW_MIN};
 
 use std::fmt;

@@ -57,7 +57,7 @@ impl Log {
         self.segments.iter().any(|known| known.base_offset == base_offset)
     }
 
-    /// Returns the dirty part, and true if a segment with records past max.compaction.lag.ms was closed for it.
+    /// Returns the dirty part, which ends before the first open transaction, and true if a segment with records past max.compaction.lag.ms was closed for it.
     pub fn dirty(
         &mut self,
         checkpoint: Option<i64>,
@@ -96,7 +96,7 @@ impl Log {
             active_base,
             log_start: self.log_start,
             log_end: self.log_end,
-            high_watermark,
+            last_stable_offset: self.last_stable_offset(high_watermark),
             checkpoint,
         };
         Ok((dirty(&facts, lags, now_ms), has_rolled))
@@ -138,7 +138,7 @@ pub fn may_be_due(dir: &Path, checkpoint: Option<i64>, now_ms: i64, config: &Top
         active_base: active.base_offset,
         log_start: closed.first().map_or(active.base_offset, |first| first.base_offset),
         log_end: i64::MAX,
-        high_watermark: i64::MAX,
+        last_stable_offset: i64::MAX,
         checkpoint,
     };
     Ok(dirty(&facts, lags, now_ms).is_due(config.min_cleanable_dirty_ratio.0))

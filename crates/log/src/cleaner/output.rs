@@ -14,6 +14,7 @@ use super::error::CleanError;
 use crate::scan::Header;
 use crate::segment::{Segment, WriteError};
 use crate::steps::step;
+use crate::txn_index::AbortedTransaction;
 
 /// The largest segment: positions in indexes are 31 bits.
 const SEGMENT_MAX: u64 = i32::MAX as u64;
@@ -45,10 +46,12 @@ impl Output {
         Ok(Output { dir: dir.clone(), segments, buffer, chunk, segment_bytes, index_interval_bytes, now_ms })
     }
 
-    /// Adds one batch. `before_write` is told how many bytes are about to be written, and may end it.
+    /// Adds one batch, with the aborted transaction that it ends and of which data was left. `before_write` is told how many bytes are about
+    /// to be written, and may end it.
     pub fn push(
         &mut self,
         batch: &[u8],
+        aborted: Option<AbortedTransaction>,
         before_write: &mut impl FnMut(u64) -> Result<(), CleanError>,
     ) -> Result<(), CleanError> {
         let header: &[u8; HEADER_LEN] = batch.first_chunk().expect("a batch has a header");
@@ -62,6 +65,7 @@ impl Output {
         }
         let index_interval_bytes = self.index_interval_bytes;
         self.last().account(&header, index_interval_bytes);
+        self.last().aborted.extend(aborted);
         self.buffer.extend_from_slice(batch);
         if self.buffer.len() >= self.chunk { self.flush(before_write) } else { Ok(()) }
     }

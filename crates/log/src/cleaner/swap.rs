@@ -5,6 +5,9 @@
 //! counts. What a `.swap` covers is said by its first and last batch: a cleaning keeps the last batch of what it
 //! replaces, if need be without records.
 //!
+//! Not every segment has an index of aborted transactions, so a start must know whose index it finds. The old index goes before the old log
+//! file, and the new one comes after that has gone: beside an old log file it is the old one's.
+//!
 //! The partition is locked while the list of segments changes, which is no I/O, and while the new files get their last
 //! names; not while the old ones, of which there may be hundreds, are renamed.
 //!
@@ -81,6 +84,9 @@ pub fn finish_interrupted(dir: &Path) -> Result<(), StorageError> {
         }
     }
     for base_offset in &left.whole {
+        left.remove_old(dir, *base_offset).map_err(failed)?;
+    }
+    for base_offset in &left.whole {
         settle_files(dir, *base_offset).map_err(failed)?;
     }
     sync_dir(dir).map_err(failed)
@@ -137,6 +143,22 @@ impl Leftovers {
         // The log file says whether the rest counts, so it goes first.
         left.unfinished.sort_by_key(|path| !path.to_string_lossy().contains(".log."));
         Ok(Some(left))
+    }
+
+    /// Removes what a start could take for a part of the new segment with the base offset of an old one.
+    fn remove_old(&self, dir: &Path, base_offset: i64) -> io::Result<()> {
+        let old = offset_path(dir, base_offset, LOG);
+        if !self.settled.iter().any(|(_, path)| *path == old) {
+            return Ok(());
+        }
+        for path in [offset_path(dir, base_offset, TXN_INDEX), old] {
+            step();
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 }
 

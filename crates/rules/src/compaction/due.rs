@@ -1,6 +1,6 @@
 //! How dirty a log is, and whether it is to be cleaned (Kafka's `LogCleanerManager`).
 //!
-//! Only what can be cleaned counts: closed segments below the high watermark whose records are all older than
+//! Only what can be cleaned counts: closed segments below the last stable offset whose records are all older than
 //! min.compaction.lag.ms. The log up to the checkpoint of the last cleaning is clean, the rest of that is dirty.
 
 /// A segment that gets no more records.
@@ -24,7 +24,8 @@ pub struct CleanableLog<'a> {
     pub active_base: i64,
     pub log_start: i64,
     pub log_end: i64,
-    pub high_watermark: i64,
+    /// First offset that is not replicated or may still be aborted.
+    pub last_stable_offset: i64,
     /// End of the last cleaning, if there was one.
     pub checkpoint: Option<i64>,
 }
@@ -102,7 +103,7 @@ fn end_of_cleanable(log: &CleanableLog<'_>, first_dirty: i64, min_lag_ms: i64, n
         let is_new = min_lag_ms > 0
             && segment_end > first_dirty
             && segment.largest_timestamp.is_some_and(|timestamp| timestamp > too_new);
-        if segment_end > log.high_watermark || is_new {
+        if segment_end > log.last_stable_offset || is_new {
             return segment.base_offset;
         }
     }
@@ -135,7 +136,7 @@ mod tests {
     fn facts(closed: &[Closed], checkpoint: Option<i64>) -> CleanableLog<'_> {
         let active_base = closed.len() as i64 * 100;
         let log_end = active_base + 50;
-        CleanableLog { closed, active_base, log_start: 0, log_end, high_watermark: log_end, checkpoint }
+        CleanableLog { closed, active_base, log_start: 0, log_end, last_stable_offset: log_end, checkpoint }
     }
 
     #[test]
@@ -166,15 +167,15 @@ mod tests {
     }
 
     #[test]
-    fn neither_new_records_nor_those_past_the_high_watermark_are_cleaned() {
+    fn neither_new_records_nor_those_past_the_last_stable_offset_are_cleaned() {
         let closed = closed(4);
         let lags = Lags { min_ms: 1500, ..NONE };
         assert_eq!(dirty(&facts(&closed, None), lags, 3498).end, 100);
         assert_eq!(dirty(&facts(&closed, None), lags, 3499).end, 200);
         let mut log = facts(&closed, None);
-        log.high_watermark = 299;
+        log.last_stable_offset = 299;
         assert_eq!(dirty(&log, NONE, 10_000).end, 200);
-        log.high_watermark = 300;
+        log.last_stable_offset = 300;
         assert_eq!(dirty(&log, NONE, 10_000).end, 300);
     }
 

@@ -1,12 +1,19 @@
 //! The records that survive a cleaning (Kafka's `Cleaner.shouldRetainRecord` and KIP-534).
 
-/// When the tombstones of a batch may go.
+/// Time from which the tombstones or the marker of a batch may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Horizon {
-    /// No cleaning has seen the batch yet: tombstones stay, and one that stays sets the time.
+    /// No cleaning has found it due yet: a tombstone that stays, or a marker whose data is gone, sets the time.
     Unset,
     /// From this time on, in ms.
     At(i64),
+}
+
+impl Horizon {
+    /// Returns true if the time is set and has come.
+    pub fn has_passed(self, now_ms: i64) -> bool {
+        matches!(self, Horizon::At(time_ms) if now_ms >= time_ms)
+    }
 }
 
 /// Returns true if a record survives. `newest` is the newest offset of its key as far as the map goes, which is up to
@@ -23,12 +30,7 @@ pub fn survives(
         return true;
     }
     let is_newest = newest.is_none_or(|newest| offset >= newest);
-    let stays = has_value
-        || match horizon {
-            Horizon::Unset => true,
-            Horizon::At(time_ms) => now_ms < time_ms,
-        };
-    is_newest && stays
+    is_newest && (has_value || !horizon.has_passed(now_ms))
 }
 
 #[cfg(test)]

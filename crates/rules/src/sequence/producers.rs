@@ -34,6 +34,8 @@ pub(super) struct Producer {
     pub coordinator_epoch: i32,
     /// The first offset of its open transaction.
     pub open_from: Option<i64>,
+    /// The last offset of its last marker or batch without a sequence; `None` if that is not known, as after a restart.
+    pub last_unsequenced: Option<i64>,
     /// The timestamp of its last batch or marker, in ms.
     pub last_timestamp: i64,
     pub(super) last_active_ms: i64,
@@ -82,6 +84,25 @@ fn first_of_epoch(stamp: &Stamp) -> Verdict {
     match stamp.base_sequence {
         0 => Verdict::Append,
         _ => Verdict::Refuse(SequenceRefusal::OutOfOrderSequence),
+    }
+}
+
+/// Batch that a producer goes on from: without it a start that replays the log does not know the producer's sequence, or its epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastBatch {
+    /// The batch that ends with this offset.
+    At(i64),
+    /// Any marker of this epoch, in which the producer has written nothing.
+    MarkerOf(i16),
+}
+
+impl LastBatch {
+    /// Returns true if a batch of the producer, which ends with `last_offset`, is this one.
+    pub fn is(self, last_offset: i64, producer_epoch: i16, is_control: bool) -> bool {
+        match self {
+            LastBatch::At(offset) => offset == last_offset,
+            LastBatch::MarkerOf(epoch) => is_control && epoch == producer_epoch,
+        }
     }
 }
 
@@ -309,9 +330,13 @@ impl Producers {
         self.idle.values().copied().chain(self.open.producers()).map(|id| (id, &self.by_id[&id]))
     }
 
-    /// Returns the offset of the last record of each producer that retains a batch.
-    pub fn last_offsets(&self) -> impl Iterator<Item = (i64, i64)> {
-        self.by_id.iter().filter_map(|(id, producer)| Some((*id, producer.window.newest()?.last_offset())))
+    /// Returns the batch that each producer goes on from.
+    pub fn last_batches(&self) -> impl Iterator<Item = (i64, LastBatch)> {
+        self.by_id.iter().map(|(id, producer)| {
+            let newest = producer.window.newest().map(|newest| newest.last_offset());
+            let last = newest.or(producer.last_unsequenced).map_or(LastBatch::MarkerOf(producer.epoch), LastBatch::At);
+            (*id, last)
+        })
     }
 
     /// The most batches any producer may still count on, which is more than it was granted last while a shrink is due.
@@ -386,6 +411,7 @@ impl Producers {
             window: SequenceWindow::empty(),
             coordinator_epoch: NO_COORDINATOR,
             open_from: None,
+            last_unsequenced: None,
             last_timestamp: SnapshotEntry::NONE,
             last_active_ms: 0,
             turn: 0,

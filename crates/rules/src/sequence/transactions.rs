@@ -40,6 +40,27 @@ pub struct CompletedTransaction {
     pub is_commit: bool,
 }
 
+/// Transaction whose records a consumer at read_committed passes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbortedTransaction {
+    /// The producer of the transaction.
+    pub producer_id: i64,
+    /// Offset of its first record.
+    pub first_offset: i64,
+    /// Offset of its marker.
+    pub last_offset: i64,
+    /// First offset of the eldest transaction that was open after the marker, or the offset after it.
+    pub last_stable_offset: i64,
+}
+
+impl AbortedTransaction {
+    /// Returns the entry of a transaction that was not committed.
+    pub fn of(completed: &CompletedTransaction) -> Option<AbortedTransaction> {
+        let &CompletedTransaction { producer_id, first_offset, last_offset, last_stable_offset, is_commit } = completed;
+        (!is_commit).then_some(AbortedTransaction { producer_id, first_offset, last_offset, last_stable_offset })
+    }
+}
+
 /// Relation of a batch to the open transaction of its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionOfBatch {
@@ -92,14 +113,15 @@ impl OpenTransactions {
 }
 
 impl Producer {
-    /// Notes what has no sequence: a marker, or offsets of a group. In another epoch than the last nothing is written yet.
-    fn begin_epoch(&mut self, epoch: i16, timestamp: i64) {
+    /// Notes a batch without a sequence that ends at `offset`: a marker, or offsets of a group. In another epoch than the last nothing is written yet.
+    fn begin_epoch(&mut self, epoch: i16, offset: i64, timestamp: i64) {
         if self.epoch != epoch {
             self.epoch = epoch;
             self.run = 0;
             self.window = SequenceWindow::empty();
         }
         self.last_timestamp = timestamp;
+        self.last_unsequenced = Some(offset);
     }
 }
 
@@ -133,7 +155,8 @@ impl Producers {
         }
         if stamp.base_sequence < 0 {
             self.predecessor.forget(stamp.producer_id);
-            self.known_or_new(stamp.producer_id).begin_epoch(stamp.producer_epoch, timestamp);
+            let last_offset = base_offset.saturating_add(i64::from(stamp.record_count) - 1);
+            self.known_or_new(stamp.producer_id).begin_epoch(stamp.producer_epoch, last_offset, timestamp);
             self.touch(stamp.producer_id, now_ms);
             self.evict();
         }
@@ -191,7 +214,7 @@ impl Producers {
         }
         self.predecessor.forget(marker.producer_id);
         let producer = self.known_or_new(marker.producer_id);
-        producer.begin_epoch(marker.producer_epoch, timestamp);
+        producer.begin_epoch(marker.producer_epoch, offset, timestamp);
         producer.coordinator_epoch = marker.coordinator_epoch;
         let completed = producer.open_from.take().map(|first_offset| CompletedTransaction {
             producer_id: marker.producer_id,
@@ -203,6 +226,26 @@ impl Producers {
         self.touch(marker.producer_id, now_ms);
         self.evict();
         completed
+    }
+
+    /// Remembers the epoch of a marker at `offset` whose record compaction has removed, with all data of its transaction. It ends no transaction.
+    ///
+    /// Kafka passes over such a marker at a start, and then knows no producer that has only this left.
+    pub fn note_emptied_marker(
+        &mut self,
+        producer_id: i64,
+        producer_epoch: i16,
+        offset: i64,
+        timestamp: i64,
+        now_ms: i64,
+    ) {
+        if producer_id < 0 || producer_epoch < 0 {
+            return;
+        }
+        self.predecessor.forget(producer_id);
+        self.known_or_new(producer_id).begin_epoch(producer_epoch, offset, timestamp);
+        self.touch(producer_id, now_ms);
+        self.evict();
     }
 
     /// Returns the first offset of the eldest open transaction.

@@ -1,5 +1,5 @@
 //! Cleaning of one log: collects the newest offset of every key in the dirty part, then writes everything up to there anew
-//! without superseded records.
+//! without superseded records. Records of aborted transactions supersede nothing, and go; a marker goes after the data of its transaction.
 //!
 //! Not here: the schedule and failures, which are the cleaner's. The partition is locked only to read and to change its list of
 //! segments. Invariant: whatever ends a cleaning early, the log holds every record that survives.
@@ -13,8 +13,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::BytesMut;
-use fullbore_rules::compaction::{Dirty, HashKey, Horizon, OffsetMap, SegmentLimits, Source, group, survives};
-use fullbore_wire::batch::{BatchError, BatchView, Compression, RawRecords, decompress, retain, retain_empty};
+use fullbore_rules::compaction::{
+    Dirty, HashKey, Horizon, MarkedData, MarkerFate, OffsetMap, SegmentLimits, Source, TransactionScan, group,
+    marker_fate, survives,
+};
+use fullbore_rules::sequence::LastBatch;
+use fullbore_wire::batch::{
+    BatchError, BatchView, Compression, EndTransactionMarker, RawRecords, decompress, retain, retain_empty,
+};
 
 use super::replace::replace;
 use crate::replica::Replica;
@@ -27,6 +33,7 @@ use fullbore_log::cleaner::output::Output;
 use fullbore_log::cleaner::reader::BatchReader;
 use fullbore_log::lookup::is_gone;
 use fullbore_log::segment::Segment;
+use fullbore_log::txn_index::{AbortedLookup, AbortedTransaction};
 use fullbore_log::validation::OPENED_MAX;
 
 /// Outcome of a cleaning.
@@ -58,12 +65,20 @@ pub trait Pace {
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
 }
 
+/// Segments of a log at one moment.
+struct Found {
+    dir: Arc<Path>,
+    segments: Vec<DirtySegment>,
+    /// Transactions aborted in these segments and behind them.
+    aborted: AbortedLookup,
+    /// How many times the log had been cut off before.
+    cuts: u32,
+}
+
 /// The newest offset of each key, known for offsets before `mapped_to`.
 struct Mapped {
     map: OffsetMap,
     mapped_to: i64,
-    /// How many times the log had been cut off before its segments were read.
-    cuts: u32,
 }
 
 /// Fate of a batch.
@@ -77,48 +92,83 @@ enum Fate {
 impl Cleaning<'_> {
     /// Cleans; how far the log is clean then.
     pub fn run(&self) -> Result<(i64, Tally), CleanError> {
-        let (dir, found, cuts) = self.find_segments()?;
-        let mapped = self.map_keys(&found, cuts)?;
-        let sources: Vec<Source> = found.iter().map(|found| found.source).collect();
+        let found = self.find_segments()?;
+        let mapped = self.map_keys(&found)?;
+        let sources: Vec<Source> = found.segments.iter().map(|found| found.source).collect();
         let count = sources.partition_point(|source| source.base_offset < mapped.mapped_to);
         let limits =
             SegmentLimits { segment_bytes: self.config.segment_bytes, index_bytes: self.config.segment_index_bytes };
         let mut tally = Tally { keys: mapped.map.len(), ..Tally::default() };
-        for Range { start, end } in group(&sources[..count], limits) {
-            self.clean_group(&dir, &found[start..end], &mapped, &mut tally)?;
+        let mut transactions = TransactionScan::default();
+        for group in group(&sources[..count], limits) {
+            self.clean_group(&found, group, &mapped, &mut transactions, &mut tally)?;
         }
         Ok((mapped.mapped_to, tally))
     }
 
-    fn find_segments(&self) -> Result<(Arc<Path>, Vec<DirtySegment>, u32), CleanError> {
+    fn find_segments(&self) -> Result<Found, CleanError> {
         let mut state = self.partition.lock();
         let LogState::Open(log) = &mut state.log else { return Err(CleanError::Changed) };
         if log.is_broken() {
             return Err(CleanError::Changed);
         }
-        Ok((log.dir().clone(), log.segments_to_clean(&self.dirty)?, log.cuts()))
+        let segments = log.segments_to_clean(&self.dirty)?;
+        let aborted = log.plan_aborted(log.first_base_offset());
+        Ok(Found { dir: log.dir().clone(), segments, aborted, cuts: log.cuts() })
+    }
+
+    /// Returns the aborted transactions with records in a part of a segment. Their markers may be behind it. A marker has 78 bytes and its entry
+    /// 32, so that this is less than half of a segment.
+    fn aborted(
+        &self,
+        found: &Found,
+        segment: &DirtySegment,
+        part: Range<i64>,
+    ) -> Result<Vec<AbortedTransaction>, CleanError> {
+        found.aborted.read_within(part).map_err(|error| match error {
+            // Retention takes the segments before first. A log that was cut off is another one.
+            error if is_gone(&error) && (!self.has(segment.source.base_offset) || self.cuts() != Some(found.cuts)) => {
+                CleanError::Changed
+            }
+            error => error.into(),
+        })
+    }
+
+    fn cuts(&self) -> Option<u32> {
+        match &self.partition.lock().log {
+            LogState::Open(log) => Some(log.cuts()),
+            _ => None,
+        }
     }
 
     /// Reads the dirty part.
-    fn map_keys(&self, found: &[DirtySegment], cuts: u32) -> Result<Mapped, CleanError> {
+    fn map_keys(&self, found: &Found) -> Result<Mapped, CleanError> {
+        let first_dirty = self.dirty.first_dirty;
+        let mut transactions = TransactionScan::default();
         let offsets = usize::try_from(self.dirty.end - self.dirty.first_dirty).unwrap_or(usize::MAX);
         let (bytes, load_factor) = (self.settings.map_bytes(), self.settings.dedupe_load_factor);
         let mut map = OffsetMap::new(hash_key(), bytes, load_factor, offsets);
-        for found in found.iter().filter(|found| found.source.end_offset > self.dirty.first_dirty) {
-            let mut reader = self.open(found, found.dirty_position)?;
+        for segment in found.segments.iter().filter(|segment| segment.source.end_offset > first_dirty) {
+            let part = segment.source.base_offset.max(first_dirty)..segment.source.end_offset;
+            transactions.add(self.aborted(found, segment, part)?);
+            let mut reader = self.open(segment, segment.dirty_position)?;
             loop {
                 let position = reader.position();
-                let Some(batch) = self.next(found, &mut reader)? else { break };
-                if batch.last_offset() < self.dirty.first_dirty || batch.is_control() {
+                let Some(batch) = self.next(segment, &mut reader)? else { break };
+                if batch.last_offset() < first_dirty {
                     continue;
                 }
-                let full_at = put_keys(&mut map, &batch, self.dirty.first_dirty);
-                if let Some(mapped_to) = full_at.map_err(|why| found.damaged(position, why))? {
-                    return Ok(Mapped { map, mapped_to, cuts });
+                if batch.is_control() {
+                    marked_data(&mut transactions, &batch);
+                } else if !is_aborted(&mut transactions, &batch) {
+                    let full_at = put_keys(&mut map, &batch, first_dirty);
+                    if let Some(mapped_to) = full_at.map_err(|why| segment.damaged(position, why))? {
+                        return Ok(Mapped { map, mapped_to });
+                    }
                 }
             }
         }
-        Ok(Mapped { map, mapped_to: self.dirty.end, cuts })
+        Ok(Mapped { map, mapped_to: self.dirty.end })
     }
 
     fn open(&self, found: &DirtySegment, position: u64) -> Result<BatchReader<'_>, CleanError> {
@@ -158,17 +208,22 @@ impl Cleaning<'_> {
 
     fn clean_group(
         &self,
-        dir: &Arc<Path>,
-        group: &[DirtySegment],
+        found: &Found,
+        group: Range<usize>,
         mapped: &Mapped,
+        transactions: &mut TransactionScan,
         tally: &mut Tally,
     ) -> Result<(), CleanError> {
-        let last_offsets = self.last_offsets()?;
+        let (dir, group) = (&found.dir, &found.segments[group]);
+        let last_batches = self.last_batches()?;
         let base_offset = group[0].source.base_offset;
         let (chunk, segment_bytes) = (self.settings.buffer_bytes(), self.config.segment_bytes);
         let interval = self.config.index_interval_bytes;
         let mut output = Output::create(dir, base_offset, chunk, segment_bytes, interval, self.now_ms)?;
-        let rewriting = Rewriting { job: self, mapped, last_offsets, scratch: BytesMut::new(), left: None, removed: 0 };
+        let scratch = BytesMut::new();
+        let (left, ended) = (None, None);
+        let rewriting =
+            Rewriting { job: self, found, mapped, transactions, last_batches, scratch, ended, left, removed: 0 };
         let (is_changed, removed) = match rewriting.run(group, &mut output) {
             Ok(done) => done,
             Err(error) => {
@@ -194,17 +249,17 @@ impl Cleaning<'_> {
         tally.bytes_after += cleaned.iter().map(|segment| segment.size).sum::<u64>();
         tally.records_removed += removed;
         let sources: Vec<i64> = group.iter().map(|found| found.source.base_offset).collect();
-        let retired = replace(self.partition, dir, cleaned, &sources, mapped.cuts)?;
+        let retired = replace(self.partition, dir, cleaned, &sources, found.cuts)?;
         self.remove_after(retired);
         Ok(())
     }
 
-    /// The offset of the last record of every producer that is remembered. Ends the cleaning where it is not wanted any more.
-    fn last_offsets(&self) -> Result<HashMap<i64, i64>, CleanError> {
+    /// The batch that every producer that is remembered goes on from. Ends the cleaning where it is not wanted any more.
+    fn last_batches(&self) -> Result<HashMap<i64, LastBatch>, CleanError> {
         let state = self.partition.lock();
         match &state.log {
             LogState::Open(log) if self.partition.config().cleanup.compact && !log.is_broken() => {
-                Ok(log.producers().last_offsets().collect())
+                Ok(log.producers().last_batches().collect())
             }
             _ => Err(CleanError::Changed),
         }
@@ -225,9 +280,13 @@ impl Cleaning<'_> {
 /// A group on its way into its output.
 struct Rewriting<'a> {
     job: &'a Cleaning<'a>,
+    found: &'a Found,
     mapped: &'a Mapped,
-    last_offsets: HashMap<i64, i64>,
+    transactions: &'a mut TransactionScan,
+    last_batches: HashMap<i64, LastBatch>,
     scratch: BytesMut,
+    /// The aborted transaction that the batch that was judged last ends, if data of it was left.
+    ended: Option<AbortedTransaction>,
     /// The last batch, as it is without records, if nothing of it was written; and whether it had none before.
     left: Option<(BytesMut, bool)>,
     removed: u64,
@@ -238,12 +297,14 @@ impl Rewriting<'_> {
     fn run(mut self, group: &[DirtySegment], output: &mut Output) -> Result<(bool, u64), CleanError> {
         let (pace, partition) = (self.job.pace, self.job.partition);
         let mut is_changed = false;
-        for found in group {
-            let mut reader = self.job.open(found, 0)?;
+        for segment in group {
+            let Source { base_offset, end_offset, .. } = segment.source;
+            self.transactions.add(self.job.aborted(self.found, segment, base_offset..end_offset)?);
+            let mut reader = self.job.open(segment, 0)?;
             loop {
                 let position = reader.position();
-                let Some(batch) = self.job.next(found, &mut reader)? else { break };
-                let fate = self.judge(&batch).map_err(|why| found.damaged(position, why))?;
+                let Some(batch) = self.job.next(segment, &mut reader)? else { break };
+                let fate = self.judge(&batch).map_err(|why| segment.damaged(position, why))?;
                 is_changed |= fate == Fate::Rewritten;
                 let bytes = match fate {
                     Fate::Whole => batch.bytes(),
@@ -256,29 +317,36 @@ impl Rewriting<'_> {
                     }
                 };
                 is_changed |= self.left.take().is_some();
-                output.push(bytes, &mut |bytes| pace.before_write(partition, bytes))?;
+                output.push(bytes, self.ended, &mut |bytes| pace.before_write(partition, bytes))?;
             }
         }
         // What a segment covers is said by its last batch, after a crash too.
         if let Some((empty, was_empty)) = self.left.take() {
             is_changed |= !was_empty;
-            output.push(&empty, &mut |bytes| pace.before_write(partition, bytes))?;
+            output.push(&empty, None, &mut |bytes| pace.before_write(partition, bytes))?;
         }
         Ok((is_changed, self.removed))
     }
 
     /// Decides on a batch; `scratch` has a rewritten one.
     fn judge(&mut self, batch: &BatchView<'_>) -> Result<Fate, BatchError> {
-        if batch.is_control() {
-            return Ok(Fate::Whole);
-        }
+        self.ended = None;
         // A producer goes on from its last batch, whatever became of the records.
-        let is_last = self.last_offsets.get(&batch.producer_id()) == Some(&batch.last_offset());
+        let last = self.last_batches.get(&batch.producer_id());
+        let is_last = last.is_some_and(|last| last.is(batch.last_offset(), batch.producer_epoch(), batch.is_control()));
+        if batch.is_control() {
+            return self.judge_marker(batch, is_last);
+        }
+        let is_aborted = is_aborted(self.transactions, batch);
         if batch.record_count() == 0 {
             return Ok(if is_last { Fate::Whole } else { Fate::Gone });
         }
+        if is_aborted {
+            self.removed += u64::try_from(batch.record_count()).unwrap_or(0);
+            return Ok(self.emptied(batch, is_last));
+        }
         let payload = open(batch)?;
-        let horizon = batch.delete_horizon_ms().map_or(Horizon::Unset, Horizon::At);
+        let horizon = horizon(batch);
         let (now_ms, mapped_to) = (self.job.now_ms, self.mapped.mapped_to);
         let (mut kept, mut has_tombstones) = (Vec::new(), false);
         for record in RawRecords::new(batch, &payload) {
@@ -297,19 +365,72 @@ impl Rewriting<'_> {
         let count = usize::try_from(batch.record_count()).unwrap_or(0);
         self.removed += (count - kept.len()) as u64;
         let sets_horizon = has_tombstones && horizon == Horizon::Unset;
-        self.scratch.clear();
         if kept.is_empty() {
-            if !is_last {
-                return Ok(Fate::Gone);
-            }
-            retain_empty(batch, &mut self.scratch);
-        } else if kept.len() == count && !sets_horizon {
-            return Ok(Fate::Whole);
-        } else {
-            let time_ms = now_ms.saturating_add(self.job.config.delete_retention_ms);
-            retain(batch, &kept, sets_horizon.then_some(time_ms), &mut self.scratch)?;
+            return Ok(self.emptied(batch, is_last));
         }
+        if kept.len() == count && !sets_horizon {
+            return Ok(Fate::Whole);
+        }
+        self.scratch.clear();
+        retain(batch, &kept, sets_horizon.then(|| self.next_horizon_ms()), &mut self.scratch)?;
         Ok(Fate::Rewritten)
+    }
+
+    /// Decides on a control batch as [`Rewriting::judge`] does.
+    fn judge_marker(&mut self, batch: &BatchView<'_>, is_last: bool) -> Result<Fate, BatchError> {
+        let data = marked_data(self.transactions, batch);
+        if batch.record_count() == 0 {
+            return Ok(if is_last { Fate::Whole } else { Fate::Gone });
+        }
+        match marker_fate(data, horizon(batch), self.job.now_ms) {
+            MarkerFate::Stays => {
+                self.ended = match data {
+                    MarkedData::Some(ended) => ended,
+                    MarkedData::None => None,
+                };
+                Ok(Fate::Whole)
+            }
+            MarkerFate::SetsHorizon => {
+                let kept = RawRecords::new(batch, batch.payload()).collect::<Result<Vec<_>, _>>()?;
+                self.scratch.clear();
+                retain(batch, &kept, Some(self.next_horizon_ms()), &mut self.scratch)?;
+                Ok(Fate::Rewritten)
+            }
+            MarkerFate::Goes => Ok(self.emptied(batch, is_last)),
+        }
+    }
+
+    /// Decides on a batch of which no record stays.
+    fn emptied(&mut self, batch: &BatchView<'_>, is_last: bool) -> Fate {
+        if !is_last {
+            return Fate::Gone;
+        }
+        self.scratch.clear();
+        retain_empty(batch, &mut self.scratch);
+        Fate::Rewritten
+    }
+
+    /// Time from which what this cleaning finds due may go, in ms.
+    fn next_horizon_ms(&self) -> i64 {
+        self.job.now_ms.saturating_add(self.job.config.delete_retention_ms)
+    }
+}
+
+fn horizon(batch: &BatchView<'_>) -> Horizon {
+    batch.delete_horizon_ms().map_or(Horizon::Unset, Horizon::At)
+}
+
+fn is_aborted(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> bool {
+    transactions.is_aborted(batch.producer_id(), batch.last_offset(), batch.is_transactional())
+}
+
+/// Takes note of a control batch; returns what is left of the transaction that it ends. One that is no marker ends none, and stays; one without
+/// a record has been emptied once no data was left.
+fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> MarkedData {
+    match EndTransactionMarker::read(batch) {
+        Ok(Some(marker)) => transactions.ended_by(marker.producer_id, batch.last_offset(), marker.is_commit),
+        Ok(None) => MarkedData::None,
+        Err(_) => MarkedData::Some(None),
     }
 }
 

@@ -31,7 +31,7 @@ pub fn replace(
     // The first comes last: as long as one is not renamed, a start takes none for whole.
     let renamed = cleaned.iter_mut().rev().try_for_each(|segment| segment.rename_to(Stage::Swap));
     if let Err(error) = renamed.and_then(|()| sync_dir(dir)) {
-        cleaned.into_iter().for_each(Segment::discard);
+        cleaned.into_iter().rev().for_each(Segment::discard);
         return Err(error.into());
     }
     let _no_cut = partition.hold_names();
@@ -63,6 +63,7 @@ fn note_new_names(partition: &Replica) {
 fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
     let mut retired = Vec::new();
     for mut segment in old {
+        retired.extend(segment.retire_aborted()?);
         retired.extend(segment.retire(false)?);
     }
     Ok(retired)

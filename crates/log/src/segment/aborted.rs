@@ -1,0 +1,76 @@
+//! Part of a segment: its index of aborted transactions.
+//!
+//! Not here: the format ([`crate::txn_index`]), nor how the files of a cleaning get their names ([`super::Stage`]).
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use super::{RETIRED, Segment};
+use crate::files::{DELETED, TXN_INDEX, offset_path};
+use crate::index::Index;
+use crate::steps::step;
+use crate::txn_index::{AbortedTransaction, SegmentEntries};
+
+impl Segment {
+    /// Writes the index of aborted transactions whole; none makes no file.
+    pub fn finish_aborted(&mut self) -> io::Result<()> {
+        let path = self.path(TXN_INDEX);
+        match self.aborted.len() {
+            0 => match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+            _ => self.aborted.write(&path),
+        }
+    }
+
+    /// Forgets the aborted transactions, which are worked out anew.
+    pub fn forget_aborted(&mut self) {
+        (self.aborted, self.is_aborted_torn) = (Index::empty(), false);
+    }
+
+    /// Forgets the transactions that markers at or past `offset` have aborted, which are cut off.
+    pub fn cut_aborted(&mut self, offset: i64) -> io::Result<()> {
+        let is_before = |entry: &AbortedTransaction| entry.last_offset < offset;
+        let (on_disk, in_memory) = self.aborted.parts();
+        if in_memory.first().is_some_and(is_before) {
+            self.aborted.cut_tail(is_before);
+        } else if on_disk.entries > 0 {
+            let count = on_disk.count_before(&File::open(self.path(TXN_INDEX))?, is_before)?;
+            self.aborted.cut_to(count);
+        } else {
+            self.forget_aborted();
+        }
+        self.finish_aborted()
+    }
+
+    /// Returns the aborted transactions, if there are any. The next segment begins at `end_offset`.
+    pub fn aborted_entries(&self, end_offset: i64) -> Option<SegmentEntries> {
+        let (on_disk, in_memory) = self.aborted.parts();
+        let path = || self.path(TXN_INDEX);
+        let entries = || SegmentEntries { end_offset, path: path(), on_disk, in_memory: in_memory.to_vec() };
+        (self.aborted.len() > 0).then(entries)
+    }
+
+    /// Returns true if the index of aborted transactions can be that of this segment: a whole file, whose last marker comes before `end_offset`.
+    pub fn has_sound_aborted(&self, end_offset: i64) -> io::Result<bool> {
+        let is_within = |entry: AbortedTransaction| (self.base_offset..end_offset).contains(&entry.last_offset);
+        Ok(!self.is_aborted_torn && self.aborted.last(&self.path(TXN_INDEX))?.is_none_or(is_within))
+    }
+
+    /// Renames the index of aborted transactions of a segment that others have taken the place of; returns its new path, if there is one.
+    ///
+    /// Before [`Segment::retire`]: as long as the log file has its name, a start takes an index of this base offset for the old one.
+    pub fn retire_aborted(&mut self) -> io::Result<Option<PathBuf>> {
+        step();
+        let number = RETIRED.fetch_add(1, Ordering::Relaxed);
+        let to = offset_path(&self.dir, self.base_offset, &format!("{TXN_INDEX}.{number}.{DELETED}"));
+        match fs::rename(self.path(TXN_INDEX), &to) {
+            Ok(()) => Ok(Some(to)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

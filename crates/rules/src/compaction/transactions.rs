@@ -1,0 +1,153 @@
+//! The transactions of a log whose batches are read in the order of offsets: which data is aborted, and which markers have no data left
+//! (Kafka's `CleanedTransactionMetadata`).
+//!
+//! Not here: which transactions were aborted, which the indexes of the segments say.
+//!
+//! Invariant: a marker counts as empty only if no data of its transaction was read, be that a batch without records or one that goes.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::sequence::AbortedTransaction;
+
+use super::Horizon;
+
+/// Transactions at one place of a log. Holds an entry for each transaction that is open there, and for each that was added and begins later.
+#[derive(Debug, Default)]
+pub struct TransactionScan {
+    /// Aborted transactions that begin later, by their first offset.
+    ahead: BTreeMap<i64, AbortedTransaction>,
+    /// Aborted transactions that are open here, by their producer.
+    aborted: HashMap<i64, OpenAborted>,
+    /// Producers of committed transactions of which data was read.
+    committed: HashSet<i64>,
+}
+
+#[derive(Debug)]
+struct OpenAborted {
+    transaction: AbortedTransaction,
+    has_data: bool,
+}
+
+/// Content of the transaction that a marker ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkedData {
+    /// Data was read. With an entry of the index of aborted transactions, if an aborting marker ends it.
+    Some(Option<AbortedTransaction>),
+    /// No data is left.
+    None,
+}
+
+/// Fate of a marker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkerFate {
+    /// Stays as it is.
+    Stays,
+    /// Stays, and its delete horizon is set.
+    SetsHorizon,
+    /// Goes, or stays as an empty batch if its producer goes on from it.
+    Goes,
+}
+
+impl TransactionScan {
+    /// Adds aborted transactions. Those that end at or past the next batch must all be here before it is read; one may be added again.
+    pub fn add(&mut self, aborted: impl IntoIterator<Item = AbortedTransaction>) {
+        self.ahead.extend(aborted.into_iter().map(|transaction| (transaction.first_offset, transaction)));
+    }
+
+    /// Takes note of a data batch; returns true if its records are aborted.
+    pub fn is_aborted(&mut self, producer_id: i64, last_offset: i64, is_transactional: bool) -> bool {
+        self.begin_upto(last_offset);
+        if !is_transactional {
+            return false;
+        }
+        match self.aborted.get_mut(&producer_id) {
+            Some(open) => {
+                open.has_data = true;
+                true
+            }
+            None => {
+                self.committed.insert(producer_id);
+                false
+            }
+        }
+    }
+
+    /// Takes note of a marker; returns what is left of its transaction.
+    pub fn ended_by(&mut self, producer_id: i64, offset: i64, is_commit: bool) -> MarkedData {
+        self.begin_upto(offset);
+        let has_committed = self.committed.remove(&producer_id);
+        let aborted = if is_commit { None } else { self.aborted.remove(&producer_id) };
+        match aborted.filter(|open| open.has_data) {
+            Some(open) => MarkedData::Some(Some(open.transaction)),
+            // An index may lack an aborted transaction, whose data then counts as committed.
+            None if has_committed => MarkedData::Some(None),
+            None => MarkedData::None,
+        }
+    }
+
+    fn begin_upto(&mut self, offset: i64) {
+        while let Some(first) = self.ahead.first_entry()
+            && *first.key() <= offset
+        {
+            let transaction = first.remove();
+            let new = || OpenAborted { transaction, has_data: false };
+            self.aborted.entry(transaction.producer_id).or_insert_with(new);
+        }
+    }
+}
+
+/// Returns the fate of a marker with records (KIP-534): once no data of its transaction is left, it stays for delete.retention.ms more.
+pub fn marker_fate(data: MarkedData, horizon: Horizon, now_ms: i64) -> MarkerFate {
+    match (data, horizon) {
+        (MarkedData::Some(_), _) => MarkerFate::Stays,
+        (MarkedData::None, Horizon::Unset) => MarkerFate::SetsHorizon,
+        (MarkedData::None, horizon) if horizon.has_passed(now_ms) => MarkerFate::Goes,
+        (MarkedData::None, _) => MarkerFate::Stays,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn aborted(producer_id: i64, first_offset: i64, last_offset: i64) -> AbortedTransaction {
+        AbortedTransaction { producer_id, first_offset, last_offset, last_stable_offset: last_offset + 1 }
+    }
+
+    #[test]
+    fn transaction_is_aborted_its_data_between_first_offset_and_marker_is() {
+        let mut scan = TransactionScan::default();
+        let first = aborted(7, 10, 20);
+        scan.add([first, aborted(8, 30, 40)]);
+        assert!(!scan.is_aborted(7, 9, true), "committed before");
+        assert_eq!(scan.ended_by(7, 9, true), MarkedData::Some(None));
+        assert!(scan.is_aborted(7, 11, true) && !scan.is_aborted(8, 12, true) && !scan.is_aborted(9, 13, false));
+        scan.add([first, aborted(8, 30, 40)]);
+        assert_eq!(scan.ended_by(7, 20, false), MarkedData::Some(Some(first)));
+        assert_eq!(scan.ended_by(8, 21, true), MarkedData::Some(None));
+        assert!(!scan.is_aborted(7, 31, true) && scan.is_aborted(8, 32, true));
+        assert_eq!(scan.ended_by(8, 40, false), MarkedData::Some(Some(aborted(8, 30, 40))));
+        assert_eq!(scan.ended_by(7, 41, true), MarkedData::Some(None));
+    }
+
+    #[test]
+    fn no_data_was_read_the_marker_is_empty() {
+        let mut scan = TransactionScan::default();
+        scan.add([aborted(7, 10, 20)]);
+        assert_eq!(scan.ended_by(7, 20, false), MarkedData::None);
+        assert_eq!(scan.ended_by(7, 21, true), MarkedData::None);
+        assert!(!scan.is_aborted(7, 22, false), "plain");
+        assert_eq!(scan.ended_by(7, 23, true), MarkedData::None);
+        assert!(!scan.is_aborted(7, 24, true));
+        assert_eq!(scan.ended_by(7, 25, false), MarkedData::Some(None), "the index lacks it");
+    }
+
+    #[test]
+    fn marker_is_empty_it_goes_once_its_horizon_has_passed() {
+        let fate = |data, horizon| marker_fate(data, horizon, 1000);
+        assert_eq!(fate(MarkedData::Some(None), Horizon::At(0)), MarkerFate::Stays);
+        assert_eq!(fate(MarkedData::None, Horizon::Unset), MarkerFate::SetsHorizon);
+        assert_eq!(fate(MarkedData::None, Horizon::At(1001)), MarkerFate::Stays);
+        assert_eq!(fate(MarkedData::None, Horizon::At(1000)), MarkerFate::Goes);
+    }
+}
