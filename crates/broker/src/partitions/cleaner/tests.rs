@@ -23,6 +23,8 @@ use fullbore_log::cleaner::error::CleanError;
 use fullbore_log::steps::watch;
 use fullbore_log::validation::ValidBatch;
 
+mod transactions;
+
 const NOW: i64 = 1_700_000_000_000;
 const KEYS: u8 = 7;
 
