@@ -112,6 +112,99 @@ fn many_transactions_are_aborted_a_range_finds_its_own() {
     }
 }
 
+/// Opens a log again after a kill; `forgets`: without producer snapshots.
+fn killed(log: Log, forgets: bool, config: &TopicConfig) -> Log {
+    let (dir, log_start, recovery_point) = (Arc::clone(log.dir()), Some(log.log_start()), log.recovery_point());
+    drop(log);
+    if forgets {
+        crate::snapshot::remove_past(&dir, i64::MIN).expect("removed");
+    }
+    Log::open(&dir, RecoveryHint { log_start, recovery_point, ..KILLED }, 0, config).expect("opened")
+}
+
+#[test]
+fn log_start_passes_an_open_transaction_its_marker_still_ends_it() {
+    for (deleted_to, is_retired, forgets) in
+        [(3, false, false), (3, false, true), (20, true, false), (20, true, true), (30, true, false)]
+    {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let config = config(400);
+        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+        for sequence in 0..30 {
+            let bytes = batch(7, 0, sequence, true);
+            let valid = ValidBatch::unchecked(&bytes);
+            log.append_verified(&valid, Verification::Verified, 0, 0, &config).expect("appended");
+        }
+        assert_eq!(log.last_stable_offset(30), 0);
+        let space = fullbore_host::disk_space::DiskSpace::open(folder.path(), 0);
+        log.delete_before(deleted_to, 0, &space).expect("deleted");
+        if is_retired {
+            log.retire_old(0, 30, &config, false).result.expect("retired");
+            assert!(log.first_base_offset() > 10 && log.first_base_offset() <= deleted_to);
+        }
+        let mut log = killed(log, forgets, &config);
+        assert_eq!(log.log_start(), deleted_to);
+        assert_eq!(log.last_stable_offset(30), deleted_to, "as Kafka's: no record before the log start is waited for");
+        let plain = batch(-1, -1, -1, false);
+        log.append(&ValidBatch::unchecked(&plain), 0, 0, &config).expect("appended");
+        assert_eq!(log.last_stable_offset(31), deleted_to);
+        log.append_marker(&marker(7, 0, false), 0, 0, 0, &config).expect("ended");
+        assert_eq!((log.last_stable_offset(31), log.last_stable_offset(32)), (deleted_to, 32));
+        let found = log.plan_aborted(deleted_to).read(32).expect("read");
+        assert!(found.iter().all(|aborted| aborted.first_offset <= deleted_to && aborted.last_offset == 31));
+        assert_eq!(found.len(), 1);
+    }
+}
+
+#[test]
+fn retention_takes_all_of_an_open_transaction_its_marker_ends_nothing_that_is_left() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let config = TopicConfig { retention_ms: Some(1), ..config(400) };
+    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    for sequence in 0..30 {
+        let bytes = batch(7, 0, sequence, true);
+        let valid = ValidBatch::unchecked(&bytes);
+        log.append_verified(&valid, Verification::Verified, 0, 0, &config).expect("appended");
+    }
+    log.retire_old(10, 30, &config, false).result.expect("retired");
+    let mut log = killed(log, false, &config);
+    assert_eq!((log.log_start(), log.last_stable_offset(30), log.producers().first_open()), (30, 30, Some(0)));
+    let plain = batch(-1, -1, -1, false);
+    log.append(&ValidBatch::unchecked(&plain), 0, 0, &config).expect("appended");
+    assert_eq!(log.last_stable_offset(31), 30, "until the marker");
+    log.append_marker(&marker(7, 0, true), 0, 0, 0, &config).expect("ended");
+    assert_eq!((log.last_stable_offset(32), log.producers().first_open()), (32, None));
+}
+
+#[test]
+fn marker_was_emptied_it_ends_nothing_and_its_epoch_is_kept() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let config = config(1 << 20);
+    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let bytes = batch(7, 3, 0, true);
+    log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
+    let mut emptied = BytesMut::new();
+    let whole =
+        EndTransactionMarker { producer_id: 8, producer_epoch: 5, is_commit: true, coordinator_epoch: 0 }.batch(0);
+    fullbore_wire::batch::retain_empty(&BatchView::first(&whole).expect("a batch"), &mut emptied);
+    emptied[..8].copy_from_slice(&1_i64.to_be_bytes());
+    emptied[12..16].copy_from_slice(&0_i32.to_be_bytes());
+    let view = BatchView::first(&emptied).expect("a batch");
+    assert_eq!(log.append_as_they_are(&emptied, &[view], 0, &config).expect("a follower takes it"), 1);
+    let states = |log: &Log| {
+        let state = |state: fullbore_rules::sequence::ProducerState| {
+            (state.producer_id, state.producer_epoch, state.last_sequence, state.open_from)
+        };
+        let mut states: Vec<_> = log.producers().iter().map(state).collect();
+        states.sort_unstable();
+        states
+    };
+    let expected = [(7, 3, 0, Some(0)), (8, 5, -1, None)];
+    assert_eq!((states(&log), log.last_stable_offset(2)), (expected.to_vec(), 0));
+    let mut log = killed(log, true, &config);
+    assert_eq!((states(&log), log.last_stable_offset(2)), (expected.to_vec(), 0));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Append {

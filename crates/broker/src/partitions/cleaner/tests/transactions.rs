@@ -142,11 +142,11 @@ fn raw(partition: &Replica) -> Vec<BatchFacts> {
     consume(partition, Isolation::ReadUncommitted, 1 << 20).1
 }
 
-/// Entries of all indexes of aborted transactions.
+/// Entries of all indexes of aborted transactions whose marker a consumer may read.
 fn aborted_in(partition: &Replica) -> Vec<AbortedTransaction> {
     let state = partition.lock();
     let LogState::Open(log) = &state.log else { panic!("it is open") };
-    log.plan_aborted(0).read(log.log_end()).expect("read")
+    log.plan_aborted(log.log_start()).read(log.log_end()).expect("read")
 }
 
 /// Files of indexes of aborted transactions that are in use or would be.
