@@ -86,7 +86,7 @@ impl Log {
         let mut found = Vec::new();
         self.for_each_batch(stop, offset.max(self.segments[0].base_offset), |batch, file| {
             if batch.is_control {
-                // One without a record ends nothing: no data of its transaction is left.
+                // A marker that compaction has emptied ends nothing: no data of its transaction is left.
                 if let Some(marker) = batch.marker(file)? {
                     let completed = producers.end_transaction(&marker, batch.base_offset, batch.max_timestamp, 0);
                     found.extend(completed.as_ref().and_then(AbortedTransaction::of));

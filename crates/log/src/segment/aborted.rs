@@ -62,7 +62,7 @@ impl Segment {
 
     /// Renames the index of aborted transactions of a segment that others have taken the place of; returns its new path, if there is one.
     ///
-    /// Before [`Segment::retire`]: as long as the log file has its name, a start takes an index of this base offset for the old one.
+    /// To be called before [`Segment::retire`]: as long as the old log file has its name, a start takes the index of this base offset for the old one.
     pub fn retire_aborted(&mut self) -> io::Result<Option<PathBuf>> {
         step();
         let number = RETIRED.fetch_add(1, Ordering::Relaxed);

@@ -11,11 +11,11 @@ enum Step {
     Append { producer_id: Option<i64>, is_transactional: bool, keys: Vec<(u8, bool)> },
     /// The marker of a producer's transaction; `bumps`: with the next epoch.
     End { producer_id: i64, is_commit: bool, bumps: bool },
-    /// The log start moves by so many offsets, at most to the first open transaction.
+    /// DeleteRecords of the first `count` offsets, at most up to the first open transaction.
     DeleteRecords { count: i64 },
-    /// A cleaning so many ms later.
+    /// A cleaning `later_ms` later.
     Clean { later_ms: i64 },
-    /// The same, and a kill at this change of a file.
+    /// A cleaning, and a kill at change `at` of a file.
     KillInCleaning { later_ms: i64, at: usize },
     /// A start after a clean shutdown or a kill; `forgets`: without producer snapshots.
     Restart { is_clean: bool, forgets: bool },
