@@ -5,6 +5,7 @@
 use super::call::{Call, Completion, Fault, Reply};
 use super::end_txn::check_id;
 use super::offset_commit::{self, ValidCommit};
+use crate::coordinator::VerifiedProducer;
 use crate::groups::{CommitOffset, Missing, PendingCommit};
 use crate::node::Node;
 use fullbore_rules::group::Committer;
@@ -63,8 +64,7 @@ async fn begin(
     }
     check_id(&request.transactional_id)?;
     groups.prepare(Missing::Create, [group]).await?;
-    groups.check(group)?;
-    let partition = groups.partition_of(group).ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?;
+    let (partition, seen) = groups.markers_seen(group)?;
     let producer = ProducerIdAndEpoch { id: request.producer_id, epoch: request.producer_epoch };
     call.broker.transactions.begin_offsets(&request.transactional_id, producer, partition, version).await?;
     let committer = Committer {
@@ -74,7 +74,7 @@ async fn begin(
         version,
         is_transactional: true,
     };
-    groups.commit(group, &committer, Some(producer), offsets, &call.client.unwritten)
+    groups.commit(group, &committer, Some(VerifiedProducer { producer, seen }), offsets, &call.client.unwritten)
 }
 
 /// Returns the topics of a request as those of OffsetCommit, whose checks are the same.

@@ -6,6 +6,7 @@
 //! [`groups`](crate::groups).
 
 mod coordinator_topic;
+mod ended;
 mod marked;
 mod pending;
 mod replay;
@@ -17,9 +18,10 @@ mod unreplicated;
 mod unwritten;
 
 pub use coordinator_topic::{Coordinator, CoordinatorTopic, InternalTopicSettings};
+pub use ended::MarkersSeen;
 pub use marked::{MarkedCoordinator, MarkerOutcome};
 pub use pending::PendingWrite;
 pub use replay::{LogEntry, ReplayError, replay};
-pub use shard::{KeyValue, Records, Shard, Status, size_of_record};
+pub use shard::{KeyValue, Records, Shard, Status, VerifiedProducer, size_of_record};
 pub use topic::InternalTopic;
 pub use unwritten::Unwritten;

@@ -6,6 +6,7 @@
 //! Invariants: writes are appended, and their callbacks called, in the order of the calls. A caller that unlocks the writer looks
 //! at the queue again, so that a write whose caller found the lock taken is appended.
 
+use super::ended::{EndedTransactions, MarkersSeen};
 use super::unreplicated::{AppendResult, Told, Unreplicated};
 use crate::partitions::{Acks, AppendError, AppendTerms, Durability, Replica};
 use bytes::{Bytes, BytesMut};
@@ -35,12 +36,21 @@ pub type KeyValue = (Bytes, Option<Bytes>);
 pub enum Records {
     /// The records themselves.
     Known(Vec<KeyValue>),
-    /// Records of a producer's transaction, which has this partition by the coordinator's word. They share no batch with other writes.
-    Transactional(ProducerIdAndEpoch, Vec<KeyValue>),
+    /// Records of a producer's transaction. They share no batch with other writes.
+    Transactional(VerifiedProducer, Vec<KeyValue>),
     /// The end of a producer's transaction in this partition, with the transaction version by which its epoch is checked (KIP-890).
     Marker(Marker, i8),
     /// See [`Records::late`].
     Late(Late),
+}
+
+/// Producer in whose transaction this partition is, by the word of the coordinator of transactions.
+#[derive(Clone, Copy, Debug)]
+pub struct VerifiedProducer {
+    /// The producer.
+    pub producer: ProducerIdAndEpoch,
+    /// The markers of the shard before the coordinator was asked: the word counts until one of the producer's comes.
+    pub seen: MarkersSeen,
 }
 
 type Late = Box<dyn FnOnce() -> Box<dyn Iterator<Item = KeyValue>> + Send>;
@@ -83,6 +93,8 @@ pub struct Shard {
     leader_epoch: AtomicI32,
     status: watch::Sender<Status>,
     waiting: Mutex<Vec<Write>>,
+    /// Locked with `waiting`.
+    ended: Mutex<EndedTransactions>,
     /// Held while writes are appended and told of: the memory in which batches are built.
     writer: Mutex<BytesMut>,
     unreplicated: Arc<Unreplicated>,
@@ -113,6 +125,7 @@ impl Shard {
             leader_epoch: AtomicI32::new(leads_in.unwrap_or(NO_EPOCH)),
             status: watch::Sender::new(status),
             waiting: Mutex::default(),
+            ended: Mutex::default(),
             writer: Mutex::default(),
             unreplicated: Arc::default(),
         })
@@ -169,13 +182,22 @@ impl Shard {
         let _ = self.status.subscribe().wait_for(|status| *status != Status::Loading).await;
     }
 
-    /// Queues a write. A call of [`Shard::flush`], or a long queue, appends it.
+    /// Returns the markers that were asked for so far.
+    pub fn markers_seen(&self) -> MarkersSeen {
+        self.ended.lock().seen(self.leader_epoch())
+    }
+
+    /// Queues a write. A call of [`Shard::flush`], or a long queue, appends it. One in a transaction that may have ended is refused with
+    /// [`AppendError::Unverified`].
     pub(super) fn ask(self: &Arc<Self>, records: Records, told: Told) {
-        let waiting = {
-            let mut waiting = self.waiting.lock();
-            waiting.push(Write { records, told });
-            waiting.len()
-        };
+        let mut queue = self.waiting.lock();
+        if self.may_be_past(&records) {
+            drop(queue);
+            return told(Err(AppendError::Unverified));
+        }
+        queue.push(Write { records, told });
+        let waiting = queue.len();
+        drop(queue);
         if waiting >= WAITING_MAX && self.partition.phase().is_open() {
             self.flush();
         }
@@ -209,6 +231,17 @@ impl Shard {
             }
         }
         self.flush_elsewhere();
+    }
+
+    /// Takes note of a marker, and returns true for records of a transaction that may have ended. The queue is locked.
+    fn may_be_past(&self, records: &Records) -> bool {
+        let mut ended = self.ended.lock();
+        match records {
+            Records::Marker(marker, _) => ended.note(marker.producer_id),
+            Records::Transactional(of, _) => return ended.may_have_ended(of.producer.id, of.seen, self.leader_epoch()),
+            Records::Known(_) | Records::Late(_) => {}
+        }
+        false
     }
 
     fn append_marker(&self, marker: &Marker, transaction_version: i8) -> AppendResult {
@@ -276,9 +309,9 @@ impl<'a> WriteBatch<'a> {
         while let Some(Write { records, told }) = writes.next() {
             let records = match records {
                 Records::Known(records) => records,
-                Records::Transactional(producer, records) => {
+                Records::Transactional(of, records) => {
                     self.finish();
-                    self.producer = Some(producer);
+                    self.producer = Some(of.producer);
                     let appended = self.append_all(records.into_iter());
                     self.producer = None;
                     self.shard.tell_in_turn(appended, vec![told]);

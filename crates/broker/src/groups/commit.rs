@@ -8,11 +8,10 @@ use super::offsets::{CommitOffset, GroupOffsets, OffsetAndMetadata, OffsetsView,
 use super::pending::PendingOffsets;
 use super::records::{self, OffsetKey};
 use super::{Groups, not_kept};
-use crate::coordinator::{KeyValue, PendingWrite, Records, Shard, Unwritten, size_of_record};
+use crate::coordinator::{KeyValue, PendingWrite, Records, Shard, Unwritten, VerifiedProducer, size_of_record};
 use fullbore_control::Image;
 use fullbore_rules::group::consumer::TopicIdPartition;
 use fullbore_rules::group::{Committer, Group};
-use fullbore_rules::transaction::ProducerIdAndEpoch;
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -90,7 +89,7 @@ impl PendingCommit {
 }
 
 impl Groups {
-    /// Asks for these offsets to be committed, as the group allows it; with a producer in its transaction, of which the coordinator knows.
+    /// Asks for these offsets to be committed, as the group allows it; with a producer in its transaction.
     ///
     /// # Errors
     /// None of them can be.
@@ -98,7 +97,7 @@ impl Groups {
         self: &Arc<Self>,
         id: &Text,
         committer: &Committer<'_>,
-        producer: Option<ProducerIdAndEpoch>,
+        producer: Option<VerifiedProducer>,
         offsets: Vec<CommitOffset>,
         unwritten: &Unwritten,
     ) -> Result<PendingCommit, ErrorCode> {
@@ -139,7 +138,7 @@ impl Groups {
     fn write_commit(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
-        producer: Option<ProducerIdAndEpoch>,
+        producer: Option<VerifiedProducer>,
         wanted: Vec<(usize, CommitOffset)>,
         mut refused: RefusedOffsets,
     ) -> PendingCommit {
@@ -230,7 +229,7 @@ impl Groups {
         &self,
         shard: &Shard,
         group: &str,
-        producer: Option<ProducerIdAndEpoch>,
+        producer: Option<VerifiedProducer>,
         offsets: Vec<CommitOffset>,
     ) -> RefusedOffsets {
         let image = self.control.image();
@@ -241,7 +240,7 @@ impl Groups {
         let there = there.collect();
         match producer {
             None => self.offsets.put(shard, group, there),
-            Some(producer) => self.offsets.put_pending(shard, group, producer.id, there),
+            Some(of) => self.offsets.put_pending(shard, group, of.producer.id, there),
         }
         refused
     }

@@ -3,7 +3,7 @@
 //! Not here: the commits themselves, nor what becomes of pending offsets.
 
 use super::{Groups, not_kept};
-use crate::coordinator::{MarkedCoordinator, MarkerOutcome, PendingWrite, Records};
+use crate::coordinator::{MarkedCoordinator, MarkerOutcome, MarkersSeen, PendingWrite, Records};
 use fullbore_rules::sequence::Marker;
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
@@ -14,6 +14,16 @@ impl Groups {
     pub fn partition_of(&self, id: &str) -> Option<i32> {
         let topic = self.topic.read();
         Some(topic.as_ref()?.shard(id)?.partition().index())
+    }
+
+    /// Returns the partition of `__consumer_offsets` that a group is in, if it serves, and the markers there. To be called before the coordinator of
+    /// transactions is asked about a commit.
+    ///
+    /// # Errors
+    /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE.
+    pub fn markers_seen(&self, id: &str) -> Result<(i32, MarkersSeen), ErrorCode> {
+        let shard = self.serving(id)?;
+        Ok((shard.partition().index(), shard.markers_seen()))
     }
 
     /// Waits until the commits of a group that were asked for before are seen or refused: one in a transaction makes its partitions unstable.

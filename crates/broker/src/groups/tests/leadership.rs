@@ -1,10 +1,11 @@
 //! Groups whose partition of the topic another broker leads, for a while.
 
 use super::*;
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, MarkedCoordinator};
 use fullbore_control::{CONSUMER_OFFSETS, Topic};
 use fullbore_rules::group::Effect;
 use fullbore_rules::replica::{BrokerRegistration, FollowerFetch, PartitionRegistration};
+use fullbore_rules::sequence::Marker;
 use std::cell::Cell;
 
 const OTHER: i32 = 2;
@@ -92,6 +93,29 @@ async fn what_is_read_for_a_shard_whose_partition_has_moved_is_not_put_in_place(
     let after = opened.groups.serving("g").expect("it serves");
     let entries: Vec<_> = opened.groups.table.lock().values().cloned().collect();
     assert!(entries.iter().all(|entry| Arc::ptr_eq(&entry.shard, &after)), "its group writes where nothing is kept");
+    opened.close();
+}
+
+#[tokio::test]
+async fn another_broker_leads_pending_offsets_are_read_anew_once_this_one_leads_again() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let t = opened.topic("t").await;
+    opened.commit_in((7, 0), "g", vec![one(&t, 0, committed(1, 1))]).await;
+    let before = opened.groups.serving("g").expect("it serves");
+    opened.elect(OTHER);
+    assert_eq!((opened.groups.offsets.pending(), opened.groups.ids().len()), (0, 0));
+    let marker = Marker { producer_id: 7, producer_epoch: 1, coordinator_epoch: 0, is_commit: true };
+    let refused = Arc::clone(&opened.groups).write_marker(0, marker, 2).err();
+    assert_eq!(refused, Some(ErrorCode::NOT_COORDINATOR));
+    opened.elect(1);
+    opened.groups.topic.loaded().await;
+    // The shard that was left writes nothing behind the one that has its place.
+    let late = before.write(Records::Marker(marker, 2), |kept| kept).kept().await.expect("told");
+    assert_eq!(late.map_err(not_kept), Err(ErrorCode::NOT_COORDINATOR));
+    assert!(opened.is_pending("g", &t, 0));
+    opened.end((7, 0), "g", true).await;
+    assert_eq!((opened.get("g", &t, 0), opened.groups.offsets.pending()), (Some(committed(1, 1)), 0));
     opened.close();
 }
 

@@ -1,7 +1,7 @@
 //! Offsets in transactions: pending, committed, aborted, and what a restart finds of them.
 
 use super::*;
-use crate::coordinator::MarkedCoordinator;
+use crate::coordinator::{MarkedCoordinator, MarkersSeen, VerifiedProducer};
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::ProducerIdAndEpoch;
 use std::collections::BTreeSet;
@@ -11,16 +11,28 @@ const UNNAMED: Committer<'static> =
 
 impl Opened {
     fn ask_in(&self, producer: (i64, i16), group: &str, offsets: Vec<CommitOffset>) -> PendingCommit {
-        let producer = Some(ProducerIdAndEpoch { id: producer.0, epoch: producer.1 });
+        let (_, seen) = self.groups.markers_seen(group).expect("it serves");
+        self.ask_verified(producer, seen, group, offsets)
+    }
+
+    /// Asks for a commit in a transaction that was verified when these markers were seen.
+    fn ask_verified(
+        &self,
+        (id, epoch): (i64, i16),
+        seen: MarkersSeen,
+        group: &str,
+        offsets: Vec<CommitOffset>,
+    ) -> PendingCommit {
+        let producer = Some(VerifiedProducer { producer: ProducerIdAndEpoch { id, epoch }, seen });
         self.groups.commit(&group.into(), &UNNAMED, producer, offsets, &Unwritten::default()).expect("it may")
     }
 
-    async fn commit_in(&self, producer: (i64, i16), group: &str, offsets: Vec<CommitOffset>) {
+    pub(super) async fn commit_in(&self, producer: (i64, i16), group: &str, offsets: Vec<CommitOffset>) {
         assert_eq!(self.ask_in(producer, group, offsets).done().await, Ok(vec![]));
     }
 
     /// Ends a transaction in the partition that the group is in, with the next epoch.
-    async fn end(&self, producer: (i64, i16), group: &str, is_commit: bool) {
+    pub(super) async fn end(&self, producer: (i64, i16), group: &str, is_commit: bool) {
         let (producer_id, producer_epoch) = (producer.0, producer.1 + 1);
         let marker = Marker { producer_id, producer_epoch, coordinator_epoch: 0, is_commit };
         let partition = self.groups.partition_of(group).expect("the topic is there");
@@ -28,7 +40,7 @@ impl Opened {
         assert_eq!(write.kept().await, Ok(Ok(())));
     }
 
-    fn is_pending(&self, group: &str, topic: &TopicName, partition: i32) -> bool {
+    pub(super) fn is_pending(&self, group: &str, topic: &TopicName, partition: i32) -> bool {
         self.groups.offsets.view(group, |view| view.is_pending(topic.id, partition))
     }
 
@@ -154,6 +166,23 @@ async fn producer_is_fenced_or_there_is_no_room_its_offsets_are_refused() {
     opened.end((7, 1), "g", true).await;
     assert_eq!(opened.commit("g", vec![one(&t, 2, committed(3, 3))]).await, []);
     assert_eq!((opened.held(), opened.groups.offsets.pending()), (2, 0));
+}
+
+#[tokio::test]
+async fn transaction_ends_after_it_was_verified_its_offsets_are_sent_back() {
+    let folder = tempfile::tempdir().expect("tempdir");
+    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let t = opened.topic("t").await;
+    let (_, seen) = opened.groups.markers_seen("g").expect("it serves");
+    opened.end((8, 0), "g", true).await;
+    let offsets = |offset| vec![one(&t, 0, committed(offset, 1))];
+    assert_eq!(opened.ask_verified((7, 0), seen, "g", offsets(1)).done().await, Ok(vec![]), "another has ended");
+    opened.end((7, 0), "g", true).await;
+    // With transaction version 1 the epoch stays, and would not fence it.
+    let late = opened.ask_verified((7, 1), seen, "g", offsets(2));
+    assert_eq!(late.done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
+    assert_eq!((opened.offset("g", &t, 0), opened.is_pending("g", &t, 0)), (Some(1), false));
+    opened.commit_in((7, 1), "g", offsets(3)).await;
 }
 
 #[tokio::test]
