@@ -80,7 +80,7 @@ fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32) -> Stamp {
 
 fn end(partition: &Arc<Replica>, producer_id: i64, producer_epoch: i16, is_commit: bool) {
     let marker = Marker { producer_id, producer_epoch, coordinator_epoch: 0, is_commit };
-    partition.append_marker(&marker, 0, NOW).expect("ended");
+    partition.append_marker(&marker, 0, None, NOW).expect("ended");
 }
 
 /// Appends records without a producer until `count` segments more are closed.
@@ -235,7 +235,7 @@ fn producer_has_only_a_marker_left_its_epoch_survives_without_a_snapshot() {
     let (logs, partition) = open_with(folder.path(), 600, None);
     put(&partition, stamp(7, 3, 0), true, &[(1, value(1))]);
     let marker = Marker { producer_id: 7, producer_epoch: 4, coordinator_epoch: 0, is_commit: true };
-    partition.append_marker(&marker, 2, NOW).expect("ended");
+    partition.append_marker(&marker, 2, None, NOW).expect("ended");
     put(&partition, Stamp::NONE, false, &[(1, value(2))]);
     for now_ms in [NOW, NOW + 1, NOW + 1 + RETENTION_MS, NOW + 2 * RETENTION_MS] {
         fill_segments(&partition, 1);

@@ -153,7 +153,7 @@ impl World {
         let epoch = epoch + i16::from(bumps);
         let marker = Marker { producer_id, producer_epoch: epoch, coordinator_epoch: 0, is_commit };
         let base = self.end();
-        self.partition().append_marker(&marker, if bumps { 2 } else { 0 }, NOW).expect("ended");
+        self.partition().append_marker(&marker, if bumps { 2 } else { 0 }, None, NOW).expect("ended");
         self.written.insert(base, Written::Marker { producer_id, epoch, is_commit });
     }
 
