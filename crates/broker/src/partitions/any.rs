@@ -32,10 +32,10 @@ pub enum AnyPartition {
 }
 
 impl AnyPartition {
-    /// Returns how many markers a classic partition was given, for `AppendTerms::markers`.
-    pub fn markers(&self) -> u64 {
+    /// Returns how many markers of a producer a classic partition has, for `AppendTerms::markers`.
+    pub fn markers_of(&self, producer_id: i64) -> u32 {
         match self {
-            AnyPartition::Classic(replica) => replica.markers(),
+            AnyPartition::Classic(replica) => replica.markers_of(producer_id),
             AnyPartition::Diskless(_) => 0,
         }
     }

@@ -81,8 +81,8 @@ pub trait TransactionVerifier: Send + Sync {
 #[derive(Clone, Copy)]
 struct Verified {
     outcome: Result<Verification, ErrorCode>,
-    /// Markers that the partition had been given before.
-    markers: u64,
+    /// Markers of the producer that the partition had before.
+    markers: u32,
 }
 
 impl Verified {
@@ -416,7 +416,7 @@ impl<'a> AppendRun<'a> {
             if let Some(to) = batch.to.as_ref().ok().and_then(classic)
                 && stamp_of(batch).is_some_and(is_same)
             {
-                places.push((place, to.partition.markers()));
+                places.push((place, to.partition.markers_of(of.producer_id)));
                 partitions.push((to.topic, to.index));
             }
         }

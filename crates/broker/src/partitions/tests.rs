@@ -61,16 +61,16 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
     let stamp = fullbore_wire::batch::Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0 };
     let (bytes, _) = builder.seal(stamp).expect("sealed");
     let batch = ValidBatch::unchecked(&bytes);
-    let append = |markers: u64| {
+    let append = |markers: u32| {
         let terms =
             AppendTerms { verification: Verification::Verified, markers, ..AppendTerms::in_turn(Acks::Leader, 0) };
         partition.append(&batch, terms).expect("a step")
     };
-    let before = partition.markers();
+    let before = partition.markers_of(7);
     // The transaction of version 1 ends before the batch comes: its epoch stays.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     partition.append_marker(&marker, 1, None, 0).expect("written");
     assert!(matches!(append(before), AppendStep::Blocked(Blocker::Verification)));
-    assert!(append(partition.markers()).is_written());
+    assert!(append(partition.markers_of(7)).is_written());
     logs.close();
 }

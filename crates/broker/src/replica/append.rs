@@ -1,7 +1,6 @@
 //! The append of a leader's batch that is in its turn.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use fullbore_rules::replica::{self, Now};
 use fullbore_rules::sequence::{Marker, Stamp};
@@ -48,7 +47,6 @@ impl Replica {
         let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
-        self.markers.fetch_add(1, Ordering::Relaxed);
         let (written, _) = self.write_with(&mut state, Acks::All, append)?;
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
@@ -61,18 +59,9 @@ impl Replica {
         Ok(written)
     }
 
-    /// Returns how many markers the partition was given since it is here, for [`AppendTerms::markers`].
-    pub fn markers(&self) -> u64 {
-        self.markers.load(Ordering::Relaxed)
-    }
-
-    /// Returns what the coordinator is known to say of the transaction that a batch would open, while the log is locked. With transaction version 1
-    /// the epoch stays: the transaction that was looked up may have ended meanwhile, and the batch would open one that no marker ends.
-    fn verification(&self, terms: &AppendTerms<'_>) -> Verification {
-        match terms.verification {
-            Verification::Verified if terms.markers != self.markers() => Verification::Unknown,
-            verification => verification,
-        }
+    /// Returns how many markers of a producer the partition has, for [`AppendTerms::markers`].
+    pub fn markers_of(&self, producer_id: i64) -> u32 {
+        markers_of(&self.lock(), producer_id)
     }
 
     /// Checks that a leader may append, in this epoch if it is given, and opens the log.
@@ -106,7 +95,8 @@ impl Replica {
         if terms.early.are_sent && state.is_early(&batch.stamp()) {
             return self.park_early(&mut state, batch, terms).map(AppendStep::Pending);
         }
-        let result = self.write_batch(&mut state, batch, self.verification(&terms), terms.acks, terms.now_ms);
+        let verification = verification(&state, batch, &terms);
+        let result = self.write_batch(&mut state, batch, verification, terms.acks, terms.now_ms);
         if state.parked.is_some() && !matches!(result, Err(AppendError::Unverified)) {
             self.settle_parked(&mut state, batch.stamp(), result.as_ref().err().copied(), terms.now_ms);
         }
@@ -178,6 +168,24 @@ impl Replica {
             batches_retained: config.producer_state_batches_to_retain,
         };
         Ok((WrittenBatch { appended, durability: Durability { flushed, replicated } }, outcome.is_duplicate))
+    }
+}
+
+/// Returns what the coordinator is known to say of the transaction that a batch would open, while the log is locked. With transaction version 1
+/// the epoch stays: the transaction that was looked up may have ended meanwhile, and the batch would open one that no marker ends.
+fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
+    match terms.verification {
+        Verification::Verified if terms.markers != markers_of(state, batch.stamp().producer_id) => {
+            Verification::Unknown
+        }
+        verification => verification,
+    }
+}
+
+fn markers_of(state: &ReplicaState, producer_id: i64) -> u32 {
+    match &state.log {
+        LogState::Open(log) => log.producers().markers_of(producer_id),
+        _ => 0,
     }
 }
 

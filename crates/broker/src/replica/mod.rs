@@ -96,8 +96,6 @@ pub struct Replica {
     waiters: Arc<Waiters>,
     /// Batches of idempotent producers that were refused, and are sent again.
     refused: Mutex<RefusedBatches>,
-    /// Markers that the partition was given since it is here. Written under the state's lock.
-    markers: AtomicU64,
 }
 
 /// [`Replica::deleted_at`] of a partition that is not deleted.
@@ -164,7 +162,6 @@ impl Replica {
             retired: Mutex::new(None),
             waiters: Arc::default(),
             refused: Mutex::default(),
-            markers: AtomicU64::new(0),
         }
     }
 

@@ -28,8 +28,8 @@ pub struct AppendTerms<'a> {
     pub leader_epoch: Option<i32>,
     /// The coordinator's word on the transaction that the batch would open.
     pub verification: Verification,
-    /// Markers that the partition had been given when the coordinator was asked. With more, its word may be on a transaction that has ended.
-    pub markers: u64,
+    /// Markers of the producer when the coordinator was asked. With another number, its word may be on a transaction that has ended.
+    pub markers: u32,
 }
 
 impl AppendTerms<'static> {

@@ -36,6 +36,8 @@ pub(super) struct Producer {
     pub open_from: Option<i64>,
     /// The last offset of its last marker or batch without a sequence; `None` if that is not known, as after a restart.
     pub last_unsequenced: Option<i64>,
+    /// Markers of the producer since it is remembered.
+    pub markers: u32,
     /// The timestamp of its last batch or marker, in ms.
     pub last_timestamp: i64,
     pub(super) last_active_ms: i64,
@@ -412,6 +414,7 @@ impl Producers {
             coordinator_epoch: NO_COORDINATOR,
             open_from: None,
             last_unsequenced: None,
+            markers: 0,
             last_timestamp: SnapshotEntry::NONE,
             last_active_ms: 0,
             turn: 0,

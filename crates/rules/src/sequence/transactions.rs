@@ -216,6 +216,7 @@ impl Producers {
         let producer = self.known_or_new(marker.producer_id);
         producer.begin_epoch(marker.producer_epoch, offset, timestamp);
         producer.coordinator_epoch = marker.coordinator_epoch;
+        producer.markers = producer.markers.wrapping_add(1);
         let completed = producer.open_from.take().map(|first_offset| CompletedTransaction {
             producer_id: marker.producer_id,
             first_offset,
@@ -246,6 +247,11 @@ impl Producers {
         self.known_or_new(producer_id).begin_epoch(producer_epoch, offset, timestamp);
         self.touch(producer_id, now_ms);
         self.evict();
+    }
+
+    /// Returns how many markers of a producer came since it is remembered here; 0 if it is not. A different number says that a transaction has ended.
+    pub fn markers_of(&self, producer_id: i64) -> u32 {
+        self.by_id.get(&producer_id).map_or(0, |producer| producer.markers)
     }
 
     /// Returns the first offset of the eldest open transaction.
