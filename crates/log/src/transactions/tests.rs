@@ -176,6 +176,21 @@ fn retention_takes_all_of_an_open_transaction_its_marker_ends_nothing_that_is_le
     assert_eq!((log.last_stable_offset(32), log.producers().first_open()), (32, None));
 }
 
+/// Else a follower remembers every marker since its start.
+#[test]
+fn log_is_not_read_retention_forgets_replicated_markers() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let config = config(1 << 20);
+    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let bytes = batch(7, 0, 0, true);
+    log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
+    log.append_marker(&marker(7, 0, true), 0, 0, 0, &config).expect("ended");
+    log.retire_old(0, 1, &config, false).result.expect("nothing is old");
+    assert_eq!(log.last_stable_offset(1), 0, "the marker is not replicated");
+    log.retire_old(0, 2, &config, false).result.expect("nothing is old");
+    assert_eq!(log.last_stable_offset(1), 1, "it is forgotten");
+}
+
 #[test]
 fn marker_was_emptied_it_ends_nothing_and_its_epoch_is_kept() {
     let folder = tempfile::tempdir().expect("temporary folder");
