@@ -113,14 +113,19 @@ impl Transactional {
             response = client.try_call(&request, protocol.init_producer_id())?;
         }
         assert_eq!(response.error_code, ErrorCode::NONE, "{transactional_id}");
-        Some(Transactional {
+        Some(Transactional::resume(transactional_id, protocol, response.producer_id, response.producer_epoch))
+    }
+
+    /// A producer that was begun elsewhere, without a transaction.
+    pub fn resume(transactional_id: &str, protocol: Protocol, id: i64, epoch: i16) -> Transactional {
+        Transactional {
             transactional_id: transactional_id.to_owned(),
-            id: response.producer_id,
-            epoch: response.producer_epoch,
+            id,
+            epoch,
             protocol,
             sequences: BTreeMap::new(),
             added: BTreeSet::new(),
-        })
+        }
     }
 
     /// The producer id and epoch.

@@ -5,6 +5,7 @@ use crate::assert_serves;
 use fullbore_tests::{Broker, Client, Protocol, Transactional, wait_until};
 use fullbore_wire::apis::end_txn::EndTxnRequest;
 use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
+use fullbore_wire::apis::produce::ProduceRequest;
 use fullbore_wire::{ErrorCode, Text};
 use std::time::{Duration, Instant};
 
@@ -165,4 +166,55 @@ fn a_client_that_reads_no_answers_keeps_nobody_from_their_transactions() {
     drop(slow);
     wait_until("the id is free", SOON, || !client.call(&init("slow"), 5).error_code.is_err());
     wait_for_state(&mut client, "slow", "Empty");
+}
+
+/// A partition remembers 10,000 producers, and each of them may have a transaction open there.
+#[test]
+fn ten_thousand_transactions_open_in_one_partition_end_and_one_more_waits() {
+    const OPEN: usize = 10_000;
+    let mut broker = Broker::start(&["transaction.state.log.num.partitions=5"]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 1, &[]);
+    let mut producers: Vec<Transactional> = Vec::new();
+    for chunk in (0..=OPEN).collect::<Vec<_>>().chunks(100) {
+        chunk.iter().for_each(|n| _ = client.send(&init(&format!("open-{n}")), 5));
+        for n in chunk {
+            let answer = client.receive::<InitProducerIdRequest>(5).1;
+            assert_eq!(answer.error_code, ErrorCode::NONE);
+            producers.push(Transactional::resume(
+                &format!("open-{n}"),
+                Protocol::New,
+                answer.producer_id,
+                answer.producer_epoch,
+            ));
+        }
+    }
+    let mut late = producers.pop().expect("one more");
+    for chunk in producers.chunks_mut(100) {
+        for producer in &mut *chunk {
+            let batch = producer.batch(TOPIC, 0, &["open"]);
+            let request = fullbore_tests::transactional_request(&producer.transactional_id, TOPIC, 0, batch.bytes());
+            client.send(&request, 12);
+        }
+        for _ in chunk {
+            let response = client.receive::<ProduceRequest>(12).1;
+            assert_eq!(response.responses[0].partition_responses[0].error_code, ErrorCode::NONE);
+        }
+    }
+    let batch = late.batch(TOPIC, 0, &["late"]);
+    assert_eq!(late.send(&mut client, TOPIC, 0, &batch).error_code, ErrorCode::CONCURRENT_TRANSACTIONS);
+    broker.kill();
+    broker.restart();
+    let mut client = broker.client();
+    assert_eq!(client.stable(TOPIC, 0), 0);
+    assert_eq!(client.describe_producers(TOPIC, 0).active_producers.len(), OPEN);
+    for chunk in producers.chunks(100) {
+        chunk.iter().for_each(|producer| _ = client.send(&producer.end_request(true), 5));
+        for _ in chunk {
+            assert_eq!(client.receive::<EndTxnRequest>(5).1.error_code, ErrorCode::NONE);
+        }
+    }
+    assert_eq!(late.send(&mut client, TOPIC, 0, &batch).error_code, ErrorCode::NONE);
+    late.end(&mut client, true);
+    assert_eq!(client.committed_texts(TOPIC, 0).len(), OPEN + 1);
 }

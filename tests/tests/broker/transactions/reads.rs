@@ -1,8 +1,9 @@
 //! What consumers at read_committed are given: up to where, which aborted transactions, and when a long poll is woken.
 
 use super::{TOPIC, one};
-use fullbore_tests::{Batch, Broker, Client, Protocol, Transactional};
+use fullbore_tests::{Batch, Broker, Client, FetchFrom, Protocol, Transactional, fetch_request};
 use fullbore_wire::ErrorCode;
+use fullbore_wire::apis::fetch::FetchRequest;
 use std::time::{Duration, Instant};
 
 /// Aborted transactions of a fetch at an offset, by their first offsets.
@@ -79,7 +80,6 @@ trait Small {
 
 impl Small for Client {
     fn send_committed_small(&mut self, topic: &str, offset: i64) {
-        use fullbore_tests::{FetchFrom, fetch_request};
         let mut request = fetch_request(&[FetchFrom { topic, partition: 0, offset }], 0, 0);
         request.isolation_level = 1;
         request.topics[0].partitions[0].partition_max_bytes = 1;
@@ -165,4 +165,38 @@ fn offsets_are_listed_up_to_the_stable_one() {
     producer.end(&mut client, true);
     assert_eq!(client.list_stable(TOPIC, 0, 1_500_000).offset, 1);
     assert_eq!(client.stable(TOPIC, 0), 3);
+}
+
+/// Consumers read in sessions, which leave out what has not changed.
+#[test]
+fn a_session_is_given_a_partition_again_when_its_stable_offset_moves() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.client();
+    client.create_topic(TOPIC, 2, &[]);
+    let mut producer = Transactional::begin(&mut client, "session", Protocol::New);
+    let request = |session_id, session_epoch, topics| FetchRequest {
+        session_id,
+        session_epoch,
+        isolation_level: 1,
+        min_bytes: 1,
+        max_wait_ms: if session_epoch == 0 { 0 } else { 30_000 },
+        topics,
+        ..Default::default()
+    };
+    let at = |offset| fetch_request(&[FetchFrom { topic: TOPIC, partition: 0, offset }], 1, 0).topics;
+    let mut consumer = broker.client();
+    let session = consumer.call(&request(0, 0, at(0)), 12).session_id;
+    let mut offset = 0;
+    for epoch in 1..=4 {
+        let is_commit = epoch % 2 == 0;
+        consumer.send(&request(session, epoch, at(offset)), 12);
+        producer.write(&mut client, TOPIC, 0, &["in a session"]);
+        producer.end(&mut client, is_commit);
+        let response = consumer.receive::<FetchRequest>(12).1;
+        assert_eq!((response.error_code, response.responses.len()), (ErrorCode::NONE, 1));
+        let data = &response.responses[0].partitions[0];
+        assert_eq!((data.last_stable_offset, data.high_watermark), (offset + 2, offset + 2));
+        assert_eq!(data.aborted_transactions.as_ref().map_or(0, Vec::len), usize::from(!is_commit));
+        offset += 2;
+    }
 }
