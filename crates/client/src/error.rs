@@ -289,6 +289,14 @@ pub enum MetadataError {
     /// The cluster answered with an error.
     #[error("the cluster answered {0}")]
     Broker(ErrorCode),
+    /// The cluster names no coordinator.
+    #[error("the cluster answered {code}: {message}")]
+    Coordinator {
+        /// Kafka's code.
+        code: ErrorCode,
+        /// The broker's words, or the code's meaning.
+        message: String,
+    },
 }
 
 impl MetadataError {
@@ -298,6 +306,9 @@ impl MetadataError {
         let error = match self {
             MetadataError::Connection(error) => error,
             MetadataError::Broker(code) => return ClientError::kafka(format!("cannot ask {servers}"), code, None),
+            MetadataError::Coordinator { code, message } => {
+                return ClientError::kafka(format!("cannot find the coordinator with {servers}"), code, Some(&message));
+            }
             MetadataError::UnknownBroker(_) => return ClientError::Address(servers.to_owned()),
         };
         match error {

@@ -10,14 +10,24 @@ use fullbore_wire::api::{ApiKey, Request};
 use fullbore_wire::apis::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
 use fullbore_wire::{ErrorCode, Text};
 
-/// The newest version of each API that both sides speak.
+/// The newest version of each API that both sides speak, and the features that the cluster has finalized.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Versions(Vec<(ApiKey, i16)>);
+pub struct Versions {
+    apis: Vec<(ApiKey, i16)>,
+    features: Vec<(Text, i16)>,
+}
 
 impl Versions {
     /// Returns the versions that this program and a broker have in common.
     pub fn new(served: &ApiVersionsResponse) -> Self {
-        Versions(ApiKey::ALL.iter().filter_map(|key| Some((*key, common(served, *key)?))).collect())
+        let apis = ApiKey::ALL.iter().filter_map(|key| Some((*key, common(served, *key)?))).collect();
+        let features = served.finalized_features.iter().map(|of| (of.name.clone(), of.max_version_level)).collect();
+        Versions { apis, features }
+    }
+
+    /// Returns the finalized level of a feature (KIP-584), 0 where the broker names none.
+    pub fn feature(&self, name: &str) -> i16 {
+        self.features.iter().find(|(known, _)| *known == *name).map_or(0, |(_, level)| *level)
     }
 
     /// The newest version of `R`.
@@ -25,7 +35,7 @@ impl Versions {
     /// # Errors
     /// [`ProtocolError::Unsupported`].
     pub fn newest<R: Request>(&self) -> Result<i16, ProtocolError> {
-        let found = self.0.iter().find(|(key, _)| *key == R::KEY);
+        let found = self.apis.iter().find(|(key, _)| *key == R::KEY);
         found.map(|(_, version)| *version).ok_or(ProtocolError::Unsupported(R::KEY.name()))
     }
 }
@@ -90,7 +100,7 @@ mod tests {
     use super::*;
     use fullbore_wire::Part;
     use fullbore_wire::api::encode_response;
-    use fullbore_wire::apis::api_versions::ApiVersion;
+    use fullbore_wire::apis::api_versions::{ApiVersion, FinalizedFeatureKey};
     use fullbore_wire::apis::fetch::FetchRequest;
     use fullbore_wire::apis::metadata::MetadataRequest;
 
@@ -129,6 +139,15 @@ mod tests {
         assert_eq!(of(newest + 1, newest + 5).newest::<MetadataRequest>(), none);
         assert_eq!(of(-7, -1).newest::<MetadataRequest>(), none);
         assert_eq!(of(0, newest).newest::<FetchRequest>(), Err(ProtocolError::Unsupported("Fetch")));
+    }
+
+    #[test]
+    fn finalized_level_of_a_feature_is_known_and_that_of_others_is_0() {
+        let name = Text::from_static("transaction.version");
+        let feature = FinalizedFeatureKey { name, max_version_level: 2, ..Default::default() };
+        let finalized_features = vec![feature];
+        let versions = Versions::new(&ApiVersionsResponse { finalized_features, ..Default::default() });
+        assert_eq!((versions.feature("transaction.version"), versions.feature("group.version")), (2, 0));
     }
 
     #[test]

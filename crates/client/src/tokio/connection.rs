@@ -117,6 +117,11 @@ impl Connection {
         Ok(self.inner.versions.newest::<R>()?)
     }
 
+    /// Returns the level of a feature that the cluster had finalized when the connection was made, or 0.
+    pub fn feature(&self, name: &str) -> i16 {
+        self.inner.versions.feature(name)
+    }
+
     /// Sends a request in the highest common version and waits for its response. Any number of calls may be
     /// under way; requests leave in the order of the calls.
     ///

@@ -2,6 +2,8 @@
 
 mod cluster;
 mod connection;
+mod coordinator;
 
 pub use cluster::{Cluster, Leader, TopicInfo};
 pub use connection::Connection;
+pub use coordinator::CoordinatorKind;
