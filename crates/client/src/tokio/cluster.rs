@@ -114,6 +114,17 @@ impl Cluster {
         self.first(|cluster, address| async move { cluster.open(&address).await }).await
     }
 
+    /// A new connection to any broker, which only the caller has.
+    ///
+    /// # Errors
+    /// No broker can be reached.
+    pub(super) async fn another_to_any(&self) -> Result<Connection, MetadataError> {
+        let connect = |cluster: Cluster, address: String| async move {
+            Ok(Connection::connect(&address, &cluster.inner.config).await?)
+        };
+        self.first(connect).await
+    }
+
     /// The first answer of any broker. Each is asked a moment after the one before it, or as soon as that has failed; several
     /// may so carry the request out.
     ///

@@ -1,7 +1,7 @@
 //! Finding the coordinator of a group or of a transactional id.
 //!
-//! Not here: a retry, which is the caller's. Invariant: the connection belongs to the caller alone, so that no request of another part
-//! of the client is ahead of its requests.
+//! Not here: a retry, which is the caller's. Invariant: the connection belongs to the caller alone, as does that of the search, so that no
+//! request of another part of the client is ahead of theirs: a batch that waits at its broker would hold their answers.
 
 use super::cluster::Cluster;
 use super::connection::Connection;
@@ -27,7 +27,7 @@ impl Cluster {
     /// # Errors
     /// No broker answers, the answer is an error, or the coordinator cannot be reached.
     pub async fn coordinator(&self, kind: CoordinatorKind, key: &Text) -> Result<Connection, MetadataError> {
-        let connection = self.any().await?;
+        let connection = self.another_to_any().await?;
         let version = connection.version::<FindCoordinatorRequest>()?;
         let request = match version >= FIND_SEVERAL_VERSION {
             true => FindCoordinatorRequest { coordinator_keys: vec![key.clone()], ..Default::default() },
@@ -35,7 +35,10 @@ impl Cluster {
         };
         let request = FindCoordinatorRequest { key_type: kind as i8, ..request };
         let id = self.learn_coordinator(connection.call_version(&request, version).await?, key)?;
-        self.another(id).await
+        match self.address(id).is_some_and(|address| address == connection.address()) {
+            true => Ok(connection),
+            false => self.another(id).await,
+        }
     }
 
     /// Adds the broker that an answer names, and returns its id.
