@@ -38,8 +38,9 @@ impl OpenBatch {
             None => builder = Some(ChunkedBuilder::new(chunk, codec.0, codec.1)),
             Some(builder) => builder.add_chunk(chunk),
         })?;
-        let builder = builder.ok_or(Lack::Memory)?;
-        Ok(OpenBatch { builder, lease, outcome: outcome() })
+        let (builder, outcome) = (builder.ok_or(Lack::Memory)?, outcome());
+        let builder = if outcome.transaction().is_some() { builder.transactional() } else { builder };
+        Ok(OpenBatch { builder, lease, outcome })
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -229,7 +230,10 @@ impl ProducerBatch {
         let bytes = pieces.concat();
         let view = BatchView::first(&bytes).ok()?;
         let payload = decompress(view.compression().ok()?, view.payload(), self.uncompressed).ok()?;
-        let next = || BatchBuilder::new(BytesMut::with_capacity(each), codec.0, codec.1);
+        let next = || {
+            let builder = BatchBuilder::new(BytesMut::with_capacity(each), codec.0, codec.1);
+            if view.is_transactional() { builder.transactional() } else { builder }
+        };
         let (mut builder, mut first, mut parts, mut largest) = (next(), self.first, Vec::new(), 0);
         for (i, record) in RecordIter::new(&payload, view.record_count()).enumerate() {
             let record = record.ok()?;

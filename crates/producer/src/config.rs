@@ -114,6 +114,12 @@ anew: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
         for (pairs, both) in [
             (vec![("enable.idempotence", "true"), ("acks", "1")], ["enable.idempotence", "acks=1"]),
             (vec![("enable.idempotence", "true"), ("retries", "0")], ["enable.idempotence", "retries=0"]),
+            (vec![("transactional.id", "t"), ("acks", "1")], ["transactional.id=t", "acks=1"]),
+            (vec![("transactional.id", "t"), ("retries", "0")], ["transactional.id=t", "retries=0"]),
+            (
+                vec![("transactional.id", "t"), ("enable.idempotence", "false")],
+                ["transactional.id=t", "enable.idempotence=false"],
+            ),
             (vec![("delivery.timeout.ms", "30000")], ["delivery.timeout.ms=30000", "request.timeout.ms=30005"]),
             (vec![("buffer.memory", "1000")], ["buffer.memory=1000", "max.request.size=1048576"]),
             (vec![("batch.size", "2000000")], ["batch.size=2000000", "max.message.bytes of the topics (1048588"]),
@@ -148,7 +154,10 @@ anew: `UPDATE_DOCS=1 cargo test -p fullbore-producer committed_page`.
     fn bad_values_say_what_is_allowed_and_unknown_keys_do_not_fail() {
         let message = from(&[("acks", "2")]).unwrap_err().to_string();
         assert_eq!(message, "acks=2: must be all, -1, 1 or 0");
-        assert!(from(&[("transactional.id", "t")]).unwrap_err().to_string().contains("transactions"));
+        let message = from(&[("transactional.id", "")]).unwrap_err().to_string();
+        assert_eq!(message, "transactional.id=: must not be empty");
+        let two_phases = from(&[("transaction.two.phase.commit.enable", "true")]).unwrap_err().to_string();
+        assert!(two_phases.contains("does not offer two-phase commit"), "{two_phases}");
         assert!(from(&[("no.such.key", "1")]).is_ok());
     }
 

@@ -7,7 +7,8 @@ use crate::backoff::backoff;
 use crate::broker::{Broker, BrokerStatus};
 use crate::config::ProducerConfig;
 use crate::delivery::BatchOutcome;
-use crate::error::{SendError, answer};
+use crate::error::{SendError, TransactionError, answer};
+use crate::ledger::TransactionLedger;
 use crate::limit::BatchLimit;
 use crate::notices::Notices;
 use crate::partition::{Partition, ProducerLimits};
@@ -71,6 +72,8 @@ pub(crate) struct Core {
     pub(crate) limits: Arc<ProducerLimits>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) cluster: Cluster,
+    /// `None` without a transactional.id.
+    pub(crate) ledger: Option<Arc<TransactionLedger>>,
     pub(crate) runtime: tokio::runtime::Handle,
     begin: Begin,
     topics: RwLock<HashMap<Text, Arc<Topic>>>,
@@ -121,6 +124,7 @@ fn chunk_size(config: &ProducerConfig) -> usize {
 
 impl Core {
     pub(crate) fn new(config: ProducerConfig, runtime: tokio::runtime::Handle, begin: Begin) -> Arc<Self> {
+        let ledger = config.transactional_id.as_deref().map(TransactionLedger::new);
         let limits = ProducerLimits {
             batch_size: config.batch_size,
             one_record: config.batch_size == 0,
@@ -129,12 +133,14 @@ impl Core {
             delivery_timeout: config.delivery_timeout,
             codec: (config.compression, config.compression_level),
             idempotent: config.is_idempotent(),
+            coordinator: ledger.as_ref().map(|ledger| ledger.wake.clone()),
         };
         Arc::new(Core {
             limits: Arc::new(limits),
             pool: Pool::new(config.buffer_memory, chunk_size(&config)),
             cluster: Cluster::new(config.bootstrap_servers.clone(), config.client.clone()),
             config,
+            ledger,
             runtime,
             begin,
             topics: RwLock::default(),
@@ -240,6 +246,10 @@ impl Core {
 
     /// A producer id other than `spent`, if there is one yet; else it is asked for.
     pub(crate) fn identity(&self, spent: Option<i64>) -> Option<ProducerIdAndEpoch> {
+        if self.ledger.is_some() {
+            // Partitions get it with the permission to send.
+            return None;
+        }
         let mut identity = self.identity.lock();
         if identity.is_some_and(|known| Some(known.producer_id) == spent) {
             *identity = None;
@@ -303,7 +313,7 @@ impl Core {
         found
     }
 
-    fn partitions(&self) -> Vec<Arc<Partition>> {
+    pub(crate) fn partitions(&self) -> Vec<Arc<Partition>> {
         let topics = self.topics.read();
         topics.values().flat_map(|topic| topic.state.read().partitions.clone()).collect()
     }
@@ -359,6 +369,9 @@ impl Core {
             partition.shut(Instant::now());
         }
         self.topics_changed.notify_waiters();
+        if let Some(ledger) = &self.ledger {
+            ledger.end(|possibly_committed| TransactionError::Closed { possibly_committed });
+        }
         self.wake_all();
     }
 

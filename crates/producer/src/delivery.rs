@@ -3,6 +3,7 @@
 //! Invariant: each record of a batch gets exactly one result, and the first one stays.
 
 use crate::error::ProduceError;
+use crate::scope::TransactionScope;
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
@@ -61,6 +62,8 @@ struct BatchResults {
 pub(crate) struct BatchOutcome {
     pub(crate) partition: i32,
     pub(crate) opened_at: Instant,
+    /// The transaction of its records.
+    transaction: Option<Arc<TransactionScope>>,
     /// Its parts of which some attempt may be in the log.
     doubts: AtomicUsize,
     finished: AtomicBool,
@@ -77,10 +80,11 @@ impl Drop for Doubt {
 }
 
 impl BatchOutcome {
-    pub(crate) fn new(partition: i32, opened_at: Instant) -> Arc<Self> {
+    pub(crate) fn new(partition: i32, opened_at: Instant, transaction: Option<Arc<TransactionScope>>) -> Arc<Self> {
         Arc::new(BatchOutcome {
             partition,
             opened_at,
+            transaction,
             doubts: AtomicUsize::new(0),
             finished: AtomicBool::new(false),
             state: Mutex::default(),
@@ -98,6 +102,22 @@ impl BatchOutcome {
         self.doubts.load(Ordering::Relaxed) > 0
     }
 
+    /// Returns the transaction of its records.
+    pub(crate) fn transaction(&self) -> Option<&Arc<TransactionScope>> {
+        self.transaction.as_ref()
+    }
+
+    /// Returns the number of its transaction, 0 without one.
+    pub(crate) fn transaction_number(&self) -> u64 {
+        self.transaction.as_ref().map_or(0, |transaction| transaction.number)
+    }
+
+    fn note_failure(&self, error: &ProduceError) {
+        if let Some(transaction) = &self.transaction {
+            transaction.record_failed(error);
+        }
+    }
+
     /// No more records will join.
     pub(crate) fn close(&self, records: u32) {
         self.state.lock().records = Some(records);
@@ -108,6 +128,9 @@ impl BatchOutcome {
         let mut state = self.state.lock();
         if self.is_finished() {
             return;
+        }
+        if let Err(error) = &result {
+            self.note_failure(error);
         }
         state.parts.push(ResultRun { first, records, result });
         state.resolved += records;
@@ -120,6 +143,7 @@ impl BatchOutcome {
         if self.is_finished() {
             return;
         }
+        self.note_failure(&error);
         // Results are looked up in order, so that this one holds only for records without another.
         state.parts.push(ResultRun { first: 0, records: u32::MAX, result: Err(error) });
         state.resolved = u32::MAX;
@@ -251,7 +275,7 @@ mod tests {
     #[test]
     fn parts_of_a_batch_have_their_own_offsets_and_errors() {
         let now = Instant::now();
-        let outcome = BatchOutcome::new(3, now);
+        let outcome = BatchOutcome::new(3, now, None);
         outcome.close(5);
         let written = Written { base_offset: 100, log_append_time: -1 };
         outcome.complete(0, 2, Ok(written), now);

@@ -1,6 +1,10 @@
 //! What can go wrong, and the two questions every error answers: may another attempt succeed, and may the
 //! record have been written?
 
+mod transaction;
+
+pub use transaction::TransactionError;
+
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
@@ -47,6 +51,15 @@ pub enum SendError {
         /// Why.
         code: ErrorCode,
     },
+    /// The producer has a transactional.id, and the record was handed over outside of a transaction.
+    #[error("a producer with a transactional.id takes records within a transaction alone")]
+    NoTransaction,
+    /// The transaction can only be aborted.
+    #[error("the transaction has failed: {0}")]
+    TransactionFailed(
+        /// The first failure of the transaction.
+        String,
+    ),
     /// The producer is closed.
     #[error("the producer is closed")]
     Closed,
@@ -91,6 +104,12 @@ pub enum ProduceError {
     /// sequence.
     #[error("the response was lost and the broker no longer knows the sequence: {0}")]
     Unresolved(ErrorCode),
+    /// The record's transaction was aborted before the record was acknowledged. Readers at read_committed never see the record.
+    #[error("the transaction of the record was aborted")]
+    Aborted {
+        /// True if some attempt may be in a log, where it ends with the transaction.
+        possibly_written: bool,
+    },
     /// The producer was closed before the record was acknowledged.
     #[error("the producer was closed before the record was acknowledged")]
     Closed {
@@ -104,12 +123,12 @@ pub(crate) fn answer(code: ErrorCode, message: &str) -> String {
     format!("{code}: {}", if message.is_empty() { code.message() } else { message })
 }
 
-fn because(why: &str) -> String {
+pub(crate) fn because(why: &str) -> String {
     if why.is_empty() { String::new() } else { format!(": {why}") }
 }
 
 /// A time as people say it: nobody cares for its nanoseconds.
-fn shown(time: Duration) -> String {
+pub(crate) fn shown(time: Duration) -> String {
     match time.as_millis() {
         ms @ ..1000 => format!("{ms} ms"),
         _ => format!("{:.1} s", time.as_secs_f64()),
@@ -122,7 +141,7 @@ impl ProduceError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Broker { code, .. } => code.is_retriable(),
-            Self::Timeout { .. } | Self::Unresolved(_) => true,
+            Self::Timeout { .. } | Self::Unresolved(_) | Self::Aborted { .. } => true,
             Self::Closed { .. } => false,
         }
     }
@@ -132,6 +151,7 @@ impl ProduceError {
         match self {
             Self::Broker { possibly_written, .. }
             | Self::Timeout { possibly_written, .. }
+            | Self::Aborted { possibly_written }
             | Self::Closed { possibly_written } => *possibly_written,
             Self::Unresolved(_) => true,
         }

@@ -5,7 +5,8 @@
 //! it is worth sending and the partition's `window` lets it, seals it (`batch`), and writes it to the [connection](fullbore_client::tokio::Connection). The
 //! answer resolves every [`Delivery`] of the batch, or sets the batch back into the window to go again.
 //!
-//! Not here: transactions.
+//! With a `transactional.id` every record belongs to a [`Transaction`] (see `transaction`): the `ledger` has those that are open or ending,
+//! and the task of `coordinator` talks to the transaction coordinator.
 //!
 //! Records go out while the application goes on; each [`Delivery`] says where its record is, or why nobody knows, and every error
 //! answers two questions:
@@ -37,10 +38,12 @@ mod batch;
 mod broker;
 mod clock;
 pub mod config;
+mod coordinator;
 mod core;
 mod delivery;
 pub mod error;
 mod grant;
+mod ledger;
 mod limit;
 mod notices;
 mod partition;
@@ -50,14 +53,19 @@ mod pool;
 mod producer;
 mod prospect;
 mod record;
+mod scope;
 mod sender;
+mod transaction;
+mod transaction_pass;
 mod window;
 mod worklist;
 
 pub use broker::{Answered, BrokerStatus, LaneStatus};
 pub use config::{Acks, InFlight, ProducerConfig};
 pub use delivery::{Delivery, RecordMetadata};
-pub use error::{ProduceError, SendError};
+pub use error::{ProduceError, SendError, TransactionError};
 pub use fullbore_client::{ClientConfig, ConfigError, Security};
+pub use ledger::{GroupMetadata, TransactionOffset};
 pub use producer::Producer;
 pub use record::{Header, ProducerRecord};
+pub use transaction::{Ending, Transaction};

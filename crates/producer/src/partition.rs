@@ -11,6 +11,7 @@ mod round;
 mod take;
 #[cfg(test)]
 mod tests;
+mod transactional;
 
 use crate::batch::{OpenBatch, ProducerBatch};
 use crate::clock;
@@ -21,6 +22,7 @@ use crate::partitioner;
 use crate::pool::{Lack, PartitionShare, Pool};
 use crate::prospect::Prospect;
 use crate::record::ProducerRecord;
+use crate::scope::TransactionScope;
 use crate::window::{Fate, ProducerIdAndEpoch, Setback, Ticket, Window};
 use crate::worklist::Worklist;
 use fullbore_wire::batch::{Compression, HEADER_LEN, Level, Stamp};
@@ -29,10 +31,12 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 
 use ratio::CompressionRatio;
 pub(crate) use round::{Path, Round};
 pub(crate) use take::LONG_PATH;
+use transactional::Membership;
 
 /// What every partition of a producer shares.
 #[derive(Debug)]
@@ -45,6 +49,8 @@ pub(crate) struct ProducerLimits {
     pub(crate) delivery_timeout: Duration,
     pub(crate) codec: (Compression, Level),
     pub(crate) idempotent: bool,
+    /// Wakes the task that talks to the transaction coordinator; `None` without transactions.
+    pub(crate) coordinator: Option<Arc<Notify>>,
 }
 
 /// One partition of a topic.
@@ -74,6 +80,7 @@ struct PartitionQueue {
     window: Window<ProducerBatch>,
     /// Every batch that is not finished, oldest first.
     unfinished: VecDeque<Arc<BatchOutcome>>,
+    membership: Membership,
     /// Who sends to the leader.
     leader: Option<Arc<Worklist<Listing>>>,
     leader_epoch: i32,
@@ -129,6 +136,8 @@ pub(crate) enum Take {
     NoRoom,
     /// It needs a producer id, other than the one given.
     Identity(Option<i64>),
+    /// The transaction coordinator has to add the partition first.
+    Join,
     /// Another broker's, or nothing to send: off the list.
     Gone,
 }
@@ -170,8 +179,9 @@ impl Partition {
             peers: 1,
             queue: VecDeque::new(),
             queued_bytes: 0,
-            window: Window::new(limits.idempotent),
+            window: Window::new(limits.idempotent).transactional(limits.coordinator.is_some()),
             unfinished: VecDeque::new(),
+            membership: Membership::default(),
             leader: None,
             leader_epoch: -1,
             listed: None,
@@ -194,16 +204,19 @@ impl Partition {
     }
 
     /// Adds a record of at most `size` bytes to the open batch, or to a new one; `peers` is how many partitions it
-    /// could have joined.
+    /// could have joined, and `transaction` the record's.
     pub(crate) fn append(
         self: &Arc<Self>,
         record: &ProducerRecord<'_>,
-        timestamp: i64,
-        size: usize,
+        (timestamp, size): (i64, usize),
         peers: usize,
+        transaction: Option<&Arc<TransactionScope>>,
     ) -> Result<Delivery, AppendRefusal> {
         let mut state = self.state.lock();
         let state = &mut *state;
+        if let Some(transaction) = transaction {
+            state.close_older(transaction.number);
+        }
         let limit = self.grows_to(state);
         let mut ready = false;
         let open = match &mut state.open {
@@ -221,7 +234,7 @@ impl Partition {
             full => {
                 // A batch that may not grow leaves, although it is smaller than batch.size.
                 ready = full.is_some() && !self.limits.one_record;
-                self.open_batch(state, size, peers)?
+                self.open_batch(state, size, peers, transaction)?
             }
         };
         let before = open.size();
@@ -241,11 +254,12 @@ impl Partition {
         state: &'a mut PartitionQueue,
         size: usize,
         peers: usize,
+        transaction: Option<&Arc<TransactionScope>>,
     ) -> Result<&'a mut OpenBatch, AppendRefusal> {
         if state.closed {
             return Err(AppendRefusal::Closed);
         }
-        let outcome = || BatchOutcome::new(self.index, clock::now());
+        let outcome = || BatchOutcome::new(self.index, clock::now(), transaction.cloned());
         let batch = OpenBatch::new(&self.share, size, self.limits.codec, outcome).map_err(AppendRefusal::Full)?;
         state.close_open();
         state.peers = peers;
@@ -430,6 +444,9 @@ impl Partition {
         while state.unfinished.front().is_some_and(|outcome| outcome.is_finished()) {
             state.unfinished.pop_front();
         }
+        if let Some(coordinator) = self.limits.coordinator.as_ref().filter(|_| state.window.is_idle()) {
+            coordinator.notify_one();
+        }
         // The broker that answered looks again by itself; a new leader has waited for this.
         if state.leader.as_ref().is_some_and(|leader| leader.id != state.sent_to) {
             self.relist(state);
@@ -518,6 +535,10 @@ impl PartitionQueue {
                 Fate::Written => batch.succeed(Written::NOWHERE, now),
                 Fate::Unresolved => {
                     batch.fail(ProduceError::Unresolved(ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER), now);
+                }
+                Fate::Refused => {
+                    let (code, message) = (ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, String::new());
+                    batch.fail(ProduceError::Broker { code, message, possibly_written: false }, now);
                 }
             }
         }

@@ -5,6 +5,7 @@
 
 use crate::broker::BrokerStatus;
 use crate::config::ProducerConfig;
+use crate::coordinator;
 use crate::core::{Core, Topic};
 use crate::delivery::Delivery;
 use crate::error::SendError;
@@ -12,6 +13,7 @@ use crate::partition::{AppendRefusal, Partition};
 use crate::partitioner::{self, RunLimits};
 use crate::pool::Lack;
 use crate::record::ProducerRecord;
+use crate::scope::TransactionScope;
 use crate::sender;
 use fullbore_client::{ConfigError, MetadataError};
 use fullbore_wire::batch::{HEADER_LEN, record_size_max};
@@ -41,7 +43,7 @@ const METADATA: &str = "metadata of the topic";
 /// # Ok(()) }
 /// ```
 pub struct Producer {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     runtime: tokio::runtime::Handle,
     thread: Option<JoinHandle<()>>,
 }
@@ -61,6 +63,7 @@ impl Producer {
         let thread = std::thread::Builder::new()
             .name("fullbore-producer".to_owned())
             .spawn(move || {
+                runtime.spawn(coordinator::run(background.clone()));
                 runtime.block_on(background.run());
                 // The look-up of a name may take as long as the system likes; nobody waits for it.
                 runtime.shutdown_background();
@@ -84,9 +87,21 @@ impl Producer {
     /// # Errors
     /// When the record was not taken; it was then surely not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
-        match self.try_send(record) {
+        match self.core.ledger {
+            Some(_) => Err(SendError::NoTransaction),
+            None => self.send_in(record, None).await,
+        }
+    }
+
+    /// As [`Producer::send`], within a transaction where there is one.
+    pub(crate) async fn send_in(
+        &self,
+        record: ProducerRecord<'_>,
+        transaction: Option<&Arc<TransactionScope>>,
+    ) -> Result<Delivery, SendError> {
+        match self.try_send_in(record, transaction) {
             Err(SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. }) => {
-                self.send_slowly(record).await
+                self.send_slowly(record, transaction).await
             }
             done => done,
         }
@@ -97,6 +112,18 @@ impl Producer {
     /// # Errors
     /// [`SendError::Full`], [`SendError::NoMetadata`] or [`SendError::NoPartition`] where `send` would wait.
     pub fn try_send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
+        match self.core.ledger {
+            Some(_) => Err(SendError::NoTransaction),
+            None => self.try_send_in(record, None),
+        }
+    }
+
+    /// As [`Producer::try_send`], within a transaction where there is one.
+    pub(crate) fn try_send_in(
+        &self,
+        record: ProducerRecord<'_>,
+        transaction: Option<&Arc<TransactionScope>>,
+    ) -> Result<Delivery, SendError> {
         let config = &self.core.config;
         let size = record_size_max(record.key, record.value, record.headers);
         if HEADER_LEN + size > config.max_request_size {
@@ -114,11 +141,11 @@ impl Producer {
             };
             let appended = match chosen {
                 Some(chosen) => match usize::try_from(chosen).ok().and_then(|i| partitions.get(i)) {
-                    Some(partition) => partition.append(&record, timestamp, size, 1),
+                    Some(partition) => partition.append(&record, (timestamp, size), 1, transaction),
                     None => return Err(SendError::NoPartition { topic: record.topic.to_owned(), partition: chosen }),
                 },
                 None => append_anywhere(topic, &state.available, |p| {
-                    p.append(&record, timestamp, size, state.available.len())
+                    p.append(&record, (timestamp, size), state.available.len(), transaction)
                 }),
             };
             match appended {
@@ -138,7 +165,11 @@ impl Producer {
         })
     }
 
-    async fn send_slowly(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
+    async fn send_slowly(
+        &self,
+        record: ProducerRecord<'_>,
+        transaction: Option<&Arc<TransactionScope>>,
+    ) -> Result<Delivery, SendError> {
         let started = Instant::now();
         let deadline = started.checked_add(self.core.config.max_block);
         let mut newer = None;
@@ -147,7 +178,7 @@ impl Producer {
             let (freed, changed) = (self.core.pool.freed(), self.core.topics_changed());
             let answered = self.core.metadata_answered();
             let waiting = self.core.pool.wait();
-            let (what, in_time) = match self.try_send(record) {
+            let (what, in_time) = match self.try_send_in(record, transaction) {
                 Err(SendError::Full) => {
                     self.core.wake_all();
                     ("room in buffer.memory", self.before(deadline, freed).await)
@@ -200,7 +231,7 @@ impl Producer {
     }
 
     /// Waits for `event`; false if `deadline` came first, where there is one.
-    async fn before(&self, deadline: Option<Instant>, event: impl Future<Output = ()>) -> bool {
+    pub(crate) async fn before(&self, deadline: Option<Instant>, event: impl Future<Output = ()>) -> bool {
         let Some(deadline) = deadline else {
             event.await;
             return true;
@@ -260,10 +291,14 @@ impl Producer {
         }
     }
 
-    /// Flushes, for `timeout` at most, and stops. Records without a result by then fail.
+    /// Flushes, and lets transactions end, for `timeout` at most, and stops. Records without a result by then fail.
     pub async fn close(mut self, timeout: Duration) {
         self.core.refuse_records();
-        self.before(Instant::now().checked_add(timeout), self.flush()).await;
+        let ended = async {
+            self.transactions_ended().await;
+            self.flush().await;
+        };
+        self.before(Instant::now().checked_add(timeout), ended).await;
         self.core.stop();
         if let Some(thread) = self.thread.take() {
             // The thread ends by itself as soon as it sees the stop; nothing it does then blocks.

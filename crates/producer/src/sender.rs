@@ -22,7 +22,7 @@ use crate::broker::Broker;
 use crate::clock;
 use crate::config::{Acks, InFlight};
 use crate::core::Core;
-use crate::partition::{Listing, Outgoing, Path, Round};
+use crate::partition::{Listing, Outgoing, Partition, Path, Round};
 use binding::{Binding, BindingLook};
 use demand::{Demand, Look};
 use fullbore_client::tokio::Connection;
@@ -41,6 +41,8 @@ use std::time::{Duration, Instant};
 
 /// The first version that names topics by id.
 const TOPIC_IDS: i16 = 13;
+/// The first version whose requests add partitions to their transaction (KIP-890).
+const ADDS_PARTITIONS: i16 = 12;
 /// The first version whose requests may say `reorder`.
 const REORDER: i16 = 14;
 
@@ -320,9 +322,16 @@ impl Sender {
         let path = Path { connection: self.lanes.open[lane].path, lane, lanes };
         let (hurry, flush) = (self.core.is_hurried(), self.core.is_flushing());
         let (now, rtt) = (clock::now(), self.lanes.open[lane].pipe.lock().min_rtt());
-        let round = Round { now, hurry, flush, rtt, room: None, grants: &grants, missing, path, striped, reorders };
-        let identity = |spent| self.core.identity(spent);
-        gather(&mut self.active, &self.broker.work, round, self.core.config.max_request_size, identity)
+        let pass = self.core.ledger.as_ref().and_then(|ledger| ledger.pass());
+        let round =
+            Round { now, hurry, flush, rtt, room: None, grants: &grants, missing, path, striped, reorders, pass };
+        let (core, max) = (&self.core, self.core.config.max_request_size);
+        let join = |partition: &Arc<Partition>| {
+            if let Some(ledger) = &core.ledger {
+                ledger.join(partition.clone());
+            }
+        };
+        gather(&mut self.active, &self.broker.work, round, max, |spent| core.identity(spent), join)
     }
 
     /// Seals and writes one request; its answer is acted upon by the connection's reader.
@@ -397,6 +406,13 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
         ..Default::default()
     };
     let mut version = newest;
+    if let Some(ledger) = &core.ledger {
+        request.transactional_id = Some(ledger.id.clone());
+        // A newer version would add the partitions to the transaction.
+        if ledger.pass().is_some_and(|pass| !pass.adds_partitions) {
+            version = version.min(ADDS_PARTITIONS - 1);
+        }
+    }
     let mut sent = Vec::with_capacity(batches.len());
     for outgoing in batches {
         let Some((outgoing, records)) = seal(core, outgoing) else { continue };

@@ -78,6 +78,8 @@ pub(crate) enum Fate {
     Written,
     /// Nobody can say any more whether it is.
     Unresolved,
+    /// The broker takes it no more, and its transaction has failed: it was surely not written.
+    Refused,
 }
 
 #[derive(Debug)]
@@ -131,6 +133,8 @@ pub(crate) struct Window<B> {
     /// The producer id that must not be used again.
     spent: Option<i64>,
     idempotent: bool,
+    /// True if the transaction coordinator gives the epochs: none begins here.
+    transactional: bool,
     next_sequence: i32,
     /// Batches past the oldest unacknowledged one that the broker remembers.
     limit: usize,
@@ -179,6 +183,7 @@ impl<B> Window<B> {
             identity: None,
             spent: None,
             idempotent,
+            transactional: false,
             next_sequence: 0,
             limit: if idempotent { WINDOW_DEFAULT } else { usize::MAX },
             established: !idempotent,

@@ -50,8 +50,12 @@ pub(super) const KEYS: &[Key<ProducerConfig>] = fullbore_client::keys! {
         |c, v| c.retry_backoff_max = ms(v)?;
     "retry.backoff.ms", "100", "The first pause before an attempt is repeated.",
         |c, v| c.retry_backoff = ms(v)?;
-    "transactional.id", "", "Refused: transactions are not offered yet.",
-        |_c, v| if !v.is_empty() { return Err("must be unset: this producer does not offer transactions yet".to_owned()); };
+    "transaction.timeout.ms", "60000", "The coordinator aborts a transaction that is open for longer than this. A broker allows transaction.max.timeout.ms at most.",
+        |c, v| c.transaction_timeout = ms(v)?;
+    "transaction.two.phase.commit.enable", "false", "true is refused: two-phase commit (KIP-939) is not offered.",
+        |_c, v| if boolean(v)? { return Err("must be false: this producer does not offer two-phase commit".to_owned()); };
+    "transactional.id", "", "Sends every record within a transaction of this id, which outlives the producer: a new producer with the same id fences the one before.",
+        |c, v| c.transactional_id = Some(transactional_id(v)?);
 };
 
 /// Every setting, those of its connections among them.
@@ -79,8 +83,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "partitioner.class",
     "security.providers",
     "socket.connection.setup.timeout.max.ms",
-    "transaction.timeout.ms",
-    "transaction.two.phase.commit.enable",
     "value.serializer",
 ];
 
@@ -97,6 +99,10 @@ pub fn notice(name: &str) -> Option<String> {
         true => format!("has no effect on this producer{meant}"),
         false => format!("is not a producer setting and has no effect{meant}"),
     })
+}
+
+fn transactional_id(value: &str) -> Result<String, String> {
+    if value.is_empty() { Err("must not be empty".to_owned()) } else { Ok(value.to_owned()) }
 }
 
 fn lanes(value: &str) -> Result<Option<usize>, String> {

@@ -66,6 +66,10 @@ pub struct ProducerConfig {
     pub partitioner_ignore_keys: bool,
     /// Metadata older than this is asked for again (metadata.max.age.ms).
     pub metadata_max_age: Duration,
+    /// transactional.id; with one every record belongs to a transaction.
+    pub transactional_id: Option<String>,
+    /// An open transaction is aborted by its coordinator after this time (transaction.timeout.ms).
+    pub transaction_timeout: Duration,
 }
 
 impl Default for ProducerConfig {
@@ -90,6 +94,8 @@ impl Default for ProducerConfig {
             compression_level: None,
             partitioner_ignore_keys: false,
             metadata_max_age: Duration::from_secs(300),
+            transactional_id: None,
+            transaction_timeout: Duration::from_secs(60),
         }
     }
 }
@@ -97,7 +103,8 @@ impl Default for ProducerConfig {
 impl ProducerConfig {
     /// Returns true if batches carry a producer id and sequence numbers.
     pub fn is_idempotent(&self) -> bool {
-        self.enable_idempotence.unwrap_or(self.acks == Acks::All && self.retries > 0)
+        let is_possible = self.acks == Acks::All && self.retries > 0;
+        self.enable_idempotence.unwrap_or(is_possible || self.transactional_id.is_some())
     }
 
     /// Looks for settings that contradict each other.
@@ -125,6 +132,7 @@ impl ProducerConfig {
         if self.enable_idempotence == Some(true) && self.retries == 0 {
             return conflict(idempotence(), "retries=0".to_owned(), "it needs retries above 0");
         }
+        self.check_transactional()?;
         if self.max_in_flight == InFlight::Requests(0) {
             let (key, value) = ("max.in.flight.requests.per.connection", "0".to_owned());
             let allowed = "must be a number from 1, or auto: with 0 nothing could ever be sent".to_owned();
@@ -154,5 +162,17 @@ impl ProducerConfig {
             );
         }
         Ok(())
+    }
+
+    /// Checks that a producer with transactions is idempotent.
+    fn check_transactional(&self) -> Result<(), ConfigError> {
+        let Some(id) = &self.transactional_id else { return Ok(()) };
+        let (second, why) = match (self.enable_idempotence, self.acks, self.retries) {
+            (Some(false), ..) => ("enable.idempotence=false".to_owned(), "transactions need idempotence"),
+            (_, acks @ (Acks::None | Acks::Leader), _) => (format!("acks={}", acks as i16), "it needs acks=all"),
+            (.., 0) => ("retries=0".to_owned(), "it needs retries above 0"),
+            _ => return Ok(()),
+        };
+        Err(ConfigError::Conflict { first: format!("transactional.id={id}"), second, why })
     }
 }

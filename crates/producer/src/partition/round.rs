@@ -1,6 +1,7 @@
 //! What the sender goes by when it asks partitions for batches.
 
 use crate::grant::Grants;
+use crate::transaction_pass::TransactionPass;
 use std::time::{Duration, Instant};
 
 /// What the sender goes by when it asks for batches.
@@ -24,6 +25,8 @@ pub(crate) struct Round<'a> {
     pub(crate) striped: bool,
     /// True if it would, if there were several lanes.
     pub(crate) reorders: bool,
+    /// The transaction whose batches may leave; `None` for none, and without transactions.
+    pub(crate) pass: Option<TransactionPass>,
 }
 
 /// A lane as partitions see it.

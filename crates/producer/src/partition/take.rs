@@ -57,7 +57,7 @@ impl Partition {
         if self.has_left(state, broker, serial) {
             return Take::Gone;
         }
-        if let Some(spent) = state.window.wants_identity() {
+        if let Some(spent) = state.window.wants_identity().filter(|_| self.limits.coordinator.is_none()) {
             return Take::Identity(spent);
         }
         // What goes again does so in order, which only one lane keeps.
@@ -102,6 +102,11 @@ impl Partition {
         if let Some((ticket, stamp, batch)) = state.window.next_retry(missing) {
             state.is_parted = false;
             return self.leave(state, broker, round, ticket, stamp, batch);
+        }
+        if self.limits.coordinator.is_some()
+            && let Some(held) = self.held(state, round)
+        {
+            return held;
         }
         if !state.window.may_open() {
             return match state.window.wants_identity() {
@@ -151,6 +156,7 @@ impl Partition {
         state.sent_over = here.filter(|_| alone || state.sent_over == here);
         state.sent_to = broker.id;
         batch.begin_attempt();
+        batch.outcome.transaction().inspect(|transaction| transaction.start());
         let (topic_id, by_name) = (state.window.log(), false);
         Take::Batch(Outgoing { partition: self.clone(), ticket, stamp, batch, topic_id, by_name, reorder })
     }

@@ -12,6 +12,7 @@ fn partition() -> Arc<Partition> {
         delivery_timeout: Duration::from_secs(1),
         codec: (codec, None),
         idempotent: false,
+        coordinator: None,
     };
     let limit = Arc::new(BatchLimit::new(batch_bytes_max));
     Partition::new(Text::from_static("t"), 0, Arc::new(limits), limit, &Pool::new(10_000, 1000))
@@ -29,7 +30,7 @@ fn a_leader_that_leads_again_before_it_looked_has_the_partition_once() {
     let (partition, first, second) = (partition(), Worklist::new(1), Worklist::new(2));
     partition.set_leader(Uuid::default(), Some(first.clone()), 1);
     for value in [b"a", b"b"] {
-        drop(partition.append(&ProducerRecord::new("t", value), 0, 100, 1).expect("there is room"));
+        drop(partition.append(&ProducerRecord::new("t", value), (0, 100), 1, None).expect("there is room"));
     }
     let mut active = listed(&first);
     assert_eq!(active.len(), 1);
@@ -41,8 +42,19 @@ fn a_leader_that_leads_again_before_it_looked_has_the_partition_once() {
     let path = Path { connection: 0, lane: 0, lanes: 1 };
     let (hurry, flush, rtt) = (true, false, None);
     let (room, missing, striped, reorders) = (None, false, false, false);
-    let round =
-        Round { now: Instant::now(), hurry, flush, rtt, room, grants: &grants, missing, path, striped, reorders };
+    let round = Round {
+        now: Instant::now(),
+        hurry,
+        flush,
+        rtt,
+        room,
+        grants: &grants,
+        missing,
+        path,
+        striped,
+        reorders,
+        pass: None,
+    };
     let taken: Vec<Take> = active.iter().map(|listing| listing.take(&first, &round)).collect();
     let batches = taken.iter().filter(|take| matches!(take, Take::Batch(_))).count();
     assert_eq!((active.len(), batches), (2, 1), "the older listing is none any more");

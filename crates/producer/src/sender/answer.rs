@@ -14,7 +14,10 @@ use fullbore_client::ConnectionError;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceResponse, TopicProduceResponse};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The first pause of a batch while the transaction before its own is being completed.
+const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 
 impl Broker {
     /// Takes what an answer says of windows, and that a batch got through.
@@ -97,7 +100,11 @@ impl Core {
 
     fn act(self: &Arc<Self>, mut outgoing: Outgoing, answer: &PartitionProduceResponse, now: Instant) {
         let message = answer.error_message.as_deref().unwrap_or_default();
-        let verdict = verdict::of(answer.error_code, outgoing.batch.ambiguous);
+        let verdict = match verdict::of(answer.error_code, outgoing.batch.ambiguous) {
+            // No epoch begins within a transaction.
+            Verdict::SetBack(Setback::Fenced) if self.ledger.is_some() => Verdict::Failed { maybe: false },
+            verdict => verdict,
+        };
         if verdict::is_stale_metadata(answer.error_code) {
             self.follow(&outgoing, answer);
         }
@@ -114,7 +121,9 @@ impl Core {
             }
             Verdict::SetBack(setback) => {
                 let why = format!("the broker answered {}", error::answer(answer.error_code, message));
-                self.set_back(outgoing, setback, &why, now);
+                let is_short = answer.error_code == ErrorCode::CONCURRENT_TRANSACTIONS;
+                let first = self.config.retry_backoff.min(if is_short { CONCURRENT_BACKOFF } else { Duration::MAX });
+                self.set_back_for(outgoing, setback, &why, first, now);
             }
             Verdict::TooLarge => {
                 self.refused(outgoing, answer.error_code, message, now);
@@ -134,7 +143,12 @@ impl Core {
         partition.failed(ticket, batch, possibly_written, error, Instant::now());
     }
 
-    fn set_back(&self, mut outgoing: Outgoing, setback: Setback, why: &str, now: Instant) {
+    fn set_back(&self, outgoing: Outgoing, setback: Setback, why: &str, now: Instant) {
+        self.set_back_for(outgoing, setback, why, self.config.retry_backoff, now);
+    }
+
+    /// Sets a batch back for `first` at least, and longer with each failure in a row.
+    fn set_back_for(&self, mut outgoing: Outgoing, setback: Setback, why: &str, first: Duration, now: Instant) {
         let batch = &mut outgoing.batch;
         batch.note_attempt(setback == Setback::Retry { maybe: true });
         let finished = batch.outcome.is_finished();
@@ -146,7 +160,7 @@ impl Core {
         }
         let partition = outgoing.partition.clone();
         tracing::debug!(topic = %partition.topic, partition = partition.index, why, "a batch goes again");
-        let (first, max) = (self.config.retry_backoff, self.config.retry_backoff_max);
+        let max = self.config.retry_backoff_max;
         partition.set_back(outgoing, setback, why, |failures| backoff(first, max, failures), now);
     }
 

@@ -3,7 +3,7 @@
 //! Pure: time is within the [`Round`]. Invariant: a request has at most one batch of a partition, and the partition
 //! that found no room is the first to be asked next time.
 
-use crate::partition::{Listing, Outgoing, Round, Take};
+use crate::partition::{Listing, Outgoing, Partition, Round, Take};
 use crate::window::ProducerIdAndEpoch;
 use crate::worklist::Worklist;
 use std::sync::Arc;
@@ -20,13 +20,14 @@ pub(super) struct Gathered {
 }
 
 /// Takes batches of `active` partitions for a request of at most `max` bytes. Partitions without work leave the list.
-/// `identity` returns a producer id other than the one given, if there is one.
+/// `identity` returns a producer id other than the one given, if there is one; `join` requests a place in the transaction.
 pub(super) fn gather(
     active: &mut Vec<Listing>,
     work: &Arc<Worklist<Listing>>,
     mut round: Round<'_>,
     max: usize,
     mut identity: impl FnMut(Option<i64>) -> Option<ProducerIdAndEpoch>,
+    mut join: impl FnMut(&Arc<Partition>),
 ) -> Gathered {
     let mut gathered = Gathered::default();
     let mut at = 0;
@@ -56,6 +57,10 @@ pub(super) fn gather(
                 at += 1;
             }
             Take::NoRoom => break,
+            Take::Join => {
+                join(&active[at].partition);
+                at += 1;
+            }
             Take::Gone => drop(active.swap_remove(at)),
             Take::Identity(_) => at += 1,
         }

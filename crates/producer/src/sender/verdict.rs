@@ -32,9 +32,11 @@ pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
         // The broker forgot the producer, or knows a newer epoch: it cannot recognise a retry.
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH if ambiguous => Verdict::Unresolved,
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH => Verdict::SetBack(Setback::Fenced),
-        ErrorCode::NOT_ENOUGH_REPLICAS | ErrorCode::CORRUPT_MESSAGE | ErrorCode::UNKNOWN_TOPIC_ID => {
-            Verdict::SetBack(Setback::Retry { maybe: false })
-        }
+        // The transaction before is still being completed: decided before the append, as the others.
+        ErrorCode::CONCURRENT_TRANSACTIONS
+        | ErrorCode::NOT_ENOUGH_REPLICAS
+        | ErrorCode::CORRUPT_MESSAGE
+        | ErrorCode::UNKNOWN_TOPIC_ID => Verdict::SetBack(Setback::Retry { maybe: false }),
         code if code.is_retriable() => Verdict::SetBack(Setback::Retry { maybe: true }),
         ErrorCode::UNKNOWN_SERVER_ERROR => Verdict::Failed { maybe: true },
         code => Verdict::Failed { maybe: code.name().is_none() },

@@ -27,6 +27,9 @@ impl<B> Window<B> {
         if !(all_out_of_order || dead_end || self.fenced || self.renew) {
             return;
         }
+        if self.transactional {
+            return self.refuse_retries();
+        }
         self.settle_where(Fate::Written, Window::is_proven);
         if self.renew {
             // The log that is gone took its part with it.
@@ -40,6 +43,45 @@ impl<B> Window<B> {
         } else {
             self.start_epoch(ProducerIdAndEpoch { epoch: identity.epoch + 1, ..identity });
         }
+    }
+
+    /// Lets the window of a transactional producer take its epochs from [`Window::begin_epoch`] alone.
+    pub(crate) fn transactional(self, transactional: bool) -> Self {
+        Window { transactional, ..self }
+    }
+
+    /// Goes on under the identity that the transaction coordinator gave, from sequence 0 where that is another one than before. Returns
+    /// false while batches of before are not resolved. `established` if the broker takes only 0 as the first sequence of an epoch, as with
+    /// `transaction.version` 2, so that no batch need go alone.
+    pub(crate) fn begin_epoch(&mut self, identity: ProducerIdAndEpoch, established: bool) -> bool {
+        if self.identity == Some(identity) {
+            return true;
+        }
+        if !self.is_idle() {
+            return false;
+        }
+        self.start_epoch(identity);
+        self.established = established;
+        true
+    }
+
+    /// Returns true if every batch of this epoch so far is in the log, so that the next sequence is the one that the broker expects.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.slots.is_empty() && !self.must_settle()
+    }
+
+    /// Settles what waits to go again, as no epoch begins before the transaction has ended. The topic may have been created again, which
+    /// by itself fails nothing.
+    fn refuse_retries(&mut self) {
+        self.renew = false;
+        self.settle_where(Fate::Written, Window::is_proven);
+        if self.retries > 0 {
+            self.hole.get_or_insert(true);
+        }
+        self.settle_where(Fate::Unresolved, |window, at| window.slots[at].ambiguous);
+        self.settle_where(Fate::Refused, |_, _| true);
+        self.round = None;
+        self.trim();
     }
 
     /// Returns true if the broker takes none of what waits. A batch that was surely not written is no witness either way, unless

@@ -408,3 +408,42 @@ fn a_round_ends_where_the_log_is_another_one() {
     let again: Vec<_> = std::iter::from_fn(|| window.next_retry(false)).map(|(_, _, batch)| batch).collect();
     assert_eq!(again[..1], [1]);
 }
+
+fn transactional_in_flight(n: usize) -> (Window<u32>, Vec<Ticket>) {
+    let mut window = Window::new(true).transactional(true);
+    assert!(window.begin_epoch(IDENTITY, true));
+    let tickets = (0..n).map(|_| window.open(1).0).collect();
+    (window, tickets)
+}
+
+#[test]
+fn epoch_that_begins_at_0_alone_lets_several_first_batches_leave() {
+    let (window, _) = transactional_in_flight(3);
+    assert_eq!((window.in_flight(), window.is_open()), (3, true));
+}
+
+#[test]
+fn batches_all_out_of_order_in_a_transaction_are_refused_and_no_epoch_begins() {
+    let (mut window, tickets) = transactional_in_flight(2);
+    for (ticket, batch) in tickets.into_iter().zip(1..) {
+        window.set_back(ticket, Setback::OutOfOrder, batch);
+    }
+    assert!(window.next_retry(false).is_none());
+    assert_eq!(window.settled(), [(1, Fate::Refused), (2, Fate::Refused)]);
+    assert!(!window.may_open() && !window.is_clean(), "nothing leaves before the coordinator gives an epoch");
+    let next = ProducerIdAndEpoch { epoch: 1, ..IDENTITY };
+    assert!(window.begin_epoch(next, false) && window.is_clean());
+    assert_eq!(window.open(1).1.base_sequence, 0);
+    assert!(!window.may_open(), "one batch until the first acknowledgement");
+}
+
+#[test]
+fn epoch_of_the_next_transaction_waits_for_what_is_in_flight() {
+    let (mut window, tickets) = transactional_in_flight(1);
+    let next = ProducerIdAndEpoch { epoch: 1, ..IDENTITY };
+    assert!(!window.begin_epoch(next, true));
+    window.given_up(tickets[0], true);
+    assert!(!window.is_clean(), "a gap");
+    assert!(window.begin_epoch(next, true));
+    assert_eq!(window.stamp(0).producer_epoch, 1);
+}

@@ -11,3 +11,4 @@ mod peers;
 mod rows;
 mod split;
 mod topics;
+mod transactions;

@@ -87,6 +87,7 @@ impl World {
             delivery_timeout: Duration::from_secs(120),
             codec: (Compression::None, None),
             idempotent: true,
+            coordinator: None,
         });
         let pool = Pool::new(cell.memory, 4 << 10);
         let work = Worklist::new(1);
@@ -125,7 +126,7 @@ impl World {
                 true => &self.partitions[self.records as usize % all],
                 false => self.sticky.choose(&self.partitions, |partition| partition.prospect()),
             };
-            if partition.append(&record, 0, size, peers).is_ok() {
+            if partition.append(&record, (0, size), peers, None).is_ok() {
                 self.intended[partition.index as usize].push_back(intended);
                 self.records += 1;
                 if all > 1 {
@@ -146,9 +147,22 @@ impl World {
             let path = Path { connection: 0, lane: 0, lanes: 1 };
             let (rtt, grants) = (self.pipe.min_rtt(), &self.grants);
             let (room, missing, striped, reorders) = (None, false, false, false);
-            let round = Round { now: now(), hurry, flush: false, rtt, room, grants, missing, path, striped, reorders };
+            let round = Round {
+                now: now(),
+                hurry,
+                flush: false,
+                rtt,
+                room,
+                grants,
+                missing,
+                path,
+                striped,
+                reorders,
+                pass: None,
+            };
             let identity = |_| Some(ProducerIdAndEpoch { producer_id: 1, epoch: 0 });
-            let Gathered { batches, next, .. } = gather(&mut self.active, &self.work, round, REQUEST_MAX, identity);
+            let Gathered { batches, next, .. } =
+                gather(&mut self.active, &self.work, round, REQUEST_MAX, identity, |_| {});
             if batches.is_empty() {
                 self.pipe.limited();
                 return next;

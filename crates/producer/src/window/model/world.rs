@@ -325,6 +325,7 @@ impl World {
             match fate {
                 Fate::Written => self.written(job, -1),
                 Fate::Unresolved => self.report(job, Report::PerhapsWritten),
+                Fate::Refused => unreachable!("only in transactions"),
             }
         }
     }

@@ -1,12 +1,16 @@
 //! The fake's APIs: ApiVersions, Metadata, InitProducerId, Produce, DescribeConfigs.
 
-use super::{Connection, Fake, Judged, Seen, State};
+use super::{Connection, Fake, Judged, Seen, State, TransactionFate, Transactions};
 use bytes::Bytes;
 use fullbore_wire::api::{self, ApiKey, Request, RequestHeader};
-use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
+use fullbore_wire::apis::add_offsets_to_txn::{AddOffsetsToTxnRequest, AddOffsetsToTxnResponse};
+use fullbore_wire::apis::add_partitions_to_txn::AddPartitionsToTxnRequest;
+use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse, FinalizedFeatureKey};
 use fullbore_wire::apis::describe_configs::{
     DescribeConfigsRequest, DescribeConfigsResourceResult, DescribeConfigsResponse, DescribeConfigsResult,
 };
+use fullbore_wire::apis::end_txn::{EndTxnRequest, EndTxnResponse};
+use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
 use fullbore_wire::apis::metadata::{
     MetadataRequest, MetadataResponse, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
@@ -14,6 +18,7 @@ use fullbore_wire::apis::metadata::{
 use fullbore_wire::apis::produce::{
     LeaderIdAndEpoch, PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse,
 };
+use fullbore_wire::apis::txn_offset_commit::TxnOffsetCommitRequest;
 use fullbore_wire::{ErrorCode, Frame, Reader, Text, Version};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -21,6 +26,7 @@ use tokio::sync::oneshot;
 const TOPIC: &str = "t";
 /// How long a batch that is early waits for those before it.
 const PARKED: Duration = Duration::from_secs(60);
+const PARKED_IN_TRANSACTION: Duration = Duration::from_millis(50);
 
 /// What a request gets: its response, nothing (an empty frame, for acks=0), or one that waits for other batches.
 pub(super) enum Answer {
@@ -57,6 +63,9 @@ impl Fake {
                 (_, false) => Answer::Parked(Parked { header, version: v, response, restarts: state.restarts, early }),
             });
         }
+        if state.transactions.is_some() && key != ApiKey::ApiVersions && key != ApiKey::Metadata {
+            return self.answer_transactional(&mut state, from, &header, v, &mut r).map(Answer::Frame);
+        }
         let frame = match key {
             ApiKey::ApiVersions => reply::<ApiVersionsRequest>(&header, v, &mut r, |_| Some(versions(&state))),
             ApiKey::Metadata => reply::<MetadataRequest>(&header, v, &mut r, |_| {
@@ -76,9 +85,59 @@ impl Fake {
         frame.map(Answer::Frame)
     }
 
+    /// The response to a request about transactions.
+    fn answer_transactional(
+        &self,
+        state: &mut State,
+        from: Connection,
+        header: &RequestHeader,
+        v: Version,
+        r: &mut Reader,
+    ) -> Option<Frame> {
+        let key = header.api().unwrap().0;
+        if key == ApiKey::FindCoordinator {
+            return reply::<FindCoordinatorRequest>(header, v, r, |asked| Some(state.find_coordinator(&asked)));
+        }
+        let (misdirected, new_id) = (state.misdirected(from), state.next_producer_id + 1);
+        state.next_producer_id = new_id;
+        let transactions = state.transactions.as_mut()?;
+        let fate = transactions.fate(key);
+        let refused = match fate {
+            TransactionFate::Dropped => return None,
+            _ if misdirected.is_err() => misdirected,
+            TransactionFate::Refused(code) => code,
+            TransactionFate::Normal | TransactionFate::ResponseLost => ErrorCode::NONE,
+        };
+        let is_refused = refused.is_err();
+        let response = match key {
+            ApiKey::InitProducerId => reply::<InitProducerIdRequest>(header, v, r, |asked| {
+                let refusal = InitProducerIdResponse { error_code: refused, ..Default::default() };
+                Some(if is_refused { refusal } else { transactions.init(&asked, new_id) })
+            }),
+            ApiKey::AddPartitionsToTxn => reply::<AddPartitionsToTxnRequest>(header, v, r, |asked| {
+                Some(transactions.add_partitions(&asked, refused))
+            }),
+            ApiKey::AddOffsetsToTxn => reply::<AddOffsetsToTxnRequest>(header, v, r, |asked| {
+                let refusal = AddOffsetsToTxnResponse { error_code: refused, ..Default::default() };
+                Some(if is_refused { refusal } else { transactions.add_offsets(&asked) })
+            }),
+            ApiKey::TxnOffsetCommit => reply::<TxnOffsetCommitRequest>(header, v, r, |asked| {
+                Some(transactions.commit_offsets(&asked, refused))
+            }),
+            ApiKey::EndTxn => reply::<EndTxnRequest>(header, v, r, |asked| {
+                let refusal = EndTxnResponse { error_code: refused, ..Default::default() };
+                Some(if is_refused { refusal } else { transactions.end(&asked) })
+            }),
+            other => panic!("the fake does not serve {other:?} with transactions"),
+        };
+        if fate == TransactionFate::ResponseLost { None } else { response }
+    }
+
     /// Answers when every early batch has its turn, or has waited too long.
     pub(super) async fn unpark(self, mut parked: Parked, answer: oneshot::Sender<Frame>) {
-        let deadline = Instant::now() + PARKED;
+        // A broker lets batches go that are behind one refused; within transactions the fake does so by their time.
+        let is_transactional = self.lock().transactions.is_some();
+        let deadline = Instant::now() + if is_transactional { PARKED_IN_TRANSACTION } else { PARKED };
         while !parked.early.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
             let mut state = self.lock();
@@ -137,8 +196,22 @@ fn versions(state: &State) -> ApiVersionsResponse {
         version
     };
     let keys = [ApiKey::Produce, ApiKey::Metadata, ApiKey::ApiVersions, ApiKey::InitProducerId];
-    let keys = keys.into_iter().chain(state.topic_limit.map(|_| ApiKey::DescribeConfigs));
-    ApiVersionsResponse { api_keys: keys.map(range).collect(), ..Default::default() }
+    let transactional = [
+        ApiKey::FindCoordinator,
+        ApiKey::AddPartitionsToTxn,
+        ApiKey::AddOffsetsToTxn,
+        ApiKey::TxnOffsetCommit,
+        ApiKey::EndTxn,
+    ];
+    let transactional = transactional.into_iter().filter(|_| state.transactions.is_some());
+    let feature = |transactions: &Transactions| FinalizedFeatureKey {
+        name: "transaction.version".into(),
+        max_version_level: transactions.version,
+        ..Default::default()
+    };
+    let finalized_features = state.transactions.iter().map(feature).collect();
+    let keys = keys.into_iter().chain(transactional).chain(state.topic_limit.map(|_| ApiKey::DescribeConfigs));
+    ApiVersionsResponse { api_keys: keys.map(range).collect(), finalized_features, ..Default::default() }
 }
 
 fn configs(limit: Result<usize, ErrorCode>) -> DescribeConfigsResponse {
@@ -198,6 +271,10 @@ fn produce(
         ..Default::default()
     };
     state.requests += 1;
+    if let Some(transactions) = &state.transactions {
+        assert!(request.transactional_id.is_some());
+        assert_eq!(transactions.adds_partitions(), v.number >= 12, "Produce adds partitions from version 12 on");
+    }
     let mut early = Vec::new();
     for topic in &request.topic_data {
         let mut answers = TopicProduceResponse {

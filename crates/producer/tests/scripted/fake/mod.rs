@@ -3,6 +3,7 @@
 //! A test says what happens to each batch that arrives ([`Fate`]); everything else is a well-behaved Kafka.
 
 mod apis;
+mod transactions;
 
 use apis::Answer;
 use bytes::BytesMut;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
+pub use transactions::{TransactionFate, Transactions};
 
 /// What happens to one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,7 @@ pub struct Seen {
     pub broker: i32,
     pub partition: i32,
     pub stamp: Stamp,
+    pub transactional: bool,
     pub bytes: Vec<u8>,
     pub values: Vec<String>,
     /// How many of the same partition came before it.
@@ -135,6 +138,8 @@ pub struct State {
     pub topic_limit: Option<Result<usize, ErrorCode>>,
     /// DescribeConfigs requests so far.
     pub configs_asked: usize,
+    /// The coordinator, where the fake serves transactions.
+    pub transactions: Option<Transactions>,
 }
 
 /// A cluster of brokers with one topic, `t`.
@@ -183,6 +188,7 @@ impl Fake {
             garble: None,
             topic_limit: None,
             configs_asked: 0,
+            transactions: None,
         };
         let (gate, cut) = (Arc::new(watch::Sender::new(true)), Arc::new(watch::Sender::new(0)));
         let end = Arc::new(watch::Sender::new(HashSet::new()));
@@ -261,6 +267,11 @@ impl Fake {
             assert!(std::time::Instant::now() < deadline, "never happened: {what}");
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
+    }
+
+    /// The coordinator of transactions.
+    pub fn transactions<T>(&self, look: impl FnOnce(&mut Transactions) -> T) -> T {
+        look(self.lock().transactions.as_mut().expect("the fake serves transactions"))
     }
 
     fn is_silent(&self, broker: i32, frame: &[u8]) -> bool {
@@ -342,6 +353,11 @@ enum Judged {
 }
 
 impl State {
+    /// Requests read so far whose answer never comes.
+    pub fn swallowed(&self) -> usize {
+        self.swallowed.len()
+    }
+
     /// Judges one batch: base offset and error; `None` ends the connection.
     fn produce(&mut self, from: Connection, reorder: bool, partition: i32, bytes: &[u8]) -> Option<Judged> {
         let batch = BatchView::first(bytes).unwrap();
@@ -356,7 +372,8 @@ impl State {
         };
         let values = values_of(&batch);
         let (broker, connection, bytes) = (from.broker, from.number, bytes.to_vec());
-        let seen = Seen { broker, partition, stamp, bytes, values, nth, connection, reorder };
+        let transactional = batch.is_transactional();
+        let seen = Seen { broker, partition, stamp, transactional, bytes, values, nth, connection, reorder };
         self.seen.push(seen.clone());
         if self.leaders[partition as usize] != broker {
             return Some(Judged::Done(-1, ErrorCode::NOT_LEADER_OR_FOLLOWER));
@@ -381,6 +398,16 @@ impl State {
 
     fn append(&mut self, seen: &Seen) -> (i64, ErrorCode) {
         let window = self.says[seen.broker as usize].window();
+        let is_unknown =
+            self.logs.get(&seen.partition).is_none_or(|log| !log.newest.contains_key(&seen.stamp.producer_id));
+        if let Some(transactions) = &mut self.transactions {
+            if let Err(code) = transactions.admit(seen) {
+                return (-1, code);
+            }
+            if transactions.adds_partitions() && is_unknown && seen.stamp.base_sequence != 0 {
+                return (-1, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
+            }
+        }
         let log = self.logs.entry(seen.partition).or_default();
         let end = log.values.len() as i64;
         // A log that is not empty has an end above 0: any first sequence is then taken.
@@ -391,6 +418,9 @@ impl State {
                     log.newest.insert(seen.stamp.producer_id, (seen.stamp, end));
                 }
                 log.values.extend(seen.values.iter().cloned());
+                if let Some(transactions) = &mut self.transactions {
+                    transactions.appended(seen);
+                }
                 (end, ErrorCode::NONE)
             }
             Verdict::Duplicate { base_offset, .. } => (base_offset, ErrorCode::NONE),

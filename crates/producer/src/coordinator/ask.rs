@@ -1,0 +1,203 @@
+//! Requests to a coordinator, repeated until an answer is final.
+//!
+//! Invariant: an error that may pass is never returned; the caller gives up by itself.
+
+use crate::backoff::backoff;
+use crate::core::Core;
+use crate::error::{TransactionError, answer};
+use crate::ledger::TransactionLedger;
+use fullbore_client::tokio::{Connection, CoordinatorKind};
+use fullbore_client::{ConnectionError, MetadataError};
+use fullbore_wire::api::Request;
+use fullbore_wire::{ErrorCode, Text};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The feature by which a cluster says what its transactions can do (KIP-890).
+const TRANSACTION_VERSION: &str = "transaction.version";
+/// The level at which Produce adds partitions and EndTxn raises the epoch.
+const ADDS_PARTITIONS: i16 = 2;
+/// The first pause while the transaction before is being completed; Kafka's `ADD_PARTITIONS_RETRY_BACKOFF_MS`.
+const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
+
+/// An answer, or the lack of one, that another attempt does not change.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    code: ErrorCode,
+    message: String,
+    /// True if some attempt has no answer and may have been received.
+    pub(super) is_lost: bool,
+}
+
+impl Refusal {
+    /// Returns the error for the application.
+    pub(super) fn into_error(self, action: &'static str, possibly_committed: bool) -> TransactionError {
+        TransactionError::Coordinator { action, code: self.code, message: self.message, possibly_committed }
+    }
+}
+
+/// What follows from an error code.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Done,
+    Again,
+    /// Again, with the coordinator that there is now.
+    Find,
+    Refused,
+}
+
+/// Judges as Kafka 4.3's `TransactionManager` does.
+fn step(code: ErrorCode) -> Step {
+    match code {
+        ErrorCode::NONE => Step::Done,
+        ErrorCode::COORDINATOR_NOT_AVAILABLE | ErrorCode::NOT_COORDINATOR | ErrorCode::REQUEST_TIMED_OUT => Step::Find,
+        code if code.is_retriable() => Step::Again,
+        _ => Step::Refused,
+    }
+}
+
+/// Returns the error of several that decides: one that is final before one that may pass, and one with a cause of its own before
+/// OPERATION_NOT_ATTEMPTED.
+pub(super) fn worst(codes: impl Iterator<Item = ErrorCode>) -> ErrorCode {
+    let weight = |code: &ErrorCode| match step(*code) {
+        Step::Done => 0,
+        Step::Again => 1,
+        Step::Find => 2,
+        Step::Refused if *code == ErrorCode::OPERATION_NOT_ATTEMPTED => 3,
+        Step::Refused => 4,
+    };
+    codes.max_by_key(weight).unwrap_or(ErrorCode::NONE)
+}
+
+/// The coordinator of a transactional id or a group.
+pub(super) struct Coordinator {
+    core: Arc<Core>,
+    ledger: Arc<TransactionLedger>,
+    kind: CoordinatorKind,
+    pub(super) key: Text,
+    connection: Option<Connection>,
+}
+
+impl Coordinator {
+    pub(super) fn new(core: Arc<Core>, ledger: Arc<TransactionLedger>, kind: CoordinatorKind, key: &Text) -> Self {
+        Coordinator { core, ledger, kind, key: key.clone(), connection: None }
+    }
+
+    /// Returns true if the cluster's `transaction.version` is 2 or above; `None` without a connection.
+    pub(super) fn adds_partitions(&self) -> Option<bool> {
+        let connection = self.connection.as_ref()?;
+        Some(connection.feature(TRANSACTION_VERSION) >= ADDS_PARTITIONS)
+    }
+
+    /// Sends a request, in version `max` at most, until `code_of` its answer is final or `gives_up` returns true after an attempt.
+    ///
+    /// # Errors
+    /// The final error, or TRANSACTION_ABORTABLE where the caller gave up.
+    pub(super) async fn ask<R: Request>(
+        &mut self,
+        request: &R,
+        max: i16,
+        gives_up: impl Fn() -> bool,
+        code_of: impl Fn(&R::Response) -> ErrorCode,
+    ) -> Result<R::Response, Refusal> {
+        let (mut failures, mut is_lost) = (0, false);
+        loop {
+            let (code, message) = match self.attempt(request, max).await {
+                Ok(response) => match code_of(&response) {
+                    ErrorCode::NONE => {
+                        self.ledger.set_trouble(String::new());
+                        return Ok(response);
+                    }
+                    code => (code, String::new()),
+                },
+                Err(MetadataError::Connection(error)) => {
+                    is_lost |= error.may_have_been_received();
+                    (code_of_failure(&error), error.to_string())
+                }
+                Err(MetadataError::Coordinator { code, message }) => (code, message),
+                Err(MetadataError::Broker(code)) => (code, String::new()),
+                Err(error @ MetadataError::UnknownBroker(_)) => {
+                    (ErrorCode::COORDINATOR_NOT_AVAILABLE, error.to_string())
+                }
+            };
+            let step = step(code);
+            tracing::debug!(key = %self.key, api = R::KEY.name(), %code, message, ?step, "the coordinator's answer");
+            if step == Step::Refused {
+                return Err(Refusal { code, message, is_lost });
+            }
+            if gives_up() {
+                // Whatever the obstacle is, it fails no more than the transaction.
+                let message =
+                    format!("given up as the transaction is aborted; before that: {}", answer(code, &message));
+                return Err(Refusal { code: ErrorCode::TRANSACTION_ABORTABLE, message, is_lost });
+            }
+            self.note_trouble(&answer(code, &message));
+            if step == Step::Find {
+                self.connection = None;
+            }
+            tokio::time::sleep(self.pause(code, failures)).await;
+            failures = failures.saturating_add(1);
+        }
+    }
+
+    async fn attempt<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, MetadataError> {
+        let connection = match self.connection.take().filter(|connection| !connection.is_closed()) {
+            Some(connection) => connection,
+            None => self.core.cluster.coordinator(self.kind, &self.key).await?,
+        };
+        let connection = self.connection.insert(connection);
+        let version = connection.version::<R>()?.min(max);
+        Ok(connection.call_version(request, version).await?)
+    }
+
+    /// Notes the obstacle for those who wait.
+    fn note_trouble(&self, why: &str) {
+        self.ledger.set_trouble(why.to_owned());
+        let why = format!("its transaction waits: {why}");
+        self.core.partitions().iter().for_each(|partition| partition.hindered(&why));
+    }
+
+    fn pause(&self, code: ErrorCode, failures: u32) -> Duration {
+        let config = &self.core.config;
+        let first = match code {
+            ErrorCode::CONCURRENT_TRANSACTIONS => config.retry_backoff.min(CONCURRENT_BACKOFF),
+            _ => config.retry_backoff,
+        };
+        backoff(first, config.retry_backoff_max, failures)
+    }
+}
+
+/// The error code that stands for a request without a response: one that may pass, or a version that no broker will know.
+fn code_of_failure(error: &ConnectionError) -> ErrorCode {
+    match error.is_retryable() || error.may_have_been_received() {
+        true => ErrorCode::COORDINATOR_NOT_AVAILABLE,
+        false => ErrorCode::UNSUPPORTED_VERSION,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moved_coordinator_is_found_anew_and_a_loading_one_is_asked_again() {
+        for code in [ErrorCode::NOT_COORDINATOR, ErrorCode::COORDINATOR_NOT_AVAILABLE] {
+            assert_eq!(step(code), Step::Find, "{code}");
+        }
+        for code in [ErrorCode::CONCURRENT_TRANSACTIONS, ErrorCode::COORDINATOR_LOAD_IN_PROGRESS] {
+            assert_eq!(step(code), Step::Again, "{code}");
+        }
+        for code in [ErrorCode::PRODUCER_FENCED, ErrorCode::INVALID_TXN_STATE, ErrorCode::TRANSACTION_ABORTABLE] {
+            assert_eq!(step(code), Step::Refused, "{code}");
+        }
+    }
+
+    #[test]
+    fn final_error_decides_before_one_that_passes_and_a_cause_before_its_consequence() {
+        let of = |codes: &[ErrorCode]| worst(codes.iter().copied());
+        let (not_attempted, denied) = (ErrorCode::OPERATION_NOT_ATTEMPTED, ErrorCode::TOPIC_AUTHORIZATION_FAILED);
+        assert_eq!(of(&[]), ErrorCode::NONE);
+        assert_eq!(of(&[ErrorCode::NONE, ErrorCode::CONCURRENT_TRANSACTIONS]), ErrorCode::CONCURRENT_TRANSACTIONS);
+        assert_eq!(of(&[denied, not_attempted, ErrorCode::CONCURRENT_TRANSACTIONS]), denied);
+    }
+}

@@ -1,0 +1,173 @@
+//! Errors of transactions, and the questions that each answers: may the same call succeed later, may another transaction, or is the
+//! producer at its end; and may the records of the transaction be committed?
+
+use super::{ProduceError, answer, because, shown};
+use fullbore_wire::ErrorCode;
+use std::time::Duration;
+
+/// The failure of a transaction, or of a call about it.
+///
+/// Exactly one of [`TransactionError::is_retriable`], [`TransactionError::is_abortable`] and [`TransactionError::is_fatal`] is true.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TransactionError {
+    /// A call that the producer's state does not allow. The call had no effect.
+    #[error("{0}")]
+    State(
+        /// The rule.
+        &'static str,
+    ),
+    /// max.block.ms passed; the producer goes on trying.
+    #[error("cannot {action} in {} (max.block.ms){}", shown(*waited), because(why))]
+    Timeout {
+        /// The attempt, as a verb.
+        action: &'static str,
+        /// Time of the wait.
+        waited: Duration,
+        /// The last obstacle, or empty.
+        why: String,
+        /// True if the records of the transaction may be committed.
+        possibly_committed: bool,
+    },
+    /// A coordinator refused.
+    #[error("cannot {action}: {}", answer(*code, message))]
+    Coordinator {
+        /// The attempt, as a verb.
+        action: &'static str,
+        /// Kafka's error.
+        code: ErrorCode,
+        /// The broker's words, or empty.
+        message: String,
+        /// True if the records of the transaction may be committed.
+        possibly_committed: bool,
+    },
+    /// A record of the transaction was not written.
+    #[error("a record of the transaction failed: {0}")]
+    Record(
+        /// The first such failure.
+        ProduceError,
+    ),
+    /// The transaction before this one was not committed, and this one had begun before that was known.
+    #[error("the transaction before this one was not committed: {0}")]
+    Previous(
+        /// The failure of the transaction before, in words.
+        String,
+    ),
+    /// The producer was closed before the transaction had its outcome.
+    #[error("the producer was closed before the transaction had ended")]
+    Closed {
+        /// True if the records of the transaction may be committed.
+        possibly_committed: bool,
+    },
+}
+
+impl TransactionError {
+    /// Returns true if the same call may succeed later: the producer is still trying.
+    pub fn is_retriable(&self) -> bool {
+        matches!(self, Self::Timeout { .. })
+    }
+
+    /// Returns true if only this transaction has failed: it is aborted, and the next one may succeed.
+    pub fn is_abortable(&self) -> bool {
+        !self.is_retriable() && !self.is_fatal()
+    }
+
+    /// Returns true if this producer can do nothing more: another one with the same id has taken its place, or may not use the id.
+    pub fn is_fatal(&self) -> bool {
+        match self {
+            Self::State(_) | Self::Closed { .. } => true,
+            Self::Coordinator { code, .. } => is_fatal(*code),
+            Self::Record(ProduceError::Broker { code, .. }) => is_fatal_of_record(*code),
+            Self::Timeout { .. } | Self::Record(_) | Self::Previous(_) => false,
+        }
+    }
+
+    /// Returns the same error of a transaction that may be committed, or not.
+    pub(crate) fn with_possibly_committed(self, possibly: bool) -> Self {
+        match self {
+            Self::Coordinator { action, code, message, .. } => {
+                Self::Coordinator { action, code, message, possibly_committed: possibly }
+            }
+            Self::Closed { .. } => Self::Closed { possibly_committed: possibly },
+            other => other,
+        }
+    }
+
+    /// Returns true if readers at read_committed may see the records of the transaction, now or later.
+    pub fn may_have_been_written(&self) -> bool {
+        match self {
+            Self::Timeout { possibly_committed, .. }
+            | Self::Coordinator { possibly_committed, .. }
+            | Self::Closed { possibly_committed } => *possibly_committed,
+            Self::State(_) | Self::Record(_) | Self::Previous(_) => false,
+        }
+    }
+}
+
+/// Returns true if a coordinator's error ends the producer, as Kafka 4.3's `TransactionManager` judges; errors that it does not expect
+/// do.
+fn is_fatal(code: ErrorCode) -> bool {
+    !matches!(
+        code,
+        ErrorCode::TRANSACTION_ABORTABLE
+            | ErrorCode::UNKNOWN_PRODUCER_ID
+            | ErrorCode::OPERATION_NOT_ATTEMPTED
+            | ErrorCode::TOPIC_AUTHORIZATION_FAILED
+            | ErrorCode::GROUP_AUTHORIZATION_FAILED
+            | ErrorCode::FENCED_INSTANCE_ID
+            | ErrorCode::UNKNOWN_MEMBER_ID
+            | ErrorCode::ILLEGAL_GENERATION
+            | ErrorCode::STALE_MEMBER_EPOCH
+            | ErrorCode::OFFSET_METADATA_TOO_LARGE
+            | ErrorCode::INVALID_COMMIT_OFFSET_SIZE
+    )
+}
+
+/// Returns true if an error of Produce ends the producer (`TransactionManager.maybeTransitionToErrorState`).
+fn is_fatal_of_record(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::CLUSTER_AUTHORIZATION_FAILED
+            | ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            | ErrorCode::PRODUCER_FENCED
+            | ErrorCode::UNSUPPORTED_VERSION
+            | ErrorCode::INVALID_PRODUCER_ID_MAPPING
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(code: ErrorCode) -> TransactionError {
+        TransactionError::Coordinator { action: "commit", code, message: String::new(), possibly_committed: false }
+    }
+
+    fn of_record(code: ErrorCode) -> TransactionError {
+        TransactionError::Record(ProduceError::Broker { code, message: String::new(), possibly_written: false })
+    }
+
+    #[test]
+    fn error_of_any_kind_has_exactly_one_class() {
+        let timeout = TransactionError::Timeout {
+            action: "commit",
+            waited: Duration::ZERO,
+            why: String::new(),
+            possibly_committed: true,
+        };
+        let codes = [ErrorCode::PRODUCER_FENCED, ErrorCode::TRANSACTION_ABORTABLE, ErrorCode::INVALID_TXN_STATE];
+        let mut errors: Vec<_> = codes.into_iter().flat_map(|code| [refused(code), of_record(code)]).collect();
+        errors.extend([timeout, TransactionError::State("no"), TransactionError::Previous(String::new())]);
+        for error in errors {
+            let classes = [error.is_retriable(), error.is_abortable(), error.is_fatal()];
+            assert_eq!(classes.iter().filter(|is| **is).count(), 1, "{error}");
+        }
+    }
+
+    #[test]
+    fn fenced_epoch_is_fatal_at_the_coordinator_and_abortable_at_a_partition() {
+        assert!(refused(ErrorCode::INVALID_PRODUCER_EPOCH).is_fatal());
+        assert!(of_record(ErrorCode::INVALID_PRODUCER_EPOCH).is_abortable());
+        assert!(of_record(ErrorCode::INVALID_TXN_STATE).is_abortable());
+        assert!(refused(ErrorCode::INVALID_TXN_STATE).is_fatal());
+    }
+}

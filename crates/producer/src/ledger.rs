@@ -1,0 +1,272 @@
+//! The transactions of a producer as its threads share them: which are open or ending, and what the senders may send.
+//!
+//! Not here: requests (see `coordinator`). Invariant: at most two transactions have no outcome, of which the second gathers records while
+//! the first ends; batches of the first alone may leave.
+
+use crate::error::TransactionError;
+use crate::partition::Partition;
+use crate::scope::TransactionScope;
+use crate::transaction_pass::TransactionPass;
+use fullbore_wire::Text;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, oneshot};
+
+/// Transactions without an outcome at most.
+const UNENDED_MAX: usize = 2;
+/// Calls of `send_offsets` that wait at most; more wait for room.
+const OFFSETS_MAX: usize = 64;
+
+/// The group whose offsets a transaction commits, as its member knows it (KIP-447).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupMetadata {
+    /// The group's id.
+    pub group_id: String,
+    /// The generation, or the member's epoch in the consumer protocol; -1 from outside the group.
+    pub generation_id: i32,
+    /// The member's id, or empty.
+    pub member_id: String,
+    /// The member's static name.
+    pub group_instance_id: Option<String>,
+}
+
+impl GroupMetadata {
+    /// Names a group without a member, whose commits no generation fences.
+    pub fn new(group_id: &str) -> Self {
+        let (group_id, generation_id) = (group_id.to_owned(), -1);
+        GroupMetadata { group_id, generation_id, member_id: String::new(), group_instance_id: None }
+    }
+}
+
+/// An offset that a transaction commits for a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransactionOffset {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// The offset of the record to be read next.
+    pub offset: i64,
+    /// The leader epoch of the record before it, or -1.
+    pub leader_epoch: i32,
+    /// Text that the group keeps beside the offset.
+    pub metadata: Option<String>,
+}
+
+/// Offsets on their way to a group's coordinator.
+pub(crate) struct OffsetsRequest {
+    /// The transaction.
+    pub(crate) number: u64,
+    pub(crate) group: GroupMetadata,
+    pub(crate) offsets: Vec<TransactionOffset>,
+    pub(crate) answer: oneshot::Sender<Result<(), TransactionError>>,
+}
+
+/// Progress of the producer towards its first transaction, and its end.
+#[derive(Clone, Debug)]
+pub(crate) enum Phase {
+    /// Not initialised, and why the last attempt failed.
+    New(Option<TransactionError>),
+    /// Waits for a producer id.
+    Initialising,
+    /// Has a producer id.
+    Ready,
+    /// Can do nothing more.
+    Fatal(TransactionError),
+}
+
+struct LedgerState {
+    phase: Phase,
+    begun: u64,
+    /// Transactions without an outcome, oldest first.
+    unended: VecDeque<Arc<TransactionScope>>,
+    pass: Option<TransactionPass>,
+    /// Partitions that wait until the coordinator has them in the transaction.
+    joining: Vec<Arc<Partition>>,
+    /// At most [`OFFSETS_MAX`].
+    offsets: VecDeque<OffsetsRequest>,
+    /// The last obstacle of the coordinator's requests.
+    trouble: String,
+}
+
+/// See the module.
+pub(crate) struct TransactionLedger {
+    /// transactional.id.
+    pub(crate) id: Text,
+    /// Wakes the task that talks to the coordinator.
+    pub(crate) wake: Arc<Notify>,
+    /// Wakes the application's calls.
+    changed: Notify,
+    state: Mutex<LedgerState>,
+}
+
+impl TransactionLedger {
+    pub(crate) fn new(id: &str) -> Arc<Self> {
+        let state = LedgerState {
+            phase: Phase::New(None),
+            begun: 0,
+            unended: VecDeque::new(),
+            pass: None,
+            joining: Vec::new(),
+            offsets: VecDeque::new(),
+            trouble: String::new(),
+        };
+        let id = Text::from(id);
+        Arc::new(TransactionLedger { id, wake: Arc::default(), changed: Notify::new(), state: Mutex::new(state) })
+    }
+
+    /// Resolves when a phase or an outcome changes after the call.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+
+    /// Wakes every call that waits.
+    pub(crate) fn notify(&self) {
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.state.lock().phase.clone()
+    }
+
+    /// Requests a producer id, unless one is there or on its way.
+    pub(crate) fn initialise(&self) {
+        let mut state = self.state.lock();
+        if matches!(state.phase, Phase::New(_)) {
+            state.phase = Phase::Initialising;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Notes a phase.
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        self.state.lock().phase = phase;
+        self.notify();
+    }
+
+    /// Begins a transaction; `None` while two have no outcome.
+    ///
+    /// # Errors
+    /// The producer is not initialised or at its end, or a transaction is open.
+    pub(crate) fn begin(&self) -> Result<Option<Arc<TransactionScope>>, TransactionError> {
+        let mut state = self.state.lock();
+        match &state.phase {
+            Phase::Fatal(error) => return Err(error.clone()),
+            Phase::New(_) | Phase::Initialising => {
+                return Err(TransactionError::State("init_transactions has to succeed before begin"));
+            }
+            Phase::Ready => {}
+        }
+        if state.unended.back().is_some_and(|newest| newest.wish().is_none()) {
+            return Err(TransactionError::State("a transaction is open: commit or abort it before the next begin"));
+        }
+        if state.unended.len() >= UNENDED_MAX {
+            return Ok(None);
+        }
+        state.begun += 1;
+        let scope = TransactionScope::new(state.begun, self.wake.clone());
+        state.unended.push_back(scope.clone());
+        self.wake.notify_one();
+        Ok(Some(scope))
+    }
+
+    /// Returns the oldest transaction without an outcome.
+    pub(crate) fn oldest(&self) -> Option<Arc<TransactionScope>> {
+        self.state.lock().unended.front().cloned()
+    }
+
+    /// Returns true if every transaction has its outcome.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.lock().unended.is_empty()
+    }
+
+    /// Lets batches of a transaction leave, or none.
+    pub(crate) fn set_pass(&self, pass: Option<TransactionPass>) {
+        let mut state = self.state.lock();
+        state.pass = pass;
+        state.joining.clear();
+    }
+
+    pub(crate) fn pass(&self) -> Option<TransactionPass> {
+        self.state.lock().pass
+    }
+
+    /// Gives the oldest transaction its outcome. One that was not committed though the application wanted it takes the next with it, if
+    /// that has begun: its offsets would pass over the records of this one.
+    pub(crate) fn finish_oldest(&self, outcome: Result<(), TransactionError>, takes_next: bool) {
+        let mut state = self.state.lock();
+        state.pass = None;
+        state.joining.clear();
+        let Some(ended) = state.unended.pop_front() else { return };
+        if let (Err(error), Some(next), true) = (&outcome, state.unended.front(), takes_next) {
+            next.fail(TransactionError::Previous(error.to_string()));
+        }
+        ended.finish(outcome);
+        drop(state);
+        self.notify();
+    }
+
+    /// Ends the producer: every transaction and call fails with what `error` returns for one that may be committed, or not.
+    pub(crate) fn end(&self, error: impl Fn(bool) -> TransactionError) {
+        let mut state = self.state.lock();
+        if matches!(state.phase, Phase::Fatal(_)) {
+            return;
+        }
+        state.phase = Phase::Fatal(error(false));
+        state.pass = None;
+        state.joining.clear();
+        for scope in std::mem::take(&mut state.unended) {
+            let error = error(scope.is_possibly_committed());
+            scope.fail(error.clone());
+            scope.finish(Err(error));
+        }
+        for request in std::mem::take(&mut state.offsets) {
+            drop(request.answer.send(Err(error(false))));
+        }
+        drop(state);
+        self.notify();
+    }
+
+    /// Notes a partition whose batches wait until the coordinator has it in the transaction.
+    pub(crate) fn join(&self, partition: Arc<Partition>) {
+        self.state.lock().joining.push(partition);
+        self.wake.notify_one();
+    }
+
+    /// Takes the partitions of [`TransactionLedger::join`].
+    pub(crate) fn take_joining(&self) -> Vec<Arc<Partition>> {
+        std::mem::take(&mut self.state.lock().joining)
+    }
+
+    /// Queues offsets of a transaction.
+    ///
+    /// # Errors
+    /// The request, while the queue is full.
+    pub(crate) fn queue_offsets(&self, request: OffsetsRequest) -> Result<(), OffsetsRequest> {
+        let mut state = self.state.lock();
+        if state.offsets.len() >= OFFSETS_MAX {
+            return Err(request);
+        }
+        state.offsets.push_back(request);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Takes the next offsets of a transaction.
+    pub(crate) fn take_offsets(&self, number: u64) -> Option<OffsetsRequest> {
+        let request = self.state.lock().offsets.pop_front_if(|request| request.number == number)?;
+        self.notify();
+        Some(request)
+    }
+
+    /// Notes the last obstacle of the coordinator's requests; empty for none.
+    pub(crate) fn set_trouble(&self, trouble: String) {
+        self.state.lock().trouble = trouble;
+    }
+
+    pub(crate) fn trouble(&self) -> String {
+        self.state.lock().trouble.clone()
+    }
+}

@@ -1,0 +1,90 @@
+//! A partition within transactions: which batch may leave, and what becomes of those of a transaction that is aborted.
+//!
+//! Invariant: batches leave in the order of their transactions, and those of one only while the ledger lets them.
+
+use super::{Partition, PartitionQueue, Round, Take};
+use crate::error::ProduceError;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Progress of a partition into a transaction, by the transaction's number; 0 for none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Membership {
+    /// The transaction that the coordinator has been requested to add the partition to.
+    requested: u64,
+    /// The transaction that the coordinator has added the partition to.
+    added: u64,
+}
+
+impl Partition {
+    /// Returns true if batches of before `number`, and its own, all have their result, and none is in flight.
+    pub(crate) fn is_done_with(&self, number: u64) -> bool {
+        let state = self.state.lock();
+        let oldest = state.unfinished.iter().find(|outcome| !outcome.is_finished());
+        state.window.is_idle() && oldest.is_none_or(|outcome| outcome.transaction_number() > number)
+    }
+
+    /// Returns true if every batch sent so far in this epoch is in the log.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.state.lock().window.is_clean()
+    }
+
+    /// Fails what has no result of the transactions up to `number`, which are aborted.
+    pub(crate) fn abandon(self: &Arc<Self>, number: u64, now: Instant) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let is_older = |number_of: u64| number_of <= number;
+        for outcome in state.unfinished.iter().filter(|outcome| is_older(outcome.transaction_number())) {
+            let possibly_written = outcome.is_possibly_written();
+            outcome.fail_rest(ProduceError::Aborted { possibly_written }, now);
+        }
+        self.purge(state);
+        self.relist(state);
+    }
+
+    /// The coordinator has the partition in transaction `number`.
+    pub(crate) fn joined(self: &Arc<Self>, number: u64) {
+        let mut state = self.state.lock();
+        state.membership.added = number;
+        self.relist(&mut state);
+    }
+
+    /// Returns why no batch that was never sent may leave now; `None` if one may, as far as transactions go. Takes the epoch of the
+    /// transaction on the way.
+    pub(super) fn held(&self, state: &mut PartitionQueue, round: &Round<'_>) -> Option<Take> {
+        let Some(number) = state.next_transaction() else {
+            if !state.window.is_idle() {
+                return None;
+            }
+            state.listed = None;
+            return Some(Take::Gone);
+        };
+        let Some(pass) = round.pass.filter(|pass| pass.number == number) else { return Some(Take::NotYet(None)) };
+        if !state.window.begin_epoch(pass.identity, pass.adds_partitions) {
+            return Some(Take::NotYet(None));
+        }
+        if pass.adds_partitions || state.membership.added == number {
+            return None;
+        }
+        let is_requested = std::mem::replace(&mut state.membership.requested, number) == number;
+        Some(if is_requested { Take::NotYet(None) } else { Take::Join })
+    }
+}
+
+impl PartitionQueue {
+    /// Returns the number of the transaction of the oldest batch that was never sent; `None` without such a batch.
+    fn next_transaction(&self) -> Option<u64> {
+        let outcome = match self.queue.front() {
+            Some(batch) => &batch.outcome,
+            None => &self.open.as_ref()?.outcome,
+        };
+        outcome.transaction().map(|transaction| transaction.number)
+    }
+
+    /// Closes the open batch if its records are not of transaction `number`.
+    pub(super) fn close_older(&mut self, number: u64) {
+        if self.open.as_ref().is_some_and(|open| open.outcome.transaction_number() != number) {
+            self.close_open();
+        }
+    }
+}

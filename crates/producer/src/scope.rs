@@ -1,0 +1,116 @@
+//! One transaction as its records see it: a number, the wish of the application, the first failure, the outcome.
+//!
+//! Not here: the coordinator (see `coordinator`). Invariant: the first failure, the first wish and the first outcome stay.
+
+use crate::error::{ProduceError, TransactionError};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::Notify;
+
+/// How the application wants a transaction to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    Commit,
+    Abort,
+}
+
+#[derive(Debug, Default)]
+struct ScopeState {
+    failure: Option<TransactionError>,
+    wish: Option<Wish>,
+    outcome: Option<Result<(), TransactionError>>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct TransactionScope {
+    /// Counted from 1 over the life of the producer.
+    pub(crate) number: u64,
+    /// Wakes the task that talks to the coordinator.
+    wake: Arc<Notify>,
+    failed: AtomicBool,
+    /// True once the coordinator may know of the transaction: a batch has left, or a partition or a group was added.
+    started: AtomicBool,
+    /// True once a request to commit may have been received.
+    possibly_committed: AtomicBool,
+    state: Mutex<ScopeState>,
+}
+
+impl TransactionScope {
+    pub(crate) fn new(number: u64, wake: Arc<Notify>) -> Arc<Self> {
+        Arc::new(TransactionScope {
+            number,
+            wake,
+            failed: AtomicBool::new(false),
+            started: AtomicBool::new(false),
+            possibly_committed: AtomicBool::new(false),
+            state: Mutex::default(),
+        })
+    }
+
+    /// Notes that a record failed.
+    pub(crate) fn record_failed(&self, error: &ProduceError) {
+        if !self.has_failed() {
+            self.fail(TransactionError::Record(error.clone()));
+        }
+    }
+
+    /// Notes a failure; the transaction can only be aborted from now on.
+    pub(crate) fn fail(&self, error: TransactionError) {
+        self.state.lock().failure.get_or_insert(error);
+        self.failed.store(true, Ordering::Release);
+        self.wake.notify_one();
+    }
+
+    /// Returns true if the transaction can only be aborted.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Returns the first failure.
+    pub(crate) fn failure(&self) -> Option<TransactionError> {
+        self.state.lock().failure.clone()
+    }
+
+    /// Takes the wish of the application.
+    pub(crate) fn end(&self, wish: Wish) {
+        self.state.lock().wish.get_or_insert(wish);
+        self.wake.notify_one();
+    }
+
+    /// Returns the wish of the application; `None` while the transaction is open.
+    pub(crate) fn wish(&self) -> Option<Wish> {
+        self.state.lock().wish
+    }
+
+    /// Notes that the coordinator may know of the transaction.
+    pub(crate) fn start(&self) {
+        self.started.store(true, Ordering::Release);
+    }
+
+    /// Returns true if the coordinator may know of the transaction.
+    pub(crate) fn is_started(&self) -> bool {
+        self.started.load(Ordering::Acquire)
+    }
+
+    /// Notes that a request to commit leaves, or that the coordinator has refused it.
+    pub(crate) fn set_possibly_committed(&self, possibly: bool) {
+        self.possibly_committed.store(possibly, Ordering::Release);
+    }
+
+    /// Returns true if the transaction may be committed.
+    pub(crate) fn is_possibly_committed(&self) -> bool {
+        self.possibly_committed.load(Ordering::Acquire)
+    }
+
+    /// Gives the transaction its outcome.
+    pub(crate) fn finish(&self, outcome: Result<(), TransactionError>) {
+        self.state.lock().outcome.get_or_insert(outcome);
+    }
+
+    /// Returns the outcome, once there is one.
+    pub(crate) fn outcome(&self) -> Option<Result<(), TransactionError>> {
+        self.state.lock().outcome.clone()
+    }
+}

@@ -1,0 +1,243 @@
+//! Transactions as the application sees them: begin, send, send_offsets, commit, abort.
+//!
+//! They are a mode of [`Producer`], and no producer of their own: everything that has a producer, its tools among them, works with
+//! either, and the type of an open [`Transaction`] makes sure that no record is sent while it ends.
+//!
+//! Invariant: a transaction that is dropped is aborted.
+
+use crate::delivery::Delivery;
+use crate::error::{SendError, TransactionError};
+use crate::ledger::{GroupMetadata, OffsetsRequest, Phase, TransactionLedger, TransactionOffset};
+use crate::producer::Producer;
+use crate::record::ProducerRecord;
+use crate::scope::{TransactionScope, Wish};
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::oneshot;
+
+/// The answer of a producer without a transactional.id.
+const NO_ID: TransactionError = TransactionError::State("transactions need a transactional.id");
+
+impl Producer {
+    /// Gets a producer id for the transactional.id, which fences other producers with that id and aborts their open transaction. Waits for
+    /// max.block.ms at most.
+    ///
+    /// # Errors
+    /// A timeout, after which the same call goes on waiting, or the coordinator's refusal.
+    pub async fn init_transactions(&self) -> Result<(), TransactionError> {
+        let ledger = self.ledger()?;
+        ledger.initialise();
+        self.until(
+            "get a producer id",
+            |_| false,
+            || match ledger.phase() {
+                Phase::New(None) | Phase::Initialising => None,
+                Phase::New(Some(error)) | Phase::Fatal(error) => Some(Err(error)),
+                Phase::Ready => Some(Ok(())),
+            },
+        )
+        .await
+    }
+
+    /// Begins a transaction. The one before may still be ending: records of the new one are gathered, and leave when it has ended. Waits,
+    /// for max.block.ms at most, only while the one before that one is ending, too.
+    ///
+    /// If the application wanted the transaction before to be committed and it is not, one that has begun meanwhile fails as well:
+    /// offsets that it commits would pass over the records of the other.
+    ///
+    /// # Errors
+    /// The producer is not initialised or can do nothing more, or a transaction is open.
+    pub async fn begin(&self) -> Result<Transaction<'_>, TransactionError> {
+        let ledger = self.ledger()?;
+        let begun = || ledger.begin().transpose();
+        let scope = self.until("begin a transaction", |_| false, begun).await?;
+        Ok(Transaction { producer: self, scope })
+    }
+
+    fn ledger(&self) -> Result<&Arc<TransactionLedger>, TransactionError> {
+        self.core.ledger.as_ref().ok_or(NO_ID)
+    }
+
+    /// Waits until `look` returns something, for max.block.ms at most.
+    async fn until<T>(
+        &self,
+        action: &'static str,
+        possibly_committed: impl Fn(&TransactionLedger) -> bool,
+        look: impl Fn() -> Option<Result<T, TransactionError>>,
+    ) -> Result<T, TransactionError> {
+        let (ledger, started) = (self.ledger()?, Instant::now());
+        let deadline = started.checked_add(self.core.config.max_block);
+        loop {
+            let changed = ledger.changed();
+            if let Some(found) = look() {
+                return found;
+            }
+            if !self.before(deadline, changed).await {
+                let (waited, why) = (started.elapsed(), ledger.trouble());
+                let possibly_committed = possibly_committed(ledger);
+                return Err(TransactionError::Timeout { action, waited, why, possibly_committed });
+            }
+        }
+    }
+
+    /// Waits until every transaction has its outcome.
+    pub(crate) async fn transactions_ended(&self) {
+        let Some(ledger) = &self.core.ledger else { return };
+        loop {
+            let changed = ledger.changed();
+            if ledger.is_idle() {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// An open transaction. Dropping it aborts it.
+#[must_use = "a transaction that is dropped is aborted"]
+pub struct Transaction<'a> {
+    producer: &'a Producer,
+    scope: Arc<TransactionScope>,
+}
+
+impl<'a> Transaction<'a> {
+    /// Hands a record over, as [`Producer::send`] does.
+    ///
+    /// # Errors
+    /// When the record was not taken; it was then surely not written.
+    pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
+        self.check()?;
+        self.producer.send_in(record, Some(&self.scope)).await
+    }
+
+    /// Hands a record over without waiting, as [`Producer::try_send`] does.
+    ///
+    /// # Errors
+    /// [`SendError::Full`], [`SendError::NoMetadata`] or [`SendError::NoPartition`] where `send` would wait.
+    pub fn try_send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
+        self.check()?;
+        self.producer.try_send_in(record, Some(&self.scope))
+    }
+
+    fn check(&self) -> Result<(), SendError> {
+        if !self.scope.has_failed() {
+            return Ok(());
+        }
+        let why = self.scope.failure().map(|failure| failure.to_string());
+        Err(SendError::TransactionFailed(why.unwrap_or_default()))
+    }
+
+    /// Commits a group's offsets with the transaction. A group whose member is fenced, or whose generation is over, refuses them (KIP-447).
+    /// Waits for max.block.ms at most; the transaction before this one has to end first.
+    ///
+    /// # Errors
+    /// The transaction has failed, or has with this call.
+    pub async fn send_offsets(
+        &self,
+        offsets: &[TransactionOffset],
+        group: &GroupMetadata,
+    ) -> Result<(), TransactionError> {
+        let ledger = self.producer.ledger()?;
+        let (answer, answered) = oneshot::channel();
+        let (number, group, offsets) = (self.scope.number, group.clone(), offsets.to_vec());
+        let mut request = Some(OffsetsRequest { number, group, offsets, answer });
+        let action = "commit offsets";
+        let waiting = parking_lot::Mutex::new(&mut request);
+        self.producer
+            .until(
+                action,
+                |_| false,
+                || {
+                    if let Phase::Fatal(error) = ledger.phase() {
+                        return Some(Err(error));
+                    }
+                    let mut request = waiting.lock();
+                    match ledger.queue_offsets(request.take()?) {
+                        Ok(()) => Some(Ok(())),
+                        Err(full) => {
+                            **request = Some(full);
+                            None
+                        }
+                    }
+                },
+            )
+            .await?;
+        let started = Instant::now();
+        let deadline = started.checked_add(self.producer.core.config.max_block);
+        let mut outcome = None;
+        let in_time = self.producer.before(deadline, async { outcome = answered.await.ok() }).await;
+        match outcome {
+            Some(outcome) => outcome,
+            None if in_time => Err(self.closed()),
+            None => {
+                let (waited, why) = (started.elapsed(), ledger.trouble());
+                Err(TransactionError::Timeout { action, waited, why, possibly_committed: false })
+            }
+        }
+    }
+
+    fn closed(&self) -> TransactionError {
+        let closed = TransactionError::Closed { possibly_committed: false };
+        self.scope.failure().unwrap_or(closed)
+    }
+
+    /// Commits the transaction: from now on nothing lingers, and once every record is acknowledged the coordinator decides. That goes on
+    /// whether or not the outcome is awaited. Where a record or its offsets failed, the transaction is aborted instead, and the outcome is
+    /// that error.
+    pub fn commit(self) -> Ending<'a> {
+        self.end(Wish::Commit)
+    }
+
+    /// Aborts the transaction. Records without a result fail.
+    pub fn abort(self) -> Ending<'a> {
+        self.end(Wish::Abort)
+    }
+
+    fn end(self, wish: Wish) -> Ending<'a> {
+        self.scope.end(wish);
+        let action = if wish == Wish::Commit { "commit the transaction" } else { "abort the transaction" };
+        Ending { producer: self.producer, scope: self.scope.clone(), action }
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        // The first wish counts.
+        self.scope.end(Wish::Abort);
+    }
+}
+
+/// A transaction that is being committed or aborted. Awaiting it returns the outcome.
+#[must_use = "a commit may fail; await its outcome, or drop it on purpose"]
+pub struct Ending<'a> {
+    producer: &'a Producer,
+    scope: Arc<TransactionScope>,
+    action: &'static str,
+}
+
+impl Ending<'_> {
+    /// Waits for the outcome, for max.block.ms at most. May be called again after a timeout.
+    ///
+    /// # Errors
+    /// The reason why the transaction is not committed, or not aborted.
+    pub async fn wait(&self) -> Result<(), TransactionError> {
+        let scope = &self.scope;
+        self.producer.until(self.action, |_| scope.is_possibly_committed(), || scope.outcome()).await
+    }
+
+    /// Returns the outcome if there is one yet.
+    pub fn outcome(&self) -> Option<Result<(), TransactionError>> {
+        self.scope.outcome()
+    }
+}
+
+impl<'a> IntoFuture for Ending<'a> {
+    type Output = Result<(), TransactionError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.wait().await })
+    }
+}
