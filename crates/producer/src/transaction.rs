@@ -56,6 +56,11 @@ impl Producer {
         Ok(Transaction { producer: self, scope })
     }
 
+    /// Returns true if records belong to transactions: there is a transactional.id.
+    pub fn is_transactional(&self) -> bool {
+        self.core.ledger.is_some()
+    }
+
     fn ledger(&self) -> Result<&Arc<TransactionLedger>, TransactionError> {
         self.core.ledger.as_ref().ok_or(NO_ID)
     }

@@ -5,8 +5,10 @@
 //! per few records and after every wait; the time so read is never later than the true one.
 
 mod tracker;
+mod transactions;
 
 pub use tracker::{Failed, Tracker};
+pub use transactions::{ProduceFailure, TRANSACTION_DURATION};
 
 use crate::measure::{IntervalCounts, Produced};
 use crate::workload::{Payload, Schedule};
@@ -15,6 +17,7 @@ use std::num::NonZeroU64;
 use std::pin::pin;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
+use transactions::Transactions;
 
 /// Unthrottled, the clock is read once for this many records.
 const RECORDS_PER_CLOCK_READ: u64 = 8;
@@ -42,6 +45,8 @@ pub struct Workload {
     pub payload: Payload,
     /// How often a window is reported.
     pub reporting_interval: Duration,
+    /// The time after which a transaction is committed, where the producer has transactions.
+    pub transaction_duration: Duration,
 }
 
 /// How a run went.
@@ -59,20 +64,27 @@ pub struct ProduceOutcome {
 /// Sends everything and waits for the acknowledgements, or until `stop` becomes true.
 ///
 /// # Errors
-/// When the producer does not take a record: the topic does not exist, or nothing moves for max.block.ms.
+/// When the producer does not take a record, as the topic does not exist or nothing moves for max.block.ms; or when a transaction is not
+/// committed.
 pub async fn produce(
     producer: &Producer,
     workload: Workload,
     mut stop: watch::Receiver<bool>,
     on_window: impl FnMut(&IntervalCounts) + Send + 'static,
-) -> Result<ProduceOutcome, SendError> {
+) -> Result<ProduceOutcome, ProduceFailure> {
+    let mut transactions = Transactions::new(producer, workload.transaction_duration).await?;
     let mut pacer = Pacer::start(workload.throughput);
     let mut tracker = Tracker::new(Produced::new(pacer.start, workload.reporting_interval), on_window);
     let asked = stop.clone();
     let all = async {
-        send_all(producer, workload, &asked, &mut pacer, &mut tracker).await?;
-        flush(producer, &mut tracker).await;
-        Ok::<(), SendError>(())
+        send_all(&mut transactions, workload, &asked, &mut pacer, &mut tracker).await?;
+        let ended = async {
+            // One that is to stop leaves its transaction to be aborted.
+            let committed = if *asked.borrow() { Ok(()) } else { transactions.finish().await };
+            producer.flush().await;
+            committed
+        };
+        flush(ended, &mut tracker).await
     };
     tokio::select! {
         biased;
@@ -90,9 +102,12 @@ pub async fn produce(
 
 /// Waits for what is in the producer's memory, which may take long, and counts meanwhile: counted at the end, partition after
 /// partition, intervals would show a part of the records.
-async fn flush(producer: &Producer, tracker: &mut Tracker) {
-    let mut flushed = pin!(producer.flush());
-    while tokio::time::timeout(COLLECT_EVERY, &mut flushed).await.is_err() {
+async fn flush<T>(flushed: impl Future<Output = T>, tracker: &mut Tracker) -> T {
+    let mut flushed = pin!(flushed);
+    loop {
+        if let Ok(flushed) = tokio::time::timeout(COLLECT_EVERY, &mut flushed).await {
+            return flushed;
+        }
         tracker.collect();
     }
 }
@@ -105,13 +120,13 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 }
 
 async fn send_all(
-    producer: &Producer,
+    transactions: &mut Transactions<'_>,
     mut workload: Workload,
     stop: &watch::Receiver<bool>,
     pacer: &mut Pacer,
     tracker: &mut Tracker,
-) -> Result<(), SendError> {
-    let paced = workload.throughput >= 0.0;
+) -> Result<(), ProduceFailure> {
+    let (paced, is_transactional) = (workload.throughput >= 0.0, transactions.are_wanted());
     for number in 0..workload.records {
         // A sender that always finds room gives no other task its turn, so it looks by itself now and then.
         if (paced || number.is_multiple_of(RECORDS_PER_LOOK)) && *stop.borrow() {
@@ -127,8 +142,20 @@ async fn send_all(
         }
         let value = workload.payload.value(number);
         let record = ProducerRecord::new(&workload.topic, value).timestamp(pacer.now_ms);
-        let (delivery, waited) = send(producer, record, tracker).await?;
+        if is_transactional {
+            transactions.begin(intended).await?;
+        }
+        let (delivery, waited) = match transactions.try_send(record) {
+            Err(SendError::Full | SendError::NoMetadata) => {
+                tracker.collect();
+                (transactions.send(record).await?, true)
+            }
+            sent => (sent?, false),
+        };
         tracker.sent(delivery, intended, value.len() as u64, steady);
+        if is_transactional {
+            transactions.end_if_due(intended).await?;
+        }
         if waited {
             pacer.has_waited();
         }

@@ -1,7 +1,8 @@
 //! Why a point has no figures.
 
+use crate::produce::ProduceFailure;
 use fullbore_client::ClientError;
-use fullbore_producer::{ConfigError, SendError};
+use fullbore_producer::ConfigError;
 use std::io;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub enum RunError {
     Value(String),
     /// The producer did not take a record.
     #[error("{0}")]
-    Send(#[from] SendError),
+    Send(#[from] ProduceFailure),
     /// Records were not acknowledged.
     #[error("{records} records failed; the first: {first}")]
     Failed {

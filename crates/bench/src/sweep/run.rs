@@ -11,7 +11,7 @@ use super::error::{RunError, TOPIC_READY_MAX};
 use super::plan::{Amount, SweepPlan, SweepTurn, Target};
 use super::point::Setup;
 use crate::measure::{BrokerPlace, LINK_THREAD, Percentiles};
-use crate::produce::{Failed, ProduceOutcome, Workload, produce};
+use crate::produce::{Failed, ProduceOutcome, TRANSACTION_DURATION, Workload, produce};
 use crate::workload::Payload;
 use fullbore_client::ClientError;
 use fullbore_client::admin::{create_topic, delete_topics};
@@ -194,6 +194,7 @@ impl<'a> Runner<'a> {
             throughput: setup.throughput,
             payload: Payload::random(setup.record_size, compressed),
             reporting_interval: NO_REPORTS,
+            transaction_duration: TRANSACTION_DURATION,
         };
         let begun = Instant::now();
         let mut lot = 1;

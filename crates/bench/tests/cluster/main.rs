@@ -44,6 +44,7 @@ fn numbers(records: u64, throughput: f64) -> Workload {
         throughput,
         payload: Payload::monotonic(),
         reporting_interval: Duration::from_secs(5),
+        transaction_duration: fullbore_bench::produce::TRANSACTION_DURATION,
     }
 }
 

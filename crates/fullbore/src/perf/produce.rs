@@ -10,14 +10,14 @@ use crate::stop::Stop;
 use crate::waiting;
 use clap::{ArgGroup, Args};
 use fullbore_bench::measure::{IntervalCounts, Summary};
-use fullbore_bench::produce::{ProduceOutcome, Workload, produce};
+use fullbore_bench::produce::{ProduceFailure, ProduceOutcome, TRANSACTION_DURATION, Workload, produce};
 use fullbore_bench::report::{
     STEADY_LINE, metrics_lines, precise_latency_lines, summary_json, summary_line, warmup_line, window_json,
     window_line,
 };
 use fullbore_bench::workload::Payload;
 use fullbore_config::Properties;
-use fullbore_producer::{BrokerStatus, Producer, ProducerConfig, SendError, config};
+use fullbore_producer::{BrokerStatus, Producer, ProducerConfig, SendError, TransactionError, config};
 use fullbore_wire::batch::Compression;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -26,6 +26,10 @@ use std::time::{Duration, Instant};
 const CLIENT_ID: &str = "perf-producer-client";
 /// The part of the time from which on a full window is what limits the rate.
 const WINDOW_BOUND_MIN: f64 = 0.5;
+/// What the id of transactions begins with where only their duration is given; Kafka's tool has the same.
+const TRANSACTIONAL_ID_PREFIX: &str = "performance-producer-";
+/// How long the abort of the last transaction may take where the user asks to end.
+const ABORT_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long the end waits for connections to close; every record has its result by then.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -95,11 +99,11 @@ pub struct PerfProduceArgs {
     /// SENTENCE} to standard error.
     #[arg(long, conflicts_with_all = ["latency_us", "print_metrics"])]
     json: bool,
-    /// Transactions are not offered yet.
-    #[arg(long, hide = true)]
+    /// Send within transactions of this id [default: that of the properties, or a new one with --transaction-duration-ms].
+    #[arg(long, value_name = "ID")]
     transactional_id: Option<String>,
-    /// Transactions are not offered yet.
-    #[arg(long, hide = true)]
+    /// Commit each transaction after this many milliseconds [default: 3000, where there is a transactional id].
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     transaction_duration_ms: Option<u64>,
 }
 
@@ -132,7 +136,8 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
         let outcome = produce(&producer, workload, stop.receiver(), on_window).await;
         producer.brokers().iter().filter_map(|broker| window_bound(broker, begun.elapsed())).for_each(output::tell);
         // Who does not want the rest of the records does not wait for them.
-        producer.close(if stop.is_asked() { Duration::ZERO } else { CLOSE_TIMEOUT }).await;
+        let abort_timeout = if producer.is_transactional() { ABORT_TIMEOUT } else { Duration::ZERO };
+        producer.close(if stop.is_asked() { abort_timeout } else { CLOSE_TIMEOUT }).await;
         outcome
     });
     let outcome = outcome.map_err(|error| refusal(&args.topic, &error))?;
@@ -154,14 +159,21 @@ fn window_bound(broker: &BrokerStatus, elapsed: Duration) -> Option<String> {
 }
 
 /// Why a record was not even taken.
-fn refusal(topic: &str, error: &SendError) -> Failure {
+fn refusal(topic: &str, error: &ProduceFailure) -> Failure {
     let next = match error {
-        SendError::Timeout { .. } => {
+        ProduceFailure::Transaction(error) => return transaction_refusal(error),
+        ProduceFailure::Send(SendError::Timeout { .. }) => {
             format!("; see whether it exists and has leaders with `fullbore topics describe --topic {topic}`")
         }
         _ => String::new(),
     };
     Failure::new(format!("cannot send to topic '{topic}': {error}{next}"))
+}
+
+/// Why a transaction was not committed, and what its records may be.
+fn transaction_refusal(error: &TransactionError) -> Failure {
+    let doubt = if error.may_have_been_written() { "; its records may be committed" } else { "" };
+    Failure::new(format!("{error}{doubt}"))
 }
 
 fn report(args: &PerfProduceArgs, client_id: &str, outcome: &ProduceOutcome) {
@@ -226,12 +238,12 @@ impl PerfProduceArgs {
     fn properties(&self) -> Result<Properties, Failure> {
         let mut properties =
             client_properties(self.command_config.as_deref(), &self.command_property, &config::notice)?;
-        let transactional = self.transactional_id.is_some() || self.transaction_duration_ms.is_some();
-        if transactional || properties.get("transactional.id").is_some() {
-            return Err(Failure::new(
-                "transactions are not offered yet; leave --transactional-id, --transaction-duration-ms and \
-                 transactional.id out",
-            ));
+        if let Some(id) = &self.transactional_id {
+            properties.set("transactional.id", id.as_str());
+        } else if self.transaction_duration_ms.is_some() && properties.get("transactional.id").is_none() {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            let id = format!("{TRANSACTIONAL_ID_PREFIX}{}-{}", std::process::id(), since.as_nanos());
+            properties.set("transactional.id", id);
         }
         let servers = bootstrap_servers(self.bootstrap_server.as_deref(), &properties);
         properties.set(BOOTSTRAP_SERVERS, servers);
@@ -276,6 +288,7 @@ impl PerfProduceArgs {
             throughput: self.throughput,
             payload,
             reporting_interval: Duration::from_millis(self.reporting_interval),
+            transaction_duration: self.transaction_duration_ms.map_or(TRANSACTION_DURATION, Duration::from_millis),
         })
     }
 }
@@ -364,11 +377,11 @@ mod tests {
 
     #[test]
     fn only_a_topic_that_does_not_come_is_looked_for() {
-        let large = SendError::RecordTooLarge { size: 1_048_588, max: 1_048_576 };
+        let large = SendError::RecordTooLarge { size: 1_048_588, max: 1_048_576 }.into();
         let told = refusal("t", &large).to_string();
         assert!(told.contains("max.request.size=1048576") && !told.contains("fullbore topics"), "{told}");
         let timeout = SendError::Timeout { what: "metadata", waited: Duration::ZERO, why: String::new() };
-        assert!(refusal("t", &timeout).to_string().contains("fullbore topics describe --topic t"));
+        assert!(refusal("t", &timeout.into()).to_string().contains("fullbore topics describe --topic t"));
     }
 
     #[test]
@@ -406,11 +419,19 @@ mod tests {
     }
 
     #[test]
-    fn transactions_are_refused_with_a_clear_message() {
-        for flags in ["--transactional-id x", "--transaction-duration-ms 5", "--command-property transactional.id=x"] {
-            let refusal = config(flags).expect_err(flags).to_string();
-            assert!(refusal.starts_with("transactions are not offered yet"), "{refusal}");
-        }
+    fn flag_names_the_transactional_id_before_a_property_and_a_duration_alone_makes_one() {
+        let id = |flags: &str| config(flags).expect("valid").transactional_id;
+        assert_eq!(id(""), None);
+        assert_eq!(id("--transactional-id x --command-property transactional.id=y").as_deref(), Some("x"));
+        assert_eq!(id("--transaction-duration-ms 5 --command-property transactional.id=y").as_deref(), Some("y"));
+        assert!(id("--transaction-duration-ms 5").is_some_and(|id| id.starts_with(TRANSACTIONAL_ID_PREFIX)));
+        assert!(parse(&format!("{LEAST} --transaction-duration-ms 0")).is_err());
+        let duration = |flags: &str| {
+            let args = parse(&format!("{LEAST} {flags}")).expect("flags");
+            args.workload(&config(flags).expect("valid")).ok().map(|workload| workload.transaction_duration)
+        };
+        assert_eq!(duration("--transactional-id x"), Some(Duration::from_secs(3)));
+        assert_eq!(duration("--transaction-duration-ms 5"), Some(Duration::from_millis(5)));
     }
 
     #[test]

@@ -1,0 +1,93 @@
+//! The transactions of a run: each is committed after a time, as Kafka's `ProducerPerformance` does it.
+//!
+//! Invariant: while one commits the next gathers records; the outcome of each is looked at.
+
+use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
+use std::time::{Duration, Instant};
+
+/// Time after which a transaction is committed unless another is given: Kafka's `DEFAULT_TRANSACTION_DURATION_MS`.
+pub const TRANSACTION_DURATION: Duration = Duration::from_secs(3);
+
+/// Why a run ended early.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProduceFailure {
+    /// The producer did not take a record.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// A transaction was not committed.
+    #[error(transparent)]
+    Transaction(#[from] TransactionError),
+}
+
+/// Sends records, within transactions where the producer has them.
+pub(super) struct Transactions<'a> {
+    producer: &'a Producer,
+    duration: Duration,
+    open: Option<(Transaction<'a>, Instant)>,
+    ending: Option<Ending<'a>>,
+}
+
+impl<'a> Transactions<'a> {
+    pub(super) async fn new(producer: &'a Producer, duration: Duration) -> Result<Self, ProduceFailure> {
+        if producer.is_transactional() {
+            producer.init_transactions().await?;
+        }
+        Ok(Transactions { producer, duration, open: None, ending: None })
+    }
+
+    /// Returns true if records belong to transactions.
+    pub(super) fn are_wanted(&self) -> bool {
+        self.producer.is_transactional()
+    }
+
+    /// Begins a transaction, if none is open, for a record of the time `now`.
+    pub(super) async fn begin(&mut self, now: Instant) -> Result<(), ProduceFailure> {
+        if self.open.is_none() {
+            self.open = Some((self.producer.begin().await?, now));
+        }
+        Ok(())
+    }
+
+    /// Commits the transaction if it has been open for long enough.
+    pub(super) async fn end_if_due(&mut self, now: Instant) -> Result<(), ProduceFailure> {
+        match self.open.take_if(|(_, begun)| now.saturating_duration_since(*begun) >= self.duration) {
+            Some((transaction, _)) => self.commit(transaction).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn commit(&mut self, transaction: Transaction<'a>) -> Result<(), ProduceFailure> {
+        let ending = transaction.commit();
+        match self.ending.replace(ending) {
+            Some(before) => Ok(before.await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Commits the open transaction, and waits for every outcome.
+    pub(super) async fn finish(mut self) -> Result<(), ProduceFailure> {
+        if let Some((transaction, _)) = self.open.take() {
+            self.commit(transaction).await?;
+        }
+        match self.ending.take() {
+            Some(last) => Ok(last.await?),
+            None => Ok(()),
+        }
+    }
+
+    /// See [`Producer::try_send`].
+    pub(super) fn try_send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
+        match &self.open {
+            Some((transaction, _)) => transaction.try_send(record),
+            None => self.producer.try_send(record),
+        }
+    }
+
+    /// See [`Producer::send`].
+    pub(super) async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
+        match &self.open {
+            Some((transaction, _)) => transaction.send(record).await,
+            None => self.producer.send(record).await,
+        }
+    }
+}
