@@ -7,6 +7,7 @@ mod input;
 mod layout;
 mod sending;
 mod too_large;
+mod transactions;
 
 use crate::client::{BOOTSTRAP_DEFAULT, bootstrap_servers, client_properties, key_value};
 use crate::failure::Failure;
@@ -22,7 +23,7 @@ use fullbore_config::Properties;
 use fullbore_producer::{Header, Producer, ProducerConfig, ProducerRecord, SendError, config};
 use input::{Filled, Framing, Input, InputError};
 use layout::{Fields, InputLayout, Separators};
-use sending::{Answers, InputPosition, Sending, Sent};
+use sending::{Answers, InputPosition, Refusal, Sending, Sent};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -53,6 +54,9 @@ const JSON_FRAME_BYTES: usize = 4096;
 /// written once and in order, whatever is lost on the way. If a record fails, the command says which and exits with 1.
 /// A first Ctrl-C ends the reading, and what was read is still written, for up to 10 s; a second one ends at once.
 ///
+/// With --transactional-id records are written within transactions, which are committed after --transaction-records of
+/// them, or at the end. Ctrl-C, and a record that is refused, abort the open transaction, and the command says so.
+///
 /// With --json each line is an object as `fullbore consume --json` writes it: topic, partition, timestamp, key, value,
 /// headers, of which any may be left out. Bytes that are no text are key_base64 and value_base64. Without --topic each
 /// object names its own.
@@ -62,6 +66,7 @@ const JSON_FRAME_BYTES: usize = 4096;
   fullbore produce -t users -K : users.txt          lines KEY:VALUE; -Z sends an empty VALUE as null
   fullbore produce -t images --whole *.png          each file is one record
   fullbore produce -t events -z zstd -H source=import --print-offsets <events.log
+  fullbore produce -t orders --transactional-id import --transaction-records 1000 <orders.txt
   fullbore consume -t a --json -e | fullbore produce -t b --json")]
 pub struct ProduceArgs {
     /// The topic to write to; with --json it comes before the topics that the records name.
@@ -117,6 +122,12 @@ pub struct ProduceArgs {
     /// none, gzip, snappy, lz4 or zstd.
     #[arg(short = 'z', long, visible_alias = "compression-codec", value_name = "CODEC")]
     compression: Option<String>,
+    /// Write within transactions of this id: readers at read_committed see all records of one, or none.
+    #[arg(long, value_name = "ID")]
+    transactional_id: Option<String>,
+    /// Commit after this many records [default: at the end of the input].
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    transaction_records: Option<u64>,
     /// A file of producer properties.
     #[arg(long, visible_alias = "producer.config", value_name = "FILE")]
     command_config: Option<PathBuf>,
@@ -154,8 +165,9 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     producer.on_notice(|notice| output::tell(notice));
     producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
     let mut sending = Sending::new(&producer, &runtime, &stop, args.answers());
-    let refused = job.send_all(&mut sending, &stop).err();
-    sending.finish();
+    let is_ready = !producer.is_transactional() || sending.begin_transactions(args.transaction_records)?;
+    let refused = if is_ready { job.send_all(&mut sending, &stop).err() } else { None };
+    sending.finish(refused.is_none() && !stop.is_signalled());
     let verdict = sending.verdict(refused, |record| record.advice(&mut cluster, &args.place_flags(&servers)));
     runtime.block_on(producer.close(if stop.is_signalled() { Duration::ZERO } else { CLOSE_TIMEOUT }));
     verdict
@@ -292,12 +304,15 @@ impl<'a> ProduceJob<'a> {
             headers: &headers,
             timestamp: fields.timestamp.or(self.args.timestamp),
         };
-        let refusal = |error: SendError| {
-            let next = match error {
-                SendError::Timeout { .. } => {
+        let refusal = |error: Refusal| {
+            if let Refusal::Uncommitted(sentence) = error {
+                return sentence;
+            }
+            let next = match &error {
+                Refusal::Send(SendError::Timeout { .. }) => {
                     format!("; see whether it exists and has leaders with `fullbore topics describe --topic {topic}`")
                 }
-                SendError::RecordTooLarge { size, .. } => too_large::for_producer(Some(size)),
+                Refusal::Send(SendError::RecordTooLarge { size, .. }) => too_large::for_producer(Some(*size)),
                 _ => String::new(),
             };
             format!("{place}: {error}{next}")
@@ -341,6 +356,12 @@ impl ProduceArgs {
     fn properties(&self) -> Result<Properties, Failure> {
         let mut properties =
             client_properties(self.command_config.as_deref(), &self.producer_property, &config::notice)?;
+        if let Some(id) = &self.transactional_id {
+            properties.set("transactional.id", id.as_str());
+        }
+        if self.transaction_records.is_some() && properties.get("transactional.id").is_none() {
+            return Err(Failure::new("--transaction-records needs --transactional-id, which names the transactions"));
+        }
         if let Some(codec) = &self.compression {
             properties.set("compression.type", codec.as_str());
         }

@@ -3,11 +3,14 @@
 //! Invariant: results are looked at in the order of the records, and no more than [`PENDING_MAX`] wait to be.
 
 use super::too_large::TooLarge;
+use super::transactions::Transactions;
 use crate::failure::{Failure, records_were_written};
 use crate::output;
 use crate::pipe::json;
 use crate::stop::Stop;
-use fullbore_producer::{Delivery, ProduceError, Producer, ProducerRecord, RecordMetadata, SendError};
+use fullbore_producer::{
+    Delivery, ProduceError, Producer, ProducerRecord, RecordMetadata, SendError, TransactionError,
+};
 use fullbore_wire::batch::{HEADER_LEN, record_size_max};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -73,6 +76,10 @@ pub struct Sending<'a> {
     runtime: &'a Runtime,
     stop: &'a Stop,
     answers: Answers,
+    /// `None` where records belong to none.
+    transactions: Option<Transactions<'a>>,
+    /// What became of a transaction that is not committed.
+    uncommitted: Option<String>,
     pending: VecDeque<SentRecord>,
     printed: Vec<u8>,
     /// When results were last looked at.
@@ -96,6 +103,25 @@ fn patience_with(stop: &Stop, slowest: Duration) -> Duration {
     stop.time_left(INTERRUPTED_PATIENCE, share)
 }
 
+/// Why a record was not taken, or nothing more is.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The producer's.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The producer's, of its transaction.
+    #[error(transparent)]
+    Transaction(#[from] TransactionError),
+    /// The transaction before was not committed, in words.
+    #[error("{0}")]
+    Uncommitted(String),
+}
+
+/// Returns true if `send` may succeed by waiting.
+fn may_wait(error: &SendError) -> bool {
+    matches!(error, SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. })
+}
+
 /// What became of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -113,6 +139,8 @@ impl<'a> Sending<'a> {
             runtime,
             stop,
             answers,
+            transactions: None,
+            uncommitted: None,
             pending: VecDeque::new(),
             printed: Vec::new(),
             looked: Instant::now(),
@@ -124,26 +152,76 @@ impl<'a> Sending<'a> {
         }
     }
 
+    /// Sends within transactions of at most `records` from now on. Returns false if the user asked to end first.
+    ///
+    /// # Errors
+    /// The producer's.
+    pub fn begin_transactions(&mut self, records: Option<u64>) -> Result<bool, TransactionError> {
+        self.transactions = self.in_time(Transactions::init(self.producer, records)).transpose()?;
+        Ok(self.transactions.is_some())
+    }
+
+    /// Hands a record to the producer; none as [`Sending::in_time`].
+    fn hand_over(&mut self, record: ProducerRecord<'_>) -> Option<Result<Delivery, Refusal>> {
+        if let Some(mut transactions) = self.transactions.take() {
+            let outcome = self.hand_over_in(&mut transactions, record);
+            self.transactions = Some(transactions);
+            return outcome;
+        }
+        let producer = self.producer;
+        let sent = match producer.try_send(record) {
+            Err(error) if may_wait(&error) => self.in_time(producer.send(record))?,
+            sent => sent,
+        };
+        Some(sent.map_err(Refusal::from))
+    }
+
+    /// Hands a record to the producer within a transaction, and commits that if it is full.
+    fn hand_over_in(
+        &mut self,
+        transactions: &mut Transactions<'a>,
+        record: ProducerRecord<'_>,
+    ) -> Option<Result<Delivery, Refusal>> {
+        let sent = match transactions.try_send(record) {
+            Some(Ok(delivery)) => Ok(delivery),
+            Some(Err(error)) if !may_wait(&error) => Err(error.into()),
+            _ => self.in_time(async { Ok(transactions.open().await?.send(record).await?) })?,
+        };
+        if sent.is_ok() && transactions.sent() {
+            let committed = self.in_time(transactions.commit())?;
+            if let Err(sentence) = committed {
+                return Some(Err(Refusal::Uncommitted(sentence)));
+            }
+        }
+        Some(sent)
+    }
+
+    /// Commits the open transaction, or aborts it, and waits for every outcome. Returns what to say of the last ones.
+    fn end_transactions(&mut self, commits: bool) -> Vec<String> {
+        let Some(mut transactions) = self.transactions.take() else { return Vec::new() };
+        let ended = self.in_time(async {
+            let mut sentences = Vec::new();
+            if commits {
+                sentences.extend(transactions.commit().await.err());
+            } else {
+                sentences.extend(transactions.abort().await);
+            }
+            sentences.extend(transactions.settled().await.err());
+            sentences
+        });
+        let sentences = ended.unwrap_or_else(|| transactions.unsure().into_iter().collect());
+        self.transactions = Some(transactions);
+        sentences
+    }
+
     /// Hands a record over; waits while there is no memory for it or its topic is not known yet.
     ///
     /// # Errors
     /// The record was not taken.
-    pub fn send(
-        &mut self,
-        place: InputPosition,
-        topic: &Rc<str>,
-        record: ProducerRecord<'_>,
-    ) -> Result<Sent, SendError> {
+    pub fn send(&mut self, place: InputPosition, topic: &Rc<str>, record: ProducerRecord<'_>) -> Result<Sent, Refusal> {
         let size = HEADER_LEN + record_size_max(record.key, record.value, record.headers);
-        let delivery = match self.producer.try_send(record) {
-            Err(SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. }) => {
-                match self.in_time(self.producer.send(record)) {
-                    Some(outcome) => outcome?,
-                    None => return Ok(Sent::Stopped),
-                }
-            }
-            outcome => outcome?,
-        };
+        let Some(delivery) = self.hand_over(record) else { return Ok(Sent::Stopped) };
+        let delivery = delivery?;
         self.pending.push_back(SentRecord { place, topic: topic.clone(), size, begun: self.looked, delivery });
         if self.pending.len() >= PENDING_MAX {
             self.settle();
@@ -208,6 +286,8 @@ impl<'a> Sending<'a> {
     fn answer(&mut self, done: &SentRecord, result: Result<RecordMetadata, ProduceError>) {
         match &result {
             Ok(_) => self.written += 1,
+            // It failed with its transaction, of which there is a sentence.
+            Err(ProduceError::Aborted { .. }) => {}
             Err(error) => {
                 self.failed += 1;
                 let failure = || (format!("{}: {error}", done.place), TooLarge::of(error, &done.topic, done.size));
@@ -239,8 +319,11 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Waits for every result: as long as the producer may take, or a while after the user asked to end.
-    pub fn finish(&mut self) {
+    /// Waits for every result: as long as the producer may take, or a while after the user asked to end. The open transaction is committed
+    /// if `commits`, or else aborted.
+    pub fn finish(&mut self, commits: bool) {
+        let sentences = self.end_transactions(commits);
+        self.uncommitted = (!sentences.is_empty()).then(|| sentences.join("; "));
         self.in_time(self.producer.flush());
         self.settle();
         self.print();
@@ -250,6 +333,7 @@ impl<'a> Sending<'a> {
     pub fn verdict(self, refused: Option<String>, advice: impl FnOnce(TooLarge) -> String) -> Result<(), Failure> {
         let unknown = self.pending.len() as u64;
         let (written, failed) = (self.written, self.failed);
+        let transactional = self.transactions.map(|transactions| transactions.committed);
         let failures = self.first_failure.map(|(first, too_large)| {
             let advice = too_large.filter(|_| !self.stop.is_signalled()).map(advice);
             let first = advice.map_or(first.clone(), |advice| first.trim_end_matches('.').to_owned() + &advice);
@@ -262,14 +346,20 @@ impl<'a> Sending<'a> {
             1 => "1 record may or may not have been written".to_owned(),
             _ => format!("{unknown} records may or may not have been written"),
         });
-        let sentences: Vec<String> = [refused, failures, unsure].into_iter().flatten().collect();
+        let unsure = unsure.filter(|_| transactional.is_none());
+        let sentences: Vec<String> = [refused, failures, unsure, self.uncommitted].into_iter().flatten().collect();
+        let written = match transactional {
+            Some(1) => "1 record was committed".to_owned(),
+            Some(committed) => format!("{committed} records were committed"),
+            None => records_were_written(written),
+        };
         if self.stop.is_signalled() {
             let rest = sentences.iter().map(|sentence| format!("; {sentence}")).collect::<String>();
-            return Err(Failure::interrupted(format!("interrupted; {}{rest}", records_were_written(written))));
+            return Err(Failure::interrupted(format!("interrupted; {written}{rest}")));
         }
         match sentences.is_empty() {
             true => Ok(()),
-            false => Err(Failure::new(format!("{}; {}", sentences.join("; "), records_were_written(written)))),
+            false => Err(Failure::new(format!("{}; {written}", sentences.join("; ")))),
         }
     }
 }

@@ -58,3 +58,16 @@ fn kcats_short_flags_are_read() {
     let refused = ProduceJob::new(&parse("x").expect("flags"), layout("").expect("text"), 9).err().expect("no topic");
     assert!(refused.to_string().contains("--topic"));
 }
+
+#[test]
+fn transactions_need_an_id_that_a_flag_or_a_property_names() {
+    let id = |flags: &str| {
+        let properties = parse(flags).expect("flags").properties().map_err(|failure| failure.to_string())?;
+        Ok::<_, String>(properties.get("transactional.id").map(str::to_owned))
+    };
+    assert_eq!(id("-t t --transactional-id x -X transactional.id=y"), Ok(Some("x".to_owned())));
+    assert_eq!(id("-t t --transaction-records 5 -X transactional.id=y"), Ok(Some("y".to_owned())));
+    let refused = id("-t t --transaction-records 5").expect_err("no id");
+    assert!(refused.contains("--transactional-id"), "{refused}");
+    assert!(parse("-t t --transactional-id x --transaction-records 0").is_err());
+}
