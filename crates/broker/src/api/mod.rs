@@ -158,6 +158,7 @@ macro_rules! serve {
     };
 }
 
+// Boxed are large futures of APIs that no record passes: the task of a connection has room for the largest that is not.
 serve! { |call, reply|
     Produce => {
         let request = call.body(reply.version)?;
@@ -171,7 +172,7 @@ serve! { |call, reply|
     Metadata => ready(metadata::handle(call, reply).await?),
     OffsetCommit => Some(offset_commit::admit(call, reply).await?),
     OffsetFetch => Some(offset_fetch::admit(call, reply).await?),
-    FindCoordinator => ready(find_coordinator::handle(call, reply).await?),
+    FindCoordinator => ready(Box::pin(find_coordinator::handle(call, reply)).await?),
     JoinGroup => ready(join_group::handle(call, reply).await?),
     Heartbeat => ready(heartbeat::handle(call, reply).await?),
     LeaveGroup => ready(leave_group::handle(call, reply).await?),
@@ -182,12 +183,12 @@ serve! { |call, reply|
     CreateTopics => ready(create_topics::handle(call, reply).await?),
     DeleteTopics => ready(delete_topics::handle(call, reply).await?),
     DeleteRecords => ready(delete_records::handle(call, reply).await?),
-    InitProducerId => ready(init_producer_id::handle(call, reply).await?),
-    AddPartitionsToTxn => ready(add_partitions_to_txn::handle(call, reply).await?),
-    AddOffsetsToTxn => ready(add_offsets_to_txn::handle(call, reply).await?),
-    EndTxn => ready(end_txn::handle(call, reply).await?),
-    WriteTxnMarkers => ready(write_txn_markers::handle(call, reply).await?),
-    TxnOffsetCommit => Some(txn_offset_commit::admit(call, reply).await?),
+    InitProducerId => ready(Box::pin(init_producer_id::handle(call, reply)).await?),
+    AddPartitionsToTxn => ready(Box::pin(add_partitions_to_txn::handle(call, reply)).await?),
+    AddOffsetsToTxn => ready(Box::pin(add_offsets_to_txn::handle(call, reply)).await?),
+    EndTxn => ready(Box::pin(end_txn::handle(call, reply)).await?),
+    WriteTxnMarkers => ready(Box::pin(write_txn_markers::handle(call, reply)).await?),
+    TxnOffsetCommit => Some(Box::pin(txn_offset_commit::admit(call, reply)).await?),
     OffsetForLeaderEpoch => ready(offset_for_leader_epoch::handle(call, reply).await?),
     DescribeAcls => ready(describe_acls::handle(call, reply)?),
     CreateAcls => ready(create_acls::handle(call, reply)?),
@@ -209,8 +210,8 @@ serve! { |call, reply|
     UpdateFeatures => ready(update_features::handle(call, reply)?),
     DescribeCluster => ready(describe_cluster::handle(call, reply)?),
     DescribeProducers => ready(describe_producers::handle(call, reply).await?),
-    DescribeTransactions => ready(describe_transactions::handle(call, reply).await?),
-    ListTransactions => ready(list_transactions::handle(call, reply).await?),
+    DescribeTransactions => ready(Box::pin(describe_transactions::handle(call, reply)).await?),
+    ListTransactions => ready(Box::pin(list_transactions::handle(call, reply)).await?),
     ConsumerGroupHeartbeat => ready(consumer_group_heartbeat::handle(call, reply).await?),
     ConsumerGroupDescribe => ready(consumer_group_describe::handle(call, reply).await?),
     GetTelemetrySubscriptions => ready(get_telemetry_subscriptions::handle(call, reply)?),
